@@ -29,7 +29,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | sort | awk -F'|' '{printf "  %-16s %s\n", $$1, $$2}'
 
-installed: $(VENV)/.installed pages
+installed: $(VENV)/.installed pages dist/constraints.txt
 
 setup: installed ## Environment and pages, ready to run
 	@echo "Compiling the auction (kept: later starts skip it)"
@@ -52,6 +52,13 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "Installing what the tests need"
 	@$(INSTALL) '.[web,worker,sim,vendor,dev]' $(COUNTED)
 	@touch $@
+
+.PHONY: dist
+dist: dist/constraints.txt ## What providers install: the node's package and what its image is built from
+
+dist/constraints.txt: constraints.txt docker/node_dist.sh docker/worker.Dockerfile $(shell git ls-files workers 2>/dev/null) | $(VENV)/.installed
+	@echo "Building the node's package"
+	@PYTHON=$(PYTHON) docker/node_dist.sh
 
 pages: $(PAGES)/.built ## Build the pages' scripts and styles
 

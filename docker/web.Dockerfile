@@ -7,6 +7,14 @@ COPY frontend/web frontend/web
 COPY marketplace/web marketplace/web
 RUN cd frontend/web && npm run build
 
+# What the market serves to machines that join.
+FROM python:3.12-slim AS node-package
+WORKDIR /src
+COPY constraints.txt ./
+COPY docker docker
+COPY workers workers
+RUN docker/node_dist.sh
+
 FROM python:3.12-slim
 ENV PYTHONUNBUFFERED=1 DJANGO_SETTINGS_MODULE=marketplace.config.settings.production DATA_DIR=/data
 WORKDIR /app
@@ -16,7 +24,10 @@ COPY scheduler scheduler
 COPY workers/__init__.py workers/__init__.py
 COPY workers/protocol workers/protocol
 COPY workers/models workers/models
-RUN pip install --no-cache-dir --constraint constraints.txt '.[web]' && pip uninstall --yes finetender
+COPY workers/preparation workers/preparation
+# The clouds' clients, for machines that the house rents, and what the automatic vendor works with.
+RUN pip install --no-cache-dir --constraint constraints.txt '.[web,vendor,cloud]' && pip uninstall --yes finetender
+COPY --from=node-package /src/dist dist
 COPY --from=pages /src/marketplace/web/static marketplace/web/static
 # The values are for this step only; serving demands real ones.
 RUN SECRET_KEY=for-collecting-static-files-only-never-used-to-serve-anyone PUBLIC_URL=https://localhost \

@@ -1,11 +1,17 @@
 # A GPU node. It knows the market's address and its own credentials, nothing else.
+# The context is the repository, or dist/finetender-node-image.tar.gz, which a market serves.
+FROM python:3.12-slim AS wheel
+COPY workers /src/workers
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /dist /src/workers
+
 FROM pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime AS node
 ENV PYTHONUNBUFFERED=1
 WORKDIR /app
-COPY pyproject.toml constraints.txt README.md ./
-COPY workers workers
-RUN grep -v '^torch==' constraints.txt > /tmp/constraints.txt \
-    && pip install --no-cache-dir --constraint /tmp/constraints.txt '.[worker]' && pip uninstall --yes finetender \
+COPY constraints.txt /tmp/
+COPY --from=wheel /dist /tmp/dist
+RUN grep -v '^torch==' /tmp/constraints.txt > /tmp/versions.txt \
+    && pip install --no-cache-dir --constraint /tmp/versions.txt /tmp/dist/*.whl \
+    && rm -r /tmp/dist /tmp/constraints.txt /tmp/versions.txt \
     && groupadd --system --gid 10001 finetender && useradd --system --uid 10001 --gid 10001 --home /state finetender \
     && mkdir /state && chown finetender /state
 

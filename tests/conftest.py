@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -89,6 +90,11 @@ class Market:
     def url(self) -> str:
         return self.house.url
 
+    @property
+    def install_dir(self) -> Path:
+        """What the market serves to machines that install the node."""
+        return self.house.data_dir / "install"
+
     def api(self) -> httpx.Client:
         """The job owner's program, with its key."""
         authorization = {"Authorization": f"Bearer {self.api_key}"}
@@ -116,7 +122,10 @@ def market(known_facts: NodeFacts | None) -> Iterator[Market]:
     copy_migrated_cluster(data_dir)
     try:
         with house(
-            data_dir=data_dir, durable=False, own_servers=True, extra_environment=QUICK_LOOKS
+            data_dir=data_dir,
+            durable=False,
+            own_servers=True,
+            extra_environment=QUICK_LOOKS | {"NODE_INSTALL_DIR": str(data_dir / "install")},
         ) as running:
             if known_facts is not None:
                 save_facts(data_dir / "measured.json", known_facts)

@@ -22,6 +22,7 @@ from scheduler.types import Cell
 from tests import builders, market_builders
 from tests.builders import NOW
 from workers.protocol.adapter_check import list_adapter_tensors
+from workers.protocol.joining import PROTOCOL_LEAST
 from workers.protocol.messages import (
     PROTOCOL_VERSION,
     AdapterKind,
@@ -37,7 +38,11 @@ from workers.protocol.messages import (
     WorkMeasurement,
 )
 from workers.protocol.messages import SliceEnd as Ended
+from workers.protocol.plan_queue import PlanSessionRequest
 from workers.protocol.wire import to_json
+
+#: What a node of this release says when it begins to take plans.
+SPOKEN = PlanSessionRequest(PROTOCOL_LEAST, PROTOCOL_VERSION)
 
 #: The slot that starts at ``NOW``.
 SLOT = 100

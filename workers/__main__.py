@@ -8,7 +8,9 @@ import sys
 #: Command, the module whose ``main(arguments)`` it is, and what it does.
 COMMANDS = {
     "join": ("workers.node.join", "test this machine and register it with a market"),
-    "run": ("workers.node.process", "train what the market plans for this node"),
+    "run": ("workers.node.run", "train what the market plans for this node"),
+    "update": ("workers.node.update", "hand over, install the market's release, go on as that"),
+    "unit": ("workers.node.unit", "print a systemd unit for this node"),
     "train": ("workers.runtime.train_command", "train jobs of a YAML file, without a market"),
     "prepare": ("workers.preparation.command", "clean a data set and report every change"),
     "calibrate": ("workers.bench.calibrate", "measure this device's speed table"),
@@ -29,5 +31,10 @@ def main(arguments: list[str]) -> int:
     return importlib.import_module(COMMANDS[name][0]).main(rest)
 
 
+def run_command() -> int:
+    """The installed ``finetender-node`` command."""
+    return main(sys.argv[1:])
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_command())

@@ -43,6 +43,7 @@ export default defineConfig({
         bid: here("src/bid/page.ts"),
         data: here("src/data/page.ts"),
         decided: here("src/bid/decided.ts"),
+        joining: here("src/console/joining.ts"),
         keys: here("src/console/keys.ts"),
         market: here("src/market/page.ts"),
         expressForm: here("src/express/form.ts"),

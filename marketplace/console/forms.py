@@ -6,7 +6,42 @@ from typing import Any
 
 from django import forms
 
+from marketplace.fleet.joining import NODES_PER_TOKEN
 from marketplace.fleet.models import Tier, Zone
+
+#: As browsers send moments.
+_MOMENTS = ["%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
+
+
+class SaleHoursForm(forms.Form):
+    """Times in UTC; an empty field is none."""
+
+    opens = forms.TimeField(
+        label="Sold from",
+        required=False,
+        widget=forms.TimeInput(format="%H:%M", attrs={"type": "time", "class": "field num"}),
+    )
+    closes = forms.TimeField(
+        label="until",
+        required=False,
+        widget=forms.TimeInput(format="%H:%M", attrs={"type": "time", "class": "field num"}),
+    )
+    maintenance_from_at = forms.DateTimeField(
+        label="Maintenance from",
+        required=False,
+        input_formats=_MOMENTS,
+        widget=forms.DateTimeInput(
+            format=_MOMENTS[0], attrs={"type": "datetime-local", "class": "field num"}
+        ),
+    )
+    maintenance_until_at = forms.DateTimeField(
+        label="until",
+        required=False,
+        input_formats=_MOMENTS,
+        widget=forms.DateTimeInput(
+            format=_MOMENTS[0], attrs={"type": "datetime-local", "class": "field num"}
+        ),
+    )
 
 
 class NodeForm(forms.Form):
@@ -28,10 +63,19 @@ class NodeForm(forms.Form):
         max_length=16,
         widget=forms.TextInput(attrs={"inputmode": "decimal", "autocomplete": "off"}),
     )
+    nodes = forms.IntegerField(
+        label="GPUs of the machine",
+        min_value=1,
+        max_value=NODES_PER_TOKEN,
+        initial=1,
+        required=False,
+        widget=forms.NumberInput(attrs={"class": "field num"}),
+        help_text="Each is a node of its own, for the same ask.",
+    )
     until = forms.DateTimeField(
         label="Offered until",
         required=False,
-        input_formats=["%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"],
+        input_formats=_MOMENTS,
         widget=forms.DateTimeInput(
             format="%Y-%m-%dT%H:%M", attrs={"type": "datetime-local", "class": "field num"}
         ),

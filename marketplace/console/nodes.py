@@ -17,11 +17,15 @@ from marketplace.accounts.models import Organisation
 from marketplace.auction.models import WorkShare
 from marketplace.auction.pay_rule import PAY_RULE
 from marketplace.auction.selectors import MarketNow, load_market
+from marketplace.checks.reliability import measure_reliability
 from marketplace.common import clock
 from marketplace.common.errors import MarketFault, NotFound, UserError
 from marketplace.common.money import count_decimals, to_micros
-from marketplace.console.forms import NodeForm
+from marketplace.console.forms import NodeForm, SaleHoursForm
+from marketplace.console.install_ways import list_install_ways
+from marketplace.console.join_progress import load_joining
 from marketplace.fleet.models import JoinToken, Node, NodeStatus
+from marketplace.fleet.sale_hours import SaleHours
 from marketplace.fleet.selectors import find_provider, list_open_join_tokens, list_open_zones
 from marketplace.fleet.services import (
     ask_node_to_leave,
@@ -32,12 +36,14 @@ from marketplace.fleet.services import (
     revoke_join_token,
     revoke_node_token,
     set_node_ask,
+    set_sale_hours,
     undrain_node,
 )
 from marketplace.jobs.models import Slice
 from marketplace.jobs.switches import measure_switches
 from marketplace.payments.selectors import get_earnings, list_earnings, sum_earned
 from marketplace.web.views.requests import PageRequest, owner_page, page
+from workers.protocol.joining import CUDA_MAJOR, DISK_BESIDE_BASE_GB, LEAST_DRIVER
 
 EARNINGS_LISTED = 12
 #: Other providers of a GPU type that a band of asks takes.
@@ -69,6 +75,7 @@ def _load_nodes_page(organisation: Organisation, *, now: datetime) -> dict[str, 
     own = [rows[node.pk] for node in nodes if node.pk in rows]
     sold = [share for row in own for share in row.compute_sold]
     switches = measure_switches([node.pk for node in nodes])
+    reliability = measure_reliability([node.pk for node in nodes], now=now)
     lines = list_earnings(organisation=organisation, limit=EARNINGS_LISTED)
     works = _list_work(organisation, [line.reference for line in lines])
     return {
@@ -81,6 +88,8 @@ def _load_nodes_page(organisation: Organisation, *, now: datetime) -> dict[str, 
                 "sold": _mean(rows[node.pk].compute_sold) if node.pk in rows else None,
                 "band": _ask_band(node),
                 "switches": switches.get(node.pk),
+                "past": reliability[node.pk],
+                "hours": _build_hours_form(node),
             }
             for node in nodes
         ],
@@ -95,6 +104,19 @@ def _load_nodes_page(organisation: Organisation, *, now: datetime) -> dict[str, 
         "zones": list_open_zones(),
         "tokens": _list_tokens(organisation, now=now),
     }
+
+
+def _build_hours_form(node: Node) -> SaleHoursForm:
+    return SaleHoursForm(
+        initial={
+            "opens": node.sale_opens,
+            "closes": node.sale_closes,
+            "maintenance_from_at": node.maintenance_from_at,
+            "maintenance_until_at": node.maintenance_until_at,
+        },
+        # Every node of the page has one.
+        auto_id=f"hours-{node.pk}-%s",
+    )
 
 
 def _list_tokens(organisation: Organisation, *, now: datetime) -> list[JoinToken]:
@@ -166,7 +188,12 @@ def add_node(request: PageRequest) -> HttpResponse:
     if settings.PROVIDERS_NEED_APPROVAL and (provider is None or provider.approved_at is None):
         return render(request, "console/provider_ask.html", {"provider": provider})
     form = NodeForm(request.POST or None, zones=list_open_zones())
-    context: dict[str, Any] = {"form": form, "public_url": settings.PUBLIC_URL}
+    context: dict[str, Any] = {
+        "form": form,
+        "cuda_major": CUDA_MAJOR,
+        "least_driver": LEAST_DRIVER[CUDA_MAJOR],
+        "disk_gb": DISK_BESIDE_BASE_GB,
+    }
     if request.method == "POST" and form.is_valid():
         now = clock.now()
         try:
@@ -177,6 +204,7 @@ def add_node(request: PageRequest) -> HttpResponse:
                 ask_micros=to_micros(form.cleaned_data["ask"], param="ask"),
                 tier=form.cleaned_data["tier"],
                 available_until_at=form.cleaned_data["until"],
+                nodes=form.cleaned_data["nodes"] or 1,
                 now=now,
             )
         except UserError as error:
@@ -185,7 +213,8 @@ def add_node(request: PageRequest) -> HttpResponse:
             )
         else:
             # In the answer to the POST itself: the secret is in no address and no session.
-            context |= {"token": token, "secret": secret}
+            context |= {"secret": secret, "ways": list_install_ways(token, secret)}
+            context |= load_joining(token)
     return render(request, "console/node_new.html", context)
 
 
@@ -238,6 +267,25 @@ def switch_drain(request: PageRequest, node_id: str) -> HttpResponse:
             "suspension."
         )
     messages.success(request, words)
+    return redirect("node_list")
+
+
+@owner_page
+@require_POST
+def change_hours(request: PageRequest, node_id: str) -> HttpResponse:
+    """Hours of sale and maintenance; empty fields sell the node all day."""
+    node, form = _find_node(request, node_id), SaleHoursForm(request.POST)
+    if not form.is_valid():
+        messages.error(request, "Write times as hours and minutes, UTC.")
+        return redirect("node_list")
+    try:
+        set_sale_hours(node=node, hours=SaleHours(**form.cleaned_data), now=clock.now())
+    except UserError as error:
+        messages.error(request, error.message)
+    else:
+        messages.success(
+            request, f"{node.name} is sold in these hours. What was sold outside them is served."
+        )
     return redirect("node_list")
 
 

@@ -9,6 +9,7 @@ from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
+from marketplace.checks.reliability import measure_reliability
 from marketplace.common import clock
 from marketplace.common.errors import NotFound
 from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider
@@ -20,8 +21,10 @@ from marketplace.fleet.services import (
     lift_provider_suspension,
     revoke_join_token,
     revoke_node_token,
+    set_provider_verified,
     suspend_node,
     suspend_provider,
+    withdraw_approval,
 )
 from marketplace.web.views.requests import PageRequest, operator_page, owner_page
 
@@ -59,6 +62,9 @@ def show_providers(request: PageRequest) -> HttpResponse:
         }
         for provider in list_providers()
     ]
+    reliability = measure_reliability([node.pk for row in rows for node in row["nodes"]], now=now)
+    for row in rows:
+        row["nodes"] = [(node, reliability[node.pk]) for node in row["nodes"]]
     return render(request, "console/providers.html", {"rows": rows, "now": now})
 
 
@@ -73,6 +79,34 @@ def switch_provider_suspension(request: PageRequest, provider_id: str) -> HttpRe
         lift_provider_suspension(provider=provider, lifted_by=request.user, now=clock.now())
         words = f"{provider} may list and sell nodes again."
     messages.success(request, words)
+    return redirect("operator_providers")
+
+
+@operator_page
+@require_POST
+def switch_verification(request: PageRequest, provider_id: str) -> HttpResponse:
+    provider = _find_provider(provider_id)
+    provider = set_provider_verified(
+        provider=provider,
+        is_verified=provider.verified_at is None,
+        set_by=request.user,
+        now=clock.now(),
+    )
+    is_now = "is verified" if provider.verified_at else "is not verified any more"
+    messages.success(request, f"{provider} {is_now}.")
+    return redirect("operator_providers")
+
+
+@operator_page
+@require_POST
+def end_approval(request: PageRequest, provider_id: str) -> HttpResponse:
+    provider = _find_provider(provider_id)
+    withdraw_approval(provider=provider, withdrawn_by=request.user, now=clock.now())
+    messages.success(
+        request,
+        f"{provider} lists nothing more. Its nodes are drained: what was sold of them is served. "
+        "It waits for approval on the overview.",
+    )
     return redirect("operator_providers")
 
 

@@ -2,6 +2,8 @@ from django.urls import path
 
 from marketplace.console import (
     express,
+    installing,
+    join_progress,
     machines,
     money,
     nodes,
@@ -17,6 +19,8 @@ from marketplace.console import (
 urlpatterns = [
     path("nodes", nodes.show_nodes, name="node_list"),
     path("nodes/new", nodes.add_node, name="node_new"),
+    path("nodes/joining/<str:token_id>", join_progress.show_joining, name="node_joining"),
+    path("install/<str:name>", installing.download_install_file, name="install_file"),
     path("nodes/rates", rates.show_rates, name="node_rates"),
     path("nodes/provide", providers.ask_to_provide, name="provider_ask"),
     path("nodes/payouts", payouts.show_payouts, name="payouts"),
@@ -25,6 +29,7 @@ urlpatterns = [
     path("nodes/payouts/<str:month>/csv", payouts.download_statement, name="statement_csv"),
     path("nodes/<str:node_id>/ask", nodes.change_ask, name="node_ask"),
     path("nodes/<str:node_id>/drain", nodes.switch_drain, name="node_drain"),
+    path("nodes/<str:node_id>/hours", nodes.change_hours, name="node_hours"),
     path("nodes/<str:node_id>/reset-speed", nodes.reset_speed, name="node_reset_speed"),
     path("nodes/<str:node_id>/leave", nodes.take_node_away, name="node_leave"),
     path("nodes/<str:node_id>/revoke", nodes.end_node_token, name="node_revoke"),
@@ -71,6 +76,16 @@ urlpatterns = [
     path("operator/money/payouts/<str:payout_id>", money.retry, name="payout_retry"),
     path("operator/machines", machines.show_machines, name="operator_machines"),
     path("operator/providers", providers.show_providers, name="operator_providers"),
+    path(
+        "operator/providers/<str:provider_id>/verify",
+        providers.switch_verification,
+        name="provider_verify",
+    ),
+    path(
+        "operator/providers/<str:provider_id>/withdraw",
+        providers.end_approval,
+        name="provider_withdraw",
+    ),
     path(
         "operator/providers/<str:provider_id>/suspend",
         providers.switch_provider_suspension,

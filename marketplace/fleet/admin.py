@@ -83,7 +83,7 @@ class AskAdmin(OperatorsView):
 class JoinTokenAdmin(OperatorsView):
     list_display = ("id", "provider", "zone", "created_at", "expires_at", "used_at", "node")
     list_select_related = ("provider__organisation", "zone", "node")
-    exclude = ("secret_hash", "used_by_hash")
+    exclude = ("secret_hash",)
     ordering = ("-created_at",)
 
 

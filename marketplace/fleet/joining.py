@@ -12,10 +12,10 @@ from marketplace.common.errors import Conflict, NotAllowed, UserError
 from marketplace.fleet import locks, selectors
 from marketplace.fleet.asks import check_ask, check_availability
 from marketplace.fleet.models import (
-    GONE,
     Ask,
     GpuType,
     JoinToken,
+    JoinUse,
     Node,
     NodeStatus,
     Provider,
@@ -23,6 +23,7 @@ from marketplace.fleet.models import (
     Zone,
 )
 from marketplace.fleet.providers import check_may_list
+from marketplace.fleet.releases import agree_on_version
 from marketplace.fleet.secrets import (
     create_join_secret,
     derive_node_token,
@@ -31,13 +32,16 @@ from marketplace.fleet.secrets import (
 )
 from marketplace.fleet.self_test import (
     check_facts,
+    check_name,
     compute_memory_for_sale,
     find_self_test_speed,
     select_work_measurements,
 )
 from marketplace.fleet.work_costs import fit_work_costs
+from workers.protocol.joining import JoinStepReport, clean_detail
 from workers.protocol.messages import (
-    BaseModelRef,
+    JoinModelsReply,
+    JoinModelsRequest,
     JoinReply,
     JoinRequest,
     NodeFacts,
@@ -47,6 +51,8 @@ from workers.protocol.messages import (
 from workers.protocol.wire import to_json
 
 JOIN_TOKEN_LIFE = timedelta(hours=24)
+#: GPUs of one machine that join with one token.
+NODES_PER_TOKEN = 16
 
 
 def create_join_token(
@@ -61,8 +67,9 @@ def create_join_token(
     available_until_at: datetime | None = None,
     life: timedelta = JOIN_TOKEN_LIFE,
     node: Node | None = None,
+    nodes: int = 1,
 ) -> tuple[JoinToken, str]:
-    """A token for one node, and its secret, which is not kept.
+    """A token for one node, or ``nodes`` of one machine, and its secret, which is not kept.
 
     With ``node`` the token lets that node join again, for new credentials or a new self-test.
 
@@ -71,13 +78,19 @@ def create_join_token(
     NotAllowed
         ``provider_not_approved``, ``provider_suspended`` or ``not_your_node``.
     UserError
-        For an ask, times or a tier that cannot be.
+        For an ask, times, a tier or a number of nodes that cannot be.
     """
     check_may_list(provider)
     check_ask(ask_micros)
     check_availability(available_from_at, available_until_at, now)
     if tier not in Tier.values:
         raise UserError("invalid_tier", f"A tier is one of {', '.join(Tier.values)}.", param="tier")
+    if not 1 <= nodes <= NODES_PER_TOKEN:
+        raise UserError(
+            "invalid_node_count",
+            f"A join command lists 1 to {NODES_PER_TOKEN} GPUs of one machine.",
+            param="nodes",
+        )
     if node is not None and (node.provider_id, node.zone_id) != (provider.pk, zone.pk):
         raise NotAllowed("not_your_node", "This node is listed by someone else or elsewhere.")
     secret = create_join_secret()
@@ -93,15 +106,54 @@ def create_join_token(
         created_at=now,
         expires_at=now + life,
         node=node,
+        uses_left=nodes,
     )
     return token, secret
 
 
-def list_join_models(*, token: str, now: datetime) -> tuple[BaseModelRef, ...]:
-    """The base models that the holder of a join token must load and measure."""
+def list_join_models(*, request: JoinModelsRequest, now: datetime) -> JoinModelsReply:
+    """The base models that the holder of a join token must load and measure.
+
+    Raises
+    ------
+    NotAllowed
+        As ``join_node``.
+    Conflict
+        ``version_not_spoken``: the node is of a release that this market does not speak with.
+    """
     tokens = JoinToken.objects.select_related("zone", "provider__organisation")
-    found = tokens.filter(secret_hash=hash_secret(token)).first()
-    return (selectors.build_base_model_ref(_check_usable(found, now).zone),)
+    token = _check_usable(tokens.filter(secret_hash=hash_secret(request.token)).first(), now)
+    version = agree_on_version(least=request.least_version, most=request.version)
+    return JoinModelsReply((selectors.build_base_model_ref(token.zone),), version)
+
+
+def note_join_step(*, report: JoinStepReport, now: datetime) -> None:
+    """Note how far a machine is, for its provider to see.
+
+    Raises
+    ------
+    NotAllowed
+        As ``join_node``.
+    UserError
+        ``invalid_node``: its name cannot be.
+    """
+    check_name(report.name)
+    with transaction.atomic():
+        token = _check_usable(locks.lock_join_token(hash_secret(report.token)), now)
+        share = report.share
+        steps = token.progress.get(report.name, {}) | {
+            report.step: {
+                "share": None if share is None else min(1.0, max(0.0, share)),
+                "detail": clean_detail(report.detail),
+                "failed": report.failed,
+                "at": now.isoformat(),
+            }
+        }
+        others = [(name, row) for name, row in token.progress.items() if name != report.name]
+        # Of names that were tried and given up, the latest stay.
+        others.sort(key=lambda pair: max(step["at"] for step in pair[1].values()))
+        token.progress = dict(others[-(NODES_PER_TOKEN - 1) :]) | {report.name: steps}
+        token.save(update_fields=["progress"])
 
 
 def join_node(*, request: JoinRequest, now: datetime) -> JoinReply:
@@ -113,26 +165,28 @@ def join_node(*, request: JoinRequest, now: datetime) -> JoinReply:
         ``unknown_join_token``, ``join_token_expired``, ``join_token_revoked`` or
         ``provider_suspended``.
     Conflict
-        ``join_token_used`` by another machine, or ``node_name_taken``.
+        ``join_token_used`` by another machine, ``node_name_taken``, or ``version_not_spoken``.
     UserError
         ``invalid_node``: the self-test lacks something or names something impossible.
     """
     with transaction.atomic():
         token = _check_usable(locks.lock_join_token(hash_secret(request.token)), now)
         used_by = hash_user(name=request.name, hostname=request.facts.hostname)
-        if token.used_at is None:
+        use = JoinUse.objects.filter(token=token, used_by_hash=used_by).select_related("node")
+        node = next((use.node for use in use), None)
+        if node is None:
+            if token.uses_left == 0:
+                raise Conflict(
+                    "join_token_used",
+                    "This join token was used by another node. Create one token for each machine, "
+                    "and say how many GPUs it has.",
+                )
             node = _list_node(token=token, request=request, now=now)
-            token.node = node
-            token.used_at = now
-            token.used_by_hash = used_by
-            token.save(update_fields=["node", "used_at", "used_by_hash"])
-        elif token.used_by_hash == used_by and token.node is not None:
-            node = token.node
-        else:
-            raise Conflict(
-                "join_token_used",
-                "This join token was used by another node. Create one token for each node.",
-            )
+            JoinUse.objects.create(token=token, node=node, used_by_hash=used_by)
+            token.node = token.node or node
+            token.used_at = token.used_at or now
+            token.uses_left -= 1
+            token.save(update_fields=["node", "used_at", "uses_left"])
     return _build_join_reply(node, token.zone, request.token)
 
 
@@ -155,16 +209,17 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
     # Two machines may take one name at once, and an operator may suspend the provider meanwhile.
     check_may_list(locks.lock_provider(token.provider_id))
     zone, facts = token.zone, request.facts
+    known = token.node if token.used_at is None else None
     measured = check_facts(zone, request.name, facts)
     _pin_base_model(zone, measured)
     gpu_type, _ = GpuType.objects.get_or_create(name=facts.gpu_type, defaults={"created_at": now})
     speed = find_self_test_speed(zone, measured, _ensure_work_costs(zone, facts))
     node = (
-        token.node
-        or _find_same_machine(token, request, now)
+        known
+        or _find_same_machine(token, request)
         or Node(zone=zone, provider=token.provider, name=request.name, joined_at=now)
     )
-    if token.node is None:
+    if known is None:
         node.tier = token.tier
         node.ask_micros = token.ask_micros
         node.available_from_at = token.available_from_at
@@ -230,26 +285,29 @@ def _ensure_work_costs(zone: Zone, facts: NodeFacts) -> WorkCosts:
     return selectors.get_work_costs(zone)
 
 
-def _find_same_machine(token: JoinToken, request: JoinRequest, now: datetime) -> Node | None:
-    """The provider's node of that name, when this is it again and not another beside it.
+def _find_same_machine(token: JoinToken, request: JoinRequest) -> Node | None:
+    """The provider's node of that name, when this is it again and not another under its name.
 
-    Call while holding the provider.
+    It shows the token that the node has; one that left, or whose credentials were revoked, has
+    none. Call while holding the provider.
 
     Raises
     ------
     Conflict
-        ``node_name_taken``: that node is elsewhere and alive.
+        ``node_name_taken``: the request comes from another machine or state directory.
     """
     found = Node.objects.filter(provider=token.provider, name=request.name).first()
     if found is None:
         return None
     node = locks.lock_node(found.pk)
-    alive = node.status not in GONE and not selectors.is_node_silent(node, now)
-    elsewhere = node.facts.get("hostname") != request.facts.hostname
-    if node.zone_id != token.zone_id or (alive and elsewhere):
+    has_credentials = node.status != NodeStatus.LEFT and node.api_token_set_at is not None
+    held = request.held_token and hash_secret(request.held_token)
+    shown = held and held in (node.api_token_hash, node.old_api_token_hash)
+    if node.zone_id != token.zone_id or (has_credentials and not shown):
         raise Conflict(
             "node_name_taken",
-            f"You have a node named {request.name!r} already. Choose another name.",
+            f"You have a node named {request.name!r} already. Choose another name; or, if this is "
+            "that machine, join with the state directory it had, or take the node away first.",
             param="name",
         )
     return node

@@ -59,6 +59,9 @@ class Provider(models.Model):
     approved_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
     )
+    #: Since when an operator vouches for it: owners may ask for verified providers only, and its
+    #: word alone counts in a spot check.
+    verified_at = models.DateTimeField(null=True, blank=True)
     #: Since when an operator lets it list and sell nothing.
     suspended_at = models.DateTimeField(null=True, blank=True)
     suspended_by = models.ForeignKey(
@@ -158,6 +161,14 @@ class Node(models.Model):
     status = models.CharField(max_length=12, choices=NodeStatus.choices, default=NodeStatus.JOINING)
     available_from_at = models.DateTimeField(null=True, blank=True)
     available_until_at = models.DateTimeField(null=True, blank=True)
+    #: Hours of the day, UTC, in which it is sold; by them and by maintenance, ``sale_hours`` sets
+    #: the window above.
+    sale_opens = models.TimeField(null=True, blank=True)
+    sale_closes = models.TimeField(null=True, blank=True)
+    maintenance_from_at = models.DateTimeField(null=True, blank=True)
+    maintenance_until_at = models.DateTimeField(null=True, blank=True)
+    #: The end of the window before there were hours.
+    offered_until_at = models.DateTimeField(null=True, blank=True)
     last_heartbeat_at = models.DateTimeField(null=True)
     memory_used_gb = models.FloatField(null=True)
     #: Slices that failed by the market's fault since the last checkpoint or adapter.
@@ -235,7 +246,7 @@ class Ask(models.Model):
 
 
 class JoinToken(models.Model):
-    """A one-time right to list one node, with the terms it is listed on."""
+    """A right to list one node, or each GPU of one machine, with the terms they are listed on."""
 
     id = IdField(prefix="join")
     zone = models.ForeignKey(Zone, on_delete=models.PROTECT, related_name="+")
@@ -251,13 +262,16 @@ class JoinToken(models.Model):
     available_until_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField()
     expires_at = models.DateTimeField()
-    #: Set when created to let a known node join again, else when used.
+    #: Set when created to let a known node join again, else the first one that it listed.
     node = models.ForeignKey(
         Node, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
     )
+    #: When it first listed a node.
     used_at = models.DateTimeField(null=True)
-    #: SHA-256 of the name and host that used it: a retry must come from there.
-    used_by_hash = models.CharField(max_length=64, default="", blank=True)
+    #: Nodes that it may still list.
+    uses_left = models.PositiveSmallIntegerField(default=1)
+    #: How far the machine is: by the node's name and the step, what ``JoinStepReport`` says.
+    progress = models.JSONField(default=dict)
     #: From then on it lists nothing, and its answer is not repeated.
     revoked_at = models.DateTimeField(null=True, blank=True)
 
@@ -278,3 +292,22 @@ class JoinToken(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+
+class JoinUse(models.Model):
+    """A node that a join token listed."""
+
+    token = models.ForeignKey(JoinToken, on_delete=models.CASCADE, related_name="uses")
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="+")
+    #: SHA-256 of the name and host that used it: a retry must come from there.
+    used_by_hash = models.CharField(max_length=64)
+
+    node_id: str
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["token", "used_by_hash"], name="fleet_join_use_once")
+        ]
+
+    def __str__(self) -> str:
+        return self.node_id

@@ -76,7 +76,7 @@ def list_providers() -> QuerySet[Provider]:
 
 def list_open_join_tokens(provider: Provider, *, now: datetime) -> QuerySet[JoinToken]:
     """Join tokens that a machine may still use, newest first."""
-    unused = JoinToken.objects.filter(provider=provider, used_at=None, revoked_at=None)
+    unused = JoinToken.objects.filter(provider=provider, uses_left__gt=0, revoked_at=None)
     return unused.filter(expires_at__gt=now).select_related("zone").order_by("-created_at")
 
 

@@ -8,9 +8,9 @@ import re
 from marketplace.common.errors import UserError
 from marketplace.fleet.memory import size_for_jobs
 from marketplace.fleet.models import Node, Zone
+from marketplace.fleet.releases import agree_on_version
 from workers.protocol.memory import PACK_TOKENS
 from workers.protocol.messages import (
-    PROTOCOL_VERSION,
     NodeFacts,
     SpeedMeasurement,
     WorkCosts,
@@ -33,15 +33,10 @@ def check_facts(zone: Zone, name: str, facts: NodeFacts) -> tuple[SpeedMeasureme
     Raises
     ------
     UserError
-        ``invalid_node``: something is missing or impossible.
+        ``invalid_node``: something is missing or impossible; ``version_not_spoken``.
     """
-    if facts.protocol_version != PROTOCOL_VERSION:
-        raise refuse_node(
-            f"The node speaks protocol {facts.protocol_version}, the market "
-            f"{PROTOCOL_VERSION}. Install the same version on both."
-        )
-    if not _NAME.fullmatch(name):
-        raise refuse_node("A node's name is 1 to 64 letters, digits, dots, dashes or underscores.")
+    agree_on_version(least=facts.protocol_version, most=facts.protocol_version)
+    check_name(name)
     if not _NAME.fullmatch(facts.gpu_type):
         raise refuse_node(f"{facts.gpu_type[:80]!r} does not name a GPU type.")
     if facts.device not in PACK_TOKENS:
@@ -69,6 +64,18 @@ def check_facts(zone: Zone, name: str, facts: NodeFacts) -> tuple[SpeedMeasureme
         if row.job_memory_gb > facts.memory_gb:
             raise refuse_node("The self-test names more memory for a job than the machine has.")
     return measured
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that no node may have.
+
+    Raises
+    ------
+    UserError
+        ``invalid_node``.
+    """
+    if not _NAME.fullmatch(name):
+        raise refuse_node("A node's name is 1 to 64 letters, digits, dots, dashes or underscores.")
 
 
 def select_work_measurements(zone: Zone, facts: NodeFacts) -> tuple[WorkMeasurement, ...]:

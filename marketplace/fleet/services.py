@@ -13,7 +13,12 @@ from marketplace.accounts.models import User
 from marketplace.common.errors import Conflict
 from marketplace.fleet import base_models, locks, selectors
 from marketplace.fleet.asks import check_ask, check_availability
-from marketplace.fleet.joining import create_join_token, join_node, list_join_models
+from marketplace.fleet.joining import (
+    create_join_token,
+    join_node,
+    list_join_models,
+    note_join_step,
+)
 from marketplace.fleet.models import (
     GONE,
     Ask,
@@ -22,7 +27,14 @@ from marketplace.fleet.models import (
     Zone,
 )
 from marketplace.fleet.policy_settings import check_policy_settings, set_policy_settings
-from marketplace.fleet.providers import approve_provider, ensure_provider
+from marketplace.fleet.providers import (
+    approve_provider,
+    check_may_list,
+    ensure_provider,
+    set_provider_verified,
+    withdraw_approval,
+)
+from marketplace.fleet.sale_hours import move_sale_windows, set_sale_hours
 from marketplace.fleet.self_test import compare_job_counts, read_measured_speeds
 from marketplace.fleet.speeds import MEASUREMENTS_KEPT, bound_measurement, estimate_speed
 from marketplace.fleet.suspensions import (
@@ -54,6 +66,8 @@ __all__ = [
     "lift_node_suspension",
     "lift_provider_suspension",
     "list_join_models",
+    "move_sale_windows",
+    "note_join_step",
     "note_node_fault",
     "note_node_work",
     "note_token_use",
@@ -68,10 +82,13 @@ __all__ = [
     "set_node_ask",
     "set_node_availability",
     "set_policy_settings",
+    "set_provider_verified",
+    "set_sale_hours",
     "suspend_node",
     "suspend_provider",
     "sweep_offline_nodes",
     "undrain_node",
+    "withdraw_approval",
 ]
 
 FAULTS_IN_ROW_MAX = 3
@@ -270,6 +287,9 @@ def undrain_node(*, node: Node, now: datetime) -> Node:
         node = locks.lock_present_node(node.pk)
         if node.drained_at is None:
             raise Conflict("node_not_draining", "Only a drained node can be put back on sale.")
+        if node.provider.suspended_at is None:
+            # Its approval may have been withdrawn; a suspension is lifted by itself.
+            check_may_list(node.provider)
         node.drained_at = node.leave_asked_at = None
         node.status = selectors.find_present_status(node, now)
         node.save(update_fields=["status", "drained_at", "leave_asked_at"])

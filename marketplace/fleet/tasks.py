@@ -8,4 +8,6 @@ from marketplace.fleet import services
 
 @shared_task(name="fleet.offline_sweep")
 def sweep_offline() -> None:
-    services.sweep_offline_nodes(now=clock.now())
+    now = clock.now()
+    services.sweep_offline_nodes(now=now)
+    services.move_sale_windows(now=now)

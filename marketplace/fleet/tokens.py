@@ -5,16 +5,19 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from django.db import transaction
+from django.db.models import Q
 
 from marketplace.fleet import locks, selectors
 from marketplace.fleet.calls import call_nodes
-from marketplace.fleet.models import JoinToken, Node, NodeStatus
+from marketplace.fleet.models import JoinToken, JoinUse, Node, NodeStatus
+from marketplace.fleet.releases import agree_on_version
 from marketplace.fleet.secrets import (
     create_join_secret,
     create_node_secret,
     create_session,
     hash_secret,
 )
+from workers.protocol.plan_queue import PlanSessionRequest
 
 #: Age from which a node asks for another token. Longer than a join token lives: the answer to a
 #: join, given again, names the first token.
@@ -41,16 +44,21 @@ def revoke_node_token(*, node: Node, now: datetime) -> Node:
     """
     with transaction.atomic():
         # Tokens before nodes, as joining locks them.
-        JoinToken.objects.filter(node=node, revoked_at=None).update(revoked_at=now)
+        listed_by = Q(node=node) | Q(pk__in=JoinUse.objects.filter(node=node).values("token"))
+        JoinToken.objects.filter(listed_by, revoked_at=None).update(revoked_at=now)
         node = locks.lock_present_node(node.pk)
         # The hash of a secret that no one was given.
         node.api_token_hash = hash_secret(create_join_secret())
         node.old_api_token_hash = ""
+        node.api_token_set_at = None
         node.last_heartbeat_at = selectors.compute_silence_limit(node.zone, now)
         if node.status != NodeStatus.SUSPENDED:
             node.status = NodeStatus.OFFLINE
         node.save(
-            update_fields=["api_token_hash", "old_api_token_hash", "last_heartbeat_at", "status"]
+            update_fields=[
+                *("api_token_hash", "api_token_set_at", "old_api_token_hash"),
+                *("last_heartbeat_at", "status"),
+            ]
         )
         call_nodes([node.pk])
     return node
@@ -98,8 +106,15 @@ def note_token_use(*, node: Node, token: str, now: datetime) -> None:
         same.filter(old_api_token_until_at=None).update(old_api_token_until_at=until)
 
 
-def open_plan_session(*, node: Node) -> str:
-    """Begin a process's taking of plans, and end that of the node's earlier process."""
+def open_plan_session(*, node: Node, request: PlanSessionRequest) -> str:
+    """Begin a process's taking of plans, and end that of the node's earlier process.
+
+    Raises
+    ------
+    Conflict
+        ``version_not_spoken``: the process is of a release that this market speaks with no more.
+    """
+    agree_on_version(least=request.least_version, most=request.version)
     session = create_session()
     with transaction.atomic():
         Node.objects.filter(pk=node.pk).update(plan_session=session)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from marketplace.fleet.calls import call_nodes
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import (
     build_base_model_ref,
     get_work_costs,
+    slot_at,
     slot_ends_at,
     slot_starts_at,
 )
@@ -92,6 +95,48 @@ def record_plans(
     return plans
 
 
+def add_to_plan(zone: Zone, node: Node, key: str, question: Any, *, now: datetime) -> bool:
+    """Give the node's plan of this slot again with a question, to be answered once.
+
+    Call under the dispatch lock. ``False``: the slot's dispatch, which names the leases that go on
+    into it, is still to come.
+
+    Parameters
+    ----------
+    key
+        ``probes`` or ``checks``.
+    """
+    slot = slot_at(zone, now)
+    latest = NodePlan.objects.filter(node=node).order_by("-slot", "-revision").first()
+    is_present = latest is not None and latest.slot == slot
+    if latest is not None and is_present:
+        plan, tokens, revision = latest.plan, latest.lease_tokens, latest.revision + 1
+        plan = plan | {"revision": revision, "probes": [], "checks": []}
+    else:
+        if latest is not None and latest.lease_tokens:
+            return False
+        tokens, revision = [], 1
+        empty = SlotPlan(
+            node_id=node.pk,
+            slot=slot,
+            starts_at=slot_starts_at(zone, slot).timestamp(),
+            ends_at=slot_ends_at(zone, slot).timestamp(),
+            revision=revision,
+        )
+        plan = to_json(empty)
+    NodePlan.objects.create(
+        node=node,
+        slot=slot,
+        revision=revision,
+        plan=plan | {key: [to_json(question)]},
+        lease_tokens=tokens,
+        ends_at=slot_ends_at(zone, slot),
+        made_at=now,
+    )
+    call_nodes([node.pk])
+    return True
+
+
 def _load_slices(lease_tokens: Iterable[str]) -> defaultdict[str, list[Slice]]:
     """Slices with all that their plans are made from, by node."""
     slices: defaultdict[str, list[Slice]] = defaultdict(list)
@@ -153,30 +198,46 @@ def _build_slice_spec(zone: Zone, held: Slice, checkpoint: Checkpoint | None) ->
     return SliceSpec(
         lease_token=held.lease_token,
         lease_expires_at=held.lease_expires_at.timestamp(),
-        job=_build_job_spec(zone, held.job, held.lease_token),
+        job=_build_leased_job(zone, held.job, held.lease_token),
         resume_from=resume_from,
     )
 
 
-def _build_job_spec(zone: Zone, job: Job, lease_token: str) -> JobSpec:
+def _build_leased_job(zone: Zone, job: Job, lease_token: str) -> JobSpec:
+    spec = build_job_spec(zone, job, blob_path=BLOB_PATH.replace("{lease_token}", lease_token))
+    return replace(
+        spec,
+        lookup=_build_lookup(job, lease_token),
+        warm_start=_build_warm_start(job, lease_token),
+    )
+
+
+def build_job_spec(zone: Zone, job: Job, *, blob_path: str, job_id: str | None = None) -> JobSpec:
+    """A job as a node trains it, without what it begins with.
+
+    Parameters
+    ----------
+    blob_path
+        Of its files; formatted with ``name``.
+    job_id
+        Another one than the job's, for a node that may run it twice.
+    """
     validation = job.validation_dataset
     return JobSpec(
-        job_id=job.pk,
+        job_id=job_id or job.pk,
         base_model=build_base_model_ref(zone),
         data_format=DataFormat(job.dataset.format),
-        dataset=_build_dataset_ref(job.dataset, lease_token, DATASET_BLOB),
+        dataset=_build_dataset_ref(job.dataset, blob_path.format(name=DATASET_BLOB)),
         validation_dataset=(
             None
             if validation is None
-            else _build_dataset_ref(validation, lease_token, VALIDATION_BLOB)
+            else _build_dataset_ref(validation, blob_path.format(name=VALIDATION_BLOB))
         ),
         skip_lines=tuple(job.dataset.faulty_lines),
         adapter=from_json(AdapterSpec, job.spec["adapter"]),
         training=from_json(TrainingSpec, job.spec["training"]),
         work_costs=get_work_costs(zone),
         checkpoint_every_s=zone.checkpoint_every_s,
-        lookup=_build_lookup(job, lease_token),
-        warm_start=_build_warm_start(job, lease_token),
     )
 
 
@@ -207,9 +268,9 @@ def _build_lookup(job: Job, lease_token: str) -> PromptLookup | None:
     return PromptLookup(prompts=blob, budget_s=candidates.budget_s)
 
 
-def _build_dataset_ref(dataset: Dataset, lease_token: str, name: str) -> BlobRef:
+def _build_dataset_ref(dataset: Dataset, url: str) -> BlobRef:
     return BlobRef(
-        url=BLOB_PATH.format(lease_token=lease_token, name=name),
+        url=url,
         sha256=dataset.sha256,
         bytes=dataset.bytes,
     )

@@ -16,6 +16,7 @@ from marketplace.payments.models import (
     Distribution,
     Earning,
     EarningKind,
+    Entry,
     EntryKind,
     Hold,
     HoldStatus,
@@ -279,6 +280,36 @@ def return_vendor_pay(*, hold_reference: str, now: datetime) -> int:
 
 def _find_vendor_earning(hold_reference: str) -> Earning | None:
     return Earning.objects.filter(kind=EarningKind.VENDOR, reference=hold_reference).first()
+
+
+def pay_for_check(
+    *, check_id: str, organisation_id: str, amount_micros: int, now: datetime
+) -> None:
+    """Pay a provider, once, for training steps again that another one reported: the house does.
+
+    Call in a transaction.
+    """
+    paid = Entry.objects.filter(kind=EntryKind.CHECK_PAY, reference=check_id)
+    if amount_micros <= 0 or paid.exists():
+        return
+    pending = AccountKind.EARNINGS_PENDING
+    post_entry(
+        kind=EntryKind.CHECK_PAY,
+        reference=check_id,
+        amounts={
+            house(AccountKind.REVENUE): -amount_micros,
+            Account(organisation_id, pending): amount_micros,
+        },
+        locked=lock_accounts([(organisation_id, pending)]),
+        now=now,
+    )
+    _create_earning(
+        organisation_id=organisation_id,
+        kind=EarningKind.PROVIDER,
+        reference=check_id,
+        amount_micros=amount_micros,
+        now=now,
+    )
 
 
 def mature_earnings(*, now: datetime) -> int:

@@ -204,6 +204,8 @@ class EntryKind(models.TextChoices):
     VENDOR_PAY = "vendor_pay"
     #: A vendor lost a dispute about work that it was paid for.
     VENDOR_RETURN = "vendor_return"
+    #: The house paid a provider for a spot check.
+    CHECK_PAY = "check_pay"
     #: A card filled a wallet.
     TOP_UP = "top_up"
     #: The price of a bid was taken from its card.

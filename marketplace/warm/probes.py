@@ -17,17 +17,14 @@ from django.db.models import Max
 
 from marketplace.common.errors import NotFound
 from marketplace.common.locks import advisory_lock
-from marketplace.fleet.calls import call_nodes
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import (
     build_base_model_ref,
     is_node_silent,
     list_nodes_on_sale,
-    slot_at,
-    slot_ends_at,
-    slot_starts_at,
 )
-from marketplace.jobs.models import Artifact, Dataset, NodePlan
+from marketplace.jobs.models import Artifact, Dataset
+from marketplace.jobs.plans import add_to_plan
 from marketplace.warm.embeddings import read_first_rows
 from marketplace.warm.locks import lock_probe
 from marketplace.warm.models import Donor, Probe
@@ -39,11 +36,10 @@ from workers.protocol.messages import (
     ProbeAdapter,
     ProbeResult,
     ProbeSpec,
-    SlotPlan,
 )
 from workers.protocol.record_messages import write_messages
 from workers.protocol.records import Row
-from workers.protocol.wire import from_json, to_json
+from workers.protocol.wire import from_json
 
 #: Seconds a node has for its answer.
 PROBE_S = 10.0
@@ -96,7 +92,7 @@ def ask_probe(
             asked_at=now,
             expires_at=expires_at,
         )
-        _add_to_plan(zone, node, spec, now)
+        add_to_plan(zone, node, "probes", spec, now=now)
     return probe
 
 
@@ -147,39 +143,6 @@ def _build_adapter(donor: Donor, scale: float, token: str) -> ProbeAdapter:
         spec=from_json(AdapterSpec, donor.job.spec["adapter"]),
         scale=scale,
     )
-
-
-def _add_to_plan(zone: Zone, node: Node, spec: ProbeSpec, now: datetime) -> None:
-    """Give the node's plan of this slot again, with the question. Call under the dispatch lock."""
-    slot = slot_at(zone, now)
-    latest = NodePlan.objects.filter(node=node).order_by("-slot", "-revision").first()
-    is_present = latest is not None and latest.slot == slot
-    if latest is not None and is_present:
-        plan, tokens, revision = latest.plan, latest.lease_tokens, latest.revision + 1
-        plan = plan | {"revision": revision, "probes": []}
-    else:
-        # Leases that go on into this slot are named by the plan of its dispatch.
-        if latest is not None and latest.lease_tokens:
-            return
-        tokens, revision = [], 1
-        empty = SlotPlan(
-            node_id=node.pk,
-            slot=slot,
-            starts_at=slot_starts_at(zone, slot).timestamp(),
-            ends_at=slot_ends_at(zone, slot).timestamp(),
-            revision=revision,
-        )
-        plan = to_json(empty)
-    NodePlan.objects.create(
-        node=node,
-        slot=slot,
-        revision=revision,
-        plan=plan | {"probes": [to_json(spec)]},
-        lease_tokens=tokens,
-        ends_at=slot_ends_at(zone, slot),
-        made_at=now,
-    )
-    call_nodes([node.pk])
 
 
 def record_probe_result(*, node: Node, result: ProbeResult, now: datetime) -> None:

@@ -211,6 +211,7 @@ def main(argv: list[str]) -> int:
         from marketplace.fleet.secrets import hash_secret
         from marketplace.fleet.services import open_plan_session
         from tests import market_builders as market
+        from tests.job_builders import SPOKEN
 
         call_command("migrate", verbosity=0, interactive=False)
         zone = market.zone()
@@ -230,7 +231,7 @@ def main(argv: list[str]) -> int:
             api_token_hash=hash_secret("worker-token"),
             api_token_set_at=clock.now(),
         )
-        sessions = [open_plan_session(node=node) for node in nodes]
+        sessions = [open_plan_session(node=node, request=SPOKEN) for node in nodes]
         stack.start("web")
         url = os.environ["PUBLIC_URL"]
         measure_worker(url, worker)

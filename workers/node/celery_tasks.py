@@ -24,7 +24,7 @@ def register_tasks(app: Celery, *, offer: Callable[[SlotPlan], None]) -> None:
     @app.task(name=TASK_RUN_SLOT, shared=False)
     def run_slot(*, plan: Any) -> None:
         try:
-            offer(from_json(SlotPlan, plan))
+            offer(from_json(SlotPlan, plan, ignores_unknown=True))
         except ProtocolError as error:
             # Trying again cannot help; the market notices that the slot was not taken up.
             log.error("a plan is not understood: %s", error)

@@ -6,12 +6,11 @@ import re
 from pathlib import Path
 
 from workers.node.credentials import NodeSettingsError
+from workers.protocol.joining import LEAST_DRIVER
 
 #: Where NVIDIA's driver says its version; there whether or not PyTorch can use it.
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 _DRIVER_VERSION = re.compile(r"(?:Kernel Module|NVRM version).*?(\d{3,})\.(\d+)")
-#: Least driver for what PyTorch was built with, by CUDA's major version.
-LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
 _OR_CPU = "To list the CPU of this machine instead, pass --device cpu."
 
 

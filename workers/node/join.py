@@ -10,13 +10,23 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from workers.node.credentials import Credentials, NodeSettingsError, StateDir, save_credentials
-from workers.node.devices import choose_device
-from workers.node.market_client import MarketClient, MarketError, Patience
-from workers.node.process import add_run_arguments, quiet_library_logs, run
+from workers.node.credentials import (
+    Credentials,
+    NodeSettingsError,
+    StateDir,
+    load_credentials,
+    save_credentials,
+)
+from workers.node.devices import choose_device, read_driver_version
+from workers.node.join_steps import JoinSteps
+from workers.node.machine import join_machine, load_machine
+from workers.node.market_client import MarketClient, MarketError, MarketRefusal, Patience
+from workers.node.process import add_run_arguments, lock_state_dir, quiet_library_logs
+from workers.node.run import run
 from workers.protocol import (
     PATH_JOIN,
     PATH_JOIN_MODELS,
@@ -31,12 +41,15 @@ from workers.protocol import (
     dumps,
     loads,
 )
+from workers.protocol.joining import PROTOCOL_LEAST, JoinStep
 
 #: Holds the join token where a command line would show it to every user of the machine.
 TOKEN_VARIABLE = "FINETENDER_JOIN_TOKEN"  # noqa: S105
 EXIT_OK = 0
 EXIT_REFUSED = 1
 _PATIENCE = Patience(total_s=30.0)
+#: Names that a machine tries whose own is taken.
+NAMES_TRIED = 16
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,6 +68,12 @@ def add_join_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", default=None, help="the node's name (default: the host's)")
     parser.add_argument("--device", default=None, help="cpu, cuda or cuda:N (default: the best)")
     parser.add_argument(
+        "--gpus",
+        default=None,
+        metavar="COUNT",
+        help="join so many GPUs of this machine, or all of them, each as a node of its own",
+    )
+    parser.add_argument(
         "--memory-gb", type=float, default=None, help="memory to offer (default: most there is)"
     )
     parser.add_argument(
@@ -68,6 +87,11 @@ def add_join_arguments(parser: argparse.ArgumentParser) -> None:
         " nothing of these models, so that several nodes of a machine measure once",
     )
     parser.add_argument("--run", action="store_true", help="go on to run the node")
+    parser.add_argument(
+        "--if-new",
+        action="store_true",
+        help="run at once where this state directory has joined already, as after a restart",
+    )
     add_run_arguments(parser)
 
 
@@ -77,7 +101,13 @@ def join(options: argparse.Namespace) -> int:
         level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
     )
     quiet_library_logs()
+    if options.if_new and has_joined(StateDir(options.state_dir)):
+        return run(options)
     try:
+        if options.gpus is not None:
+            check_token(options)
+            status = join_machine(options, name=options.name or build_default_name())
+            return run(options) if options.run and status == EXIT_OK else status
         credentials = register(options)
     except (MarketError, NodeSettingsError) as error:
         print(error, file=sys.stderr)
@@ -92,43 +122,110 @@ def register(options: argparse.Namespace) -> Credentials:
     Raises
     ------
     MarketError, NodeSettingsError
-        Nothing was stored.
+        Nothing was stored, and no credentials that were here before are changed.
     """
-    if not options.token:
-        raise NodeSettingsError(f"Pass the join token with --token, or set {TOKEN_VARIABLE}.")
+    check_token(options)
     state = StateDir(options.state_dir)
     # Before the token is used up: the credentials must have a place to go.
     state.prepare()
     if options.memory_gb is not None and not 0 < options.memory_gb < float("inf"):
         raise NodeSettingsError("--memory-gb must be above 0.")
-    name = options.name or build_default_name()
-    with MarketClient(options.url, patience=_PATIENCE) as client:
-        models = client.post(
-            PATH_JOIN_MODELS, JoinModelsRequest(options.token), JoinModelsReply
-        ).base_models
+    # Held by a node that runs: its credentials are not ours to replace.
+    with lock_state_dir(state), MarketClient(options.url, patience=_PATIENCE) as client:
+        held = find_held_credentials(state, url=options.url, name=options.name)
+        name = held.name if held is not None else options.name or build_default_name()
+        asked = JoinModelsRequest(options.token, PROTOCOL_LEAST, PROTOCOL_VERSION)
+        models = client.post(PATH_JOIN_MODELS, asked, JoinModelsReply).base_models
+        steps = JoinSteps(client, token=options.token, name=name)
         facts = load_known_facts(options.measured, device=options.device, base_models=models)
         if facts is None:
-            facts = _measure(options, models)
+            facts = _measure(options, models, state=state, steps=steps)
             save_facts(options.measured, facts)
         elif options.memory_gb is not None:
             facts = replace(facts, memory_gb=round(options.memory_gb, 3))
-        reply = client.post(PATH_JOIN, JoinRequest(options.token, name, facts), JoinReply)
-    credentials = Credentials(
+        held_token = "" if held is None else held.api_token
+        request = JoinRequest(options.token, name, facts, held_token)
+        request, reply = _send_join(client, request, may_rename=options.name is None)
+        credentials = _build_credentials(options, request, reply)
+        save_credentials(state, credentials)
+    return credentials
+
+
+def check_token(options: argparse.Namespace) -> None:
+    if not options.token:
+        raise NodeSettingsError(f"Pass the join token with --token, or set {TOKEN_VARIABLE}.")
+
+
+def has_joined(state: StateDir) -> bool:
+    """Whether all of the directory's nodes have credentials."""
+    machine = load_machine(state)
+    folders = [""] if machine is None else [member.folder for member in machine.members]
+    return all(StateDir(state.path / folder).credentials.exists() for folder in folders)
+
+
+def find_held_credentials(state: StateDir, *, url: str, name: str | None) -> Credentials | None:
+    """Those that an earlier join stored here; ``None`` where there are none.
+
+    Raises
+    ------
+    NodeSettingsError
+        They are of another node than is to join, which would lose them.
+    """
+    if not state.credentials.exists():
+        return None
+    try:
+        held = load_credentials(state)
+    except NodeSettingsError:
+        # Of no use to any node: the join replaces them.
+        return None
+    if held.market_url.rstrip("/") != url.rstrip("/") or name not in (None, held.name):
+        raise NodeSettingsError(
+            f"{state.path} holds the credentials of the node {held.name} at {held.market_url}. "
+            "Choose another --state-dir, or join as that node."
+        )
+    return held
+
+
+def _send_join(
+    client: MarketClient, request: JoinRequest, *, may_rename: bool
+) -> tuple[JoinRequest, JoinReply]:
+    """Join; a machine whose name was not chosen takes the next one that is free."""
+    name = request.name
+    for number in range(2, NAMES_TRIED + 2):
+        try:
+            return request, client.post(PATH_JOIN, request, JoinReply)
+        except MarketRefusal as refusal:
+            taken = refusal.code == "node_name_taken"
+            if not taken or not may_rename or request.held_token or number > NAMES_TRIED:
+                raise
+            request = replace(request, name=f"{name[:60]}-{number}")
+    raise AssertionError("the last try either returned or raised")
+
+
+def _build_credentials(
+    options: argparse.Namespace, request: JoinRequest, reply: JoinReply
+) -> Credentials:
+    return Credentials(
         market_url=options.url,
-        name=name,
+        name=request.name,
         node_id=reply.node_id,
         api_token=reply.api_token,
         heartbeat_every_s=reply.heartbeat_every_s,
         base_models=reply.base_models,
-        device=options.device or facts.device,
-        memory_gb=facts.memory_gb,
+        device=options.device or request.facts.device,
+        memory_gb=request.facts.memory_gb,
     )
-    save_credentials(state, credentials)
-    return credentials
 
 
-def _measure(options: argparse.Namespace, models: Sequence[BaseModelRef]) -> NodeFacts:
+def _measure(
+    options: argparse.Namespace,
+    models: Sequence[BaseModelRef],
+    *,
+    state: StateDir,
+    steps: JoinSteps,
+) -> NodeFacts:
     # Torch takes seconds to import; a machine that was measured before joins without it.
+    from workers.node.base_files import check_disk, fetch, find_missing_files
     from workers.node.self_test import (
         CASES,
         QUICK_CASES,
@@ -137,19 +234,40 @@ def _measure(options: argparse.Namespace, models: Sequence[BaseModelRef]) -> Nod
     )
     from workers.training.faults import TrainingFault
 
-    device = choose_device(options.device)
+    with steps.step(JoinStep.DRIVER) as found:
+        device = choose_device(options.device)
+        driver = read_driver_version()
+        found += [device, *([f"driver {driver}"] if driver else [])]
+    with steps.step(JoinStep.DISK) as found:
+        missing = [one for one in map(find_missing_files, models) if one is not None]
+        free_gb = check_disk(state.path, missing)
+        found.append(f"{free_gb:.0f} GB free")
+    with steps.step(JoinStep.BASE) as found:
+        for one in missing:
+            size = f"{one.bytes / 1e9:.1f} GB"
+            print(f"Fetching {one.ref.name}, {size}.", flush=True)
+            fetch(one, tell=partial(steps.tell, detail=size))
+            found.append(size)
+        found += [] if missing else ["here already"]
     print(f"Measuring this machine ({device}).", flush=True)
-    try:
-        return measure_node(
-            device=device,
-            base_models=models,
-            memory_gb=options.memory_gb,
-            cases=QUICK_CASES if options.quick else CASES,
-            work_cases=() if options.quick else WORK_CASES,
-            say=lambda line: print(f"  {line}", flush=True),
-        )
-    except TrainingFault as fault:
-        raise NodeSettingsError(str(fault)) from fault
+
+    def say(line: str) -> None:
+        print(f"  {line}", flush=True)
+        steps.tell(None, line)
+
+    with steps.step(JoinStep.SELF_TEST):
+        try:
+            facts = measure_node(
+                device=device,
+                base_models=models,
+                memory_gb=options.memory_gb,
+                cases=QUICK_CASES if options.quick else CASES,
+                work_cases=() if options.quick else WORK_CASES,
+                say=say,
+            )
+        except TrainingFault as fault:
+            raise NodeSettingsError(str(fault)) from fault
+    return replace(facts, driver=driver, disk_free_gb=round(free_gb, 1))
 
 
 def load_known_facts(

@@ -133,7 +133,7 @@ class MarketClient:
         body = dumps(message).encode()
         response = self._try(lambda: self._post_once(path, body), path, patience)
         try:
-            return from_json(reply, response.json())
+            return from_json(reply, response.json(), ignores_unknown=True)
         except (ValueError, RecursionError) as error:
             raise MarketRefusal(
                 f"The market's answer to {path} is not understood: {error}. "

@@ -20,6 +20,8 @@ from workers.node.market_client import (
     Patience,
     ShuttingDownError,
 )
+from workers.protocol.joining import PROTOCOL_LEAST, VERSION_NOT_SPOKEN
+from workers.protocol.messages import PROTOCOL_VERSION
 from workers.protocol.plan_queue import (
     PATH_NEXT_PLAN,
     PATH_PLAN_SESSION,
@@ -29,6 +31,7 @@ from workers.protocol.plan_queue import (
     NextPlanRequest,
     NodeToken,
     PlanSession,
+    PlanSessionRequest,
 )
 
 log = logging.getLogger(__name__)
@@ -100,7 +103,7 @@ class PlanPuller:
             except ShuttingDownError:
                 return
             except MarketRefusal as refusal:
-                if refusal.status in SENT_AWAY or refusal.code == SUPERSEDED:
+                if refusal.status in SENT_AWAY or refusal.code in (SUPERSEDED, VERSION_NOT_SPOKEN):
                     self._refused(str(refusal))
                     return
                 log.error("asking for plans was refused: %s", refusal)
@@ -121,7 +124,10 @@ class PlanPuller:
         """One question and its answer."""
         if self._session is None:
             self._session = self._client.post(
-                PATH_PLAN_SESSION, {}, PlanSession, patience=_ONCE
+                PATH_PLAN_SESSION,
+                PlanSessionRequest(PROTOCOL_LEAST, PROTOCOL_VERSION),
+                PlanSession,
+                patience=_ONCE,
             ).session
         slot, revision = self._held or (None, 0)
         asked = NextPlanRequest(self._node_id, self._session, slot, revision, WAIT_S)

@@ -1,4 +1,4 @@
-"""``python -m workers run``: one process that trains what the market plans for this node.
+"""One process that trains what the market plans for this node.
 
 Threads: the main one waits for signals; ``plan-puller`` asks the market, ``plans`` is the Celery
 worker, ``node`` owns all slices, ``training`` is the runtime's loop, ``heartbeat`` beats,
@@ -28,7 +28,6 @@ from workers.node.credentials import (
     NodeSettingsError,
     StateDir,
     default_state_dir,
-    load_credentials,
     save_credentials,
 )
 
@@ -40,16 +39,12 @@ EXIT_SETTINGS = 2
 EXIT_SENT_AWAY = 3
 #: A base model cannot be used here, or the device failed: what is wrong is in the log.
 EXIT_UNUSABLE = 4
+#: In the state directory: held by the process that runs the node, whose id is in it.
+LOCK = "lock"
 #: Checkpoints of jobs that never came back are kept this long.
 _WORK_KEPT_S = 24 * 3600
 #: Seconds between two looks for data sets that have been kept long enough.
 _SWEEP_EVERY_S = 3600.0
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m workers run", description=__doc__)
-    add_run_arguments(parser)
-    return run(parser.parse_args(arguments))
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,27 +75,13 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log-level", default="INFO", help="DEBUG, INFO or WARNING")
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run until stopped; the exit status says why it ended."""
-    logging.basicConfig(
-        level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
-    )
-    quiet_library_logs()
-    state = StateDir(options.state_dir)
-    try:
-        credentials = load_credentials(state)
-        state.prepare()
-        with lock_state_dir(state):
-            return NodeProcess(
-                credentials,
-                state,
-                grace_s=options.grace_s,
-                cache_days=options.cache_days,
-                gang_devices=[name for name in options.gang.split(",") if name],
-            ).run()
-    except NodeSettingsError as error:
-        print(error, file=sys.stderr)
-        return EXIT_SETTINGS
+def build_run_arguments(options: argparse.Namespace) -> list[str]:
+    """What a process with another state directory is run with."""
+    arguments = [
+        *("--grace-s", str(options.grace_s), "--cache-days", str(options.cache_days)),
+        *("--log-level", options.log_level),
+    ]
+    return [*arguments, *(["--gang", options.gang] if options.gang else [])]
 
 
 def quiet_library_logs() -> None:
@@ -120,7 +101,7 @@ def lock_state_dir(state: StateDir) -> Iterator[None]:
     NodeSettingsError
         When another process holds it.
     """
-    descriptor = os.open(state.path / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+    descriptor = os.open(state.path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,6 +110,8 @@ def lock_state_dir(state: StateDir) -> Iterator[None]:
                 f"Another process runs this node already ({state.path}). "
                 "Stop it first, or choose another --state-dir."
             ) from None
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, str(os.getpid()).encode())
         yield
     finally:
         os.close(descriptor)
@@ -160,6 +143,8 @@ class NodeProcess:
         self._state = state
         self._grace_s = grace_s
         self._stop_asked = threading.Event()
+        #: Set by the signal that asks for an update.
+        self.update_asked = False
         #: Once set, no call to the market waits or starts.
         self._stopping = threading.Event()
         remove_leftovers(state)
@@ -205,7 +190,7 @@ class NodeProcess:
     def run(self) -> int:
         from workers.training.faults import TrainingFault
 
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         # Base models are loaded before the first plan, not while a slot runs.
         try:
@@ -246,6 +231,7 @@ class NodeProcess:
         if self._stop_asked.is_set():
             # A second one: do not wait for anything.
             self._stopping.set()
+        self.update_asked = self.update_asked or number == signal.SIGHUP
         self._stop_asked.set()
 
     def _hand_over(self) -> None:
@@ -284,7 +270,3 @@ def remove_leftovers(state: StateDir) -> None:
     for folder in state.work.iterdir():
         if folder.stat().st_mtime < oldest:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -32,6 +32,7 @@ from workers.protocol import (
     WorkMeasurement,
 )
 from workers.protocol.blobs import hash_file
+from workers.protocol.joining import RELEASE
 from workers.runtime.job_sink import JobSummary
 from workers.runtime.memory_plan import find_device_limit_gb
 from workers.runtime.node_runtime import NodeRuntime
@@ -139,6 +140,7 @@ def measure_node(
         protocol_version=PROTOCOL_VERSION,
         speeds=tuple(speeds),
         work=tuple(work),
+        release=RELEASE,
     )
 
 

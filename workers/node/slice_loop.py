@@ -20,6 +20,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from workers.node.blob_cache import BlobCache
+from workers.node.checker import Checker
 from workers.node.market_client import MarketClient, ShuttingDownError
 from workers.node.preparer import PreparationError, Preparer, Runtime
 from workers.node.prober import Prober
@@ -36,6 +37,7 @@ from workers.protocol import (
     SliceSpec,
     SlotPlan,
 )
+from workers.protocol.joining import PROTOCOL_LEAST
 from workers.runtime.job_sink import JobSummary
 
 log = logging.getLogger(__name__)
@@ -72,6 +74,7 @@ class SliceLoop:
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._preparing = ThreadPoolExecutor(2, thread_name_prefix="prepare")
         self._prober = Prober(runtime=runtime, cache=cache, client=client)
+        self._checker = Checker(runtime=runtime, cache=cache, client=client, work=work)
         self._sender = Sender(
             client=client,
             post=self._inbox.put,
@@ -124,6 +127,7 @@ class SliceLoop:
             self._thread.join()
         self._preparing.shutdown(cancel_futures=True)
         self._prober.close()
+        self._checker.close()
         self._sender.close()
 
     @property
@@ -164,7 +168,8 @@ class SliceLoop:
 
     def _apply(self, plan: SlotPlan) -> None:
         """Bring the slices in line with a plan."""
-        if plan.version != PROTOCOL_VERSION or plan.node_id != self.node_id:
+        speaks = PROTOCOL_LEAST <= plan.version <= PROTOCOL_VERSION
+        if not speaks or plan.node_id != self.node_id:
             log.error("a plan for %s, version %s, is not ours", plan.node_id, plan.version)
             return
         if plan.ends_at <= self._client.market_time():
@@ -186,6 +191,8 @@ class SliceLoop:
             self._want(spec)
         for probe in plan.probes:
             self._prober.take(probe)
+        for check in plan.checks:
+            self._checker.take(check)
 
     def _want(self, spec: SliceSpec) -> None:
         """Have a slice of the plan run, going on with what there is of its job."""

@@ -6,9 +6,10 @@ import math
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
-#: Raised when a message changes meaning; both sides refuse another number.
-PROTOCOL_VERSION = 2
+#: Raised when a message changes its meaning; see ``joining`` for those that are still spoken.
+PROTOCOL_VERSION = 3
 
 
 class AdapterKind(StrEnum):
@@ -277,6 +278,8 @@ class SlotPlan:
     revision: int = 0
     #: To be answered once, beside the slices.
     probes: tuple[ProbeSpec, ...] = ()
+    #: ``CheckSpec`` as JSON values, likewise: a node that knows none of them answers none.
+    checks: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,6 +482,11 @@ class NodeFacts:
     speeds: tuple[SpeedMeasurement, ...] = ()
     #: Empty after a quick self-test.
     work: tuple[WorkMeasurement, ...] = ()
+    #: Of the node's package; empty where it does not say.
+    release: str = ""
+    #: Of NVIDIA's driver; ``None`` without one.
+    driver: int | None = None
+    disk_free_gb: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,11 +494,16 @@ class JoinModelsRequest:
     """Asks, with a join token, which base models the self-test should measure."""
 
     token: str
+    #: The first and the last version of messages that the node speaks; 0 where it does not say.
+    least_version: int = 0
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class JoinModelsReply:
     base_models: tuple[BaseModelRef, ...]
+    #: Of the messages that both speak from here on.
+    version: int = PROTOCOL_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,6 +511,9 @@ class JoinRequest:
     token: str
     name: str
     facts: NodeFacts
+    #: The API token in the machine's state directory, where there is one: proof that it is the node
+    #: of that name, and not another machine under its name.
+    held_token: str = ""
 
 
 @dataclass(frozen=True, slots=True)

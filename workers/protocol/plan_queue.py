@@ -22,6 +22,14 @@ SUPERSEDED = "session_superseded"
 
 
 @dataclass(frozen=True, slots=True)
+class PlanSessionRequest:
+    """Of a process that begins to take plans: the versions of messages that it speaks."""
+
+    least_version: int = 0
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PlanSession:
     """Of one process of a node: the newest alone gets plans."""
 

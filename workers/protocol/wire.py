@@ -1,8 +1,9 @@
 """Frozen dataclasses to plain JSON values and back, strictly.
 
-A message from the other side of the network is hostile until it parses: unknown
-keys, missing keys, wrong types and non-finite numbers are refused with the path
-of the value that is wrong.
+A message from the other side of the network is hostile until it parses: missing keys, wrong types
+and non-finite numbers are refused with the path of the value that is wrong. Unknown keys are
+ignored, as the other side may be of a later release; settings that people write are read with
+``from_json``, which refuses them.
 """
 
 from __future__ import annotations
@@ -37,15 +38,20 @@ def to_json(value: Any) -> Any:
     return value
 
 
-def from_json(kind: type[T], value: Any) -> T:
+def from_json(kind: type[T], value: Any, *, ignores_unknown: bool = False) -> T:
     """Build ``kind`` from a plain JSON value.
+
+    Parameters
+    ----------
+    ignores_unknown : bool
+        Skip keys that the message does not have, at any depth, instead of refusing them.
 
     Raises
     ------
     ProtocolError
         When the value is not exactly a message of that kind.
     """
-    return _parse(kind, value, kind.__name__)
+    return _parse(kind, value, kind.__name__, ignores_unknown)
 
 
 def dumps(value: Any) -> str:
@@ -54,59 +60,64 @@ def dumps(value: Any) -> str:
 
 
 def loads(kind: type[T], text: str | bytes) -> T:
-    """``from_json`` of a JSON text."""
+    """A message in a JSON text, without the keys that this release does not know."""
     try:
         value = json.loads(text)
         # An escape may bring in half of a surrogate pair, which no text can hold.
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"{kind.__name__} is not JSON: {error}") from None
-    return from_json(kind, value)
+    return from_json(kind, value, ignores_unknown=True)
 
 
-def _parse(kind: Any, value: Any, path: str) -> Any:
+def _parse(kind: Any, value: Any, path: str, ignores_unknown: bool) -> Any:
     origin = typing.get_origin(kind)
     if origin in (types.UnionType, typing.Union):
-        return _parse_union(kind, value, path)
+        return _parse_union(kind, value, path, ignores_unknown)
     if origin is tuple:
         item_kind = typing.get_args(kind)[0]
         if not isinstance(value, list):
             raise ProtocolError(f"{path} must be a list, not {type(value).__name__}")
         items = cast(list[Any], value)
-        return tuple(_parse(item_kind, item, f"{path}[{i}]") for i, item in enumerate(items))
+        return tuple(
+            _parse(item_kind, item, f"{path}[{i}]", ignores_unknown) for i, item in enumerate(items)
+        )
     if origin is dict:
         item_kind = typing.get_args(kind)[1]
         members = _object(value, path)
-        return {key: _parse(item_kind, item, f"{path}.{key}") for key, item in members.items()}
+        return {
+            key: _parse(item_kind, item, f"{path}.{key}", ignores_unknown)
+            for key, item in members.items()
+        }
     if dataclasses.is_dataclass(kind):
-        return _parse_dataclass(kind, value, path)
+        return _parse_dataclass(kind, value, path, ignores_unknown)
     return _parse_scalar(kind, value, path)
 
 
-def _parse_union(kind: Any, value: Any, path: str) -> Any:
+def _parse_union(kind: Any, value: Any, path: str, ignores_unknown: bool) -> Any:
     options = typing.get_args(kind)
     if value is None and type(None) in options:
         return None
     rest = [option for option in options if option is not type(None)]
     for option in rest[:-1]:
         try:
-            return _parse(option, value, path)
+            return _parse(option, value, path, ignores_unknown)
         except ProtocolError:
             continue
-    return _parse(rest[-1], value, path)
+    return _parse(rest[-1], value, path, ignores_unknown)
 
 
-def _parse_dataclass(kind: Any, value: Any, path: str) -> Any:
+def _parse_dataclass(kind: Any, value: Any, path: str, ignores_unknown: bool) -> Any:
     members = _object(value, path)
     hints = _hints(kind)
     fields = {f.name: f for f in dataclasses.fields(kind)}
     unknown = sorted(set(members) - set(fields))
-    if unknown:
+    if unknown and not ignores_unknown:
         raise ProtocolError(f"{path} has unknown keys: {', '.join(unknown)}")
     arguments: dict[str, Any] = {}
     for name, spec in fields.items():
         if name in members:
-            arguments[name] = _parse(hints[name], members[name], f"{path}.{name}")
+            arguments[name] = _parse(hints[name], members[name], f"{path}.{name}", ignores_unknown)
         elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
             raise ProtocolError(f"{path}.{name} is missing")
     try:

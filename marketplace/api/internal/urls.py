@@ -7,11 +7,15 @@ from marketplace.api.internal import plans, questions, views
 urlpatterns: list[URLPattern | URLResolver] = [
     path("join", views.join, name="node-join"),
     path("join/models", views.list_join_models, name="node-join-models"),
+    path("join/step", views.note_join_step, name="node-join-step"),
+    path("release", views.show_release, name="node-release"),
     path("token", views.rotate_token, name="node-token"),
     path("plans/session", views.open_plan_session, name="node-plan-session"),
     path("plans/next", plans.get_next_plan, name="node-plan-next"),
     path("questions/next", questions.get_next_questions, name="node-questions-next"),
     path("questions/written", questions.take_written, name="node-questions-written"),
+    path("checks", views.take_check_result, name="node-check-result"),
+    path("checks/<str:token>/blobs/<str:name>", views.send_check_blob, name="node-check-blob"),
     path(
         "questions/<str:token>/blobs/<str:name>",
         views.send_question_blob,

@@ -18,26 +18,30 @@ from marketplace.api.internal.endpoint import (
     read_message,
     refuse_method,
 )
+from marketplace.checks.asking import find_check_blob
+from marketplace.checks.judging import record_check_result
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload, RangeNotSatisfiable
 from marketplace.common.request_rates import check_public_rate
 from marketplace.common.threads import run_in_thread
 from marketplace.fleet import services as fleet
+from marketplace.fleet.releases import find_release
 from marketplace.jobs import selectors as jobs_selectors
 from marketplace.jobs import services as jobs
 from marketplace.jobs.models import Artifact
 from marketplace.questions.answering import find_question_blob
 from marketplace.warm.probes import find_probe_blob, record_probe_result
+from workers.protocol.checks import CheckResult
+from workers.protocol.joining import JoinStepReport
 from workers.protocol.messages import (
     Heartbeat,
-    JoinModelsReply,
     JoinModelsRequest,
     JoinRequest,
     ProbeResult,
     ProgressReport,
     SliceResult,
 )
-from workers.protocol.plan_queue import NodeToken, PlanSession
+from workers.protocol.plan_queue import NodeToken, PlanSession, PlanSessionRequest
 
 #: Of the uploaded file, in hex; without it only the length tells whether it came whole.
 SHA256_HEADER = "X-Content-SHA256"
@@ -47,14 +51,26 @@ SHA256_HEADER = "X-Content-SHA256"
 def list_join_models(request: HttpRequest) -> HttpResponse:
     check_public_rate(request)
     asked = read_message(request, JoinModelsRequest)
-    models = fleet.list_join_models(token=asked.token, now=clock.now())
-    return build_reply(JoinModelsReply(base_models=models))
+    return build_reply(fleet.list_join_models(request=asked, now=clock.now()))
+
+
+@node_endpoint("POST")
+def note_join_step(request: HttpRequest) -> HttpResponse:
+    check_public_rate(request)
+    fleet.note_join_step(report=read_message(request, JoinStepReport), now=clock.now())
+    return JsonResponse({})
 
 
 @node_endpoint("POST")
 def join(request: HttpRequest) -> HttpResponse:
     check_public_rate(request)
     return build_reply(fleet.join_node(request=read_message(request, JoinRequest), now=clock.now()))
+
+
+@node_endpoint("POST")
+def show_release(request: HttpRequest) -> HttpResponse:
+    check_public_rate(request)
+    return build_reply(find_release())
 
 
 @node_endpoint("POST")
@@ -65,7 +81,8 @@ def rotate_token(request: HttpRequest) -> HttpResponse:
 
 @node_endpoint("POST")
 def open_plan_session(request: HttpRequest) -> HttpResponse:
-    return build_reply(PlanSession(fleet.open_plan_session(node=authenticate_node(request))))
+    node, asked = authenticate_node(request), read_message(request, PlanSessionRequest)
+    return build_reply(PlanSession(fleet.open_plan_session(node=node, request=asked)))
 
 
 @node_endpoint("POST")
@@ -95,6 +112,13 @@ def take_probe_result(request: HttpRequest) -> HttpResponse:
     node = authenticate_node(request)
     found = read_message(request, ProbeResult)
     record_probe_result(node=node, result=found, now=clock.now())
+    return JsonResponse({})
+
+
+@node_endpoint("POST")
+def take_check_result(request: HttpRequest) -> HttpResponse:
+    node = authenticate_node(request)
+    record_check_result(node=node, result=read_message(request, CheckResult), now=clock.now())
     return JsonResponse({})
 
 
@@ -141,6 +165,12 @@ async def send_question_blob(request: HttpRequest, token: str, name: str) -> Htt
     return await _answer_blob(request, lambda: _open_question_blob(request, token, name))
 
 
+@csrf_exempt
+async def send_check_blob(request: HttpRequest, token: str, name: str) -> HttpResponseBase:
+    """A file of a job that a node was asked to check."""
+    return await _answer_blob(request, lambda: _open_check_blob(request, token, name))
+
+
 async def _answer_blob(
     request: HttpRequest, open_file: Callable[[], FileDownload]
 ) -> HttpResponseBase:
@@ -166,6 +196,11 @@ def _open_blob(request: HttpRequest, lease_token: str, name: str) -> FileDownloa
 def _open_probe_blob(request: HttpRequest, token: str, name: str) -> FileDownload:
     node = authenticate_node(request)
     return _serve(request, find_probe_blob(node=node, token=token, name=name, now=clock.now()))
+
+
+def _open_check_blob(request: HttpRequest, token: str, name: str) -> FileDownload:
+    node = authenticate_node(request)
+    return _serve(request, find_check_blob(node=node, token=token, name=name, now=clock.now()))
 
 
 def _open_question_blob(request: HttpRequest, token: str, name: str) -> FileDownload:

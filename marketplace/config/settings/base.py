@@ -34,6 +34,14 @@ TIERS_SKYPILOT_GPUS = environment.words("TIERS_SKYPILOT_GPUS", "A100,L4,H100")
 #: Dollars an hour; Modal has no call that tells its prices.
 TIERS_MODAL_PRICES = environment.words("TIERS_MODAL_PRICES", "A100=2.10")
 
+#: Folder of what a provider's machine installs from, as ``docker/node_dist.sh`` writes it.
+NODE_INSTALL_DIR = environment.folder("NODE_INSTALL_DIR", BASE_DIR / "dist")
+#: An image of the node that providers can pull; empty: they build it from this market's files.
+NODE_IMAGE = environment.text("NODE_IMAGE", "")
+
+#: Of the hub, for gated base models; rented machines get it, too.
+HF_TOKEN = environment.text("HF_TOKEN", "")
+
 INSTALLED_APPS = [
     "django.contrib.contenttypes",
     # First, so that the accounts app can take its groups out of the admin.
@@ -49,6 +57,7 @@ INSTALLED_APPS = [
     "marketplace.vendors",
     "marketplace.warm",
     "marketplace.questions",
+    "marketplace.checks",
     "marketplace.jobs",
     "marketplace.payments",
     "marketplace.fleet",
@@ -250,6 +259,7 @@ CELERY_BEAT_SCHEDULE = {
     "prompts": _every("express.record_finished_jobs", "BEAT_PROMPTS_S", 5),
     "tiers": _every("tiers.tick", "BEAT_TIERS_S", 2),
     "machines": _every("tiers.reconcile", "BEAT_MACHINES_S", 10),
+    "checks": _every("checks.tick", "BEAT_CHECKS_S", 5),
     "questions": _every("questions.sweep", "BEAT_QUESTIONS_S", 5),
     "donors": _every("warm.list_donors", "BEAT_DONORS_S", 5),
     "offers": _every("warm.offers_sweep", "BEAT_OFFERS_S", 3600),
@@ -301,6 +311,8 @@ SLA_CREDIT_PERCENT = int(environment.number("SLA_CREDIT_PERCENT", 25))
 HOUSE_BEARS_MICROS_PER_DAY = int(1_000_000 * environment.number("HOUSE_BEARS_USD_PER_DAY", 25))
 #: Whether an operator approves a provider before it lists nodes, which see the data of jobs.
 PROVIDERS_NEED_APPROVAL = environment.flag("PROVIDERS_NEED_APPROVAL", default=True)
+#: Share of jobs' beginnings and checkpoints whose next steps another provider's node trains again.
+SPOT_CHECK_SHARE = environment.number("SPOT_CHECK_SHARE", 0.02)
 #: What each new organisation can take once, in dollars; nothing where money is real.
 DEMO_MONEY_MICROS = int(environment.number("DEMO_MONEY_USD", 0, at_least=0)) * 1_000_000
 #: The payment gateway's keys; without the secret one, the market takes no cards.

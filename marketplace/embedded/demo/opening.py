@@ -93,27 +93,27 @@ def bring_nodes(
 
 
 def _join(running: House, node: DemoNode, token: str) -> None:
+    credentials = running.data_dir / node.folder / "node.json"
+    if credentials.exists():
+        # The same market and the same node; only its port is another one this time.
+        held = json.loads(credentials.read_text()) | {"market_url": running.url}
+        write_private(credentials, json.dumps(held))
     running.run(
         *(sys.executable, "-m", "workers", "join", "--quick"),
         *("--url", running.url, "--name", node.name, "--token", token),
         *("--state-dir", str(running.data_dir / node.folder)),
         *("--measured", str(running.data_dir / "measured.json")),
     )
-    write_private(_joined_to(running, node), _addresses(running))
+    write_private(_joined_to(running, node), running.url)
 
 
 def _has_joined(running: House, node: DemoNode) -> bool:
     path = _joined_to(running, node)
-    return path.exists() and path.read_text() == _addresses(running)
+    return path.exists() and path.read_text() == running.url
 
 
 def _joined_to(running: House, node: DemoNode) -> Path:
     return running.data_dir / node.folder / "joined-to"
-
-
-def _addresses(running: House) -> str:
-    """What a node remembers; where one of them changed it has to join again."""
-    return f"{running.url}\n{running.environment.get('REDIS_URL', '')}"
 
 
 def _wait_until_on_sale(running: House, seeded: dict[str, Any], names: set[str]) -> None:

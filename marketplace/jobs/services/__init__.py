@@ -42,6 +42,7 @@ from marketplace.jobs.services.slices import (
     LeaseLost,
     SliceOutcome,
     apply_heartbeat,
+    discard_node_work,
     finish_slice,
     sweep_leases,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "cancel_job",
     "decide_upload",
     "delete_dataset",
+    "discard_node_work",
     "dispatch_slots",
     "ensure_dataset_tokens",
     "fail_job",

@@ -26,16 +26,23 @@ from marketplace.jobs.models import (
     Slice,
     SliceStatus,
 )
-from marketplace.jobs.services.blame import blame_overrun
+from marketplace.jobs.services.blame import blame_nodes, blame_overrun
 from marketplace.jobs.services.life import close_slice, end_job, fail, mark_for_replan
-from marketplace.jobs.services.uploads import set_aside_checkpoint
+from marketplace.jobs.services.uploads import discard_checkpoints_of, set_aside_checkpoint
 from marketplace.jobs.transitions import set_status
 from marketplace.jobs.work import load_job_totals, load_work_plan
 from workers.protocol import messages as protocol
 from workers.protocol.messages import Heartbeat, HeartbeatReply, SliceResult
 from workers.protocol.wire import to_json
 
-__all__ = ["LeaseLost", "SliceOutcome", "apply_heartbeat", "finish_slice", "sweep_leases"]
+__all__ = [
+    "LeaseLost",
+    "SliceOutcome",
+    "apply_heartbeat",
+    "discard_node_work",
+    "finish_slice",
+    "sweep_leases",
+]
 
 #: Faults of the market in a row, with no new checkpoint between, before a job is given up.
 SYSTEM_FAULTS_MAX = 5
@@ -186,6 +193,59 @@ def lose_slice(*, job: Job, held: Slice, reason: str, now: datetime) -> None:
         },
     )
     _count_system_fault(job, reason, now)
+
+
+def discard_node_work(*, node: Node, reason: str, now: datetime) -> tuple[str, ...]:
+    """Have other nodes do again what a node did of its running jobs; ids of the jobs.
+
+    They go on from the newest checkpoint of another node, so nothing that this one did counts; nor
+    does what was built on it since. What the job loses by that is charged to this node.
+    """
+    own = Q(slices__node=node)
+    jobs = Job.objects.filter(own, status__in=Job.ACTIVE).order_by("pk").distinct()
+    changed: list[str] = []
+    for job_id in list(jobs.values_list("pk", flat=True)):
+        with transaction.atomic():
+            job = locks.lock_job(job_id)
+            held = locks.lock_open_slice(job)
+            is_its_own = held is not None and held.node_id == node.pk
+            if not job.is_active or not (discard_checkpoints_of(job, node) or is_its_own):
+                continue
+            job.save(update_fields=["checkpoint_step"])
+            blame_nodes(job, [node.pk])
+            if held is not None and is_its_own:
+                lose_slice(job=job, held=held, reason=reason, now=now)
+            else:
+                _take_back(job, held, reason, now)
+            changed.append(job.pk)
+    if changed:
+        enqueue("jobs.slots_dispatch")
+    return tuple(changed)
+
+
+def _take_back(job: Job, held: Slice | None, reason: str, now: datetime) -> None:
+    """Begin again from the checkpoint that is left; a node that held the job is not at fault."""
+    if held is not None:
+        close_slice(
+            held,
+            status=SliceStatus.PAUSED,
+            reason=reason,
+            now=now,
+            reached_step=job.step,
+            counted_step=job.checkpoint_step,
+        )
+    _rewind_to_checkpoint(job)
+    if job.status == JobStatus.RUNNING:
+        set_status(job, JobStatus.MOVING)
+        job.save()
+    record_event(
+        job=job,
+        kind=EventKind.FAULT,
+        message=f"{reason} The job goes on from step {job.checkpoint_step}.",
+        now=now,
+        data={"checkpoint_step": job.checkpoint_step},
+    )
+    mark_for_replan(job=job, reason=reason, now=now)
 
 
 def _apply_finished(job: Job, held: Slice, result: SliceResult, now: datetime) -> None:

@@ -155,6 +155,19 @@ def set_aside_checkpoint(job: Job) -> None:
     job.checkpoint_step = older[0].step if older else 0
 
 
+def discard_checkpoints_of(job: Job, node: Node) -> bool:
+    """Drop a locked job's checkpoints that a node made; whether it goes on from an earlier one."""
+    before = job.checkpoint_step
+    own = job.checkpoints.exclude(file="")
+    for checkpoint in own.filter(slice__node=node):
+        _delete_on_commit(checkpoint.file.name)
+        checkpoint.file.name = ""
+        checkpoint.save(update_fields=["file"])
+    newest = own.exclude(slice__node=node).order_by("-step", "-pk").first()
+    job.checkpoint_step = 0 if newest is None else newest.step
+    return job.checkpoint_step < before
+
+
 @contextmanager
 def _store_file(path: str, file: IO[bytes]) -> Iterator[str]:
     """Store a file for the block, and for good only if the block succeeds."""

@@ -16,10 +16,10 @@ from marketplace.common.money import to_micros
 from marketplace.fleet.models import Tier
 from marketplace.tiers.provisioning import BackendFault, ListedMachine, MachineOffer
 from marketplace.tiers.provisioning.cloud import (
-    TOKEN_VARIABLE,
     WORKDIR,
     check_can_join,
     join_command,
+    list_secrets,
 )
 
 #: The longest Modal lets a sandbox live; the market ends it long before.
@@ -87,7 +87,7 @@ class ModalBackend:
                     # The image's own entrypoint would be put before the command.
                     image=self.modal.Image.from_registry(self.image).entrypoint([]),
                     workdir=WORKDIR,
-                    secrets=[self.modal.Secret.from_dict({TOKEN_VARIABLE: join_secret})],
+                    secrets=[self.modal.Secret.from_dict(list_secrets(join_secret))],
                     gpu=offer,
                     timeout=LIFETIME_S,
                 )

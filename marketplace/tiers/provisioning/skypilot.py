@@ -19,10 +19,10 @@ from marketplace.fleet.models import Tier
 from marketplace.tiers.provisioning import BackendFault, ListedMachine, MachineOffer
 from marketplace.tiers.provisioning.cloud import (
     AS_NODE,
-    TOKEN_VARIABLE,
     WORKDIR,
     check_can_join,
     join_command,
+    list_secrets,
 )
 
 #: Clouds that resell other people's machines; all others count as conventional.
@@ -95,7 +95,7 @@ class SkyPilotBackend:
             # SkyPilot wants an image whose user is root; the node needs nothing of that.
             run=f"cd {WORKDIR} && exec {shlex.join([*AS_NODE, *command])}",
             # Not in ``envs``: SkyPilot shows those to everybody who may see the cluster.
-            secrets={TOKEN_VARIABLE: join_secret},
+            secrets=list_secrets(join_secret),
             resources=self._call(
                 self.sky.Resources,
                 infra=infra,

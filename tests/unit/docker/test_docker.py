@@ -138,7 +138,10 @@ def test_services_depend_on_services_and_mount_volumes_that_are_declared() -> No
                 assert "healthcheck" in SERVICES[other]
         for mount in row.get("volumes", []):
             source, separator, _ = mount.partition(":")
-            assert not separator or source in COMPOSE["volumes"], name
+            if source.startswith("./"):
+                assert (ROOT / "docker" / source).is_file(), name
+            else:
+                assert not separator or source in COMPOSE["volumes"], name
         for network in row["networks"]:
             assert network in COMPOSE["networks"], name
 
@@ -148,14 +151,18 @@ def test_every_container_may_do_what_its_work_needs_and_no_more() -> None:
         assert row["read_only"] is True, name
         assert row["cap_drop"] == ["ALL"], name
         assert row["security_opt"] == ["no-new-privileges:true"], name
-    # Two images start as root, take over their volume and become their own user.
-    assert {name for name, row in SERVICES.items() if "cap_add" in row} == {"postgres", "redis"}
+    # Two images start as root, take over their volume and become their own user; one has low ports.
+    added = {name: row["cap_add"] for name, row in SERVICES.items() if "cap_add" in row}
+    assert set(added) == {"postgres", "redis", "proxy"}
+    assert added["proxy"] == ["NET_BIND_SERVICE"]
 
 
 def test_postgres_and_redis_are_reached_from_inside_alone() -> None:
-    assert [name for name, row in SERVICES.items() if "ports" in row] == ["web"]
-    # The proxy that ends TLS stands on the same machine: nobody else may speak as one.
-    assert SERVICES["web"]["ports"] == ["127.0.0.1:8000:8000"]
+    # Only through the proxy that ends TLS: nobody else may speak as one.
+    assert [name for name, row in SERVICES.items() if "ports" in row] == ["proxy"]
+    assert SERVICES["proxy"]["ports"] == ["80:80", "443:443", "443:443/udp"]
+    assert SERVICES["proxy"]["networks"] == ["outside"]
+    assert "reverse_proxy web:8000" in (ROOT / "docker" / "Caddyfile").read_text()
     for name in ("postgres", "redis"):
         for network in SERVICES[name]["networks"]:
             assert COMPOSE["networks"][network] == {"internal": True}
@@ -178,6 +185,61 @@ def test_no_bid_waits_for_a_compiler(name: str) -> None:
 
 def test_no_secret_has_a_value_in_the_file() -> None:
     text = (ROOT / "docker" / "compose.yml").read_text()
-    for variable in ("SECRET_KEY", "POSTGRES_PASSWORD", "REDIS_PASSWORD"):
+    for variable in ("SECRET_KEY", "POSTGRES_PASSWORD", "REDIS_PASSWORD", "METRICS_TOKEN"):
         assert re.search(rf"\${{{variable}:\?", text), f"{variable} must be demanded"
         assert not re.search(rf"{variable}: [^$\n]", text)
+
+
+EXAMPLE = (ROOT / "docker" / "market.env.example").read_text()
+#: Set by the compose file itself, from the lines of the first block.
+COMPUTED = {"DATABASE_URL", "REDIS_URL", "PUBLIC_URL", "ALLOWED_HOSTS", "MARKET_KEY_DIR"}
+#: Of the image, of development and of the demo.
+ELSEWHERE = {"DATA_DIR", "NODE_INSTALL_DIR", "DEBUG", "DEMO_MONEY_USD", "STRIPE_API_URL"}
+
+
+def read_example(*, with_defaults: bool) -> dict[str, str]:
+    """The example's lines; with defaults, those behind a # as well that have a value."""
+    lines = EXAMPLE.splitlines()
+    if with_defaults:
+        lines = [re.sub(r"^#([A-Z_]+=.)", r"\1", line) for line in lines]
+    return dict(line.split("=", 1) for line in lines if re.match(r"[A-Z_]+=", line))
+
+
+def test_the_environment_file_names_every_setting_there_is() -> None:
+    asked: set[str] = set()
+    for path in sorted((ROOT / "marketplace" / "config").rglob("*.py")):
+        read = r'environment\.(?:text|flag|number|words|folder|loopback_url)\(\s*f?"([A-Z_]+)"'
+        asked |= set(re.findall(read, path.read_text()))
+    named = set(re.findall(r"^#?([A-Z_]+)=", EXAMPLE, flags=re.MULTILINE))
+    assert len(asked) > 40
+    assert asked - named - COMPUTED - ELSEWHERE == set()
+    market = SERVICES["web"]
+    assert market["env_file"] == ["market.env"]
+    assert set(market["environment"]) == {*COMPUTED, "SECRET_KEY", "METRICS_TOKEN"}
+    # What a container computes must not be overruled by an old line in the file.
+    assert named & COMPUTED == set()
+
+
+@pytest.mark.parametrize("with_defaults", [False, True])
+def test_the_market_starts_with_the_settings_of_the_environment_file(with_defaults: bool) -> None:
+    secret = "0123456789abcdef" * 4
+    given = read_example(with_defaults=with_defaults)
+    given |= {name: secret for name, value in given.items() if not value}
+    known = SERVICES["web"]["environment"]
+    filled = {
+        name: re.sub(r"\$\{([A-Z_]+)[^}]*\}", lambda found: given[found[1]], value)
+        for name, value in known.items()
+    }
+    done = subprocess.run(
+        [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
+        env={"PATH": os.environ["PATH"], "DJANGO_SETTINGS_MODULE": _image_settings()}
+        | given
+        | filled
+        | {"MARKET_KEY_DIR": os.devnull},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert filled["PUBLIC_URL"] == "https://market.example.org"

@@ -46,9 +46,12 @@ let again = false;
 /**
  * Fetch this page again and replace the elements marked `data-part`: the server
  * stays the one place that draws them. Calls that arrive meanwhile share one
- * more round. Focus is restored by id.
+ * more round. Focus is restored by id. `address`: another page that has the parts.
  */
-export function refreshParts(onDone: () => void = () => undefined): Promise<void> {
+export function refreshParts(
+  onDone: () => void = () => undefined,
+  address: string = location.href,
+): Promise<void> {
   if (refreshing) {
     again = true;
     return refreshing;
@@ -56,7 +59,7 @@ export function refreshParts(onDone: () => void = () => undefined): Promise<void
   const round = async (): Promise<void> => {
     do {
       again = false;
-      const reply = await fetch(location.href, { headers: { "X-Requested-With": "fetch" } });
+      const reply = await fetch(address, { headers: { "X-Requested-With": "fetch" } });
       if (!reply.ok || reply.redirected) return;
       const fresh = new DOMParser().parseFromString(await reply.text(), "text/html");
       const focused = document.activeElement?.id;

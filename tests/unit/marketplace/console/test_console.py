@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import time
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from marketplace.auction.pay_rule import PAY_RULE
 from marketplace.auction.pricing.solve import apply_prices, solve_zone_prices
 from marketplace.common.errors import NotAllowed
 from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider
+from marketplace.fleet.releases import IMAGE_CONTEXT, INSTALL_FILES, WHEEL
 from marketplace.fleet.services import approve_provider, create_join_token, ensure_provider
 from marketplace.payments.models import Earning
 from marketplace.payments.selectors import get_wallet
@@ -23,7 +25,7 @@ from marketplace.tiers.models import ZoneTiers
 from marketplace.tiers.services import set_zone_tiers
 from tests import builders, market_builders
 from tests.builders import NOW
-from tests.pages import read_page
+from tests.pages import read_download, read_page
 
 pytestmark = pytest.mark.django_db
 
@@ -123,6 +125,51 @@ def test_a_provider_cannot_end_the_suspension_of_its_node(
     assert (node.status, node.suspended_at) == (NodeStatus.ONLINE, None)
 
 
+def test_an_approval_that_is_withdrawn_drains_what_the_provider_lists(
+    provider: Client, node: Node, operator: Client
+) -> None:
+    verify = f"/operator/providers/{node.provider_id}/verify"
+    withdraw = f"/operator/providers/{node.provider_id}/withdraw"
+    for stranger in (provider, Client()):
+        assert stranger.post(verify).status_code in (302, 403)
+        assert stranger.post(withdraw).status_code in (302, 403)
+    assert "is verified." in read_page(operator.post(verify, follow=True))
+    node.provider.refresh_from_db()
+    assert node.provider.verified_at is not None
+    text = read_page(operator.get("/operator/providers"))
+    assert "90 %" in text
+    for _ in range(2):
+        operator.post(withdraw)
+        node.refresh_from_db()
+        node.provider.refresh_from_db()
+        assert node.status == NodeStatus.DRAINING
+        assert (node.provider.approved_at, node.provider.verified_at) == (None, None)
+    # Only an operator brings it back.
+    provider.post(f"/nodes/{node.pk}/drain")
+    node.refresh_from_db()
+    assert node.status == NodeStatus.DRAINING
+    assert operator.post(verify).status_code != 500
+    node.provider.refresh_from_db()
+    assert node.provider.verified_at is None
+
+
+def test_a_provider_sets_the_hours_in_which_a_node_is_sold(provider: Client, node: Node) -> None:
+    hours = f"/nodes/{node.pk}/hours"
+    text = read_page(provider.post(hours, {"opens": "22:00", "closes": "06:00"}, follow=True))
+    assert "22:00 to 06:00 UTC" in text
+    node.refresh_from_db()
+    assert node.sale_opens == time(22)
+    assert node.available_until_at is not None
+    for wrong in ({"opens": "22:00"}, {"opens": "late", "closes": "06:00"}):
+        provider.post(hours, wrong)
+        node.refresh_from_db()
+        assert node.sale_opens == time(22)
+    provider.post(hours, {})
+    node.refresh_from_db()
+    assert (node.sale_opens, node.available_until_at) == (None, None)
+    assert provider.post(f"/nodes/{market_builders.node(node.zone).pk}/hours").status_code == 404
+
+
 def test_a_suspended_provider_lists_nothing_until_an_operator_lifts_it(
     provider: Client, node: Node, operator: Client
 ) -> None:
@@ -202,13 +249,32 @@ def test_nobody_changes_somebody_elses_node(provider: Client, node: Node) -> Non
     assert (other.ask_micros, other.status) == (400_000, NodeStatus.ONLINE)
 
 
-def test_the_join_command_holds_a_token_that_is_shown_once(provider: Client, node: Node) -> None:
-    form = {"zone": node.zone.name, "tier": "marketplace", "ask": "0.10", "until": ""}
+def test_the_join_command_holds_a_token_that_is_shown_once(
+    provider: Client, node: Node, settings, tmp_path
+) -> None:
+    settings.NODE_INSTALL_DIR = tmp_path
+    for name in INSTALL_FILES:
+        (tmp_path / name).write_text(name)
+    (tmp_path / "secret").write_text("not to be served")
+    form = {"zone": node.zone.name, "tier": "marketplace", "ask": "0.10", "nodes": "4"}
     made = provider.post("/nodes/new", form)
     text = read_page(made)
-    assert re.search(r"FINETENDER_JOIN_TOKEN=\S{20,} nohup node/bin/python -m workers join", text)
-    assert "pip install '.[worker]'" in text
-    assert re.search(r"--url \S+ --run >> node.log", text)
+    assert re.search(r"FINETENDER_JOIN_TOKEN=\S{20,} ~/finetender/bin/finetender-node join", text)
+    assert re.search(r"--url \S+ --gpus 4 --run", text)
+    served = re.search(rf"pip install --constraint \S+/install/constraints.txt \S+/{WHEEL}", text)
+    assert served
+    assert f"/install/{IMAGE_CONTEXT}" in text
+    assert "driver 580 or newer" in text
+    assert "Waiting for the machine to connect" in text
+    stranger = Client()
+    for name in INSTALL_FILES:
+        reply = stranger.get(f"/install/{name}")
+        assert read_download(reply).decode() == name
+    assert stranger.get("/install/secret").status_code == 404
+    assert stranger.get("/install/..%2Fsecret").status_code == 404
+    joining = f"/nodes/joining/{made.context['token'].pk}"
+    assert "Waiting for the machine" in read_page(provider.get(joining))
+    assert stranger.get(joining).status_code == 302
     token = JoinToken.objects.get()
     assert token.ask_micros == 100_000
     assert made.context["secret"] not in read_page(provider.get("/nodes/new"))

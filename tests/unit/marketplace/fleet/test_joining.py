@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from marketplace.common.errors import UserError
+from marketplace.console.join_progress import describe_steps, load_joining
 from marketplace.fleet.memory import compute_memory_demand
 from marketplace.fleet.models import Ask, JoinToken, Node, NodeStatus, Tier
 from marketplace.fleet.selectors import (
@@ -22,8 +24,10 @@ from marketplace.fleet.services import (
     drain_node,
     join_node,
     list_join_models,
+    note_join_step,
     record_heartbeat,
     retire_node,
+    revoke_node_token,
     set_node_ask,
     set_node_availability,
     sweep_offline_nodes,
@@ -34,9 +38,12 @@ from tests import market_builders as market
 from tests.builders import NOW
 from tests.job_builders import at
 from tests.unit.marketplace.common.threads import at_once
+from workers.protocol.joining import PROTOCOL_LEAST, RELEASE, JoinStep, JoinStepReport
 from workers.protocol.messages import (
+    PROTOCOL_VERSION,
     AdapterSpec,
     Heartbeat,
+    JoinModelsRequest,
     JoinReply,
     JoinRequest,
 )
@@ -59,10 +66,13 @@ def token(zone, provider, **more) -> str:
     return create_join_token(zone=zone, provider=provider, **terms)[1]
 
 
-def join(secret: str, *, name: str = "gpu-1", now=NOW, **facts) -> JoinReply:
-    return join_node(
-        request=JoinRequest(token=secret, name=name, facts=build.facts(**facts)), now=now
-    )
+def join(secret: str, *, name: str = "gpu-1", now=NOW, held: str = "", **facts) -> JoinReply:
+    request = JoinRequest(token=secret, name=name, facts=build.facts(**facts), held_token=held)
+    return join_node(request=request, now=now)
+
+
+def asks_for_models(secret: str, *, least: int = PROTOCOL_LEAST, most: int = PROTOCOL_VERSION):
+    return list_join_models(request=JoinModelsRequest(secret, least, most), now=NOW)
 
 
 def refused(call) -> str:
@@ -112,9 +122,10 @@ def test_a_node_joins_with_its_terms_its_measures_and_credentials_of_its_own(zon
 
 
 def test_the_models_to_measure_are_told_to_the_holder_of_a_token(zone, provider):
-    (model,) = list_join_models(token=token(zone, provider), now=NOW)
-    assert (model.name, model.source) == ("tiny", "/nowhere")
-    assert refused(lambda: list_join_models(token="ftjoin_wrong", now=NOW)) == "unknown_join_token"
+    told = asks_for_models(token(zone, provider))
+    (model,) = told.base_models
+    assert (model.name, model.source, told.version) == ("tiny", "/nowhere", PROTOCOL_VERSION)
+    assert refused(lambda: asks_for_models("ftjoin_wrong")) == "unknown_join_token"
 
 
 def test_a_join_whose_answer_was_lost_gives_the_same_answer_again(zone, provider):
@@ -138,27 +149,107 @@ def test_a_token_that_expired_or_never_was_lists_nothing(zone, provider):
     join(secret, now=at(299))
 
 
-def test_a_provider_has_each_name_once_while_that_node_lives(zone, provider):
-    join(token(zone, provider))
+def test_a_provider_has_each_name_once_while_that_node_has_credentials(zone, provider):
+    first = join(token(zone, provider))
     second = token(zone, provider)
-    assert refused(lambda: join(second, hostname="gpu-2")) == "node_name_taken"
+    taken = "node_name_taken"
+    assert refused(lambda: join(second, hostname="gpu-2")) == taken
+    # Not by its host's name either, and not when it is silent: that proves nothing.
+    assert refused(lambda: join(second)) == taken
+    assert refused(lambda: join(second, now=at(3600))) == taken
+    assert refused(lambda: join(second, held="ftnode_guess")) == taken
+    assert find_node_by_api_token(first.api_token, now=NOW) is not None
     join(second, hostname="gpu-2", name="gpu-2")
     join(token(zone, market.provider()), hostname="gpu-3")
     assert sorted(Node.objects.values_list("name", flat=True)) == ["gpu-1", "gpu-1", "gpu-2"]
 
 
 @pytest.mark.parametrize("seconds", [1, 3600])
-def test_a_machine_set_up_anew_takes_its_node_back_with_new_credentials(zone, provider, seconds):
+def test_a_machine_that_shows_its_token_takes_its_node_back(zone, provider, seconds):
     old = join(token(zone, provider))
-    hostname = "gpu-1" if seconds == 1 else "its-new-host"
-    new = join(
-        token(zone, provider, ask_micros=7, now=at(seconds)), now=at(seconds), hostname=hostname
-    )
+    secret = token(zone, provider, ask_micros=7, now=at(seconds))
+    new = join(secret, now=at(seconds), hostname="its-new-host", held=old.api_token)
     assert new.node_id == old.node_id
     assert find_node_by_api_token(old.api_token, now=NOW) is None
     node = find_node_by_api_token(new.api_token, now=NOW)
     assert node is not None
     assert (node.ask_micros, asks_of(node)) == (7, [(400_000, NOW), (7, at(seconds))])
+
+
+def test_a_node_without_credentials_is_taken_back_under_its_name(zone, provider):
+    first = join(token(zone, provider))
+    revoke_node_token(node=Node.objects.get(), now=at(1))
+    again = join(token(zone, provider, now=at(2)), now=at(2))
+    retire_node(node=Node.objects.get(), now=at(3))
+    last = join(token(zone, provider, now=at(4)), now=at(4), hostname="elsewhere")
+    assert first.node_id == again.node_id == last.node_id
+
+
+def test_a_token_lists_each_gpu_of_a_machine_once_and_no_more(zone, provider):
+    secret = token(zone, provider, nodes=2)
+    first, second = join(secret), join(secret, name="gpu-2")
+    assert join(secret) == first
+    assert join(secret, name="gpu-2", now=at(9)) == second
+    assert refused(lambda: join(secret, name="gpu-3")) == "join_token_used"
+    assert Node.objects.count() == 2
+    assert first.api_token != second.api_token
+    revoke_node_token(node=Node.objects.get(name="gpu-2"), now=at(10))
+    # Its answers give no revoked credentials back.
+    assert refused(lambda: join(secret, name="gpu-2")) == "join_token_revoked"
+
+
+@pytest.mark.parametrize("nodes", [0, 17])
+def test_a_token_for_no_gpu_or_too_many_is_refused(zone, provider, nodes):
+    assert refused(lambda: token(zone, provider, nodes=nodes)) == "invalid_node_count"
+
+
+def test_a_node_of_another_release_hears_which_one_to_install(zone, provider):
+    secret = token(zone, provider)
+    # One that does not say its version speaks 2.
+    for least, most in ((0, 0), (1, PROTOCOL_LEAST - 1), (PROTOCOL_VERSION + 1, 99)):
+        with pytest.raises(UserError, match=rf"Install release {RELEASE}: pip install") as told:
+            asks_for_models(secret, least=least, most=most)
+        assert told.value.code == "version_not_spoken"
+    # A later node that still speaks ours is spoken with in ours.
+    assert asks_for_models(secret, least=PROTOCOL_LEAST, most=99).version == PROTOCOL_VERSION
+    assert refused(lambda: join(secret, protocol_version=2)) == "version_not_spoken"
+
+
+def report(secret: str, step: JoinStep, now=NOW, **more) -> dict[str, Any]:
+    said = JoinStepReport(**{"token": secret, "name": "gpu-1", "step": step} | more)
+    note_join_step(report=said, now=now)
+    return JoinToken.objects.get().progress
+
+
+def test_a_provider_sees_how_far_its_machine_is(zone, provider):
+    secret = token(zone, provider)
+    report(secret, JoinStep.DRIVER, share=1.0, detail="cuda, driver 580")
+    found = report(secret, JoinStep.BASE, at(4), share=7.0, detail="16 GB\x00\ud800" + "x" * 999)
+    assert list(found) == ["gpu-1"]
+    assert set(found["gpu-1"]) == {"driver", "base"}
+    base = found["gpu-1"]["base"]
+    assert (base["share"], base["failed"], len(base["detail"])) == (1.0, False, 300)
+    assert base["detail"].startswith("16 GB x")
+    states = [step.state for step in describe_steps(found["gpu-1"], None)]
+    assert states == ["done", "done", "done", "now", "ahead", "ahead"]
+    report(secret, JoinStep.BASE, failed=True, detail="no room")
+    join(secret)
+    states = [step.state for step in load_joining(JoinToken.objects.get())["machines"][0].steps]
+    assert states == ["done"] * 5 + ["now"]
+    Node.objects.update(status=NodeStatus.ONLINE)
+    shown = load_joining(JoinToken.objects.get())
+    assert (shown["on_sale"], shown["wanted"]) == (1, 1)
+
+
+def test_a_stranger_writes_no_progress_and_names_do_not_pile_up(zone, provider):
+    secret = token(zone, provider)
+    assert refused(lambda: report("ftjoin_guess", JoinStep.DISK)) == "unknown_join_token"
+    assert refused(lambda: report(secret, JoinStep.DISK, name="<b>")) == "invalid_node"
+    assert refused(lambda: report(secret, JoinStep.DISK, at(90_000))) == "join_token_expired"
+    assert JoinToken.objects.get().progress == {}
+    for number in range(40):
+        progress = report(secret, JoinStep.DISK, at(number), name=f"n{number}")
+    assert set(progress) == {f"n{number}" for number in range(24, 40)}
 
 
 def test_a_token_for_a_known_node_keeps_its_terms(zone, provider):
@@ -175,7 +266,6 @@ def test_a_token_for_a_known_node_keeps_its_terms(zone, provider):
 @pytest.mark.parametrize(
     ("facts", "word"),
     [
-        ({"protocol_version": 1}, "speaks protocol 1"),
         ({"speeds": ()}, "measured no speed of tiny"),
         ({"speeds": (build.measurement(base_model="other"),)}, "measured no speed of tiny"),
         ({"speeds": (build.measurement(samples_per_s=0.0),)}, "not positive"),

@@ -6,6 +6,7 @@ import pytest
 
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider
+from marketplace.fleet.secrets import hash_secret
 from marketplace.fleet.selectors import find_node_by_api_token
 from marketplace.fleet.services import (
     ask_node_to_leave,
@@ -28,7 +29,7 @@ from tests import market_builders as market
 from tests.builders import NOW
 from tests.job_builders import at
 from tests.unit.marketplace.common.threads import at_once
-from workers.protocol.messages import Heartbeat, JoinRequest
+from workers.protocol.messages import Heartbeat, JoinModelsRequest, JoinRequest
 
 pytestmark = pytest.mark.django_db
 
@@ -52,7 +53,9 @@ def join_again(node: Node, *, named: str | None = None, now=NOW) -> Node:
     _, secret = create_join_token(
         zone=node.zone, provider=node.provider, created_by=None, ask_micros=1, now=now
     )
-    request = JoinRequest(token=secret, name=named or node.name, facts=build.facts())
+    own = named is None or named == node.name
+    Node.objects.filter(pk=node.pk).update(api_token_hash=hash_secret("held"))
+    request = JoinRequest(secret, named or node.name, build.facts(), "held" if own else "")
     return Node.objects.get(pk=join_node(request=request, now=now).node_id)
 
 
@@ -106,7 +109,7 @@ def test_a_suspended_provider_joins_no_node_with_a_token_it_had(node, operator):
     suspend_provider(provider=node.provider, suspended_by=operator, now=at(2))
     assert {status(node), status(own)} == {NodeStatus.SUSPENDED}
     for call in (
-        lambda: list_join_models(token=secret, now=at(3)),
+        lambda: list_join_models(request=JoinModelsRequest(secret, 3, 3), now=at(3)),
         lambda: join_node(
             request=JoinRequest(token=secret, name="another", facts=build.facts()), now=at(3)
         ),

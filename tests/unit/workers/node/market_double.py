@@ -24,6 +24,8 @@ from workers.protocol import (
     SliceResult,
     SlotPlan,
 )
+from workers.protocol.checks import PATH_CHECK_RESULT, CheckResult
+from workers.protocol.joining import PATH_JOIN_STEP, JoinStepReport
 from workers.protocol.messages import PATH_PROBE_RESULT, ProbeResult
 from workers.protocol.plan_queue import (
     PATH_NEXT_PLAN,
@@ -64,7 +66,11 @@ class MarketDouble:
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.heartbeats: list[Heartbeat] = []
         self.joins: list[JoinRequest] = []
+        self.join_steps: list[JoinStepReport] = []
+        #: Names of nodes that the market has.
+        self.names_taken: set[str] = set()
         self.probe_results: list[ProbeResult] = []
+        self.check_results: list[CheckResult] = []
         self.heartbeat_reply = HeartbeatReply()
         self.plan: SlotPlan | None = None
         self.plan_requests: list[NextPlanRequest] = []
@@ -187,14 +193,23 @@ class _Handler(BaseHTTPRequestHandler):
     def _route(self, method: str, body: bytes) -> None:
         market, path = self.market, self.path
         if path == "/internal/v1/join/models":
-            if json.loads(body) != {"token": market.join_token}:
+            if json.loads(body)["token"] != market.join_token:
                 return self._problem(403, "unknown_join_token")
             return self._answer(JoinModelsReply(market.join_reply.base_models))
+        if path == PATH_JOIN_STEP:
+            market.join_steps.append(from_json(JoinStepReport, json.loads(body)))
+            return self._answer({})
         if path == "/internal/v1/join":
-            market.joins.append(from_json(JoinRequest, json.loads(body)))
+            asked = from_json(JoinRequest, json.loads(body))
+            if asked.name in market.names_taken:
+                return self._problem(409, "node_name_taken")
+            market.joins.append(asked)
             return self._answer(market.join_reply)
         if self.headers.get("Authorization") != f"Bearer {market.token}":
             return self._problem(401, "unknown_node")
+        if path == PATH_CHECK_RESULT:
+            market.check_results.append(from_json(CheckResult, json.loads(body)))
+            return self._answer({})
         if path == PATH_PROBE_RESULT:
             market.probe_results.append(from_json(ProbeResult, json.loads(body)))
             return self._answer({})

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from tests.unit.workers.node.market_double import TINY
-from workers.node import join, self_test
+from workers.node import base_files, join, self_test
 from workers.node.credentials import StateDir, load_credentials
-from workers.node.process import EXIT_SETTINGS
-from workers.node.process import main as run_main
+from workers.node.process import EXIT_SETTINGS, lock_state_dir
+from workers.node.run import main as run_main
 from workers.node.self_test import (
     SpeedCase,
     count_usable_cores,
@@ -74,6 +74,47 @@ def test_joining_measures_registers_and_keeps_the_credentials(market, tmp_path, 
     assert credentials.memory_gb == facts.memory_gb
     assert stat.S_IMODE(state.credentials.stat().st_mode) == 0o600
     assert "Joined as box-1 (node_1)." in capsys.readouterr().out
+
+
+def test_the_market_hears_of_each_step_and_of_why_one_failed(market, tmp_path, quick, monkeypatch):
+    assert joining(market, tmp_path / "a", "--token", "join-token", "--name", "box-1") == 0
+    assert {report.name for report in market.join_steps} == {"box-1"}
+    done = [(report.step, report.detail) for report in market.join_steps if report.share == 1.0]
+    assert done[0] == ("driver", "cpu")
+    assert [step for step, _ in done] == ["driver", "disk", "base", "self_test"]
+    assert done[2] == ("base", "here already")
+
+    market.join_steps.clear()
+    monkeypatch.setattr(base_files, "FREE_BESIDE_GB", 1e9)
+    assert joining(market, tmp_path / "b", "--token", "join-token") == join.EXIT_REFUSED
+    last = market.join_steps[-1]
+    assert (last.step, last.failed) == ("disk", True)
+    assert "Make room" in last.detail
+    assert [request.name for request in market.joins] == ["box-1"]
+
+
+def test_a_join_never_replaces_the_credentials_of_another_node(market, tmp_path, quick, capsys):
+    measured = ("--measured", str(tmp_path / "measured.json"))
+    first = ("--token", "join-token", "--name", "box-1", *measured)
+    assert joining(market, tmp_path / "s", *first) == 0
+    kept = (tmp_path / "s" / "node.json").read_bytes()
+    # Another node in its directory; then the same one, while it runs.
+    other = ("--token", "join-token", "--name", "box-2", *measured)
+    assert joining(market, tmp_path / "s", *other) == join.EXIT_REFUSED
+    assert "holds the credentials of the node box-1" in capsys.readouterr().err
+    with lock_state_dir(StateDir(tmp_path / "s")):
+        assert joining(market, tmp_path / "s", *first) == join.EXIT_REFUSED
+    assert "Another process runs this node" in capsys.readouterr().err
+    assert (tmp_path / "s" / "node.json").read_bytes() == kept
+    # The same one again shows what it holds; a machine whose host's name is taken takes the next.
+    assert joining(market, tmp_path / "s", "--token", "join-token", *measured) == 0
+    assert [row.held_token for row in market.joins] == ["", market.join_reply.api_token]
+    market.names_taken = {join.build_default_name(), f"{join.build_default_name()}-2"}
+    assert joining(market, tmp_path / "c", "--token", "join-token", *measured) == 0
+    assert market.joins[-1].name == f"{join.build_default_name()}-3"
+    market.names_taken = {"box-9"}
+    chosen = ("--token", "join-token", "--name", "box-9", *measured)
+    assert joining(market, tmp_path / "d", *chosen) == join.EXIT_REFUSED
 
 
 def test_a_second_node_of_a_machine_joins_by_what_the_first_measured(market, tmp_path, quick):

@@ -19,6 +19,7 @@ from workers.node.market_client import (
     ShuttingDownError,
 )
 from workers.protocol import PATH_HEARTBEAT, BlobRef, Heartbeat, HeartbeatReply
+from workers.protocol.plan_queue import NodeToken
 
 QUICK = Patience(total_s=5.0, first_pause_s=0.005, longest_pause_s=0.02)
 BEAT = Heartbeat(node_id="node_1", at=0.0)
@@ -132,7 +133,7 @@ def test_stopping_ends_the_wait_between_tries(market):
 
 def test_an_answer_that_is_not_the_protocols_is_a_refusal(market, client):
     with pytest.raises(MarketRefusal, match="is not understood"):
-        client.post("/internal/v1/join/models", {"token": market.join_token}, HeartbeatReply)
+        client.post("/internal/v1/join/models", {"token": market.join_token}, NodeToken)
 
 
 @pytest.mark.parametrize("url", ["ftp://example.com", "example.com", "file:///etc/passwd"])

@@ -59,7 +59,7 @@ class TestTask:
         app.tasks[TASK_RUN_SLOT](plan=to_json(PLAN))
         assert offered == [PLAN]
 
-    @pytest.mark.parametrize("plan", [None, 7, {}, {"node_id": "x"}, to_json(PLAN) | {"x": 1}])
+    @pytest.mark.parametrize("plan", [None, 7, {}, {"node_id": "x"}, to_json(PLAN) | {"slot": "x"}])
     def test_a_plan_that_is_none_is_told_and_dropped(self, app, offered, plan, caplog):
         with caplog.at_level(logging.ERROR, logger="workers.node.celery_tasks"):
             app.tasks[TASK_RUN_SLOT](plan=plan)

@@ -44,7 +44,7 @@ def test_the_second_node_goes_by_what_the_first_measured(market, tmp_path, measu
 
 @pytest.mark.parametrize(
     "changed",
-    [{"hostname": "elsewhere"}, {"torch_version": "0.1"}, {"speeds": []}, {"surprise": 1}],
+    [{"hostname": "elsewhere"}, {"torch_version": "0.1"}, {"speeds": []}, {"cores": "many"}],
     ids=["another machine", "another torch", "other models", "another format"],
 )
 def test_figures_of_another_machine_are_not_gone_by(market, tmp_path, measured, changed) -> None:

@@ -130,6 +130,13 @@ def test_the_refusal_names_the_value_that_is_wrong(change: dict[str, Any], words
     assert str(refusal.value) == words
 
 
+def test_a_message_of_a_later_release_is_read_without_what_it_adds() -> None:
+    value = to_json(PLAN) | {"surprise": 1}
+    value["slices"][0]["job"]["training"]["surprise"] = {"deep": [1]}
+    assert loads(SlotPlan, json.dumps(value)) == PLAN
+    assert from_json(SlotPlan, value, ignores_unknown=True) == PLAN
+
+
 RESULT = SliceResult(
     lease_token="t",
     status=SliceEnd.FINISHED,

@@ -55,7 +55,7 @@ class Asker:
     def __init__(self) -> None:
         self.node, reply = build.joined(market.zone())
         self.token = reply.api_token
-        self.session = open_plan_session(node=self.node)
+        self.session = open_plan_session(node=self.node, request=build.SPOKEN)
 
     def asked(self, *, wait_s: float = 0.0, **changed: Any) -> dict[str, Any]:
         request = NextPlanRequest(self.node.pk, self.session, wait_s=wait_s)
@@ -133,7 +133,7 @@ def test_a_node_whose_token_is_revoked_is_refused_while_it_waits(asker):
 
 
 def test_another_process_of_the_node_ends_the_wait_of_the_first(asker):
-    response = asker.while_waiting(lambda: open_plan_session(node=asker.node))
+    response = asker.while_waiting(lambda: open_plan_session(node=asker.node, request=build.SPOKEN))
     assert refused(response) == (409, "session_superseded")
     assert refused(asker.ask()) == (409, "session_superseded")
 

@@ -1,0 +1,158 @@
+"""Asking a node of another provider to train a few steps again, with its next plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.db.models import Count
+
+from marketplace.checks import locks
+from marketplace.checks.models import CheckStatus, SpotCheck
+from marketplace.common.errors import NotFound
+from marketplace.common.locks import advisory_lock
+from marketplace.fleet.models import Node
+from marketplace.fleet.selectors import is_node_silent, list_nodes_on_sale
+from marketplace.jobs.models import Dataset, MetricPoint, Slice, SliceStatus
+from marketplace.jobs.plans import add_to_plan, build_job_spec
+from marketplace.jobs.selectors import DATASET_BLOB, VALIDATION_BLOB, Blob
+from workers.protocol.checks import STEPS_MAX, CheckSpec
+from workers.protocol.messages import BlobRef, CheckpointRef
+
+#: Within which a checker answers: it fetches the data and trains a few steps.
+ANSWER_WITHIN = timedelta(minutes=5)
+#: A check that nobody could take is given up after that.
+GIVEN_UP_AFTER = timedelta(minutes=30)
+ATTEMPTS_MAX = 3
+#: Steps that the node reported, without which there is nothing to compare.
+CLAIMS_LEAST = 2
+CHECKPOINT_BLOB = "checkpoint"
+BLOB_PATH = "/internal/v1/checks/{token}/blobs/{name}"
+
+
+def ask_checks(*, now: datetime) -> int:
+    """Ask for every check whose steps are reported, and give up those that nobody takes."""
+    _return_unanswered(now)
+    asked = 0
+    waiting = SpotCheck.objects.filter(status=CheckStatus.WAITING).order_by("created_at", "pk")
+    for check_id in list(waiting.values_list("pk", flat=True)):
+        asked += _ask(check_id, now)
+    return asked
+
+
+def _return_unanswered(now: datetime) -> None:
+    """Those whose checker fell silent wait for another one."""
+    late = SpotCheck.objects.filter(status=CheckStatus.ASKED, expires_at__lte=now)
+    late.filter(attempts__lt=ATTEMPTS_MAX).update(status=CheckStatus.WAITING)
+    late.update(status=CheckStatus.UNANSWERED)
+
+
+def _ask(check_id: str, now: datetime) -> bool:
+    with transaction.atomic():
+        check = locks.lock_check(pk=check_id, status=CheckStatus.WAITING)
+        if check is None:
+            return False
+        claimed = load_claims(check)
+        is_over = check.slice.status != SliceStatus.OPEN
+        steps = [int(step) for step, _ in claimed]
+        if len(steps) < CLAIMS_LEAST or (steps[-1] < check.from_step + STEPS_MAX and not is_over):
+            if is_over and len(steps) < CLAIMS_LEAST:
+                _give_up(check)
+            return False
+        checker = find_checker(check, now=now)
+        if checker is None:
+            if now - check.created_at > GIVEN_UP_AFTER:
+                _give_up(check)
+            return False
+        check.claimed = claimed
+        check.checker = checker  # pyright: ignore[reportAttributeAccessIssue]
+        check.status = CheckStatus.ASKED
+        check.attempts += 1
+        check.asked_at, check.expires_at = now, now + ANSWER_WITHIN
+        spec = _build_spec(check, until_step=steps[-1])
+        # A dispatch at the same moment would make a plan without the question.
+        with advisory_lock("jobs.dispatch", check.zone_id, wait=True):
+            if not add_to_plan(check.zone, checker, "checks", spec, now=now):
+                return False
+            check.save()
+    return True
+
+
+def _give_up(check: SpotCheck) -> None:
+    check.status = CheckStatus.UNANSWERED
+    check.save(update_fields=["status"])
+
+
+def load_claims(check: SpotCheck) -> list[list[float]]:
+    """Steps and losses that the node itself reported, each step once."""
+    points = MetricPoint.objects.filter(
+        slice_id=check.slice_id,
+        step__gt=check.from_step,
+        step__lte=check.from_step + STEPS_MAX,
+        train_loss__isnull=False,
+    )
+    claims = dict(points.order_by("pk").values_list("step", "train_loss"))
+    return [[step, claims[step]] for step in sorted(claims)]
+
+
+def find_checker(check: SpotCheck, *, now: datetime) -> Node | None:
+    """A node that is there, of a provider that has no part in the check; the idlest one."""
+    first = check.confirms
+    taken = {check.node.provider_id}
+    if first is not None and first.checker is not None:
+        taken.add(first.checker.provider_id)
+    others = list_nodes_on_sale(check.zone).exclude(provider__in=taken)
+    there = [node for node in others if not is_node_silent(node, now)]
+    running = Slice.objects.filter(node__in=there, status=SliceStatus.OPEN)
+    jobs = dict(running.values_list("node").annotate(Count("pk")))
+    # Somebody else than the one that did not answer, where there is somebody.
+    return min(
+        there,
+        key=lambda node: (node.pk == check.checker_id, jobs.get(node.pk, 0), node.pk),
+        default=None,
+    )
+
+
+def _build_spec(check: SpotCheck, *, until_step: int) -> CheckSpec:
+    job = check.job
+    resume_from = None
+    if check.file:
+        url = BLOB_PATH.format(token=check.token, name=CHECKPOINT_BLOB)
+        blob = BlobRef(url=url, sha256=check.sha256, bytes=check.bytes)
+        resume_from = CheckpointRef(blob=blob, step=check.from_step)
+    assert check.expires_at is not None
+    return CheckSpec(
+        token=check.token,
+        expires_at=check.expires_at.timestamp(),
+        job=build_job_spec(
+            check.zone, job, blob_path=BLOB_PATH.replace("{token}", check.token), job_id=check.pk
+        ),
+        until_step=until_step,
+        resume_from=resume_from,
+    )
+
+
+def find_check_blob(*, node: Node, token: str, name: str, now: datetime) -> Blob:
+    """A file that a node needs for a check that it is to answer now.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_blob``.
+    """
+    check = (
+        SpotCheck.objects.select_related("job__dataset", "job__validation_dataset")
+        .filter(token=token, checker=node, status=CheckStatus.ASKED, expires_at__gt=now)
+        .first()
+    )
+    if check is not None:
+        files: Mapping[str, Dataset | SpotCheck | None] = {
+            DATASET_BLOB: check.job.dataset,
+            VALIDATION_BLOB: check.job.validation_dataset,
+            CHECKPOINT_BLOB: check if check.file else None,
+        }
+        found = files.get(name)
+        if found is not None:
+            return Blob(file=found.file, sha256=found.sha256, bytes=found.bytes)
+    raise NotFound("unknown_blob", f"This check has no file {name[:80]!r}.")

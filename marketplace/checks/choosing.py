@@ -1,0 +1,74 @@
+"""Which steps are checked: a random few, by a draw that no node can foresee."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.core.files.base import File
+from django.db import transaction
+
+from marketplace.checks.models import SpotCheck
+from marketplace.jobs.models import Checkpoint, Job, Slice, SliceStatus
+
+#: A checkpoint that is older was drawn before, or its steps are over.
+RECENT = timedelta(minutes=10)
+_TOKEN_BYTES = 32
+
+
+def choose_checks(*, now: datetime) -> int:
+    """Open checks of beginnings and checkpoints that the draw falls on; how many.
+
+    Jobs whose beginning another node cannot repeat (a looked-up prompt, another's adapter) are
+    left out.
+    """
+    opened = 0
+    running = Slice.objects.filter(status=SliceStatus.OPEN, job__status__in=Job.ACTIVE)
+    fresh = running.filter(first_step=0, opened_at__gt=now - RECENT, checks=None)
+    for held in fresh.select_related("job", "node").order_by("pk"):
+        opened += _open_check(held, None, now=now)
+    stored = Checkpoint.objects.filter(
+        slice__in=running, created_at__gt=now - RECENT, step__gt=0
+    ).exclude(file="")
+    for checkpoint in stored.select_related("slice__job", "slice__node").order_by("pk"):
+        opened += _open_check(checkpoint.slice, checkpoint, now=now)
+    return opened
+
+
+def is_drawn(name: str) -> bool:
+    """Whether the market's secret draw falls on it; the same name is drawn alike every time."""
+    digest = hmac.new(settings.SECRET_KEY.encode(), f"check\0{name}".encode(), hashlib.sha256)
+    return int.from_bytes(digest.digest()[:8]) < settings.SPOT_CHECK_SHARE * 2**64
+
+
+def _open_check(held: Slice, checkpoint: Checkpoint | None, *, now: datetime) -> bool:
+    job = held.job
+    repeatable = job.start is None and job.spec["adapter"].get("kind") != "soft_prompt"
+    step = 0 if checkpoint is None else checkpoint.step
+    if not repeatable or not is_drawn(f"{held.pk}\0{step}"):
+        return False
+    if SpotCheck.objects.filter(slice=held, from_step=step).exists():
+        return False
+    check = SpotCheck(
+        zone_id=job.zone_id,
+        job=job,
+        slice=held,
+        node=held.node,
+        from_step=step,
+        token=secrets.token_urlsafe(_TOKEN_BYTES),
+        created_at=now,
+    )
+    with transaction.atomic():
+        if checkpoint is not None:
+            # A copy: the job drops its own once it has newer ones.
+            try:
+                with checkpoint.file.open("rb") as content:
+                    check.file.save("", File(content), save=False)
+            except FileNotFoundError:
+                return False
+            check.sha256, check.bytes = checkpoint.sha256, checkpoint.bytes
+        check.save(force_insert=True)
+    return True

@@ -1,0 +1,294 @@
+"""Work is checked by another provider's node: who is asked, paid, believed, and what follows."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from marketplace.checks import choosing
+from marketplace.checks.asking import ANSWER_WITHIN, ask_checks, find_check_blob
+from marketplace.checks.choosing import choose_checks
+from marketplace.checks.judging import record_check_result
+from marketplace.checks.models import CheckStatus, SpotCheck
+from marketplace.common.errors import NotFound
+from marketplace.fleet.models import Node, NodeStatus, Provider
+from marketplace.jobs.executed_work import (
+    list_organisations_at_fault,
+    list_slices,
+    measure_executed_work,
+)
+from marketplace.jobs.models import Job, JobStatus, NodePlan, Slice, SliceStatus
+from marketplace.jobs.services import (
+    discard_node_work,
+    dispatch_slots,
+    record_progress,
+    store_checkpoint,
+)
+from marketplace.payments.models import Earning, Entry, EntryKind
+from marketplace.payments.selectors import check_ledger
+from tests import job_builders as build
+from tests import market_builders as market
+from tests.builders import NOW
+from tests.job_builders import at
+from workers.protocol.checks import STEPS_MAX, CheckResult, CheckSpec, StepLoss, losses_agree
+from workers.protocol.messages import SlotPlan
+from workers.protocol.wire import from_json
+
+pytestmark = pytest.mark.django_db
+
+#: What the node says of its first eight steps.
+CLAIMED = {step: 3.0 - 0.1 * step for step in range(1, STEPS_MAX + 1)}
+
+
+@pytest.fixture(autouse=True)
+def every_step_is_checked(settings):
+    settings.SPOT_CHECK_SHARE = 1.0
+
+
+@pytest.fixture
+def zone():
+    return market.zone()
+
+
+def run_job(zone, node: Node) -> Slice:
+    """A job on its way on the node, which reported its first steps."""
+    made = build.job(zone, *((slot, node) for slot in range(4)))
+    dispatch_slots(now=NOW)
+    held = build.lease(made)
+    events = [build.event(step, step=step, train_loss=loss) for step, loss in CLAIMED.items()]
+    record_progress(node=node, report=build.report(held, *events), now=at(1))
+    return held
+
+
+def asked_of(node: Node) -> CheckSpec | None:
+    """The check in the node's newest plan."""
+    plan = NodePlan.objects.filter(node=node).order_by("-slot", "-revision").first()
+    checks = () if plan is None else from_json(SlotPlan, plan.plan).checks
+    return from_json(CheckSpec, checks[0]) if checks else None
+
+
+def tick(seconds: float) -> int:
+    choose_checks(now=at(seconds))
+    return ask_checks(now=at(seconds))
+
+
+def answer(node: Node, check: CheckSpec, *, by: float = 0.0, seconds: float = 3) -> None:
+    losses = tuple(StepLoss(step, loss + by) for step, loss in CLAIMED.items())
+    record_check_result(node=node, result=CheckResult(check.token, losses), now=at(seconds))
+
+
+def test_a_node_of_another_provider_is_asked_for_the_reported_steps_and_paid(zone):
+    node, checker = market.node(zone), market.node(zone)
+    market.node(zone, of=node.provider)
+    run_job(zone, node)
+    assert tick(2) == 1
+    assert tick(2) == 0
+    check = asked_of(checker)
+    assert check is not None
+    assert (check.until_step, check.resume_from) == (STEPS_MAX, None)
+    assert check.job.job_id == SpotCheck.objects.get().pk
+    blob = find_check_blob(node=checker, token=check.token, name="dataset", now=at(2))
+    assert blob.sha256 == check.job.dataset.sha256
+    for stranger, name in ((node, "dataset"), (checker, "checkpoint"), (checker, "../x")):
+        with pytest.raises(NotFound):
+            find_check_blob(node=stranger, token=check.token, name=name, now=at(2))
+
+    answer(checker, check, by=0.01)
+    answer(checker, check, by=9.0)
+    row = SpotCheck.objects.get()
+    assert (row.status, row.failed_at, row.checker) == (CheckStatus.AGREED, None, checker)
+    # 8 of 13 steps of a job of 100 units, at 0.40 dollars for 400 units; once.
+    earning = Earning.objects.get()
+    assert earning.organisation == checker.provider.organisation
+    assert earning.amount_micros == row.paid_micros > 0
+    assert Entry.objects.filter(kind=EntryKind.CHECK_PAY).count() == 1
+    assert check_ledger().balanced
+    assert Node.objects.get(pk=node.pk).status == NodeStatus.ONLINE
+
+
+def test_a_stranger_answers_no_check_and_a_late_answer_is_not_taken(zone):
+    node, checker = market.node(zone), market.node(zone)
+    run_job(zone, node)
+    tick(2)
+    check = asked_of(checker)
+    assert check is not None
+    with pytest.raises(NotFound):
+        answer(node, check, by=9.0)
+    answer(checker, check, by=9.0, seconds=3 + ANSWER_WITHIN.total_seconds())
+    row = SpotCheck.objects.get()
+    assert (row.status, row.found, row.paid_micros) == (CheckStatus.ASKED, [], 0)
+    record_check_result(node=checker, result=CheckResult(check.token), now=at(4))
+    assert SpotCheck.objects.get().status == CheckStatus.UNANSWERED
+    assert not Earning.objects.exists()
+
+
+def test_a_checker_that_falls_silent_is_replaced(zone):
+    node, first, second = market.node(zone), market.node(zone), market.node(zone)
+    run_job(zone, node)
+    tick(2)
+    asked = SpotCheck.objects.get().checker
+    assert asked in (first, second)
+    later = 3 + ANSWER_WITHIN.total_seconds()
+    Node.objects.update(last_heartbeat_at=at(later))
+    assert tick(later) == 1
+    row = SpotCheck.objects.get()
+    assert (row.attempts, row.checker) == (2, second if asked == first else first)
+
+
+def test_one_opinion_sets_no_node_aside_and_two_do(zone):
+    node, first, second = market.node(zone), market.node(zone), market.node(zone)
+    market.node(zone, of=first.provider)
+    held = run_job(zone, node)
+    tick(2)
+    opinion = SpotCheck.objects.get()
+    checker = first if opinion.checker == first else opinion.checker
+    assert checker is not None
+    spec = asked_of(checker)
+    assert spec is not None
+    answer(checker, spec, by=1.0)
+    assert Node.objects.get(pk=node.pk).status == NodeStatus.ONLINE
+    tick(4)
+    confirmation = SpotCheck.objects.get(confirms=opinion)
+    other = confirmation.checker
+    assert other is not None
+    assert other.provider_id not in (node.provider_id, checker.provider_id)
+    spec = asked_of(other)
+    assert spec is not None
+    answer(other, spec, by=1.0, seconds=5)
+
+    suspended = Node.objects.get(pk=node.pk)
+    assert (suspended.status, suspended.suspended_at) == (NodeStatus.SUSPENDED, at(5))
+    assert SpotCheck.objects.get(confirms=opinion).failed_at == at(5)
+    job = Job.objects.get()
+    assert (job.step, job.checkpoint_step, job.needs_replan) == (0, 0, True)
+    lost = Slice.objects.get(pk=held.pk)
+    assert (lost.status, lost.last_step) == (SliceStatus.LOST, 0)
+    # What it did counts for nothing.
+    assert measure_executed_work(job).by_node == ()
+    assert second.pk in {first.pk, second.pk}
+
+
+def test_a_second_opinion_that_agrees_clears_the_node(zone):
+    node, _, _ = market.node(zone), market.node(zone), market.node(zone)
+    run_job(zone, node)
+    for seconds, by in ((2, 1.0), (4, 0.0)):
+        tick(seconds)
+        check = SpotCheck.objects.get(status=CheckStatus.ASKED)
+        assert check.checker is not None
+        spec = asked_of(check.checker)
+        assert spec is not None
+        answer(check.checker, spec, by=by, seconds=seconds + 1)
+    assert list(SpotCheck.objects.order_by("created_at").values_list("status", flat=True)) == [
+        CheckStatus.DISAGREED,
+        CheckStatus.AGREED,
+    ]
+    assert Node.objects.get(pk=node.pk).status == NodeStatus.ONLINE
+    assert Job.objects.get().status == JobStatus.RUNNING
+
+
+def test_a_verified_providers_word_is_enough(zone):
+    node, checker = market.node(zone), market.node(zone)
+    Provider.objects.filter(pk=checker.provider_id).update(verified_at=NOW)
+    run_job(zone, node)
+    tick(2)
+    spec = asked_of(checker)
+    assert spec is not None
+    answer(checker, spec, by=1.0)
+    assert Node.objects.get(pk=node.pk).status == NodeStatus.SUSPENDED
+
+
+def test_a_failed_nodes_checkpoints_are_passed_over_and_another_nodes_are_not(zone):
+    honest, node, checker = (market.node(zone) for _ in range(3))
+    Provider.objects.filter(pk=checker.provider_id).update(verified_at=NOW)
+    Node.objects.filter(pk=honest.pk).update(status=NodeStatus.DRAINING)
+    made = build.job(zone, (0, honest), *((slot, node) for slot in range(1, 5)))
+    dispatch_slots(now=NOW)
+    first = build.lease(made)
+    record_progress(node=honest, report=build.report(first, build.event(1, step=3)), now=at(1))
+    keep(honest, first, step=3)
+    Slice.objects.filter(pk=first.pk).update(
+        status=SliceStatus.PAUSED, closed_at=at(9), last_step=3
+    )
+    dispatch_slots(now=at(10))
+    held = build.lease(made)
+    events = [build.event(s, step=s, train_loss=1.0) for s in range(4, 12)]
+    record_progress(node=node, report=build.report(held, *events), now=at(11))
+    keep(node, held, step=8)
+    choose_checks(now=at(12))
+    check = SpotCheck.objects.get(slice=held)
+    assert (check.from_step, check.file.name.endswith(".safetensors")) == (8, True)
+    ask_checks(now=at(12))
+    # Three steps are reported of those after it; when the slice ends, they have to do.
+    assert asked_of(checker) is None
+    Slice.objects.filter(pk=held.pk).update(status=SliceStatus.PAUSED, closed_at=at(13))
+    ask_checks(now=at(14))
+    spec = asked_of(checker)
+    assert spec is not None
+    assert spec.resume_from is not None
+    blob = find_check_blob(node=checker, token=spec.token, name="checkpoint", now=at(14))
+    assert blob.sha256 == spec.resume_from.blob.sha256
+    losses = tuple(StepLoss(step, 2.0) for step in range(9, 12))
+    record_check_result(node=checker, result=CheckResult(spec.token, losses), now=at(15))
+    job = Job.objects.get()
+    assert (job.checkpoint_step, job.needs_replan) == (3, True)
+    assert list(job.checkpoints.exclude(file="").values_list("step", flat=True)) == [3]
+
+
+def keep(node: Node, held: Slice, *, step: int) -> None:
+    store_checkpoint(
+        node=node,
+        lease_token=held.lease_token,
+        step=step,
+        content=io.BytesIO(build.safetensors(step)),
+        now=at(1 if step < 4 else 11),
+    )
+
+
+def test_the_draw_is_the_markets_own_and_falls_on_its_share(settings):
+    settings.SPOT_CHECK_SHARE = 0.1
+    drawn = {name for name in map(str, range(2000)) if choosing.is_drawn(name)}
+    assert 140 < len(drawn) < 260
+    assert drawn == {name for name in map(str, range(2000)) if choosing.is_drawn(name)}
+    settings.SECRET_KEY = "another"
+    assert drawn != {name for name in map(str, range(2000)) if choosing.is_drawn(name)}
+    settings.SPOT_CHECK_SHARE = 0.0
+    assert not any(choosing.is_drawn(name) for name in drawn)
+
+
+@pytest.mark.parametrize(
+    ("found", "agrees"),
+    [
+        ({1: 2.0, 2: 1.9}, True),
+        ({1: 2.11, 2: 1.82}, True),
+        ({1: 2.5, 2: 2.4}, False),
+        ({1: 2.0, 2: 2.4}, True),
+        ({3: 2.0}, None),
+        ({1: float("nan"), 2: float("nan")}, False),
+    ],
+)
+def test_losses_agree_within_what_devices_differ_by(found, agrees):
+    assert losses_agree({1: 2.0, 2: 1.9}, found) is agrees
+
+
+def test_what_was_built_on_a_failed_nodes_checkpoint_is_taken_back_at_its_fault_alone(zone):
+    liar, honest = market.node(zone), market.node(zone)
+    made = build.job(zone, (0, liar), *((slot, honest) for slot in range(1, 5)))
+    dispatch_slots(now=NOW)
+    first = build.lease(made)
+    record_progress(node=liar, report=build.report(first, build.event(1, step=3)), now=at(1))
+    keep(liar, first, step=3)
+    Slice.objects.filter(pk=first.pk).update(
+        status=SliceStatus.PAUSED, closed_at=at(9), last_step=3
+    )
+    dispatch_slots(now=at(10))
+    held = build.lease(made)
+    record_progress(node=honest, report=build.report(held, build.event(1, step=5)), now=at(11))
+    for _ in range(2):
+        discard_node_work(node=liar, reason="It reported what it did not do.", now=at(12))
+        job = Job.objects.get()
+        assert (job.checkpoint_step, job.step, job.needs_replan) == (0, 0, True)
+        taken = Slice.objects.get(pk=held.pk)
+        assert (taken.status, taken.closed_at) == (SliceStatus.PAUSED, at(12))
+    at_fault = list_organisations_at_fault(Job.objects.get(), list_slices(job))
+    assert at_fault == [liar.provider.organisation_id]

@@ -1,0 +1,277 @@
+"""All GPUs of a machine: one node process for each, under one supervisor.
+
+Each has a state directory, a name and credentials of its own below the machine's state directory,
+sees one GPU only, and runs on the cores near that. ``machine.json`` says which there are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from workers.node.credentials import NodeSettingsError, StateDir
+from workers.node.gpus import list_gpus, read_near_cores, share_cores
+from workers.node.process import (
+    EXIT_OK,
+    EXIT_SENT_AWAY,
+    EXIT_SETTINGS,
+    lock_state_dir,
+)
+from workers.protocol.wire import dumps, loads
+
+log = logging.getLogger(__name__)
+
+_MACHINE = "machine.json"
+#: Ways to end after which starting again would change nothing.
+FINAL = frozenset({EXIT_OK, EXIT_SENT_AWAY})
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+#: A process that ran so long before it failed starts again at once.
+_RAN_WELL_S = 600.0
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One node of the machine."""
+
+    name: str
+    #: Of its state directory, below the machine's.
+    folder: str
+    device: str
+    #: Of its GPU; empty for a CPU.
+    model: str = ""
+    #: Added to its process's environment.
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+    #: It runs on these; none: the system decides.
+    cores: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MachineNodes:
+    members: tuple[Member, ...]
+
+
+def plan_machine(*, name: str, gpus: str, device: str | None) -> MachineNodes:
+    """Which nodes a machine has.
+
+    Parameters
+    ----------
+    gpus
+        ``all``, or how many.
+    device
+        ``cpu`` shares the machine's cores among that many nodes without a GPU.
+
+    Raises
+    ------
+    NodeSettingsError
+        It has not so many.
+    """
+    if gpus != "all" and not (gpus.isdecimal() and int(gpus) > 0):
+        raise NodeSettingsError(f"--gpus is a number or all, not {gpus!r}.")
+    if device == "cpu":
+        if gpus == "all":
+            raise NodeSettingsError("Say with --gpus how many nodes share the cores.")
+        cores = share_cores([frozenset()] * int(gpus))
+        return MachineNodes(
+            tuple(
+                Member(f"{name}-{index}", f"node{index}", "cpu", cores=own)
+                for index, own in enumerate(cores)
+            )
+        )
+    found = list_gpus()
+    count = len(found) if gpus == "all" else int(gpus)
+    if not found or count > len(found):
+        raise NodeSettingsError(f"This machine has {len(found)} GPUs that can be seen, not {gpus}.")
+    cores = share_cores([read_near_cores(gpu) for gpu in found[:count]])
+    return MachineNodes(
+        tuple(
+            Member(
+                name=f"{name}-gpu{index}",
+                folder=f"gpu{index}",
+                device="cuda",
+                model=gpu.model,
+                environment={"CUDA_VISIBLE_DEVICES": gpu.uuid},
+                cores=own,
+            )
+            for index, (gpu, own) in enumerate(zip(found, cores, strict=False))
+        )
+    )
+
+
+def load_machine(state: StateDir) -> MachineNodes | None:
+    """What ``join_machine`` stored; ``None`` where the directory is a single node's."""
+    path = state.path / _MACHINE
+    if not path.exists():
+        return None
+    try:
+        return loads(MachineNodes, path.read_text())
+    except (OSError, ValueError) as error:
+        raise NodeSettingsError(f"{path} is damaged ({error}). Join the market again.") from error
+
+
+def join_machine(options: argparse.Namespace, *, name: str) -> int:
+    """Join each of the machine's nodes in turn: what one measures must not disturb another.
+
+    A node that joined before is left as it is, so the same command brings in what is missing.
+
+    Raises
+    ------
+    NodeSettingsError
+        The machine has not so many GPUs, or its nodes run.
+    """
+    state = StateDir(options.state_dir)
+    state.prepare()
+    with lock_state_dir(state):
+        if state.credentials.exists():
+            raise NodeSettingsError(
+                f"{state.path} is the state directory of a single node. Choose another --state-dir."
+            )
+        machine = load_machine(state) or plan_machine(
+            name=name, gpus=options.gpus, device=options.device
+        )
+        (state.path / _MACHINE).write_text(dumps(machine))
+        failed = 0
+        for member in machine.members:
+            if StateDir(state.path / member.folder).credentials.exists():
+                print(f"{member.name} has joined already.", flush=True)
+                continue
+            done = subprocess.run(
+                _build_join_command(options, state, member),
+                env=_build_environment(member, token=options.token),
+                check=False,
+            )
+            failed += done.returncode != EXIT_OK
+    joined = len(machine.members) - failed
+    print(f"{joined} of {len(machine.members)} nodes of this machine have joined.", flush=True)
+    return EXIT_OK if joined else EXIT_SETTINGS
+
+
+def _build_join_command(
+    options: argparse.Namespace, state: StateDir, member: Member
+) -> Sequence[str]:
+    kind = "".join(letter if letter.isalnum() else "-" for letter in member.model) or "cpu"
+    measured = options.measured or state.path / f"measured-{kind}.json"
+    command = [
+        *(sys.executable, "-m", "workers", "join", "--url", options.url, "--name", member.name),
+        *("--state-dir", str(state.path / member.folder), "--device", member.device),
+        # GPUs of one model are as fast: the first is measured for all of them.
+        *("--measured", str(measured), "--log-level", options.log_level),
+    ]
+    if options.memory_gb is not None:
+        command += ["--memory-gb", str(options.memory_gb)]
+    return [*command, *(["--quick"] if options.quick else [])]
+
+
+def _build_environment(member: Member, *, token: str | None = None) -> dict[str, str]:
+    environment = {**os.environ, **member.environment}
+    if token is not None:
+        environment["FINETENDER_JOIN_TOKEN"] = token
+    return environment
+
+
+class Supervisor:
+    """Keeps the machine's nodes running until it is asked to stop, or all have ended for good."""
+
+    def __init__(
+        self, machine: MachineNodes, *, root: Path, arguments: Sequence[str], grace_s: float
+    ) -> None:
+        #: Those that have joined; the others have nothing to run with.
+        self._members = [
+            member
+            for member in machine.members
+            if StateDir(root / member.folder).credentials.exists()
+        ]
+        self._root = root
+        #: Of ``workers run``, beside the state directory.
+        self._arguments = arguments
+        self._grace_s = grace_s
+        self._stopping = threading.Event()
+        #: Set by the signal that asks for an update.
+        self.update_asked = False
+        self._wake = threading.Event()
+
+    def run(self) -> int:
+        """Run until stopped; the worst exit status of the nodes."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        threads = [
+            threading.Thread(target=self._keep, args=(member,), name=member.name)
+            for member in self._members
+        ]
+        self._statuses: dict[str, int] = {}
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            # With a timeout, so that signals are handled meanwhile.
+            while thread.is_alive():
+                thread.join(0.5)
+        return max(self._statuses.values(), default=EXIT_OK)
+
+    def _keep(self, member: Member) -> None:
+        """Start a node again whenever it ends other than for good."""
+        pause = FIRST_PAUSE_S
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            status = self._run_once(member)
+            self._statuses[member.name] = status
+            if status in FINAL:
+                log.info("%s ended for good (status %s)", member.name, status)
+                return
+            pause = FIRST_PAUSE_S if time.monotonic() - began > _RAN_WELL_S else pause
+            log.warning("%s ended with status %s; again in %.0f s", member.name, status, pause)
+            self._stopping.wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _run_once(self, member: Member) -> int:
+        folder = self._root / member.folder
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "workers", "run", "--state-dir", str(folder)),
+                *self._arguments,
+            ],
+            env=_build_environment(member),
+            preexec_fn=_Bound(member.cores),
+        )
+        while process.poll() is None:
+            if self._stopping.wait(0.2):
+                return self._stop(process)
+        return process.returncode
+
+    def _stop(self, process: subprocess.Popen[bytes]) -> int:
+        """Have a node hand over its jobs; one that does not end by then is killed."""
+        process.terminate()
+        try:
+            status = process.wait(self._grace_s + 15.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status = process.wait()
+        # One that had not begun to listen for it ends by the signal.
+        return EXIT_OK if status < 0 else status
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self.update_asked = self.update_asked or number == signal.SIGHUP
+        self._stopping.set()
+
+
+class _Bound:
+    """Runs in a new process before its program: it ends with the supervisor and has its cores."""
+
+    def __init__(self, cores: Sequence[int]) -> None:
+        self._cores = cores
+        self._prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def __call__(self) -> None:
+        self._prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if self._cores:
+            os.sched_setaffinity(0, self._cores)
