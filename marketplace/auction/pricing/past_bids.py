@@ -20,7 +20,7 @@ from marketplace.auction.queries import iterate_logged_bids
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import build_node_spec, list_nodes_on_sale, slot_at, slot_starts_at
 from marketplace.fleet.slots import slots_per_day
-from scheduler.auction.log.event_json import task_from_json
+from scheduler.auction.log.value_json import task_from_json
 from scheduler.auction.prices import EmptyZone, bursts, select_counted
 from scheduler.auction.prices.bursts import LEAST_BURST, is_burst
 from scheduler.types import Task

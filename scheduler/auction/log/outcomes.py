@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler.auction.log.event_json import cells_from_json, cells_to_json
+from scheduler.auction.log.value_json import cells_from_json, cells_to_json
 from scheduler.types import Cell, Decision, PriceParts, Refusal, Schedule
 
 

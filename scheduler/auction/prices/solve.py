@@ -12,9 +12,9 @@ import numpy as np
 from scheduler.auction.engine.engine import Engine, Prices
 from scheduler.auction.engine.reserves import find_floors, find_rates
 from scheduler.auction.log.chain import digest
-from scheduler.auction.log.event_json import task_to_json
 from scheduler.auction.log.events import PricesSolved, RatesPosted
 from scheduler.auction.log.rules import rules_to_json
+from scheduler.auction.log.value_json import task_to_json
 from scheduler.auction.prices.capacity import Supply
 from scheduler.auction.prices.counted_bids import EmptyZone, select_counted
 from scheduler.auction.prices.demand_response import Demand

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -70,6 +70,16 @@ def _log(rules: ZoneRules) -> tuple[Engine, list[ChainEntry]]:
 
 
 RULES = ZoneRules(horizon_slots=6, settings={"k": [1, 2]})
+
+
+def test_every_type_of_event_can_be_read_and_no_other() -> None:
+    for kind in get_args(events.Event):
+        # Known, with a field missing.
+        with pytest.raises(KeyError):
+            event_from_json({"type": kind.__name__})
+    for unknown in ("BidsLost", ["BidArrived"], None):
+        with pytest.raises(ValueError, match="another version"):
+            event_from_json({"type": unknown})
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda e: type(e).__name__)
