@@ -198,7 +198,9 @@ def end_slice(
         # A node leaves with a checkpoint.
         Job.objects.filter(pk=job.pk).update(checkpoint_step=step)
     if status == protocol.SliceEnd.FINISHED:
-        artifact = Artifact(job=job, slice=held, sha256="0" * 64, bytes=3, created_at=now)
+        artifact = Artifact.objects.filter(job=job).first() or Artifact(job=job)
+        artifact.slice, artifact.sha256, artifact.bytes = held, "0" * 64, 3
+        artifact.created_at = now
         artifact.file.save("adapter.zip", ContentFile(b"zip"), save=False)
         artifact.save()
     finish_slice(

@@ -137,7 +137,7 @@ def settle_job(*, job: Job, now: datetime) -> Settlement | None:
         )
         due = compute_dues(bid=bid, job=job, case=case, now=now)
         excess = compute_excess(bid=bid, case=case, due=due)
-        royalty = _compute_royalty(bid, case, offer, excess_micros=excess)
+        royalty = _compute_royalty(bid, job, case, offer, excess_micros=excess)
         _return_excess(bid, excess, now=now)
         _move_money(bid=bid, case=case, due=due, royalty=royalty, now=now)
         bid.refund_micros = due.refund_micros + excess + _find_preparation_refund(job)
@@ -173,10 +173,15 @@ def settle_job(*, job: Job, now: datetime) -> Settlement | None:
 
 
 def _compute_royalty(
-    bid: Bid, case: EndedJob, offer: Offer | None, *, excess_micros: int
+    bid: Bid, job: Job, case: EndedJob, offer: Offer | None, *, excess_micros: int
 ) -> Share | None:
-    """What the owner of the donor gets: its part of the work that was done, less any excess."""
+    """What the owner of the donor gets: its part of the work that was done, less any excess.
+
+    Nothing for an adapter that the job did without: it was withdrawn, or did harm.
+    """
     if offer is None or not bid.royalty_micros or case.ending is Ending.FAILED_BY_HOUSE:
+        return None
+    if job.start is None or job.start.dropped:
         return None
     due = math.floor(bid.royalty_micros * case.work.share) - excess_micros
     if due <= 0:

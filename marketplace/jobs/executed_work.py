@@ -93,6 +93,9 @@ def list_executed_slices(slices: Sequence[Slice], plan: WorkPlan) -> list[Execut
     executed: list[ExecutedSlice] = []
     redone_from = None
     for held in reversed(slices):
+        if held.status == SliceStatus.FINISHED:
+            # What comes after it is a run of its own: the one from the adapter fell behind.
+            redone_from = None
         end = held.last_step if redone_from is None else min(held.last_step, redone_from)
         redone_from = held.first_step if redone_from is None else min(redone_from, held.first_step)
         done = plan.count_between(held.first_step, end)

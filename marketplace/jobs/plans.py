@@ -243,7 +243,7 @@ def build_job_spec(zone: Zone, job: Job, *, blob_path: str, job_id: str | None =
 
 def _build_warm_start(job: Job, lease_token: str) -> WarmStart | None:
     start = job.start
-    if start is None:
+    if start is None or start.dropped:
         return None
     adapter = Artifact.objects.only("sha256", "bytes").get(pk=start.artifact_id)
     return WarmStart(

@@ -198,7 +198,7 @@ def list_samples(job: Job) -> list[TextSample]:
     """What the model wrote on held-out prompts before and after; empty unless the job succeeded."""
     if job.status != JobStatus.SUCCEEDED:
         return []
-    finished = Slice.objects.filter(job=job, status=SliceStatus.FINISHED)
+    finished = Slice.objects.filter(job=job, status=SliceStatus.FINISHED).order_by("-closed_at")
     result = finished.values_list("result", flat=True).first() or {}
     return [from_json(TextSample, sample) for sample in result.get("samples") or ()]
 

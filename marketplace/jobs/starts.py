@@ -14,6 +14,17 @@ class StartKind(StrEnum):
     DONOR = "donor"
 
 
+class Drop(StrEnum):
+    """Why a job does without the adapter that it was sold with, at the same price."""
+
+    #: It was withdrawn before the job began.
+    WITHDRAWN = "withdrawn"
+    #: Nodes failed again and again before the first checkpoint.
+    UNUSABLE = "unusable"
+    #: The job did all of its steps and was above its target loss: it begins again.
+    FELL_BEHIND = "fell_behind"
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """The adapter that a job begins with, as it stands in bids and jobs."""
@@ -34,3 +45,10 @@ class Start:
     cold_units: int = 0
     #: What the donor's owner gets of the price.
     royalty_micros: int = 0
+    #: Set: the job begins with fresh weights and does all of its steps.
+    dropped: Drop | None = None
+
+    @property
+    def sold_steps(self) -> int:
+        """Steps after which the job may be done by its target loss; 0: it does all of them."""
+        return 0 if self.dropped else self.steps

@@ -298,7 +298,7 @@ def compute_work_left_share(job: Job) -> float:
     the steps that were sold are to do, until its node says that it fell behind.
     """
     start = job.start
-    sold_steps = 0 if start is None else start.steps
+    sold_steps = 0 if start is None else start.sold_steps
     if not job.total_steps and not sold_steps:
         return 1.0
     running = Slice.objects.filter(job=job, status=SliceStatus.OPEN).exists()

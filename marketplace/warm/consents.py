@@ -4,45 +4,54 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from django.db.models import BooleanField, OuterRef, QuerySet, Subquery, Value
+from django.db import transaction
+from django.db.models import BooleanField, F, OuterRef, QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound
 from marketplace.jobs.models import Dataset
-from marketplace.warm.models import Consent, DatasetConsent, Donor
+from marketplace.jobs.services import withdraw_start
+from marketplace.warm.locks import lock_offers
+from marketplace.warm.models import Consent, DatasetConsent, Donor, Offer
 
 
 def set_consent(
     *, organisation: Organisation, uses_donors: bool, gives_adapters: bool, now: datetime
 ) -> Consent:
     """Say what holds for all data sets and adapters of an organisation that say nothing else."""
-    consent, _ = Consent.objects.update_or_create(
-        organisation=organisation,
-        defaults={
-            "uses_donors": uses_donors,
-            "gives_adapters": gives_adapters,
-            "changed_at": now,
-        },
-    )
+    with transaction.atomic():
+        consent, _ = Consent.objects.update_or_create(
+            organisation=organisation,
+            defaults={
+                "uses_donors": uses_donors,
+                "gives_adapters": gives_adapters,
+                "changed_at": now,
+            },
+        )
+        end_withdrawn_starts(Offer.objects.filter(donor__organisation=organisation), now=now)
     return consent
 
 
 def set_dataset_consent(
-    *, dataset: Dataset, uses_donors: bool | None, gives_adapters: bool | None
+    *, dataset: Dataset, uses_donors: bool | None, gives_adapters: bool | None, now: datetime
 ) -> DatasetConsent:
     """Say what holds for jobs on a data set; ``None``: as the organisation."""
-    consent, _ = DatasetConsent.objects.update_or_create(
-        dataset=dataset,
-        defaults={"uses_donors": uses_donors, "gives_adapters": gives_adapters},
-    )
+    with transaction.atomic():
+        consent, _ = DatasetConsent.objects.update_or_create(
+            dataset=dataset,
+            defaults={"uses_donors": uses_donors, "gives_adapters": gives_adapters},
+        )
+        end_withdrawn_starts(Offer.objects.filter(donor__job__dataset=dataset), now=now)
     return consent
 
 
-def set_adapter_consent(*, organisation: Organisation, job_id: str, is_given: bool | None) -> Donor:
+def set_adapter_consent(
+    *, organisation: Organisation, job_id: str, is_given: bool | None, now: datetime
+) -> Donor:
     """Give an adapter to others' jobs, or withdraw it; ``None``: as its data set.
 
-    A withdrawal ends offers that no job has begun with.
+    A withdrawal ends offers; a job that was sold one and has not begun does without the adapter.
 
     Raises
     ------
@@ -52,9 +61,29 @@ def set_adapter_consent(*, organisation: Organisation, job_id: str, is_given: bo
     donor = Donor.objects.filter(organisation=organisation, job_id=job_id).first()
     if donor is None:
         raise NotFound("unknown_donor", "You have no such adapter that a job could begin with.")
-    donor.is_given = is_given
-    donor.save(update_fields=["is_given"])
+    with transaction.atomic():
+        donor.is_given = is_given
+        donor.save(update_fields=["is_given"])
+        end_withdrawn_starts(Offer.objects.filter(donor=donor), now=now)
     return donor
+
+
+def end_withdrawn_starts(offers: QuerySet[Offer], *, now: datetime) -> int:
+    """Have jobs that have not begun do without an adapter withdrawn since; of how many.
+
+    The lane calls it when it opens jobs, and a withdrawal after it is stored. Both hold the offers,
+    so that one of them sees what the other did. Call in a transaction.
+    """
+    sold = offers.filter(bid_id__isnull=False, measured_at=None)
+    others = sold.exclude(donor__organisation=F("organisation"))
+    held = lock_offers(offer_ids=set(others.values_list("pk", flat=True)))
+    donors = Donor.objects.filter(pk__in={offer.donor_id for offer in held})
+    given = set(filter_given(donors).values_list("pk", flat=True))
+    return sum(
+        withdraw_start(bid_id=offer.bid_id, now=now)
+        for offer in held
+        if offer.donor_id not in given and offer.bid_id is not None
+    )
 
 
 def may_use_donors(dataset: Dataset) -> bool:

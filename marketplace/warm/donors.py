@@ -14,12 +14,13 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from marketplace.accounts.models import Organisation
 from marketplace.common.ttl_cache import TtlCache
 from marketplace.fleet.models import Zone
-from marketplace.jobs.models import Artifact, Job, JobStatus, Slice, SliceStatus
+from marketplace.jobs.models import Artifact, Job, JobStatus
 from marketplace.warm.consents import filter_given
 from marketplace.warm.embeddings import WIDTH, Vector, ensure_embedding, unpack
 from marketplace.warm.models import Donor
 from scheduler.merging.warm_starts import CANDIDATES_MAX, choose_candidates
-from workers.protocol.messages import AdapterKind, AdapterSpec, DataFormat
+from workers.protocol.messages import AdapterKind, AdapterSpec, DataFormat, TrainingSpec
+from workers.protocol.wire import from_json
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,13 @@ BATCH_LIMIT = 50
 MEMORISED_SHARE_MAX = 0.01
 #: Seconds that a zone's list of given donors may be old; the choice is checked once more.
 LISTED_S = 5.0
+#: Settings on which it depends how much a run learns in a pass.
+_LEARNT_BY = (
+    *("learning_rate", "batch_size", "schedule", "warmup_share", "weight_decay"),
+    *("max_grad_norm", "sequence_length"),
+)
+#: A near donor made at least this share of the job's steps.
+STEPS_SHARE_MIN = 0.75
 #: Where a donor's job says how often it went over its rows.
 _EPOCHS = "job__spec__training__epochs"
 
@@ -63,7 +71,7 @@ def list_new_donors(*, now: datetime) -> int:
             job__dataset__format__in=FORMATS,
         )
         .exclude(Exists(listed))
-        .select_related("job__dataset")
+        .select_related("job__dataset", "slice")
         .order_by("created_at")
     )
     made = 0
@@ -98,9 +106,7 @@ def _list_donor(artifact: Artifact, now: datetime) -> None:
 
 def _has_memorised(artifact: Artifact) -> bool:
     """Whether the node's scan found more of its training rows said by heart than may be."""
-    finished = Slice.objects.filter(job=artifact.job, status=SliceStatus.FINISHED)
-    result = finished.values_list("result", flat=True).first() or {}
-    by_heart = result.get("memorised_rows", 0)
+    by_heart = (artifact.slice.result or {}).get("memorised_rows", 0)
     return by_heart > MEMORISED_SHARE_MAX * artifact.job.dataset.rows
 
 
@@ -129,6 +135,16 @@ def has_passes(job: Job, passes: int) -> bool:
     return job.stopped_early or job.spec["training"]["epochs"] >= passes
 
 
+def is_trained_alike(job: Job, training: TrainingSpec, *, steps: int) -> bool:
+    """Whether a donor's run had the settings on which it depends how much a run learns.
+
+    With others, or with far fewer steps, its loss says little of what a run with these ends with.
+    """
+    is_long = job.stopped_early or (job.total_steps or 0) >= STEPS_SHARE_MIN * steps
+    theirs = from_json(TrainingSpec, job.spec["training"])
+    return is_long and all(getattr(theirs, name) == getattr(training, name) for name in _LEARNT_BY)
+
+
 def _filter_passes(donors: QuerySet[Donor], passes: int) -> QuerySet[Donor]:
     return donors.filter(Q(job__stopped_early=True) | Q(**{f"{_EPOCHS}__gte": passes}))
 
@@ -140,13 +156,18 @@ def has_donors(*, organisation: Organisation, zone: Zone, shape: str) -> bool:
 
 
 def find_own_twin(
-    *, organisation: Organisation, zone: Zone, shape: str, data_sha256: str, passes: int
+    *,
+    organisation: Organisation,
+    zone: Zone,
+    shape: str,
+    data_sha256: str,
+    training: TrainingSpec,
 ) -> Donor | None:
-    """The organisation's newest adapter that was trained on the very same rows as often."""
+    """The organisation's newest adapter that was trained alike on the very same rows, as often."""
     own = Donor.objects.filter(organisation=organisation, zone=zone, shape=shape)
-    return (
-        _filter_passes(own, passes).filter(data_sha256=data_sha256).order_by("-created_at").first()
-    )
+    same = _filter_passes(own, training.epochs).filter(data_sha256=data_sha256)
+    latest = same.select_related("job").order_by("-created_at")[:CANDIDATES_MAX]
+    return next((donor for donor in latest if is_trained_alike(donor.job, training, steps=0)), None)
 
 
 def find_candidates(

@@ -168,7 +168,8 @@ class Offer(models.Model):
     bid_id = models.CharField(max_length=ID_LENGTH, null=True, unique=True)
     #: The job that began with it; one at most.
     job = models.OneToOneField("jobs.Job", null=True, on_delete=models.PROTECT, related_name="+")
-    #: Share of the cold work after which the job was at its target; null: not measured yet.
+    #: Share of the cold work after which the job was at its target, 2 where it began again; null:
+    #: not measured yet.
     needed_share = models.FloatField(null=True)
     measured_at = models.DateTimeField(null=True)
     #: What the donor's owner got, and what the job's owner saved.

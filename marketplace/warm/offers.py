@@ -22,6 +22,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from django.db import transaction
+from django.db.models import Q
 
 from marketplace.accounts.models import Organisation
 from marketplace.fleet.models import Zone
@@ -35,6 +36,7 @@ from marketplace.warm.donors import (
     find_own_twin,
     has_donors,
     has_passes,
+    is_trained_alike,
     is_usable,
     name_shape,
 )
@@ -46,12 +48,12 @@ from marketplace.warm.probes import ask_probe
 from scheduler.merging.warm_starts import (
     OBSERVED_MAX,
     RELATED_SCALE,
-    TARGET_SLACK,
+    ROYALTY_PERCENT,
     Likeness,
     choose_start,
+    find_target_loss,
     find_warm_steps,
     judge_likeness,
-    predict_target_loss,
     quote_share,
 )
 from workers.protocol.messages import AdapterKind, AdapterSpec, TrainingSpec
@@ -61,6 +63,8 @@ from workers.protocol.work import WorkPlan
 
 #: An offer, and a probe's answer, hold so long.
 OFFER_LIFE = timedelta(hours=1)
+#: A node that did not answer is not asked again, nor another one, for so long.
+RETRY_AFTER = timedelta(minutes=1)
 #: Offers of one organisation that may be open at a time, and probes that it may cause in an hour;
 #: further jobs are quoted cold.
 OPEN_MAX, PROBES_MAX = 200, 30
@@ -68,8 +72,6 @@ OPEN_MAX, PROBES_MAX = 200, 30
 KEPT_FOR = timedelta(days=1)
 #: Starts of one organisation that are counted among a zone's latest, so that none makes the price.
 OBSERVED_OF_ONE = 10
-#: A donor's owner gets this share of what the saved work would have cost at the lowest ask.
-ROYALTY_PERCENT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +122,10 @@ def find_offer(job: ColdJob, *, now: datetime) -> FoundOffer:
         zone=job.zone,
         shape=shape,
         data_sha256=job.dataset.sha256,
-        passes=job.training.epochs,
+        training=job.training,
     )
     if twin is not None:
-        target = twin.loss_after * TARGET_SLACK
-        return _make_offer(job, twin, Likeness.SAME_DATA, target_loss=target, now=now)
+        return _make_offer(job, twin, Likeness.SAME_DATA, probed_loss=twin.loss_after, now=now)
     probe = _find_probe(job, shape, now=now)
     if probe is None:
         probe = _ask(job, shape, uses_donors=uses_donors, now=now)
@@ -221,7 +222,9 @@ def _find_probe(job: ColdJob, shape: str, *, now: datetime) -> Probe | None:
     probes = Probe.objects.filter(
         dataset=job.dataset, zone=job.zone, shape=shape, asked_at__gt=now - OFFER_LIFE
     )
-    return probes.order_by("-asked_at").first()
+    # One that its node did not answer keeps no further quote cold for long.
+    is_fresh = Q(answered_at__isnull=False) | Q(asked_at__gt=now - RETRY_AFTER)
+    return probes.filter(is_fresh).order_by("-asked_at").first()
 
 
 def _ask(job: ColdJob, shape: str, *, uses_donors: bool, now: datetime) -> Probe | None:
@@ -247,7 +250,7 @@ def _ask(job: ColdJob, shape: str, *, uses_donors: bool, now: datetime) -> Probe
         dataset=job.dataset,
         shape=shape,
         sequence_length=job.training.sequence_length,
-        donors=[(donor, RELATED_SCALE) for donor in donors],
+        donors=[(donor, 1.0) for donor in donors],
         now=now,
     )
 
@@ -267,17 +270,17 @@ def _offer_best(job: ColdJob, probe: Probe, *, uses_donors: bool, now: datetime)
     if at is None or probe.base_loss is None:
         return FoundOffer(Outlook.NONE)
     donor, loss = known[probe.artifact_ids[at]], losses[at]
-    target = predict_target_loss(
-        probe.base_loss, donor_before=donor.loss_before, donor_after=donor.loss_after
-    )
-    if target is None or loss is None:
+    if loss is None:
         return FoundOffer(Outlook.NONE)
-    likeness = judge_likeness(probe.base_loss, loss)
-    return _make_offer(job, donor, likeness, target_loss=target, now=now)
+    likeness = judge_likeness(probe.base_loss, loss, donor_loss=donor.loss_after)
+    if not is_trained_alike(donor.job, job.training, steps=job.plan.total_steps):
+        # How far it came says little of how far this job would come.
+        likeness = Likeness.RELATED
+    return _make_offer(job, donor, likeness, probed_loss=loss, now=now)
 
 
 def _make_offer(
-    job: ColdJob, donor: Donor, likeness: Likeness, *, target_loss: float, now: datetime
+    job: ColdJob, donor: Donor, likeness: Likeness, *, probed_loss: float, now: datetime
 ) -> FoundOffer:
     plan = job.plan
     mine = Offer.objects.filter(organisation=job.organisation, bid_id=None, job=None)
@@ -288,7 +291,7 @@ def _make_offer(
         quote_share(likeness, _list_observed(job.zone, likeness)),
         quote_share(likeness, _list_observed(job.zone, likeness, of=job.organisation)),
     )
-    steps = find_warm_steps(share, total_steps=plan.total_steps, interval=plan.evaluation_interval)
+    steps = find_warm_steps(share, total_steps=plan.total_steps)
     if steps >= plan.total_steps:
         return FoundOffer(Outlook.NONE)
     units = plan.count_ended_at(steps)
@@ -305,13 +308,15 @@ def _make_offer(
             kind=StartKind.OWN if is_own else StartKind.DONOR,
             likeness=likeness,
             scale=scale * donor.job.spec["adapter"]["alpha"] / job.adapter.alpha,
-            target_loss=target_loss,
+            target_loss=find_target_loss(
+                likeness, donor_loss=donor.loss_after, probed_loss=probed_loss
+            ),
             steps=steps,
             total_steps=plan.total_steps,
             units=units,
             cold_units=plan.total_units,
             royalty_micros=royalty,
-            risk_micros=_estimate_risk(job.zone, sold=units, left=plan.total_units - units),
+            risk_micros=_estimate_risk(job.zone, sold=units, left=2 * plan.total_units - units),
             made_at=now,
             expires_at=now + OFFER_LIFE,
         )
@@ -337,7 +342,7 @@ def _list_observed(
 
 
 def _estimate_risk(zone: Zone, *, sold: int, left: int) -> int:
-    """What the market pays if the work that is left is done too: at the rate of what is sold.
+    """What the market pays if the start falls behind and begins again: at the rate of what is sold.
 
     That is paid by whole slots, here at the zone's lowest ask.
     """

@@ -5,8 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 
 from marketplace.jobs.models import Job, JobStatus, MetricPoint
+from marketplace.jobs.starts import Drop
 from marketplace.jobs.work import load_work_plan
 from marketplace.warm.models import Offer
+
+#: What a start took whose job began again: all of its steps, and the cold job's.
+SHARE_OF_TWO_RUNS = 2.0
 
 
 def find_taken_offer(job: Job) -> Offer | None:
@@ -44,10 +48,13 @@ def measure_needed_share(job: Job, offer: Offer) -> float | None:
 
     The first evaluation at or below the target counts, not the end: a job that was sold too many
     steps runs them all. One that was never there needed all of its work. ``None``: it did not run
-    to an end.
+    to an end, or without the adapter.
     """
-    if job.status != JobStatus.SUCCEEDED:
+    start = job.start
+    if job.status != JobStatus.SUCCEEDED or start is None:
         return None
+    if start.dropped is not None:
+        return SHARE_OF_TWO_RUNS if start.dropped is Drop.FELL_BEHIND else None
     points = MetricPoint.objects.filter(job=job, valid_loss__lte=offer.target_loss)
     step = points.order_by("step").values_list("step", flat=True).first()
     if step is None:

@@ -228,9 +228,10 @@ def test_the_market_counts_what_the_node_executes_at_every_step(
         job.progress.step = step
         assert job.units_done == plan.count_until(step) == executed(job, step)
         if 0 < step < plan.total_steps:
-            # A job that stops early writes its samples as well.
+            # A job that ends there is evaluated, and writes its samples as well.
             job.progress.stopped = True
-            ended = executed(job, step) + write_samples(job)
+            evaluation = 0 if plan.is_evaluated_at(step) else plan.evaluation_units
+            ended = executed(job, step) + evaluation + write_samples(job)
             assert job.units_done == plan.count_ended_at(step) == ended
             job.progress.stopped = False
     assert plan.count_ended_at(plan.total_steps) == plan.total_units

@@ -4,10 +4,16 @@ Every task is trained from the base, then from every other task's adapter with i
 is and scaled by 0.5, from an adapter of the same task with other rows, and together with others;
 each until it reaches the loss on held-out rows that the cold run ended with. Two scores that are
 known before training are compared with what was found: the donor's loss on 16 rows of the target
-less the base's, and the cosine of squared gradients. One JSON line per ordered pair and form, then
-a summary in which the more frequent answer stands beside every accuracy. With ``--out`` the lines
-are kept in a file; what is there already is not trained again, so a run that was broken off goes
-on. ``python -m scheduler merging replay FILE`` says what the market would have made of them.
+less the base's, and the cosine of squared gradients.
+
+All that is at one learning rate. What the market would sell is trained as the market trains it,
+under a rate that falls: cold, from the other task's adapter that the probe finds best, and from
+one of the same task; each sold several numbers of steps, and then on to the cold run's last step.
+
+One JSON line per run, then a summary in which the more frequent answer stands beside every
+accuracy. With ``--out`` the lines are kept in a file; what is there already is not trained again,
+so a run that was broken off goes on. ``python -m scheduler merging replay FILE`` says what the
+market would have made of them.
 """
 
 from __future__ import annotations
@@ -15,8 +21,8 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -24,56 +30,35 @@ from typing import Any
 import numpy as np
 import torch
 
-from workers.bench.transfer_tasks import TASKS, TransferTask, write_task
-from workers.models import BUNDLED_PREFIX, TINY
-from workers.protocol.messages import (
-    AdapterSpec,
-    BaseModelRef,
-    BlobRef,
-    DataFormat,
-    JobSpec,
-    TrainingSpec,
+from workers.bench.transfer_runs import (
+    BASE,
+    REACHED,
+    ColdRun,
+    ColdRuns,
+    Run,
+    TransferSize,
+    build_job,
+    draw_initial,
+    look,
+    probe,
+    scale,
+    step,
+    train_together,
 )
+from workers.bench.transfer_tasks import TASKS, TransferTask
 from workers.runtime.resident import ResidentBase, load_resident
-from workers.training.data import PreparedData, prepare_data
-from workers.training.evaluation import EvaluationRun
-from workers.training.fused_trainer import FusedTrainer, StepFailure
 from workers.training.job import TrainingJob
-from workers.training.objective import compute_example_losses
-from workers.training.packing import PackShare, build_pack
 
-Values = dict[str, torch.Tensor]
 #: Form, seed, donor and target of a row.
 RowName = tuple[str, int, str, str]
+Rows = Iterator[dict[str, Any]]
 
 #: Forms of a start from a donor, and the factor of its B.
 SCALES = {"temporal": 1.0, "temporal, B scaled": 0.5}
-#: Rows of the target that a donor is probed on.
-PROBE_ROWS = 16
-#: A warm run has reached the cold one when its loss is at most this much above.
-REACHED = 1.01
-#: Rows of the same task that are no rows of the target come from another seed.
-OTHER_ROWS = 1_000
 #: A run that has not got there after so many cold runs is given up.
 GIVEN_UP = 1.5
-LEARNING_RATE = 1e-3
-RANK = 8
-
-
-@dataclass(frozen=True, slots=True)
-class TransferSize:
-    """How much is trained."""
-
-    tasks: tuple[TransferTask, ...]
-    seeds: int
-    rows: int
-    batch_size: int
-    #: Steps of a cold run, and between looks at the held-out rows.
-    steps: int
-    every: int
-    #: Pairs that are also trained together.
-    spatial_pairs: int
-
+#: The schedule of jobs whose owners leave it to the house.
+FALLING = "cosine"
 
 QUICK = TransferSize(
     # two of each of two families
@@ -83,35 +68,23 @@ QUICK = TransferSize(
     batch_size=8,
     steps=24,
     every=3,
+    sold_every=3,
     spatial_pairs=2,
+    sold=(6, 12),
+    sold_near=(3,),
 )
 FULL = TransferSize(
-    tasks=TASKS, seeds=3, rows=80, batch_size=4, steps=32, every=2, spatial_pairs=11
+    tasks=TASKS,
+    seeds=3,
+    rows=80,
+    batch_size=4,
+    steps=32,
+    every=2,
+    sold_every=4,
+    spatial_pairs=11,
+    sold=(12, 20),
+    sold_near=(4,),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ColdRun:
-    """A task trained from the base."""
-
-    task: TransferTask
-    #: Its rows are drawn from this.
-    seed: int
-    data: PreparedData
-    adapter: Values
-    #: Loss on held-out rows at each look, the first before any step.
-    losses: tuple[float, ...]
-    #: The first step that reached the last loss.
-    steps: int
-    #: Loss of the base on the rows that donors are probed on.
-    base_loss: float
-    #: Mean squared gradients of the first batch.
-    embedding: np.ndarray
-
-    @property
-    def loss(self) -> float:
-        """On held-out rows after the last step."""
-        return self.losses[-1]
 
 
 def main(arguments: list[str]) -> int:
@@ -137,39 +110,42 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def measure_transfer(
-    size: TransferSize, *, known: Collection[RowName] = ()
-) -> Iterator[dict[str, Any]]:
-    """Train everything and yield a row for each pair and form as it is there.
+def measure_transfer(size: TransferSize, *, known: Collection[RowName] = ()) -> Rows:
+    """Train everything and yield a row for each run as it is there.
+
+    What the market would sell comes first, then related pairs: a run that is broken off has told
+    most of what there is to tell.
 
     Parameters
     ----------
     known : collection of (form, seed, donor, target)
         What is not trained again.
     """
-    ref = BaseModelRef(name=TINY, source=f"{BUNDLED_PREFIX}{TINY}")
-    base = load_resident(ref, device=torch.device("cpu"), limit_gb=8.0, reproducible=True)
+    base = load_resident(BASE, device=torch.device("cpu"), limit_gb=8.0, reproducible=True)
     # one thread: on a busy machine several wait for each other most of the time
     base.apply_threads()
     with tempfile.TemporaryDirectory() as folder:
-        runs = [_ColdRuns(base, size, seed, Path(folder)) for seed in range(size.seeds)]
-        # Related pairs first: a run that is broken off has told most of what there is to tell.
-        for is_related in (True, False):
-            for cold, target in product(runs, size.tasks):
-                if is_related and ("probes", cold.seed, "", target.name) not in known:
-                    yield _probe_donors(base, cold, target)
-                for donor, form in product(_list_donors(size, target, is_related), SCALES):
-                    if (form, cold.seed, donor.name, target.name) not in known:
-                        yield _measure_donor(base, cold, donor, target, form)
-        for cold, (one, other) in product(runs, _list_pairs(size)):
+        seeds = range(size.seeds)
+        falling = [ColdRuns(base, size, seed, Path(folder), FALLING) for seed in seeds]
+        plain = [ColdRuns(base, size, seed, Path(folder), "constant") for seed in seeds]
+        for cold, target in product(falling, size.tasks):
+            yield from _measure_sold(base, cold, target, known)
+        for cold, target in product(plain, size.tasks):
+            if ("probes", cold.seed, "", target.name) not in known:
+                yield _probe_donors(base, cold, target)
+            related = product(_list_related(size, target), SCALES)
+            yield from _measure_donors(base, cold, target, related, known)
+        # The scaled form first: it is what the market uses.
+        for form, cold, target in product(reversed(SCALES), plain, size.tasks):
+            others = [task for task in size.tasks if task.family != target.family]
+            yield from _measure_donors(base, cold, target, product(others, [form]), known)
+        for cold, (one, other) in product(plain, _list_pairs(size)):
             if ("spatial", cold.seed, one.name, other.name) not in known:
-                yield _measure_together(base, cold.get(one), cold.get(other), size, cold.seed)
+                yield _measure_together(base, cold, one, other)
 
 
-def _list_donors(size: TransferSize, target: TransferTask, is_related: bool) -> list[TransferTask]:
-    """Other tasks of the target's family and last itself with other rows; or all the rest."""
-    if not is_related:
-        return [task for task in size.tasks if task.family != target.family]
+def _list_related(size: TransferSize, target: TransferTask) -> list[TransferTask]:
+    """Other tasks of the target's family and last itself with other rows."""
     return [*(t for t in size.tasks if t.family == target.family and t is not target), target]
 
 
@@ -189,10 +165,12 @@ def _name(row: dict[str, Any]) -> RowName:
     return row["form"], row["seed"], row["donor"], row["target"]
 
 
-def summarize(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def summarize(found: Sequence[dict[str, Any]]) -> Rows:
     """What the rows say together, by form."""
     for form in SCALES:
         rows = [row for row in found if row["form"] == form]
+        if not rows:
+            continue
         share = np.array([row["share"] for row in rows])
         faster = share < 1.0
         related = np.array([row["related"] for row in rows])
@@ -212,140 +190,158 @@ def summarize(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             summary[f"{score}_accuracy"] = round(float((said == faster).mean()), 3)
         yield summary
     together = [row["share"] for row in found if row["form"] == "spatial"]
-    yield {
-        "summary": "spatial",
-        "pairs": len(together),
-        "saved_work": sum(share < 1.0 for share in together),
-        "mean_share": round(float(np.mean(together)), 3),
-    }
+    if together:
+        yield {
+            "summary": "spatial",
+            "pairs": len(together),
+            "saved_work": sum(share < 1.0 for share in together),
+            "mean_share": round(float(np.mean(together)), 3),
+        }
 
 
-class _ColdRuns:
-    """Tasks trained from the base, each when it is first asked for."""
-
-    def __init__(self, base: ResidentBase, size: TransferSize, seed: int, folder: Path) -> None:
-        self.size, self.seed = size, seed
-        self._base, self._folder = base, folder
-        self._known: dict[tuple[str, int], ColdRun] = {}
-
-    def get(self, task: TransferTask, *, other_rows: bool = False) -> ColdRun:
-        seed = self.seed + (OTHER_ROWS if other_rows else 0)
-        if (task.name, seed) not in self._known:
-            self._known[task.name, seed] = _train_cold(
-                self._base, task, self.size, seed, self._folder
+def _measure_sold(
+    base: ResidentBase, cold: ColdRuns, task: TransferTask, known: Collection[RowName]
+) -> Rows:
+    """Starts that the market would choose, by the number of steps that are sold."""
+    size = cold.size
+    target = cold.get(task)
+    others = [one for one in size.tasks if one is not task]
+    losses = _probe_all(base, size, target, [cold.get(one) for one in others], 1.0)
+    nearest = others[losses.index(min(losses))]
+    wanted: list[tuple[dict[str, Any], Run]] = []
+    for donor_task, loss in ((nearest, min(losses)), (task, None)):
+        donor, is_same = cold.get(donor_task, other_rows=donor_task is task), donor_task is task
+        if loss is None:
+            [loss] = _probe_all(base, size, target, [donor], 1.0)
+        # An adapter of the same task is taken whole.
+        factor = 1.0 if is_same else 0.5
+        for sold in size.sold_near if is_same else size.sold:
+            if (f"sold {sold}", cold.seed, donor_task.name, task.name) in known:
+                continue
+            row = _describe(f"sold {sold}", cold, donor, target) | {
+                "sold": sold,
+                "base_loss": round(target.base_loss, 4),
+                "probe": round(loss - target.base_loss, 4),
+            }
+            job = cold.build_job(
+                f"{donor_task.name} {sold}", target.data, steps=size.steps, sold=sold
             )
-        return self._known[task.name, seed]
+            wanted.append((row, Run(job, scale(donor.adapter, factor))))
+    train_together(base.trainer, [run for _, run in wanted], every=cold.every)
+    for row, run in wanted:
+        yield row | {"losses": _shorten(run.losses)}
 
 
-def _train_cold(
-    base: ResidentBase, task: TransferTask, size: TransferSize, seed: int, folder: Path
-) -> ColdRun:
-    path = folder / f"{task.name}.jsonl"
-    write_task(task, path, rows=size.rows, seed=seed)
-    data = prepare_data(
-        tokenizer=base.tokenizer,
-        data_path=path,
-        validation_path=None,
-        data_format=DataFormat.INSTRUCTION,
-        skip_lines=(),
-        sequence_length=128,
-        validation_share=0.2,
-        seed=seed,
-    )
-    embedding = _first_gradients(base, data, size, seed)
-    trainer = base.trainer
-    job = _job("cold", data, size, seed, size.steps)
-    trainer.add(job, _initial(base, seed))
-    base_loss = _probe(trainer, job)
-    losses = [_held_out(trainer, job)]
-    while not job.done:
-        _step(trainer, job)
-        if job.progress.step % size.every == 0:
-            losses.append(_held_out(trainer, job))
-    adapter = {name: values.clone() for name, values, _ in base.model.tensors("cold")}
-    trainer.remove("cold")
-    reached = next(i for i, loss in enumerate(losses) if loss <= REACHED * losses[-1])
-    return ColdRun(
-        task, seed, data, adapter, tuple(losses), reached * size.every, base_loss, embedding
-    )
-
-
-def _probe_donors(base: ResidentBase, cold: _ColdRuns, task: TransferTask) -> dict[str, Any]:
+def _probe_donors(base: ResidentBase, cold: ColdRuns, task: TransferTask) -> dict[str, Any]:
     """Losses of all other tasks' adapters, their B by half, on the rows of a probe."""
     size, target = cold.size, cold.get(task)
-    losses: dict[str, float] = {}
-    for donor in size.tasks:
-        if donor is not task:
-            job = _job("warm", target.data, size, cold.seed, size.steps)
-            base.trainer.add(job, _scale(cold.get(donor).adapter, 0.5))
-            losses[donor.name] = round(_probe(base.trainer, job), 4)
-            base.trainer.remove("warm")
+    others = [one for one in size.tasks if one is not task]
+    losses = _probe_all(base, size, target, [cold.get(one) for one in others], 0.5)
     return {
         "form": "probes",
         "seed": cold.seed,
         "donor": "",
         "target": task.name,
         "base_loss": round(target.base_loss, 4),
-        "losses": losses,
+        "losses": dict(zip((one.name for one in others), _shorten(losses), strict=True)),
     }
 
 
-def _scale(adapter: Values, factor: float) -> Values:
-    """A copy of an adapter with its B scaled."""
-    return {
-        name: tensor * factor if name.endswith(".lora_B") else tensor.clone()
-        for name, tensor in adapter.items()
-    }
+def _probe_all(
+    base: ResidentBase,
+    size: TransferSize,
+    target: ColdRun,
+    donors: Sequence[ColdRun],
+    factor: float,
+) -> list[float]:
+    starts = [(target.data, scale(donor.adapter, factor)) for donor in donors]
+    return probe(base, size, starts)
 
 
-def _measure_donor(
-    base: ResidentBase, cold: _ColdRuns, donor_task: TransferTask, task: TransferTask, form: str
-) -> dict[str, Any]:
-    size, seed = cold.size, cold.seed
+def _measure_donors(
+    base: ResidentBase,
+    cold: ColdRuns,
+    task: TransferTask,
+    starts: Iterable[tuple[TransferTask, str]],
+    known: Collection[RowName],
+) -> Rows:
+    """From each donor in each form, until it is where the cold run ended or given up."""
+    size = cold.size
+    wanted = [
+        (donor, form)
+        for donor, form in starts
+        if (form, cold.seed, donor.name, task.name) not in known
+    ]
+    if not wanted:
+        return
     target = cold.get(task)
-    donor = cold.get(donor_task, other_rows=donor_task is task)
-    job = _job("warm", target.data, size, seed, int(GIVEN_UP * size.steps))
-    base.trainer.add(job, _scale(donor.adapter, SCALES[form]))
-    probe = _probe(base.trainer, job)
-    losses = _losses_to_target(base.trainer, job, target, size)
-    base.trainer.remove("warm")
-    steps = job.progress.step
+    donors = [cold.get(donor, other_rows=donor is task) for donor, _ in wanted]
+    values = [
+        scale(donor.adapter, SCALES[form]) for donor, (_, form) in zip(donors, wanted, strict=True)
+    ]
+    probes = probe(base, size, [(target.data, one) for one in values])
+
+    def is_there(job: TrainingJob, loss: float) -> bool:
+        return loss <= REACHED * target.loss
+
+    runs = [
+        Run(
+            cold.build_job(str(number), target.data, steps=int(GIVEN_UP * size.steps)),
+            one,
+            is_over=is_there,
+        )
+        for number, one in enumerate(values)
+    ]
+    train_together(base.trainer, runs, every=size.every)
+    for (_, form), donor, loss, run in zip(wanted, donors, probes, runs, strict=True):
+        steps = run.job.progress.step
+        yield _describe(form, cold, donor, target) | {
+            "share": round(steps / target.steps, 4),
+            "steps": steps,
+            "cold_steps": target.steps,
+            "base_loss": round(target.base_loss, 4),
+            "probe": round(loss - target.base_loss, 4),
+            "cosine": round(_cosine(donor.embedding, target.embedding), 4),
+            "losses": _shorten(run.losses),
+        }
+
+
+def _describe(form: str, cold: ColdRuns, donor: ColdRun, target: ColdRun) -> dict[str, Any]:
     return {
         "form": form,
-        "seed": seed,
-        "donor": donor_task.name,
-        "target": task.name,
-        "related": donor_task.family == task.family,
-        "same_task": donor_task is task,
-        "share": round(steps / target.steps, 4),
-        "steps": steps,
-        "cold_steps": target.steps,
-        "base_loss": round(target.base_loss, 4),
-        "probe": round(probe - target.base_loss, 4),
-        "cosine": round(_cosine(donor.embedding, target.embedding), 4),
+        "seed": cold.seed,
+        "donor": donor.task.name,
+        "target": target.task.name,
+        "related": donor.task.family == target.task.family,
+        "same_task": donor.task is target.task,
         "donor_before": round(donor.losses[0], 4),
         "donor_after": round(donor.loss, 4),
-        "every": size.every,
-        "cold_losses": [round(loss, 4) for loss in target.losses],
-        "losses": [round(loss, 4) for loss in losses],
+        "every": cold.every,
+        "cold_losses": _shorten(target.losses),
     }
+
+
+def _shorten(losses: Sequence[float]) -> list[float]:
+    return [round(loss, 4) for loss in losses]
 
 
 def _measure_together(
-    base: ResidentBase, one: ColdRun, other: ColdRun, size: TransferSize, seed: int
+    base: ResidentBase, cold: ColdRuns, one_task: TransferTask, other_task: TransferTask
 ) -> dict[str, Any]:
     """Both tasks' rows in one job with batches of both, until both are where they ended."""
+    size, seed = cold.size, cold.seed
+    one, other = cold.get(one_task), cold.get(other_task)
     data = replace(one.data, train=(*one.data.train, *other.data.train))
     both = replace(size, batch_size=2 * size.batch_size)
-    job = _job("both", data, both, seed, int(GIVEN_UP * size.steps))
-    base.trainer.add(job, _initial(base, seed))
+    job = build_job("both", data, both, seed, int(GIVEN_UP * size.steps), "constant")
+    base.trainer.add(job, draw_initial(base, seed))
     while not job.done:
-        _step(base.trainer, job)
+        step(base.trainer, job)
         if job.progress.step % size.every == 0:
             losses: list[float] = []
-            for cold in (one, other):
-                job.data = replace(data, valid=cold.data.valid)
-                losses.append(_held_out(base.trainer, job) / cold.loss)
+            for part in (one, other):
+                job.data = replace(data, valid=part.data.valid)
+                losses.append(look(base.trainer, job) / part.loss)
             if max(losses) <= REACHED:
                 break
     base.trainer.remove("both")
@@ -353,97 +349,14 @@ def _measure_together(
     return {
         "form": "spatial",
         "seed": seed,
-        "donor": one.task.name,
-        "target": other.task.name,
-        "related": one.task.family == other.task.family,
+        "donor": one_task.name,
+        "target": other_task.name,
+        "related": one_task.family == other_task.family,
         # a step of both is the work of a step of each
         "share": round(2 * steps / (one.steps + other.steps), 4),
         "steps": steps,
         "cold_steps": one.steps + other.steps,
     }
-
-
-def _losses_to_target(
-    trainer: FusedTrainer, job: TrainingJob, target: ColdRun, size: TransferSize
-) -> list[float]:
-    """Held-out losses at each look, up to where the cold run ended or until it is given up."""
-    losses = [_held_out(trainer, job)]
-    while losses[-1] > REACHED * target.loss and not job.done:
-        _step(trainer, job)
-        if job.progress.step % size.every == 0:
-            losses.append(_held_out(trainer, job))
-    return losses
-
-
-def _job(name: str, data: PreparedData, size: TransferSize, seed: int, steps: int) -> TrainingJob:
-    per_epoch = -(-len(data.train) // size.batch_size)
-    spec = JobSpec(
-        job_id=name,
-        base_model=BaseModelRef(name=TINY, source=f"{BUNDLED_PREFIX}{TINY}"),
-        data_format=DataFormat.INSTRUCTION,
-        dataset=BlobRef(url="", sha256="", bytes=0),
-        adapter=AdapterSpec(rank=RANK, alpha=2.0 * RANK),
-        training=TrainingSpec(
-            epochs=max(1, -(-steps // per_epoch)),
-            batch_size=size.batch_size,
-            learning_rate=LEARNING_RATE,
-            schedule="constant",
-            warmup_share=0.0,
-            seed=seed,
-        ),
-    )
-    return TrainingJob(spec, data)
-
-
-def _initial(base: ResidentBase, seed: int) -> Values:
-    return base.model.draw_initial_values(AdapterSpec(rank=RANK, alpha=2.0 * RANK), seed=seed)
-
-
-def _step(trainer: FusedTrainer, job: TrainingJob) -> None:
-    """One optimizer step of a job that is alone in the loop."""
-    before = job.progress.step
-    while job.progress.step == before:
-        for result in trainer.round():
-            if isinstance(result, StepFailure):
-                raise result.fault
-
-
-def _held_out(trainer: FusedTrainer, job: TrainingJob) -> float:
-    run = EvaluationRun(job, token_budget=trainer.token_budget)
-    while (found := run.run_pack(trainer.model, pad_to=trainer.pad_to)) is None:
-        pass
-    return found.loss
-
-
-def _probe(trainer: FusedTrainer, job: TrainingJob) -> float:
-    """Loss on the first rows of the job, before it has seen them."""
-    data = job.data
-    job.data = replace(data, valid=data.train[:PROBE_ROWS])
-    try:
-        return _held_out(trainer, job)
-    finally:
-        job.data = data
-
-
-def _first_gradients(
-    base: ResidentBase, data: PreparedData, size: TransferSize, seed: int
-) -> np.ndarray:
-    """Squared gradients of the adapter's matrices on the first batch, layer by layer."""
-    rows = range(size.batch_size)
-    examples = tuple(data.train[row] for row in rows)
-    job = _job("profile", data, size, seed, 1)
-    base.model.attach("profile", job.spec.adapter, _initial(base, 0))
-    pack = build_pack([PackShare("profile", examples, 0, 0)], device=base.model.device)
-    with base.model.streaming(pack):
-        losses = compute_example_losses(base.model, pack, [job], [rows])
-        losses[0].sum().backward()
-    squares = [
-        grad.detach().double().square().flatten().numpy().copy()
-        for _, _, grad in base.model.tensors("profile")
-        if grad is not None
-    ]
-    base.model.detach("profile")
-    return np.concatenate(squares)
 
 
 def _cosine(one: np.ndarray, other: np.ndarray) -> float:

@@ -234,10 +234,14 @@ class WorkPlan:
         return units + (self.sample_units if step == self.total_steps else 0)
 
     def count_ended_at(self, step: int) -> int:
-        """Units of a job that ends with a step, early or not: its samples are written then."""
+        """Units of a job that ends with a step, early or not.
+
+        It is evaluated then in any case, and its samples are written.
+        """
         if not 0 < step < self.total_steps:
             return self.count_until(step)
-        return self.count_until(step) + self.sample_units
+        evaluation = 0 if self.is_evaluated_at(step) else self.evaluation_units
+        return self.count_until(step) + evaluation + self.sample_units
 
     def count_between(self, first_step: int, last_step: int) -> int:
         """Units of the steps after ``first_step`` up to ``last_step``."""

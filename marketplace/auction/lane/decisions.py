@@ -21,6 +21,8 @@ from marketplace.auction.models import Bid, BidStatus, hold_reference
 from marketplace.common.db.bulk_writes import JsonText, send_updates
 from marketplace.jobs.services import Opening, open_jobs
 from marketplace.payments.holds import HoldSettlement, settle_holds
+from marketplace.warm.consents import end_withdrawn_starts
+from marketplace.warm.models import Offer
 from marketplace.warm.offers import release_offers
 from scheduler import types as scheduler
 from scheduler.auction import ChainEntry
@@ -145,9 +147,9 @@ def record_decisions(
     _release_warm_starts(decided)
     wakeups.notify_decided(bid_ids=[of.bid.pk for of in decided])
     lane.news["decisions"] = [_news(of.bid.pk, of.columns) for of in decided]
-    reserve_worst_cases(
-        lane, bid_ids=[of.bid.pk for of in admitted if of.bid.warm_start is not None]
-    )
+    if warm := [of.bid.pk for of in admitted if of.bid.warm_start is not None]:
+        end_withdrawn_starts(Offer.objects.filter(bid_id__in=warm), now=lane.now)
+        reserve_worst_cases(lane, bid_ids=warm)
     return len(admitted)
 
 

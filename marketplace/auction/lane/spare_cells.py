@@ -41,7 +41,7 @@ def _is_ahead(job: Job) -> bool:
     start = job.start
     if start is None or start.target_loss is None or job.valid_loss is None:
         return False
-    return job.step <= start.steps and job.valid_loss <= start.target_loss
+    return job.step <= start.sold_steps and job.valid_loss <= start.target_loss
 
 
 def _give_back(lane: Lane, job: Job) -> bool:

@@ -39,6 +39,7 @@ class EventKind(models.TextChoices):
     OPENED = "opened", "Opened"
     PREPARED = "prepared", "Data prepared"
     DISPUTED = "disputed", "Delivery disputed"
+    START_DROPPED = "start_dropped", "Goes on without its warm start"
     STARTED = "started", "Started on a node"
     PAUSED = "paused", "Paused until its next slot"
     MOVING = "moving", "Leaving a node for another"

@@ -35,6 +35,7 @@ from marketplace.jobs.services.life import (
     open_jobs,
     replace_job_cells,
     request_job_replan,
+    withdraw_start,
 )
 from marketplace.jobs.services.progress import record_progress
 from marketplace.jobs.services.readings import read_next_upload
@@ -77,4 +78,5 @@ __all__ = [
     "sweep_leases",
     "sweep_uploads",
     "wait_for_upload",
+    "withdraw_start",
 ]

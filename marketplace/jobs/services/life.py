@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -31,10 +31,16 @@ from marketplace.jobs.models import (
     job_id,
 )
 from marketplace.jobs.services.blame import blame_nodes
+from marketplace.jobs.starts import Drop
 from marketplace.jobs.transitions import set_status
 from scheduler.types import Cell
+from workers.protocol.wire import to_json
 
 _REASON_CHARS = 255
+_WITHDRAWN = (
+    "The adapter that the job was to begin with was withdrawn. It begins with the base model and "
+    "does all of its steps, at the same price."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +215,34 @@ def _is_lost(job: Job, node_id: str) -> bool:
     if locks.lock_open_slice(job) is not None:
         return False
     return Node.objects.filter(pk=node_id, status__in=GONE).exists()
+
+
+def withdraw_start(*, bid_id: str, now: datetime) -> bool:
+    """Have a bid's job do without the adapter that it was to begin with; whether it had not begun.
+
+    Its price stays, and it does all of its steps.
+    """
+    waiting = Job.objects.filter(bid_id=bid_id, status__in=Job.ACTIVE, slices=None)
+    job_id = waiting.values_list("pk", flat=True).first()
+    # Most have begun: those who hold one, and may wait for what the caller holds, are left alone.
+    if job_id is None:
+        return False
+    with transaction.atomic():
+        job = locks.lock_job(job_id)
+        if job.start is None or job.start.dropped or not job.is_active:
+            return False
+        if Slice.objects.filter(job=job).exists():
+            return False
+        drop_start(job=job, why=Drop.WITHDRAWN, message=_WITHDRAWN, now=now)
+    return True
+
+
+def drop_start(*, job: Job, why: Drop, message: str, now: datetime) -> None:
+    """Have a job begin with fresh weights. Call while holding the job, which has a start."""
+    assert job.start is not None
+    job.spec = job.spec | {"start": to_json(replace(job.start, dropped=why))}
+    job.save(update_fields=["spec"])
+    record_event(job=job, kind=EventKind.START_DROPPED, message=message, now=now, data={"why": why})
 
 
 def request_job_replan(

@@ -91,7 +91,7 @@ def record_progress(*, node: Node, report: ProgressReport, now: datetime) -> Pro
 def _note_warm_start(job: Job, events: list[ProgressEvent]) -> None:
     """Have the slots given back that a warm start does not need once it is at its target."""
     start = job.start
-    if start is None or start.target_loss is None:
+    if start is None or not start.sold_steps or start.target_loss is None:
         return
     losses = [event.valid_loss for event in events if event.valid_loss is not None]
     if losses and losses[-1] <= start.target_loss:

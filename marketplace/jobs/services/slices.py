@@ -27,8 +27,19 @@ from marketplace.jobs.models import (
     SliceStatus,
 )
 from marketplace.jobs.services.blame import blame_nodes, blame_overrun
-from marketplace.jobs.services.life import close_slice, end_job, fail, mark_for_replan
-from marketplace.jobs.services.uploads import discard_checkpoints_of, set_aside_checkpoint
+from marketplace.jobs.services.life import (
+    close_slice,
+    drop_start,
+    end_job,
+    fail,
+    mark_for_replan,
+)
+from marketplace.jobs.services.uploads import (
+    discard_checkpoints_of,
+    drop_checkpoints,
+    set_aside_checkpoint,
+)
+from marketplace.jobs.starts import Drop
 from marketplace.jobs.transitions import set_status
 from marketplace.jobs.work import load_job_totals, load_work_plan
 from workers.protocol import messages as protocol
@@ -263,8 +274,11 @@ def _apply_finished(job: Job, held: Slice, result: SliceResult, now: datetime) -
         now=now,
         counted_step=result.step,
     )
-    job.stopped_early, job.best_step = result.stopped_early, result.best_step
     fleet.note_node_work(node=held.node)
+    if _is_above_target(job, result):
+        _begin_again(job, result, now)
+        return
+    job.stopped_early, job.best_step = result.stopped_early, result.best_step
     end_job(
         job=job,
         status=JobStatus.SUCCEEDED,
@@ -301,6 +315,37 @@ def _check_all_done(job: Job, result: SliceResult) -> None:
     )
 
 
+def _is_above_target(job: Job, result: SliceResult) -> bool:
+    """Whether a warm start ends without having been at its target loss.
+
+    A run from the base model might have been there, so its result is not the owner's. A loss that
+    the owner asked for is enough in any case.
+    """
+    start, loss = job.start, result.valid_loss_after
+    if start is None or not start.sold_steps or start.target_loss is None:
+        return False
+    return loss is None or loss > max(start.target_loss, job.training.get("target_loss", 0.0))
+
+
+def _begin_again(job: Job, result: SliceResult, now: datetime) -> None:
+    """Have a job that began warm run cold, at no cost to its owner; the nodes' work counts."""
+    drop_start(
+        job=job,
+        why=Drop.FELL_BEHIND,
+        message=(
+            f"After all {result.step} steps the validation loss is not as low as a run from the "
+            "base model may end. The job begins again with the base model, at no cost to you."
+        ),
+        now=now,
+    )
+    drop_checkpoints(job)
+    job.step, job.samples_done, job.epoch, job.total_steps = 0, 0, 0.0, None
+    job.eta_at = job.first_train_loss = job.train_loss = job.valid_loss = None
+    set_status(job, JobStatus.MOVING)
+    job.save()
+    mark_for_replan(job=job, reason="It begins again without its warm start.", now=now)
+
+
 def _describe_end(result: SliceResult) -> str:
     if not result.stopped_early:
         return "Finished; the adapter is ready."
@@ -333,8 +378,11 @@ def _has_reached_target(job: Job, result: SliceResult) -> bool:
     start, loss = job.start, result.valid_loss_after
     if start is None or start.target_loss is None or loss is None:
         return False
-    enough = result.step >= start.steps > 0 and load_work_plan(job).is_evaluated_at(result.step)
-    return enough and loss <= start.target_loss
+    if not result.step >= start.sold_steps > 0:
+        return False
+    is_end = result.step == start.sold_steps
+    evaluated = is_end or load_work_plan(job).is_evaluated_at(result.step)
+    return evaluated and loss <= start.target_loss
 
 
 def _apply_paused(job: Job, held: Slice, result: SliceResult, now: datetime) -> None:
@@ -431,10 +479,20 @@ def _count_system_fault(job: Job, reason: str, now: datetime) -> None:
     if job.status == JobStatus.RUNNING:
         set_status(job, JobStatus.MOVING)
     if job.system_faults == SYSTEM_FAULTS_SUSPICIOUS:
-        set_aside_checkpoint(job)
+        _set_aside_beginning(job, now)
         _rewind_to_checkpoint(job)
     job.save()
     mark_for_replan(job=job, reason=reason, now=now)
+
+
+def _set_aside_beginning(job: Job, now: datetime) -> None:
+    """Have a job go on from elsewhere: what it goes on from may be what every node fails on."""
+    start = job.start
+    if job.checkpoint_step or start is None or not start.sold_steps:
+        set_aside_checkpoint(job)
+        return
+    message = "It begins with the base model, since its warm start may be what nodes fail on."
+    drop_start(job=job, why=Drop.UNUSABLE, message=message, now=now)
 
 
 def _rewind_to_checkpoint(job: Job) -> None:

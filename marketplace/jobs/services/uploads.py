@@ -168,6 +168,15 @@ def discard_checkpoints_of(job: Job, node: Node) -> bool:
     return job.checkpoint_step < before
 
 
+def drop_checkpoints(job: Job) -> None:
+    """Drop all checkpoints of a locked job: it begins again."""
+    for checkpoint in job.checkpoints.exclude(file=""):
+        _delete_on_commit(checkpoint.file.name)
+        checkpoint.file.name = ""
+        checkpoint.save(update_fields=["file"])
+    job.checkpoint_step = 0
+
+
 @contextmanager
 def _store_file(path: str, file: IO[bytes]) -> Iterator[str]:
     """Store a file for the block, and for good only if the block succeeds."""

@@ -8,7 +8,7 @@ from marketplace.auction.bidding.quotes import BidQuote
 from marketplace.auction.models import Bid
 from marketplace.common.money import format_usd
 from marketplace.jobs.models import Job
-from marketplace.jobs.starts import Start, StartKind
+from marketplace.jobs.starts import Drop, Start, StartKind
 from marketplace.warm.models import Offer
 from marketplace.warm.offers import Outlook
 from marketplace.warm.selectors import find_donor, list_starts_from
@@ -26,8 +26,8 @@ class WarmQuote:
 
 
 GUARANTEE = (
-    "Never above the price without it. If training is not as far as expected by then, it goes on "
-    "to all of its steps at no cost to you."
+    "Never above the price without it, for an adapter at least as good. If training is not that "
+    "far by then it goes on, and if need be begins again with the base model, at no cost to you."
 )
 
 #: Who allowed it.
@@ -117,4 +117,12 @@ def _describe_start(start: Start) -> str:
     if start.kind == StartKind.CONTINUED:
         return "Continues from an adapter of yours."
     whose = "an earlier adapter of yours" if start.kind == StartKind.OWN else "a given adapter"
-    return f"Began warm, with {whose}, and was sold {start.steps:,} steps."
+    match start.dropped:
+        case Drop.WITHDRAWN:
+            return f"Was sold to begin with {whose}, which was withdrawn: it begins cold."
+        case Drop.UNUSABLE:
+            return f"Was sold to begin with {whose}, which nodes could not use: it begins cold."
+        case Drop.FELL_BEHIND:
+            return f"Began warm, with {whose}; above its target loss, it began again cold."
+        case None:
+            return f"Began warm, with {whose}, and was sold {start.steps:,} steps."

@@ -41,6 +41,7 @@ def set_dataset(request: PageRequest, dataset_id: str) -> HttpResponse:
         dataset=dataset,
         uses_donors=_CHOICES.get(request.POST.get("uses_donors", "")),
         gives_adapters=_CHOICES.get(request.POST.get("gives_adapters", "")),
+        now=clock.now(),
     )
     messages.success(request, "What this data set allows of warm starts is stored.")
     return redirect("dataset_detail", dataset_id=dataset.pk)
@@ -55,6 +56,7 @@ def give_adapter(request: PageRequest, job_id: str) -> HttpResponse:
             organisation=request.organisation,
             job_id=job_id.replace("\0", ""),
             is_given=is_given,
+            now=clock.now(),
         )
     except UserError as error:
         messages.error(request, error.message)

@@ -1,11 +1,11 @@
-"""What the market would have made of measured pairs: ``python -m scheduler merging replay FILE``.
+"""What the market makes of measured warm starts: ``python -m scheduler merging replay FILE``.
 
-The file holds the JSON lines of ``python -m workers.bench transfer --out FILE``. Each target is a
-job that is quoted twice: once with the adapters of all other tasks (*mixed*), once with one of its
-own task that was trained on other rows (*near duplicates*). What such starts need is learnt on the
-targets of the other seeds, or with one seed on the other targets, and never on the job quoted. The
-guarantee is the cold run's own final loss: a start is sold its share, and what it needs beyond that
-is the market's.
+The file holds the JSON lines of ``python -m workers.bench transfer --out FILE``. Each task is a job
+that is quoted twice: once with the adapter of another task that the probe finds best (*mixed*),
+once with one of its own task that was trained on other rows (*near duplicates*). What such starts
+need is learnt on the tasks of other families, never on the job's own. Then the job runs as it was
+measured: to its target, on beyond the steps that were sold, or again from the base; and its loss is
+compared with that of the cold run.
 """
 
 from __future__ import annotations
@@ -19,51 +19,69 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.merging.warm_starts import (
+    ROYALTY_PERCENT,
     Likeness,
     choose_start,
+    find_target_loss,
     find_warm_steps,
     judge_likeness,
-    predict_target_loss,
     quote_share,
 )
 
-#: A donor's B as it is, and by half.
-WHOLE, HALF = "temporal", "temporal, B scaled"
-#: Evaluations of a job whose owner leaves them to the market.
-EVALUATIONS = 10
-#: A donor's owner gets this share of what is saved.
-ROYALTY = 0.1
-#: Standard errors above the mean that are compared.
-MARGINS = (0.0, 0.5, 1.0, 2.0)
+#: A loss so much above the cold run's is within what another order of the rows does.
+AS_GOOD = 1.05
+#: What a start needed that began again.
+TWO_RUNS = 2.0
+#: Families of tasks that the rules' constants were chosen on; the others were not looked at.
+TUNED_ON = ("reply", "units")
 
 Row = Mapping[str, Any]
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayedStart:
-    """A measured job and the start that the market would have chosen for it."""
+class MeasuredStart:
+    """A job, its best donor, and its losses by how many steps it was sold."""
 
-    seed: int
     target: str
-    likeness: Likeness
-    #: Share of the cold job's steps after which it was where the cold one ended; at most 1.
-    needed: float
+    base_loss: float
+    #: Of the donor as the job begins with it, on the job's held-out rows, which stands for the
+    #: probe's; and on its own at its end.
+    probed_loss: float
+    donor_loss: float
+    cold_loss: float
     total_steps: int
-    #: The predicted target loss as a multiple of the cold run's final loss; ``None``: not recorded.
-    target_ratio: float | None
+    #: Steps between evaluations.
+    every: int
+    #: Losses at each evaluation, from step 0 to the cold run's end, by the steps sold.
+    runs: Mapping[int, tuple[float, ...]]
+
+    @property
+    def family(self) -> str:
+        return self.target.split()[0]
+
+    @property
+    def likeness(self) -> Likeness | None:
+        """``None``: the donor does not know enough of the rows."""
+        if choose_start(self.base_loss, [self.probed_loss]) is None:
+            return None
+        return judge_likeness(self.base_loss, self.probed_loss, donor_loss=self.donor_loss)
 
 
 @dataclass(frozen=True, slots=True)
-class ColdStart:
-    """A measured job for which no donor was good enough."""
+class Outcome:
+    """What became of a job, as shares of the cold work."""
 
-    seed: int
-    target: str
+    sold: float
+    #: Work beyond that sold.
+    added: float
+    #: Its loss over the cold run's.
+    loss_ratio: float
+    is_warm: bool
 
 
 def replay(rows: Sequence[Row]) -> dict[str, Any]:
-    """Quote every target of a transfer experiment, each with what others' starts needed.
+    """Quote and run every job of a transfer experiment.
 
     Parameters
     ----------
@@ -74,139 +92,113 @@ def replay(rows: Sequence[Row]) -> dict[str, Any]:
     Returns
     -------
     dict
-        By ``mixed`` and ``near_duplicates`` and by margin: jobs, price cut with its 95 % interval,
-        the same after the royalty, what the market adds and the most that a job is sold, all as
-        shares of the cold work.
+        By ``mixed`` and ``near_duplicates``, each over ``all`` jobs and over those ``held_out``,
+        whose families had no part in choosing the rules' constants: price cut with its 95 %
+        interval, the same after the royalty, what the market adds, the most that a job is sold,
+        and the loss delivered over the cold run's.
 
     Raises
     ------
     ValueError
-        The rows hold no target of which every start the market would choose was measured.
+        The rows hold no start that was sold.
     """
-    pairs = {(row["form"], row["seed"], row["donor"], row["target"]): row for row in rows}
-    targets = sorted({(row["seed"], row["target"]) for row in rows if row["form"] == HALF})
-    jobs = {
-        "mixed": [_choose(pairs, rows, *target, same_task=False) for target in targets],
-        "near_duplicates": [_choose(pairs, rows, *target, same_task=True) for target in targets],
-    }
-    known = {kind: [job for job in found if job is not None] for kind, found in jobs.items()}
-    if not any(known.values()):
-        raise ValueError("no target of the file is measured whole")
+    found: defaultdict[tuple[bool, int, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["form"].startswith("sold"):
+            found[row["same_task"], row["seed"], row["target"]].append(row)
+    if not found:
+        raise ValueError("no start of the file was sold")
+    report: dict[str, Any] = {"seeds": sorted({seed for _, seed, _ in found})}
+    for name, is_same in (("mixed", False), ("near_duplicates", True)):
+        jobs = [_read(of) for (same, _, _), of in sorted(found.items()) if same is is_same]
+        held_out = [job for job in jobs if job.family not in TUNED_ON]
+        report[name] = {
+            "all": _describe([run_job(job, jobs) for job in jobs]),
+            "held_out": _describe([run_job(job, jobs) for job in held_out]),
+        }
+    return report
+
+
+def run_job(job: MeasuredStart, jobs: Sequence[MeasuredStart]) -> Outcome:
+    """Quote a job by the others' starts, and run it.
+
+    Parameters
+    ----------
+    jobs : sequence of MeasuredStart
+        Those of the job's own family are not learnt from.
+    """
+    likeness = job.likeness
+    if likeness is None:
+        return Outcome(1.0, 0.0, 1.0, is_warm=False)
+    others = [one for one in jobs if one.family != job.family and one.likeness is likeness]
+    share = quote_share(likeness, [measure_need(one) for one in others])
+    steps = find_warm_steps(share, total_steps=job.total_steps)
+    if steps >= job.total_steps:
+        return Outcome(1.0, 0.0, 1.0, is_warm=False)
+    done, loss = _run(job, _pick_run(job, steps), steps)
+    sold = steps / job.total_steps
+    return Outcome(sold, done - sold, loss / job.cold_loss, is_warm=True)
+
+
+def measure_need(job: MeasuredStart) -> float:
+    """Share of the cold work after which the job is at its target, by the run that is there first.
+
+    ``TWO_RUNS`` where none is.
+    """
+    return min(_run(job, losses, sold)[0] for sold, losses in job.runs.items())
+
+
+def _pick_run(job: MeasuredStart, steps: int) -> tuple[float, ...]:
+    """The run that was sold so many steps, or the most below."""
+    fewer = [sold for sold in job.runs if sold <= steps]
+    return job.runs[max(fewer, default=min(job.runs))]
+
+
+def _run(job: MeasuredStart, losses: Sequence[float], steps: int) -> tuple[float, float]:
+    """Share of the cold work that is done, and the loss that is delivered."""
+    likeness = job.likeness
+    assert likeness is not None
+    target = find_target_loss(likeness, donor_loss=job.donor_loss, probed_loss=job.probed_loss)
+    for at in range(steps // job.every, len(losses)):
+        if losses[at] <= target:
+            return max(steps, at * job.every) / job.total_steps, losses[at]
+    return TWO_RUNS, job.cold_loss
+
+
+def _read(rows: Sequence[Row]) -> MeasuredStart:
+    first = rows[0]
+    return MeasuredStart(
+        target=first["target"],
+        base_loss=first["base_loss"],
+        probed_loss=first["losses"][0],
+        donor_loss=first["donor_after"],
+        cold_loss=first["cold_losses"][-1],
+        total_steps=(len(first["cold_losses"]) - 1) * first["every"],
+        every=first["every"],
+        runs={row["sold"]: tuple(row["losses"]) for row in rows},
+    )
+
+
+def _describe(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    cuts = np.array([1.0 - one.sold for one in outcomes])
+    ratios = np.array([one.loss_ratio for one in outcomes])
     return {
-        "seeds": sorted({row["seed"] for row in rows}),
-        "targets": len(targets),
-        "needed": _describe_needs([job for found in known.values() for job in found]),
-    } | {kind: [_quote_all(found, margin) for margin in MARGINS] for kind, found in known.items()}
-
-
-def _choose(
-    pairs: Mapping[tuple[str, int, str, str], Row],
-    rows: Sequence[Row],
-    seed: int,
-    target: str,
-    *,
-    same_task: bool,
-) -> ReplayedStart | ColdStart | None:
-    """The market's choice among a target's donors; ``None``: what it chooses was not measured."""
-    measured = [
-        row for row in rows if (row["form"], row["seed"], row["target"]) == (HALF, seed, target)
-    ]
-    base_loss = measured[0]["base_loss"]
-    losses = {
-        row["donor"]: base_loss + row["probe"]
-        for row in measured
-        if (row["donor"] == target) is same_task
-    }
-    probed = pairs.get(("probes", seed, "", target))
-    if probed is not None and not same_task:
-        losses = dict(probed["losses"])
-    if not losses:
-        return None
-    at = choose_start(base_loss, list(losses.values()))
-    if at is None:
-        return ColdStart(seed, target)
-    donor = list(losses)[at]
-    likeness = judge_likeness(base_loss, losses[donor])
-    row = pairs.get((WHOLE if likeness is Likeness.NEAR else HALF, seed, donor, target))
-    return None if row is None else _read_start(row, likeness)
-
-
-def _read_start(row: Row, likeness: Likeness) -> ReplayedStart:
-    cold_losses, ratio = row.get("cold_losses"), None
-    total_steps = row["cold_steps"]
-    if cold_losses is not None:
-        total_steps = (len(cold_losses) - 1) * row["every"]
-        target = predict_target_loss(
-            row["base_loss"], donor_before=row["donor_before"], donor_after=row["donor_after"]
-        )
-        ratio = None if target is None else target / cold_losses[-1]
-    needed = min(1.0, row["steps"] / total_steps)
-    return ReplayedStart(row["seed"], row["target"], likeness, needed, total_steps, ratio)
-
-
-def _quote_all(jobs: Sequence[ReplayedStart | ColdStart], margin: float) -> dict[str, Any]:
-    """Quote each job by what the starts of the others needed."""
-    sold: list[float] = []
-    added: list[float] = []
-    for job in jobs:
-        if isinstance(job, ColdStart):
-            sold.append(1.0)
-            added.append(0.0)
-            continue
-        observed = _list_others(jobs, job)
-        share = quote_share(job.likeness, observed, margin=margin)
-        interval = -(-job.total_steps // (EVALUATIONS - 1))
-        steps = find_warm_steps(share, total_steps=job.total_steps, interval=interval)
-        sold.append(steps / job.total_steps)
-        added.append(max(0.0, job.needed - sold[-1]))
-    cuts = 1.0 - np.asarray(sold)
-    return {
-        "margin": margin,
-        "jobs": len(jobs),
-        "warm": sum(isinstance(job, ReplayedStart) for job in jobs),
+        "jobs": len(outcomes),
+        "warm": sum(one.is_warm for one in outcomes),
+        "begun_again": sum(one.sold + one.added >= TWO_RUNS for one in outcomes),
         "price_cut": _mean(cuts),
         "interval": _half_width(cuts),
-        "after_royalty": _mean(cuts * (1.0 - ROYALTY)),
-        "house_adds": _mean(np.asarray(added)),
-        "most_sold": round(float(max(sold, default=1.0)), 4),
+        "after_royalty": _mean(cuts * (1.0 - ROYALTY_PERCENT / 100)),
+        "house_adds": _mean(np.array([one.added for one in outcomes])),
+        "most_sold": round(max((one.sold for one in outcomes), default=1.0), 4),
+        "as_good_as_cold": _mean(ratios <= AS_GOOD),
+        "loss_over_cold": [round(float(of), 3) for of in np.quantile(ratios, (0.0, 0.5, 0.95, 1.0))]
+        if len(ratios)
+        else None,
     }
 
 
-def _list_others(jobs: Sequence[ReplayedStart | ColdStart], job: ReplayedStart) -> list[float]:
-    """What starts of the job's kind needed on other seeds; with one seed, on other targets."""
-    starts = [
-        one for one in jobs if isinstance(one, ReplayedStart) and one.likeness is job.likeness
-    ]
-    if len({one.seed for one in jobs}) > 1:
-        return [one.needed for one in starts if one.seed != job.seed]
-    return [one.needed for one in starts if one.target != job.target]
-
-
-def _describe_needs(jobs: Sequence[ReplayedStart | ColdStart]) -> dict[str, Any]:
-    """By likeness: starts, what they needed, and how the predicted target lay."""
-    by_kind: defaultdict[Likeness, list[ReplayedStart]] = defaultdict(list)
-    for job in jobs:
-        if isinstance(job, ReplayedStart):
-            by_kind[job.likeness].append(job)
-    found: dict[str, Any] = {}
-    for kind, starts in sorted(by_kind.items()):
-        needed = np.array([one.needed for one in starts])
-        ratios = [one.target_ratio for one in starts if one.target_ratio is not None]
-        found[kind] = {
-            "starts": len(starts),
-            "mean": _mean(needed),
-            "interval": _half_width(needed),
-            "deviation": round(float(needed.std()), 4),
-            "target_over_cold_loss": [
-                round(float(value), 3) for value in np.quantile(ratios, (0.0, 0.5, 1.0))
-            ]
-            if ratios
-            else None,
-        }
-    return found
-
-
-def _mean(values: Floats) -> float:
+def _mean(values: NDArray[Any]) -> float:
     return round(float(values.mean()), 4) if len(values) else 0.0
 
 

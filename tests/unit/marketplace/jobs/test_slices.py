@@ -30,6 +30,7 @@ from marketplace.jobs.services import (
     store_checkpoint,
     sweep_leases,
 )
+from marketplace.jobs.starts import Drop, Start, StartKind
 from marketplace.jobs.work import compute_work_left_share
 from scheduler.types import Cell
 from tests import builders
@@ -39,6 +40,7 @@ from tests.builders import NOW
 from tests.job_builders import SLOT, at
 from workers.protocol.messages import Fault, Heartbeat, HeartbeatReply
 from workers.protocol.messages import SliceEnd as Ended
+from workers.protocol.wire import to_json
 
 pytestmark = pytest.mark.django_db
 
@@ -445,3 +447,22 @@ def test_after_three_faults_in_a_row_the_newest_checkpoint_is_set_aside(running)
     assert (job.checkpoint_step, job.step) == (2, 2)
     assert newer.file.name == ""
     assert list_job_checkpoints(job).first() == older
+
+
+def test_after_three_faults_before_a_checkpoint_a_warm_start_is_dropped(running):
+    job, _, held = running
+    for fault in range(2):
+        now = at(3 + 10 * fault)
+        other = market.node(job.zone, last_heartbeat_at=now)
+        failed = build.result(held, Ended.FAILED, step=0, fault=Fault.SYSTEM, reason="Bad.")
+        finish_slice(node=held.node, result=failed, now=now)
+        replace_job_cells(job=job, cells=[Cell(SLOT + fault + 1, other.pk)], reason="", now=now)
+        dispatch_slots(now=at(10 + 10 * fault))
+        held = build.lease(job)
+    start = Start(StartKind.OWN, "art_1", "job_1", steps=4, target_loss=1.0, offer_id="warm_1")
+    Job.objects.update(spec=job.spec | {"start": to_json(start)})
+    failed = build.result(held, Ended.FAILED, step=0, fault=Fault.SYSTEM, reason="Bad.")
+    finish_slice(node=held.node, result=failed, now=at(23))
+    job.refresh_from_db()
+    assert job.start == replace(start, dropped=Drop.UNUSABLE)
+    assert (job.start.sold_steps, job.needs_replan) == (0, True)

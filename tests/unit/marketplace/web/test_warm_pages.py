@@ -52,7 +52,7 @@ def test_the_quote_says_how_much_less_a_warm_start_costs_and_the_form_bids_for_i
         shown = site.client.post("/bids/new", form | {"deadline": "2026-03-02T09:04:00"})
         page = read_page(shown)
         assert "About 67 % less with a warm start from your own earlier adapter." in page
-        assert "Never above the price without it." in page
+        assert "Never above the price without it, for an adapter at least as good." in page
         assert "Adapters of your own are used without asking you" in page
         offer = Offer.objects.get()
         cold = read_page(site.client.post("/bids/new", form | {"fresh": "on"}))
@@ -111,10 +111,10 @@ def test_royalties_stand_in_the_wallet_and_on_the_page_of_the_adapter(site: Site
     data = data_of(taker, site.zone, word="letter")
     with later():
         quote(taker, site.zone, data)
-        answer(site.node, 4.0, 1.5)
+        answer(site.node, 4.0, 0.4)
         _, job = bid_warm(taker, site.zone, data, quote(taker, site.zone, data))
         steps = job.start.steps
-        ended(job, site.zone, step=steps, total_steps=steps, valid_loss_after=0.9)
+        ended(job, site.zone, step=steps, total_steps=steps, valid_loss_after=0.3)
         assert settle_finished(now=LATER + timedelta(seconds=60)) == 2
         earned = Earning.objects.get(kind="royalty").amount_micros
         assert "Royalties" in read_page(site.client.get("/wallet"))
@@ -132,7 +132,7 @@ def test_the_owner_of_a_job_is_not_shown_whose_adapter_it_began_with(site: Site)
     data = data_of(site.organisation, site.zone, word="letter")
     with later():
         quote(site.organisation, site.zone, data)
-        answer(site.node, 4.0, 1.5)
+        answer(site.node, 4.0, 0.4)
         offered = quote(site.organisation, site.zone, data)
         _, job = bid_warm(site.organisation, site.zone, data, offered)
         for tab in ("", "/config", "/receipt", "/events"):

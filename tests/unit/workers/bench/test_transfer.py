@@ -36,8 +36,30 @@ def test_a_task_has_the_same_rows_for_one_seed_and_none_twice(tmp_path: Path) ->
 
 
 def test_a_tiny_experiment_trains_every_ordered_pair_both_ways() -> None:
-    tiny = replace(QUICK, tasks=TASKS[:2], rows=24, batch_size=4, steps=5, every=1, spatial_pairs=1)
-    rows = list(measure_transfer(tiny))
+    tiny = replace(
+        QUICK,
+        tasks=TASKS[:2],
+        rows=24,
+        batch_size=4,
+        steps=5,
+        every=1,
+        sold_every=2,
+        spatial_pairs=1,
+        sold=(4,),
+        sold_near=(2,),
+    )
+    found = list(measure_transfer(tiny))
+    for row in (market := [row for row in found if row["form"].startswith("sold")]):
+        # Before the first step, after two, four and all five.
+        assert len(row["losses"]) == len(row["cold_losses"]) == 4
+        assert row["losses"][0] < row["cold_losses"][0]
+        assert row["sold"] == (2 if row["same_task"] else 4)
+    assert [(row["donor"], row["target"]) for row in market] == [
+        (donor, target)
+        for target, other in ((TASKS[0].name, TASKS[1].name), (TASKS[1].name, TASKS[0].name))
+        for donor in (other, target)
+    ]
+    rows = [row for row in found if row not in market]
     forms = [(row["form"], row["donor"], row["target"]) for row in rows]
     north, south = "reply north", "reply south"
     both = ("temporal", "temporal, B scaled")
@@ -62,6 +84,7 @@ def test_a_tiny_experiment_trains_every_ordered_pair_both_ways() -> None:
         assert row["losses"][-1] <= 1.01 * row["cold_losses"][-1] + 1e-4
     # What is known is not trained again.
     names = {(row["form"], row["seed"], row["donor"], row["target"]) for row in rows}
+    names |= {(row["form"], row["seed"], row["donor"], row["target"]) for row in market}
     left = names - {("temporal", 0, south, north)}
     assert list(measure_transfer(tiny, known=left)) == [rows[1]]
     assert list(measure_transfer(tiny, known=names)) == []
