@@ -2,7 +2,16 @@
 
 from django.urls import path, re_path
 
-from marketplace.api.market import bids, bundles, datasets, express, jobs, vendor_work, zones
+from marketplace.api.market import (
+    bids,
+    bundles,
+    datasets,
+    express,
+    job_stream,
+    jobs,
+    vendor_work,
+    zones,
+)
 from marketplace.api.openapi import SchemaView
 from marketplace.api.views import UnknownAddressView
 
@@ -36,6 +45,16 @@ urlpatterns = [
     path("jobs", jobs.JobsView.as_view(), name="api-jobs"),
     path("jobs/<str:job_id>", jobs.JobView.as_view(), name="api-job"),
     path("jobs/<str:job_id>/events", jobs.JobEventsView.as_view(), name="api-job-events"),
+    path(
+        "jobs/<str:job_id>/events/stream",
+        job_stream.JobEventStreamView.as_view(),
+        name="api-job-stream",
+    ),
+    path(
+        "jobs/<str:job_id>/checkpoints/<str:checkpoint_id>/content",
+        jobs.JobCheckpointContentView.as_view(),
+        name="api-job-checkpoint",
+    ),
     path(
         "jobs/<str:job_id>/preparation",
         jobs.JobPreparationView.as_view(),

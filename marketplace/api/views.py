@@ -12,6 +12,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from rest_framework.exceptions import ParseError
+from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.parsers import JSONParser
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
@@ -75,6 +76,13 @@ def _is_text(value: Any) -> bool:
     if isinstance(value, dict):
         return all(_is_text(key) and _is_text(item) for key, item in value.items())
     return not isinstance(value, list) or all(map(_is_text, value))
+
+
+class AlwaysJson(DefaultContentNegotiation):
+    """For addresses whose clients ask for something else than JSON, and read JSON's errors."""
+
+    def select_renderer(self, request: Any, renderers: Any, format_suffix: Any = None) -> Any:
+        return renderers[0], renderers[0].media_type
 
 
 class MarketView(APIView):

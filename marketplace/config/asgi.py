@@ -21,6 +21,7 @@ from marketplace.api.handler import ApiHandler  # noqa: E402
 from marketplace.api.internal.body_limit import BodyLimitMiddleware  # noqa: E402
 from marketplace.api.internal.plans import waiting_nodes  # noqa: E402
 from marketplace.api.internal.questions import waiting_answerers  # noqa: E402
+from marketplace.api.market.job_stream import shutdown as streams_shutdown  # noqa: E402
 from marketplace.config.routing import websocket_router  # noqa: E402
 from workers.protocol.generation import PATH_NEXT_QUESTIONS  # noqa: E402
 from workers.protocol.plan_queue import PATH_NEXT_PLAN  # noqa: E402
@@ -38,7 +39,7 @@ async def http_application(scope: Any, receive: Any, send: Any) -> None:
 async def lifespan_application(_scope: Any, receive: Any, send: Any) -> None:
     """The server's start and end.
 
-    It stops once all requests are answered, so nodes that wait are answered when it is told to.
+    It stops once all requests are answered, so nodes that wait are answered, and streams of events end, when it is told to.
     """
     await receive()
     if threading.current_thread() is threading.main_thread():
@@ -57,6 +58,7 @@ def _call_before_stop(loop: asyncio.AbstractEventLoop, *numbers: signal.Signals)
             # The signal may have come while a lock was held: on the event loop, none is.
             loop.call_soon_threadsafe(waiting_nodes.stop)
             loop.call_soon_threadsafe(waiting_answerers.stop)
+            loop.call_soon_threadsafe(streams_shutdown.stop)
             if callable(handle):
                 handle(*arguments)
 

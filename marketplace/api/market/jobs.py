@@ -20,7 +20,7 @@ from marketplace.api.market.serialize import (
     serialize_sample,
 )
 from marketplace.api.pagination import build_page, read_page_limit, show_each
-from marketplace.api.views import MarketView
+from marketplace.api.views import AlwaysJson, MarketView
 from marketplace.auction.endings import compute_cancel_refund
 from marketplace.auction.selectors import get_bid
 from marketplace.common import clock
@@ -90,6 +90,33 @@ class JobCheckpointsView(MarketView):
         job = get_job(get_caller(request).organisation, job_id)
         return Response(
             build_page(request, list_job_checkpoints(job), show_each(serialize_checkpoint))
+        )
+
+
+class JobCheckpointContentView(MarketView):
+    """A stored checkpoint, whole or in part: adapter, optimizer, scheduler and data position."""
+
+    content_negotiation_class = AlwaysJson
+    scopes = {"GET": "jobs:read"}
+
+    @extend_schema(
+        operation_id="jobs_checkpoint_content",
+        responses={(200, "application/octet-stream"): OpenApiResponse(OpenApiTypes.BINARY)},
+    )
+    def get(self, request: Request, job_id: str, checkpoint_id: str) -> FileDownload:
+        job = get_job(get_caller(request).organisation, job_id)
+        found = list_job_checkpoints(job).filter(pk=checkpoint_id.replace("\0", "")).first()
+        if found is None:
+            raise NotFound(
+                "unknown_checkpoint",
+                "The job has no such checkpoint, or a newer one has replaced it.",
+            )
+        return FileDownload(
+            found.file.open("rb"),
+            size=found.bytes,
+            sha256=found.sha256,
+            range_header=request.headers.get("Range"),
+            name=f"{job.pk}-step-{found.step}.safetensors",
         )
 
 

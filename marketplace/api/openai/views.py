@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 
 from marketplace.api.throttles import check_rate_limit
-from marketplace.api.views import MarketView
+from marketplace.api.views import AlwaysJson, MarketView
 from marketplace.common.errors import NotFound
 from marketplace.common.problems import build_openai_error
 
@@ -18,17 +15,10 @@ _RETRIED = (408, 409, 429)
 _SHOULD_RETRY = "x-should-retry"
 
 
-class _AlwaysJson(DefaultContentNegotiation):
-    """The clients ask for ``application/binary`` where they take a file, and read JSON's errors."""
-
-    def select_renderer(self, request: Any, renderers: Any, format_suffix: Any = None) -> Any:
-        return renderers[0], renderers[0].media_type
-
-
 class OpenAiView(MarketView):
     """As ``MarketView``, with errors that OpenAI's clients read."""
 
-    content_negotiation_class = _AlwaysJson
+    content_negotiation_class = AlwaysJson
     renderer_classes = [JSONRenderer]
     error_renderer = JSONRenderer
 

@@ -1,0 +1,56 @@
+"""Bid for LoRA fine-tuning on a Finetender market, follow the job, and use the adapter."""
+
+from finetender.app import App, Run, build
+from finetender.clients import AsyncClient, Client
+from finetender.errors import (
+    BidRefusedError,
+    BusyError,
+    ConflictError,
+    FinetenderError,
+    InvalidRequestError,
+    JobFailedError,
+    MarketError,
+    NotAuthorizedError,
+    NotFoundError,
+    UnreachableError,
+    UsageError,
+)
+from finetender.values import (
+    Bid,
+    CurvePoint,
+    Dataset,
+    ExpressAnswer,
+    ExpressQuote,
+    Job,
+    JobEvent,
+    Quote,
+    Zone,
+)
+
+__all__ = [
+    "App",
+    "AsyncClient",
+    "Bid",
+    "BidRefusedError",
+    "BusyError",
+    "Client",
+    "ConflictError",
+    "CurvePoint",
+    "Dataset",
+    "ExpressAnswer",
+    "ExpressQuote",
+    "FinetenderError",
+    "InvalidRequestError",
+    "Job",
+    "JobEvent",
+    "JobFailedError",
+    "MarketError",
+    "NotAuthorizedError",
+    "NotFoundError",
+    "Quote",
+    "Run",
+    "UnreachableError",
+    "UsageError",
+    "Zone",
+    "build",
+]

@@ -1,0 +1,45 @@
+"""``finetender COMMAND …``; ``python -m finetender`` is the same.
+
+Exit codes: 0 done, 1 failed, 2 wrong use, 3 key refused, 4 not found, 5 request refused, 6 market
+not reached, 7 bid lost, 8 job failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from finetender.command_line import build_parser, split_arguments
+from finetender.errors import FinetenderError, MarketError
+from finetender.progress import keep_printable
+
+EXIT_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; gives its exit code."""
+    ours, rest = split_arguments(list(sys.argv[1:] if arguments is None else arguments))
+    chosen = build_parser().parse_args(ours)
+    chosen.rest = rest
+    try:
+        return chosen.command(chosen) or 0
+    except FinetenderError as error:
+        print(f"finetender: {keep_printable(str(error))}", file=sys.stderr)
+        if isinstance(error, MarketError) and error.request_id:
+            print(f"({error.code}, request {error.request_id})", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("\nStopped watching; jobs go on.", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Who read the output has left.
+        sys.stderr.close()
+        return 0
+
+
+def run() -> None:
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    run()

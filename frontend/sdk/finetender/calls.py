@@ -1,0 +1,113 @@
+"""Requests and retries without any I/O: the clients carry them out, blocking or awaiting.
+
+An operation is a generator. It yields what is to be done, a ``Call`` or a ``Pause``, is sent what
+came of it, and returns its value.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from finetender.errors import UnreachableError, build_error
+
+T = TypeVar("T")
+
+#: How often a call is tried, and the longest wait between two tries that a market may ask for.
+TRIES = 4
+WAIT_MAX_S = 60.0
+_FIRST_WAIT_S = 0.4
+_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One HTTP request."""
+
+    method: str
+    path: str
+    params: Mapping[str, str] = field(default_factory=dict[str, str])
+    json: Any = None
+    #: Fields of a form, and the file that goes along.
+    form: Mapping[str, str] | None = None
+    file: Path | None = None
+    #: The market does the same request under the same key once.
+    idempotency_key: str | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        key = self.idempotency_key
+        return {} if key is None else {"Idempotency-Key": key}
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A wait before the next step of an operation."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a call."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """The market was not reached, or the connection broke."""
+
+    reason: str
+
+
+Operation = Generator[Call | Pause, Answer | NoAnswer | None, T]
+
+
+def new_key() -> str:
+    """A key for a request that must be done once, however often it is sent."""
+    return str(uuid.uuid4())
+
+
+def send(call: Call) -> Operation[Answer]:
+    """Send a call until there is an answer that another try would not change.
+
+    Every call of this package may be sent again: it reads, or has a key, or does nothing twice.
+
+    Raises
+    ------
+    MarketError, UnreachableError
+    """
+    for attempt in range(1, TRIES + 1):
+        answer = yield call
+        if isinstance(answer, Answer) and answer.status < 400:
+            return answer
+        if attempt == TRIES or not _may_pass(answer):
+            break
+        yield Pause(_choose_wait_s(answer, attempt))
+    if isinstance(answer, Answer):
+        body = answer.body if isinstance(answer.body, Mapping) else {}
+        raise build_error(answer.status, body)
+    reason = answer.reason if isinstance(answer, NoAnswer) else "no answer"
+    raise UnreachableError(f"The market could not be reached: {reason}")
+
+
+def _may_pass(answer: Answer | NoAnswer | None) -> bool:
+    if not isinstance(answer, Answer):
+        return True
+    waits = isinstance(answer.body, Mapping) and bool(answer.body.get("retry"))
+    return answer.status in _RETRIED or (answer.status == 409 and waits)
+
+
+def _choose_wait_s(answer: Answer | NoAnswer | None, attempt: int) -> float:
+    """What the market asks for, else a wait that doubles, at random so that clients spread."""
+    asked = answer.headers.get("retry-after", "") if isinstance(answer, Answer) else ""
+    if asked.isascii() and asked.isdigit():
+        return min(float(asked), WAIT_MAX_S)
+    return _FIRST_WAIT_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)  # noqa: S311

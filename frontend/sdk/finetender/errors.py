@@ -1,0 +1,102 @@
+"""What can go wrong, as exceptions; each has the exit code that the command line ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, ClassVar
+
+
+class FinetenderError(Exception):
+    """Anything that this package raises on purpose; the message says what to do next."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(FinetenderError):
+    """Something was left out, or cannot be read on this machine."""
+
+    exit_code = 2
+
+
+class MarketError(FinetenderError):
+    """The market refused a request."""
+
+    def __init__(self, status: int, body: Mapping[str, Any]) -> None:
+        super().__init__(str(body.get("detail") or f"The market answered {status}."))
+        self.status = status
+        #: Stable name of what is wrong; programs compare it.
+        self.code = str(body.get("code") or f"http_{status}")
+        self.param = body.get("param")
+        self.request_id = body.get("request_id")
+        self.body = body
+
+
+class InvalidRequestError(MarketError):
+    """A value cannot be taken; ``param`` names it."""
+
+    exit_code = 5
+
+
+class NotAuthorizedError(MarketError):
+    """The key is missing, unknown, or lacks a scope."""
+
+    exit_code = 3
+
+
+class NotFoundError(MarketError):
+    exit_code = 4
+
+
+class ConflictError(MarketError):
+    """It cannot be done now."""
+
+    exit_code = 5
+
+
+class BidRefusedError(MarketError):
+    """The bid lost; nothing was charged."""
+
+    exit_code = 7
+
+    def __init__(self, status: int, body: Mapping[str, Any]) -> None:
+        super().__init__(status, body)
+        price = body.get("posted_price")
+        #: What would have won, in dollars; ``None`` where no price would have.
+        self.posted_price = None if price is None else Decimal(price)
+        self.reason = body.get("reason")
+
+
+class BusyError(MarketError):
+    """Too many requests, or a fault of the market's; it was tried several times."""
+
+    exit_code = 6
+
+
+class UnreachableError(FinetenderError):
+    """No answer came, though it was tried several times."""
+
+    exit_code = 6
+
+
+class JobFailedError(FinetenderError):
+    """A job ended without an adapter."""
+
+    exit_code = 8
+
+
+_BY_STATUS: Mapping[int, type[MarketError]] = {
+    401: NotAuthorizedError,
+    402: BidRefusedError,
+    403: NotAuthorizedError,
+    404: NotFoundError,
+    408: BusyError,
+    409: ConflictError,
+    429: BusyError,
+}
+
+
+def build_error(status: int, body: Mapping[str, Any]) -> MarketError:
+    """The exception that an error response stands for."""
+    default = BusyError if status >= 500 else InvalidRequestError
+    return _BY_STATUS.get(status, default)(status, body)
