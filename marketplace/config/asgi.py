@@ -39,7 +39,8 @@ async def http_application(scope: Any, receive: Any, send: Any) -> None:
 async def lifespan_application(_scope: Any, receive: Any, send: Any) -> None:
     """The server's start and end.
 
-    It stops once all requests are answered, so nodes that wait are answered, and streams of events end, when it is told to.
+    It stops once all requests are answered, so nodes that wait are answered, and streams of events
+    end, when it is told to.
     """
     await receive()
     if threading.current_thread() is threading.main_thread():
@@ -65,10 +66,22 @@ def _call_before_stop(loop: asyncio.AbstractEventLoop, *numbers: signal.Signals)
         signal.signal(number, stop)
 
 
+_for_browsers = AllowedHostsOriginValidator(AuthMiddlewareStack(websocket_router))
+
+
+async def websocket_application(scope: Any, receive: Any, send: Any) -> None:
+    """Browsers by their session, from our own pages; programs by their key.
+
+    A page of somebody else's can make a browser send cookies, but no ``Authorization``.
+    """
+    has_key = any(name == b"authorization" for name, _ in scope["headers"])
+    await (websocket_router if has_key else _for_browsers)(scope, receive, send)
+
+
 application = ProtocolTypeRouter(
     {
         "http": BodyLimitMiddleware(http_application),
         "lifespan": lifespan_application,
-        "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(websocket_router)),
+        "websocket": websocket_application,
     }
 )

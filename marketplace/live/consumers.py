@@ -22,7 +22,9 @@ from django.contrib import auth
 from django.contrib.sessions.backends.db import SessionStore
 from django.http import HttpRequest
 
-from marketplace.accounts.models import User
+from marketplace.accounts.models import ApiKey, Scope, User
+from marketplace.accounts.services import authenticate_api_keys
+from marketplace.common import clock
 from marketplace.common.client_address import websocket_address
 from marketplace.common.errors import UserError
 from marketplace.live import snapshots
@@ -163,19 +165,31 @@ class JobConsumer(StreamConsumer):
         self.stream_seq = partial(snapshots.find_job_seq, job_id=job_id)
 
     def check_watcher(self) -> None:
-        snapshots.find_job_for(user=self._find_watcher(), job_id=self.job_id)
+        snapshots.find_job_for(watcher=self._find_watcher(), job_id=self.job_id)
 
     def _load_snapshot(self) -> dict[str, Any]:
-        return snapshots.load_job_snapshot(user=self._find_watcher(), job_id=self.job_id)
+        return snapshots.load_job_snapshot(watcher=self._find_watcher(), job_id=self.job_id)
 
-    def _find_watcher(self) -> User | None:
-        """Who follows, by the session as it is now: it may have ended since the handshake."""
+    def _find_watcher(self) -> User | ApiKey | None:
+        """Who follows, by the key or the session as it is now: either may have ended since."""
         scope = cast(dict[str, Any], self.scope)
+        authorization = dict(scope["headers"]).get(b"authorization")
+        if authorization is not None:
+            return _find_key(authorization.decode("latin-1"))
         session = scope.get("session")
         if session is None:
             return scope.get("user")
         now = SimpleNamespace(session=SessionStore(session.session_key))
         return cast(User | None, auth.get_user(cast(HttpRequest, now)))
+
+
+def _find_key(authorization: str) -> ApiKey | None:
+    """The live key of an ``Authorization`` header, if it may read jobs."""
+    scheme, _, secret = authorization.partition(" ")
+    if scheme.lower() != "bearer":
+        return None
+    key = authenticate_api_keys(given=[secret], now=clock.now())[secret]
+    return key if key is not None and Scope.JOBS_READ in key.scopes else None
 
 
 class MarketConsumer(StreamConsumer):

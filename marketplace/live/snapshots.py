@@ -15,7 +15,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from marketplace.accounts.models import User
+from marketplace.accounts.models import ApiKey, User
 from marketplace.auction.lane.decisions import build_decision_news
 from marketplace.auction.models import Bid, MarketHead
 from marketplace.common.errors import NotFound
@@ -40,8 +40,8 @@ def _one_moment() -> Iterator[None]:
         yield
 
 
-def find_job_for(*, user: User | None, job_id: str) -> Job:
-    """The job, if the person may see it.
+def find_job_for(*, watcher: User | ApiKey | None, job_id: str) -> Job:
+    """The job, if the person or the program may see it.
 
     Raises
     ------
@@ -49,10 +49,12 @@ def find_job_for(*, user: User | None, job_id: str) -> Job:
         ``unknown_job``, whether there is none or it is another organisation's.
     """
     jobs = Job.objects.filter(pk=job_id)
-    if user is None or not user.is_authenticated:
+    if isinstance(watcher, ApiKey):
+        jobs = jobs.filter(organisation=watcher.organisation)
+    elif watcher is None or not watcher.is_authenticated:
         jobs = jobs.none()
-    elif not user.is_operator:
-        jobs = jobs.filter(organisation__memberships__user=user)
+    elif not watcher.is_operator:
+        jobs = jobs.filter(organisation__memberships__user=watcher)
     job = jobs.first()
     if job is None:
         raise NotFound("unknown_job", f"There is no job {job_id} that you may see.")
@@ -63,9 +65,9 @@ def find_job_seq(*, job_id: str) -> int:
     return Job.objects.values_list("seq", flat=True).get(pk=job_id)
 
 
-def load_job_snapshot(*, user: User | None, job_id: str) -> dict[str, Any]:
+def load_job_snapshot(*, watcher: User | ApiKey | None, job_id: str) -> dict[str, Any]:
     with _one_moment():
-        job = find_job_for(user=user, job_id=job_id)
+        job = find_job_for(watcher=watcher, job_id=job_id)
         points = MetricPoint.objects.filter(job=job).order_by("pk")
         events = JobEvent.objects.filter(job=job).order_by("seq")
         return {

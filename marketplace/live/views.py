@@ -14,7 +14,9 @@ from marketplace.live import snapshots
 @never_cache
 @require_GET
 def poll_job(request: HttpRequest, job_id: str) -> JsonResponse:
-    return JsonResponse(snapshots.load_job_snapshot(user=cast(User, request.user), job_id=job_id))
+    return JsonResponse(
+        snapshots.load_job_snapshot(watcher=cast(User, request.user), job_id=job_id)
+    )
 
 
 @never_cache

@@ -189,10 +189,12 @@ class Client:
         receiver = FileReceiver(target, on_bytes)
         while True:
             try:
-                with self._stream("GET", path, headers=receiver.headers) as answer:
-                    with receiver.open(answer.status_code, answer.headers) as file:
-                        for piece in answer.iter_bytes(_CHUNK_BYTES):
-                            receiver.write(file, piece)
+                with (
+                    self._stream("GET", path, headers=receiver.headers) as answer,
+                    receiver.open(answer.status_code, answer.headers) as file,
+                ):
+                    for piece in answer.iter_bytes(_CHUNK_BYTES):
+                        receiver.write(file, piece)
                 if receiver.is_whole:
                     return receiver.finish()
                 reason = "the download ended early"

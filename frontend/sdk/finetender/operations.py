@@ -86,8 +86,8 @@ def get_quote(
     preparation: Settings | None = None,
 ) -> Operation[Quote]:
     """What a job would cost now, and by deadline; it reserves nothing."""
-    body = yield from _build_work(data, zone, deadline, adapter, training)
-    body |= {"model": model, "preparation": preparation}
+    body = yield from _build_work(data, zone, deadline, adapter, training, model)
+    body |= {"preparation": preparation}
     answer = yield from send(Call("POST", "/api/quotes", json=body))
     return Quote.read(answer.body, dataset_id=body["dataset_id"])
 
@@ -117,8 +117,8 @@ def place_bid(
     BidRefusedError
         With the price that would have won.
     """
-    body = yield from _build_work(data, zone, deadline, adapter, training)
-    body |= {"price": str(price), "model": model, "preparation": preparation}
+    body = yield from _build_work(data, zone, deadline, adapter, training, model)
+    body |= {"price": str(price), "preparation": preparation}
     if name is not None:
         body["name"] = name
     key = idempotency_key or new_key()
@@ -251,6 +251,7 @@ def _build_work(
     deadline: Deadline,
     adapter: Settings | None,
     training: Settings | None,
+    model: str,
 ) -> Operation[dict[str, Any]]:
     """What a quote and a bid have in common; data that is a file is stored first."""
     answer = yield from send(Call("GET", "/api/zones"))
@@ -265,6 +266,7 @@ def _build_work(
         "adapter": dict(adapter or {}),
         "training": dict(training or {}),
         "deadline": at.isoformat(),
+        **({"model": model} if model else {}),
     }
 
 

@@ -88,6 +88,29 @@ def test_the_owner_gets_a_snapshot_and_then_events_in_order(job: Job) -> None:
     async_to_sync(story)()
 
 
+def test_a_program_follows_with_a_key_that_may_read_jobs_of_its_own_organisation(job: Job) -> None:
+    _, secret = builders.api_key(job.organisation)
+    _, without_scope = builders.api_key(job.organisation, scopes=["bids:read"])
+    _, strangers = builders.api_key(builders.organisation())
+
+    async def first_answer(authorization: str) -> dict[str, Any]:
+        headers = [(b"authorization", authorization.encode())]
+        async with followed(f"/ws/jobs/{job.pk}/", AnonymousUser(), headers=headers) as program:
+            return await program.output()
+
+    async def story() -> None:
+        told = await first_answer(f"Bearer {secret}")
+        assert json.loads(told["text"])["job_id"] == job.pk
+        for refused in (f"Basic {secret}", f"Bearer {without_scope}", f"Bearer {strangers}"):
+            assert await first_answer(refused) == {
+                "type": "websocket.close",
+                "code": 4404,
+                "reason": None,
+            }
+
+    async_to_sync(story)()
+
+
 def test_an_event_the_snapshot_holds_is_not_sent_again(job: Job) -> None:
     owner = builders.owner_of(job.organisation)
 

@@ -53,7 +53,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
 
 def snapshot_of(job: Job) -> dict[str, Any]:
     owner = builders.owner_of(job.organisation)
-    return json.loads(json.dumps(snapshots.load_job_snapshot(user=owner, job_id=job.pk)))
+    return json.loads(json.dumps(snapshots.load_job_snapshot(watcher=owner, job_id=job.pk)))
 
 
 class Ran:
@@ -214,8 +214,9 @@ def test_a_job_of_somebody_else_is_as_unknown_as_one_that_is_not() -> None:
     stranger = builders.user()
     for job_id in (job.pk, "ftjob-none", "x"):
         with pytest.raises(NotFound) as refusal:
-            snapshots.load_job_snapshot(user=stranger, job_id=job_id)
+            snapshots.load_job_snapshot(watcher=stranger, job_id=job_id)
         assert refusal.value.code == "unknown_job"
     with pytest.raises(NotFound):
-        snapshots.load_job_snapshot(user=None, job_id=job.pk)
-    assert snapshots.load_job_snapshot(user=builders.operator(), job_id=job.pk)["job_id"] == job.pk
+        snapshots.load_job_snapshot(watcher=None, job_id=job.pk)
+    seen = snapshots.load_job_snapshot(watcher=builders.operator(), job_id=job.pk)
+    assert seen["job_id"] == job.pk

@@ -1,0 +1,194 @@
+"""The SDK and its command line against the real market: pages of it are not imitated anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import threading
+from decimal import Decimal
+
+import finetender
+import pytest
+from finetender.__main__ import main
+from finetender.settings import config_path
+
+from marketplace.api.market import job_stream
+from marketplace.common import clock
+from marketplace.jobs.models import EventKind, Job, JobStatus
+from marketplace.jobs.services import (
+    add_job_event,
+    dispatch_slots,
+    record_progress,
+    store_checkpoint,
+)
+from tests import builders, market_builders
+from tests import job_builders as build
+from tests.builders import NOW
+from tests.unit.marketplace.api.client import ROWS
+from tests.unit.marketplace.api.web_server import serve
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def owner(db):
+    return builders.organisation(usd="10")
+
+
+@pytest.fixture
+def access(owner, monkeypatch, tmp_path):
+    """A served market and a key of it, where the SDK looks for them."""
+    _, secret = builders.api_key(owner)
+    with serve() as url:
+        monkeypatch.setenv("FINETENDER_URL", url)
+        monkeypatch.setenv("FINETENDER_API_KEY", secret)
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+        yield url, secret
+
+
+@pytest.fixture
+def rows(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(ROWS)
+    return path
+
+
+TRAINING = {"epochs": 1, "batch_size": 8}
+
+
+def test_a_file_is_stored_once_quoted_bid_for_and_lost_below_the_price(
+    access, lane, tokenizer_zone, rows
+):
+    with finetender.Client() as client:
+        quote = client.get_quote(rows, deadline="5m", training=TRAINING)
+        assert quote.posted_price is not None
+        terms = {"deadline": "5m", "training": TRAINING}
+        with pytest.raises(finetender.BidRefusedError) as lost:
+            client.place_bid(rows, price="0.000001", **terms)
+        assert (lost.value.code, lost.value.exit_code) == ("bid_below_price", 7)
+        assert lost.value.posted_price == quote.posted_price
+        bid = client.place_bid(quote.dataset_id, price="5", idempotency_key="one", **terms)
+        again = client.place_bid(quote.dataset_id, price="5", idempotency_key="one", **terms)
+        assert (bid.status, bid.payment) == ("admitted", quote.posted_price)
+        assert again.id == bid.id
+        [job] = client.list_jobs()
+        assert (job.id, job.price) == (bid.job_id, bid.payment)
+        assert client.cancel_job(job.id).status == "cancelled"
+
+
+def test_a_job_is_followed_until_it_ends_and_from_the_middle(access, owner):
+    zone = market_builders.zone()
+    job = build.job(zone, (0, market_builders.node(zone)), organisation=owner)
+    note(job, "one")
+    heard: list[finetender.JobEvent] = []
+    connected = threading.Event()
+
+    def follow():
+        with finetender.Client() as client:
+            for event in client.watch(job.pk):
+                heard.append(event)
+                connected.set()
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    assert connected.wait(10)
+    note(job, "two")
+    Job.objects.filter(pk=job.pk).update(status=JobStatus.SUCCEEDED, finished_at=clock.now())
+    note(job, "three")
+    thread.join(10)
+    assert not thread.is_alive()
+    messages = [event.message for event in heard if event.kind == EventKind.SETTLED]
+    assert messages == ["one", "two", "three"]
+    assert heard[-1].status == "succeeded"
+
+    async def later():
+        async with finetender.AsyncClient() as client:
+            return [event.seq async for event in client.watch(job.pk, after=heard[0].seq)]
+
+    assert asyncio.run(later()) == [event.seq for event in heard[1:]]
+    assert not job_stream._open_streams
+
+
+def note(job, text):
+    add_job_event(job=job, kind=EventKind.SETTLED, message=text, now=clock.now())
+
+
+def test_a_broken_download_continues_and_a_wrong_beginning_is_found(access, owner, tmp_path):
+    zone = market_builders.zone()
+    node = market_builders.node(zone)
+    job = build.job(zone, (0, node), organisation=owner)
+    content = build.safetensors(numbers=250_000)
+    dispatch_slots(now=NOW)
+    held = build.lease(job)
+    report = build.report(held, build.event(1, step=3, train_loss=2.0))
+    record_progress(node=node, report=report, now=build.at(1))
+    store_checkpoint(
+        node=node,
+        lease_token=held.lease_token,
+        step=3,
+        content=io.BytesIO(content),
+        now=build.at(2),
+    )
+    with finetender.Client() as client:
+        [checkpoint] = client.list_checkpoints(job.pk)
+        target = tmp_path / "checkpoint"
+        part = tmp_path / "checkpoint.part"
+        part.write_bytes(content[:1000])
+        seen: list[tuple[int, int]] = []
+        where = client.download_checkpoint(
+            job.pk, checkpoint["id"], target, on_bytes=lambda *sizes: seen.append(sizes)
+        )
+        assert where.read_bytes() == content
+        assert (seen[-1], not part.exists()) == ((len(content), len(content)), True)
+        part.write_bytes(b"x" * 1000)
+        with pytest.raises(finetender.FinetenderError, match="damaged"):
+            client.download_checkpoint(job.pk, checkpoint["id"], target)
+        part.write_bytes(content + b"more")
+        assert client.download_checkpoint(job.pk, checkpoint["id"], target).read_bytes() == content
+        with pytest.raises(finetender.NotFoundError):
+            client.download_checkpoint(job.pk, "ckpt_other", target)
+        with pytest.raises(finetender.UsageError):
+            client.download_checkpoint("../../files", "x", target)
+
+
+def test_commands_print_results_and_end_with_their_codes(
+    access, lane, tokenizer_zone, rows, capsys, monkeypatch
+):
+    url, secret = access
+    monkeypatch.delenv("FINETENDER_URL")
+    monkeypatch.delenv("FINETENDER_API_KEY")
+    assert run(capsys, "jobs") == (2, "")
+    assert run(capsys, "login", "--url", url, "--key", f"{secret}x") == (3, "")
+    assert not config_path().exists()
+    code, told = run(capsys, "login", "--url", url, "--key", secret)
+    assert (code, told) == (0, f"Signed in to {url}. The key is in {config_path()}.\n")
+    assert config_path().stat().st_mode & 0o777 == 0o600
+    code, told = run(capsys, "quote", str(rows), "--by", "5m", "--epochs", "1", "--json")
+    price = json.loads(told)["posted_price"]
+    work = [str(rows), "--by", "5m", "--epochs", "1"]
+    assert run(capsys, "bid", *work, "--price", "0.000001")[0] == 7
+    assert run(capsys, "bid", *work, "--price", "much")[0] == 2
+    assert run(capsys, "bid", *work, "--price", "1", "--set", "training.epoch=1")[0] == 5
+    assert run(capsys, "bid", str(rows), "--by", "soon", "--price", "1")[0] == 2
+    assert run(capsys, "bid", "missing.jsonl", "--by", "5m", "--price", "1")[0] == 2
+    code, told = run(capsys, "bid", *work, "--price", "5")
+    assert (code, told.startswith(f"Won for ${Decimal(price):f}. Job ftjob-")) == (0, True)
+    job_id = told.split()[4].rstrip(",")
+    code, told = run(capsys, "jobs")
+    assert (code, told.split()[:2]) == (0, [job_id, "queued"])
+    assert run(capsys, "cancel", job_id) == (0, f"{job_id} is cancelled.\n")
+    assert run(capsys, "watch", job_id)[0] == 8
+    assert run(capsys, "watch", "ftjob-other")[0] == 4
+    assert run(capsys, "download", job_id)[0] == 4
+    assert run(capsys, "chat", job_id, "hello")[0] == 4
+    monkeypatch.setenv("FINETENDER_URL", "http://127.0.0.1:9")
+    assert run(capsys, "jobs")[0] == 2, "a stored key is sent to no other market"
+    monkeypatch.setattr("finetender.calls._FIRST_WAIT_S", 0.0)
+    monkeypatch.setenv("FINETENDER_API_KEY", secret)
+    assert run(capsys, "jobs")[0] == 6
+
+
+def run(capsys, *arguments):
+    code = main(arguments)
+    return code, capsys.readouterr().out
