@@ -243,6 +243,8 @@ class Scope(models.TextChoices):
     #: Ask models, which costs money.
     MODELS_USE = "models:use"
     WALLET_READ = "wallet:read"
+    WEBHOOKS_READ = "webhooks:read"
+    WEBHOOKS_WRITE = "webhooks:write"
     PROVIDER_READ = "provider:read"
     PROVIDER_WRITE = "provider:write"
 

@@ -10,6 +10,7 @@ from marketplace.api.market import (
     job_stream,
     jobs,
     vendor_work,
+    webhooks,
     zones,
 )
 from marketplace.api.openapi import SchemaView
@@ -83,6 +84,16 @@ urlpatterns = [
     ),
     path("jobs/<str:job_id>/adapter", jobs.JobAdapterView.as_view(), name="api-job-adapter"),
     path("jobs/<str:job_id>/cancel", jobs.JobCancelView.as_view(), name="api-job-cancel"),
+    path("webhooks", webhooks.WebhooksView.as_view(), name="api-webhooks"),
+    path("webhooks/<str:webhook_id>", webhooks.WebhookView.as_view(), name="api-webhook"),
+    path("webhooks/<str:webhook_id>/rotate", webhooks.WebhookRotateView.as_view()),
+    path("webhooks/<str:webhook_id>/enable", webhooks.WebhookEnableView.as_view()),
+    path("webhooks/<str:webhook_id>/test", webhooks.WebhookTestView.as_view()),
+    path("webhooks/<str:webhook_id>/deliveries", webhooks.DeliveriesView.as_view()),
+    path(
+        "webhooks/<str:webhook_id>/deliveries/<str:delivery_id>/replay",
+        webhooks.DeliveryReplayView.as_view(),
+    ),
     path("vendor-work/<str:token>/data", vendor_work.send_data, name="vendor-data"),
     path("vendor-work/<str:token>/delivery", vendor_work.take_delivery, name="vendor-delivery"),
     re_path(r"^.*$", UnknownAddressView.as_view()),

@@ -41,6 +41,11 @@ class AnswerLimits:
 class FetchFailed(Exception):
     """Nothing could be fetched; the message says why."""
 
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        #: What the stranger answered, if it did.
+        self.status = status
+
 
 @dataclass(frozen=True, slots=True)
 class FetchedAnswer:
@@ -133,12 +138,17 @@ def _ask(
                 extensions={"sni_hostname": parts.hostname},
             ) as answer,
         ):
-            answer.raise_for_status()
             if answer.is_redirect:
-                raise FetchFailed(f"{url} is elsewhere; redirects are not followed")
+                raise FetchFailed(
+                    f"{url} is elsewhere; redirects are not followed", status=answer.status_code
+                )
+            answer.raise_for_status()
             if "content-encoding" in answer.headers:
                 raise FetchFailed(f"{url} answers in another encoding than asked for")
             return FetchedAnswer(_read(answer, url, limits=limits, ends_at=ends_at), answer.headers)
+    except httpx.HTTPStatusError as error:
+        status = error.response.status_code
+        raise FetchFailed(f"{url} answered {status}", status=status) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         raise FetchFailed(f"{url} could not be fetched: {error!r}") from error
 

@@ -1,4 +1,4 @@
-"""Records what happened to a job in its history, and publishes it to those who watch."""
+"""Records what happened to a job in its history, and tells those who watch and webhooks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from marketplace.common.events import publish_on_commit
 from marketplace.jobs.models import EventKind, Job, JobEvent
+from marketplace.webhooks.outbox import add_messages
 
 _MESSAGE_CHARS = 1000
 
@@ -32,9 +33,14 @@ def record_event(
         message=message[:_MESSAGE_CHARS],
         data=data or {},
     )
-    publish_on_commit(
-        stream=f"job.{job.pk}",
-        event=serialize_event(event, status=job.status) | {"progress": serialize_progress(job)},
+    told = serialize_event(event, status=job.status)
+    publish_on_commit(stream=f"job.{job.pk}", event=told | {"progress": serialize_progress(job)})
+    add_messages(
+        organisation_id=job.organisation_id,
+        kind=f"job.{kind}",
+        # OpenAI's clients look for the job's id under this name.
+        data={"id": job.pk, **told},
+        now=now,
     )
     return event
 

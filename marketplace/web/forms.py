@@ -22,6 +22,7 @@ from marketplace.jobs.selectors import list_continuable_jobs
 from marketplace.vendors.models import VendorKind
 from marketplace.vendors.wishes import INSTRUCTIONS_CHARS_MAX
 from marketplace.web.prompt_form import AUTO, HyperField, PromptTuningForm
+from marketplace.webhooks.outbox import EVENT_TYPES
 from workers.protocol.messages import AdapterKind
 
 #: Form field by the services' name of it.
@@ -289,3 +290,16 @@ class ApiKeyForm(forms.Form):
     def expires_at(self, now: datetime) -> datetime | None:
         days = self.cleaned_data["days"]
         return now + timedelta(days=days) if days else None
+
+
+class WebhookForm(forms.Form):
+    url = forms.CharField(
+        label="Address",
+        max_length=500,
+        widget=forms.URLInput(attrs={"class": "field", "placeholder": "https://"}),
+    )
+    events = forms.MultipleChoiceField(
+        choices=[(kind, kind) for kind in EVENT_TYPES],
+        initial=["job.succeeded", "job.failed"],
+        widget=forms.CheckboxSelectMultiple,
+    )

@@ -14,6 +14,7 @@ from marketplace.web.views import (
     preparations,
     reports,
     warm,
+    webhooks,
     workspace,
 )
 
@@ -87,6 +88,18 @@ urlpatterns = [
     path("datasets/<str:dataset_id>", workspace.show_dataset, name="dataset_detail"),
     path("datasets/<str:dataset_id>/faults", workspace.list_dataset_faults, name="dataset_faults"),
     path("settings/api-keys", workspace.show_api_keys, name="api_key_list"),
+    path("settings/webhooks", webhooks.webhook_list, name="webhook_list"),
+    path("settings/webhooks/<str:webhook_id>", webhooks.webhook_detail, name="webhook_detail"),
+    path(
+        "settings/webhooks/<str:webhook_id>/<str:action>",
+        webhooks.webhook_change,
+        name="webhook_change",
+    ),
+    path(
+        "settings/webhooks/<str:webhook_id>/deliveries/<str:delivery_id>/replay",
+        webhooks.delivery_replay,
+        name="delivery_replay",
+    ),
     path("settings/api-keys/<str:key_id>/revoke", workspace.end_api_key, name="api_key_end"),
     path("settings/members", members.show_members, name="members"),
     path("settings/members/invite", members.invite, name="member_invite"),

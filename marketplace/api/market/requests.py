@@ -180,6 +180,16 @@ class DatasetUploadRequest(UploadRequest):
     )
 
 
+class WebhookRequest(StrictSerializer):
+    url = serializers.CharField(max_length=500, help_text="An https address that is public.")
+    events = serializers.ListField(
+        child=serializers.CharField(max_length=60),
+        min_length=1,
+        max_length=50,
+        help_text="Types such as job.succeeded, job.failed, fine_tuning.job.succeeded.",
+    )
+
+
 def check_body(kind: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:
     """The members of a request body, checked.
 

@@ -61,6 +61,7 @@ INSTALLED_APPS = [
     "marketplace.jobs",
     "marketplace.payments",
     "marketplace.fleet",
+    "marketplace.webhooks",
     "marketplace.accounts",
     "marketplace.common",
     "unfold",
@@ -250,6 +251,8 @@ CELERY_BEAT_SCHEDULE = {
     "payouts": _every("payments.payouts_start", "BEAT_PAYOUTS_S", 600),
     "gateway_calls": _every("payments.gateway_calls_run", "BEAT_GATEWAY_CALLS_S", 5),
     "webhooks": _every("payments.webhooks_process", "BEAT_WEBHOOKS_S", 5),
+    "webhook_messages": _every("webhooks.deliver", "BEAT_WEBHOOK_MESSAGES_S", 5),
+    "old_webhook_messages": _every("webhooks.delete_old", "BEAT_OLD_WEBHOOK_MESSAGES_S", 3600),
     "card_bids": _every("auction.card_bids_place", "BEAT_CARD_BIDS_S", 5),
     "wallets": _every("payments.wallets_watch", "BEAT_WALLETS_S", 10),
     "offline": _every("fleet.offline_sweep", "BEAT_OFFLINE_S", 5),
@@ -336,6 +339,8 @@ AUCTION_WITNESSED = environment.words("AUCTION_WITNESSED", "")
 AUCTION_WITNESSED_PRIVATE = environment.flag("AUCTION_WITNESSED_PRIVATE", default=False)
 #: Whether vendors' own systems may be inside this market's network, at http:// too.
 VENDOR_ENDPOINTS_PRIVATE = environment.flag("VENDOR_ENDPOINTS_PRIVATE", default=False)
+#: Whether integrators' webhooks may be inside this market's network, at http:// too.
+WEBHOOKS_PRIVATE = environment.flag("WEBHOOKS_PRIVATE", default=False)
 #: Requests a minute, by kind, of an organisation or of an address that no one signed in from; see
 #: ``marketplace.common.request_rates``.
 API_REQUESTS_PER_MINUTE = {

@@ -78,7 +78,11 @@ def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
         ),
         NavGroup(
             "Workspace",
-            (link("API keys", "api_key_list", "key"), link("Members", "members", "team")),
+            (
+                link("API keys", "api_key_list", "key"),
+                link("Webhooks", "webhook_list", "bolt"),
+                link("Members", "members", "team"),
+            ),
         ),
     ]
     if request.user.is_operator:

@@ -1,0 +1,66 @@
+"""The shapes of ``/api/webhooks`` for the OpenAPI document."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from drf_spectacular.utils import inline_serializer
+from rest_framework import serializers as s
+
+from marketplace.webhooks.models import MessageStatus
+
+
+def _webhook_fields() -> dict[str, Any]:
+    return {
+        "id": s.CharField(),
+        "object": s.ChoiceField(["webhook"]),
+        "url": s.CharField(),
+        "events": s.ListField(child=s.CharField()),
+        "created_at": s.DateTimeField(),
+        "earlier_secret_until": s.DateTimeField(
+            allow_null=True, help_text="Until then, messages are signed with the earlier one too."
+        ),
+        "disabled_at": s.DateTimeField(allow_null=True, help_text="Nothing is sent since then."),
+        "disabled_reason": s.CharField(allow_null=True),
+    }
+
+
+def _delivery_fields() -> dict[str, Any]:
+    return {
+        "id": s.CharField(help_text="The webhook-id of every attempt."),
+        "object": s.ChoiceField(["webhook.delivery"]),
+        "type": s.CharField(),
+        "status": s.ChoiceField(MessageStatus.values),
+        "body": s.CharField(help_text="As it was signed and sent."),
+        "created_at": s.DateTimeField(),
+        "due_at": s.DateTimeField(allow_null=True, help_text="Of the next attempt."),
+        "attempts": inline_serializer(
+            name="DeliveryAttempt",
+            fields={
+                "at": s.DateTimeField(),
+                "status": s.IntegerField(allow_null=True),
+                "error": s.CharField(),
+                "took_s": s.FloatField(),
+            },
+            many=True,
+        ),
+    }
+
+
+def _page(name: str, item: Any) -> Any:
+    return inline_serializer(
+        # A copy: a shape that stands in a list would be bound to it.
+        name=name,
+        fields={"data": s.ListField(child=deepcopy(item)), "has_more": s.BooleanField()},
+    )
+
+
+WEBHOOK = inline_serializer(name="Webhook", fields=_webhook_fields())
+WEBHOOK_PAGE = _page("WebhookPage", WEBHOOK)
+WEBHOOK_WITH_SECRET = inline_serializer(
+    name="WebhookWithSecret",
+    fields=_webhook_fields() | {"secret": s.CharField(help_text="Shown once: whsec_…")},
+)
+DELIVERY = inline_serializer(name="WebhookDelivery", fields=_delivery_fields())
+DELIVERY_PAGE = _page("WebhookDeliveryPage", DELIVERY)

@@ -1,0 +1,1 @@
+"""Telling integrators' own systems what happened, as Standard Webhooks."""

@@ -1,0 +1,90 @@
+"""Where messages go, and each message with what became of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+
+from marketplace.common.models import IdField
+
+
+class WebhookEndpoint(models.Model):
+    """An address of an organisation that is told what happens."""
+
+    id = IdField(prefix="we")
+    organisation = models.ForeignKey(
+        "accounts.Organisation", on_delete=models.CASCADE, related_name="+"
+    )
+    created_by = models.ForeignKey("accounts.User", on_delete=models.PROTECT, related_name="+")
+    url = models.CharField(max_length=500)
+    #: Types of events, such as ``job.succeeded``.
+    events = ArrayField(models.CharField(max_length=60))
+    #: ``whsec_…``, encrypted.
+    secret = models.TextField()
+    #: Signs beside the new one until the moment below.
+    earlier_secret = models.TextField(blank=True)
+    earlier_secret_until = models.DateTimeField(null=True)
+    created_at = models.DateTimeField()
+    #: Nothing more is sent, for this reason.
+    disabled_at = models.DateTimeField(null=True)
+    disabled_reason = models.CharField(max_length=200, blank=True)
+
+    organisation_id: str
+
+    class Meta:
+        indexes = [models.Index(fields=["organisation"], name="webhooks_of_organisation")]
+
+    def __str__(self) -> str:
+        return self.url
+
+
+class MessageStatus(models.TextChoices):
+    PENDING = "pending", "Waiting"
+    DELIVERED = "delivered", "Delivered"
+    #: Every attempt failed, or the endpoint was disabled.
+    FAILED = "failed", "Failed"
+
+
+class WebhookMessage(models.Model):
+    """One event for one endpoint: the outbox, and the log of deliveries."""
+
+    id = IdField(prefix="msg")
+    endpoint = models.ForeignKey(
+        WebhookEndpoint, on_delete=models.CASCADE, related_name="deliveries"
+    )
+    type = models.CharField(max_length=60)
+    #: As it is signed and sent, byte for byte.
+    body = models.TextField()
+    created_at = models.DateTimeField()
+    status = models.CharField(
+        max_length=10, choices=MessageStatus.choices, default=MessageStatus.PENDING
+    )
+    #: Of the next attempt; while one is under way, when it is given up for dead.
+    due_at = models.DateTimeField()
+    #: How many attempts were begun since it was made or replayed.
+    attempts = models.PositiveSmallIntegerField(default=0)
+    #: Newest last: ``at``, ``status`` (HTTP's, or null), ``error``, ``took_s``.
+    log: Any = models.JSONField(default=list)
+
+    endpoint_id: str
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                name="webhooks_message_status_known",
+                condition=models.Q(status__in=MessageStatus.values),
+            )
+        ]
+        indexes = [
+            models.Index(
+                fields=["due_at"],
+                condition=models.Q(status=MessageStatus.PENDING),
+                name="webhooks_due",
+            ),
+            models.Index(fields=["endpoint", "-id"], name="webhooks_newest"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.type} to {self.endpoint_id}"
