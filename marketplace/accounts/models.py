@@ -243,6 +243,9 @@ class Scope(models.TextChoices):
     #: Ask models, which costs money.
     MODELS_USE = "models:use"
     WALLET_READ = "wallet:read"
+    KEYS_READ = "keys:read"
+    #: Replace and revoke keys that may do no more than this one.
+    KEYS_WRITE = "keys:write"
     WEBHOOKS_READ = "webhooks:read"
     WEBHOOKS_WRITE = "webhooks:write"
     PROVIDER_READ = "provider:read"
@@ -262,6 +265,8 @@ class Scope(models.TextChoices):
 )
 class ApiKey(TimestampedModel):
     """A program's credential for one organisation; the secret itself is never stored."""
+
+    created_by_id: str
 
     id = IdField(prefix="key")
     organisation = models.ForeignKey(

@@ -31,6 +31,8 @@ SECRET_BYTES = 32
 KEY_LENGTH_MAX = 200
 #: Live keys of one organisation.
 API_KEYS_MAX = 100
+#: The longest time for which a key and the one that replaces it may both be used.
+OVERLAP_MAX = timedelta(days=30)
 INVITATION_LIFE = timedelta(days=14)
 #: Invitations of one organisation that are still open.
 INVITATIONS_MAX = 100
@@ -311,6 +313,51 @@ def create_api_key(
         expires_at=expires_at,
     )
     return key, secret
+
+
+def rotate_api_key(
+    *, organisation: Organisation, key_id: str, rotated_by: User, overlap: timedelta, now: datetime
+) -> tuple[ApiKey, str]:
+    """Make a key that may do the same; the earlier one ends after ``overlap``.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_api_key``: it is another organisation's, revoked or expired.
+    NotAllowed
+        ``owners_only``: only owners replace the keys of others.
+    UserError
+        ``invalid_overlap``.
+    """
+    if not timedelta(0) <= overlap <= OVERLAP_MAX:
+        raise UserError(
+            "invalid_overlap",
+            f"The keys may overlap by {OVERLAP_MAX.days} days at most.",
+            param="overlap_s",
+        )
+    with transaction.atomic():
+        live = ApiKey.objects.filter(organisation=organisation, revoked_at=None)
+        live = live.exclude(expires_at__lte=now).select_for_update()
+        earlier = live.filter(pk=key_id.replace("\0", "")).first()
+        if earlier is None:
+            raise NotFound("unknown_api_key", f"{organisation.name} has no such live key.")
+        if earlier.created_by_id != rotated_by.pk:
+            check_owner(organisation=organisation, user=rotated_by)
+        made = create_api_key(
+            organisation=organisation,
+            created_by=rotated_by,
+            name=earlier.name,
+            scopes=earlier.scopes,
+            expires_at=earlier.expires_at and now + (earlier.expires_at - earlier.created_at),
+            bid_price_micros=earlier.bid_price_micros,
+            bid_deadline_s=earlier.bid_deadline_s,
+            now=now,
+        )
+        ends_at = now + overlap
+        if earlier.expires_at is None or ends_at < earlier.expires_at:
+            earlier.expires_at = ends_at
+            earlier.save(update_fields=["expires_at"])
+    return made
 
 
 def authenticate_api_keys(*, given: Collection[str], now: datetime) -> dict[str, ApiKey | None]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 from collections.abc import Callable, Coroutine
 from functools import partial
+from http import HTTPStatus
 from io import BytesIO
 from typing import Any
 
@@ -28,6 +30,8 @@ from marketplace.api.throttles import (
     choose_counter,
     note_counted,
 )
+from marketplace.api.versions import HEADER as VERSION_HEADER
+from marketplace.api.versions import VERSIONS, Deprecation, choose_version, version_headers
 from marketplace.common.errors import NotFound
 from marketplace.common.ids import new_id
 from marketplace.common.request_rates import Counter, count_requests
@@ -51,6 +55,17 @@ def sign_problem(response: Response, request_id: str) -> None:
     """Put the request's id into a problem, so that support can find the request."""
     if response.status_code >= 400 and isinstance(response.data, dict):
         response.data.setdefault("request_id", request_id)
+
+
+def compute_etag(content: bytes) -> str:
+    """A name for this very content: who has it asks with ``If-None-Match`` and is sent none."""
+    return f'"{hashlib.blake2b(content, digest_size=16).hexdigest()}"'
+
+
+def is_known(etag: str, if_none_match: str | None) -> bool:
+    """Whether an ``If-None-Match`` names the content."""
+    given = [each.strip().removeprefix("W/") for each in (if_none_match or "").split(",")]
+    return etag in given or given == ["*"]
 
 
 class StrictJSONParser(JSONParser):
@@ -107,6 +122,8 @@ class MarketView(APIView):
     error_renderer: type[JSONRenderer] = ProblemRenderer
     #: Scope of an API key by method; a method that is not named is public.
     scopes: dict[str, str] = {}
+    #: Methods that will go, by name.
+    deprecations: dict[str, Deprecation] = {}
 
     def initialize_request(self, request: Any, *args: Any, **kwargs: Any) -> Request:
         self.request_id = request_id_of(request.headers.get(REQUEST_ID, ""))
@@ -130,10 +147,16 @@ class MarketView(APIView):
             return self.response
         # Rendered here, since Django would go to a thread for it.
         content, headers = self.response.rendered_content, self.response.headers
-        return HttpResponse(content, status=self.response.status_code, headers=headers)
+        status = self.response.status_code
+        if request.method == "GET" and status == HTTPStatus.OK:
+            headers["ETag"] = compute_etag(content)
+            if is_known(headers["ETag"], request.headers.get("If-None-Match")):
+                content, status = b"", HTTPStatus.NOT_MODIFIED
+        return HttpResponse(content, status=status, headers=headers)
 
     def admit(self) -> Counter:
         """Check who calls and what for; gives what the request counts for."""
+        self.version = choose_version(self.request.headers.get(VERSION_HEADER))
         self.initial(self.request, *self.args, **self.kwargs)
         return choose_counter(self.request, self)
 
@@ -162,6 +185,13 @@ class MarketView(APIView):
             request.accepted_media_type = renderer.media_type  # type: ignore[attr-defined]
         response = super().finalize_response(request, response, *args, **kwargs)
         response[REQUEST_ID] = self.request_id
+        version = getattr(self, "version", max(VERSIONS))
+        deprecation = self.deprecations.get(request.method or "")
+        for name, value in (
+            *version_headers(version).items(),
+            *(() if deprecation is None else deprecation.headers(self.kwargs).items()),
+        ):
+            response[name] = value
         for name, value in build_rate_limit_headers(request).items():
             response[name] = value
         return response

@@ -100,6 +100,7 @@ urlpatterns = [
         webhooks.delivery_replay,
         name="delivery_replay",
     ),
+    path("settings/api-keys/<str:key_id>/rotate", workspace.api_key_rotate, name="api_key_rotate"),
     path("settings/api-keys/<str:key_id>/revoke", workspace.end_api_key, name="api_key_end"),
     path("settings/members", members.show_members, name="members"),
     path("settings/members/invite", members.invite, name="member_invite"),

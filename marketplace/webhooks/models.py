@@ -32,6 +32,7 @@ class WebhookEndpoint(models.Model):
     disabled_reason = models.CharField(max_length=200, blank=True)
 
     organisation_id: str
+    deliveries: models.Manager[WebhookMessage]
 
     class Meta:
         indexes = [models.Index(fields=["organisation"], name="webhooks_of_organisation")]

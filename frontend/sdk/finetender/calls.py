@@ -57,7 +57,8 @@ class Answer:
 
     status: int
     headers: Mapping[str, str]
-    body: Any
+    #: Empty where it is no JSON object.
+    body: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +85,16 @@ def send(call: Call) -> Operation[Answer]:
     ------
     MarketError, UnreachableError
     """
-    for attempt in range(1, TRIES + 1):
-        answer = yield call
-        if isinstance(answer, Answer) and answer.status < 400:
-            return answer
-        if attempt == TRIES or not _may_pass(answer):
+    answer = yield call
+    for attempt in range(1, TRIES):
+        if not _may_pass(answer):
             break
         yield Pause(_choose_wait_s(answer, attempt))
+        answer = yield call
     if isinstance(answer, Answer):
-        body = answer.body if isinstance(answer.body, Mapping) else {}
-        raise build_error(answer.status, body)
+        if answer.status < 400:
+            return answer
+        raise build_error(answer.status, answer.body)
     reason = answer.reason if isinstance(answer, NoAnswer) else "no answer"
     raise UnreachableError(f"The market could not be reached: {reason}")
 
@@ -101,8 +102,8 @@ def send(call: Call) -> Operation[Answer]:
 def _may_pass(answer: Answer | NoAnswer | None) -> bool:
     if not isinstance(answer, Answer):
         return True
-    waits = isinstance(answer.body, Mapping) and bool(answer.body.get("retry"))
-    return answer.status in _RETRIED or (answer.status == 409 and waits)
+    waits = answer.status == 409 and bool(answer.body.get("retry"))
+    return waits or answer.status in _RETRIED
 
 
 def _choose_wait_s(answer: Answer | NoAnswer | None, attempt: int) -> float:

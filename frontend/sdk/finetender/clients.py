@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import mimetypes
 import time
 from collections.abc import (
+    AsyncGenerator,
     AsyncIterator,
     Awaitable,
     Callable,
+    Generator,
     Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 import httpx
 
@@ -203,7 +204,7 @@ class Client:
             time.sleep(receiver.attempts.note_break(reason))
 
     @contextmanager
-    def _stream(self, method: str, path: str, **options: Any) -> Iterator[httpx.Response]:
+    def _stream(self, method: str, path: str, **options: Any) -> Generator[httpx.Response]:
         with self._http.stream(method, path, **options) as answer:
             if answer.is_error and answer.status_code != 416:
                 answer.read()
@@ -328,7 +329,7 @@ class AsyncClient:
     @asynccontextmanager
     async def _stream(
         self, method: str, path: str, **options: Any
-    ) -> AsyncIterator[httpx.Response]:
+    ) -> AsyncGenerator[httpx.Response]:
         async with self._http.stream(method, path, **options) as answer:
             if answer.is_error and answer.status_code != 416:
                 await answer.aread()
@@ -368,18 +369,18 @@ def _arguments(call: Call, files: ExitStack) -> dict[str, Any]:
 
 
 def _read_answer(response: httpx.Response) -> Answer:
-    try:
-        body = response.json() if response.content else None
-    except (ValueError, json.JSONDecodeError):
-        body = None
+    body: Any = None
+    with suppress(ValueError):
+        body = response.json()
+    known = cast(Mapping[str, Any], body) if isinstance(body, dict) else {}
     if response.is_error:
-        body = read_openai_error(body)
-    return Answer(response.status_code, response.headers, body)
+        known = read_openai_error(known)
+    return Answer(response.status_code, response.headers, known)
 
 
 def _error_of(answer: httpx.Response) -> Exception:
     read = _read_answer(answer)
-    return build_error(read.status, read.body or {})
+    return build_error(read.status, read.body)
 
 
 def _explain(error: httpx.HTTPError) -> str:

@@ -121,7 +121,8 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
-def _read_settings(chosen: argparse.Namespace) -> dict[str, dict[str, Any]]:
+def _read_settings(chosen: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of the adapter and of training."""
     found: dict[str, dict[str, Any]] = {"adapter": {}, "training": {}}
     if chosen.epochs is not None:
         found["training"]["epochs"] = chosen.epochs
@@ -138,7 +139,7 @@ def _read_settings(chosen: argparse.Namespace) -> dict[str, dict[str, Any]]:
             found[part][member] = json.loads(text)
         except ValueError:
             found[part][member] = text
-    return found
+    return found["adapter"], found["training"]
 
 
 def _login(chosen: argparse.Namespace) -> None:
@@ -159,13 +160,15 @@ def _login(chosen: argparse.Namespace) -> None:
 
 
 def _quote(chosen: argparse.Namespace) -> None:
+    adapter, training = _read_settings(chosen)
     with Client() as client:
         quote = client.get_quote(
             chosen.data,
             deadline=chosen.by,
             zone=chosen.zone,
             model=chosen.model,
-            **_read_settings(chosen),
+            adapter=adapter,
+            training=training,
         )
     if chosen.json:
         _print_json(quote.raw)
@@ -182,6 +185,7 @@ def _quote(chosen: argparse.Namespace) -> None:
 
 
 def _bid(chosen: argparse.Namespace) -> None:
+    adapter, training = _read_settings(chosen)
     with Client() as client:
         bid = client.place_bid(
             chosen.data,
@@ -190,7 +194,8 @@ def _bid(chosen: argparse.Namespace) -> None:
             name=chosen.name,
             zone=chosen.zone,
             model=chosen.model,
-            **_read_settings(chosen),
+            adapter=adapter,
+            training=training,
         )
         if chosen.json:
             _print_json(bid.raw)
@@ -293,10 +298,12 @@ def _read_turn() -> str:
 
 
 def _express(chosen: argparse.Namespace) -> None:
-    settings = _read_settings(chosen)
+    adapter, training = _read_settings(chosen)
     with Client() as client:
         if chosen.within is None:
-            quote = client.get_express_quote(chosen.data, zone=chosen.zone, **settings)
+            quote = client.get_express_quote(
+                chosen.data, zone=chosen.zone, adapter=adapter, training=training
+            )
             if chosen.json:
                 _print_json(quote.raw)
                 return
@@ -305,7 +312,11 @@ def _express(chosen: argparse.Namespace) -> None:
                 print(f"  within {slo_s:.1f} s: ${price:f}")
             return
         answer = client.ask_express(
-            chosen.data, within_s=chosen.within, zone=chosen.zone, **settings
+            chosen.data,
+            within_s=chosen.within,
+            zone=chosen.zone,
+            adapter=adapter,
+            training=training,
         )
     if chosen.json:
         _print_json(answer.raw)

@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib import import_module
 from itertools import pairwise
 from typing import Any, TextIO
 
@@ -116,9 +117,7 @@ def choose_view() -> Callable[[JobEvent], None]:
     """The view that suits where this runs."""
     with suppress(ImportError):
         # There only where a notebook is.
-        from IPython import get_ipython  # pyright: ignore[reportMissingImports]
-        from IPython.display import display  # pyright: ignore[reportMissingImports]
-
-        if "IPKernelApp" in getattr(get_ipython(), "config", {}):
-            return follow_in_notebook(display)
+        shell: Any = import_module("IPython")
+        if "IPKernelApp" in getattr(shell.get_ipython(), "config", {}):
+            return follow_in_notebook(shell.display.display)
     return follow_in_terminal(sys.stderr)

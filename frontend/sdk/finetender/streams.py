@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from finetender.calls import TRIES
 from finetender.errors import FinetenderError, UnreachableError, build_error
@@ -122,15 +122,16 @@ class ChatReader:
         value: Mapping[str, Any] = json.loads(data)
         if "error" in value:
             raise build_error(503, read_openai_error(value))
-        choices = value.get("choices") or [{}]
-        return choices[0].get("delta", {}).get("content") or ""
+        choices: list[dict[str, Any]] = value.get("choices") or [{}]
+        delta: Mapping[str, Any] = choices[0].get("delta") or {}
+        return str(delta.get("content") or "")
 
 
-def read_openai_error(value: Any) -> Mapping[str, Any]:
-    """An error of ``/v1`` in the form of the market's own."""
-    error = value.get("error") if isinstance(value, Mapping) else None
-    if not isinstance(error, Mapping):
-        return value if isinstance(value, Mapping) else {}
+def read_openai_error(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An error of ``/v1`` in the form of the market's own, which stays as it is."""
+    if not isinstance(value.get("error"), dict):
+        return value
+    error = cast(Mapping[str, Any], value["error"])
     return {**error, "detail": error.get("message")}
 
 

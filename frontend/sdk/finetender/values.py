@@ -110,7 +110,7 @@ class Bid:
 
     @classmethod
     def read(cls, raw: Raw) -> Bid:
-        decision = raw["decision"] or {}
+        decision: Raw = raw["decision"] or {}
         return cls(
             id=raw["id"],
             status=raw["status"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from datetime import date
 from hashlib import sha256
 from typing import Any
 
@@ -32,6 +33,7 @@ from marketplace.api.market.requests import (
 from marketplace.api.market.serialize import serialize_bids
 from marketplace.api.pagination import build_page
 from marketplace.api.problems import exception_handler
+from marketplace.api.versions import Deprecation
 from marketplace.api.views import MarketView, StrictJSONParser
 from marketplace.auction import selectors
 from marketplace.auction.bidding.cancel import cancel_bid
@@ -110,13 +112,20 @@ def _store_upload(body: dict[str, Any], who: Caller, key: str | None) -> Dataset
 
 class BidView(MarketView):
     scopes = {"GET": "bids:read", "DELETE": "bids:write"}
+    deprecations = {
+        "DELETE": Deprecation(
+            since=date(2026, 11, 22),
+            sunset=date(2027, 11, 22),
+            successor="/api/bids/{bid_id}/cancel",
+        )
+    }
 
     @extend_schema(operation_id="bids_read", responses={200: schemas.BID})
     def get(self, request: Request, bid_id: str) -> Response:
         bid = selectors.get_bid(get_caller(request).organisation, bid_id)
         return Response(_shape(bid))
 
-    @extend_schema(responses={200: schemas.BID})
+    @extend_schema(responses={200: schemas.BID}, deprecated=True)
     def delete(self, request: Request, bid_id: str) -> Response:
         bid = selectors.get_bid(get_caller(request).organisation, bid_id)
         return Response(_shape(cancel_bid(bid=bid, now=clock.now())))

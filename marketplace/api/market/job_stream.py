@@ -234,9 +234,7 @@ class _News:
         """The next event; ``None`` once it is ``until``, or ``unless`` is done."""
         awaited: set[asyncio.Future[Any]] = {unless}
         if self._channel:
-            # Kept until a message is there: the layer takes a cancelled wait for the channel's end.
-            self._next = self._next or asyncio.ensure_future(self._layer.receive(self._channel))
-            awaited.add(self._next)
+            awaited.add(self._expect())
         left_s = max(0.0, until - asyncio.get_running_loop().time())
         await asyncio.wait(awaited, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
         if self._next is None or not self._next.done():
@@ -247,12 +245,17 @@ class _News:
     async def close(self) -> None:
         if not self._channel:
             return
-        if self._next is None:
-            self._next = asyncio.ensure_future(self._layer.receive(self._channel))
-        self._next.cancel()
+        waiting = self._expect()
+        waiting.cancel()
         with suppress(RedisError, OSError):
             await self._layer.group_discard(self._stream, self._channel)
-        await asyncio.wait([self._next])
+        await asyncio.wait([waiting])
+
+    def _expect(self) -> asyncio.Future[Mapping[str, Any]]:
+        """The next message: one wait for it, since the layer takes a cancelled one for the end."""
+        waiting = self._next or asyncio.ensure_future(self._layer.receive(self._channel))
+        self._next = waiting
+        return waiting
 
 
 def _write(event: Mapping[str, Any]) -> bytes:

@@ -180,6 +180,16 @@ class DatasetUploadRequest(UploadRequest):
     )
 
 
+class KeyRotationRequest(StrictSerializer):
+    overlap_s = serializers.IntegerField(
+        min_value=0,
+        max_value=30 * 24 * 3600,
+        required=False,
+        default=24 * 3600,
+        help_text="Seconds for which the earlier key may still be used; a day without it.",
+    )
+
+
 class WebhookRequest(StrictSerializer):
     url = serializers.CharField(max_length=500, help_text="An https address that is public.")
     events = serializers.ListField(

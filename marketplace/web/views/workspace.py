@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
@@ -13,7 +14,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from marketplace.accounts.models import ApiKey, Scope
 from marketplace.accounts.selectors import get_current_organisation
-from marketplace.accounts.services import create_api_key, revoke_api_key
+from marketplace.accounts.services import create_api_key, revoke_api_key, rotate_api_key
 from marketplace.common import clock
 from marketplace.common.downloads import LinesDownload
 from marketplace.common.errors import NotFound, UserError
@@ -31,6 +32,8 @@ from marketplace.web.views.uploads import (
 )
 
 DATASETS_LISTED = 100
+#: How long a key that is replaced may still be used.
+KEYS_OVERLAP = timedelta(days=1)
 
 
 @page
@@ -162,14 +165,37 @@ def show_api_keys(request: PageRequest) -> HttpResponse:
             )
         except UserError as error:
             form.add_error("name" if error.param == "name" else None, error.message)
+    shown = form if made is None else None
+    return _show_api_keys(request, shown, made=made, secret=secret)
+
+
+@sensitive_variables("secret")
+@page
+@require_POST
+def api_key_rotate(request: PageRequest, key_id: str) -> HttpResponse:
+    """Replace a key; programs have a day to change over."""
+    made, secret = rotate_api_key(
+        organisation=request.organisation,
+        key_id=key_id,
+        rotated_by=request.user,
+        overlap=KEYS_OVERLAP,
+        now=clock.now(),
+    )
+    return _show_api_keys(request, None, made=made, secret=secret)
+
+
+@sensitive_variables("secret")
+def _show_api_keys(
+    request: PageRequest, form: ApiKeyForm | None, *, made: ApiKey | None, secret: str
+) -> HttpResponse:
     keys = ApiKey.objects.filter(organisation=request.organisation).select_related("created_by")
     # Shown in the answer to the POST itself: the secret is in no address and no session.
     context = {
-        "form": form if made is None else ApiKeyForm(initial={"scopes": Scope.values, "days": 90}),
+        "form": form or ApiKeyForm(initial={"scopes": Scope.values, "days": 90}),
         "made": made,
         "secret": secret,
         "keys": keys.order_by("revoked_at", "-created_at"),
-        "now": now,
+        "now": clock.now(),
     }
     return render(request, "web/api_keys.html", context)
 

@@ -1,0 +1,36 @@
+"""The shapes of ``/api/keys`` for the OpenAPI document."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from drf_spectacular.utils import inline_serializer
+from rest_framework import serializers as s
+
+
+def _key_fields() -> dict[str, Any]:
+    return {
+        "id": s.CharField(),
+        "object": s.CharField(),
+        "name": s.CharField(),
+        "prefix": s.CharField(help_text="What the secret begins with."),
+        "scopes": s.ListField(child=s.CharField()),
+        "bid_price": s.CharField(
+            allow_null=True, help_text="What it bids where a request says nothing, in dollars."
+        ),
+        "bid_deadline_s": s.IntegerField(allow_null=True),
+        "created_at": s.DateTimeField(),
+        "expires_at": s.DateTimeField(allow_null=True),
+        "last_used_at": s.DateTimeField(allow_null=True, help_text="To the minute."),
+    }
+
+
+KEY = inline_serializer(name="Key", fields=_key_fields())
+KEY_PAGE = inline_serializer(
+    name="KeyPage", fields={"data": s.ListField(child=deepcopy(KEY)), "has_more": s.BooleanField()}
+)
+KEY_WITH_SECRET = inline_serializer(
+    name="KeyWithSecret",
+    fields={**_key_fields(), "secret": s.CharField(help_text="Shown once: ft_…")},
+)

@@ -1,0 +1,109 @@
+"""``/api/keys``: the organisation's API keys, without their secrets; replaced and revoked."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from marketplace.accounts.models import ApiKey
+from marketplace.accounts.services import revoke_api_key, rotate_api_key
+from marketplace.api.callers import Caller, caller
+from marketplace.api.market import key_schemas as shapes
+from marketplace.api.market import schemas
+from marketplace.api.market.fields import moment, usd
+from marketplace.api.market.requests import KeyRotationRequest, checked
+from marketplace.api.pagination import each, page
+from marketplace.api.views import MarketView
+from marketplace.common import clock
+from marketplace.common.errors import NotAllowed, NotFound
+
+READ, WRITE = "keys:read", "keys:write"
+
+
+class KeysView(MarketView):
+    """Keys that may be used. New ones are made on the settings' page, by a person."""
+
+    scopes = {"GET": READ}
+
+    @extend_schema(
+        operation_id="keys_list", parameters=schemas.PAGE[:2], responses={200: shapes.KEY_PAGE}
+    )
+    def get(self, request: Request) -> Response:
+        live = ApiKey.objects.filter(organisation=caller(request).organisation, revoked_at=None)
+        live = live.exclude(expires_at__lte=clock.now())
+        return Response(page(request, live, each(serialize_key)))
+
+
+class KeyView(MarketView):
+    scopes = {"DELETE": WRITE}
+
+    @extend_schema(operation_id="keys_revoke", responses={204: None})
+    def delete(self, request: Request, key_id: str) -> Response:
+        who = caller(request)
+        key = _find(who, key_id)
+        revoke_api_key(
+            organisation=who.organisation, key_id=key.pk, revoked_by=who.user, now=clock.now()
+        )
+        return Response(status=204)
+
+
+class KeyRotationView(MarketView):
+    """A new key that may do the same. The earlier one ends once the overlap is over."""
+
+    scopes = {"POST": WRITE}
+
+    @extend_schema(
+        operation_id="keys_rotate",
+        request=KeyRotationRequest,
+        responses={201: shapes.KEY_WITH_SECRET, 400: schemas.PROBLEM, 403: schemas.PROBLEM},
+    )
+    def post(self, request: Request, key_id: str) -> Response:
+        who = caller(request)
+        key = _find(who, key_id)
+        asked = checked(KeyRotationRequest, request.data)
+        made, secret = rotate_api_key(
+            organisation=who.organisation,
+            key_id=key.pk,
+            rotated_by=who.user,
+            overlap=timedelta(seconds=asked["overlap_s"]),
+            now=clock.now(),
+        )
+        return Response(serialize_key(made) | {"secret": secret}, status=201)
+
+
+def _find(who: Caller, key_id: str) -> ApiKey:
+    """A key that the caller may replace or end.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_api_key``.
+    NotAllowed
+        ``missing_scope``: it may do what the caller's own may not.
+    """
+    keys = ApiKey.objects.filter(organisation=who.organisation)
+    key = keys.filter(pk=key_id.replace("\0", "")).first()
+    if key is None:
+        raise NotFound("unknown_api_key", "You have no such key; GET /api/keys lists them.")
+    if who.key is not None and not set(key.scopes) <= set(who.key.scopes):
+        raise NotAllowed("missing_scope", "That key may do more than this one. Use the settings.")
+    return key
+
+
+def serialize_key(key: ApiKey) -> dict[str, Any]:
+    return {
+        "id": key.pk,
+        "object": "api_key",
+        "name": key.name,
+        "prefix": key.prefix,
+        "scopes": key.scopes,
+        "bid_price": usd(key.bid_price_micros),
+        "bid_deadline_s": key.bid_deadline_s,
+        "created_at": moment(key.created_at),
+        "expires_at": moment(key.expires_at),
+        "last_used_at": moment(key.last_used_at),
+    }

@@ -1,0 +1,75 @@
+"""Versions, deprecations and answers that a caller has already."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from marketplace.api.versions import VERSIONS
+from tests import builders
+
+pytestmark = pytest.mark.django_db
+
+
+def get(path, **headers):
+    return Client().get(path, headers=headers)
+
+
+def test_an_answer_names_its_version_and_an_unknown_one_is_refused():
+    newest = str(max(VERSIONS))
+    for asked in (None, newest, "2999-01-01"):
+        headers = {} if asked is None else {"Finetender-Version": asked}
+        answer = get("/api/zones", **headers)
+        assert (answer.status_code, answer["Finetender-Version"]) == (200, newest)
+        assert "Deprecation" not in answer
+    for wrong in ("2020-01-01", "soon", "2026-13-01", ""):
+        answer = get("/api/zones", **{"Finetender-Version": wrong})
+        assert (answer.status_code, answer.json()["code"]) == (400, "unknown_version")
+
+
+def test_an_answer_that_the_caller_has_is_not_sent_again():
+    first = get("/api/zones")
+    for known in (first["ETag"], f'"other", W/{first["ETag"]}', "*"):
+        again = get("/api/zones", **{"If-None-Match": known})
+        assert (again.status_code, again.content, again["ETag"]) == (304, b"", first["ETag"])
+    assert get("/api/zones", **{"If-None-Match": '"other"'}).content == first.content
+    assert get("/v1/models/none", **{"If-None-Match": "*"}).status_code == 401
+
+
+def test_an_operation_that_will_go_says_when_and_what_takes_its_place():
+    _, secret = builders.api_key(builders.organisation())
+    client = Client(headers={"Authorization": f"Bearer {secret}"})
+    answer = client.delete("/api/bids/bid_x%3E")
+    assert answer.status_code == 404
+    assert answer["Deprecation"] == "@1795305600"
+    assert answer["Sunset"] == "Mon, 22 Nov 2027 00:00:00 GMT"
+    assert answer["Link"] == '</api/bids/bid_x%3E/cancel>; rel="successor-version"'
+    assert "Deprecation" not in client.get("/api/bids/bid_x")
+
+
+def test_keys_are_replaced_with_an_overlap_and_only_by_keys_that_may_as_much():
+    owner = builders.organisation()
+    key, secret = builders.api_key(owner, scopes=["jobs:read", "keys:read", "keys:write"])
+    wider, _ = builders.api_key(owner, scopes=["bids:write", "jobs:read"])
+    foreign, _ = builders.api_key(builders.organisation(), scopes=["jobs:read"])
+
+    def send(method, path, body=None, *, by=secret):
+        client = Client(headers={"Authorization": f"Bearer {by}"})
+        given = {"data": body or {}, "content_type": "application/json"}
+        return getattr(client, method)(f"/api/keys{path}", **({} if method == "get" else given))
+
+    assert send("post", f"/{wider.pk}/rotate").json()["code"] == "missing_scope"
+    assert send("delete", f"/{wider.pk}").json()["code"] == "missing_scope"
+    assert send("post", f"/{foreign.pk}/rotate").status_code == 404
+    assert send("delete", f"/{foreign.pk}").status_code == 404
+    assert send("post", f"/{key.pk}/rotate", {"overlap_s": -1}).status_code == 400
+    made = send("post", f"/{key.pk}/rotate", {"overlap_s": 60})
+    assert made.status_code == 201
+    new = made.json()
+    assert (new["scopes"], new["name"]) == (key.scopes, key.name)
+    listed = {each["id"]: each for each in send("get", "", by=new["secret"]).json()["data"]}
+    assert set(listed) == {key.pk, wider.pk, new["id"]}
+    assert listed[key.pk]["expires_at"] is not None
+    assert not any("secret" in each for each in listed.values())
+    assert send("delete", f"/{key.pk}", by=new["secret"]).status_code == 204
+    assert key.pk not in {one["id"] for one in send("get", "", by=new["secret"]).json()["data"]}
