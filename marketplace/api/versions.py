@@ -29,7 +29,7 @@ class Deprecation:
     #: What takes its place, as an address such as ``/api/bids/{bid_id}``; empty for a version.
     successor: str = ""
 
-    def headers(self, names: Mapping[str, str] | None = None) -> dict[str, str]:
+    def build_headers(self, names: Mapping[str, str] | None = None) -> dict[str, str]:
         """What an answer says; ``names`` are those of the request's own address."""
         found = {"Deprecation": f"@{_seconds(self.since)}"}
         if self.sunset is not None:
@@ -72,10 +72,13 @@ def choose_version(asked: str | None) -> date:
     return max(served)
 
 
-def version_headers(version: date) -> dict[str, str]:
+def build_version_headers(version: date) -> dict[str, str]:
     """What an answer says of the version it has."""
     deprecation = VERSIONS[version]
-    return {HEADER: version.isoformat(), **({} if deprecation is None else deprecation.headers())}
+    return {
+        HEADER: version.isoformat(),
+        **({} if deprecation is None else deprecation.build_headers()),
+    }
 
 
 def _seconds(day: date) -> int:

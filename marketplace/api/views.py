@@ -31,7 +31,7 @@ from marketplace.api.throttles import (
     note_counted,
 )
 from marketplace.api.versions import HEADER as VERSION_HEADER
-from marketplace.api.versions import VERSIONS, Deprecation, choose_version, version_headers
+from marketplace.api.versions import VERSIONS, Deprecation, build_version_headers, choose_version
 from marketplace.common.errors import NotFound
 from marketplace.common.ids import new_id
 from marketplace.common.request_rates import Counter, count_requests
@@ -146,7 +146,7 @@ class MarketView(APIView):
         if not isinstance(self.response, Response):
             return self.response
         # Rendered here, since Django would go to a thread for it.
-        content, headers = self.response.rendered_content, self.response.headers
+        content, headers = self.response.rendered_content, dict(self.response.headers.items())
         status = self.response.status_code
         if request.method == "GET" and status == HTTPStatus.OK:
             headers["ETag"] = compute_etag(content)
@@ -188,8 +188,8 @@ class MarketView(APIView):
         version = getattr(self, "version", max(VERSIONS))
         deprecation = self.deprecations.get(request.method or "")
         for name, value in (
-            *version_headers(version).items(),
-            *(() if deprecation is None else deprecation.headers(self.kwargs).items()),
+            *build_version_headers(version).items(),
+            *(() if deprecation is None else deprecation.build_headers(self.kwargs).items()),
         ):
             response[name] = value
         for name, value in build_rate_limit_headers(request).items():

@@ -6,10 +6,10 @@ from marketplace.webhooks.outbox import DELIVER
 
 
 @shared_task(name=DELIVER)
-def deliver_task() -> None:
+def deliver_messages() -> None:
     deliver_all(clock=clock.now)
 
 
 @shared_task(name="webhooks.delete_old")
-def delete_old_task() -> None:
+def delete_messages() -> None:
     delete_old_messages(now=clock.now())

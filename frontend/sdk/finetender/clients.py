@@ -372,7 +372,9 @@ def _read_answer(response: httpx.Response) -> Answer:
     body: Any = None
     with suppress(ValueError):
         body = response.json()
-    known = cast(Mapping[str, Any], body) if isinstance(body, dict) else {}
+    known: Mapping[str, Any] = {}
+    if isinstance(body, dict):
+        known = cast(Mapping[str, Any], body)
     if response.is_error:
         known = read_openai_error(known)
     return Answer(response.status_code, response.headers, known)

@@ -25,7 +25,7 @@ from redis.exceptions import RedisError
 from rest_framework.exceptions import Throttled
 from rest_framework.request import Request
 
-from marketplace.api.callers import Caller, caller, find_keys, secret_of
+from marketplace.api.callers import Caller, find_keys, get_caller, read_secret
 from marketplace.api.market.owned import get_job
 from marketplace.api.views import AlwaysJson, MarketView
 from marketplace.common import clock
@@ -99,7 +99,7 @@ class JobEventStreamView(MarketView):
         responses={(200, "text/event-stream"): OpenApiResponse(OpenApiTypes.STR)},
     )
     def get(self, request: Request, job_id: str) -> Coroutine[Any, Any, StreamingHttpResponse]:
-        who = caller(request)
+        who = get_caller(request)
         job = get_job(who.organisation, job_id)
         after = request.headers.get(LAST_ID, "0")
         if not after.isascii() or not after.isdigit():
@@ -110,7 +110,7 @@ class JobEventStreamView(MarketView):
             )
         if _open_streams[who.organisation.pk] >= STREAMS_MAX:
             raise Throttled(_AGAIN_AFTER_S)
-        secret = secret_of(request.headers.get("Authorization", ""))
+        secret = read_secret(request.headers.get("Authorization", ""))
         return _respond(_Watcher(who, secret, job.pk), after=int(after[:18]))
 
 

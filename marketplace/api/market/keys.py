@@ -11,12 +11,12 @@ from rest_framework.response import Response
 
 from marketplace.accounts.models import ApiKey
 from marketplace.accounts.services import revoke_api_key, rotate_api_key
-from marketplace.api.callers import Caller, caller
+from marketplace.api.callers import Caller, get_caller
 from marketplace.api.market import key_schemas as shapes
 from marketplace.api.market import schemas
 from marketplace.api.market.fields import moment, usd
-from marketplace.api.market.requests import KeyRotationRequest, checked
-from marketplace.api.pagination import each, page
+from marketplace.api.market.requests import KeyRotationRequest, check_body
+from marketplace.api.pagination import build_page, show_each
 from marketplace.api.views import MarketView
 from marketplace.common import clock
 from marketplace.common.errors import NotAllowed, NotFound
@@ -33,9 +33,9 @@ class KeysView(MarketView):
         operation_id="keys_list", parameters=schemas.PAGE[:2], responses={200: shapes.KEY_PAGE}
     )
     def get(self, request: Request) -> Response:
-        live = ApiKey.objects.filter(organisation=caller(request).organisation, revoked_at=None)
+        live = ApiKey.objects.filter(organisation=get_caller(request).organisation, revoked_at=None)
         live = live.exclude(expires_at__lte=clock.now())
-        return Response(page(request, live, each(serialize_key)))
+        return Response(build_page(request, live, show_each(serialize_key)))
 
 
 class KeyView(MarketView):
@@ -43,7 +43,7 @@ class KeyView(MarketView):
 
     @extend_schema(operation_id="keys_revoke", responses={204: None})
     def delete(self, request: Request, key_id: str) -> Response:
-        who = caller(request)
+        who = get_caller(request)
         key = _find(who, key_id)
         revoke_api_key(
             organisation=who.organisation, key_id=key.pk, revoked_by=who.user, now=clock.now()
@@ -62,9 +62,9 @@ class KeyRotationView(MarketView):
         responses={201: shapes.KEY_WITH_SECRET, 400: schemas.PROBLEM, 403: schemas.PROBLEM},
     )
     def post(self, request: Request, key_id: str) -> Response:
-        who = caller(request)
+        who = get_caller(request)
         key = _find(who, key_id)
-        asked = checked(KeyRotationRequest, request.data)
+        asked = check_body(KeyRotationRequest, request.data)
         made, secret = rotate_api_key(
             organisation=who.organisation,
             key_id=key.pk,

@@ -8,12 +8,12 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from marketplace.api.callers import caller
+from marketplace.api.callers import get_caller
 from marketplace.api.market import schemas
 from marketplace.api.market import webhook_schemas as shapes
 from marketplace.api.market.fields import moment
-from marketplace.api.market.requests import WebhookRequest, checked
-from marketplace.api.pagination import each, page
+from marketplace.api.market.requests import WebhookRequest, check_body
+from marketplace.api.pagination import build_page, show_each
 from marketplace.api.views import MarketView
 from marketplace.common import clock
 from marketplace.webhooks.models import WebhookEndpoint, WebhookMessage
@@ -40,8 +40,8 @@ class WebhooksView(MarketView):
         responses={200: shapes.WEBHOOK_PAGE},
     )
     def get(self, request: Request) -> Response:
-        endpoints = WebhookEndpoint.objects.filter(organisation=caller(request).organisation)
-        return Response(page(request, endpoints, each(serialize_endpoint)))
+        endpoints = WebhookEndpoint.objects.filter(organisation=get_caller(request).organisation)
+        return Response(build_page(request, endpoints, show_each(serialize_endpoint)))
 
     @extend_schema(
         operation_id="webhooks_create",
@@ -49,8 +49,8 @@ class WebhooksView(MarketView):
         responses={201: shapes.WEBHOOK_WITH_SECRET, 400: schemas.PROBLEM, 409: schemas.PROBLEM},
     )
     def post(self, request: Request) -> Response:
-        who = caller(request)
-        asked = checked(WebhookRequest, request.data)
+        who = get_caller(request)
+        asked = check_body(WebhookRequest, request.data)
         endpoint, secret = create_endpoint(
             organisation=who.organisation,
             created_by=who.user,
@@ -132,7 +132,7 @@ class DeliveriesView(MarketView):
     )
     def get(self, request: Request, webhook_id: str) -> Response:
         deliveries = _find(request, webhook_id).deliveries.all()
-        return Response(page(request, deliveries, each(serialize_delivery)))
+        return Response(build_page(request, deliveries, show_each(serialize_delivery)))
 
 
 class DeliveryReplayView(MarketView):
@@ -153,7 +153,7 @@ class DeliveryReplayView(MarketView):
 
 
 def _find(request: Request, webhook_id: str) -> WebhookEndpoint:
-    return find_endpoint(caller(request).organisation, webhook_id)
+    return find_endpoint(get_caller(request).organisation, webhook_id)
 
 
 def serialize_endpoint(endpoint: WebhookEndpoint) -> dict[str, Any]:

@@ -29,7 +29,7 @@ DELIVERIES_SHOWN = 50
 @sensitive_variables("secret")
 @page
 @require_http_methods(["GET", "POST"])
-def webhook_list(request: PageRequest) -> HttpResponse:
+def show_webhooks(request: PageRequest) -> HttpResponse:
     form = WebhookForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         try:
@@ -50,14 +50,14 @@ def webhook_list(request: PageRequest) -> HttpResponse:
 
 @page
 @require_GET
-def webhook_detail(request: PageRequest, webhook_id: str) -> HttpResponse:
+def show_webhook(request: PageRequest, webhook_id: str) -> HttpResponse:
     return _show(request, find_endpoint(request.organisation, webhook_id))
 
 
 @sensitive_variables("secret")
 @page
 @require_POST
-def webhook_change(request: PageRequest, webhook_id: str, action: str) -> HttpResponse:
+def change_webhook(request: PageRequest, webhook_id: str, action: str) -> HttpResponse:
     endpoint = find_endpoint(request.organisation, webhook_id)
     if action == "rotate":
         secret = rotate_secret(endpoint=endpoint, now=clock.now())
@@ -79,7 +79,7 @@ def webhook_change(request: PageRequest, webhook_id: str, action: str) -> HttpRe
 
 @page
 @require_POST
-def delivery_replay(request: PageRequest, webhook_id: str, delivery_id: str) -> HttpResponse:
+def replay_delivery(request: PageRequest, webhook_id: str, delivery_id: str) -> HttpResponse:
     endpoint = find_endpoint(request.organisation, webhook_id)
     replay_message(endpoint=endpoint, message_id=delivery_id, now=clock.now())
     messages.success(request, "The message is sent again.")

@@ -166,13 +166,13 @@ def show_api_keys(request: PageRequest) -> HttpResponse:
         except UserError as error:
             form.add_error("name" if error.param == "name" else None, error.message)
     shown = form if made is None else None
-    return _show_api_keys(request, shown, made=made, secret=secret)
+    return _show_keys(request, shown, made=made, secret=secret)
 
 
 @sensitive_variables("secret")
 @page
 @require_POST
-def api_key_rotate(request: PageRequest, key_id: str) -> HttpResponse:
+def replace_api_key(request: PageRequest, key_id: str) -> HttpResponse:
     """Replace a key; programs have a day to change over."""
     made, secret = rotate_api_key(
         organisation=request.organisation,
@@ -181,11 +181,11 @@ def api_key_rotate(request: PageRequest, key_id: str) -> HttpResponse:
         overlap=KEYS_OVERLAP,
         now=clock.now(),
     )
-    return _show_api_keys(request, None, made=made, secret=secret)
+    return _show_keys(request, None, made=made, secret=secret)
 
 
 @sensitive_variables("secret")
-def _show_api_keys(
+def _show_keys(
     request: PageRequest, form: ApiKeyForm | None, *, made: ApiKey | None, secret: str
 ) -> HttpResponse:
     keys = ApiKey.objects.filter(organisation=request.organisation).select_related("created_by")
