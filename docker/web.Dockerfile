@@ -21,6 +21,8 @@ WORKDIR /app
 COPY pyproject.toml constraints.txt README.md manage.py ./
 COPY marketplace marketplace
 COPY scheduler scheduler
+COPY docs/api docs/api
+COPY docs/guides docs/guides
 COPY workers/__init__.py workers/__init__.py
 COPY workers/protocol workers/protocol
 COPY workers/models workers/models

@@ -49,6 +49,7 @@ export default defineConfig({
         expressForm: here("src/express/form.ts"),
         expressAnswer: here("src/express/answer.ts"),
         pay: here("src/pay/page.ts"),
+        playground: here("src/playground/page.ts"),
       },
     },
   },

@@ -65,6 +65,7 @@ def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
                 link("New bid", "bid_new", "plus"),
                 link("Express", "express_new", "bolt"),
                 link("Datasets", "dataset_list", "data"),
+                link("Playground", "playground", "bolt"),
             ),
         ),
         NavGroup("Money", (link("Wallet", "wallet", "wallet"),)),
@@ -82,6 +83,7 @@ def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
                 link("API keys", "api_key_list", "key"),
                 link("Webhooks", "webhook_list", "bolt"),
                 link("Members", "members", "team"),
+                link("Docs", "docs", "data"),
             ),
         ),
     ]
