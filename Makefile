@@ -132,7 +132,7 @@ contracts: setup-dev ## Who may import whom
 lock: $(VENV)/.installed-dev ## Write constraints.txt from what is installed
 	$(PYTHON) -m pip freeze --exclude-editable | sed -E 's/\+cpu$$//' | grep -vE ' @ |^(pip|setuptools|wheel)==' > constraints.txt
 
-bench: bench-auction bench-lane bench-ledger bench-merging bench-preparation bench-prompts bench-tiers bench-training bench-work ## All benchmarks, one JSON line per case
+bench: bench-api bench-auction bench-lane bench-ledger bench-merging bench-preparation bench-prompts bench-tiers bench-training bench-work ## All benchmarks, one JSON line per case
 
 bench-auction: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_auction
@@ -142,6 +142,10 @@ bench-lane: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_lane
 	@$(PYTHON) -m tests.benchmarks.bench_bids
 	@$(PYTHON) -m tests.benchmarks.bench_log
+
+.PHONY: bench-api
+bench-api: setup-dev ## Quotes, lists, an upload and models' answers over HTTP
+	@$(PYTHON) -W ignore -m tests.benchmarks.bench_api
 
 .PHONY: bench-ledger
 bench-ledger: setup-dev ## Hold, charge and release beside a single-table update of a balance

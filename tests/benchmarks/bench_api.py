@@ -1,0 +1,189 @@
+"""The API of a running house with one CPU node: quotes, lists, an upload, and answers of models.
+
+``python -m tests.benchmarks.bench_api [--requests 200] [--upload-mb 60]`` starts a house of its own
+and prints a JSON line for each case. Answers are compared with ``transformers.generate`` on the same
+base model, in this process and with the same number of tokens, greedy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from marketplace.embedded.demo.opening import open_market
+from marketplace.embedded.house import ROOT, House, house
+from workers.models import find_bundled_path
+
+ROWS = ROOT / "workers" / "models" / "datasets" / "support_tone.jsonl"
+PROMPT = "My parcel has not arrived. What can I do?"
+TOKENS, TOGETHER = 64, 8
+#: Seconds between two looks at the memory of the web server.
+LOOK_EVERY_S = 0.02
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--upload-mb", type=int, default=60)
+    chosen = parser.parse_args()
+    with run_house() as (running, seeded):
+        with httpx.Client(
+            base_url=running.url,
+            headers={"Authorization": f"Bearer {seeded['api_key']}"},
+            timeout=600,
+        ) as api:
+            rows = {"file": (ROWS.name, ROWS.read_bytes())}
+            data = api.post("/api/datasets", data={"zone": seeded["zone"]}, files=rows).json()
+            zone = api.get("/api/zones").json()["data"][0]
+            work = {
+                "zone": zone["name"],
+                "dataset_id": data["id"],
+                "deadline": zone["latest_deadline"],
+                "training": {"epochs": 1},
+            }
+            report("quote", measure(lambda: api.post("/api/quotes", json=work), chosen.requests))
+            report("job_list", measure(lambda: api.get("/api/jobs"), chosen.requests))
+            report("upload", upload(api, running, megabytes=chosen.upload_mb))
+            answer(api, zone["name"])
+            report("answer_1", answer(api, zone["name"]))
+            report("answer_8", answer_together(api, zone["name"]))
+    report("transformers_1", generate_with_transformers())
+
+
+@contextmanager
+def run_house() -> Iterator[tuple[House, dict[str, Any]]]:
+    """A house with one node, in a folder of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="bench-api-"))
+    try:
+        with house(data_dir=folder, durable=False, own_servers=True) as running:
+            yield running, open_market(running, say=lambda _: None)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def report(case: str, figures: dict[str, Any]) -> None:
+    print(json.dumps({"case": case, **figures}), flush=True)
+
+
+def measure(send: Callable[[], httpx.Response], count: int) -> dict[str, Any]:
+    """Times of requests one after the other, and how many come through eight at a time."""
+    times_ms = sorted(_time_ms(send) for _ in range(count))
+    began = time.monotonic()
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        list(pool.map(lambda _: send().raise_for_status(), range(count)))
+    return {
+        "p50_ms": round(statistics.median(times_ms), 1),
+        "p99_ms": round(times_ms[int(0.99 * (count - 1))], 1),
+        "requests_per_s": round(count / (time.monotonic() - began), 1),
+    }
+
+
+def _time_ms(send: Callable[[], httpx.Response]) -> float:
+    began = time.monotonic()
+    send().raise_for_status()
+    return 1000 * (time.monotonic() - began)
+
+
+def upload(api: httpx.Client, running: House, *, megabytes: int) -> dict[str, Any]:
+    """Seconds of an upload, and by how much the web server's processes grow meanwhile."""
+    row = ROWS.read_bytes().splitlines(keepends=True)[0]
+    content = row * (megabytes * 1_000_000 // len(row))
+    port = running.url.rpartition(":")[2]
+    processes = [
+        process
+        for process in psutil.process_iter()
+        if any(at.laddr and at.laddr.port == int(port) for at in _connections(process))
+    ]
+    idle = sum(process.memory_info().rss for process in processes)
+    began = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(
+            api.post, "/v1/files", data={"purpose": "fine-tune"}, files={"file": ("x", content)}
+        )
+        most = idle
+        while not sent.done():
+            most = max(most, sum(process.memory_info().rss for process in processes))
+            time.sleep(LOOK_EVERY_S)
+    return {
+        "status": sent.result().status_code,
+        "bytes": len(content),
+        "seconds": round(time.monotonic() - began, 2),
+        "web_grows_mb": round((most - idle) / 1e6, 1),
+    }
+
+
+def _connections(process: psutil.Process) -> list[Any]:
+    try:
+        return [at for at in process.net_connections() if at.status == psutil.CONN_LISTEN]
+    except psutil.Error:
+        return []
+
+
+def answer(api: httpx.Client, model: str) -> dict[str, Any]:
+    """Seconds to the first words of a streamed answer, and tokens a second of all of it."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": PROMPT}],
+        "max_tokens": TOKENS,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    began = time.monotonic()
+    first, tokens = None, 0
+    with api.stream("POST", "/v1/chat/completions", json=body) as lines:
+        for line in lines.iter_lines():
+            if not line.startswith("data: {"):
+                continue
+            chunk = json.loads(line.removeprefix("data: "))
+            if first is None and any(each["delta"].get("content") for each in chunk["choices"]):
+                first = time.monotonic() - began
+            tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
+    seconds = time.monotonic() - began
+    return {
+        "first_s": None if first is None else round(first, 3),
+        "tokens": tokens,
+        "tokens_per_s": round(tokens / seconds, 1),
+    }
+
+
+def answer_together(api: httpx.Client, model: str) -> dict[str, Any]:
+    """Tokens a second of several answers at once."""
+    began = time.monotonic()
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        answers = list(pool.map(lambda _: answer(api, model), range(TOGETHER)))
+    tokens = sum(each["tokens"] for each in answers)
+    return {"tokens": tokens, "tokens_per_s": round(tokens / (time.monotonic() - began), 1)}
+
+
+def generate_with_transformers() -> dict[str, Any]:
+    """Tokens a second of ``transformers.generate`` on the bundled base model."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    path = find_bundled_path("bundled:finetender-tiny")
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModelForCausalLM.from_pretrained(path)
+    turns = [{"role": "user", "content": PROMPT}]
+    inputs = tokenizer.apply_chat_template(
+        turns, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    began = time.monotonic()
+    made = model.generate(**inputs, max_new_tokens=TOKENS, do_sample=False)
+    tokens = made.shape[1] - inputs["input_ids"].shape[1]
+    return {"tokens": tokens, "tokens_per_s": round(tokens / (time.monotonic() - began), 1)}
+
+
+if __name__ == "__main__":
+    main()
