@@ -2,7 +2,7 @@
 
 ``python -m tests.benchmarks.bench_api [--requests 200] [--upload-mb 60]`` starts a house of its own
 and prints a JSON line for each case. Answers are compared with ``transformers.generate`` on the same
-base model, in this process and with the same number of tokens, greedy.
+base model, in this process and with as many tokens, greedy.
 """
 
 from __future__ import annotations
@@ -38,27 +38,29 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--upload-mb", type=int, default=60)
     chosen = parser.parse_args()
-    with run_house() as (running, seeded):
-        with httpx.Client(
+    with (
+        run_house() as (running, seeded),
+        httpx.Client(
             base_url=running.url,
             headers={"Authorization": f"Bearer {seeded['api_key']}"},
             timeout=600,
-        ) as api:
-            rows = {"file": (ROWS.name, ROWS.read_bytes())}
-            data = api.post("/api/datasets", data={"zone": seeded["zone"]}, files=rows).json()
-            zone = api.get("/api/zones").json()["data"][0]
-            work = {
-                "zone": zone["name"],
-                "dataset_id": data["id"],
-                "deadline": zone["latest_deadline"],
-                "training": {"epochs": 1},
-            }
-            report("quote", measure(lambda: api.post("/api/quotes", json=work), chosen.requests))
-            report("job_list", measure(lambda: api.get("/api/jobs"), chosen.requests))
-            report("upload", upload(api, running, megabytes=chosen.upload_mb))
-            answer(api, zone["name"])
-            report("answer_1", answer(api, zone["name"]))
-            report("answer_8", answer_together(api, zone["name"]))
+        ) as api,
+    ):
+        rows = {"file": (ROWS.name, ROWS.read_bytes())}
+        data = api.post("/api/datasets", data={"zone": seeded["zone"]}, files=rows).json()
+        zone = api.get("/api/zones").json()["data"][0]
+        work = {
+            "zone": zone["name"],
+            "dataset_id": data["id"],
+            "deadline": zone["latest_deadline"],
+            "training": {"epochs": 1},
+        }
+        report("quote", measure(lambda: api.post("/api/quotes", json=work), chosen.requests))
+        report("job_list", measure(lambda: api.get("/api/jobs"), chosen.requests))
+        report("upload", upload(api, running, megabytes=chosen.upload_mb))
+        answer(api, zone["name"])
+        report("answer_1", answer(api, zone["name"]))
+        report("answer_8", answer_together(api, zone["name"]))
     report("transformers_1", generate_with_transformers())
 
 
