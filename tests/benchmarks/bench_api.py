@@ -1,8 +1,8 @@
 """The API of a running house with one CPU node: quotes, lists, an upload, and answers of models.
 
 ``python -m tests.benchmarks.bench_api [--requests 200] [--upload-mb 60]`` starts a house of its own
-and prints a JSON line for each case. Answers are compared with ``transformers.generate`` on the same
-base model, in this process and with as many tokens, greedy.
+and prints a JSON line for each case. Answers are compared with ``transformers.generate`` on the
+same base model, in this process and with as many tokens, greedy.
 """
 
 from __future__ import annotations
