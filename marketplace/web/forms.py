@@ -244,12 +244,16 @@ class UploadForm(forms.Form):
     file = forms.FileField(allow_empty_file=True, widget=forms.FileInput(attrs={"class": "field"}))
 
 
+#: What a new key may do unless its maker chooses: not replace other keys.
+DEFAULT_SCOPES = [scope for scope in Scope.values if scope != Scope.KEYS_WRITE]
+
+
 class ApiKeyForm(forms.Form):
     name = forms.CharField(
         max_length=80, widget=forms.TextInput(attrs={"class": "field", "autocomplete": "off"})
     )
     scopes = forms.MultipleChoiceField(
-        choices=Scope.choices, widget=forms.CheckboxSelectMultiple, initial=Scope.values
+        choices=Scope.choices, widget=forms.CheckboxSelectMultiple, initial=DEFAULT_SCOPES
     )
     days = forms.TypedChoiceField(
         label="Expires",

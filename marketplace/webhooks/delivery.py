@@ -19,6 +19,8 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import F, Window
+from django.db.models.functions import RowNumber
 from standardwebhooks import Webhook
 
 from marketplace.common.encryption import decrypt_text
@@ -45,8 +47,8 @@ JITTER = 0.2
 LIMITS = AnswerLimits(timeout_s=10.0, answer_s=15.0, bytes_max=64 * 1024)
 #: Longer than an attempt may take.
 CLAIM = timedelta(seconds=60)
-#: Messages of one run, of one endpoint in it, and sent beside each other.
-RUN_MAX, RUN_MAX_PER_ENDPOINT, THREADS = 24, 4, 8
+#: Messages of one run, of one organisation in it, and sent beside each other.
+RUN_MAX, RUN_MAX_PER_ORGANISATION, THREADS = 24, 6, 8
 LOG_MAX = 20
 _ERROR_CHARS = 300
 #: Messages are deleted so long after they were made.
@@ -91,21 +93,20 @@ def deliver_due(*, now: datetime) -> int:
 
 
 def _claim(*, now: datetime) -> list[WebhookMessage]:
+    """Take messages whose time has come, of all organisations in turn."""
+    due = WebhookMessage.objects.filter(status=MessageStatus.PENDING, due_at__lte=now)
+    turn = Window(
+        RowNumber(), partition_by=F("endpoint__organisation_id"), order_by=F("due_at").asc()
+    )
+    in_turn = due.annotate(turn=turn).filter(turn__lte=RUN_MAX_PER_ORGANISATION)
+    ids = list(in_turn.order_by("turn", "due_at").values_list("pk", flat=True)[:RUN_MAX])
     with transaction.atomic():
-        due = list(
-            WebhookMessage.objects.select_for_update(skip_locked=True, of=("self",))
-            .select_related("endpoint")
-            .filter(status=MessageStatus.PENDING, due_at__lte=now)
-            .order_by("due_at")[: RUN_MAX * 4]
-        )
-        chosen: list[WebhookMessage] = []
-        for message in due:
-            of_endpoint = sum(one.endpoint_id == message.endpoint_id for one in chosen)
-            if len(chosen) < RUN_MAX and of_endpoint < RUN_MAX_PER_ENDPOINT:
-                message.due_at, message.attempts = now + CLAIM, message.attempts + 1
-                chosen.append(message)
-        WebhookMessage.objects.bulk_update(chosen, ["due_at", "attempts"])
-    return chosen
+        locked = due.select_for_update(skip_locked=True, of=("self",)).filter(pk__in=ids)
+        claimed = list(locked.select_related("endpoint").order_by("due_at", "pk"))
+        for message in claimed:
+            message.due_at, message.attempts = now + CLAIM, message.attempts + 1
+        WebhookMessage.objects.bulk_update(claimed, ["due_at", "attempts"])
+    return claimed
 
 
 def send_message(message: WebhookMessage, *, now: datetime) -> Attempt:

@@ -24,7 +24,7 @@ import httpx
 
 from finetender import operations
 from finetender.calls import Answer, Call, NoAnswer, Operation, Pause
-from finetender.errors import build_error
+from finetender.errors import BusyError, build_error
 from finetender.settings import find_access
 from finetender.streams import (
     ChatReader,
@@ -135,7 +135,7 @@ class Client:
                         if event is not None:
                             yield event
                 reason = "the stream ended"
-            except httpx.TransportError as error:
+            except (httpx.TransportError, BusyError) as error:
                 reason = _explain(error)
             if not follower.is_done:
                 time.sleep(follower.attempts.note_break(reason))
@@ -277,7 +277,7 @@ class AsyncClient:
                         if event is not None:
                             yield event
                 reason = "the stream ended"
-            except httpx.TransportError as error:
+            except (httpx.TransportError, BusyError) as error:
                 reason = _explain(error)
             if not follower.is_done:
                 await asyncio.sleep(follower.attempts.note_break(reason))
@@ -385,5 +385,5 @@ def _error_of(answer: httpx.Response) -> Exception:
     return build_error(read.status, read.body)
 
 
-def _explain(error: httpx.HTTPError) -> str:
+def _explain(error: Exception) -> str:
     return str(error) or type(error).__name__

@@ -175,7 +175,8 @@ def _quote(chosen: argparse.Namespace) -> None:
         return
     print(f"Data {quote.dataset_id}, zone {quote.zone}")
     if quote.posted_price is None:
-        print(f"No price wins by {_at(quote.deadline)}: {quote.reason}")
+        reason = keep_printable(quote.reason or "")
+        print(f"No price wins by {_at(quote.deadline)}: {reason}")
     else:
         print(
             f"${quote.posted_price:f} by {_at(quote.deadline)}, done about {_at(quote.finish_at)}"
@@ -283,7 +284,7 @@ def _chat(chosen: argparse.Namespace) -> None:
             said = ""
             for words in client.chat(chosen.model, turns, **settings):
                 said += words
-                print(words, end="", flush=True)
+                print(keep_printable(words, also="\n\t"), end="", flush=True)
             print()
             if chosen.message:
                 return

@@ -37,9 +37,9 @@ def draw_curve(values: list[float], *, cells: int = _CURVE_CELLS) -> str:
     return "".join(_HEIGHTS[round((each - low) / span * (len(_HEIGHTS) - 1))] for each in columns)
 
 
-def keep_printable(text: str) -> str:
-    """Text for a terminal: no character that could steer it."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+def keep_printable(text: str, *, also: str = "") -> str:
+    """Text for a terminal: no character that could steer it, but for those in ``also``."""
+    return "".join(letter if letter.isprintable() or letter in also else " " for letter in text)
 
 
 class JobView:

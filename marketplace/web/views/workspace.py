@@ -12,7 +12,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods, require_POST
 
-from marketplace.accounts.models import ApiKey, Scope
+from marketplace.accounts.models import ApiKey
 from marketplace.accounts.selectors import get_current_organisation
 from marketplace.accounts.services import create_api_key, revoke_api_key, rotate_api_key
 from marketplace.common import clock
@@ -22,7 +22,7 @@ from marketplace.jobs.models import Dataset, Upload, UploadStatus
 from marketplace.jobs.services import delete_dataset
 from marketplace.warm.selectors import get_consent, get_dataset_consent
 from marketplace.web.acting import CHOSEN
-from marketplace.web.forms import ApiKeyForm, UploadForm
+from marketplace.web.forms import DEFAULT_SCOPES, ApiKeyForm, UploadForm
 from marketplace.web.views.requests import PageRequest, page, person_page
 from marketplace.web.views.uploads import (
     ShownUpload,
@@ -148,7 +148,7 @@ def _get_dataset(request: PageRequest, dataset_id: str) -> Dataset:
 @require_http_methods(["GET", "POST"])
 def show_api_keys(request: PageRequest) -> HttpResponse:
     now = clock.now()
-    form = ApiKeyForm(request.POST or None, initial={"scopes": Scope.values, "days": 90})
+    form = ApiKeyForm(request.POST or None, initial={"scopes": DEFAULT_SCOPES, "days": 90})
     made: ApiKey | None = None
     secret = ""
     if request.method == "POST" and form.is_valid():
@@ -191,7 +191,7 @@ def _show_keys(
     keys = ApiKey.objects.filter(organisation=request.organisation).select_related("created_by")
     # Shown in the answer to the POST itself: the secret is in no address and no session.
     context = {
-        "form": form or ApiKeyForm(initial={"scopes": Scope.values, "days": 90}),
+        "form": form or ApiKeyForm(initial={"scopes": DEFAULT_SCOPES, "days": 90}),
         "made": made,
         "secret": secret,
         "keys": keys.order_by("revoked_at", "-created_at"),

@@ -20,7 +20,14 @@ from marketplace.common import outbound
 from marketplace.jobs.models import EventKind
 from marketplace.jobs.services import add_job_event
 from marketplace.webhooks import services
-from marketplace.webhooks.delivery import CLAIM, JITTER, WAITS, deliver_due
+from marketplace.webhooks.delivery import (
+    CLAIM,
+    JITTER,
+    RUN_MAX,
+    RUN_MAX_PER_ORGANISATION,
+    WAITS,
+    deliver_due,
+)
 from marketplace.webhooks.models import MessageStatus, WebhookEndpoint, WebhookMessage
 from tests import builders, market_builders
 from tests import job_builders as build
@@ -227,6 +234,17 @@ def test_inner_addresses_are_not_asked_when_a_message_is_sent(
     assert entry["status"] is None
     assert "not a public address" in entry["error"] or "not encrypted" in entry["error"]
     assert receiver.received == []
+
+
+def test_an_organisation_with_many_messages_does_not_hold_up_others(owner, receiver):
+    crowded, _ = add_endpoint(owner, receiver)
+    for _ in range(RUN_MAX + 1):
+        services.send_test(endpoint=crowded, now=NOW)
+    others, _ = add_endpoint(builders.organisation(), receiver)
+    message = services.send_test(endpoint=others, now=NOW)
+    assert deliver_due(now=NOW) == RUN_MAX_PER_ORGANISATION + 1
+    message.refresh_from_db()
+    assert message.status == MessageStatus.DELIVERED
 
 
 def test_redirects_are_not_followed(owner, receiver):
