@@ -32,6 +32,7 @@ def test_the_blocks_of_all_guides_run(market: Market, tmp_path: Path) -> None:
     environment = {
         "PATH": f"{programs}:{os.environ['PATH']}",
         "HOME": str(tmp_path),
+        "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
         "PYTHONPATH": f"{ROOT / 'frontend' / 'sdk'}:{ROOT}",
         "FINETENDER_URL": market.url,
         "FINETENDER_API_KEY": market.api_key,
@@ -66,6 +67,6 @@ def test_the_blocks_of_all_guides_run(market: Market, tmp_path: Path) -> None:
     assert "adapter.zip" in said["sdk python"]
     assert "bid_below_price" in said["sdk python"]
     assert "altered: refused" in said["webhooks python"]
-    assert "model_not_found" in said["moving-from-openai python"]
+    assert "bid_required" in said["moving-from-openai python"]
     assert "--memory-gb" in said["running-a-node bash"]
     assert '"ok": true' in said["verify-the-auction bash"]
