@@ -513,6 +513,7 @@ class Earning(models.Model):
     """One line of what an organisation earned: pending until ``payable_at``, then payable."""
 
     organisation_id: str
+    payout_id: str | None
 
     id = IdField(prefix="earn")
     organisation = models.ForeignKey(

@@ -43,7 +43,7 @@ def test_every_operation_needs_a_key_with_its_scope(settings):
     cache.clear()
     settings.API_REQUESTS_PER_MINUTE = dict.fromkeys(settings.API_REQUESTS_PER_MINUTE, 10**6)
     # A scope that no address asks for.
-    _, secret = builders.api_key(builders.organisation(), scopes=["provider:read"])
+    _, secret = builders.api_key(builders.organisation(), scopes=["provider:write"])
     operations = list(list_operations())
     assert len(operations) > 35
     for method, path in operations:
