@@ -1,4 +1,4 @@
-"""``/api/wallet``, ``/api/nodes`` and ``/api/earnings``: what an organisation has, offers, earns."""
+"""``/api/wallet``, ``/api/nodes``, ``/api/earnings``: what an organisation has, offers, earns."""
 
 from __future__ import annotations
 
