@@ -278,6 +278,9 @@ class ApiKey(TimestampedModel):
     prefix = models.CharField(max_length=16, unique=True)
     #: SHA-256 of the whole secret, in hex; the secret is random, so it needs no salt.
     secret_hash = models.CharField(max_length=64)
+    #: Of the secret that was replaced, which may be used until the moment below.
+    earlier_secret_hash = models.CharField(max_length=64, blank=True)
+    earlier_secret_until = models.DateTimeField(null=True, blank=True, editable=False)
     scopes = models.JSONField(default=list)
     #: What a request without a bid of its own bids at most; null: it is refused.
     bid_price_micros = models.BigIntegerField(null=True, blank=True)

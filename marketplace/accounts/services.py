@@ -31,7 +31,7 @@ SECRET_BYTES = 32
 KEY_LENGTH_MAX = 200
 #: Live keys of one organisation.
 API_KEYS_MAX = 100
-#: The longest time for which a key and the one that replaces it may both be used.
+#: The longest time for which a secret and the one that replaces it may both be used.
 OVERLAP_MAX = timedelta(days=30)
 INVITATION_LIFE = timedelta(days=14)
 #: Invitations of one organisation that are still open.
@@ -318,46 +318,46 @@ def create_api_key(
 def rotate_api_key(
     *, organisation: Organisation, key_id: str, rotated_by: User, overlap: timedelta, now: datetime
 ) -> tuple[ApiKey, str]:
-    """Make a key that may do the same; the earlier one ends after ``overlap``.
+    """Give a key a new secret; the earlier one may be used as well until ``overlap`` is over.
+
+    The key stays the same one: its scopes, caps and what it spent.
 
     Raises
     ------
     NotFound
         ``unknown_api_key``: it is another organisation's, revoked or expired.
     NotAllowed
-        ``owners_only``: only owners replace the keys of others.
+        ``owners_only``: only owners replace the secrets of others' keys.
     UserError
         ``invalid_overlap``.
     """
     if not timedelta(0) <= overlap <= OVERLAP_MAX:
         raise UserError(
             "invalid_overlap",
-            f"The keys may overlap by {OVERLAP_MAX.days} days at most.",
+            f"The secrets may overlap by {OVERLAP_MAX.days} days at most.",
             param="overlap_s",
         )
     with transaction.atomic():
         live = ApiKey.objects.filter(organisation=organisation, revoked_at=None)
         live = live.exclude(expires_at__lte=now).select_for_update()
-        earlier = live.filter(pk=key_id.replace("\0", "")).first()
-        if earlier is None:
+        key = live.filter(pk=key_id.replace("\0", "")).first()
+        if key is None:
             raise NotFound("unknown_api_key", f"{organisation.name} has no such live key.")
-        if earlier.created_by_id != rotated_by.pk:
+        if key.created_by_id != rotated_by.pk:
             check_owner(organisation=organisation, user=rotated_by)
-        made = create_api_key(
-            organisation=organisation,
-            created_by=rotated_by,
-            name=earlier.name,
-            scopes=earlier.scopes,
-            expires_at=earlier.expires_at and now + (earlier.expires_at - earlier.created_at),
-            bid_price_micros=earlier.bid_price_micros,
-            bid_deadline_s=earlier.bid_deadline_s,
-            now=now,
-        )
-        ends_at = now + overlap
-        if earlier.expires_at is None or ends_at < earlier.expires_at:
-            earlier.expires_at = ends_at
-            earlier.save(update_fields=["expires_at"])
-    return made
+        secret = f"{key.prefix}_{secrets.token_urlsafe(SECRET_BYTES)}"
+        key.earlier_secret_hash, key.earlier_secret_until = key.secret_hash, now + overlap
+        key.secret_hash = _hash_secret(secret)
+        key.save(update_fields=["secret_hash", "earlier_secret_hash", "earlier_secret_until"])
+    return key, secret
+
+
+def _is_secret_of(key: ApiKey, secret: str, *, now: datetime) -> bool:
+    found = _hash_secret(secret)
+    if secrets.compare_digest(key.secret_hash, found):
+        return True
+    overlaps = key.earlier_secret_until is not None and now < key.earlier_secret_until
+    return overlaps and secrets.compare_digest(key.earlier_secret_hash, found)
 
 
 def authenticate_api_keys(*, given: Collection[str], now: datetime) -> dict[str, ApiKey | None]:
@@ -374,7 +374,7 @@ def authenticate_api_keys(*, given: Collection[str], now: datetime) -> dict[str,
     found: dict[str, ApiKey | None] = {}
     for secret, prefix in prefixes.items():
         key = live.get(prefix)
-        own = key is not None and secrets.compare_digest(key.secret_hash, _hash_secret(secret))
+        own = key is not None and _is_secret_of(key, secret, now=now)
         found[secret] = key if own else None
     used = [
         key

@@ -22,6 +22,9 @@ def _key_fields() -> dict[str, Any]:
         "bid_deadline_s": s.IntegerField(allow_null=True),
         "created_at": s.DateTimeField(),
         "expires_at": s.DateTimeField(allow_null=True),
+        "earlier_secret_until": s.DateTimeField(
+            allow_null=True, help_text="Until then, the secret that was replaced may be used."
+        ),
         "last_used_at": s.DateTimeField(allow_null=True, help_text="To the minute."),
     }
 

@@ -52,14 +52,14 @@ class KeyView(MarketView):
 
 
 class KeyRotationView(MarketView):
-    """A new key that may do the same. The earlier one ends once the overlap is over."""
+    """A new secret of a key. The earlier one may be used until the overlap is over."""
 
     scopes = {"POST": WRITE}
 
     @extend_schema(
         operation_id="keys_rotate",
         request=KeyRotationRequest,
-        responses={201: shapes.KEY_WITH_SECRET, 400: schemas.PROBLEM, 403: schemas.PROBLEM},
+        responses={200: shapes.KEY_WITH_SECRET, 400: schemas.PROBLEM, 403: schemas.PROBLEM},
     )
     def post(self, request: Request, key_id: str) -> Response:
         who = get_caller(request)
@@ -72,7 +72,7 @@ class KeyRotationView(MarketView):
             overlap=timedelta(seconds=asked["overlap_s"]),
             now=clock.now(),
         )
-        return Response(serialize_key(made) | {"secret": secret}, status=201)
+        return Response(serialize_key(made) | {"secret": secret})
 
 
 def _find(who: Caller, key_id: str) -> ApiKey:
@@ -105,5 +105,6 @@ def serialize_key(key: ApiKey) -> dict[str, Any]:
         "bid_deadline_s": key.bid_deadline_s,
         "created_at": moment(key.created_at),
         "expires_at": moment(key.expires_at),
+        "earlier_secret_until": moment(key.earlier_secret_until),
         "last_used_at": moment(key.last_used_at),
     }

@@ -186,7 +186,7 @@ class KeyRotationRequest(StrictSerializer):
         max_value=30 * 24 * 3600,
         required=False,
         default=24 * 3600,
-        help_text="Seconds for which the earlier key may still be used; a day without it.",
+        help_text="Seconds for which the earlier secret may still be used; a day without it.",
     )
 
 

@@ -173,7 +173,7 @@ def show_api_keys(request: PageRequest) -> HttpResponse:
 @page
 @require_POST
 def replace_api_key(request: PageRequest, key_id: str) -> HttpResponse:
-    """Replace a key; programs have a day to change over."""
+    """Replace a key's secret; programs have a day to change over."""
     made, secret = rotate_api_key(
         organisation=request.organisation,
         key_id=key_id,

@@ -7,6 +7,7 @@ from django.test import Client
 
 from marketplace.api.versions import VERSIONS
 from tests import builders
+from tests.builders import NOW
 
 pytestmark = pytest.mark.django_db
 
@@ -47,7 +48,7 @@ def test_an_operation_that_will_go_says_when_and_what_takes_its_place():
     assert "Deprecation" not in client.get("/api/bids/bid_x")
 
 
-def test_keys_are_replaced_with_an_overlap_and_only_by_keys_that_may_as_much():
+def test_secrets_are_replaced_with_an_overlap_and_only_by_keys_that_may_as_much():
     owner = builders.organisation()
     key, secret = builders.api_key(owner, scopes=["jobs:read", "keys:read", "keys:write"])
     wider, _ = builders.api_key(owner, scopes=["bids:write", "jobs:read"])
@@ -63,13 +64,14 @@ def test_keys_are_replaced_with_an_overlap_and_only_by_keys_that_may_as_much():
     assert send("post", f"/{foreign.pk}/rotate").status_code == 404
     assert send("delete", f"/{foreign.pk}").status_code == 404
     assert send("post", f"/{key.pk}/rotate", {"overlap_s": -1}).status_code == 400
-    made = send("post", f"/{key.pk}/rotate", {"overlap_s": 60})
-    assert made.status_code == 201
-    new = made.json()
-    assert (new["scopes"], new["name"]) == (key.scopes, key.name)
-    listed = {each["id"]: each for each in send("get", "", by=new["secret"]).json()["data"]}
-    assert set(listed) == {key.pk, wider.pk, new["id"]}
-    assert listed[key.pk]["expires_at"] is not None
+    made = send("post", f"/{key.pk}/rotate", {"overlap_s": 60}).json()
+    assert (made["id"], made["scopes"]) == (key.pk, key.scopes)
+    key.refresh_from_db()
+    for moment, is_good in ((NOW, True), (key.earlier_secret_until, False)):
+        assert (builders.authenticate(secret=secret, now=moment) == key) is is_good
+        assert builders.authenticate(secret=made["secret"], now=moment) == key
+    listed = {each["id"]: each for each in send("get", "", by=made["secret"]).json()["data"]}
+    assert set(listed) == {key.pk, wider.pk}
     assert not any("secret" in each for each in listed.values())
-    assert send("delete", f"/{key.pk}", by=new["secret"]).status_code == 204
-    assert key.pk not in {one["id"] for one in send("get", "", by=new["secret"]).json()["data"]}
+    assert send("delete", f"/{key.pk}", by=made["secret"]).status_code == 204
+    assert builders.authenticate(secret=made["secret"], now=NOW) is None
