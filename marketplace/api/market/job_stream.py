@@ -133,7 +133,7 @@ class _Watcher:
     secret: str | None
     job_id: str
 
-    def read(self, after: int) -> _Look:
+    def read(self, after: int) -> _JobLook:
         """What happened after a ``seq``, and last where the job stands.
 
         Raises
@@ -149,7 +149,7 @@ class _Watcher:
             found[-1] |= {"status": str(job.status), "progress": serialize_progress(job)}
         elif job.seq > after:
             found.append(_build_progress(job))
-        return _Look(found, has_ended=not job.is_active)
+        return _JobLook(found, has_ended=not job.is_active)
 
     def _may_follow(self) -> bool:
         if self.secret is not None:
@@ -171,7 +171,7 @@ def _build_progress(job: Job) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _JobLook:
     """What the database says of a job."""
 
     events: list[dict[str, Any]]
