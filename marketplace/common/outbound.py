@@ -140,7 +140,8 @@ def _ask(
         ):
             if answer.is_redirect:
                 raise FetchFailed(
-                    f"{url} is elsewhere; redirects are not followed", status=answer.status_code
+                    f"{url} answered {answer.status_code}; redirects are not followed",
+                    status=answer.status_code,
                 )
             answer.raise_for_status()
             if "content-encoding" in answer.headers:

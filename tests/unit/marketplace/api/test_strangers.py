@@ -72,7 +72,7 @@ def ids(settings, tmp_path):
         now=NOW,
     )
     upload = Upload.objects.create(
-        organisation=owner, name="rows", sha256="0" * 64, bytes=1, zone=zone
+        organisation=owner, name="rows", sha256="0" * 64, bytes=1, zone=zone, created_at=NOW
     )
     endpoint, _ = create_endpoint(
         organisation=owner,
