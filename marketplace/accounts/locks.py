@@ -1,6 +1,6 @@
 """The only row locks of accounts."""
 
-from marketplace.accounts.models import Invitation, Membership
+from marketplace.accounts.models import ApiKey, Invitation, Membership, Organisation
 
 
 def lock_invitation(*, token_hash: str) -> Invitation | None:
@@ -14,3 +14,8 @@ def lock_memberships(*, organisation_id: str) -> list[Membership]:
         .filter(organisation_id=organisation_id)
         .order_by("pk")
     )
+
+
+def lock_api_key(key_id: str, *, organisation: Organisation) -> ApiKey | None:
+    """One of an organisation's keys."""
+    return ApiKey.objects.select_for_update().filter(pk=key_id, organisation=organisation).first()

@@ -10,7 +10,7 @@ from django.core.validators import validate_email
 from django.db import transaction
 from django.db.models import F, QuerySet
 
-from marketplace.accounts.locks import lock_invitation, lock_memberships
+from marketplace.accounts.locks import lock_api_key, lock_invitation, lock_memberships
 from marketplace.accounts.models import (
     WORKERS,
     ApiKey,
@@ -338,10 +338,9 @@ def rotate_api_key(
             param="overlap_s",
         )
     with transaction.atomic():
-        live = ApiKey.objects.filter(organisation=organisation, revoked_at=None)
-        live = live.exclude(expires_at__lte=now).select_for_update()
-        key = live.filter(pk=key_id.replace("\0", "")).first()
-        if key is None:
+        key = lock_api_key(key_id.replace("\0", ""), organisation=organisation)
+        is_live = key is not None and (key.expires_at is None or key.expires_at > now)
+        if key is None or not is_live or key.revoked_at is not None:
             raise NotFound("unknown_api_key", f"{organisation.name} has no such live key.")
         if key.created_by_id != rotated_by.pk:
             check_owner(organisation=organisation, user=rotated_by)

@@ -26,6 +26,7 @@ from standardwebhooks import Webhook
 from marketplace.common.encryption import decrypt_text
 from marketplace.common.locks import advisory_session_lock
 from marketplace.common.outbound import AnswerLimits, FetchFailed, post_message
+from marketplace.webhooks.locks import lock_due_messages, lock_endpoint, lock_message
 from marketplace.webhooks.models import MessageStatus, WebhookEndpoint, WebhookMessage
 
 log = logging.getLogger(__name__)
@@ -101,8 +102,7 @@ def _claim(*, now: datetime) -> list[WebhookMessage]:
     in_turn = due.annotate(turn=turn).filter(turn__lte=RUN_MAX_PER_ORGANISATION)
     ids = list(in_turn.order_by("turn", "due_at").values_list("pk", flat=True)[:RUN_MAX])
     with transaction.atomic():
-        locked = due.select_for_update(skip_locked=True, of=("self",)).filter(pk__in=ids)
-        claimed = list(locked.select_related("endpoint").order_by("due_at", "pk"))
+        claimed = lock_due_messages(ids, now=now)
         for message in claimed:
             message.due_at, message.attempts = now + CLAIM, message.attempts + 1
         WebhookMessage.objects.bulk_update(claimed, ["due_at", "attempts"])
@@ -150,13 +150,11 @@ def _note(message: WebhookMessage, attempt: Attempt, *, now: datetime) -> None:
     """Store what came of an attempt, unless the message was claimed or replayed since."""
     with transaction.atomic():
         # The endpoint first: its other messages may end with it.
-        endpoint = (
-            WebhookEndpoint.objects.select_for_update().filter(pk=message.endpoint_id).first()
-        )
-        held = WebhookMessage.objects.select_for_update().filter(
-            pk=message.pk, attempts=message.attempts, due_at=message.due_at
-        )
-        if endpoint is None or (current := held.first()) is None:
+        endpoint = lock_endpoint(message.endpoint_id)
+        current = lock_message(message.pk, endpoint_id=message.endpoint_id)
+        if endpoint is None or current is None:
+            return
+        if (current.attempts, current.due_at) != (message.attempts, message.due_at):
             return
         entry: dict[str, Any] = {
             "at": now.isoformat(),

@@ -52,8 +52,13 @@ class WebhookMessage(models.Model):
     """One event for one endpoint: the outbox, and the log of deliveries."""
 
     id = IdField(prefix="msg")
+    #: Without a constraint: an endpoint that is deleted at the same moment must not undo the
+    #: transaction of a job. A message without its endpoint is never sent, and deleted by age.
     endpoint = models.ForeignKey(
-        WebhookEndpoint, on_delete=models.CASCADE, related_name="deliveries"
+        WebhookEndpoint,
+        on_delete=models.CASCADE,
+        related_name="deliveries",
+        db_constraint=False,
     )
     type = models.CharField(max_length=60)
     #: As it is signed and sent, byte for byte.

@@ -15,6 +15,7 @@ from marketplace.common.encryption import encrypt_text
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.outbound import FetchFailed, check_address
 from marketplace.common.queue import enqueue
+from marketplace.webhooks.locks import lock_endpoint, lock_message
 from marketplace.webhooks.models import MessageStatus, WebhookEndpoint, WebhookMessage
 from marketplace.webhooks.outbox import DELIVER, EVENT_TYPES, TEST_TYPE, build_message
 
@@ -82,7 +83,7 @@ def find_endpoint(organisation: Organisation, endpoint_id: str) -> WebhookEndpoi
     endpoints = WebhookEndpoint.objects.filter(organisation=organisation)
     found = endpoints.filter(pk=endpoint_id.replace("\0", "")).first()
     if found is None:
-        raise NotFound("unknown_webhook", "You have no such webhook; GET /api/webhooks lists them.")
+        raise _unknown_endpoint()
     return found
 
 
@@ -90,7 +91,9 @@ def rotate_secret(*, endpoint: WebhookEndpoint, now: datetime) -> str:
     """A new secret; the one before signs beside it for ``OVERLAP``, so that nothing is lost."""
     secret = _new_secret()
     with transaction.atomic():
-        locked = WebhookEndpoint.objects.select_for_update().get(pk=endpoint.pk)
+        locked = lock_endpoint(endpoint.pk)
+        if locked is None:
+            raise _unknown_endpoint()
         locked.earlier_secret, locked.earlier_secret_until = locked.secret, now + OVERLAP
         locked.secret = encrypt_text(secret)
         locked.save(update_fields=["secret", "earlier_secret", "earlier_secret_until"])
@@ -130,9 +133,7 @@ def replay_message(*, endpoint: WebhookEndpoint, message_id: str, now: datetime)
     """
     _check_enabled(endpoint)
     with transaction.atomic():
-        message = (
-            endpoint.deliveries.select_for_update().filter(pk=message_id.replace("\0", "")).first()
-        )
+        message = lock_message(message_id.replace("\0", ""), endpoint_id=endpoint.pk)
         if message is None:
             raise NotFound("unknown_delivery", "The webhook has no such delivery.")
         message.status, message.attempts, message.due_at = MessageStatus.PENDING, 0, now
@@ -144,6 +145,10 @@ def replay_message(*, endpoint: WebhookEndpoint, message_id: str, now: datetime)
 def _check_enabled(endpoint: WebhookEndpoint) -> None:
     if endpoint.disabled_at is not None:
         raise Conflict("webhook_disabled", "Enable the webhook first.")
+
+
+def _unknown_endpoint() -> NotFound:
+    return NotFound("unknown_webhook", "You have no such webhook; GET /api/webhooks lists them.")
 
 
 def _new_secret() -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import openai
 import pytest
 import time_machine
+from django.db import connection
 from django.test import Client
 from standardwebhooks import Webhook, WebhookVerificationError
 
@@ -26,9 +27,11 @@ from marketplace.webhooks.delivery import (
     RUN_MAX,
     RUN_MAX_PER_ORGANISATION,
     WAITS,
+    delete_old_messages,
     deliver_due,
 )
 from marketplace.webhooks.models import MessageStatus, WebhookEndpoint, WebhookMessage
+from marketplace.webhooks.outbox import build_message
 from tests import builders, market_builders
 from tests import job_builders as build
 from tests.builders import NOW
@@ -201,6 +204,18 @@ def test_a_process_that_dies_while_it_sends_is_followed_by_another_once_its_clai
     assert deliver_due(now=NOW) == 0
     assert deliver_due(now=NOW + CLAIM) == 1
     assert WebhookMessage.objects.get().status == MessageStatus.DELIVERED
+
+
+def test_an_endpoint_deleted_at_the_same_moment_undoes_no_job(owner, receiver):
+    endpoint, _ = add_endpoint(owner, receiver)
+    WebhookEndpoint.objects.filter(pk=endpoint.pk)._raw_delete("default")
+    message = build_message(endpoint, kind="job.failed", data={}, now=NOW)
+    message.save()
+    with connection.cursor() as cursor:
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    assert deliver_due(now=NOW) == 0
+    delete_old_messages(now=NOW + timedelta(days=31))
+    assert not WebhookMessage.objects.exists()
 
 
 @pytest.mark.parametrize(
