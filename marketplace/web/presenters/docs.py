@@ -37,7 +37,7 @@ class Guide:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class BodyMember:
     """A parameter, or a member of a body."""
 
     name: str
@@ -54,8 +54,8 @@ class Operation:
     method: str
     path: str
     description: str
-    parameters: tuple[Member, ...]
-    body: tuple[Member, ...]
+    parameters: tuple[BodyMember, ...]
+    body: tuple[BodyMember, ...]
     #: HTTP statuses with the name of the shape that comes.
     answers: tuple[tuple[str, str], ...]
     is_deprecated: bool
@@ -136,7 +136,7 @@ def _list_operations(document: Mapping[str, Any]) -> Iterator[Operation]:
                 path=path,
                 description=told.get("description", ""),
                 parameters=tuple(
-                    Member(
+                    BodyMember(
                         name=one["name"],
                         kind=_name_kind(one.get("schema", {})),
                         is_required=one.get("required", False),
@@ -152,7 +152,7 @@ def _list_operations(document: Mapping[str, Any]) -> Iterator[Operation]:
             )
 
 
-def _list_members(document: Mapping[str, Any], shape: Mapping[str, Any]) -> Iterator[Member]:
+def _list_members(document: Mapping[str, Any], shape: Mapping[str, Any]) -> Iterator[BodyMember]:
     """The members of a body; of the first shape where there are several."""
     while True:
         if "$ref" in shape:
@@ -162,7 +162,7 @@ def _list_members(document: Mapping[str, Any], shape: Mapping[str, Any]) -> Iter
         else:
             break
     for name, member in shape.get("properties", {}).items():
-        yield Member(
+        yield BodyMember(
             name=name,
             kind=_name_kind(member),
             is_required=name in shape.get("required", ()),
