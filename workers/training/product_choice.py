@@ -8,6 +8,7 @@ import time
 import torch
 
 from workers.training.architectures import is_projection
+from workers.training.four_bit import FourBitLinear
 from workers.training.frozen_product import BLAS, ONEDNN, FrozenProducts
 from workers.training.multi_lora import get_dense_weight
 from workers.training.packed_model import PackedModel
@@ -31,11 +32,12 @@ def use_fastest_products(model: PackedModel, *, other: FrozenProducts = ONEDNN) 
         What is in use now.
     """
     model.stream.products = BLAS
-    if model.device.type != "cpu" or model.dtype != torch.float32:
+    weights = _weights(model)
+    if model.device.type != "cpu" or model.dtype != torch.float32 or not weights:
         return BLAS
     try:
         _check(other)
-        plain_s, other_s = _seconds(_weights(model), BLAS, other)
+        plain_s, other_s = _seconds(weights, BLAS, other)
     # not every build of PyTorch has it, and training must go on without
     except Exception as error:
         log.warning("%s is not used here: %s", other.name, error)
@@ -53,8 +55,10 @@ def use_fastest_products(model: PackedModel, *, other: FrozenProducts = ONEDNN) 
 
 
 def _weights(model: PackedModel) -> list[torch.Tensor]:
-    """One weight ``[O, D]`` of each shape a block has."""
-    layers = [m for m in model.backbone.modules() if is_projection(m)]
+    """One weight ``[O, D]`` of each shape a block has; those in 4 bits have one way."""
+    layers = [
+        m for m in model.backbone.modules() if is_projection(m) and not isinstance(m, FourBitLinear)
+    ]
     return list(
         {weight.shape: weight for weight in (get_dense_weight(m)[0] for m in layers)}.values()
     )

@@ -124,5 +124,5 @@ def test_calibrate_prints_what_a_node_tells_the_market_of_itself(capsys, monkeyp
 
 
 def test_calibrate_says_why_it_cannot_measure(capsys):
-    assert calibrate.main(["--device", "cpu", "--four-bit"]) == 2
-    assert "A 4-bit base model needs a CUDA GPU" in capsys.readouterr().err
+    assert calibrate.main(["--device", "cpu", "--base", "/nowhere"]) == 2
+    assert "The base model '/nowhere' cannot be loaded" in capsys.readouterr().err
