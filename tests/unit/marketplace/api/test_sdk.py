@@ -63,7 +63,8 @@ def test_a_file_is_stored_once_quoted_bid_for_and_lost_below_the_price(
     with finetender.Client() as client:
         quote = client.get_quote(rows, deadline="5m", training=TRAINING)
         assert quote.posted_price is not None
-        terms = {"deadline": "5m", "training": TRAINING}
+        # A moment: a time from now would be another request under the same key a second later.
+        terms = {"deadline": quote.deadline, "training": TRAINING}
         with pytest.raises(finetender.BidRefusedError) as lost:
             client.place_bid(rows, price="0.000001", **terms)
         assert (lost.value.code, lost.value.exit_code) == ("bid_below_price", 7)
