@@ -21,7 +21,8 @@ from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
 
-pytestmark = pytest.mark.django_db
+# Closing a download gives the connection back, so what was made must be committed.
+pytestmark = pytest.mark.django_db(transaction=True)
 
 METHODS = ("get", "post", "put", "patch", "delete")
 #: Names a zone, which everybody sees.
