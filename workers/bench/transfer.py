@@ -35,7 +35,7 @@ from workers.bench.transfer_runs import (
     REACHED,
     ColdRun,
     ColdRuns,
-    Run,
+    TransferRun,
     TransferSize,
     build_job,
     draw_initial,
@@ -208,7 +208,7 @@ def _measure_sold(
     others = [one for one in size.tasks if one is not task]
     losses = _probe_all(base, size, target, [cold.get(one) for one in others], 1.0)
     nearest = others[losses.index(min(losses))]
-    wanted: list[tuple[dict[str, Any], Run]] = []
+    wanted: list[tuple[dict[str, Any], TransferRun]] = []
     for donor_task, loss in ((nearest, min(losses)), (task, None)):
         donor, is_same = cold.get(donor_task, other_rows=donor_task is task), donor_task is task
         if loss is None:
@@ -226,7 +226,7 @@ def _measure_sold(
             job = cold.build_job(
                 f"{donor_task.name} {sold}", target.data, steps=size.steps, sold=sold
             )
-            wanted.append((row, Run(job, scale(donor.adapter, factor))))
+            wanted.append((row, TransferRun(job, scale(donor.adapter, factor))))
     train_together(base.trainer, [run for _, run in wanted], every=cold.every)
     for row, run in wanted:
         yield row | {"losses": _shorten(run.losses)}
@@ -285,7 +285,7 @@ def _measure_donors(
         return loss <= REACHED * target.loss
 
     runs = [
-        Run(
+        TransferRun(
             cold.build_job(str(number), target.data, steps=int(GIVEN_UP * size.steps)),
             one,
             is_over=is_there,

@@ -66,7 +66,7 @@ class TransferSize:
 
 
 @dataclass(slots=True)
-class Run:
+class TransferRun:
     """A job, what its adapter begins with, and when it is over before its last step."""
 
     job: TrainingJob
@@ -128,11 +128,11 @@ class ColdRuns:
 
     def _train(self, seed: int) -> list[ColdRun]:
         size, base = self.size, self._base
-        runs: list[Run] = []
+        runs: list[TransferRun] = []
         for task in size.tasks:
             data = _read_task(base, task, size, seed, self._folder)
             job = build_job(task.name, data, size, seed, size.steps, self.schedule)
-            runs.append(Run(job, draw_initial(base, seed)))
+            runs.append(TransferRun(job, draw_initial(base, seed)))
         base_losses = probe(base, size, [(run.job.data, run.values) for run in runs])
         embeddings = [_find_first_gradients(base, run.job.data, size, seed) for run in runs]
         train_together(base.trainer, runs, every=self.every)
@@ -187,7 +187,7 @@ def build_job(
     return TrainingJob(spec, data)
 
 
-def train_together(trainer: FusedTrainer, runs: Sequence[Run], *, every: int) -> None:
+def train_together(trainer: FusedTrainer, runs: Sequence[TransferRun], *, every: int) -> None:
     """Train runs side by side, each to its last step or until it is over, and fill them in."""
     left = {run.job.job_id: run for run in runs}
     for name, run in left.items():
@@ -205,7 +205,7 @@ def train_together(trainer: FusedTrainer, runs: Sequence[Run], *, every: int) ->
                 trainer.start_evaluation(result.job_id)
 
 
-def _note(trainer: FusedTrainer, left: dict[str, Run], found: EvaluationResult) -> None:
+def _note(trainer: FusedTrainer, left: dict[str, TransferRun], found: EvaluationResult) -> None:
     run, loss = left[found.job_id], found.found.loss
     run.losses.append(loss)
     run.job.note_validation(loss)

@@ -208,7 +208,9 @@ def read_example(*, with_defaults: bool) -> dict[str, str]:
 def test_the_environment_file_names_every_setting_there_is() -> None:
     asked: set[str] = set()
     for path in sorted((ROOT / "marketplace" / "config").rglob("*.py")):
-        read = r'environment\.(?:text|flag|number|words|folder|loopback_url)\(\s*f?"([A-Z_]+)"'
+        read = (
+            r'environment\.(?:text|flag|number|words|rates|folder|loopback_url)\(\s*f?"([A-Z_]+)"'
+        )
         asked |= set(re.findall(read, path.read_text()))
     named = set(re.findall(r"^#?([A-Z_]+)=", EXAMPLE, flags=re.MULTILINE))
     assert len(asked) > 40

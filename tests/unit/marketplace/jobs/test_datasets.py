@@ -153,10 +153,8 @@ def test_every_fault_is_kept(zone, owner):
         (b"  \n\n  ", "data.jsonl", "invalid_dataset", "empty"),
         (b"\x00\x01\x02\xff" * 100, "data.jsonl", "invalid_dataset", "binary"),
         (b"PK\x03\x04rest", "data.zip", "invalid_dataset", "zip"),
-        (b'[{"text": "a"}', "data.json", "invalid_dataset", "no comma and no end"),
         (b"{broken\n" * 3, "data.jsonl", "invalid_dataset", "usable row"),
         (b'{"what": 1}\n' * 3, "data.jsonl", "invalid_dataset", "usable row"),
-        (completion("a", " b") + b"{x\n" * 1001, "data.jsonl", "invalid_dataset", "1,000"),
     ],
 )
 def test_a_file_that_cannot_be_used_leaves_no_trace(zone, owner, content, name, code, word):
