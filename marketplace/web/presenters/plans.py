@@ -9,7 +9,7 @@ from datetime import datetime
 from marketplace.auction.models import Bid
 from marketplace.fleet.models import Node, Tier, Zone
 from marketplace.fleet.selectors import slot_starts_at
-from marketplace.jobs.models import Checkpoint, Job
+from marketplace.jobs.models import Checkpoint, Job, JobStatus
 from marketplace.web.presenters.ribbon import (
     Ribbon,
     RibbonMark,
@@ -62,6 +62,7 @@ def build_job_ribbon(
         job.deadline_at,
         now=now,
         ended_at=job.finished_at,
+        was_stopped=job.status in (JobStatus.CANCELLED, JobStatus.FAILED),
         marks=marks,
         machines=machines,
     )
@@ -75,6 +76,7 @@ def _ribbon(
     *,
     now: datetime,
     ended_at: datetime | None = None,
+    was_stopped: bool = False,
     marks: Sequence[RibbonMark] = (),
     machines: dict[str, RibbonNode] | None = None,
 ) -> Ribbon:
@@ -87,5 +89,6 @@ def _ribbon(
         deadline_at=deadline_at,
         now=now,
         ended_at=ended_at,
+        was_stopped=was_stopped,
         marks=marks,
     )

@@ -172,9 +172,13 @@ def build_ribbon(
     deadline_at: datetime,
     now: datetime,
     ended_at: datetime | None = None,
+    was_stopped: bool = False,
     marks: Sequence[RibbonMark] = (),
 ) -> Ribbon:
-    """Place everything between the bid and the deadline, or the end if that is later."""
+    """Place everything between the bid and the deadline, or the end if that is later.
+
+    A job that ``was_stopped`` before it was done had no time to spare.
+    """
     finish_at = ended_at or (stays[-1].ends_at if stays else deadline_at)
     last_at = max(deadline_at, finish_at, *(mark.at for mark in marks))
     ends_at = last_at + (last_at - begun_at) * 0.025
@@ -184,6 +188,9 @@ def build_ribbon(
     lead, rest = _sentences(
         stays, machines, scale, deadline_at=deadline_at, finish_at=finish_at, ended_at=ended_at
     )
+    if was_stopped:
+        rest = f"Stopped at {scale.say(finish_at)}."
+    has_spare = finish_at < deadline_at and not was_stopped
     pairs = list(pairwise(stays))
     return Ribbon(
         starts_at=begun_at,
@@ -204,7 +211,7 @@ def build_ribbon(
         deadline=RibbonItem(
             scale.x(deadline_at), scale.say(deadline_at), "start" if is_early else "end"
         ),
-        spare=_spare(scale, finish_at, deadline_at) if finish_at < deadline_at else None,
+        spare=_spare(scale, finish_at, deadline_at) if has_spare else None,
         late=_late(scale, deadline_at, finish_at) if finish_at > deadline_at else None,
         now=None
         if is_over or not begun_at <= now <= ends_at

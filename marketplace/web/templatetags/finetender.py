@@ -144,7 +144,8 @@ def initials(name: str) -> str:
 @register.filter
 def percent(share: float | None) -> str:
     """``73 %`` from ``0.73``."""
-    return "" if share is None else f"{share:.0%}".replace("%", " %")
+    # A little less than nothing is nothing.
+    return "" if share is None else f"{round(share, 2) or 0.0:.0%}".replace("%", " %")
 
 
 #: Why a bid was refused, for those who may not know what it was.

@@ -134,3 +134,12 @@ def test_the_deadlines_label_has_its_place_on_the_axis_to_itself() -> None:
     late = ribbon((0, "a"), (8, "a"), now=1, deadline=5)
     assert late.deadline.css == "start"
     assert [tick.label for tick in late.axis] == ["09:30", "10:00"]
+
+
+def test_a_job_that_was_stopped_had_no_time_to_spare() -> None:
+    ended = ribbon((0, "a"), (1, "a"), now=30, ended_at=minute(14))
+    stopped = ribbon((0, "a"), (1, "a"), now=30, ended_at=minute(14), was_stopped=True)
+    assert ended.spare is not None
+    assert ended.rest.endswith("before the deadline.")
+    assert stopped.spare is None
+    assert stopped.rest.startswith("Stopped at ")
