@@ -27,7 +27,7 @@ if (form) {
 
 /** Fill both choices; the address names a model, or the job that made it. */
 async function listModels(asked: URLSearchParams): Promise<void> {
-  const answer = await fetch("/v1/models");
+  const answer = await fetch("/v1/models", { headers: whose() });
   const models = answer.ok ? ((await answer.json()) as { data: Model[] }).data : [];
   const job = (asked.get("job") ?? "").replace(/^ftjob-/, "");
   for (const [side, fallback] of [["base", 0] as const, ["tuned", models.length - 1] as const]) {
@@ -39,6 +39,11 @@ async function listModels(asked: URLSearchParams): Promise<void> {
     const first = side === "tuned" && newest ? newest.id : models[fallback]?.id;
     select.value = asked.get(side) ?? (ofJob ? ofJob.id : (first ?? ""));
   }
+}
+
+/** For which organisation the page asks: the one whose models it shows and whose wallet pays. */
+function whose(): Record<string, string> {
+  return { "Finetender-Organisation": form?.dataset["organisation"] ?? "" };
 }
 
 async function ask(): Promise<void> {
@@ -69,7 +74,7 @@ async function write(side: string, fields: URLSearchParams, signal: AbortSignal)
     const answer = await fetch("/v1/chat/completions", {
       method: "POST",
       signal,
-      headers: { "Content-Type": "application/json", "X-CSRFToken": csrfToken() },
+      headers: { "Content-Type": "application/json", "X-CSRFToken": csrfToken(), ...whose() },
       body: JSON.stringify({
         model: fields.get(side),
         messages,
