@@ -13,6 +13,8 @@ COUNTRY_CHOICES = sorted(
     ((code, str(name)) for code, name in COUNTRIES.items()), key=lambda country: country[1]
 )
 
+COUNTRY_NAMES = dict(COUNTRY_CHOICES)
+
 
 class BillingDetails(models.Model):
     """Whom invoices of an organisation are addressed to."""
@@ -109,6 +111,11 @@ class Invoice(models.Model):
     @property
     def title(self) -> str:
         return "Credit note" if self.is_credit_note else "Invoice"
+
+    @property
+    def buyer_country_name(self) -> str:
+        """``Norway``."""
+        return COUNTRY_NAMES.get(self.buyer_country, self.buyer_country)
 
     @property
     def month_name(self) -> str:

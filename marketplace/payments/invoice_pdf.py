@@ -19,14 +19,13 @@ from reportlab.pdfbase.ttfonts import TTFont
 from reportlab.platypus import LongTable, Paragraph, SimpleDocTemplate, Spacer, Table, TableStyle
 
 from marketplace.common.money import count_decimals, format_usd_exact
-from marketplace.payments.invoice_models import COUNTRY_CHOICES, Invoice, InvoiceLineKind
+from marketplace.payments.invoice_models import Invoice, InvoiceLineKind
 
 _FONT_FILE = Path(__file__).parent / "fonts" / "DejaVuSans.ttf"
 _FONT = "DejaVuSans"
 #: For what the font above lacks, such as Chinese; readers of PDF bring it along.
 _FALLBACK = "STSong-Light"
 _INK, _MUTED, _RULE = HexColor("#16181d"), HexColor("#5c6270"), HexColor("#d5d8de")
-_NAMES = dict(COUNTRY_CHOICES)
 
 
 def build_pdf(invoice: Invoice) -> bytes:
@@ -66,7 +65,7 @@ def _build_head(invoice: Invoice) -> list[Any]:
     buyer = [
         invoice.buyer_name,
         *invoice.buyer_address.splitlines(),
-        _NAMES.get(invoice.buyer_country, invoice.buyer_country),
+        invoice.buyer_country_name,
         invoice.buyer_tax_id,
     ]
     parties = Table(

@@ -13,6 +13,8 @@ from django_countries.data import COUNTRIES
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound, UserError
+from marketplace.payments.cap_models import CapPeriod
+from marketplace.payments.caps import find_period_start
 from marketplace.payments.invoice_models import (
     BillingDetails,
     Invoice,
@@ -57,8 +59,7 @@ class _DueLine:
 
 def issue_due_invoices(*, now: datetime, name_references: NameReferences) -> int:
     """Issue an invoice for every organisation and month that is over; how many."""
-    month_starts_at = now.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    due = _load_due(before=month_starts_at)
+    due = _load_due(before=find_period_start(CapPeriod.MONTH, now))
     for (organisation_id, month), entries in sorted(due.items()):
         _issue_invoice(
             organisation_id=organisation_id,

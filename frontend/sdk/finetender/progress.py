@@ -72,7 +72,7 @@ class JobView:
 
 
 def follow_in_terminal(stream: TextIO) -> Callable[[JobEvent], None]:
-    """Draw a job's events: one line that is drawn again, or plain lines where nobody watches."""
+    """Draw a job's events: one line that is drawn again, or plain lines without a terminal."""
     view, drawn = JobView(), ""
 
     def show(event: JobEvent) -> None:

@@ -63,7 +63,6 @@ def show_invoice(request: PageRequest, number: str) -> HttpResponse:
     context = {
         "invoice": invoice,
         "lines": lines,
-        "country": dict(COUNTRY_CHOICES).get(invoice.buyer_country, invoice.buyer_country),
         "decimals": count_decimals([*amounts, invoice.tax_micros, invoice.net_micros]),
     }
     return render(request, "web/invoice.html", context)

@@ -7,7 +7,7 @@ const place = document.querySelector<HTMLElement>("[data-joining]");
 function look(address: string): void {
   if (document.querySelector("#part-joining[data-done]")) return;
   const next = () => window.setTimeout(() => look(address), EVERY_MS);
-  // A page that nobody looks at asks for nothing.
+  // A hidden page does not poll.
   if (document.hidden) next();
   else void refreshParts(undefined, address).finally(next);
 }
