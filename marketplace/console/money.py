@@ -14,17 +14,19 @@ from django.views.decorators.http import require_GET, require_POST
 from marketplace.common import clock
 from marketplace.payments.freezes import lift_freeze
 from marketplace.payments.gateway_calls import ATTEMPTS_ALERT
-from marketplace.payments.gateway_models import (
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.models import (
     CallStatus,
     Freeze,
     GatewayCall,
+    Payout,
+    PayoutStatus,
     WebhookEvent,
 )
-from marketplace.payments.payout_models import Payout, PayoutStatus
 from marketplace.payments.payouts import retry_payout
 from marketplace.payments.reconciliation import reconcile
-from marketplace.payments.selectors import check_ledger, get_house_balances
-from marketplace.payments.stripe_gateway import GatewayFault, is_configured
+from marketplace.payments.selectors import get_house_balances
+from marketplace.payments.stripe_client import GatewayFault, is_configured
 from marketplace.web.views.requests import PageRequest, operator_page
 
 LISTED = 50

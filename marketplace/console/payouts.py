@@ -15,11 +15,11 @@ from marketplace.common import clock
 from marketplace.common.downloads import LinesDownload
 from marketplace.common.errors import UserError
 from marketplace.common.money import count_decimals
-from marketplace.payments.payout_models import Payout, PayoutAccount
+from marketplace.payments.models import Payout, PayoutAccount
 from marketplace.payments.payouts import open_payout_account, refresh_payout_account
 from marketplace.payments.selectors import get_earnings
 from marketplace.payments.statements import list_months, load_statement, write_csv
-from marketplace.payments.stripe_gateway import GatewayFault, is_configured, is_test_money
+from marketplace.payments.stripe_client import GatewayFault, is_configured, is_test_money
 from marketplace.web.views.requests import PageRequest, owner_page, page
 
 log = logging.getLogger(__name__)

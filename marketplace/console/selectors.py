@@ -20,8 +20,9 @@ from marketplace.fleet.models import Node, NodeStatus, Provider, Zone
 from marketplace.fleet.selectors import list_waiting_providers
 from marketplace.jobs.models import Job
 from marketplace.payments.funding import list_open_funds_requests
+from marketplace.payments.ledger_checks import LedgerCheck, check_ledger
 from marketplace.payments.models import FundsRequest
-from marketplace.payments.selectors import LedgerCheck, check_ledger, get_house_balances
+from marketplace.payments.selectors import get_house_balances
 from marketplace.tiers.selectors import list_machines
 
 BIDS_LISTED = 15

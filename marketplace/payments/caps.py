@@ -16,9 +16,8 @@ from django.db.models.functions import Coalesce
 from marketplace.accounts.models import PAYERS, ApiKey, Organisation, User
 from marketplace.common.errors import NotAllowed, NotFound, UserError
 from marketplace.common.money import format_usd_exact
-from marketplace.payments.cap_models import CapPeriod, SpendingCap
 from marketplace.payments.locks import lock_cap
-from marketplace.payments.models import Hold, HoldStatus
+from marketplace.payments.models import CapPeriod, Hold, HoldStatus, SpendingCap
 
 #: Shares of a cap, in percent, at which the organisation hears of it.
 NOTICES = (100, 80, 50)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from django.conf import settings
 from django.db import transaction
 
 from marketplace.accounts.models import Organisation, User
@@ -18,27 +17,25 @@ from marketplace.common.errors import Conflict, MarketFault, NotFound, UserError
 from marketplace.common.money import format_usd_exact
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.freezes import freeze_organisation
-from marketplace.payments.gateway_models import (
+from marketplace.payments.ledger import Account, house, post_entry
+from marketplace.payments.locks import lock_hold, lock_payment, lock_wallet
+from marketplace.payments.models import (
     MICROS_PER_CENT,
     PAYMENT_OVER,
+    AccountKind,
     CallKind,
-    CardCustomer,
     CardPayment,
+    Entry,
+    EntryKind,
     GatewayCall,
+    Hold,
+    HoldStatus,
     PaymentPurpose,
     PaymentStatus,
     SavedCard,
 )
-from marketplace.payments.ledger import Account, house, post_entry
-from marketplace.payments.locks import lock_hold, lock_payment, lock_wallet
-from marketplace.payments.models import AccountKind, Entry, EntryKind, Hold, HoldStatus
 from marketplace.payments.outbox import WantedCall, add_calls
-from marketplace.payments.stripe_gateway import (
-    CARD_MAX_CENTS,
-    CARD_MIN_CENTS,
-    GatewayRefused,
-    Intent,
-)
+from marketplace.payments.stripe_gateway import CARD_MAX_CENTS, CARD_MIN_CENTS, Intent
 
 _STATUSES = {
     "requires_payment_method": PaymentStatus.OPEN,
@@ -154,87 +151,6 @@ def check_card_amount(amount_cents: int) -> None:
 def to_cents(micros: int) -> int:
     """Whole cents, rounded up: what a card has to pay for an amount."""
     return -(-micros // MICROS_PER_CENT)
-
-
-# What the outbox does about payments. Steps that ask the gateway run outside of transactions.
-
-
-def make_intent(call: GatewayCall) -> Intent:
-    payment = CardPayment.objects.select_related("organisation", "saved_card").get(pk=call.subject)
-    customer_id = _ensure_customer(payment.organisation)
-    is_automatic = payment.purpose == PaymentPurpose.AUTO_TOP_UP
-    try:
-        return gateway.create_intent(
-            payment_id=payment.pk,
-            amount_cents=payment.amount_cents,
-            customer_id=customer_id,
-            is_captured_later=payment.purpose == PaymentPurpose.BID,
-            saves_card=payment.saves_card,
-            card_id=payment.saved_card and payment.saved_card.gateway_id,
-            off_session=is_automatic,
-            return_url=f"{settings.PUBLIC_URL}/wallet/payments/{payment.pk}",
-            description=PaymentPurpose(payment.purpose).label,
-            key=call.key,
-        )
-    except GatewayRefused:
-        # A declined card leaves the PaymentIntent open for another.
-        found = gateway.find_intent(payment_id=payment.pk, customer_id=customer_id)
-        if found is None:
-            raise
-        return found
-
-
-def find_intent_of(call: GatewayCall) -> Intent | None:
-    payment = CardPayment.objects.select_related("organisation").get(pk=call.subject)
-    customer_id = _ensure_customer(payment.organisation)
-    return gateway.find_intent(payment_id=payment.pk, customer_id=customer_id)
-
-
-def make_capture(call: GatewayCall) -> Intent:
-    payment = CardPayment.objects.get(pk=call.subject)
-    amount_cents = call.arguments["amount_cents"]
-    try:
-        try:
-            return gateway.capture_intent(
-                gateway_id=payment.gateway_id or "", amount_cents=amount_cents, key=call.key
-            )
-        except GatewayRefused as error:
-            if error.extra.get("code") != "amount_too_small":
-                raise
-            # The rest goes into the wallet.
-            return gateway.capture_intent(
-                gateway_id=payment.gateway_id or "",
-                amount_cents=CARD_MIN_CENTS,
-                key=f"{call.key}-least",
-            )
-    except GatewayRefused:
-        found = find_captured(call)
-        if found is None:
-            raise
-        return found
-
-
-def find_captured(call: GatewayCall) -> Intent | None:
-    payment = CardPayment.objects.get(pk=call.subject)
-    intent = gateway.get_intent(payment.gateway_id or "")
-    return intent if intent.status == "succeeded" else None
-
-
-def make_cancel(call: GatewayCall) -> Intent:
-    payment = CardPayment.objects.get(pk=call.subject)
-    try:
-        return gateway.cancel_intent(gateway_id=payment.gateway_id or "", key=call.key)
-    except GatewayRefused:
-        return gateway.get_intent(payment.gateway_id or "")
-
-
-def _ensure_customer(organisation: Organisation) -> str:
-    known = CardCustomer.objects.filter(organisation=organisation).first()
-    if known is not None:
-        return known.gateway_id
-    made = gateway.ensure_customer(organisation_id=organisation.pk, name=organisation.name)
-    CardCustomer.objects.get_or_create(organisation=organisation, defaults={"gateway_id": made})
-    return CardCustomer.objects.get(organisation=organisation).gateway_id
 
 
 def refresh_payment(*, payment: CardPayment, now: datetime) -> tuple[CardPayment, Intent | None]:

@@ -9,22 +9,23 @@ from django.db import transaction
 from marketplace.common.errors import Conflict, UserError
 from marketplace.common.money import format_usd_exact
 from marketplace.payments import stripe_gateway as gateway
-from marketplace.payments.gateway_models import (
+from marketplace.payments.ledger import Account, house, post_entry
+from marketplace.payments.locks import lock_payment, lock_refund, lock_wallet
+from marketplace.payments.models import (
     MICROS_PER_CENT,
     PAYMENT_OVER,
+    AccountKind,
     CallKind,
     CardPayment,
     CardRefund,
+    EntryKind,
     GatewayCall,
     PaymentPurpose,
     PaymentStatus,
     RefundStatus,
 )
-from marketplace.payments.ledger import Account, house, post_entry
-from marketplace.payments.locks import lock_payment, lock_refund, lock_wallet
-from marketplace.payments.models import AccountKind, EntryKind
 from marketplace.payments.outbox import WantedCall, add_calls
-from marketplace.payments.stripe_gateway import GatewayFault, GatewayRefused
+from marketplace.payments.stripe_client import GatewayFault, GatewayRefused
 
 
 def return_to_card(

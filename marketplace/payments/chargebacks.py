@@ -6,10 +6,15 @@ from datetime import datetime
 
 from marketplace.common.money import format_usd_exact
 from marketplace.payments.freezes import end_freeze, freeze_organisation
-from marketplace.payments.gateway_models import MICROS_PER_CENT, CardPayment, Chargeback
 from marketplace.payments.ledger import Account, house, post_entry
 from marketplace.payments.locks import lock_payment, lock_wallet
-from marketplace.payments.models import AccountKind, EntryKind
+from marketplace.payments.models import (
+    MICROS_PER_CENT,
+    AccountKind,
+    CardPayment,
+    Chargeback,
+    EntryKind,
+)
 from marketplace.payments.stripe_gateway import ChargebackState
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from marketplace.accounts.models import User
 from marketplace.common.errors import NotAllowed, NotFound
-from marketplace.payments.gateway_models import Freeze
+from marketplace.payments.models import Freeze
 
 
 def freeze_organisation(

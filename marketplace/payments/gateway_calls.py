@@ -16,23 +16,22 @@ from typing import Any
 from django.db import transaction
 
 from marketplace.common.errors import NotFound, UserError
-from marketplace.payments.card_payments import (
-    apply_intent,
-    conclude_uncollected,
+from marketplace.payments.card_calls import (
     find_captured,
     find_intent_of,
     make_cancel,
     make_capture,
     make_intent,
 )
+from marketplace.payments.card_payments import apply_intent, conclude_uncollected
 from marketplace.payments.card_refunds import (
     conclude_refund,
     find_refund,
     make_refund,
     return_to_wallet,
 )
-from marketplace.payments.gateway_models import CallKind, CallStatus, GatewayCall
 from marketplace.payments.locks import lock_call, lock_due_call
+from marketplace.payments.models import CallKind, CallStatus, GatewayCall
 from marketplace.payments.outbox import RUN_CALLS
 from marketplace.payments.payouts import (
     apply_payout,
@@ -48,7 +47,7 @@ from marketplace.payments.payouts import (
     refuse_reversal,
     return_transfer,
 )
-from marketplace.payments.stripe_gateway import GatewayFault, GatewayRefused
+from marketplace.payments.stripe_client import GatewayFault, GatewayRefused
 from marketplace.payments.top_ups import make_detach
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,6 @@ from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.money import MAX_MICROS, format_usd_exact
 from marketplace.payments.caps import load_room
 from marketplace.payments.freezes import build_refusal, list_freezes
-from marketplace.payments.gateway_models import MICROS_PER_CENT, CallKind
 from marketplace.payments.ledger import (
     Account,
     Draft,
@@ -22,7 +21,14 @@ from marketplace.payments.ledger import (
     refuse_overdraft,
 )
 from marketplace.payments.locks import LockedAccounts, LockedHold, lock_holds, lock_wallets
-from marketplace.payments.models import AccountKind, EntryKind, Hold, HoldStatus
+from marketplace.payments.models import (
+    MICROS_PER_CENT,
+    AccountKind,
+    CallKind,
+    EntryKind,
+    Hold,
+    HoldStatus,
+)
 from marketplace.payments.outbox import WantedCall, add_calls
 
 _ENTRY_KINDS = {HoldStatus.CHARGED: EntryKind.CHARGE, HoldStatus.RELEASED: EntryKind.RELEASE}

@@ -19,7 +19,7 @@ from reportlab.pdfbase.ttfonts import TTFont
 from reportlab.platypus import LongTable, Paragraph, SimpleDocTemplate, Spacer, Table, TableStyle
 
 from marketplace.common.money import count_decimals, format_usd_exact
-from marketplace.payments.invoice_models import Invoice, InvoiceLineKind
+from marketplace.payments.models import Invoice, InvoiceLineKind
 
 _FONT_FILE = Path(__file__).parent / "fonts" / "DejaVuSans.ttf"
 _FONT = "DejaVuSans"

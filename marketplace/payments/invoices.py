@@ -13,18 +13,21 @@ from django_countries.data import COUNTRIES
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound, UserError
-from marketplace.payments.cap_models import CapPeriod
 from marketplace.payments.caps import find_period_start
-from marketplace.payments.invoice_models import (
+from marketplace.payments.ledger import house, post_entry
+from marketplace.payments.locks import lock_invoice_series
+from marketplace.payments.models import (
+    AccountKind,
     BillingDetails,
+    CapPeriod,
+    EntryKind,
+    Hold,
     Invoice,
     InvoicedEntry,
     InvoiceLine,
     InvoiceLineKind,
+    Posting,
 )
-from marketplace.payments.ledger import house, post_entry
-from marketplace.payments.locks import lock_invoice_series
-from marketplace.payments.models import AccountKind, EntryKind, Hold, Posting
 from marketplace.payments.taxes import choose_tax, read_tax_id
 
 #: Names of what holds were for, by the holds' references.

@@ -15,18 +15,22 @@ from django.db.transaction import TransactionManagementError
 
 from marketplace.common.db.pipeline import Statement, fetch
 from marketplace.common.db.row_types import list_columns
-from marketplace.payments.cap_models import SpendingCap
-from marketplace.payments.gateway_models import (
+from marketplace.payments.models import (
+    AccountKind,
     CallStatus,
     CardPayment,
     CardRefund,
+    FundsRequest,
     GatewayCall,
+    Hold,
+    InvoiceSeries,
+    LedgerAccount,
+    Payout,
+    SpendingCap,
+    Transfer,
     WalletRules,
     WebhookEvent,
 )
-from marketplace.payments.invoice_models import InvoiceSeries
-from marketplace.payments.models import AccountKind, FundsRequest, Hold, LedgerAccount
-from marketplace.payments.payout_models import Payout, Transfer
 
 WALLET_KINDS = (AccountKind.WALLET_AVAILABLE, AccountKind.WALLET_HELD)
 

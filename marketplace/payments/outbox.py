@@ -9,7 +9,7 @@ from typing import Any
 
 from marketplace.common.db.bulk_writes import insert_rows
 from marketplace.common.queue import enqueue
-from marketplace.payments.gateway_models import CallKind, GatewayCall
+from marketplace.payments.models import CallKind, GatewayCall
 
 RUN_CALLS = "payments.gateway_calls_run"
 

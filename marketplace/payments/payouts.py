@@ -15,25 +15,25 @@ from django.db.models import QuerySet
 
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
-from marketplace.payments import stripe_gateway as gateway
-from marketplace.payments.gateway_models import MICROS_PER_CENT, CallKind, GatewayCall
+from marketplace.payments import stripe_accounts
 from marketplace.payments.ledger import Account, house, post_entry
-from marketplace.payments.locks import (
-    LockedAccounts,
-    lock_accounts,
-    lock_payout,
-    lock_transfer,
-)
-from marketplace.payments.models import AccountKind, Earning, EntryKind
-from marketplace.payments.outbox import WantedCall, add_calls
-from marketplace.payments.payout_models import (
+from marketplace.payments.locks import LockedAccounts, lock_accounts, lock_payout, lock_transfer
+from marketplace.payments.models import (
+    MICROS_PER_CENT,
+    AccountKind,
+    CallKind,
+    Earning,
+    EntryKind,
+    GatewayCall,
     Payout,
     PayoutAccount,
     PayoutStatus,
     Transfer,
     TransferStatus,
 )
-from marketplace.payments.stripe_gateway import GatewayFault, GatewayRefused, PayoutState
+from marketplace.payments.outbox import WantedCall, add_calls
+from marketplace.payments.stripe_accounts import PayoutState
+from marketplace.payments.stripe_client import GatewayFault, GatewayRefused
 
 #: Pause before a payout that the bank did not take is tried again.
 RETRY_AFTER = timedelta(days=1)
@@ -43,11 +43,13 @@ def open_payout_account(*, organisation: Organisation, now: datetime, return_url
     """The address where the gateway asks an organisation who it is; call outside transactions."""
     account = PayoutAccount.objects.filter(organisation=organisation).first()
     if account is None:
-        made = gateway.ensure_account(organisation_id=organisation.pk)
+        made = stripe_accounts.ensure_account(organisation_id=organisation.pk)
         account, _ = PayoutAccount.objects.get_or_create(
             organisation=organisation, defaults={"gateway_id": made, "made_at": now}
         )
-    return gateway.create_onboarding_link(account_id=account.gateway_id, return_url=return_url)
+    return stripe_accounts.create_onboarding_link(
+        account_id=account.gateway_id, return_url=return_url
+    )
 
 
 def refresh_payout_account(organisation_id: str) -> PayoutAccount | None:
@@ -55,7 +57,7 @@ def refresh_payout_account(organisation_id: str) -> PayoutAccount | None:
     account = PayoutAccount.objects.filter(organisation=organisation_id).first()
     if account is None:
         return None
-    state = gateway.get_account(account.gateway_id)
+    state = stripe_accounts.get_account(account.gateway_id)
     account.is_ready, account.needs = state.is_ready, list(state.needs)
     account.save(update_fields=["is_ready", "needs"])
     return account
@@ -143,7 +145,7 @@ def make_transfer(call: GatewayCall) -> str:
     transfer = Transfer.objects.select_related("payout").get(pk=call.subject)
     account = PayoutAccount.objects.get(organisation=transfer.payout.organisation_id)
     try:
-        return gateway.create_transfer(
+        return stripe_accounts.create_transfer(
             transfer_id=transfer.pk,
             amount_cents=transfer.amount_cents,
             account_id=account.gateway_id,
@@ -158,7 +160,7 @@ def make_transfer(call: GatewayCall) -> str:
 
 def find_transfer(call: GatewayCall) -> str | None:
     transfer = Transfer.objects.get(pk=call.subject)
-    return gateway.find_transfer(transfer_id=transfer.pk, group=transfer.group)
+    return stripe_accounts.find_transfer(transfer_id=transfer.pk, group=transfer.group)
 
 
 def conclude_transfer(call: GatewayCall, *, answer: str, now: datetime) -> None:
@@ -225,7 +227,7 @@ def _send_to_bank(payout: Payout, *, now: datetime) -> None:
 def make_payout(call: GatewayCall) -> PayoutState:
     payout = Payout.objects.get(pk=call.subject.partition(":")[0])
     account = PayoutAccount.objects.get(organisation=payout.organisation_id)
-    return gateway.create_payout(
+    return stripe_accounts.create_payout(
         payout_id=call.subject,
         amount_cents=_count_sent_cents(payout),
         account_id=account.gateway_id,
@@ -236,7 +238,7 @@ def make_payout(call: GatewayCall) -> PayoutState:
 def find_payout(call: GatewayCall) -> PayoutState | None:
     payout = Payout.objects.get(pk=call.subject.partition(":")[0])
     account = PayoutAccount.objects.get(organisation=payout.organisation_id)
-    return gateway.find_payout(payout_id=call.subject, account_id=account.gateway_id)
+    return stripe_accounts.find_payout(payout_id=call.subject, account_id=account.gateway_id)
 
 
 def _count_sent_cents(payout: Payout) -> int:
@@ -328,7 +330,7 @@ def reverse_transfer(
 
 def make_reversal(call: GatewayCall) -> bool:
     transfer = Transfer.objects.get(pk=call.subject)
-    gateway.create_reversal(
+    stripe_accounts.create_reversal(
         transfer_gateway_id=transfer.gateway_id,
         amount_cents=transfer.reversed_cents,
         key=call.key,
@@ -338,7 +340,7 @@ def make_reversal(call: GatewayCall) -> bool:
 
 def find_reversal(call: GatewayCall) -> bool | None:
     transfer = Transfer.objects.get(pk=call.subject)
-    return gateway.is_reversed(transfer.gateway_id) or None
+    return stripe_accounts.is_reversed(transfer.gateway_id) or None
 
 
 def conclude_reversal(call: GatewayCall, *, answer: bool, now: datetime) -> None:

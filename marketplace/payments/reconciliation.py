@@ -8,9 +8,14 @@ from dataclasses import dataclass
 from django.db.models import Sum
 
 from marketplace.payments import stripe_gateway as gateway
-from marketplace.payments.gateway_models import MICROS_PER_CENT, CardPayment
-from marketplace.payments.models import AccountKind, EntryKind, Posting
-from marketplace.payments.payout_models import Transfer
+from marketplace.payments.models import (
+    MICROS_PER_CENT,
+    AccountKind,
+    CardPayment,
+    EntryKind,
+    Posting,
+    Transfer,
+)
 from marketplace.payments.stripe_gateway import Movement
 
 #: Names of the kinds of differences.

@@ -23,7 +23,6 @@ from marketplace.payments.earnings import (
     return_vendor_pay,
     withhold_vendor_pay,
 )
-from marketplace.payments.gateway_models import MICROS_PER_CENT, CardPayment
 from marketplace.payments.holds import (
     HoldSettlement,
     check_amount,
@@ -39,7 +38,9 @@ from marketplace.payments.locks import (
     lock_wallets,
 )
 from marketplace.payments.models import (
+    MICROS_PER_CENT,
     AccountKind,
+    CardPayment,
     Entry,
     EntryKind,
     Hold,

@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound
 from marketplace.common.money import from_micros
-from marketplace.payments.models import Earning
-from marketplace.payments.payout_models import Payout, PayoutStatus
+from marketplace.payments.models import Earning, Payout, PayoutStatus
 
 COLUMNS = ("date", "kind", "reference", "amount_usd", "payable_from", "payout", "status")
 #: A cell that a spreadsheet would take for a formula.

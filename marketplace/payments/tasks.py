@@ -6,8 +6,8 @@ from marketplace.common import clock
 from marketplace.payments.caps import send_cap_notices
 from marketplace.payments.earnings import mature_earnings
 from marketplace.payments.gateway_calls import RUN_CALLS, run_due_calls
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.payouts import retry_failed_payouts, start_due_payouts
-from marketplace.payments.selectors import check_ledger
 from marketplace.payments.top_ups import watch_wallets
 from marketplace.payments.webhooks import PROCESS_EVENTS, process_events
 

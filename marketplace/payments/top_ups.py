@@ -18,19 +18,20 @@ from marketplace.payments.card_payments import (
     find_card,
     start_payment,
 )
-from marketplace.payments.gateway_models import (
+from marketplace.payments.locks import lock_wallet_rules
+from marketplace.payments.models import (
     MICROS_PER_CENT,
     PAYMENT_OVER,
+    AccountKind,
     CallKind,
     CardPayment,
     GatewayCall,
+    LedgerAccount,
     PaymentPurpose,
     PaymentStatus,
     SavedCard,
     WalletRules,
 )
-from marketplace.payments.locks import lock_wallet_rules
-from marketplace.payments.models import AccountKind, LedgerAccount
 from marketplace.payments.outbox import WantedCall, add_calls
 
 

@@ -13,14 +13,14 @@ from django.db import transaction
 
 from marketplace.common.errors import NotFound
 from marketplace.common.queue import enqueue
+from marketplace.payments import stripe_accounts
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_payments import record_intent
 from marketplace.payments.chargebacks import record_chargeback
-from marketplace.payments.gateway_models import CardPayment, WebhookEvent
 from marketplace.payments.locks import lock_event
-from marketplace.payments.payout_models import Payout, PayoutAccount
+from marketplace.payments.models import CardPayment, Payout, PayoutAccount, WebhookEvent
 from marketplace.payments.payouts import record_payout, refresh_payout_account
-from marketplace.payments.stripe_gateway import GatewayFault
+from marketplace.payments.stripe_client import GatewayFault
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ def _apply_account_event(account_id: str) -> str:
 
 
 def _apply_payout_event(event: WebhookEvent, *, now: datetime) -> str:
-    state = gateway.get_payout(event.object_id, account_id=event.account_id)
+    state = stripe_accounts.get_payout(event.object_id, account_id=event.account_id)
     payout_id = state.payout_id.partition(":")[0]
     known = Payout.objects.filter(
         pk=payout_id, organisation__payout_account__gateway_id=event.account_id

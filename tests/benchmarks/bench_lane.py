@@ -308,7 +308,7 @@ def bench_replay(zone) -> None:
 def bench_http(stack: Stack, rates: Sequence[float], *, seconds: float) -> None:
     from marketplace.auction.models import Bid
     from marketplace.common import clock
-    from marketplace.payments.selectors import check_ledger
+    from marketplace.payments.ledger_checks import check_ledger
     from tests import builders
     from tests import market_builders as market
 

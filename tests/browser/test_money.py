@@ -15,7 +15,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.browser
 
 RECEIVED = """
-from marketplace.payments.gateway_models import CardPayment
+from marketplace.payments.models import CardPayment
 print([(p.status, p.received_micros) for p in CardPayment.objects.filter(purpose="bid")])
 """
 CHARGED = """

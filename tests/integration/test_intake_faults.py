@@ -22,8 +22,9 @@ from marketplace.common import clock
 from marketplace.common.errors import Conflict, PaymentRequired
 from marketplace.embedded.servers import find_free_port
 from marketplace.embedded.stack import BOUND
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Hold
-from marketplace.payments.selectors import check_ledger, get_wallet
+from marketplace.payments.selectors import get_wallet
 from marketplace.payments.services import lock_wallets
 from tests import builders, lane_process
 from tests import market_builders as market

@@ -22,7 +22,8 @@ from marketplace.common import clock
 from marketplace.common.errors import Conflict, PaymentRequired
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Job
-from marketplace.payments.selectors import check_ledger, get_wallet
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.selectors import get_wallet
 from marketplace.payments.services import lock_wallets
 from tests import builders, lane_process
 from tests import market_builders as market

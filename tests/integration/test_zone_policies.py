@@ -19,7 +19,8 @@ from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing, Reser
 from marketplace.auction.pricing.solve import apply_prices, solve_zone_prices
 from marketplace.common import clock
 from marketplace.common.queue import enqueue
-from marketplace.payments.selectors import check_ledger, get_wallet
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.selectors import get_wallet
 from marketplace.payments.services import lock_wallets
 from tests import builders, lane_process
 from tests import market_builders as market

@@ -13,13 +13,9 @@ from hypothesis import strategies as st
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import Conflict, NotFound, PaymentRequired, UserError
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import AccountKind, Hold
-from marketplace.payments.selectors import (
-    check_ledger,
-    get_earnings,
-    get_house_balances,
-    get_wallet,
-)
+from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
 from marketplace.payments.services import (
     Share,
     distribute_charge,

@@ -31,13 +31,9 @@ from marketplace.jobs.services import (
     store_checkpoint,
     sweep_leases,
 )
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Earning
-from marketplace.payments.selectors import (
-    check_ledger,
-    find_distribution,
-    get_house_balances,
-    get_wallet,
-)
+from marketplace.payments.selectors import find_distribution, get_house_balances, get_wallet
 from scheduler.types import Cell
 from tests import builders, job_builders, market_builders
 from tests.builders import NOW

@@ -19,12 +19,7 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import find_present_status
 from marketplace.payments.models import Earning
-from marketplace.payments.selectors import (
-    StatementRow,
-    get_earnings,
-    get_wallet,
-    list_wallet_rows,
-)
+from marketplace.payments.selectors import StatementRow, get_earnings, get_wallet, list_wallet_rows
 
 
 class WalletView(MarketView):

@@ -25,8 +25,7 @@ from marketplace.payments.card_payments import (
     start_payment,
     to_cents,
 )
-from marketplace.payments.gateway_models import CardPayment, PaymentPurpose, PaymentStatus
-from marketplace.payments.models import Hold
+from marketplace.payments.models import CardPayment, Hold, PaymentPurpose, PaymentStatus
 from marketplace.vendors.endpoints import ask_for_bid
 
 log = logging.getLogger(__name__)

@@ -17,12 +17,9 @@ from marketplace.embedded.stripe_stand_in.books import Books
 from marketplace.embedded.stripe_stand_in.delivery import WebhookSender
 from marketplace.embedded.stripe_stand_in.faults import ErrorAnswer, refuse_missing, refuse_request
 from marketplace.embedded.stripe_stand_in.forms import parse_form
-from marketplace.embedded.stripe_stand_in.pages import (
-    build_confirm_page,
-    build_onboarding_page,
-)
+from marketplace.embedded.stripe_stand_in.pages import build_confirm_page, build_onboarding_page
 from marketplace.embedded.stripe_stand_in.routes import act, show
-from marketplace.payments.stripe_gateway import API_VERSION
+from marketplace.payments.stripe_client import API_VERSION
 
 BODY_MAX = 64 * 1024
 

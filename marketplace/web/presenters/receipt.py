@@ -10,8 +10,7 @@ from marketplace.auction.models import Bid, WorkShare
 from marketplace.auction.pay_rule import EXPRESS_LEAST_PERCENT, PAY_RULE
 from marketplace.common.money import SMALL_MICROS, TINY_MICROS, count_decimals, format_usd_exact
 from marketplace.jobs.models import Job
-from marketplace.payments.gateway_models import MICROS_PER_CENT, PaymentStatus
-from marketplace.payments.models import EarningKind
+from marketplace.payments.models import MICROS_PER_CENT, EarningKind, PaymentStatus
 from marketplace.payments.selectors import (
     find_card_payment_of,
     find_distribution,

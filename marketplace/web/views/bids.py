@@ -31,19 +31,14 @@ from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import find_largest_room_gb, list_nodes_on_sale, list_open_zones
 from marketplace.jobs.models import Dataset
 from marketplace.payments.freezes import list_freezes
-from marketplace.payments.gateway_models import CardPayment
+from marketplace.payments.models import CardPayment
 from marketplace.payments.selectors import get_wallet
-from marketplace.payments.stripe_gateway import is_configured, is_test_money
+from marketplace.payments.stripe_client import is_configured, is_test_money
 from marketplace.payments.top_ups import list_cards
 from marketplace.vendors.reports import count_trouble, list_findings
 from marketplace.vendors.selectors import find_kinds, find_report, list_offers
 from marketplace.vendors.wishes import parse_wish
-from marketplace.web.forms import (
-    LORA,
-    TRAINING,
-    BidForm,
-    get_bid_defaults,
-)
+from marketplace.web.forms import LORA, TRAINING, BidForm, get_bid_defaults
 from marketplace.web.presenters.curve import build_curve_table, horizon_ends_at, serialize_quote
 from marketplace.web.presenters.plans import build_bid_ribbon
 from marketplace.web.presenters.receipt import find_kept, list_bid_lines

@@ -12,7 +12,6 @@ from marketplace.common.downloads import LinesDownload
 from marketplace.common.errors import UserError
 from marketplace.common.money import count_decimals
 from marketplace.jobs.usage import list_usage_months, write_usage
-from marketplace.payments.invoice_models import COUNTRY_CHOICES
 from marketplace.payments.invoice_pdf import build_pdf
 from marketplace.payments.invoices import (
     get_billing_details,
@@ -20,6 +19,7 @@ from marketplace.payments.invoices import (
     list_invoices,
     set_billing_details,
 )
+from marketplace.payments.models import COUNTRY_CHOICES
 from marketplace.payments.statements import read_month
 from marketplace.web.views.requests import PageRequest, money_page, page
 

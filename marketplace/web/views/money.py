@@ -16,7 +16,7 @@ from marketplace.auction.models import Bid
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.common.money import count_decimals, format_usd_exact, to_micros
-from marketplace.payments import stripe_gateway as gateway
+from marketplace.payments import stripe_client
 from marketplace.payments.freezes import list_freezes
 from marketplace.payments.funding import (
     can_take_demo_money,
@@ -24,8 +24,14 @@ from marketplace.payments.funding import (
     request_funds,
     take_demo_money,
 )
-from marketplace.payments.gateway_models import CardPayment, WalletRules
-from marketplace.payments.models import AccountKind, Hold, HoldStatus, Posting
+from marketplace.payments.models import (
+    AccountKind,
+    CardPayment,
+    Hold,
+    HoldStatus,
+    Posting,
+    WalletRules,
+)
 from marketplace.payments.selectors import StatementRow, get_wallet, list_wallet_rows
 from marketplace.payments.top_ups import list_cards
 from marketplace.questions.models import REFERENCE_PREFIX
@@ -95,12 +101,12 @@ def show_wallet(request: PageRequest) -> HttpResponse:
 
 def _describe_cards(organisation: Organisation) -> dict[str, Any]:
     """What the card part of the page shows; nothing where the market takes no cards."""
-    if not gateway.is_configured():
+    if not stripe_client.is_configured():
         return {}
     payments = CardPayment.objects.filter(organisation=organisation).order_by("-created_at")
     return {
         "takes_cards": True,
-        "is_test_money": gateway.is_test_money(),
+        "is_test_money": stripe_client.is_test_money(),
         "cards": list_cards(organisation),
         "payments": payments[:PAYMENTS_LISTED],
         "rules": WalletRules.objects.filter(organisation=organisation).first(),

@@ -19,7 +19,7 @@ from marketplace.auction.bidding.wait import wait_for_bid
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.common.money import format_usd_exact, to_micros
-from marketplace.payments import stripe_gateway as gateway
+from marketplace.payments import stripe_client
 from marketplace.payments.card_payments import (
     cancel_payment,
     find_payment,
@@ -28,7 +28,7 @@ from marketplace.payments.card_payments import (
 )
 from marketplace.payments.card_refunds import return_to_card
 from marketplace.payments.gateway_calls import run_call
-from marketplace.payments.gateway_models import (
+from marketplace.payments.models import (
     MICROS_PER_CENT,
     PAYMENT_OVER,
     CallKind,
@@ -37,7 +37,8 @@ from marketplace.payments.gateway_models import (
     PaymentPurpose,
     PaymentStatus,
 )
-from marketplace.payments.stripe_gateway import GatewayFault, Intent
+from marketplace.payments.stripe_client import GatewayFault
+from marketplace.payments.stripe_gateway import Intent
 from marketplace.payments.top_ups import remove_card, set_wallet_rules, start_top_up
 from marketplace.payments.webhooks import BODY_MAX, receive_webhook
 from marketplace.web.views.requests import PageRequest, money_page, page
@@ -120,7 +121,7 @@ def show_payment(request: PageRequest, payment_id: str) -> HttpResponse:
         "is_paid": payment.status == PaymentStatus.PAID,
         "is_over": payment.status in PAYMENT_OVER,
         "is_bid": payment.purpose == PaymentPurpose.BID,
-        "is_test_money": gateway.is_test_money(),
+        "is_test_money": stripe_client.is_test_money(),
         "left_cents": payment.received_cents - payment.refunded_cents,
         "form_key": build_form_key(),
         "refunds": payment.refunds.order_by("asked_at"),
@@ -138,7 +139,7 @@ def show_payment(request: PageRequest, payment_id: str) -> HttpResponse:
 
 
 def _list_sources() -> dict[str, list[str]]:
-    if gateway.is_test_money():
+    if stripe_client.is_test_money():
         return {"connect-src": [settings.STRIPE_API_URL]}
     return {
         "script-src": ["https://js.stripe.com"],

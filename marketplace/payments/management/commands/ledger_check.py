@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from marketplace.payments.selectors import check_ledger
+from marketplace.payments.ledger_checks import check_ledger
 
 
 class Command(BaseCommand):

@@ -6,7 +6,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from marketplace.common.money import format_usd_exact
 from marketplace.payments.reconciliation import reconcile
-from marketplace.payments.stripe_gateway import is_configured
+from marketplace.payments.stripe_client import is_configured
 
 
 class Command(BaseCommand):

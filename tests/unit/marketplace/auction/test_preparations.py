@@ -19,7 +19,8 @@ from marketplace.fleet.models import Node
 from marketplace.fleet.slots import slot_starts_at
 from marketplace.jobs.models import JobStatus, Slice
 from marketplace.jobs.services import cancel_job, dispatch_slots
-from marketplace.payments.selectors import check_ledger, get_earnings, get_wallet
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.selectors import get_earnings, get_wallet
 from marketplace.vendors import services
 from marketplace.vendors.deliveries import Delivery
 from marketplace.vendors.models import Preparation, PreparationStatus, VendorKind

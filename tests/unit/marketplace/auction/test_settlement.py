@@ -28,9 +28,9 @@ from marketplace.jobs.services import (
     sweep_leases,
 )
 from marketplace.jobs.work import load_work_plan
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.selectors import (
     Wallet,
-    check_ledger,
     find_distribution,
     get_earnings,
     get_house_balances,

@@ -25,8 +25,8 @@ from marketplace.jobs.services import (
     record_progress,
     store_checkpoint,
 )
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Earning, Entry, EntryKind
-from marketplace.payments.selectors import check_ledger
 from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW

@@ -8,7 +8,8 @@ from django.core.management import CommandError, call_command
 from marketplace.accounts.models import ApiKey, Organisation, User
 from marketplace.accounts.selectors import get_current_organisation
 from marketplace.fleet.models import JoinToken, Provider, Zone
-from marketplace.payments.selectors import check_ledger, get_wallet
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.selectors import get_wallet
 from tests import builders
 from tests.builders import NOW
 

@@ -14,8 +14,7 @@ from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_payments import refresh_payment
 from marketplace.payments.freezes import Freeze
 from marketplace.payments.gateway_calls import ATTEMPTS_ALERT, run_due_calls
-from marketplace.payments.gateway_models import GatewayCall, WebhookEvent
-from marketplace.payments.payout_models import Payout
+from marketplace.payments.models import GatewayCall, Payout, WebhookEvent
 from marketplace.payments.top_ups import start_top_up
 from tests import builders
 from tests.builders import NOW

@@ -9,8 +9,9 @@ from marketplace.accounts.models import Membership, Organisation, Role, User
 from marketplace.common.errors import NotAllowed, NotFound, UserError
 from marketplace.payments.caps import send_cap_notices, set_cap
 from marketplace.payments.holds import HoldRequest, place_holds
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Hold, SpendingCap
-from marketplace.payments.selectors import Wallet, check_ledger, get_wallet
+from marketplace.payments.selectors import Wallet, get_wallet
 from marketplace.payments.services import refund_charge
 from tests import builders
 from tests.builders import NOW

@@ -13,18 +13,22 @@ from marketplace.payments.card_refunds import return_to_card
 from marketplace.payments.chargebacks import record_chargeback
 from marketplace.payments.freezes import lift_freeze
 from marketplace.payments.gateway_calls import run_call, run_due_calls
-from marketplace.payments.gateway_models import (
+from marketplace.payments.holds import HoldRequest, place_holds
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.models import (
+    AccountKind,
     CardPayment,
     CardRefund,
+    Entry,
+    EntryKind,
     Freeze,
     GatewayCall,
+    Hold,
     PaymentPurpose,
     SavedCard,
     WebhookEvent,
 )
-from marketplace.payments.holds import HoldRequest, place_holds
-from marketplace.payments.models import AccountKind, Entry, EntryKind, Hold
-from marketplace.payments.selectors import Wallet, check_ledger, get_house_balances, get_wallet
+from marketplace.payments.selectors import Wallet, get_house_balances, get_wallet
 from marketplace.payments.services import refund_charge, release_hold
 from marketplace.payments.top_ups import (
     list_cards,

@@ -7,8 +7,9 @@ import pytest
 from django.db import IntegrityError, ProgrammingError, connection, transaction
 
 from marketplace.common.db.bulk_writes import insert_values
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import AccountKind, Entry, Hold, LedgerAccount, Posting
-from marketplace.payments.selectors import check_ledger, get_wallet
+from marketplace.payments.selectors import get_wallet
 from tests import builders
 from tests.builders import NOW
 

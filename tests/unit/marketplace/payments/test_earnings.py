@@ -6,11 +6,10 @@ import pytest
 
 from marketplace.common.errors import Conflict, NotFound
 from marketplace.payments.earnings import mature_earnings
+from marketplace.payments.ledger_checks import SharedAsks, check_ledger
 from marketplace.payments.models import Distribution, Earning, EarningKind
 from marketplace.payments.selectors import (
     Earnings,
-    SharedAsks,
-    check_ledger,
     get_earnings,
     get_house_balances,
     get_wallet,

@@ -18,8 +18,9 @@ from marketplace.payments.funding import (
     request_funds,
     take_demo_money,
 )
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Entry, FundsRequest
-from marketplace.payments.selectors import check_ledger, get_wallet
+from marketplace.payments.selectors import get_wallet
 from tests import builders
 from tests.builders import NOW
 from tests.unit.marketplace.common.threads import at_once

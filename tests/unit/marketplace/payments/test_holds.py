@@ -7,8 +7,9 @@ from django.db import IntegrityError, transaction
 
 from marketplace.common.errors import PaymentRequired, UserError
 from marketplace.payments.holds import HoldRequest, place_holds
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Entry, Hold
-from marketplace.payments.selectors import Wallet, check_ledger, get_wallet
+from marketplace.payments.selectors import Wallet, get_wallet
 from tests import builders
 from tests.builders import NOW
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound, UserError
 from marketplace.config.settings import environment
-from marketplace.payments.invoice_models import Invoice, InvoicedEntry, InvoiceLine, InvoiceSeries
 from marketplace.payments.invoice_pdf import build_pdf
 from marketplace.payments.invoices import (
     get_billing_details,
@@ -22,8 +21,17 @@ from marketplace.payments.invoices import (
     list_invoices,
     set_billing_details,
 )
-from marketplace.payments.models import AccountKind, Entry, EntryKind
-from marketplace.payments.selectors import check_ledger, get_house_balances
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.models import (
+    AccountKind,
+    Entry,
+    EntryKind,
+    Invoice,
+    InvoicedEntry,
+    InvoiceLine,
+    InvoiceSeries,
+)
+from marketplace.payments.selectors import get_house_balances
 from marketplace.payments.services import pay_sla_credit, refund_charge
 from marketplace.payments.taxes import Tax
 from tests import builders

@@ -20,16 +20,24 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from marketplace.accounts.models import Organisation
+from marketplace.payments import stripe_accounts, stripe_client
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_payments import refresh_payment, start_payment
 from marketplace.payments.earnings import mature_earnings
 from marketplace.payments.gateway_calls import run_due_calls
-from marketplace.payments.gateway_models import CardPayment, CardRefund, PaymentPurpose
 from marketplace.payments.holds import HoldRequest, HoldSettlement, place_holds, settle_holds
-from marketplace.payments.models import AccountKind, Hold, Payout
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.models import (
+    AccountKind,
+    CardPayment,
+    CardRefund,
+    Hold,
+    PaymentPurpose,
+    Payout,
+)
 from marketplace.payments.payouts import open_payout_account, refresh_payout_account, start_payout
 from marketplace.payments.reconciliation import reconcile
-from marketplace.payments.selectors import Wallet, check_ledger, get_house_balances, get_wallet
+from marketplace.payments.selectors import Wallet, get_house_balances, get_wallet
 from marketplace.payments.services import Share, distribute_charge, refund_charge
 from marketplace.payments.webhooks import process_events, receive_webhook
 from tests import builders
@@ -112,7 +120,7 @@ class Purchase:
 @contextmanager
 def _points(at: Callable[[], None]) -> Iterator[None]:
     """Before and after each commit, and before and after each call of the gateway."""
-    commit, call = BaseDatabaseWrapper.commit, gateway._call
+    commit, call = BaseDatabaseWrapper.commit, stripe_client.call_gateway
 
     def committed(self: Any) -> Any:
         at()
@@ -127,7 +135,8 @@ def _points(at: Callable[[], None]) -> Iterator[None]:
 
     with (
         patch.object(BaseDatabaseWrapper, "commit", committed),
-        patch.object(gateway, "_call", called),
+        patch.object(gateway, "call_gateway", called),
+        patch.object(stripe_accounts, "call_gateway", called),
     ):
         yield
 

@@ -7,11 +7,12 @@ import pytest
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import Conflict, NotAllowed, NotFound
+from marketplace.payments import stripe_client
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.earnings import mature_earnings
 from marketplace.payments.gateway_calls import run_due_calls
-from marketplace.payments.gateway_models import GatewayCall
-from marketplace.payments.models import AccountKind, Payout, PayoutAccount, Transfer
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.models import AccountKind, GatewayCall, Payout, PayoutAccount, Transfer
 from marketplace.payments.payouts import (
     open_payout_account,
     refresh_payout_account,
@@ -20,7 +21,7 @@ from marketplace.payments.payouts import (
     start_due_payouts,
     start_payout,
 )
-from marketplace.payments.selectors import check_ledger, get_earnings, get_house_balances
+from marketplace.payments.selectors import get_earnings, get_house_balances
 from marketplace.payments.services import Share, distribute_charge
 from marketplace.payments.webhooks import process_events, receive_webhook
 from tests import builders
@@ -157,7 +158,7 @@ def test_a_transfer_is_made_once_whatever_fails(
     for _ in range(2):
         run_due_calls(now=later)
     assert Payout.objects.get().status == "paid"
-    made = gateway._client().v1.transfers.list().data
+    made = stripe_client.get_client().v1.transfers.list().data
     assert [(found.amount, found.transfer_group) for found in made] == [(500, "bid_a")]
 
 

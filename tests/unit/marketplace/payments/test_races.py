@@ -6,14 +6,9 @@ import pytest
 from django.db import transaction
 
 from marketplace.common.errors import PaymentRequired
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Entry, Hold
-from marketplace.payments.selectors import (
-    Wallet,
-    check_ledger,
-    get_earnings,
-    get_house_balances,
-    get_wallet,
-)
+from marketplace.payments.selectors import Wallet, get_earnings, get_house_balances, get_wallet
 from marketplace.payments.services import (
     Share,
     distribute_charge,

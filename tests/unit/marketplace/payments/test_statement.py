@@ -6,13 +6,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
-from marketplace.payments.selectors import (
-    Wallet,
-    check_ledger,
-    get_earnings,
-    get_wallet,
-    list_wallet_rows,
-)
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.selectors import Wallet, get_earnings, get_wallet, list_wallet_rows
 from marketplace.payments.services import refund_charge, release_hold
 from tests import builders
 from tests.builders import NOW

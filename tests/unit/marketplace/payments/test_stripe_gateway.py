@@ -7,8 +7,10 @@ import stripe
 
 from marketplace.common.errors import NotFound, UserError
 from marketplace.common.ids import new_id
+from marketplace.payments import stripe_client
 from marketplace.payments import stripe_gateway as gateway
-from marketplace.payments.stripe_gateway import GatewayFault, GatewayRefused, Intent
+from marketplace.payments.stripe_client import GatewayFault, GatewayRefused
+from marketplace.payments.stripe_gateway import Intent
 from tests.stand_in import GatewayControl
 
 pytestmark = pytest.mark.usefixtures("any_gateway")
@@ -172,7 +174,7 @@ def test_answers_have_the_fields_and_types_of_the_official_client(cards: Gateway
         refund_id="refund_1", intent_id=made.gateway_id, amount_cents=5, key="key_1"
     )
     dispute = cards.control("dispute", payment_intent=made.gateway_id)
-    client = gateway._client().v1
+    client = stripe_client.get_client().v1
     charge = client.charges.retrieve(made.charge_id)
     found: list[Any] = [
         client.payment_intents.retrieve(made.gateway_id),

@@ -7,14 +7,10 @@ from django.db import IntegrityError, transaction
 
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, PaymentRequired, UserError
 from marketplace.common.money import MAX_MICROS
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Entry, Hold, HoldStatus, Posting
-from marketplace.payments.selectors import Wallet, check_ledger, get_house_balances, get_wallet
-from marketplace.payments.services import (
-    grant_money,
-    pay_sla_credit,
-    refund_charge,
-    release_hold,
-)
+from marketplace.payments.selectors import Wallet, get_house_balances, get_wallet
+from marketplace.payments.services import grant_money, pay_sla_credit, refund_charge, release_hold
 from tests import builders
 from tests.builders import NOW
 

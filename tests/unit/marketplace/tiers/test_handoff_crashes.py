@@ -9,7 +9,7 @@ from marketplace.auction.models import Bid, Reservation
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Job, JobStatus, NodePlan, Slice, SliceStatus
 from marketplace.jobs.services import dispatch_slots
-from marketplace.payments.selectors import check_ledger
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.tiers import handoff, stays
 from marketplace.tiers.models import Booking, BookingOutcome, Machine, Stay, ZoneTiers
 from marketplace.tiers.services import run_tier_tick
@@ -17,12 +17,7 @@ from tests import market_builders
 from tests.job_builders import at, lease
 from tests.unit.marketplace.tiers.backends import MemoryBackend
 from tests.unit.marketplace.tiers.crashes import Killed, dies_in
-from tests.unit.marketplace.tiers.handoff import (
-    job_left,
-    point,
-    tick,
-    worker_ready,
-)
+from tests.unit.marketplace.tiers.handoff import job_left, point, tick, worker_ready
 from workers.protocol.messages import SliceEnd as Ended
 
 pytestmark = pytest.mark.django_db

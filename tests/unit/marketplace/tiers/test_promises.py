@@ -10,7 +10,8 @@ from marketplace.auction.settlement import settle_finished
 from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.jobs.models import EventKind, Job, JobStatus
 from marketplace.jobs.services import dispatch_slots, request_job_replan, sweep_leases
-from marketplace.payments.selectors import check_ledger, get_house_balances, get_wallet
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.selectors import get_house_balances, get_wallet
 from tests import builders, market_builders
 from tests.builders import NOW
 from tests.job_builders import at, lease

@@ -10,7 +10,7 @@ from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.models import Bid
 from marketplace.fleet.models import Node, NodeStatus, Tier
 from marketplace.jobs.models import Job
-from marketplace.payments.selectors import check_ledger
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.tiers import bookings, tier_state
 from marketplace.tiers.machines import launch_machines, reconcile_machines, request_machine
 from marketplace.tiers.models import (

@@ -11,14 +11,10 @@ from django.test import Client
 
 from marketplace.auction.preparations import conclude_preparations
 from marketplace.common.errors import NotAllowed, UserError
-from marketplace.payments.selectors import check_ledger, get_earnings
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.selectors import get_earnings
 from marketplace.vendors.handover import GRACE, make_link
-from marketplace.vendors.models import (
-    DataAccess,
-    Preparation,
-    PreparationStatus,
-    VendorKind,
-)
+from marketplace.vendors.models import DataAccess, Preparation, PreparationStatus, VendorKind
 from marketplace.vendors.services import prepare_next
 from marketplace.vendors.signatures import create_secret, sign_message
 from tests import builders

@@ -15,7 +15,8 @@ from marketplace.fleet.slots import slot_starts_at
 from marketplace.jobs.models import Dataset, Job, JobStatus
 from marketplace.jobs.services import cancel_job
 from marketplace.payments.earnings import mature_earnings
-from marketplace.payments.selectors import check_ledger, get_earnings, get_wallet
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.selectors import get_earnings, get_wallet
 from marketplace.vendors.acceptance import accept, decide_dispute, open_dispute
 from marketplace.vendors.handover import make_link
 from marketplace.vendors.models import (

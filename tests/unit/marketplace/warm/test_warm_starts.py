@@ -19,13 +19,9 @@ from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, Dataset, Job, MetricPoint, NodePlan
 from marketplace.jobs.services import dispatch_slots, record_progress
 from marketplace.jobs.starts import Drop
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Earning
-from marketplace.payments.selectors import (
-    check_ledger,
-    get_earnings,
-    get_house_balances,
-    get_wallet,
-)
+from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
 from marketplace.warm.consents import set_adapter_consent, set_consent, set_dataset_consent
 from marketplace.warm.models import Donor, Offer, Overrun, Probe
 from marketplace.warm.offers import Outlook, _list_observed, sweep_offers

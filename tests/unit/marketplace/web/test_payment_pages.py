@@ -14,9 +14,9 @@ from marketplace.auction.models import Bid
 from marketplace.common import clock
 from marketplace.payments.card_payments import refresh_payment
 from marketplace.payments.gateway_calls import run_due_calls
-from marketplace.payments.gateway_models import CardPayment, SavedCard, WebhookEvent
-from marketplace.payments.models import Hold
-from marketplace.payments.selectors import Wallet, check_ledger, get_wallet
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.models import CardPayment, Hold, SavedCard, WebhookEvent
+from marketplace.payments.selectors import Wallet, get_wallet
 from marketplace.payments.webhooks import process_events, receive_webhook
 from tests import builders
 from tests.builders import NOW

@@ -13,7 +13,7 @@ from marketplace.fleet.models import Node
 from marketplace.fleet.slots import slot_starts_at
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import cancel_job, dispatch_slots
-from marketplace.payments.gateway_models import CardPayment, PaymentPurpose, PaymentStatus
+from marketplace.payments.models import CardPayment, PaymentPurpose, PaymentStatus
 from marketplace.payments.selectors import get_house_balances
 from marketplace.vendors.models import VendorKind
 from marketplace.vendors.services import prepare_next

@@ -28,8 +28,9 @@ from marketplace.auction.settlement import settle_finished
 from marketplace.common import clock
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import cancel_job
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Hold
-from marketplace.payments.selectors import check_ledger, get_wallet
+from marketplace.payments.selectors import get_wallet
 from tests import builders
 from tests import market_builders as market
 from tests.unit.marketplace.api.client import ROWS, Api, body_of

@@ -14,8 +14,9 @@ from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.models import Bid
 from marketplace.common import clock
 from marketplace.jobs.models import Dataset, Job
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Hold
-from marketplace.payments.selectors import check_ledger, get_wallet
+from marketplace.payments.selectors import get_wallet
 from tests import builders
 from tests.unit.marketplace.api.client import ROWS, Api, assert_problem, body_of
 from tests.unit.marketplace.common.threads import at_once

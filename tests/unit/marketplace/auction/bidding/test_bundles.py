@@ -21,8 +21,9 @@ from marketplace.common.errors import Conflict, NotAllowed, PaymentRequired, Use
 from marketplace.fleet.models import Node, Zone
 from marketplace.jobs.models import Job
 from marketplace.payments.caps import set_cap, sum_spent
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Entry, Hold, SpendingCap
-from marketplace.payments.selectors import Wallet, check_ledger, get_wallet
+from marketplace.payments.selectors import Wallet, get_wallet
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW

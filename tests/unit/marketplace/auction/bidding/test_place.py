@@ -8,8 +8,9 @@ import pytest
 
 from marketplace.auction.models import Bid
 from marketplace.common.errors import Conflict, NotFound, PaymentRequired, UserError
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Entry, Hold
-from marketplace.payments.selectors import Wallet, check_ledger, get_wallet
+from marketplace.payments.selectors import Wallet, get_wallet
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW

@@ -14,7 +14,8 @@ from marketplace.auction.selectors import refresh_bids
 from marketplace.common.errors import Conflict
 from marketplace.fleet.models import NodeStatus
 from marketplace.jobs.models import Job
-from marketplace.payments.selectors import Wallet, check_ledger, get_wallet
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.selectors import Wallet, get_wallet
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW

@@ -20,7 +20,7 @@ from marketplace.auction.models import Bid, LogEntry, Reservation
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.jobs.models import Job, JobEvent
 from marketplace.jobs.services import dispatch_slots
-from marketplace.payments.selectors import check_ledger
+from marketplace.payments.ledger_checks import check_ledger
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW

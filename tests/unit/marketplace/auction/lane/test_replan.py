@@ -13,7 +13,8 @@ from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.selectors import last_slot_until
 from marketplace.jobs.models import Job, JobEvent
 from marketplace.jobs.services import dispatch_slots, replace_job_cells, request_job_replan
-from marketplace.payments.selectors import Wallet, check_ledger, get_wallet
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.selectors import Wallet, get_wallet
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW

@@ -12,7 +12,8 @@ from marketplace.auction.lane import sweep
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import decide_all_pending, sweep_zones
 from marketplace.auction.models import Bid, BidStatus
-from marketplace.payments.selectors import Wallet, check_ledger, get_wallet
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.selectors import Wallet, get_wallet
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW

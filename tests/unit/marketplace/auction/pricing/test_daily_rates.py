@@ -27,7 +27,8 @@ from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.services import set_node_ask, set_policy_settings
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import dispatch_slots
-from marketplace.payments.selectors import check_ledger, get_earnings, get_house_balances
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.selectors import get_earnings, get_house_balances
 from scheduler.auction.log import events
 from scheduler.auction.log.event_json import event_from_json
 from scheduler.types import NodeRate

@@ -1,0 +1,279 @@
+"""The ledger: accounts, entries and postings, which are only ever added to.
+
+Sign convention: a posting's amount is what it adds to its account. What the house owes an
+organisation (its wallet, its earnings) is positive; where money came from is negative. An
+entry's postings sum to zero, so all postings together always do.
+"""
+
+import pgtrigger
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+from marketplace.accounts.models import Organisation
+from marketplace.common.models import IdField
+
+
+class AccountKind(models.TextChoices):
+    #: Of an organisation: what it may bid with.
+    WALLET_AVAILABLE = "wallet_available"
+    #: Of an organisation: what its undecided bids hold.
+    WALLET_HELD = "wallet_held"
+    #: Of an organisation: earned, but still within the payout delay.
+    EARNINGS_PENDING = "earnings_pending"
+    #: Of an organisation: earned and ready to be paid out.
+    EARNINGS_PAYABLE = "earnings_payable"
+    #: Of the house: payments of winners whose jobs are not over.
+    CLEARING = "clearing"
+    #: Of the house: what is left of a payment when everyone else has their share.
+    REVENUE = "revenue"
+    #: Of the house: refunds after the payment had been shared out, and pay for the work of jobs
+    #: that were refunded.
+    REFUNDS = "refunds"
+    #: Of the house: credits for missed deadlines.
+    SLA_CREDITS = "sla_credits"
+    #: Of the house: balances granted by an operator.
+    GRANTS = "grants"
+    #: Of the house: what lies at the payment gateway, shown as negative.
+    GATEWAY = "gateway"
+    #: Of the house: what the gateway keeps for itself.
+    GATEWAY_FEES = "gateway_fees"
+    #: Of the house: amounts of bids that are authorised on cards and not captured yet.
+    AUTHORISED = "authorised"
+    #: Of the house: on its way back to cards.
+    CARD_REFUNDS = "card_refunds"
+    #: Of the house: contested payments, and prices that no card paid.
+    #: Stored under the gateway's word, as are the two kinds of entries.
+    CHARGEBACKS = "disputes"
+    #: Of the house: earnings on their way to those who earned them.
+    PAYOUTS = "payouts"
+    #: Of the house: rent of the machines that it rents.
+    RENT = "rent"
+    #: Of the house: what it owes to those it rents from.
+    SUPPLIERS = "suppliers"
+    #: Of the house: tax in its prices, owed to tax offices.
+    TAXES = "taxes"
+
+
+HOUSE_KINDS = (
+    AccountKind.CLEARING,
+    AccountKind.REVENUE,
+    AccountKind.REFUNDS,
+    AccountKind.SLA_CREDITS,
+    AccountKind.GRANTS,
+    AccountKind.GATEWAY,
+    AccountKind.GATEWAY_FEES,
+    AccountKind.AUTHORISED,
+    AccountKind.CARD_REFUNDS,
+    AccountKind.CHARGEBACKS,
+    AccountKind.PAYOUTS,
+    AccountKind.RENT,
+    AccountKind.SUPPLIERS,
+    AccountKind.TAXES,
+)
+
+
+class LedgerAccount(models.Model):
+    """Where amounts gather; one per kind, and per organisation unless the house's own."""
+
+    organisation_id: str | None
+
+    id = IdField(prefix="acc")
+    kind = models.CharField(max_length=20, choices=AccountKind.choices)
+    organisation = models.ForeignKey(
+        Organisation, null=True, on_delete=models.PROTECT, related_name="ledger_accounts"
+    )
+    #: The sum of the postings, kept by the database itself. Not kept for the house's own
+    #: accounts: every payment touches them, and they would make all payments wait in line.
+    balance_micros = models.BigIntegerField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                name="ledger_account_once", fields=["kind", "organisation"], nulls_distinct=False
+            ),
+            models.CheckConstraint(
+                name="ledger_account_of_house_or_organisation",
+                condition=Q(
+                    kind__in=HOUSE_KINDS, organisation__isnull=True, balance_micros__isnull=True
+                )
+                | Q(
+                    ~Q(kind__in=HOUSE_KINDS),
+                    organisation__isnull=False,
+                    balance_micros__isnull=False,
+                ),
+            ),
+            models.CheckConstraint(
+                name="ledger_account_kind_known", condition=Q(kind__in=AccountKind.values)
+            ),
+            models.CheckConstraint(
+                name="ledger_account_not_below_zero",
+                condition=Q(balance_micros__isnull=True) | Q(balance_micros__gte=0),
+            ),
+        ]
+        triggers = [
+            pgtrigger.Protect(name="keep", operation=pgtrigger.Delete),
+            pgtrigger.ReadOnly(name="keep_identity", fields=["id", "kind", "organisation"]),
+            pgtrigger.Trigger(
+                name="start_at_zero",
+                when=pgtrigger.Before,
+                operation=pgtrigger.Insert,
+                condition=pgtrigger.Q(new__balance_micros__gt=0),
+                func=(
+                    "RAISE EXCEPTION 'an account starts at zero' USING ERRCODE = 'check_violation';"
+                ),
+            ),
+            pgtrigger.Trigger(
+                name="balance_by_postings_only",
+                when=pgtrigger.Before,
+                operation=pgtrigger.UpdateOf("balance_micros"),
+                func=(
+                    # Depth 1 is this trigger alone: no posting's trigger is above it.
+                    "IF pg_trigger_depth() < 2 THEN RAISE EXCEPTION"
+                    " 'balances change through postings only' USING ERRCODE = 'check_violation';"
+                    " END IF; RETURN NEW;"
+                ),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.organisation_id or 'the house'}"
+
+
+class EntryKind(models.TextChoices):
+    GRANT = "grant"
+    HOLD = "hold"
+    CHARGE = "charge"
+    RELEASE = "release"
+    DISTRIBUTION = "distribution"
+    MATURITY = "maturity"
+    REFUND = "refund"
+    SLA_CREDIT = "sla_credit"
+    VENDOR_PAY = "vendor_pay"
+    #: A vendor lost a dispute about work that it was paid for.
+    VENDOR_RETURN = "vendor_return"
+    #: The house paid a provider for a spot check.
+    CHECK_PAY = "check_pay"
+    #: A card filled a wallet.
+    TOP_UP = "top_up"
+    #: The price of a bid was taken from its card.
+    CAPTURE = "capture"
+    #: Money of a wallet is to go back to the card that it came from.
+    CARD_RETURN = "card_return"
+    #: A refund reached its card, or could not.
+    CARD_REFUND = "card_refund"
+    GATEWAY_FEE = "gateway_fee"
+    #: The price of a bid could not be taken from its card.
+    UNCOLLECTED = "uncollected"
+    CHARGEBACK = "dispute"
+    CHARGEBACK_CLOSED = "dispute_closed"
+    #: Earnings left for those who earned them.
+    PAYOUT = "payout"
+    #: A transfer of a payout arrived, or could not.
+    TRANSFER = "transfer"
+    #: A transfer was taken back.
+    REVERSAL = "reversal"
+    RENT = "rent"
+    #: The tax in the prices of an invoice.
+    TAX = "tax"
+
+
+#: Of an entry's key.
+ENTRY_PREFIX = "ent"
+
+
+class Entry(models.Model):
+    """One business event; written once, with all its postings, and never changed."""
+
+    postings: "models.Manager[Posting]"
+
+    id = IdField(prefix=ENTRY_PREFIX)
+    kind = models.CharField(max_length=20, choices=EntryKind.choices)
+    #: Names the event within its kind, so that saying it twice books it once.
+    reference = models.CharField(max_length=200)
+    #: When it happened, by the clock of the process that booked it.
+    booked_at = models.DateTimeField(db_index=True)
+    memo = models.CharField(max_length=300, blank=True)
+    actor = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
+    )
+
+    class Meta:
+        verbose_name_plural = "entries"
+        constraints = [
+            models.UniqueConstraint(name="entry_once", fields=["kind", "reference"]),
+            models.CheckConstraint(name="entry_reference_not_empty", condition=~Q(reference="")),
+            models.CheckConstraint(name="entry_kind_known", condition=Q(kind__in=EntryKind.values)),
+        ]
+        triggers = [
+            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete),
+            pgtrigger.Trigger(
+                name="has_postings",
+                when=pgtrigger.After,
+                operation=pgtrigger.Insert,
+                timing=pgtrigger.Deferred,
+                func=pgtrigger.Func(
+                    "IF (SELECT count(*) FROM payments_posting WHERE entry_id = NEW.id) < 2 THEN"
+                    " RAISE EXCEPTION 'entry % has fewer than two postings', NEW.id"
+                    " USING ERRCODE = 'check_violation'; END IF; RETURN NULL;"
+                ),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.reference}"
+
+
+class Posting(models.Model):
+    """One account's part of an entry."""
+
+    entry_id: str
+    account_id: str
+
+    # The constraint below has an index that begins with it.
+    entry = models.ForeignKey(
+        Entry, on_delete=models.PROTECT, related_name="postings", db_index=False
+    )
+    account = models.ForeignKey(LedgerAccount, on_delete=models.PROTECT, related_name="postings")
+    #: What this adds to the account.
+    amount_micros = models.BigIntegerField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="posting_once_per_account", fields=["entry", "account"]),
+            models.CheckConstraint(name="posting_moves_something", condition=~Q(amount_micros=0)),
+        ]
+        triggers = [
+            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete),
+            # Once for the postings of a statement: a crowd's move the same few balances.
+            pgtrigger.Trigger(
+                name="balance_apply",
+                level=pgtrigger.Statement,
+                when=pgtrigger.After,
+                operation=pgtrigger.Insert,
+                referencing=pgtrigger.Referencing(new="added"),
+                func=(
+                    "UPDATE payments_ledgeraccount AS account"
+                    " SET balance_micros = account.balance_micros + moved.amount_micros"
+                    " FROM (SELECT account_id, sum(amount_micros)::bigint AS amount_micros"
+                    " FROM added GROUP BY account_id) AS moved"
+                    " WHERE account.id = moved.account_id AND account.balance_micros IS NOT NULL;"
+                    " RETURN NULL;"
+                ),
+            ),
+            pgtrigger.Trigger(
+                name="entry_sums_to_zero",
+                when=pgtrigger.After,
+                operation=pgtrigger.Insert,
+                timing=pgtrigger.Deferred,
+                func=(
+                    "IF (SELECT sum(amount_micros) FROM payments_posting"
+                    " WHERE entry_id = NEW.entry_id) <> 0 THEN"
+                    " RAISE EXCEPTION 'the postings of entry % do not sum to zero', NEW.entry_id"
+                    " USING ERRCODE = 'check_violation'; END IF; RETURN NULL;"
+                ),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.amount_micros} to {self.account_id}"

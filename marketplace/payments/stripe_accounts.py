@@ -1,0 +1,166 @@
+"""Payouts at the gateway: accounts of those who earn, transfers to them, payouts to their banks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import stripe
+
+from marketplace.payments.stripe_client import OUR_ROW, call_gateway, get_client, read_row_name
+
+
+@dataclass(frozen=True, slots=True)
+class AccountState:
+    """A connected account as it is now."""
+
+    gateway_id: str
+    #: It can be paid, and can pay its bank.
+    is_ready: bool
+    #: What is still to be said about it.
+    needs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PayoutState:
+    """A payout to a bank as it is now."""
+
+    gateway_id: str
+    #: Stripe's word: ``paid``, ``pending``, ``in_transit``, ``failed`` or ``canceled``.
+    status: str
+    failure: str
+    #: Our name for the attempt.
+    payout_id: str
+
+
+def ensure_account(*, organisation_id: str) -> str:
+    """A connected account for an organisation; the same one when asked again.
+
+    The market bears its losses and pays its fees; the gateway asks who it is; it pays its bank only
+    when told to, so that a payout that fails is seen and tried again here.
+    """
+    made = call_gateway(
+        lambda: get_client().v1.accounts.create(
+            {
+                "controller": {
+                    "fees": {"payer": "application"},
+                    "losses": {"payments": "application"},
+                    "stripe_dashboard": {"type": "express"},
+                },
+                "capabilities": {"transfers": {"requested": True}},
+                "settings": {"payouts": {"schedule": {"interval": "manual"}}},
+                "metadata": {OUR_ROW: organisation_id},
+            },
+            {"idempotency_key": f"account-{organisation_id}"},
+        )
+    )
+    return made.id
+
+
+def create_onboarding_link(*, account_id: str, return_url: str) -> str:
+    """Where the gateway asks who an account is; good for some minutes and one visit."""
+    made = call_gateway(
+        lambda: get_client().v1.account_links.create(
+            {
+                "account": account_id,
+                "type": "account_onboarding",
+                "return_url": return_url,
+                "refresh_url": return_url,
+            }
+        )
+    )
+    return made.url
+
+
+def get_account(account_id: str) -> AccountState:
+    found = call_gateway(lambda: get_client().v1.accounts.retrieve(account_id))
+    needs = found.requirements and found.requirements.currently_due
+    return AccountState(
+        gateway_id=found.id,
+        is_ready=bool(found.payouts_enabled),
+        needs=tuple(needs or ()),
+    )
+
+
+def create_transfer(
+    *, transfer_id: str, amount_cents: int, account_id: str, group: str, key: str
+) -> str:
+    """Move money to a connected account; the transfer's id."""
+    made = call_gateway(
+        lambda: get_client().v1.transfers.create(
+            {
+                "amount": amount_cents,
+                "currency": "usd",
+                "destination": account_id,
+                "transfer_group": group,
+                "metadata": {OUR_ROW: transfer_id},
+            },
+            {"idempotency_key": key},
+        )
+    )
+    return made.id
+
+
+def find_transfer(*, transfer_id: str, group: str) -> str | None:
+    """The transfer that we name so, if it was made."""
+    listed = call_gateway(
+        lambda: get_client().v1.transfers.list({"transfer_group": group, "limit": 100})
+    )
+    named = (found.id for found in listed.auto_paging_iter() if read_row_name(found) == transfer_id)
+    return next(named, None)
+
+
+def create_reversal(*, transfer_gateway_id: str, amount_cents: int, key: str) -> None:
+    """Take a transfer back, wholly or in part."""
+    call_gateway(
+        lambda: get_client().v1.transfers.reversals.create(
+            transfer_gateway_id, {"amount": amount_cents}, {"idempotency_key": key}
+        )
+    )
+
+
+def is_reversed(transfer_gateway_id: str) -> bool:
+    """Whether anything of a transfer was taken back."""
+    return (
+        call_gateway(
+            lambda: get_client().v1.transfers.retrieve(transfer_gateway_id)
+        ).amount_reversed
+        > 0
+    )
+
+
+def create_payout(*, payout_id: str, amount_cents: int, account_id: str, key: str) -> PayoutState:
+    """Let a connected account pay its bank."""
+    return _read_payout(
+        call_gateway(
+            lambda: get_client().v1.payouts.create(
+                {"amount": amount_cents, "currency": "usd", "metadata": {OUR_ROW: payout_id}},
+                {"idempotency_key": key, "stripe_account": account_id},
+            )
+        )
+    )
+
+
+def find_payout(*, payout_id: str, account_id: str) -> PayoutState | None:
+    """The payout to a bank that we name so, if it was made."""
+    listed = call_gateway(
+        lambda: get_client().v1.payouts.list({"limit": 100}, {"stripe_account": account_id})
+    )
+    named = (found for found in listed.auto_paging_iter() if read_row_name(found) == payout_id)
+    return next(map(_read_payout, named), None)
+
+
+def get_payout(gateway_id: str, *, account_id: str) -> PayoutState:
+    return _read_payout(
+        call_gateway(
+            lambda: get_client().v1.payouts.retrieve(gateway_id, {}, {"stripe_account": account_id})
+        )
+    )
+
+
+def _read_payout(found: stripe.Payout) -> PayoutState:
+    return PayoutState(
+        gateway_id=found.id,
+        status=found.status,
+        failure=found.failure_message or "",
+        payout_id=read_row_name(found),
+    )
