@@ -20,7 +20,7 @@ from tests.market_shell import MarketShell
 from tests.migrated_cluster import copy_migrated_cluster
 from tests.servers_plugin import RUNS_DIR
 from workers.node.join import save_facts
-from workers.protocol import NodeFacts
+from workers.protocol.node_facts import NodeFacts
 
 # How long an example takes is a matter for benchmarks: on a busy machine it says nothing.
 # The same examples every time, so that a change is not refused for what it did not do; new

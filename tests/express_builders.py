@@ -23,7 +23,8 @@ from marketplace.jobs.services import finish_slice, store_adapter
 from tests import builders, job_builders
 from tests import market_builders as market
 from tests.builders import NOW
-from workers.protocol.messages import AdapterSpec, SliceEnd
+from workers.protocol.job_spec import AdapterSpec
+from workers.protocol.reports import SliceEnd
 from workers.protocol.wire import from_json
 
 #: The first slot whose cells the floor has.

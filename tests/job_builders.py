@@ -22,23 +22,13 @@ from scheduler.types import Cell
 from tests import builders, market_builders
 from tests.builders import NOW
 from workers.protocol.adapter_check import list_adapter_tensors
+from workers.protocol.job_spec import AdapterKind, AdapterSpec, TrainingSpec
 from workers.protocol.joining import PROTOCOL_LEAST
-from workers.protocol.messages import (
-    PROTOCOL_VERSION,
-    AdapterKind,
-    AdapterSpec,
-    JoinReply,
-    JoinRequest,
-    NodeFacts,
-    ProgressEvent,
-    ProgressReport,
-    SliceResult,
-    SpeedMeasurement,
-    TrainingSpec,
-    WorkMeasurement,
-)
-from workers.protocol.messages import SliceEnd as Ended
+from workers.protocol.messages import PROTOCOL_VERSION, JoinReply, JoinRequest
+from workers.protocol.node_facts import NodeFacts, SpeedMeasurement, WorkMeasurement
 from workers.protocol.plan_queue import PlanSessionRequest
+from workers.protocol.reports import ProgressEvent, ProgressReport, SliceResult
+from workers.protocol.reports import SliceEnd as Ended
 from workers.protocol.wire import to_json
 
 #: What a node of this release says when it begins to take plans.

@@ -24,7 +24,7 @@ from marketplace.jobs.token_runs import TokenRunsBuilder
 from marketplace.jobs.work import load_job_totals
 from tests import builders
 from tests.builders import NOW
-from workers.protocol import messages as protocol
+from workers.protocol import reports
 from workers.protocol.model_shape import ModelShape
 from workers.protocol.work import PARTS
 
@@ -182,22 +182,22 @@ def open_slice(job: Job) -> Slice:
 def end_slice(
     job: Job,
     *,
-    status: protocol.SliceEnd,
+    status: reports.SliceEnd,
     now: datetime,
     step: int | None = None,
-    fault: protocol.Fault | None = None,
+    fault: reports.Fault | None = None,
     reason: str = "",
-    samples: tuple[protocol.TextSample, ...] = (),
+    samples: tuple[reports.TextSample, ...] = (),
     **figures: Any,
 ) -> None:
     """The node that has the job reports how its slice ended, ``step`` of all its steps done."""
     held = open_slice(job)
     total_steps = figures.pop("total_steps", max(load_job_totals(job).steps, step or 0))
     step = total_steps if step is None else step
-    if status == protocol.SliceEnd.PAUSED:
+    if status == reports.SliceEnd.PAUSED:
         # A node leaves with a checkpoint.
         Job.objects.filter(pk=job.pk).update(checkpoint_step=step)
-    if status == protocol.SliceEnd.FINISHED:
+    if status == reports.SliceEnd.FINISHED:
         artifact = Artifact.objects.filter(job=job).first() or Artifact(job=job)
         artifact.slice, artifact.sha256, artifact.bytes = held, "0" * 64, 3
         artifact.created_at = now
@@ -205,7 +205,7 @@ def end_slice(
         artifact.save()
     finish_slice(
         node=held.node,
-        result=protocol.SliceResult(
+        result=reports.SliceResult(
             lease_token=held.lease_token,
             status=status,
             step=step,

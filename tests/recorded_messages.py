@@ -13,12 +13,32 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from workers.protocol import checks, generation, joining, messages, plan_queue
+from workers.protocol import (
+    checks,
+    generation,
+    job_spec,
+    joining,
+    messages,
+    node_facts,
+    plan_queue,
+    probes,
+    reports,
+)
 from workers.protocol.messages import PROTOCOL_VERSION
 from workers.protocol.wire import from_json
 
 FOLDER = Path(__file__).parent / "data" / "protocol"
-MODULES = (messages, plan_queue, joining, checks, generation)
+MODULES = (
+    messages,
+    job_spec,
+    node_facts,
+    plan_queue,
+    probes,
+    reports,
+    joining,
+    checks,
+    generation,
+)
 _PLAIN: dict[Any, Any] = {str: "text", int: 3, float: 1.5, bool: True, Any: {"any": 1}}
 _OLD_TYPES: dict[str, Any] = {"str": str, "int": int, "float": float, "bool": bool, "any": Any}
 

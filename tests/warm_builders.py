@@ -16,7 +16,9 @@ from marketplace.warm.donors import list_new_donors
 from marketplace.warm.probes import record_probe_result
 from tests import market_builders as market
 from tests.builders import NOW
-from workers.protocol.messages import ProbeLoss, ProbeResult, SliceEnd, SlotPlan
+from workers.protocol.messages import SlotPlan
+from workers.protocol.probes import ProbeLoss, ProbeResult
+from workers.protocol.reports import SliceEnd
 from workers.protocol.wire import from_json
 
 #: Ten evaluations over 36 steps: every 4.

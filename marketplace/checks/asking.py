@@ -18,7 +18,7 @@ from marketplace.jobs.models import Dataset, MetricPoint, Slice, SliceStatus
 from marketplace.jobs.plans import add_to_plan, build_job_spec
 from marketplace.jobs.selectors import DATASET_BLOB, VALIDATION_BLOB, Blob
 from workers.protocol.checks import STEPS_MAX, CheckSpec
-from workers.protocol.messages import BlobRef, CheckpointRef
+from workers.protocol.job_spec import BlobRef, CheckpointRef
 
 #: Within which a checker answers: it fetches the data and trains a few steps.
 ANSWER_WITHIN = timedelta(minutes=5)

@@ -21,15 +21,11 @@ from marketplace.accounts.models import Organisation, User
 from marketplace.common.bounded_cache import remember
 from marketplace.common.errors import NotFound
 from marketplace.express.models import BankConsent, BankPrompt, LookupRecord, Sharing
-from marketplace.express.prompt_files import (
-    UnsoundPrompt,
-    build_prompts_file,
-    read_adapter_prompt,
-)
+from marketplace.express.prompt_files import UnsoundPrompt, build_prompts_file, read_adapter_prompt
 from marketplace.express.task_features import WIDTH, Features, compute_features, rank_by_likeness
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Artifact, CandidatePrompts, Dataset, Job, JobStatus, Slice
-from workers.protocol.messages import AdapterKind, DataFormat
+from workers.protocol.job_spec import AdapterKind, DataFormat
 from workers.protocol.records import LineError, read_rows
 
 log = logging.getLogger(__name__)

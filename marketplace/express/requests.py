@@ -29,7 +29,7 @@ from marketplace.jobs.work import count_units_per_row
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.models import Hold
 from scheduler.prompts.answers import compute_price_micros
-from workers.protocol.messages import AdapterKind
+from workers.protocol.job_spec import AdapterKind
 from workers.protocol.wire import to_json
 
 #: Seconds from an answer to the first step: the order, the data and the base's first pass.

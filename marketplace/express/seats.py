@@ -27,7 +27,7 @@ from marketplace.jobs.models import Job
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.models import Hold
 from scheduler.types import Cell
-from workers.protocol.messages import AdapterKind, AdapterSpec
+from workers.protocol.job_spec import AdapterKind, AdapterSpec
 
 #: A seat whose last job ended before this has been without work for long enough to be given up.
 LATELY = timedelta(minutes=1)

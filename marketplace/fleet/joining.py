@@ -24,12 +24,7 @@ from marketplace.fleet.models import (
 )
 from marketplace.fleet.providers import check_may_list
 from marketplace.fleet.releases import agree_on_version
-from marketplace.fleet.secrets import (
-    create_join_secret,
-    derive_node_token,
-    hash_secret,
-    hash_user,
-)
+from marketplace.fleet.secrets import create_join_secret, derive_node_token, hash_secret, hash_user
 from marketplace.fleet.self_test import (
     check_facts,
     check_name,
@@ -38,16 +33,10 @@ from marketplace.fleet.self_test import (
     select_work_measurements,
 )
 from marketplace.fleet.work_costs import fit_work_costs
+from workers.protocol.job_spec import WorkCosts
 from workers.protocol.joining import JoinStepReport, clean_detail
-from workers.protocol.messages import (
-    JoinModelsReply,
-    JoinModelsRequest,
-    JoinReply,
-    JoinRequest,
-    NodeFacts,
-    SpeedMeasurement,
-    WorkCosts,
-)
+from workers.protocol.messages import JoinModelsReply, JoinModelsRequest, JoinReply, JoinRequest
+from workers.protocol.node_facts import NodeFacts, SpeedMeasurement
 from workers.protocol.wire import to_json
 
 JOIN_TOKEN_LIFE = timedelta(hours=24)

@@ -13,17 +13,10 @@ from dataclasses import replace
 
 from marketplace.fleet.models import Zone
 from workers.protocol.adapter_check import LABELS_MAX
-from workers.protocol.memory import (
-    GB,
-    JobNeed,
-    describe_device,
-    find_longest_example,
-    size_node,
-    sold_job_bytes,
-    unpacking_bytes,
-)
-from workers.protocol.messages import AdapterKind, AdapterSpec
+from workers.protocol.job_spec import AdapterKind, AdapterSpec
+from workers.protocol.memory import GB, JobNeed, find_longest_example, size_node, sold_job_bytes
 from workers.protocol.model_shape import ModelShape, parse_model_shape
+from workers.protocol.pass_bytes import describe_device, unpacking_bytes
 
 
 def compute_memory_demand(*, zone: Zone, adapter: AdapterSpec, rows: int = 0) -> float:

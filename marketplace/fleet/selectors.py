@@ -24,7 +24,7 @@ from marketplace.fleet.slots import (
 from marketplace.fleet.speeds import NodeSpeed, compute_type_rate
 from marketplace.fleet.text_encoder import TokenizerFiles
 from scheduler import types as scheduler
-from workers.protocol.messages import BaseModelRef, WorkCosts
+from workers.protocol.job_spec import BaseModelRef, WorkCosts
 from workers.protocol.model_shape import ModelShape
 from workers.protocol.work_costs import build_work_costs
 

@@ -9,13 +9,9 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.memory import size_for_jobs
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.releases import agree_on_version
-from workers.protocol.memory import PACK_TOKENS
-from workers.protocol.messages import (
-    NodeFacts,
-    SpeedMeasurement,
-    WorkCosts,
-    WorkMeasurement,
-)
+from workers.protocol.job_spec import WorkCosts
+from workers.protocol.node_facts import NodeFacts, SpeedMeasurement, WorkMeasurement
+from workers.protocol.pass_bytes import PACK_TOKENS
 from workers.protocol.wire import from_json
 from workers.protocol.work import PARTS, RowLengths, count_row_units
 

@@ -13,19 +13,8 @@ from marketplace.accounts.models import User
 from marketplace.common.errors import Conflict
 from marketplace.fleet import base_models, locks, selectors
 from marketplace.fleet.asks import check_ask, check_availability
-from marketplace.fleet.joining import (
-    create_join_token,
-    join_node,
-    list_join_models,
-    note_join_step,
-)
-from marketplace.fleet.models import (
-    GONE,
-    Ask,
-    Node,
-    NodeStatus,
-    Zone,
-)
+from marketplace.fleet.joining import create_join_token, join_node, list_join_models, note_join_step
+from marketplace.fleet.models import GONE, Ask, Node, NodeStatus, Zone
 from marketplace.fleet.policy_settings import check_policy_settings, set_policy_settings
 from marketplace.fleet.providers import (
     approve_provider,

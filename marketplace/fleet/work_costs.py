@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.protocol.messages import WorkCosts, WorkMeasurement
+from workers.protocol.job_spec import WorkCosts
+from workers.protocol.node_facts import WorkMeasurement
 from workers.protocol.work import PARTS
 
 #: How far a cost may be from what the shape says, as a factor either way.

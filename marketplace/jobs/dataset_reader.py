@@ -11,14 +11,8 @@ from itertools import islice
 from typing import Any
 
 from marketplace.jobs.token_runs import TokenRuns, TokenRunsBuilder
-from workers.protocol.messages import DataFormat
-from workers.protocol.records import (
-    ByteStream,
-    IgnoredKeys,
-    LineError,
-    Row,
-    read_rows,
-)
+from workers.protocol.job_spec import DataFormat
+from workers.protocol.records import ByteStream, IgnoredKeys, LineError, Row, read_rows
 from workers.protocol.token_layout import TemplateError, TextEncoder, TokenRun, lay_out_rows
 from workers.protocol.wire import to_json
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Job, JobStatus, Slice, SliceStatus
 from marketplace.jobs.work import count_sold_units, load_work_plan
-from workers.protocol.messages import Fault
+from workers.protocol.reports import Fault
 from workers.protocol.work import WorkPlan
 
 

@@ -27,18 +27,17 @@ from marketplace.jobs.models import (
     Slice,
 )
 from marketplace.jobs.selectors import DATASET_BLOB, PROMPTS_BLOB, START_BLOB, VALIDATION_BLOB
-from workers.protocol.messages import (
+from workers.protocol.job_spec import (
     AdapterSpec,
     BlobRef,
     CheckpointRef,
     DataFormat,
     JobSpec,
     PromptLookup,
-    SliceSpec,
-    SlotPlan,
     TrainingSpec,
     WarmStart,
 )
+from workers.protocol.messages import SliceSpec, SlotPlan
 from workers.protocol.wire import from_json, to_json
 
 BLOB_PATH = "/internal/v1/leases/{lease_token}/blobs/{name}"

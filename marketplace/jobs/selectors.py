@@ -28,7 +28,7 @@ from marketplace.jobs.models import (
     SliceStatus,
     Upload,
 )
-from workers.protocol.messages import TextSample
+from workers.protocol.reports import TextSample
 from workers.protocol.wire import from_json
 
 #: Names under which a lease's files are fetched; a checkpoint's is its id.

@@ -12,7 +12,7 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.selectors import get_model_shape
 from marketplace.jobs.models import Job
 from workers.protocol.adapter_check import AdapterError, check_adapter_archive
-from workers.protocol.messages import AdapterSpec
+from workers.protocol.job_spec import AdapterSpec
 from workers.protocol.wire import from_json
 
 #: A header of about 16,000 tensors; more is refused before it is read.

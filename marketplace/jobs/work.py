@@ -20,7 +20,7 @@ from marketplace.fleet.models import Zone
 from marketplace.jobs.dataset_tokens import ensure_dataset_tokens
 from marketplace.jobs.models import DatasetTokens, Job, Slice, SliceStatus
 from marketplace.jobs.token_runs import TokenRuns
-from workers.protocol.messages import AdapterSpec, DataFormat, TrainingSpec, WorkCosts
+from workers.protocol.job_spec import AdapterSpec, DataFormat, TrainingSpec, WorkCosts
 from workers.protocol.row_order import choose_validation_rows, count_validation_rows
 from workers.protocol.wire import from_json
 from workers.protocol.work import RowLengths, TooMuchWorkError, WorkPlan, count_row_units

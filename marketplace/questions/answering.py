@@ -26,7 +26,9 @@ from workers.protocol.generation import (
     Written,
     WrittenToken,
 )
-from workers.protocol.messages import AdapterSpec, BlobRef, Fault, ProbeAdapter
+from workers.protocol.job_spec import AdapterSpec, BlobRef
+from workers.protocol.probes import ProbeAdapter
+from workers.protocol.reports import Fault
 from workers.protocol.wire import from_json, to_json
 
 BLOB_PATH = "/internal/v1/questions/{token}/blobs/{name}"

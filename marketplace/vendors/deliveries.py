@@ -28,7 +28,7 @@ from marketplace.vendors.models import Preparation
 from marketplace.vendors.offers import measure_growth
 from marketplace.vendors.skills import Skill
 from marketplace.vendors.wishes import parse_wish
-from workers.protocol.messages import DataFormat
+from workers.protocol.job_spec import DataFormat
 
 #: Prepared data may be larger than the raw: chat messages have more signs around each text.
 GROWTH_MAX = 4

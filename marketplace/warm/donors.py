@@ -19,7 +19,7 @@ from marketplace.warm.consents import filter_given
 from marketplace.warm.embeddings import WIDTH, Vector, ensure_embedding, unpack
 from marketplace.warm.models import Donor
 from scheduler.merging.warm_starts import CANDIDATES_MAX, choose_candidates
-from workers.protocol.messages import AdapterKind, AdapterSpec, DataFormat, TrainingSpec
+from workers.protocol.job_spec import AdapterKind, AdapterSpec, DataFormat, TrainingSpec
 from workers.protocol.wire import from_json
 
 log = logging.getLogger(__name__)

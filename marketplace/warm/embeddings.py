@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from marketplace.jobs.models import Dataset
 from marketplace.warm.models import DatasetEmbedding
-from workers.protocol.messages import DataFormat
+from workers.protocol.job_spec import DataFormat
 from workers.protocol.records import Row, read_rows
 
 WIDTH = 256

@@ -56,7 +56,7 @@ from scheduler.merging.warm_starts import (
     judge_likeness,
     quote_share,
 )
-from workers.protocol.messages import AdapterKind, AdapterSpec, TrainingSpec
+from workers.protocol.job_spec import AdapterKind, AdapterSpec, TrainingSpec
 from workers.protocol.row_order import count_validation_rows
 from workers.protocol.wire import dumps
 from workers.protocol.work import WorkPlan

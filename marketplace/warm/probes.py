@@ -18,25 +18,14 @@ from django.db.models import Max
 from marketplace.common.errors import NotFound
 from marketplace.common.locks import advisory_lock
 from marketplace.fleet.models import Node, Zone
-from marketplace.fleet.selectors import (
-    build_base_model_ref,
-    is_node_silent,
-    list_nodes_on_sale,
-)
+from marketplace.fleet.selectors import build_base_model_ref, is_node_silent, list_nodes_on_sale
 from marketplace.jobs.models import Artifact, Dataset
 from marketplace.jobs.plans import add_to_plan
 from marketplace.warm.embeddings import read_first_rows
 from marketplace.warm.locks import lock_probe
 from marketplace.warm.models import Donor, Probe
-from workers.protocol.messages import (
-    PROBE_ROWS_MAX,
-    AdapterSpec,
-    BlobRef,
-    DataFormat,
-    ProbeAdapter,
-    ProbeResult,
-    ProbeSpec,
-)
+from workers.protocol.job_spec import AdapterSpec, BlobRef, DataFormat
+from workers.protocol.probes import PROBE_ROWS_MAX, ProbeAdapter, ProbeResult, ProbeSpec
 from workers.protocol.record_messages import write_messages
 from workers.protocol.records import Row
 from workers.protocol.wire import from_json

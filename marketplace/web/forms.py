@@ -23,7 +23,7 @@ from marketplace.vendors.models import VendorKind
 from marketplace.vendors.wishes import INSTRUCTIONS_CHARS_MAX
 from marketplace.web.prompt_form import AUTO, HyperField, PromptTuningForm
 from marketplace.webhooks.outbox import EVENT_TYPES
-from workers.protocol.messages import AdapterKind
+from workers.protocol.job_spec import AdapterKind
 
 #: Form field by the services' name of it.
 PARAMS = {

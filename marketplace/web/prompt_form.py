@@ -7,7 +7,7 @@ from typing import Any
 from django import forms
 
 from workers.protocol.job_settings import INIT_TEXT_CHARS_MAX
-from workers.protocol.messages import AdapterKind
+from workers.protocol.job_spec import AdapterKind
 
 AUTO = "auto"
 

@@ -152,7 +152,7 @@ def measure_worker(url: str, node: Any) -> None:
     from workers.node.credentials import Credentials
     from workers.node.market_client import MarketClient
     from workers.node.plan_receiver import PlanReceiver
-    from workers.protocol import SlotPlan
+    from workers.protocol.messages import SlotPlan
 
     arrived: dict[int, float] = {}
     with MarketClient(url, token="worker-token") as client:

@@ -21,7 +21,7 @@ import torch
 from marketplace.fleet.work_costs import count_units, fit_work_costs
 from workers.models import BUNDLED_PREFIX, TINY
 from workers.node.self_test import WORK_CASES
-from workers.protocol.messages import BaseModelRef
+from workers.protocol.job_spec import BaseModelRef
 from workers.protocol.work_costs import build_work_costs
 from workers.runtime.memory_plan import find_device_limit_gb
 from workers.runtime.resident import load_resident

@@ -12,7 +12,8 @@ import pytest
 
 from tests.conftest import Market
 from tests.faults.steps import AVAILABLE_FROM, statuses, until
-from workers.protocol import PROTOCOL_VERSION, NodeFacts, SpeedMeasurement
+from workers.protocol.messages import PROTOCOL_VERSION
+from workers.protocol.node_facts import NodeFacts, SpeedMeasurement
 
 #: Moving repays only where the reserved node costs less than serverless; prints what it asked.
 ASK = """

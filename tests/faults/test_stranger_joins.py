@@ -13,8 +13,8 @@ import pytest
 from tests.conftest import Market
 from tests.faults.steps import until
 from workers.node.join import save_facts
-from workers.protocol import NodeFacts
 from workers.protocol.joining import PATH_RELEASE
+from workers.protocol.node_facts import NodeFacts
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1500)]
 

@@ -17,17 +17,10 @@ from tests.unit.workers.training_builders import save_tiny_base
 from workers.models import DATASETS
 from workers.node.credentials import Credentials, StateDir, save_credentials
 from workers.node.process import EXIT_OK, EXIT_SENT_AWAY, EXIT_SETTINGS, EXIT_UNUSABLE
-from workers.protocol import (
-    BaseModelRef,
-    CheckpointRef,
-    DataFormat,
-    JobSpec,
-    SliceEnd,
-    SliceSpec,
-    SlotPlan,
-    TrainingSpec,
-)
+from workers.protocol.job_spec import BaseModelRef, CheckpointRef, DataFormat, JobSpec, TrainingSpec
+from workers.protocol.messages import SliceSpec, SlotPlan
 from workers.protocol.plan_queue import PATH_NEXT_PLAN
+from workers.protocol.reports import SliceEnd
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -38,7 +38,7 @@ from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
 from workers.protocol.messages import Heartbeat
-from workers.protocol.messages import SliceEnd as Ended
+from workers.protocol.reports import SliceEnd as Ended
 from workers.protocol.wire import to_json
 
 ANY_HEALTH: Any = list(HealthCheck)

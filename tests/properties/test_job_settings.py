@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from marketplace.auction.bidding.terms import JobTerms, resolve_terms
 from marketplace.common.errors import UserError
 from tests.unit.workers.training_builders import tiny_model
-from workers.protocol.messages import (
+from workers.protocol.job_spec import (
     AdapterSpec,
     BaseModelRef,
     BlobRef,

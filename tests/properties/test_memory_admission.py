@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.market_builders import LLAMA_8B, SHAPE
+from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.memory import (
     GB,
     JobNeed,
-    describe_device,
     find_longest_example,
     fit_pack,
     size_node,
     sold_job_bytes,
     total_gb,
 )
-from workers.protocol.messages import AdapterKind, AdapterSpec
 from workers.protocol.model_shape import ModelShape
+from workers.protocol.pass_bytes import describe_device
 
 ENCODER = ModelShape(
     hidden_size=768,

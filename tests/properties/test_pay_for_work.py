@@ -37,8 +37,8 @@ from marketplace.payments.selectors import find_distribution, get_house_balances
 from scheduler.types import Cell
 from tests import builders, job_builders, market_builders
 from tests.builders import NOW
-from workers.protocol.messages import Fault, ProgressEvent, ProgressReport
-from workers.protocol.messages import SliceEnd as Ended
+from workers.protocol.reports import Fault, ProgressEvent, ProgressReport
+from workers.protocol.reports import SliceEnd as Ended
 
 TOTAL_STEPS, NODES = 36, 3
 #: Work units of each step: of the 90 rows of an epoch, the last step has two.

@@ -6,7 +6,7 @@ import json
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from workers.protocol.messages import DataFormat
+from workers.protocol.job_spec import DataFormat
 from workers.protocol.records import Limits, LineError, Row, detect_format, read_rows
 
 LIMITS = Limits(max_line_bytes=2_000, max_rows=50, max_messages=5, text_row_chars=60)

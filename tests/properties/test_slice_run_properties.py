@@ -14,14 +14,9 @@ from workers.node.slice_run import (
     SliceState,
     merge,
 )
-from workers.protocol import (
-    BaseModelRef,
-    BlobRef,
-    DataFormat,
-    JobSpec,
-    ProgressEvent,
-    SliceSpec,
-)
+from workers.protocol.job_spec import BaseModelRef, BlobRef, DataFormat, JobSpec
+from workers.protocol.messages import SliceSpec
+from workers.protocol.reports import ProgressEvent
 
 
 def event(step: int, **values) -> ProgressEvent:

@@ -23,7 +23,7 @@ from marketplace.jobs.dataset_reader import read_dataset
 from marketplace.jobs.token_runs import TokenRuns, TokenRunsBuilder
 from marketplace.jobs.work import split_rows
 from workers.models import BUNDLED_PREFIX, TINY
-from workers.protocol.messages import (
+from workers.protocol.job_spec import (
     AdapterKind,
     AdapterSpec,
     BaseModelRef,

@@ -8,13 +8,8 @@ import sys
 
 from workers.node.credentials import NodeSettingsError
 from workers.node.devices import choose_device
-from workers.node.self_test import (
-    CASES,
-    QUICK_CASES,
-    WORK_CASES,
-    measure_node,
-)
-from workers.protocol.messages import BaseModelRef
+from workers.node.self_test import CASES, QUICK_CASES, WORK_CASES, measure_node
+from workers.protocol.job_spec import BaseModelRef
 from workers.protocol.wire import to_json
 from workers.training.faults import TrainingFault
 

@@ -27,17 +27,17 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from workers.models import BUNDLED_PREFIX, DATASETS, TINY
 from workers.protocol.blobs import hash_file
-from workers.protocol.memory import DeviceProfile, JobNeed, PackSizing, total_gb
-from workers.protocol.messages import (
+from workers.protocol.job_spec import (
     AdapterSpec,
     BaseModelRef,
     BlobRef,
     DataFormat,
-    Fault,
     JobSpec,
-    ProgressEvent,
     TrainingSpec,
 )
+from workers.protocol.memory import JobNeed, PackSizing, total_gb
+from workers.protocol.pass_bytes import DeviceProfile
+from workers.protocol.reports import Fault, ProgressEvent
 from workers.runtime.forward_check import choose_model
 from workers.runtime.job_sink import JobSummary
 from workers.runtime.node_runtime import NodeRuntime

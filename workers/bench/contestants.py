@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from workers.bench.cases import BenchCase, build_base_config
-from workers.protocol.messages import (
+from workers.protocol.job_spec import (
     AdapterSpec,
     BaseModelRef,
     BlobRef,

@@ -23,10 +23,10 @@ from transformers import GPT2Config, LlamaConfig, Qwen3Config
 
 from workers.bench.cases import BenchCase
 from workers.bench.contestants import Fused
+from workers.protocol.job_spec import AdapterSpec
 from workers.protocol.memory import (
     GB,
     USABLE_SHARE,
-    DeviceProfile,
     JobNeed,
     PackSizing,
     find_longest_example,
@@ -34,8 +34,8 @@ from workers.protocol.memory import (
     sold_job_bytes,
     total_gb,
 )
-from workers.protocol.messages import AdapterSpec
 from workers.protocol.model_shape import ModelShape, parse_model_shape
+from workers.protocol.pass_bytes import DeviceProfile
 from workers.runtime.peak_memory import measure_growth
 from workers.training.architectures import read_shape
 

@@ -22,7 +22,7 @@ import torch
 from workers.bench.contestants import build_random_base
 from workers.bench.warm import BASE, DATA, StepClock, is_chat
 from workers.protocol.blobs import hash_file
-from workers.protocol.messages import (
+from workers.protocol.job_spec import (
     AdapterKind,
     AdapterSpec,
     BlobRef,

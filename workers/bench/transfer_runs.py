@@ -15,7 +15,7 @@ import torch
 
 from workers.bench.transfer_tasks import TransferTask, write_task
 from workers.models import BUNDLED_PREFIX, TINY
-from workers.protocol.messages import (
+from workers.protocol.job_spec import (
     AdapterSpec,
     BaseModelRef,
     BlobRef,

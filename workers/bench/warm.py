@@ -24,18 +24,16 @@ from typing import Any
 
 from workers.models import BUNDLED_PREFIX, DATASETS, TINY
 from workers.protocol.blobs import hash_file
-from workers.protocol.messages import (
+from workers.protocol.job_spec import (
     AdapterSpec,
     BaseModelRef,
     BlobRef,
     DataFormat,
-    Fault,
     JobSpec,
-    ProbeAdapter,
-    ProbeSpec,
-    ProgressEvent,
     TrainingSpec,
 )
+from workers.protocol.probes import ProbeAdapter, ProbeSpec
+from workers.protocol.reports import Fault, ProgressEvent
 from workers.runtime.job_sink import JobSummary
 from workers.runtime.node_runtime import NodeRuntime
 from workers.training.fused_trainer import StepFailure, StepResult

@@ -36,7 +36,7 @@ from workers.protocol.generation import (
     WrittenReply,
     WrittenReport,
 )
-from workers.protocol.messages import Fault
+from workers.protocol.reports import Fault
 from workers.training.faults import TrainingFault, UserFault
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from huggingface_hub.file_download import DryRunFileInfo, repo_folder_name
 
 from workers.models import is_bundled
 from workers.node.credentials import NodeSettingsError
-from workers.protocol import BaseModelRef
+from workers.protocol.job_spec import BaseModelRef
 
 #: Left free beside what is fetched: data sets and checkpoints of the first jobs.
 FREE_BESIDE_GB = 2.0

@@ -12,7 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from workers.node.market_client import MarketClient
-from workers.protocol import BlobRef
+from workers.protocol.job_spec import BlobRef
 
 log = logging.getLogger(__name__)
 

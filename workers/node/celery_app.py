@@ -9,7 +9,7 @@ from kombu.serialization import dumps
 
 from workers.node.plan_puller import PlanPuller
 from workers.node.plan_transport import BUILD_MESSAGE, PLANS
-from workers.protocol import TASK_RUN_SLOT
+from workers.protocol.messages import TASK_RUN_SLOT
 from workers.protocol.plan_queue import NextPlanReply
 
 

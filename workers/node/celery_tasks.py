@@ -8,8 +8,8 @@ from typing import Any
 
 from celery import Celery
 
-from workers.protocol import TASK_RUN_SLOT, ProtocolError, SlotPlan
-from workers.protocol.wire import from_json
+from workers.protocol.messages import TASK_RUN_SLOT, SlotPlan
+from workers.protocol.wire import ProtocolError, from_json
 
 log = logging.getLogger(__name__)
 

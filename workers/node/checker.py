@@ -17,9 +17,9 @@ from typing import Any
 from workers.node.blob_cache import BlobCache, DiskFullError
 from workers.node.market_client import MarketClient, MarketError, Patience, ShuttingDownError
 from workers.node.preparer import Runtime
-from workers.protocol import Fault, ProgressEvent, ProtocolError
 from workers.protocol.checks import PATH_CHECK_RESULT, CheckResult, CheckSpec, StepLoss
-from workers.protocol.wire import from_json
+from workers.protocol.reports import Fault, ProgressEvent
+from workers.protocol.wire import ProtocolError, from_json
 from workers.runtime.job_sink import JobSummary
 from workers.runtime.running_job import metrics_from_table
 from workers.training.checkpoint import CorruptCheckpointError, load_checkpoint

@@ -16,8 +16,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers.protocol import BaseModelRef, ProtocolError
-from workers.protocol.wire import dumps, loads
+from workers.protocol.job_spec import BaseModelRef
+from workers.protocol.wire import ProtocolError, dumps, loads
 
 #: Overrides the state directory when no ``--state-dir`` is given.
 STATE_DIR_VARIABLE = "FINETENDER_STATE_DIR"

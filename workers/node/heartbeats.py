@@ -16,7 +16,7 @@ from workers.node.market_client import (
     ShuttingDownError,
 )
 from workers.node.slice_loop import SliceLoop
-from workers.protocol import PATH_HEARTBEAT, Heartbeat, HeartbeatReply
+from workers.protocol.messages import PATH_HEARTBEAT, Heartbeat, HeartbeatReply
 
 log = logging.getLogger(__name__)
 

@@ -27,21 +27,19 @@ from workers.node.machine import join_machine, load_machine
 from workers.node.market_client import MarketClient, MarketError, MarketRefusal, Patience
 from workers.node.process import add_run_arguments, lock_state_dir, quiet_library_logs
 from workers.node.run import run
-from workers.protocol import (
+from workers.protocol.job_spec import BaseModelRef
+from workers.protocol.joining import PROTOCOL_LEAST, JoinStep
+from workers.protocol.messages import (
     PATH_JOIN,
     PATH_JOIN_MODELS,
     PROTOCOL_VERSION,
-    BaseModelRef,
     JoinModelsReply,
     JoinModelsRequest,
     JoinReply,
     JoinRequest,
-    NodeFacts,
-    ProtocolError,
-    dumps,
-    loads,
 )
-from workers.protocol.joining import PROTOCOL_LEAST, JoinStep
+from workers.protocol.node_facts import NodeFacts
+from workers.protocol.wire import ProtocolError, dumps, loads
 
 #: Holds the join token where a command line would show it to every user of the machine.
 TOKEN_VARIABLE = "FINETENDER_JOIN_TOKEN"  # noqa: S105

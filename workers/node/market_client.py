@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 import httpx
 
-from workers.protocol import BlobRef
 from workers.protocol.blobs import hash_file
+from workers.protocol.job_spec import BlobRef
 from workers.protocol.wire import dumps, from_json
 
 log = logging.getLogger(__name__)

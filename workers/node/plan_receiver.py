@@ -13,7 +13,7 @@ from workers.node.celery_tasks import register_tasks
 from workers.node.credentials import Credentials
 from workers.node.market_client import MarketClient
 from workers.node.plan_puller import PlanPuller
-from workers.protocol import SlotPlan
+from workers.protocol.messages import SlotPlan
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,11 @@ from typing import Protocol
 from workers.node.blob_cache import BlobCache, DiskFullError
 from workers.node.market_client import MarketError, MarketRefusal, ShuttingDownError
 from workers.node.sender import LEASE_LOST
-from workers.protocol import CheckpointRef, Fault, JobSpec, SliceSpec
 from workers.protocol.blobs import hash_file
-from workers.protocol.messages import ProbeResult, ProbeSpec
+from workers.protocol.job_spec import CheckpointRef, JobSpec
+from workers.protocol.messages import SliceSpec
+from workers.protocol.probes import ProbeResult, ProbeSpec
+from workers.protocol.reports import Fault
 from workers.runtime.checkpoint_pipe import format_checkpoint_name
 from workers.runtime.job_sink import JobSink
 from workers.training.faults import SystemFault, UserFault

@@ -14,7 +14,8 @@ from typing import Protocol
 
 from workers.node.blob_cache import BlobCache, DiskFullError
 from workers.node.market_client import MarketClient, MarketError, Patience
-from workers.protocol.messages import PATH_PROBE_RESULT, ProbeResult, ProbeSpec
+from workers.protocol.messages import PATH_PROBE_RESULT
+from workers.protocol.probes import ProbeResult, ProbeSpec
 from workers.training.faults import TrainingFault
 
 log = logging.getLogger(__name__)

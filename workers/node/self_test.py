@@ -17,22 +17,19 @@ from pathlib import Path
 import psutil
 import torch
 
-from workers.protocol import (
-    PROTOCOL_VERSION,
+from workers.protocol.blobs import hash_file
+from workers.protocol.job_spec import (
     AdapterSpec,
     BaseModelRef,
     BlobRef,
     DataFormat,
-    Fault,
     JobSpec,
-    NodeFacts,
-    ProgressEvent,
-    SpeedMeasurement,
     TrainingSpec,
-    WorkMeasurement,
 )
-from workers.protocol.blobs import hash_file
 from workers.protocol.joining import RELEASE
+from workers.protocol.messages import PROTOCOL_VERSION
+from workers.protocol.node_facts import NodeFacts, SpeedMeasurement, WorkMeasurement
+from workers.protocol.reports import Fault, ProgressEvent
 from workers.runtime.job_sink import JobSummary
 from workers.runtime.memory_plan import find_device_limit_gb
 from workers.runtime.node_runtime import NodeRuntime

@@ -25,11 +25,8 @@ from workers.node.market_client import (
 )
 from workers.node.slice_run import SliceRun, SliceState
 from workers.node.upload_files import discard, zip_adapter
-from workers.protocol import (
-    PATH_ADAPTER,
-    PATH_CHECKPOINT,
-    PATH_PROGRESS,
-    PATH_RESULT,
+from workers.protocol.messages import PATH_ADAPTER, PATH_CHECKPOINT, PATH_PROGRESS, PATH_RESULT
+from workers.protocol.reports import (
     Fault,
     JobFigures,
     ProgressEvent,

@@ -28,16 +28,9 @@ from workers.node.sender import Sender, build_slice_result
 from workers.node.slice_run import SliceRun, SliceState
 from workers.node.slice_sink import SliceSink
 from workers.node.upload_files import discard, link_or_copy
-from workers.protocol import (
-    PROTOCOL_VERSION,
-    Fault,
-    HeartbeatReply,
-    ProgressReply,
-    SliceEnd,
-    SliceSpec,
-    SlotPlan,
-)
 from workers.protocol.joining import PROTOCOL_LEAST
+from workers.protocol.messages import PROTOCOL_VERSION, HeartbeatReply, SliceSpec, SlotPlan
+from workers.protocol.reports import Fault, ProgressReply, SliceEnd
 from workers.runtime.job_sink import JobSummary
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from workers.protocol import ProgressEvent, SliceResult, SliceSpec
+from workers.protocol.messages import SliceSpec
+from workers.protocol.reports import ProgressEvent, SliceResult
 
 #: Events kept while the market cannot be reached; beyond it neighbours are merged.
 BUFFERED_EVENTS = 240

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from workers.node.slice_run import SliceRun
-from workers.protocol import Fault, ProgressEvent, SliceEnd
+from workers.protocol.reports import Fault, ProgressEvent, SliceEnd
 from workers.runtime.job_sink import JobSummary
 
 

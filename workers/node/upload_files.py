@@ -8,7 +8,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from workers.protocol import ADAPTER_FILES
+from workers.protocol.messages import ADAPTER_FILES
 
 #: A fixed date makes equal adapters equal zips.
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)

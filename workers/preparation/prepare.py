@@ -15,16 +15,11 @@ from workers.preparation.duplicates import DuplicateRows
 from workers.preparation.filters import refuse_unwanted
 from workers.preparation.personal_data import Masker
 from workers.preparation.reading import RawRow, read_raw_rows
-from workers.preparation.repair import (
-    RepairedRow,
-    RowDroppedError,
-    refuse_other_format,
-    repair_row,
-)
+from workers.preparation.repair import RepairedRow, RowDroppedError, refuse_other_format, repair_row
 from workers.preparation.settings import PreparationSettings
 from workers.preparation.splitting import choose_held_out
 from workers.preparation.texts import find_prompt, join_texts, read_label
-from workers.protocol.messages import DataFormat
+from workers.protocol.job_spec import DataFormat
 from workers.protocol.record_types import ByteStream, Limits
 
 TRAINING_FILE = "train.jsonl"

@@ -12,7 +12,7 @@ import json_repair
 
 from workers.preparation.reading import RawRow
 from workers.preparation.texts import map_texts
-from workers.protocol.messages import DataFormat
+from workers.protocol.job_spec import DataFormat
 from workers.protocol.record_formats import FORMAT_NAMES, parse_row_object
 from workers.protocol.record_keys import recognise
 from workers.protocol.record_types import CHAT_ROLES, Limits, ValueRefusal

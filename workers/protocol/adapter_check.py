@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from typing import IO, Any, cast
 
 from workers.protocol.job_settings import match_modules
-from workers.protocol.messages import ADAPTER_FILES, AdapterKind, AdapterSpec
+from workers.protocol.job_spec import AdapterKind, AdapterSpec
+from workers.protocol.messages import ADAPTER_FILES
 from workers.protocol.model_shape import ModelShape
 from workers.protocol.safetensors_header import HeaderError, TensorEntry, read_header
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from workers.protocol.messages import CheckpointRef, JobSpec
+from workers.protocol.job_spec import CheckpointRef, JobSpec
 
 #: POST under the node's bearer token.
 PATH_CHECK_RESULT = "/internal/v1/checks"

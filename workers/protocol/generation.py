@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from workers.protocol.messages import BaseModelRef, Fault, ProbeAdapter
+from workers.protocol.job_spec import BaseModelRef
+from workers.protocol.probes import ProbeAdapter
+from workers.protocol.reports import Fault
 
 #: POST under the node's bearer token, answered when there is a question or the wait is over.
 PATH_NEXT_QUESTIONS = "/internal/v1/questions/next"

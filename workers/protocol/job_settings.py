@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from workers.protocol.messages import AdapterKind, AdapterSpec, TrainingSpec
+from workers.protocol.job_spec import AdapterKind, AdapterSpec, TrainingSpec
 
 SCHEDULES = ("linear", "cosine", "constant")
 PREFERENCE_LOSSES = ("dpo", "orpo")

@@ -16,70 +16,40 @@ This is the constraint ``r_b + sum r_i <= C_km``, (4g) of the auction's paper. T
 terms for its own device, a pack need not be larger than the longest row that is there, and the
 market sets aside one for the longest that it sells.
 
-Sizes of activations are sums over a block of what autograd keeps for the backward pass, read off
-the engine (``workers.training.saved_bytes`` counts the same tensors; a test compares them).
+Sizes of activations stand in ``pass_bytes``.
 ``python -m workers.bench memory`` holds the sums against what a process really takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from workers.protocol.generation import QUESTIONS_MAX
 from workers.protocol.job_settings import LORA_RANGES, SOFT_PROMPT_RANGES, match_modules
-from workers.protocol.messages import AdapterKind, AdapterSpec
+from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.model_shape import ModelShape, Projection
+from workers.protocol.pass_bytes import (
+    FLOAT_BYTES,
+    DeviceProfile,
+    PassBytes,
+    add_inner,
+    describe_device,
+    size_pass,
+)
 
 GB = 1e9
-#: Tokens of a pack unless memory asks for fewer, by kind of device.
-PACK_TOKENS = {"cpu": 4096, "cuda": 16384}
-#: Trained tokens whose logits are held at once; on CPUs so few that they stay in the cache.
-LOSS_CHUNK_TOKENS = {"cpu": 256, "cuda": 1024}
 #: Share of a device's memory the plan uses; the rest is for kernels and fragmentation.
 USABLE_SHARE = {"cuda": 0.92, "cpu": 0.75}
 #: Of a weight that trains: value, gradient and AdamW's two moments, in 32 bits.
 STATE_BYTES = 16
-#: Logits, log-probabilities, those of the chunk before, and what the products copy, in 32 bits.
-_LOGIT_BYTES = 16
-_FLOAT_BYTES = 4
 #: What a device's process has besides: workspaces of kernels, tables of a pack.
 BESIDES_BYTES = 56e6
 #: A kilobyte: figures that travel are rounded, and sums in another order differ.
 _ROUNDING_GB = 1e-6
-#: Norms of a block beyond two, and families whose queries and keys have norms.
-_MORE_NORMS = {"gemma3_text": 2, "gemma2": 2, "glm4": 2}
-_NORMED_HEADS = ("qwen3", "qwen3_moe", "olmo2", "olmo3", "gemma3_text", "exaone4")
-#: Of a base that its own code trains: rows are padded by at most a quarter of their bucket, and
-#: of each pair of a row's tokens a head keeps its score in 32 bits and as what it was made of.
-_STOCK_PADDING = 4 / 3
-_STOCK_PAIR_FLOATS, _STOCK_PAIR_PASSING = 3, 4
-#: Tokens that a row of an answer's cache has room for at first.
-FIRST_CACHE_TOKENS = 64
 _RANK_MAX = int(LORA_RANGES["rank"].high)
 _VIRTUAL_TOKENS_MAX = int(SOFT_PROMPT_RANGES["virtual_tokens"].high)
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceProfile:
-    """How a device computes, as far as memory depends on it."""
-
-    #: ``cpu`` or ``cuda``.
-    device: str
-    #: Of a kept activation: 2 in bfloat16, 4 in float32.
-    activation_bytes: int
-
-    @property
-    def pack_tokens(self) -> int:
-        return PACK_TOKENS[self.device]
-
-
-def describe_device(device: str, dtype: str) -> DeviceProfile:
-    """How a base of a ``BaseModelRef.dtype`` is trained on a kind of device."""
-    is_half = dtype == "bfloat16" or (dtype == "auto" and device == "cuda")
-    return DeviceProfile(device, 2 if is_half else _FLOAT_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +97,7 @@ def size_node(
     """
     rest = limit_gb - base_gb - BESIDES_BYTES / GB
     # whatever jobs come: the inner values that a CPU's pack keeps are of their largest rank
-    sizes = _size_pass(shape, profile, rank=_RANK_MAX, recompute=True, longest=longest_tokens)
+    sizes = size_pass(shape, profile, rank=_RANK_MAX, recompute=True, longest=longest_tokens)
     tokens = max(longest_tokens, min(profile.pack_tokens, sizes.count_tokens(GB * rest / 2)))
     jobs_gb = rest - sizes.count_bytes(tokens) / GB
     if jobs_gb <= 0:
@@ -198,47 +168,6 @@ def sold_job_bytes(shape: ModelShape, need: JobNeed, *, dtype: str, sequence_len
     return job_bytes(shape, profile, need, pack=pack)
 
 
-def kept_bytes(shape: ModelShape, profile: DeviceProfile, *, recompute: bool) -> float:
-    """Bytes of a pack's token that live until its blocks run backward, adapters not counted.
-
-    With ``recompute`` a block keeps its input only.
-    """
-    if recompute:
-        return shape.layers * shape.hidden_size * profile.activation_bytes
-    return shape.layers * _block_bytes(shape, profile)
-
-
-def working_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
-    """Bytes of a pack's token that come and go within one block: gradients on their way back."""
-    widest = max(shape.intermediate_size, shape.query_size, shape.hidden_size)
-    return profile.activation_bytes * (3 * widest + 3 * shape.hidden_size)
-
-
-def answer_bytes(shape: ModelShape, profile: DeviceProfile, *, tokens: int) -> float:
-    """Bytes of the cache of keys and values while answers of so many tokens are written.
-
-    Rows have room for a power of two of tokens. A base's own code keeps none for us.
-    """
-    if shape.stock or not tokens:
-        return 0.0
-    room = max(FIRST_CACHE_TOKENS, 1 << (tokens - 1).bit_length())
-    # of the layer that grows, the old ones are there as well
-    layers = 2 * shape.layers + 2
-    return QUESTIONS_MAX * room * layers * shape.kv_size * profile.activation_bytes
-
-
-def unpacking_bytes(shape: ModelShape) -> float:
-    """Bytes of the one matrix of a four-bit base that is there in full: its values and codes."""
-    return 8.0 * max(part.inputs * part.outputs for part in shape.list_block_projections())
-
-
-def head_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
-    """Bytes of one chunk of logits; an encoder has a handful of labels instead."""
-    if shape.encoder:
-        return 0.0
-    return LOSS_CHUNK_TOKENS[profile.device] * shape.vocab_size * _LOGIT_BYTES
-
-
 def adapter_parameters(
     shape: ModelShape, *, rank: int, target_modules: tuple[str, ...] | None
 ) -> int:
@@ -291,7 +220,7 @@ def _state_bytes(shape: ModelShape, profile: DeviceProfile, need: JobNeed) -> fl
     head = shape.list_head_shapes(labels=need.labels).values() if shape.encoder else ()
     others = sum(prod(size) for size in head) + adapter.virtual_tokens * shape.hidden_size
     parameters = _count_adapter(shape, adapter)
-    is_cast = profile.device == "cuda" and profile.activation_bytes < _FLOAT_BYTES
+    is_cast = profile.device == "cuda" and profile.activation_bytes < FLOAT_BYTES
     casts = profile.activation_bytes * parameters if is_cast else 0
     return STATE_BYTES * (parameters + others) + casts
 
@@ -319,14 +248,6 @@ def _count_adapter(shape: ModelShape, adapter: AdapterSpec) -> int:
     return parameters
 
 
-def inner_token_bytes(
-    shape: ModelShape, profile: DeviceProfile, *, rank: int, recompute: bool
-) -> float:
-    """Bytes of a CPU pack's token for the adapter it belongs to, of the largest rank there is."""
-    matrices = len(shape.list_projections()) / (shape.layers if recompute else 1)
-    return rank * matrices * profile.activation_bytes
-
-
 def pack_bytes(
     shape: ModelShape, profile: DeviceProfile, pack: PackSizing, *, needs: Iterable[JobNeed]
 ) -> float:
@@ -352,29 +273,6 @@ def total_gb(
     return base_gb + (own + states) / GB
 
 
-@dataclass(frozen=True, slots=True)
-class _PassBytes:
-    """What a forward and backward pass takes."""
-
-    #: Of a token, until its blocks run backward.
-    kept: float
-    #: Of a token, while one block runs backward.
-    passing: float
-    #: Of a chunk of logits, before any block runs backward.
-    head: float
-
-    def times(self, passes: int) -> _PassBytes:
-        """Of so many passes side by side."""
-        return _PassBytes(passes * self.kept, passes * self.passing, passes * self.head)
-
-    def count_bytes(self, tokens: int) -> float:
-        return tokens * self.kept + max(self.head, tokens * self.passing)
-
-    def count_tokens(self, free: float) -> int:
-        """How many fit in so many bytes."""
-        return int(min((free - self.head) / self.kept, free / (self.kept + self.passing)))
-
-
 def _size_shared_pass(
     shape: ModelShape,
     profile: DeviceProfile,
@@ -382,16 +280,16 @@ def _size_shared_pass(
     *,
     recompute: bool,
     longest: int,
-) -> _PassBytes:
+) -> PassBytes:
     """With the jobs' inner values."""
     largest = max((need.adapter.rank for need in needs if _has_rank(need)), default=0)
-    sizes = _size_pass(shape, profile, rank=largest, recompute=recompute, longest=longest)
+    sizes = size_pass(shape, profile, rank=largest, recompute=recompute, longest=longest)
     inner = sum(_inner_bytes(shape, profile, need, recompute=recompute) for need in needs)
     if profile.device == "cpu" or shape.stock:
         # a token has one job
         most = max((_count_lengthened(shape, need.adapter) for need in needs), default=0)
         inner += most * profile.activation_bytes / (shape.layers if recompute else 1)
-    return _add_inner(sizes, inner, recompute=recompute)
+    return add_inner(sizes, inner, recompute=recompute)
 
 
 def _count_lengthened(shape: ModelShape, adapter: AdapterSpec) -> int:
@@ -403,69 +301,3 @@ def _count_lengthened(shape: ModelShape, adapter: AdapterSpec) -> int:
 
 def _has_rank(need: JobNeed) -> bool:
     return need.adapter.kind is not AdapterKind.SOFT_PROMPT
-
-
-def _size_pass(
-    shape: ModelShape, profile: DeviceProfile, *, rank: int, recompute: bool, longest: int
-) -> _PassBytes:
-    """With the inner values that a CPU's pack has of any job.
-
-    Parameters
-    ----------
-    longest
-        The longest row, which a base's own code pays for by its square.
-    """
-    passing = working_bytes(shape, profile)
-    kept = kept_bytes(shape, profile, recompute=recompute)
-    # one block at a time is whole where they are recomputed
-    again = _block_bytes(shape, profile) if recompute else 0.0
-    if shape.stock:
-        pairs = _FLOAT_BYTES * shape.heads * longest
-        passing += _STOCK_PAIR_PASSING * pairs
-        if recompute:
-            again += _STOCK_PAIR_FLOATS * pairs
-        else:
-            kept += shape.layers * _STOCK_PAIR_FLOATS * pairs
-        passing, kept, again = (_STOCK_PADDING * size for size in (passing, kept, again))
-    sizes = _PassBytes(kept, passing + again, head_bytes(shape, profile))
-    if profile.device != "cpu" and not shape.stock:
-        return sizes
-    inner = inner_token_bytes(shape, profile, rank=rank, recompute=recompute)
-    return _add_inner(sizes, inner, recompute=recompute)
-
-
-def _add_inner(sizes: _PassBytes, inner: float, *, recompute: bool) -> _PassBytes:
-    """Inner values live as long as the rest of what their block keeps."""
-    if recompute:
-        return replace(sizes, passing=sizes.passing + inner)
-    return replace(sizes, kept=sizes.kept + inner)
-
-
-def _block_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
-    """Bytes of a token that a block keeps whole."""
-    width = profile.activation_bytes
-    hidden, middle = shape.hidden_size, shape.intermediate_size
-    query, kv = shape.query_size, shape.kv_size
-    # the logarithm of each head's sum, and what a norm notes of its row
-    notes = shape.heads + 2
-    match shape.model_type:
-        case "gpt2":
-            # norms, attention's three and its result; GELU by its formula keeps five
-            kept = width * (8 * hidden + 5 * middle)
-            notes += 2
-        case "bert" | "roberta":
-            kept = width * (8 * hidden + 2 * middle)
-            notes += 2
-        case _:
-            # both norms' results and, in 32 bits, their inputs; rotated queries, keys and values
-            # of as many heads, attention's result; gate, its SiLU, up, and their product
-            kept = width * (2 * hidden + 4 * query + 4 * middle) + _FLOAT_BYTES * 2 * hidden
-            # further norms: their inputs in 32 bits, and their results
-            more = _MORE_NORMS.get(shape.model_type, 0)
-            kept += more * (width + _FLOAT_BYTES) * hidden
-            notes += more
-            if shape.model_type in _NORMED_HEADS:
-                # queries and keys have norms of their own
-                kept += _FLOAT_BYTES * (query + kv)
-                notes += shape.heads + shape.kv_heads
-    return kept + _FLOAT_BYTES * notes

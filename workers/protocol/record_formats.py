@@ -6,13 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from workers.protocol.messages import DataFormat
-from workers.protocol.record_keys import (
-    REQUIRED,
-    ignored_keys,
-    recognise,
-    refuse_unknown_keys,
-)
+from workers.protocol.job_spec import DataFormat
+from workers.protocol.record_keys import REQUIRED, ignored_keys, recognise, refuse_unknown_keys
 from workers.protocol.record_messages import parse_message, parse_tools
 from workers.protocol.record_types import CHAT_ROLES, Row, Segment, ValueRefusal
 

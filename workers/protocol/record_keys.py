@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from workers.protocol.messages import DataFormat
+from workers.protocol.job_spec import DataFormat
 from workers.protocol.record_json import shown
 from workers.protocol.record_types import CHAT_ROLES, Row, ValueRefusal
 

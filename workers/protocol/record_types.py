@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from workers.protocol.messages import DataFormat
+from workers.protocol.job_spec import DataFormat
 
 #: Roles a chat message may have.
 CHAT_ROLES = ("system", "user", "assistant", "tool")

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from workers.protocol.messages import DataFormat
+from workers.protocol.job_spec import DataFormat
 from workers.protocol.record_formats import parse_row_object
 from workers.protocol.record_json import locate, parse_object, shown
 from workers.protocol.record_keys import (

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
-from workers.protocol.messages import DataFormat
+from workers.protocol.job_spec import DataFormat
 from workers.protocol.record_messages import list_call_names, list_tool_names, write_messages
 from workers.protocol.record_types import CHAT_ROLES, Row, Segment
 

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.protocol.messages import SAMPLES_MAX, TrainingSpec, WorkCosts
+from workers.protocol.job_spec import TrainingSpec, WorkCosts
+from workers.protocol.reports import SAMPLES_MAX
 from workers.protocol.row_order import shuffle_rows
 
 Ints = NDArray[np.int64]

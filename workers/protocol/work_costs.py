@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers.protocol.messages import WorkCosts
+from workers.protocol.job_spec import WorkCosts
 from workers.protocol.model_shape import ModelShape
 from workers.protocol.work import PARTS
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from workers.protocol.job_settings import SettingError, check_adapter, check_training
-from workers.protocol.messages import AdapterKind, DataFormat, JobSpec
+from workers.protocol.job_spec import AdapterKind, DataFormat, JobSpec
 from workers.runtime.job_sink import JobSink
 from workers.runtime.resident import ResidentBase
 from workers.runtime.running_job import RunningJob, metrics_from_table

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from functools import partial
 
 from workers.protocol.generation import Question
-from workers.protocol.memory import GB, answer_bytes
-from workers.protocol.messages import BaseModelRef
+from workers.protocol.job_spec import BaseModelRef
+from workers.protocol.memory import GB
+from workers.protocol.pass_bytes import answer_bytes
 from workers.runtime.resident import ResidentBase
 from workers.training.faults import SystemFault, UserFault, is_device_lost
 from workers.training.writing import Tell, Values, Writer

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from workers.protocol.messages import AdapterKind
+from workers.protocol.job_spec import AdapterKind
 from workers.runtime.running_job import MetricsRow, RunningJob, find_row_outliers
 from workers.training.adapter_export import export_adapter
 from workers.training.checkpoint import write_atomically

@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 
 import torch
 
-from workers.protocol.messages import BaseModelRef
+from workers.protocol.job_spec import BaseModelRef
 from workers.runtime.resident import load_resident
 from workers.training.gang import GangLost, GangPart, PartGradient, compute_part
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from workers.protocol.messages import Fault, JobFigures, ProgressEvent
+from workers.protocol.reports import Fault, JobFigures, ProgressEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,6 @@ import torch
 from workers.protocol.memory import (
     GB,
     USABLE_SHARE,
-    DeviceProfile,
     JobNeed,
     PackSizing,
     fit_pack,
@@ -25,6 +24,7 @@ from workers.protocol.memory import (
     total_gb,
 )
 from workers.protocol.model_shape import ModelShape
+from workers.protocol.pass_bytes import DeviceProfile
 from workers.training.faults import SystemFault
 
 

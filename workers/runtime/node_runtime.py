@@ -17,16 +17,10 @@ from typing import Any, TypeVar
 import torch
 
 from workers.protocol.generation import Question
-from workers.protocol.memory import PACK_TOKENS
-from workers.protocol.messages import (
-    AdapterKind,
-    BaseModelRef,
-    Fault,
-    JobSpec,
-    ProbeResult,
-    ProbeSpec,
-    PromptLookup,
-)
+from workers.protocol.job_spec import AdapterKind, BaseModelRef, JobSpec, PromptLookup
+from workers.protocol.pass_bytes import PACK_TOKENS
+from workers.protocol.probes import ProbeResult, ProbeSpec
+from workers.protocol.reports import Fault
 from workers.runtime.admission import check_settings, prepare
 from workers.runtime.answers import Answers
 from workers.runtime.artifacts import write_artifacts

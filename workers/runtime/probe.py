@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from workers.protocol.messages import AdapterSpec, ProbeLoss, ProbeResult, ProbeSpec
+from workers.protocol.job_spec import AdapterSpec
+from workers.protocol.probes import ProbeLoss, ProbeResult, ProbeSpec
 from workers.runtime.resident import ResidentBase
 from workers.training.data import prepare_data
 from workers.training.faults import TrainingFault, is_out_of_memory

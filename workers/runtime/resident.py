@@ -21,15 +21,9 @@ from transformers.utils.quantization_config import Mxfp4Config
 
 from workers.models import find_bundled_path, is_bundled
 from workers.protocol.base_files import hash_base_files
-from workers.protocol.memory import (
-    GB,
-    DeviceProfile,
-    JobNeed,
-    PackSizing,
-    job_bytes,
-    unpacking_bytes,
-)
-from workers.protocol.messages import BaseModelRef
+from workers.protocol.job_spec import BaseModelRef
+from workers.protocol.memory import GB, JobNeed, PackSizing, job_bytes
+from workers.protocol.pass_bytes import DeviceProfile, unpacking_bytes
 from workers.runtime.base_check import check_base
 from workers.runtime.forward_check import choose_model
 from workers.runtime.memory_plan import MemoryPlan

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workers.protocol.messages import LookupFigures, ProgressEvent, RowOutlier, TextSample
+from workers.protocol.reports import LookupFigures, ProgressEvent, RowOutlier, TextSample
 from workers.runtime.job_sink import JobSink, JobSummary
 from workers.runtime.resident import ResidentBase
 from workers.training.evaluation import Evaluation

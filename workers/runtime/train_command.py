@@ -36,17 +36,16 @@ import yaml
 from tqdm import tqdm
 
 from workers.protocol.blobs import hash_file
-from workers.protocol.messages import (
+from workers.protocol.job_spec import (
     AdapterSpec,
     BaseModelRef,
     BlobRef,
     DataFormat,
-    Fault,
     JobSpec,
-    ProgressEvent,
     TrainingSpec,
 )
 from workers.protocol.records import LineError, Row, read_rows
+from workers.protocol.reports import Fault, ProgressEvent
 from workers.protocol.wire import ProtocolError, from_json
 from workers.runtime.checkpoint_pipe import list_checkpoints
 from workers.runtime.job_sink import JobSummary

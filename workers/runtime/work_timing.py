@@ -9,14 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from workers.protocol.messages import (
-    AdapterSpec,
-    BlobRef,
-    DataFormat,
-    JobSpec,
-    TrainingSpec,
-    WorkMeasurement,
-)
+from workers.protocol.job_spec import AdapterSpec, BlobRef, DataFormat, JobSpec, TrainingSpec
+from workers.protocol.node_facts import WorkMeasurement
 from workers.runtime.resident import ResidentBase
 from workers.training.data import PreparedData, RowCounts
 from workers.training.evaluation import EvaluationRun

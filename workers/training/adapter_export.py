@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from workers.protocol.messages import AdapterKind, DataFormat
+from workers.protocol.job_spec import AdapterKind, DataFormat
 from workers.training.checkpoint import write_atomically
 from workers.training.data import TokenizerEncoder
 from workers.training.job import TrainingJob

@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from workers.protocol.messages import JobSpec
+from workers.protocol.job_spec import JobSpec
 from workers.protocol.wire import dumps, to_json
 from workers.training.job import TrainingProgress
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from workers.protocol.blobs import hash_file
-from workers.protocol.messages import DataFormat
+from workers.protocol.job_spec import DataFormat
 from workers.protocol.records import (
     IgnoredKey,
     IgnoredKeys,

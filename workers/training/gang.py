@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from workers.protocol.messages import AdapterKind, AdapterSpec
+from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.training.job import TrainingJob
 from workers.training.objective import compute_sequence_nll
 from workers.training.packed_model import PROMPT, PackedModel

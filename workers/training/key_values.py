@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from workers.protocol.memory import FIRST_CACHE_TOKENS
+from workers.protocol.pass_bytes import FIRST_CACHE_TOKENS
 
 
 class KeyValues:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from workers.protocol.memory import LOSS_CHUNK_TOKENS
+from workers.protocol.pass_bytes import LOSS_CHUNK_TOKENS
 from workers.training.frozen_product import BLAS, FrozenProducts
 
 

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
-from workers.protocol.memory import LOSS_CHUNK_TOKENS
+from workers.protocol.pass_bytes import LOSS_CHUNK_TOKENS
 
 
 class OwnHead:

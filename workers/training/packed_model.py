@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from workers.protocol.job_settings import SettingError, match_modules
-from workers.protocol.messages import AdapterKind, AdapterSpec
+from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.model_shape import find_context_length
 from workers.training import attention, dropout, heads
 from workers.training.architectures import find_projections, get_features, read_shape

@@ -23,7 +23,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from workers.protocol.adapter_check import PROMPT_PEAK_MAX
-from workers.protocol.messages import LookupFigures
+from workers.protocol.reports import LookupFigures
 from workers.training.job import TrainingJob
 from workers.training.objective import compute_sequence_nll
 from workers.training.packed_model import PROMPT, PackedModel

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from workers.protocol.messages import AdapterSpec
+from workers.protocol.job_spec import AdapterSpec
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Example, Pack, PackShare, TokenSequence, build_pack
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workers.protocol.messages import SAMPLES_MAX
 from workers.protocol.records import Row
+from workers.protocol.reports import SAMPLES_MAX
 from workers.protocol.work import OPENING_TOKENS, PROMPT_TOKENS_MAX
 from workers.training.packing import Example
 

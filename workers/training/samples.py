@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from workers.protocol.messages import SAMPLE_CHARS, TextSample
+from workers.protocol.reports import SAMPLE_CHARS, TextSample
 from workers.protocol.work import WRITTEN_TOKENS_MAX
 from workers.training.job import TrainingJob
 from workers.training.packed_model import PackedModel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from workers.protocol.memory import PACK_TOKENS
+from workers.protocol.pass_bytes import PACK_TOKENS
 from workers.training.compiled_norms import compile_norms_if_faster
 from workers.training.fused_trainer import FusedTrainer
 from workers.training.graph_runners import RECORDING, CudaGraphRunner

@@ -33,15 +33,10 @@ from marketplace.questions.answering import find_question_blob
 from marketplace.warm.probes import find_probe_blob, record_probe_result
 from workers.protocol.checks import CheckResult
 from workers.protocol.joining import JoinStepReport
-from workers.protocol.messages import (
-    Heartbeat,
-    JoinModelsRequest,
-    JoinRequest,
-    ProbeResult,
-    ProgressReport,
-    SliceResult,
-)
+from workers.protocol.messages import Heartbeat, JoinModelsRequest, JoinRequest
 from workers.protocol.plan_queue import NodeToken, PlanSession, PlanSessionRequest
+from workers.protocol.probes import ProbeResult
+from workers.protocol.reports import ProgressReport, SliceResult
 
 #: Of the uploaded file, in hex; without it only the length tells whether it came whole.
 SHA256_HEADER = "X-Content-SHA256"

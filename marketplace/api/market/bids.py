@@ -16,7 +16,7 @@ from rest_framework.response import Response
 
 from marketplace.api.callers import Caller, get_caller
 from marketplace.api.idempotency import answer_once, read_idempotency_key
-from marketplace.api.market import schemas
+from marketplace.api.market import bid_schemas, schemas
 from marketplace.api.market.asked_bids import (
     AskedBid,
     ask_vendors,
@@ -24,12 +24,7 @@ from marketplace.api.market.asked_bids import (
     count_tokens_of_all,
 )
 from marketplace.api.market.bid_answers import place_and_answer
-from marketplace.api.market.requests import (
-    BatchRequest,
-    BidRequest,
-    BidUploadRequest,
-    check_body,
-)
+from marketplace.api.market.requests import BatchRequest, BidRequest, BidUploadRequest, check_body
 from marketplace.api.market.serialize import serialize_bids
 from marketplace.api.pagination import build_page
 from marketplace.api.problems import exception_handler
@@ -56,14 +51,14 @@ class BidsView(MarketView):
     scopes = {"GET": "bids:read", "POST": "bids:write"}
 
     @extend_schema(
-        operation_id="bids_list", parameters=schemas.PAGE, responses={200: schemas.BID_PAGE}
+        operation_id="bids_list", parameters=schemas.PAGE, responses={200: bid_schemas.BID_PAGE}
     )
     def get(self, request: Request) -> Response:
         organisation = get_caller(request).organisation
         bids = selectors.list_bids(organisation, status=request.query_params.get("status"))
         return Response(build_page(request, bids, serialize_bids))
 
-    @extend_schema(request=schemas.BID_REQUEST, responses=schemas.BID_RESPONSES)
+    @extend_schema(request=bid_schemas.BID_REQUEST, responses=bid_schemas.BID_RESPONSES)
     def post(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
         who, key = get_caller(request), read_idempotency_key(request)
         if request.content_type.startswith("multipart/"):
@@ -120,12 +115,12 @@ class BidView(MarketView):
         )
     }
 
-    @extend_schema(operation_id="bids_read", responses={200: schemas.BID})
+    @extend_schema(operation_id="bids_read", responses={200: bid_schemas.BID})
     def get(self, request: Request, bid_id: str) -> Response:
         bid = selectors.get_bid(get_caller(request).organisation, bid_id)
         return Response(_shape(bid))
 
-    @extend_schema(responses={200: schemas.BID}, deprecated=True)
+    @extend_schema(responses={200: bid_schemas.BID}, deprecated=True)
     def delete(self, request: Request, bid_id: str) -> Response:
         bid = selectors.get_bid(get_caller(request).organisation, bid_id)
         return Response(_shape(cancel_bid(bid=bid, now=clock.now())))
@@ -134,7 +129,7 @@ class BidView(MarketView):
 class BidCancelView(MarketView):
     scopes = {"POST": "bids:write"}
 
-    @extend_schema(request=None, responses={200: schemas.BID})
+    @extend_schema(request=None, responses={200: bid_schemas.BID})
     def post(self, request: Request, bid_id: str) -> Response:
         bid = selectors.get_bid(get_caller(request).organisation, bid_id)
         return Response(_shape(cancel_bid(bid=bid, now=clock.now())))
@@ -145,7 +140,7 @@ class BidBatchView(MarketView):
 
     scopes = {"POST": "bids:write"}
 
-    @extend_schema(request=schemas.BATCH_REQUEST, responses={200: schemas.BATCH})
+    @extend_schema(request=bid_schemas.BATCH_REQUEST, responses={200: bid_schemas.BATCH})
     def post(self, request: Request) -> Response:
         who = get_caller(request)
         return answer_once(

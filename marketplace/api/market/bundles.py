@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from marketplace.api.callers import Caller, get_caller
 from marketplace.api.idempotency import answer_once, read_idempotency_key
-from marketplace.api.market import schemas
+from marketplace.api.market import bid_schemas, schemas
 from marketplace.api.market.owned import get_dataset
 from marketplace.api.market.requests import BundleQuoteRequest, BundleRequest, check_body
 from marketplace.api.market.serialize import serialize_bundle, serialize_bundle_quote
@@ -37,11 +37,11 @@ class BundlesView(MarketView):
     @extend_schema(
         request=BundleRequest,
         responses={
-            200: schemas.BUNDLE,
-            201: schemas.BUNDLE,
-            202: schemas.BUNDLE,
+            200: bid_schemas.BUNDLE,
+            201: bid_schemas.BUNDLE,
+            202: bid_schemas.BUNDLE,
             400: schemas.PROBLEM,
-            402: schemas.REFUSED_BUNDLE,
+            402: bid_schemas.REFUSED_BUNDLE,
             409: schemas.PROBLEM,
         },
     )
@@ -53,11 +53,11 @@ class BundlesView(MarketView):
 class BundleView(MarketView):
     scopes = {"GET": "bids:read", "DELETE": "bids:write"}
 
-    @extend_schema(operation_id="bundles_read", responses={200: schemas.BUNDLE})
+    @extend_schema(operation_id="bundles_read", responses={200: bid_schemas.BUNDLE})
     def get(self, request: Request, bundle_id: str) -> Response:
         return Response(serialize_bundle(get_bundle(get_caller(request).organisation, bundle_id)))
 
-    @extend_schema(responses={200: schemas.BUNDLE})
+    @extend_schema(responses={200: bid_schemas.BUNDLE})
     def delete(self, request: Request, bundle_id: str) -> Response:
         """Take back the bids that are not decided."""
         bundle = get_bundle(get_caller(request).organisation, bundle_id)
@@ -73,7 +73,7 @@ class BundleQuotesView(MarketView):
     throttle_kind = "quotes"
 
     @extend_schema(
-        request=BundleQuoteRequest, responses={200: schemas.BUNDLE_QUOTE, 400: schemas.PROBLEM}
+        request=BundleQuoteRequest, responses={200: bid_schemas.BUNDLE_QUOTE, 400: schemas.PROBLEM}
     )
     def post(self, request: Request) -> Response:
         body = check_body(BundleQuoteRequest, request.data)

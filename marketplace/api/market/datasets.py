@@ -11,10 +11,10 @@ from rest_framework.response import Response
 
 from marketplace.api.callers import Caller, get_caller
 from marketplace.api.idempotency import answer_once, read_idempotency_key
-from marketplace.api.market import schemas
+from marketplace.api.market import job_schemas, schemas
 from marketplace.api.market.owned import get_dataset, get_upload, list_datasets
 from marketplace.api.market.requests import DatasetUploadRequest, check_body
-from marketplace.api.market.serialize import serialize_dataset, serialize_upload
+from marketplace.api.market.serialize_jobs import serialize_dataset, serialize_upload
 from marketplace.api.pagination import build_page, show_each
 from marketplace.api.views import MarketView
 from marketplace.common import clock
@@ -22,11 +22,7 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.selectors import get_open_zone
 from marketplace.jobs.models import Upload, UploadStatus
 from marketplace.jobs.selectors import build_upload_error
-from marketplace.jobs.services import (
-    delete_dataset,
-    receive_upload,
-    wait_for_upload,
-)
+from marketplace.jobs.services import delete_dataset, receive_upload, wait_for_upload
 from marketplace.jobs.upload_choices import UploadChoices
 
 #: How long a request waits for its file to be read.
@@ -39,7 +35,9 @@ class DatasetsView(MarketView):
     throttle_kind = "uploads"
 
     @extend_schema(
-        operation_id="datasets_list", parameters=schemas.PAGE, responses={200: schemas.DATASET_PAGE}
+        operation_id="datasets_list",
+        parameters=schemas.PAGE,
+        responses={200: job_schemas.DATASET_PAGE},
     )
     def get(self, request: Request) -> Response:
         return Response(
@@ -52,7 +50,7 @@ class DatasetsView(MarketView):
 
     @extend_schema(
         request={"multipart/form-data": DatasetUploadRequest},
-        responses={201: schemas.DATASET, 202: schemas.UPLOAD, 400: schemas.PROBLEM},
+        responses={201: job_schemas.DATASET, 202: job_schemas.UPLOAD, 400: schemas.PROBLEM},
     )
     def post(self, request: Request) -> Response:
         who = get_caller(request)
@@ -111,7 +109,7 @@ class UploadView(MarketView):
 
     scopes = {"GET": "datasets:read"}
 
-    @extend_schema(operation_id="uploads_read", responses={200: schemas.UPLOAD})
+    @extend_schema(operation_id="uploads_read", responses={200: job_schemas.UPLOAD})
     def get(self, request: Request, upload_id: str) -> Response:
         return Response(serialize_upload(get_upload(get_caller(request).organisation, upload_id)))
 
@@ -119,7 +117,7 @@ class UploadView(MarketView):
 class DatasetView(MarketView):
     scopes = {"GET": "datasets:read", "DELETE": "datasets:write"}
 
-    @extend_schema(operation_id="datasets_read", responses={200: schemas.DATASET})
+    @extend_schema(operation_id="datasets_read", responses={200: job_schemas.DATASET})
     def get(self, request: Request, dataset_id: str) -> Response:
         return Response(
             serialize_dataset(get_dataset(get_caller(request).organisation, dataset_id))

@@ -11,7 +11,7 @@ from rest_framework.response import Response
 
 from marketplace.api.callers import get_caller
 from marketplace.api.idempotency import read_idempotency_key
-from marketplace.api.market import schemas
+from marketplace.api.market import express_schemas, schemas
 from marketplace.api.market.fields import moment, usd
 from marketplace.api.market.owned import get_dataset
 from marketplace.api.market.requests import ExpressQuoteRequest, ExpressRequestBody, check_body
@@ -38,7 +38,8 @@ class ExpressQuotesView(MarketView):
     throttle_kind = "quotes"
 
     @extend_schema(
-        request=ExpressQuoteRequest, responses={200: schemas.EXPRESS_QUOTE, 400: schemas.PROBLEM}
+        request=ExpressQuoteRequest,
+        responses={200: express_schemas.EXPRESS_QUOTE, 400: schemas.PROBLEM},
     )
     def post(self, request: Request) -> Response:
         organisation = get_caller(request).organisation
@@ -74,9 +75,9 @@ class ExpressRequestsView(MarketView):
     @extend_schema(
         request=ExpressRequestBody,
         responses={
-            200: schemas.EXPRESS_ANSWER,
-            201: schemas.EXPRESS_ANSWER,
-            202: schemas.EXPRESS_ANSWER,
+            200: express_schemas.EXPRESS_ANSWER,
+            201: express_schemas.EXPRESS_ANSWER,
+            202: express_schemas.EXPRESS_ANSWER,
             400: schemas.PROBLEM,
         },
     )
@@ -110,7 +111,7 @@ class ExpressRequestsView(MarketView):
 class ExpressRequestView(MarketView):
     scopes = {"GET": "bids:read"}
 
-    @extend_schema(operation_id="express_read", responses={200: schemas.EXPRESS_ANSWER})
+    @extend_schema(operation_id="express_read", responses={200: express_schemas.EXPRESS_ANSWER})
     def get(self, request: Request, request_id: str) -> Response:
         return Response(
             serialize_express(get_request(get_caller(request).organisation, request_id))

@@ -8,10 +8,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from marketplace.api.callers import get_caller
-from marketplace.api.market import schemas
+from marketplace.api.market import job_schemas, schemas
 from marketplace.api.market.owned import get_job, list_jobs
 from marketplace.api.market.requests import DisputeRequest, check_body
-from marketplace.api.market.serialize import (
+from marketplace.api.market.serialize_jobs import (
     serialize_cancel_preview,
     serialize_checkpoint,
     serialize_job,
@@ -39,7 +39,7 @@ class JobsView(MarketView):
     scopes = {"GET": "jobs:read"}
 
     @extend_schema(
-        operation_id="jobs_list", parameters=schemas.PAGE, responses={200: schemas.JOB_PAGE}
+        operation_id="jobs_list", parameters=schemas.PAGE, responses={200: job_schemas.JOB_PAGE}
     )
     def get(self, request: Request) -> Response:
         jobs = list_jobs(get_caller(request).organisation)
@@ -58,7 +58,7 @@ class JobsView(MarketView):
 class JobView(MarketView):
     scopes = {"GET": "jobs:read"}
 
-    @extend_schema(operation_id="jobs_read", responses={200: schemas.JOB})
+    @extend_schema(operation_id="jobs_read", responses={200: job_schemas.JOB})
     def get(self, request: Request, job_id: str) -> Response:
         return Response(serialize_job(get_job(get_caller(request).organisation, job_id)))
 
@@ -68,7 +68,7 @@ class JobEventsView(MarketView):
 
     scopes = {"GET": "jobs:read"}
 
-    @extend_schema(parameters=schemas.EVENTS_PAGE, responses={200: schemas.JOB_EVENT_PAGE})
+    @extend_schema(parameters=schemas.EVENTS_PAGE, responses={200: job_schemas.JOB_EVENT_PAGE})
     def get(self, request: Request, job_id: str) -> Response:
         job = get_job(get_caller(request).organisation, job_id)
         after = request.query_params.get("after", "0")
@@ -85,7 +85,7 @@ class JobEventsView(MarketView):
 class JobCheckpointsView(MarketView):
     scopes = {"GET": "jobs:read"}
 
-    @extend_schema(parameters=schemas.PAGE, responses={200: schemas.CHECKPOINT_PAGE})
+    @extend_schema(parameters=schemas.PAGE, responses={200: job_schemas.CHECKPOINT_PAGE})
     def get(self, request: Request, job_id: str) -> Response:
         job = get_job(get_caller(request).organisation, job_id)
         return Response(
@@ -128,7 +128,7 @@ class JobSamplesView(MarketView):
 
     scopes = {"GET": "jobs:read"}
 
-    @extend_schema(responses={200: schemas.SAMPLES})
+    @extend_schema(responses={200: job_schemas.SAMPLES})
     def get(self, request: Request, job_id: str) -> Response:
         job = get_job(get_caller(request).organisation, job_id)
         return Response({"data": [serialize_sample(sample) for sample in list_samples(job)]})
@@ -139,7 +139,7 @@ class JobPreparationView(MarketView):
 
     scopes = {"GET": "jobs:read"}
 
-    @extend_schema(responses={200: schemas.PREPARATION})
+    @extend_schema(responses={200: job_schemas.PREPARATION})
     def get(self, request: Request, job_id: str) -> Response:
         return Response(serialize_preparation(_get_preparation(request, job_id)))
 
@@ -149,7 +149,7 @@ class JobPreparationAcceptView(MarketView):
 
     scopes = {"POST": "jobs:write"}
 
-    @extend_schema(request=None, responses={200: schemas.PREPARATION})
+    @extend_schema(request=None, responses={200: job_schemas.PREPARATION})
     def post(self, request: Request, job_id: str) -> Response:
         made = accept(preparation=_get_preparation(request, job_id), now=clock.now())
         return Response(serialize_preparation(made))
@@ -160,7 +160,7 @@ class JobPreparationDisputeView(MarketView):
 
     scopes = {"POST": "jobs:write"}
 
-    @extend_schema(request=DisputeRequest, responses={200: schemas.PREPARATION})
+    @extend_schema(request=DisputeRequest, responses={200: job_schemas.PREPARATION})
     def post(self, request: Request, job_id: str) -> Response:
         who = get_caller(request)
         open_dispute(
@@ -224,7 +224,7 @@ class JobCancelView(MarketView):
 
     scopes = {"GET": "jobs:read", "POST": "jobs:write"}
 
-    @extend_schema(operation_id="jobs_cancel_preview", responses={200: schemas.CANCEL_PREVIEW})
+    @extend_schema(operation_id="jobs_cancel_preview", responses={200: job_schemas.CANCEL_PREVIEW})
     def get(self, request: Request, job_id: str) -> Response:
         organisation = get_caller(request).organisation
         job = get_job(organisation, job_id)
@@ -232,7 +232,7 @@ class JobCancelView(MarketView):
         refund = compute_cancel_refund(bid=bid, job=job) if job.is_active else 0
         return Response(serialize_cancel_preview(job, bid, refund_micros=refund))
 
-    @extend_schema(operation_id="jobs_cancel", request=None, responses={200: schemas.JOB})
+    @extend_schema(operation_id="jobs_cancel", request=None, responses={200: job_schemas.JOB})
     def post(self, request: Request, job_id: str) -> Response:
         who = get_caller(request)
         job = get_job(who.organisation, job_id)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
 from drf_spectacular.utils import inline_serializer
 from rest_framework import serializers as s
+
+from marketplace.api.market.schemas import page_of
 
 
 def _key_fields() -> dict[str, Any]:
@@ -30,9 +31,7 @@ def _key_fields() -> dict[str, Any]:
 
 
 KEY = inline_serializer(name="Key", fields=_key_fields())
-KEY_PAGE = inline_serializer(
-    name="KeyPage", fields={"data": s.ListField(child=deepcopy(KEY)), "has_more": s.BooleanField()}
-)
+KEY_PAGE = page_of("KeyPage", KEY)
 KEY_WITH_SECRET = inline_serializer(
     name="KeyWithSecret",
     fields={**_key_fields(), "secret": s.CharField(help_text="Shown once: ft_…")},

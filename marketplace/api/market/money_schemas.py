@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from drf_spectacular.utils import inline_serializer
 from rest_framework import serializers as s
 
-
-def _usd(**options: Any) -> s.CharField:
-    return s.CharField(help_text="Dollars as a decimal string.", **options)
-
-
-def _page(name: str, item: Any, **more: s.Field) -> Any:
-    fields = {"data": s.ListField(child=item), "has_more": s.BooleanField(), **more}
-    return inline_serializer(name=name, fields=fields)
-
+from marketplace.api.market.schemas import page_of, usd_field
 
 WALLET = inline_serializer(
-    name="Wallet", fields={"object": s.CharField(), "available": _usd(), "held": _usd()}
+    name="Wallet", fields={"object": s.CharField(), "available": usd_field(), "held": usd_field()}
 )
-WALLET_ENTRY_PAGE = _page(
+WALLET_ENTRY_PAGE = page_of(
     "WalletEntryPage",
     inline_serializer(
         name="WalletEntry",
@@ -31,13 +21,13 @@ WALLET_ENTRY_PAGE = _page(
             "kind": s.CharField(),
             "reference": s.CharField(help_text="Such as a bid's id."),
             "memo": s.CharField(),
-            "available_change": _usd(),
-            "held_change": _usd(),
-            "available_after": _usd(),
+            "available_change": usd_field(),
+            "held_change": usd_field(),
+            "available_after": usd_field(),
         },
     ),
 )
-NODE_PAGE = _page(
+NODE_PAGE = page_of(
     "NodePage",
     inline_serializer(
         name="OwnNode",
@@ -48,7 +38,7 @@ NODE_PAGE = _page(
             "zone": s.CharField(),
             "gpu_type": s.CharField(),
             "memory_gb": s.FloatField(),
-            "ask": _usd(),
+            "ask": usd_field(),
             "status": s.CharField(),
             "available_from": s.DateTimeField(allow_null=True),
             "available_until": s.DateTimeField(allow_null=True),
@@ -57,19 +47,19 @@ NODE_PAGE = _page(
         },
     ),
 )
-EARNINGS_PAGE = _page(
+EARNINGS_PAGE = page_of(
     "EarningsPage",
     inline_serializer(
         name="EarningLine",
         fields={
             "id": s.CharField(),
             "kind": s.CharField(),
-            "amount": _usd(),
+            "amount": usd_field(),
             "accrued_at": s.DateTimeField(),
             "payable_at": s.DateTimeField(),
             "payout_id": s.CharField(allow_null=True),
         },
     ),
-    pending=_usd(),
-    payable=_usd(),
+    pending=usd_field(),
+    payable=usd_field(),
 )

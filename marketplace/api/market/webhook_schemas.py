@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
 from drf_spectacular.utils import inline_serializer
 from rest_framework import serializers as s
 
+from marketplace.api.market.schemas import page_of
 from marketplace.webhooks.models import MessageStatus
 
 
@@ -48,19 +48,11 @@ def _delivery_fields() -> dict[str, Any]:
     }
 
 
-def _page(name: str, item: Any) -> Any:
-    return inline_serializer(
-        # A copy: a shape that stands in a list would be bound to it.
-        name=name,
-        fields={"data": s.ListField(child=deepcopy(item)), "has_more": s.BooleanField()},
-    )
-
-
 WEBHOOK = inline_serializer(name="Webhook", fields=_webhook_fields())
-WEBHOOK_PAGE = _page("WebhookPage", WEBHOOK)
+WEBHOOK_PAGE = page_of("WebhookPage", WEBHOOK)
 WEBHOOK_WITH_SECRET = inline_serializer(
     name="WebhookWithSecret",
     fields={**_webhook_fields(), "secret": s.CharField(help_text="Shown once: whsec_…")},
 )
 DELIVERY = inline_serializer(name="WebhookDelivery", fields=_delivery_fields())
-DELIVERY_PAGE = _page("WebhookDeliveryPage", DELIVERY)
+DELIVERY_PAGE = page_of("WebhookDeliveryPage", DELIVERY)

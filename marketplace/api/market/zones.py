@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from marketplace.api.callers import get_caller
-from marketplace.api.market import schemas
+from marketplace.api.market import bid_schemas, schemas, zone_schemas
 from marketplace.api.market.owned import get_dataset
 from marketplace.api.market.requests import QuoteRequest, check_body
 from marketplace.api.market.serialize import serialize_market, serialize_quote, serialize_zone
@@ -25,7 +25,7 @@ from marketplace.fleet.selectors import get_open_zone, list_open_zones
 class ZonesView(MarketView):
     """Zones that take bids."""
 
-    @extend_schema(responses={200: schemas.ZONE_LIST})
+    @extend_schema(responses={200: zone_schemas.ZONE_LIST})
     def get(self, request: Request) -> Response:
         now = clock.now()
         return Response({"data": [serialize_zone(zone, now=now) for zone in list_open_zones()]})
@@ -34,7 +34,7 @@ class ZonesView(MarketView):
 class MarketNowView(MarketView):
     """Prices and sold shares of every cell on sale, and the latest decisions."""
 
-    @extend_schema(responses={200: schemas.MARKET})
+    @extend_schema(responses={200: zone_schemas.MARKET})
     def get(self, request: Request, zone_name: str) -> Response:
         return Response(serialize_market(load_market(get_open_zone(zone_name), now=clock.now())))
 
@@ -62,7 +62,7 @@ class QuotesView(MarketView):
     scopes = {"POST": "bids:read"}
     throttle_kind = "quotes"
 
-    @extend_schema(request=QuoteRequest, responses={200: schemas.QUOTE, 400: schemas.PROBLEM})
+    @extend_schema(request=QuoteRequest, responses={200: bid_schemas.QUOTE, 400: schemas.PROBLEM})
     def post(self, request: Request) -> Response:
         organisation = get_caller(request).organisation
         asked = check_body(QuoteRequest, request.data)

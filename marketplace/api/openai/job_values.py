@@ -12,7 +12,7 @@ from marketplace.api.openai.names import name_file, name_tuned_model
 from marketplace.api.openai.requests import AUTO, DPO, SUPERVISED
 from marketplace.auction.models import Bid
 from marketplace.jobs.models import Artifact, Checkpoint, FaultOf, Job, JobStatus
-from workers.protocol.messages import DataFormat
+from workers.protocol.job_spec import DataFormat
 
 _STATUSES = {
     JobStatus.QUEUED: "queued",

@@ -24,7 +24,7 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Dataset
-from workers.protocol.messages import DataFormat
+from workers.protocol.job_spec import DataFormat
 
 METADATA_PRICE, METADATA_DEADLINE = "bid_max_price", "bid_deadline"
 _TIME_FROM_NOW = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(s|m|h|d)")

@@ -21,7 +21,7 @@ from marketplace.jobs.models import Artifact, Dataset, JobStatus
 from marketplace.jobs.starts import Start, StartKind
 from marketplace.warm.models import Offer
 from marketplace.warm.offers import ColdJob, find_taken_offers, find_usable_offer
-from workers.protocol.messages import AdapterSpec
+from workers.protocol.job_spec import AdapterSpec
 from workers.protocol.wire import from_json
 
 #: Before the id of one's own job.

@@ -35,7 +35,7 @@ from marketplace.vendors.offers import measure_growth, measure_raw_data
 from marketplace.vendors.wishes import PreparationWish
 from marketplace.warm.models import Offer
 from marketplace.warm.offers import ColdJob
-from workers.protocol.messages import AdapterSpec, DataFormat
+from workers.protocol.job_spec import AdapterSpec, DataFormat
 from workers.protocol.row_order import count_validation_rows
 
 #: A crowd of bids need not read the same few rows each time; they move slowly.

@@ -11,7 +11,7 @@ from marketplace.fleet import memory
 from marketplace.fleet import selectors as fleet
 from marketplace.fleet.models import Zone
 from scheduler.types import Refusal
-from workers.protocol.messages import AdapterSpec
+from workers.protocol.job_spec import AdapterSpec
 from workers.protocol.wire import from_json
 
 #: What programs compare, by reason.

@@ -14,15 +14,11 @@ from marketplace.common.errors import UserError
 from marketplace.common.money import format_usd, to_micros
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
-from workers.protocol.job_settings import (
-    ALL_LINEAR,
-    SettingError,
-    check_adapter,
-    check_training,
-)
-from workers.protocol.memory import PACK_TOKENS, find_adapted
-from workers.protocol.messages import AdapterKind, AdapterSpec, TrainingSpec
+from workers.protocol.job_settings import ALL_LINEAR, SettingError, check_adapter, check_training
+from workers.protocol.job_spec import AdapterKind, AdapterSpec, TrainingSpec
+from workers.protocol.memory import find_adapted
 from workers.protocol.model_shape import ModelShape
+from workers.protocol.pass_bytes import PACK_TOKENS
 from workers.protocol.wire import ProtocolError, from_json
 
 AUTO = "auto"

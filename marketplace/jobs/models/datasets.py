@@ -36,7 +36,7 @@ class Dataset(models.Model):
     file = models.FileField(upload_to=dataset_path, max_length=255)
     sha256 = models.CharField(max_length=64)
     bytes = models.PositiveBigIntegerField()
-    #: ``workers.protocol.messages.DataFormat``.
+    #: ``workers.protocol.job_spec.DataFormat``.
     format = models.CharField(max_length=16)
     #: Nothing trains on it as it is. Rows and tokens are those that the program which prepares
     #: data finds in it, and ``faulty`` counts the rows that it cannot repair.

@@ -2,20 +2,20 @@
 
 - ``intake``: an upload is stored, and decided where a person has to choose.
 - ``readings``: a worker reads an upload, which becomes a data set.
-- ``datasets``: a data set's tokens are counted for another zone.
-- ``life``: a job is opened, re-planned, cancelled, failed, settled.
+- ``opening``: jobs of admitted bids are opened.
+- ``life``: a job is re-planned, cancelled, failed, settled.
 - ``dispatch``: at slot boundaries, and whenever something changed, nodes get their plans.
 - ``handout``: a node that asks gets its newest plan.
 - ``blame``: which nodes a late end is charged to, beside those that lost or failed the job.
 - ``progress``: what running jobs report.
 - ``uploads``: checkpoints and adapters.
-- ``leases``: how a slice ends: with a result, or because its node was lost.
+- ``slices``: how a slice ends: with a result, or because its node was lost.
+- ``finished_slices``: whether a job that its node calls done is done.
+- ``system_faults``: where a job goes on after a fault of the market, and when it is given up.
 """
 
-from marketplace.jobs.dataset_tokens import (
-    ensure_dataset_tokens,
-    is_dataset_counted,
-)
+from marketplace.jobs.dataset_tokens import ensure_dataset_tokens, is_dataset_counted
+from marketplace.jobs.lease_checks import LeaseLost
 from marketplace.jobs.services.dispatch import dispatch_slots
 from marketplace.jobs.services.handout import hand_out_plans
 from marketplace.jobs.services.intake import (
@@ -26,21 +26,19 @@ from marketplace.jobs.services.intake import (
     wait_for_upload,
 )
 from marketplace.jobs.services.life import (
-    Opening,
     add_job_event,
     cancel_job,
     fail_job,
     give_prepared_data,
     mark_job_settled,
-    open_jobs,
     replace_job_cells,
     request_job_replan,
     withdraw_start,
 )
+from marketplace.jobs.services.opening import Opening, open_jobs
 from marketplace.jobs.services.progress import record_progress
 from marketplace.jobs.services.readings import read_next_upload
 from marketplace.jobs.services.slices import (
-    LeaseLost,
     SliceOutcome,
     apply_heartbeat,
     discard_node_work,

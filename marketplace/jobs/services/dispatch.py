@@ -27,12 +27,7 @@ from django.db.models.functions import Greatest
 
 from marketplace.common.locks import advisory_lock
 from marketplace.fleet.models import GONE, Node, NodeStatus, Zone
-from marketplace.fleet.selectors import (
-    is_node_silent,
-    slot_at,
-    slot_ends_at,
-    slot_starts_at,
-)
+from marketplace.fleet.selectors import is_node_silent, slot_at, slot_ends_at, slot_starts_at
 from marketplace.jobs import locks
 from marketplace.jobs.journal import record_event
 from marketplace.jobs.models import EventKind, Job, JobStatus, NodePlan, Slice, SliceStatus

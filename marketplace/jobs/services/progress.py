@@ -16,7 +16,7 @@ from marketplace.jobs.lease_checks import LeaseLost, lock_current_slice
 from marketplace.jobs.models import Job, MetricPoint, Slice, SliceStatus
 from marketplace.jobs.services.dispatch import compute_handover_at, compute_lease_expiry
 from marketplace.jobs.work import load_job_totals, load_work_plan
-from workers.protocol.messages import ProgressEvent, ProgressReply, ProgressReport
+from workers.protocol.reports import ProgressEvent, ProgressReply, ProgressReport
 
 #: Over how long a slice's speed is taken, by the market's clock.
 SPEED_EVERY = timedelta(seconds=30)

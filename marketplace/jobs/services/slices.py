@@ -17,50 +17,20 @@ from marketplace.jobs import locks
 from marketplace.jobs.executed_work import is_user_fault, list_slices
 from marketplace.jobs.journal import record_event
 from marketplace.jobs.lease_checks import LeaseLost, is_current
-from marketplace.jobs.models import (
-    Artifact,
-    EventKind,
-    FaultOf,
-    Job,
-    JobStatus,
-    Slice,
-    SliceStatus,
-)
+from marketplace.jobs.models import EventKind, FaultOf, Job, JobStatus, Slice, SliceStatus
 from marketplace.jobs.services.blame import blame_nodes, blame_overrun
-from marketplace.jobs.services.life import (
-    close_slice,
-    drop_start,
-    end_job,
-    fail,
-    mark_for_replan,
-)
-from marketplace.jobs.services.uploads import (
-    discard_checkpoints_of,
-    drop_checkpoints,
-    set_aside_checkpoint,
-)
-from marketplace.jobs.starts import Drop
+from marketplace.jobs.services.finished_slices import apply_finished
+from marketplace.jobs.services.life import close_slice, fail, mark_for_replan
+from marketplace.jobs.services.system_faults import count_system_fault, rewind_to_checkpoint
+from marketplace.jobs.services.uploads import discard_checkpoints_of
 from marketplace.jobs.transitions import set_status
-from marketplace.jobs.work import load_job_totals, load_work_plan
-from workers.protocol import messages as protocol
-from workers.protocol.messages import Heartbeat, HeartbeatReply, SliceResult
+from workers.protocol import reports
+from workers.protocol.messages import Heartbeat, HeartbeatReply
+from workers.protocol.reports import SliceResult
 from workers.protocol.wire import to_json
 
-__all__ = [
-    "LeaseLost",
-    "SliceOutcome",
-    "apply_heartbeat",
-    "discard_node_work",
-    "finish_slice",
-    "sweep_leases",
-]
-
-#: Faults of the market in a row, with no new checkpoint between, before a job is given up.
-SYSTEM_FAULTS_MAX = 5
 #: Heartbeats in a row that must leave out a lease before it counts as dropped.
 HEARTBEATS_BEFORE_DROPPED = 2
-#: At this many faults in a row the newest checkpoint is suspected and set aside.
-SYSTEM_FAULTS_SUSPICIOUS = 3
 _GONE_TEXTS = {
     NodeStatus.OFFLINE: "went silent",
     NodeStatus.SUSPENDED: "was suspended after failing several jobs",
@@ -110,11 +80,11 @@ def finish_slice(*, node: Node, result: SliceResult, now: datetime) -> SliceOutc
         held.result = value
         _store_figures(job, result)
         match result.status:
-            case protocol.SliceEnd.FINISHED:
-                _apply_finished(job, held, result, now)
-            case protocol.SliceEnd.PAUSED:
+            case reports.SliceEnd.FINISHED:
+                apply_finished(job, held, result, now)
+            case reports.SliceEnd.PAUSED:
                 _apply_paused(job, held, result, now)
-            case protocol.SliceEnd.FAILED:
+            case reports.SliceEnd.FAILED:
                 _apply_failed(job, held, result, now)
         enqueue("jobs.slots_dispatch")
     return SliceOutcome(job, held, before, JobStatus(job.status))
@@ -191,7 +161,7 @@ def lose_slice(*, job: Job, held: Slice, reason: str, now: datetime) -> None:
     )
     if not job.is_active:
         return
-    _rewind_to_checkpoint(job)
+    rewind_to_checkpoint(job)
     record_event(
         job=job,
         kind=EventKind.NODE_LOST,
@@ -203,7 +173,7 @@ def lose_slice(*, job: Job, held: Slice, reason: str, now: datetime) -> None:
             "steps_lost": held.steps_lost,
         },
     )
-    _count_system_fault(job, reason, now)
+    count_system_fault(job, reason, now)
 
 
 def discard_node_work(*, node: Node, reason: str, now: datetime) -> tuple[str, ...]:
@@ -245,7 +215,7 @@ def _take_back(job: Job, held: Slice | None, reason: str, now: datetime) -> None
             reached_step=job.step,
             counted_step=job.checkpoint_step,
         )
-    _rewind_to_checkpoint(job)
+    rewind_to_checkpoint(job)
     if job.status == JobStatus.RUNNING:
         set_status(job, JobStatus.MOVING)
         job.save()
@@ -259,132 +229,6 @@ def _take_back(job: Job, held: Slice | None, reason: str, now: datetime) -> None
     mark_for_replan(job=job, reason=reason, now=now)
 
 
-def _apply_finished(job: Job, held: Slice, result: SliceResult, now: datetime) -> None:
-    _check_all_done(job, result)
-    if not Artifact.objects.filter(job=job, slice=held).exists():
-        raise UserError(
-            "adapter_missing",
-            "A job is finished when its adapter is stored. Upload the adapter, then report again.",
-            status=409,
-        )
-    close_slice(
-        held,
-        status=SliceStatus.FINISHED,
-        reason=result.reason,
-        now=now,
-        counted_step=result.step,
-    )
-    fleet.note_node_work(node=held.node)
-    if _is_above_target(job, result):
-        _begin_again(job, result, now)
-        return
-    job.stopped_early, job.best_step = result.stopped_early, result.best_step
-    end_job(
-        job=job,
-        status=JobStatus.SUCCEEDED,
-        kind=EventKind.SUCCEEDED,
-        message=_describe_end(result),
-        now=now,
-        data={
-            "step": job.step,
-            "first_train_loss": job.first_train_loss,
-            "last_train_loss": job.train_loss,
-            "valid_loss_before": job.valid_loss_before,
-            "valid_loss_after": job.valid_loss,
-        },
-    )
-
-
-def _check_all_done(job: Job, result: SliceResult) -> None:
-    """Refuse an end before all of the work is done.
-
-    A job may stop early where its settings say so, a warm start where it reached its target loss.
-    """
-    planned = load_job_totals(job).steps
-    if result.step == result.total_steps == planned:
-        return
-    if result.stopped_early and _may_stop_early(job, result):
-        return
-    if _has_reached_target(job, result):
-        return
-    raise UserError(
-        "work_missing",
-        f"A job is finished when all of its {planned} steps are done. "
-        f"This result says {result.step} of {result.total_steps}.",
-        status=409,
-    )
-
-
-def _is_above_target(job: Job, result: SliceResult) -> bool:
-    """Whether a warm start ends without having been at its target loss.
-
-    A run from the base model might have been there, so its result is not the owner's. A loss that
-    the owner asked for is enough in any case.
-    """
-    start, loss = job.start, result.valid_loss_after
-    if start is None or not start.sold_steps or start.target_loss is None:
-        return False
-    return loss is None or loss > max(start.target_loss, job.training.get("target_loss", 0.0))
-
-
-def _begin_again(job: Job, result: SliceResult, now: datetime) -> None:
-    """Have a job that began warm run cold, at no cost to its owner; the nodes' work counts."""
-    drop_start(
-        job=job,
-        why=Drop.FELL_BEHIND,
-        message=(
-            f"After all {result.step} steps the validation loss is not as low as a run from the "
-            "base model may end. The job begins again with the base model, at no cost to you."
-        ),
-        now=now,
-    )
-    drop_checkpoints(job)
-    job.step, job.samples_done, job.epoch, job.total_steps = 0, 0, 0.0, None
-    job.eta_at = job.first_train_loss = job.train_loss = job.valid_loss = None
-    set_status(job, JobStatus.MOVING)
-    job.save()
-    mark_for_replan(job=job, reason="It begins again without its warm start.", now=now)
-
-
-def _describe_end(result: SliceResult) -> str:
-    if not result.stopped_early:
-        return "Finished; the adapter is ready."
-    if result.best_step is None:
-        return f"Ended after step {result.step} of {result.total_steps}, at its target score."
-    return (
-        f"Stopped early after step {result.step} of {result.total_steps}: the validation loss fell "
-        f"no further. The adapter has the weights of step {result.best_step}."
-    )
-
-
-def _may_stop_early(job: Job, result: SliceResult) -> bool:
-    """Whether the settings let a job end there.
-
-    It is at its target score, or so many evaluations as they name lie between the best step and the
-    last.
-    """
-    patience, plan = job.training.get("early_stopping", 0), load_work_plan(job)
-    best, loss = result.best_step, result.valid_loss_after
-    if loss is not None and loss <= job.training.get("target_loss", 0.0):
-        return 0 < result.step < plan.total_steps and plan.is_evaluated_at(result.step)
-    if not patience or best is None or not 0 <= best < result.step < plan.total_steps:
-        return False
-    if not (plan.is_evaluated_at(best) and plan.is_evaluated_at(result.step)):
-        return False
-    return plan.count_evaluations(result.step) - plan.count_evaluations(best) >= patience
-
-
-def _has_reached_target(job: Job, result: SliceResult) -> bool:
-    start, loss = job.start, result.valid_loss_after
-    if start is None or start.target_loss is None or loss is None:
-        return False
-    if not result.step >= start.sold_steps > 0:
-        return False
-    is_end = result.step == start.sold_steps
-    evaluated = is_end or load_work_plan(job).is_evaluated_at(result.step)
-    return evaluated and loss <= start.target_loss
-
-
 def _apply_paused(job: Job, held: Slice, result: SliceResult, now: datetime) -> None:
     close_slice(
         held,
@@ -394,7 +238,7 @@ def _apply_paused(job: Job, held: Slice, result: SliceResult, now: datetime) -> 
         reached_step=job.step,
         counted_step=job.checkpoint_step,
     )
-    _rewind_to_checkpoint(job)
+    rewind_to_checkpoint(job)
     slot = slot_at(job.zone, now)
     if job.last_slot is None or job.last_slot <= slot:
         blame_overrun(job, held, slot=slot)
@@ -425,11 +269,11 @@ def _apply_failed(job: Job, held: Slice, result: SliceResult, now: datetime) -> 
         reached_step=job.step,
         counted_step=job.checkpoint_step,
     )
-    if result.fault == protocol.Fault.USER:
+    if result.fault == reports.Fault.USER:
         _apply_user_fault(job, held, reason, now)
         return
     fleet.note_node_fault(node=held.node, now=now)
-    _rewind_to_checkpoint(job)
+    rewind_to_checkpoint(job)
     record_event(
         job=job,
         kind=EventKind.FAULT,
@@ -438,7 +282,7 @@ def _apply_failed(job: Job, held: Slice, result: SliceResult, now: datetime) -> 
         actor=held.node_id,
         data={"node": held.node_id, "checkpoint_step": job.checkpoint_step},
     )
-    _count_system_fault(job, reason, now)
+    count_system_fault(job, reason, now)
 
 
 def _apply_user_fault(job: Job, held: Slice, reason: str, now: datetime) -> None:
@@ -450,7 +294,7 @@ def _apply_user_fault(job: Job, held: Slice, reason: str, now: datetime) -> None
     if len(blamed) > 1:
         fail(job=job, fault=FaultOf.USER, reason=reason, now=now, actor=held.node_id)
         return
-    _rewind_to_checkpoint(job)
+    rewind_to_checkpoint(job)
     set_status(job, JobStatus.MOVING)
     job.save()
     record_event(
@@ -462,47 +306,6 @@ def _apply_user_fault(job: Job, held: Slice, reason: str, now: datetime) -> None
         data={"node": held.node_id, "checkpoint_step": job.checkpoint_step},
     )
     mark_for_replan(job=job, reason="The fault that a node found is checked.", now=now)
-
-
-def _count_system_fault(job: Job, reason: str, now: datetime) -> None:
-    """Count a fault of the market against its patience, not against the owner."""
-    job.system_faults += 1
-    job.save(update_fields=["system_faults"])
-    if job.system_faults >= SYSTEM_FAULTS_MAX:
-        fail(
-            job=job,
-            fault=FaultOf.SYSTEM,
-            reason=f"Given up after {job.system_faults} failures of ours; the last: {reason}",
-            now=now,
-        )
-        return
-    if job.status == JobStatus.RUNNING:
-        set_status(job, JobStatus.MOVING)
-    if job.system_faults == SYSTEM_FAULTS_SUSPICIOUS:
-        _set_aside_beginning(job, now)
-        _rewind_to_checkpoint(job)
-    job.save()
-    mark_for_replan(job=job, reason=reason, now=now)
-
-
-def _set_aside_beginning(job: Job, now: datetime) -> None:
-    """Have a job go on from elsewhere: what it goes on from may be what every node fails on."""
-    start = job.start
-    if job.checkpoint_step or start is None or not start.sold_steps:
-        set_aside_checkpoint(job)
-        return
-    message = "It begins with the base model, since its warm start may be what nodes fail on."
-    drop_start(job=job, why=Drop.UNUSABLE, message=message, now=now)
-
-
-def _rewind_to_checkpoint(job: Job) -> None:
-    """What was done after the newest checkpoint is to be done again."""
-    job.eta_at = None
-    if job.total_steps and job.step > job.checkpoint_step:
-        job.samples_done = round(job.samples_done * job.checkpoint_step / job.step)
-        job.epoch = job.epoch * job.checkpoint_step / job.step
-        job.step = job.checkpoint_step
-    job.save(update_fields=["eta_at", "samples_done", "epoch", "step"])
 
 
 def _store_figures(job: Job, result: SliceResult) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.unit.workers.training_builders import save_tiny_base
-from workers.protocol.messages import BaseModelRef
+from workers.protocol.job_spec import BaseModelRef
 from workers.runtime.node_runtime import NodeRuntime
 
 

@@ -26,16 +26,15 @@ from transformers import (
     RobertaConfig,
 )
 
-from workers.protocol.messages import (
+from workers.protocol.job_spec import (
     AdapterSpec,
     BaseModelRef,
     BlobRef,
     DataFormat,
-    Fault,
     JobSpec,
-    ProgressEvent,
     TrainingSpec,
 )
+from workers.protocol.reports import Fault, ProgressEvent
 from workers.runtime.job_sink import JobSummary
 from workers.runtime.node_runtime import NodeRuntime
 from workers.training.data import PreparedData, RowCounts

@@ -31,7 +31,7 @@ from tests import vendor_builders as build
 from tests.builders import NOW
 from tests.unit.marketplace.common.threads import at_once
 from tests.vendor_builders import chat, clock, sell, upload
-from workers.protocol.messages import SliceEnd
+from workers.protocol.reports import SliceEnd
 
 pytestmark = pytest.mark.django_db
 

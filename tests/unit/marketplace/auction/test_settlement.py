@@ -40,7 +40,7 @@ from marketplace.payments.selectors import (
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
-from workers.protocol.messages import Fault, ProgressEvent, ProgressReport, SliceEnd
+from workers.protocol.reports import Fault, ProgressEvent, ProgressReport, SliceEnd
 from workers.protocol.work import PARTS
 
 pytestmark = pytest.mark.django_db

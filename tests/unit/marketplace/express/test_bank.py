@@ -33,8 +33,9 @@ from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
 from tests.job_builders import at
-from workers.protocol.messages import AdapterKind, AdapterSpec, LookupFigures
-from workers.protocol.messages import SliceEnd as Ended
+from workers.protocol.job_spec import AdapterKind, AdapterSpec
+from workers.protocol.reports import LookupFigures
+from workers.protocol.reports import SliceEnd as Ended
 from workers.protocol.safetensors_header import read_header
 
 pytestmark = pytest.mark.django_db

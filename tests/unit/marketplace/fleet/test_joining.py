@@ -38,10 +38,10 @@ from tests import market_builders as market
 from tests.builders import NOW
 from tests.job_builders import at
 from tests.unit.marketplace.common.threads import at_once
+from workers.protocol.job_spec import AdapterSpec
 from workers.protocol.joining import PROTOCOL_LEAST, RELEASE, JoinStep, JoinStepReport
 from workers.protocol.messages import (
     PROTOCOL_VERSION,
-    AdapterSpec,
     Heartbeat,
     JoinModelsRequest,
     JoinReply,

@@ -15,8 +15,8 @@ from marketplace.fleet.models import Zone
 from marketplace.fleet.self_test import compute_memory_for_sale
 from tests import job_builders as build
 from tests import market_builders as market
+from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.memory import adapter_parameters
-from workers.protocol.messages import AdapterKind, AdapterSpec
 from workers.protocol.model_shape import parse_model_shape
 from workers.protocol.wire import to_json
 

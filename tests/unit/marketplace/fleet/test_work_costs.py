@@ -9,15 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marketplace.fleet.work_costs import (
-    BAND,
-    MEASUREMENTS_LEAST,
-    count_units,
-    fit_work_costs,
-)
+from marketplace.fleet.work_costs import BAND, MEASUREMENTS_LEAST, count_units, fit_work_costs
 from tests import job_builders as build
 from tests.market_builders import SHAPE
-from workers.protocol.messages import WorkCosts, WorkMeasurement
+from workers.protocol.job_spec import WorkCosts
+from workers.protocol.node_facts import WorkMeasurement
 from workers.protocol.work import PARTS, check_work_costs
 from workers.protocol.work_costs import build_work_costs
 

@@ -19,8 +19,8 @@ from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
 from tests.job_builders import SLOT, at
-from workers.protocol.messages import SliceEnd as Ended
 from workers.protocol.messages import SlotPlan
+from workers.protocol.reports import SliceEnd as Ended
 from workers.protocol.wire import from_json
 
 pytestmark = pytest.mark.django_db

@@ -22,7 +22,7 @@ from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
 from tests.job_builders import at
-from workers.protocol.messages import ProgressReply, ProgressReport
+from workers.protocol.reports import ProgressReply, ProgressReport
 
 pytestmark = pytest.mark.django_db
 

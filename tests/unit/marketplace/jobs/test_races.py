@@ -33,8 +33,8 @@ from tests import market_builders as market
 from tests.builders import NOW
 from tests.job_builders import at
 from tests.unit.marketplace.common.threads import at_once
-from workers.protocol.messages import ProgressReply
-from workers.protocol.messages import SliceEnd as Ended
+from workers.protocol.reports import ProgressReply
+from workers.protocol.reports import SliceEnd as Ended
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -38,8 +38,9 @@ from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
 from tests.job_builders import SLOT, at
-from workers.protocol.messages import Fault, Heartbeat, HeartbeatReply
-from workers.protocol.messages import SliceEnd as Ended
+from workers.protocol.messages import Heartbeat, HeartbeatReply
+from workers.protocol.reports import Fault
+from workers.protocol.reports import SliceEnd as Ended
 from workers.protocol.wire import to_json
 
 pytestmark = pytest.mark.django_db

@@ -24,7 +24,7 @@ from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
 from tests.job_builders import at
-from workers.protocol.messages import AdapterSpec
+from workers.protocol.job_spec import AdapterSpec
 
 pytestmark = pytest.mark.django_db
 

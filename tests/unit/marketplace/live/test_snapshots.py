@@ -30,8 +30,8 @@ from tests import builders, market_builders
 from tests import job_builders as build
 from tests.builders import NOW
 from tests.job_builders import at
-from workers.protocol.messages import Fault
-from workers.protocol.messages import SliceEnd as Ended
+from workers.protocol.reports import Fault
+from workers.protocol.reports import SliceEnd as Ended
 
 pytestmark = pytest.mark.django_db
 

@@ -11,7 +11,7 @@ from marketplace.tiers.services import run_tier_tick
 from tests import market_builders
 from tests.job_builders import at, lease
 from tests.unit.marketplace.tiers.backends import MemoryBackend
-from workers.protocol.messages import SliceEnd as Ended
+from workers.protocol.reports import SliceEnd as Ended
 
 #: Of the provider's node: $1.08 an hour, dearer than the house's worker at $0.74.
 RESERVED_ASK = 3000

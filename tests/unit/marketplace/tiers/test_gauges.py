@@ -15,14 +15,8 @@ from marketplace.tiers.models import Machine, ZoneTiers
 from tests import job_builders, market_builders
 from tests.job_builders import at, lease
 from tests.unit.marketplace.tiers.backends import MemoryBackend
-from tests.unit.marketplace.tiers.handoff import (
-    booked_machine,
-    point,
-    runs,
-    tick,
-    worker_booked,
-)
-from workers.protocol.messages import SliceEnd as Ended
+from tests.unit.marketplace.tiers.handoff import booked_machine, point, runs, tick, worker_booked
+from workers.protocol.reports import SliceEnd as Ended
 
 pytestmark = pytest.mark.django_db
 

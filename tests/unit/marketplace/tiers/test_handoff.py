@@ -30,7 +30,7 @@ from tests.unit.marketplace.tiers.handoff import (
     tick,
     worker_booked,
 )
-from workers.protocol.messages import SliceEnd as Ended
+from workers.protocol.reports import SliceEnd as Ended
 
 pytestmark = pytest.mark.django_db
 

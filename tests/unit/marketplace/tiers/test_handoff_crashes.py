@@ -18,7 +18,7 @@ from tests.job_builders import at, lease
 from tests.unit.marketplace.tiers.backends import MemoryBackend
 from tests.unit.marketplace.tiers.crashes import Killed, dies_in
 from tests.unit.marketplace.tiers.handoff import job_left, point, tick, worker_ready
-from workers.protocol.messages import SliceEnd as Ended
+from workers.protocol.reports import SliceEnd as Ended
 
 pytestmark = pytest.mark.django_db
 

@@ -15,7 +15,7 @@ from marketplace.payments.selectors import get_house_balances, get_wallet
 from tests import builders, market_builders
 from tests.builders import NOW
 from tests.job_builders import at, lease
-from workers.protocol.messages import SliceEnd as Ended
+from workers.protocol.reports import SliceEnd as Ended
 
 pytestmark = pytest.mark.django_db
 

@@ -20,7 +20,7 @@ from tests import builders, job_builders, market_builders
 from tests.builders import NOW
 from tests.job_builders import SLOT, at
 from tests.unit.marketplace.tiers.backends import MemoryBackend, tiers
-from workers.protocol.messages import SliceEnd as Ended
+from workers.protocol.reports import SliceEnd as Ended
 
 pytestmark = pytest.mark.django_db
 

@@ -24,7 +24,7 @@ from tests.builders import NOW
 from tests.job_builders import at
 from tests.pages import read_page
 from tests.unit.marketplace.tiers.backends import CHEAP, DEAR, SERVERLESS, MemoryBackend, tiers
-from workers.protocol.messages import SliceEnd as Ended
+from workers.protocol.reports import SliceEnd as Ended
 
 pytestmark = pytest.mark.django_db
 

@@ -44,7 +44,9 @@ from tests.warm_builders import (
     live_node,
     quote,
 )
-from workers.protocol.messages import ProbeResult, SliceEnd, SlotPlan
+from workers.protocol.messages import SlotPlan
+from workers.protocol.probes import ProbeResult
+from workers.protocol.reports import SliceEnd
 from workers.protocol.wire import from_json
 
 pytestmark = pytest.mark.django_db

@@ -24,7 +24,7 @@ from tests import job_builders as build
 from tests.builders import NOW
 from tests.pages import read_download, read_page
 from tests.unit.marketplace.web.conftest import Site
-from workers.protocol.messages import AdapterSpec
+from workers.protocol.job_spec import AdapterSpec
 from workers.protocol.wire import from_json
 
 pytestmark = pytest.mark.django_db

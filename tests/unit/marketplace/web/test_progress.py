@@ -15,12 +15,7 @@ from marketplace.auction.pay_rule import PAY_RULE
 from marketplace.auction.settlement import settle_finished
 from marketplace.jobs.models import Job, JobStatus, MetricPoint, Slice
 from marketplace.jobs.selectors import Outlier, add_excerpts, list_row_outliers, list_samples
-from marketplace.jobs.services import (
-    cancel_job,
-    dispatch_slots,
-    finish_slice,
-    record_progress,
-)
+from marketplace.jobs.services import cancel_job, dispatch_slots, finish_slice, record_progress
 from marketplace.web.presenters.progress import (
     compute_planned_progress,
     find_earlier_run,
@@ -34,8 +29,8 @@ from tests.builders import NOW
 from tests.job_builders import SLOT, at
 from tests.pages import read_page
 from tests.unit.marketplace.web.conftest import Site
-from workers.protocol.messages import RowOutlier, TextSample
-from workers.protocol.messages import SliceEnd as Ended
+from workers.protocol.reports import RowOutlier, TextSample
+from workers.protocol.reports import SliceEnd as Ended
 from workers.protocol.wire import to_json
 
 pytestmark = pytest.mark.django_db

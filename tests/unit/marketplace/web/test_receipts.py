@@ -22,7 +22,7 @@ from tests import builders, express_builders, vendor_builders
 from tests import market_builders as market
 from tests.builders import NOW
 from tests.vendor_builders import clock
-from workers.protocol.messages import SliceEnd
+from workers.protocol.reports import SliceEnd
 
 pytestmark = pytest.mark.django_db
 

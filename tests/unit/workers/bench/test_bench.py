@@ -14,7 +14,9 @@ from workers.bench.cases import CPU_CASES, GPU_CASES, BenchCase, build_base_conf
 from workers.bench.contestants import Fused, SequentialPeft, build_random_base
 from workers.bench.gpu import mfu_4p
 from workers.node.self_test import SpeedCase
-from workers.protocol import PROTOCOL_VERSION, NodeFacts, from_json
+from workers.protocol.messages import PROTOCOL_VERSION
+from workers.protocol.node_facts import NodeFacts
+from workers.protocol.wire import from_json
 
 CPU = torch.device("cpu")
 

@@ -15,7 +15,7 @@ from workers.models.corpus import build_corpus, extract_standard_library_prose
 from workers.models.demo_data import write
 from workers.models.pretrain import generate, measure_held_out_loss
 from workers.models.recipe import Recipe
-from workers.protocol.messages import DataFormat
+from workers.protocol.job_spec import DataFormat
 from workers.protocol.records import Row, read_rows
 
 FOLDER = find_bundled_path(f"bundled:{TINY}")

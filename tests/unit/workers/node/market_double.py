@@ -11,22 +11,18 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from workers.protocol import (
-    BaseModelRef,
-    BlobRef,
+from workers.protocol.checks import PATH_CHECK_RESULT, CheckResult
+from workers.protocol.job_spec import BaseModelRef, BlobRef
+from workers.protocol.joining import PATH_JOIN_STEP, JoinStepReport
+from workers.protocol.messages import (
+    PATH_PROBE_RESULT,
     Heartbeat,
     HeartbeatReply,
     JoinModelsReply,
     JoinReply,
     JoinRequest,
-    ProgressReply,
-    ProgressReport,
-    SliceResult,
     SlotPlan,
 )
-from workers.protocol.checks import PATH_CHECK_RESULT, CheckResult
-from workers.protocol.joining import PATH_JOIN_STEP, JoinStepReport
-from workers.protocol.messages import PATH_PROBE_RESULT, ProbeResult
 from workers.protocol.plan_queue import (
     PATH_NEXT_PLAN,
     PATH_PLAN_SESSION,
@@ -37,6 +33,8 @@ from workers.protocol.plan_queue import (
     NodeToken,
     PlanSession,
 )
+from workers.protocol.probes import ProbeResult
+from workers.protocol.reports import ProgressReply, ProgressReport, SliceResult
 from workers.protocol.wire import from_json, to_json
 
 TINY = BaseModelRef(name="tiny", source="bundled:finetender-tiny")

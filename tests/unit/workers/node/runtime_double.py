@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers.protocol import Fault, JobSpec, ProgressEvent
-from workers.protocol.messages import ProbeLoss, ProbeResult, ProbeSpec
+from workers.protocol.job_spec import JobSpec
+from workers.protocol.probes import ProbeLoss, ProbeResult, ProbeSpec
+from workers.protocol.reports import Fault, ProgressEvent
 from workers.runtime.job_sink import JobSink, JobSummary
 from workers.training.faults import SystemFault, TrainingFault
 

@@ -10,7 +10,7 @@ import pytest
 from workers.node.blob_cache import BlobCache, DiskFullError
 from workers.node.market_client import MarketClient, MarketRefusal, Patience
 from workers.node.upload_files import link_or_copy, zip_adapter
-from workers.protocol import BlobRef
+from workers.protocol.job_spec import BlobRef
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from tests.unit.workers.training_builders import (
 from workers.node.blob_cache import BlobCache
 from workers.node.checker import Checker
 from workers.node.market_client import MarketClient
-from workers.protocol import BaseModelRef, CheckpointRef
 from workers.protocol.checks import CheckSpec, losses_agree
+from workers.protocol.job_spec import BaseModelRef, CheckpointRef
 from workers.protocol.wire import to_json
 from workers.runtime.node_runtime import NodeRuntime
 from workers.runtime.running_job import metrics_from_table

@@ -21,7 +21,8 @@ from workers.node.self_test import (
     measure_node,
     normalize_gpu_name,
 )
-from workers.protocol import PROTOCOL_VERSION, NodeFacts, SpeedMeasurement
+from workers.protocol.messages import PROTOCOL_VERSION
+from workers.protocol.node_facts import NodeFacts, SpeedMeasurement
 from workers.runtime.memory_plan import find_device_limit_gb
 from workers.runtime.work_timing import TimedRows
 

@@ -19,7 +19,8 @@ from workers.node.gpus import Gpu, parse_core_list, parse_gpu_list, read_near_co
 from workers.node.join import save_facts
 from workers.node.machine import MachineNodes, Member, Supervisor, plan_machine
 from workers.node.process import EXIT_OK, EXIT_SENT_AWAY, LOCK, lock_state_dir
-from workers.protocol import PROTOCOL_VERSION, NodeFacts, SpeedMeasurement
+from workers.protocol.messages import PROTOCOL_VERSION
+from workers.protocol.node_facts import NodeFacts, SpeedMeasurement
 
 TWO = """\
 GPU-11aa, NVIDIA A100-SXM4-80GB, 00000000:07:00.0

@@ -18,7 +18,8 @@ from workers.node.market_client import (
     Patience,
     ShuttingDownError,
 )
-from workers.protocol import PATH_HEARTBEAT, BlobRef, Heartbeat, HeartbeatReply
+from workers.protocol.job_spec import BlobRef
+from workers.protocol.messages import PATH_HEARTBEAT, Heartbeat, HeartbeatReply
 from workers.protocol.plan_queue import NodeToken
 
 QUICK = Patience(total_s=5.0, first_pause_s=0.005, longest_pause_s=0.02)

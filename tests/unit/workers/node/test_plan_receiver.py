@@ -23,7 +23,8 @@ from workers.node.credentials import (
 from workers.node.market_client import MarketClient
 from workers.node.plan_puller import PlanPuller
 from workers.node.plan_receiver import PlanReceiver
-from workers.protocol import TASK_RUN_SLOT, BaseModelRef, SlotPlan
+from workers.protocol.job_spec import BaseModelRef
+from workers.protocol.messages import TASK_RUN_SLOT, SlotPlan
 from workers.protocol.plan_queue import PATH_NEXT_PLAN, SUPERSEDED
 from workers.protocol.wire import to_json
 

@@ -18,19 +18,10 @@ from workers.node.blob_cache import BlobCache
 from workers.node.credentials import StateDir
 from workers.node.market_client import MarketClient, Patience
 from workers.node.slice_loop import SliceLoop
-from workers.protocol import (
-    AdapterSpec,
-    BlobRef,
-    CheckpointRef,
-    DataFormat,
-    Fault,
-    HeartbeatReply,
-    JobSpec,
-    SliceEnd,
-    SliceSpec,
-    SlotPlan,
-)
-from workers.protocol.messages import ProbeAdapter, ProbeSpec
+from workers.protocol.job_spec import AdapterSpec, BlobRef, CheckpointRef, DataFormat, JobSpec
+from workers.protocol.messages import HeartbeatReply, SliceSpec, SlotPlan
+from workers.protocol.probes import ProbeAdapter, ProbeSpec
+from workers.protocol.reports import Fault, SliceEnd
 from workers.training.checkpoint import TrainingState, save_checkpoint
 from workers.training.faults import SystemFault, UserFault
 from workers.training.job import TrainingProgress

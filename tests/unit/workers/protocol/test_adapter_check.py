@@ -23,7 +23,7 @@ from workers.protocol.adapter_check import (
     check_zip_directory,
     list_adapter_tensors,
 )
-from workers.protocol.messages import AdapterKind, AdapterSpec
+from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.model_shape import ModelShape
 from workers.protocol.safetensors_header import HEADER_BYTES_MAX, HeaderError, read_header
 from workers.training.adapter_export import format_peft_name, to_peft_layout

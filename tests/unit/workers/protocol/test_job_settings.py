@@ -15,7 +15,7 @@ from workers.protocol.job_settings import (
     check_adapter,
     check_training,
 )
-from workers.protocol.messages import AdapterSpec, TrainingSpec
+from workers.protocol.job_spec import AdapterSpec, TrainingSpec
 
 
 def is_training_accepted(name: str, value: float, *, on_sale: bool) -> bool:

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from workers.protocol.messages import DataFormat
+from workers.protocol.job_spec import DataFormat
 from workers.protocol.records import (
     Container,
     Limits,

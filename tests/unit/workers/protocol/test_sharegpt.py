@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from workers.protocol.messages import DataFormat
+from workers.protocol.job_spec import DataFormat
 from workers.protocol.records import LineError, Row, read_rows
 
 

@@ -10,27 +10,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers import protocol
-from workers.protocol import (
+from workers.protocol.job_spec import (
     AdapterSpec,
     BaseModelRef,
     BlobRef,
     DataFormat,
-    Fault,
     JobSpec,
+    TrainingSpec,
+)
+from workers.protocol.messages import SliceSpec, SlotPlan
+from workers.protocol.reports import (
+    SAMPLE_CHARS,
+    SAMPLES_MAX,
+    Fault,
     ProgressEvent,
     ProgressReport,
-    ProtocolError,
     SliceEnd,
     SliceResult,
-    SliceSpec,
-    SlotPlan,
-    TrainingSpec,
-    dumps,
-    from_json,
-    loads,
-    to_json,
+    TextSample,
 )
-from workers.protocol.messages import SAMPLE_CHARS, SAMPLES_MAX, TextSample
+from workers.protocol.wire import ProtocolError, dumps, from_json, loads, to_json
 
 JOB = JobSpec(
     job_id="ftjob-1",

@@ -23,7 +23,8 @@ from tests.unit.workers.training_builders import (
     write_jsonl,
 )
 from workers.protocol.generation import ChatTurn, Question
-from workers.protocol.messages import BlobRef, ProbeAdapter
+from workers.protocol.job_spec import BlobRef
+from workers.protocol.probes import ProbeAdapter
 from workers.training.faults import UserFault
 from workers.training.writing import choose_token
 

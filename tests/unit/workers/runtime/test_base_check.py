@@ -15,7 +15,7 @@ from transformers import AutoModelForMaskedLM, BertConfig
 from tests.unit.workers.training_builders import byte_tokenizer, save_tiny_base, tiny_config
 from workers.models import BUNDLED_PREFIX, TINY
 from workers.protocol.base_files import hash_base_files
-from workers.protocol.messages import BaseModelRef
+from workers.protocol.job_spec import BaseModelRef
 from workers.protocol.model_shape import find_context_length, parse_model_shape
 from workers.runtime.resident import load_resident
 from workers.training.faults import SystemFault

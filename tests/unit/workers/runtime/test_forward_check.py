@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.unit.workers.training_builders import tiny_model
-from workers.protocol.memory import DeviceProfile, inner_token_bytes, kept_bytes
-from workers.protocol.messages import AdapterSpec
+from workers.protocol.job_spec import AdapterSpec
+from workers.protocol.pass_bytes import DeviceProfile, inner_token_bytes, kept_bytes
 from workers.runtime.forward_check import choose_model, measure_difference
 from workers.training.adapter_export import to_peft_layout
 from workers.training.faults import UserFault

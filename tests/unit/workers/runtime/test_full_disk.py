@@ -13,7 +13,7 @@ from tests.unit.workers.training_builders import (
     job_spec,
     write_jsonl,
 )
-from workers.protocol.messages import Fault
+from workers.protocol.reports import Fault
 from workers.training.checkpoint import load_checkpoint
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from tests.unit.workers.training_builders import attach, completion_rows, job_spec, write_jsonl
 from tests.waiting import until
-from workers.protocol.messages import AdapterKind, BaseModelRef
+from workers.protocol.job_spec import AdapterKind, BaseModelRef
 from workers.runtime.gang_processes import ProcessGang
 from workers.runtime.node_runtime import NodeRuntime
 

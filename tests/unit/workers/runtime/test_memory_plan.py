@@ -17,27 +17,16 @@ from tests.unit.workers.training_builders import (
     training_job,
     write_jsonl,
 )
-from workers.protocol.memory import (
-    GB,
-    DeviceProfile,
-    JobNeed,
-    PackSizing,
-    head_bytes,
-    pack_bytes,
-    total_gb,
-)
-from workers.protocol.messages import AdapterSpec
+from workers.protocol.job_spec import AdapterSpec
+from workers.protocol.memory import GB, JobNeed, PackSizing, pack_bytes, total_gb
+from workers.protocol.pass_bytes import DeviceProfile, head_bytes
 from workers.runtime import peak_memory
 from workers.runtime.memory_plan import MemoryPlan, fit
 from workers.runtime.node_runtime import NodeRuntime
 from workers.runtime.peak_memory import measure_growth
 from workers.runtime.thread_choice import use_best_threads
 from workers.training.architectures import read_shape
-from workers.training.compiled_norms import (
-    compile_norms,
-    compile_norms_if_faster,
-    restore_norms,
-)
+from workers.training.compiled_norms import compile_norms, compile_norms_if_faster, restore_norms
 from workers.training.faults import SystemFault
 from workers.training.frozen_product import BLAS, ONEDNN, BlasProducts
 from workers.training.packed_model import PackedModel

@@ -10,11 +10,7 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-)
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.unit.workers.training_builders import (
     RecordingSink,
@@ -28,7 +24,7 @@ from tests.unit.workers.training_builders import (
     training_job,
     write_jsonl,
 )
-from workers.protocol.messages import AdapterKind, BaseModelRef, DataFormat, JobSpec
+from workers.protocol.job_spec import AdapterKind, BaseModelRef, DataFormat, JobSpec
 from workers.runtime.node_runtime import NodeRuntime
 from workers.runtime.resident import ResidentBase
 from workers.runtime.running_job import find_row_outliers

@@ -18,7 +18,8 @@ from tests.unit.workers.training_builders import (
     save_tiny_encoder,
     write_jsonl,
 )
-from workers.protocol.messages import SAMPLE_CHARS, SAMPLES_MAX, AdapterKind, DataFormat, TextSample
+from workers.protocol.job_spec import AdapterKind, DataFormat
+from workers.protocol.reports import SAMPLE_CHARS, SAMPLES_MAX, TextSample
 from workers.protocol.work import WRITTEN_TOKENS_MAX
 from workers.training import sample_prompts, samples
 

@@ -23,14 +23,8 @@ from tests.unit.workers.training_builders import (
     training_job,
     write_jsonl,
 )
-from workers.protocol.messages import (
-    AdapterSpec,
-    BlobRef,
-    DataFormat,
-    ProbeAdapter,
-    ProbeSpec,
-    WarmStart,
-)
+from workers.protocol.job_spec import AdapterSpec, BlobRef, DataFormat, WarmStart
+from workers.protocol.probes import ProbeAdapter, ProbeSpec
 from workers.runtime.job_sink import JobSummary
 from workers.runtime.node_runtime import NodeRuntime
 from workers.runtime.running_job import count_memorised_rows

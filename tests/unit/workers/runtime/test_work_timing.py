@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from workers.models import BUNDLED_PREFIX, TINY
-from workers.protocol.messages import BaseModelRef
+from workers.protocol.job_spec import BaseModelRef
 from workers.runtime.resident import load_resident
 from workers.runtime.work_timing import TimedRows, spread_evenly, time_work
 

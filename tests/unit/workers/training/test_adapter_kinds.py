@@ -26,7 +26,7 @@ from tests.unit.workers.training_builders import (
 )
 from workers.protocol.adapter_check import AdapterError, check_adapter_archive
 from workers.protocol.job_settings import SettingError, check_adapter, check_training
-from workers.protocol.messages import AdapterKind, AdapterSpec, DataFormat, TrainingSpec, WorkCosts
+from workers.protocol.job_spec import AdapterKind, AdapterSpec, DataFormat, TrainingSpec, WorkCosts
 from workers.protocol.work import RowLengths, WorkPlan
 from workers.runtime.node_runtime import NodeRuntime
 from workers.training.adapter_export import to_peft_layout

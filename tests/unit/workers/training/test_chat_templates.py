@@ -10,7 +10,7 @@ import pytest
 
 from marketplace.fleet.text_encoder import ModelTextEncoder
 from tests.unit.workers.training_builders import byte_tokenizer, write_jsonl
-from workers.protocol.messages import DataFormat
+from workers.protocol.job_spec import DataFormat
 from workers.protocol.records import read_rows
 from workers.protocol.token_layout import TemplateError, lay_out_rows
 from workers.training.data import TokenizerEncoder, prepare_data

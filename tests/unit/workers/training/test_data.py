@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.unit.workers.training_builders import byte_tokenizer, completion_rows, write_jsonl
-from workers.protocol.messages import DataFormat
+from workers.protocol.job_spec import DataFormat
 from workers.training.data import PreparedData, prepare_data
 from workers.training.faults import UserFault
 

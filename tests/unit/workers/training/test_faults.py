@@ -21,7 +21,8 @@ from tests.unit.workers.training_builders import (
     training_job,
     write_jsonl,
 )
-from workers.protocol.messages import BaseModelRef, DataFormat, Fault
+from workers.protocol.job_spec import BaseModelRef, DataFormat
+from workers.protocol.reports import Fault
 from workers.runtime.checkpoint_pipe import list_checkpoints
 from workers.runtime.node_runtime import NodeRuntime
 from workers.training.checkpoint import CorruptCheckpointError, load_checkpoint

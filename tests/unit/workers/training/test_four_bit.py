@@ -17,7 +17,7 @@ from tests.unit.workers.training_builders import (
     save_tiny_base,
     write_jsonl,
 )
-from workers.protocol.messages import BaseModelRef
+from workers.protocol.job_spec import BaseModelRef
 from workers.runtime.node_runtime import NodeRuntime
 from workers.training.four_bit import NF4, FourBitLinear, dequantize, quantize
 

@@ -17,7 +17,7 @@ from tests.unit.workers.training_builders import (
     trainer,
     training_job,
 )
-from workers.protocol.messages import AdapterKind
+from workers.protocol.job_spec import AdapterKind
 from workers.training.gang import GangLost, GangPart, PartGradient, compute_part, divide_shares
 from workers.training.packed_model import PackedModel
 

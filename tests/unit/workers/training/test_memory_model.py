@@ -17,19 +17,10 @@ from transformers import (
 )
 
 from workers.bench.memory import SHARED_BASES, SHARED_GPUS, count_sharing_jobs
-from workers.protocol.memory import (
-    BESIDES_BYTES,
-    GB,
-    DeviceProfile,
-    JobNeed,
-    PackSizing,
-    inner_token_bytes,
-    job_bytes,
-    kept_bytes,
-    size_node,
-)
-from workers.protocol.messages import AdapterSpec
+from workers.protocol.job_spec import AdapterSpec
+from workers.protocol.memory import BESIDES_BYTES, GB, JobNeed, PackSizing, job_bytes, size_node
 from workers.protocol.model_shape import parse_model_shape
+from workers.protocol.pass_bytes import DeviceProfile, inner_token_bytes, kept_bytes
 from workers.training.packed_model import PackedModel
 from workers.training.rehearsal import rehearsal
 from workers.training.saved_bytes import SavedBytes

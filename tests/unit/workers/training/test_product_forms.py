@@ -20,7 +20,7 @@ from tests.unit.workers.training_builders import (
     tiny_model,
     training_job,
 )
-from workers.protocol.messages import AdapterSpec
+from workers.protocol.job_spec import AdapterSpec
 from workers.training import attention, dropout, loss, multi_lora, reference
 from workers.training.fused_trainer import FusedTrainer
 from workers.training.multi_lora import MultiLoRALinear, Stream

@@ -25,7 +25,7 @@ from tests.unit.workers.training_builders import (
     training_job,
     write_jsonl,
 )
-from workers.protocol.messages import AdapterKind, BlobRef, PromptLookup
+from workers.protocol.job_spec import AdapterKind, BlobRef, PromptLookup
 from workers.runtime.node_runtime import NodeRuntime
 from workers.training.packed_model import PROMPT
 from workers.training.prompt_lookup import LookupRun, find_longest_run, read_candidates

@@ -311,7 +311,7 @@ def test_a_loss_that_is_not_finite_in_a_recording_ends_its_own_job_only():
 
 
 def test_soft_prompts_go_the_plain_way():
-    from workers.protocol.messages import AdapterKind
+    from workers.protocol.job_spec import AdapterKind
 
     fused = recording_trainer()
     assert fused.fixed is not None

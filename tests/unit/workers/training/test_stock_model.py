@@ -25,7 +25,7 @@ from tests.unit.workers.training_builders import (
     write_jsonl,
 )
 from workers.protocol.generation import Question
-from workers.protocol.messages import AdapterKind
+from workers.protocol.job_spec import AdapterKind
 from workers.runtime.node_runtime import NodeRuntime
 from workers.training.packed_model import PackedModel
 from workers.training.rehearsal import build_rehearsal_pack

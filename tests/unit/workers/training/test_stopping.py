@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.workers.training_builders import random_examples, training_job
-from workers.protocol.messages import BlobRef, WarmStart
+from workers.protocol.job_spec import BlobRef, WarmStart
 from workers.training.job import TrainingJob
 
 ADAPTER = BlobRef(url="/a", sha256="0" * 64, bytes=1)

@@ -21,7 +21,8 @@ from tests import market_builders as market
 from tests.builders import NOW
 from tests.job_builders import at
 from workers.protocol import messages as protocol
-from workers.protocol.messages import SliceEnd as Ended
+from workers.protocol import reports
+from workers.protocol.reports import SliceEnd as Ended
 from workers.protocol.wire import dumps, from_json
 
 pytestmark = pytest.mark.django_db
@@ -104,7 +105,7 @@ def test_a_node_joins_trains_and_delivers_over_http(clock):
     held = build.lease(job)
     clock(at(1))
     reply = node.post(protocol.PATH_PROGRESS, build.report(held, build.event(1, step=6)))
-    assert from_json(protocol.ProgressReply, reply.json()).last_seq == 1
+    assert from_json(reports.ProgressReply, reply.json()).last_seq == 1
     checkpoint = build.safetensors()
     path = protocol.PATH_CHECKPOINT.format(lease_token=held.lease_token, step=6)
     sha256 = hashlib.sha256(checkpoint).hexdigest()
@@ -158,7 +159,7 @@ def test_another_nodes_lease_answers_410_and_keeps_nothing(leased):
         *(410, "lease_lost"),
     )
     stop = other.post(protocol.PATH_PROGRESS, build.report(held, build.event(1, step=1)))
-    assert from_json(protocol.ProgressReply, stop.json()).keep_running is False
+    assert from_json(reports.ProgressReply, stop.json()).keep_running is False
     assert not Checkpoint.objects.exists()
     assert not Artifact.objects.exists()
     assert Job.objects.get().status == JobStatus.RUNNING

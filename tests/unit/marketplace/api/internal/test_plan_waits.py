@@ -12,11 +12,7 @@ import pytest
 from marketplace.api.internal import plans
 from marketplace.api.internal.plans import WaitingNodes
 from marketplace.fleet.calls import listener
-from marketplace.fleet.services import (
-    open_plan_session,
-    revoke_node_token,
-    rotate_node_token,
-)
+from marketplace.fleet.services import open_plan_session, revoke_node_token, rotate_node_token
 from marketplace.fleet.tokens import OLD_TOKEN_GRACE, TOKEN_ROTATES_AFTER
 from marketplace.jobs.models import NodePlan
 from marketplace.jobs.services import dispatch_slots

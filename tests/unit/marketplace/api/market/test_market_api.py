@@ -23,7 +23,7 @@ from tests import builders
 from tests import market_builders as market
 from tests.pages import read_download
 from tests.unit.marketplace.api.client import ROWS, Api, assert_problem, body_of
-from workers.protocol.messages import SliceEnd, TextSample
+from workers.protocol.reports import SliceEnd, TextSample
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -29,7 +29,7 @@ from workers.node.answerer import Answerer
 from workers.node.blob_cache import BlobCache
 from workers.node.market_client import MarketClient
 from workers.protocol.generation import LikelyToken, Question, Written, WrittenToken
-from workers.protocol.messages import Fault, SliceEnd
+from workers.protocol.reports import Fault, SliceEnd
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -14,7 +14,7 @@ from marketplace.jobs.services import dispatch_slots
 from marketplace.payments.selectors import get_wallet
 from tests import builders
 from tests import market_builders as market
-from workers.protocol.messages import SliceEnd
+from workers.protocol.reports import SliceEnd
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

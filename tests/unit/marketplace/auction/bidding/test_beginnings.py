@@ -14,7 +14,8 @@ from marketplace.jobs.services import dispatch_slots
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
-from workers.protocol.messages import SliceEnd, SlotPlan
+from workers.protocol.messages import SlotPlan
+from workers.protocol.reports import SliceEnd
 from workers.protocol.wire import from_json
 
 pytestmark = pytest.mark.django_db

@@ -18,7 +18,7 @@ from marketplace.payments.selectors import Wallet, get_wallet
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
-from workers.protocol.messages import SliceEnd as Ended
+from workers.protocol.reports import SliceEnd as Ended
 
 pytestmark = pytest.mark.django_db
 

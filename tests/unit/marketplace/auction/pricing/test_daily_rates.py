@@ -35,7 +35,7 @@ from scheduler.types import NodeRate
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
-from workers.protocol.messages import SliceEnd
+from workers.protocol.reports import SliceEnd
 
 pytestmark = pytest.mark.django_db
 

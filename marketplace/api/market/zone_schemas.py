@@ -1,0 +1,38 @@
+"""Zones and their markets in the OpenAPI document."""
+
+from __future__ import annotations
+
+from rest_framework import serializers as s
+
+from marketplace.api.market.schemas import list_of, shape
+
+ZONE = shape(
+    "Zone",
+    {
+        "name": s.CharField(),
+        "base_model": s.CharField(),
+        "slot_s": s.IntegerField(),
+        "horizon_slots": s.IntegerField(),
+        "policy": s.CharField(),
+        "max_sequence_length": s.IntegerField(),
+        "earliest_deadline": s.DateTimeField(),
+        "latest_deadline": s.DateTimeField(),
+        "nodes_on_sale": s.IntegerField(),
+    },
+)
+ZONE_LIST = shape("ZoneList", {"data": list_of(ZONE)})
+MARKET = shape(
+    "Market",
+    {
+        "zone": s.CharField(),
+        "seq": s.IntegerField(),
+        "position": s.IntegerField(),
+        "head_hash": s.CharField(),
+        "slot": s.IntegerField(),
+        "slot_s": s.IntegerField(),
+        "first_slot": s.IntegerField(),
+        "first_slot_at": s.DateTimeField(),
+        "nodes": list_of(s.DictField()),
+        "decisions": list_of(s.DictField()),
+    },
+)

@@ -1,0 +1,187 @@
+"""Bytes of a forward and backward pass: of each token of its pack, and of a chunk of logits.
+
+Sizes of activations are sums over a block of what autograd keeps for the backward pass, read off
+the engine (``workers.training.saved_bytes`` counts the same tensors; a test compares them).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from workers.protocol.generation import QUESTIONS_MAX
+from workers.protocol.model_shape import ModelShape
+
+#: Tokens of a pack unless memory asks for fewer, by kind of device.
+PACK_TOKENS = {"cpu": 4096, "cuda": 16384}
+#: Trained tokens whose logits are held at once; on CPUs so few that they stay in the cache.
+LOSS_CHUNK_TOKENS = {"cpu": 256, "cuda": 1024}
+#: Logits, log-probabilities, those of the chunk before, and what the products copy, in 32 bits.
+_LOGIT_BYTES = 16
+FLOAT_BYTES = 4
+#: Norms of a block beyond two, and families whose queries and keys have norms.
+_MORE_NORMS = {"gemma3_text": 2, "gemma2": 2, "glm4": 2}
+_NORMED_HEADS = ("qwen3", "qwen3_moe", "olmo2", "olmo3", "gemma3_text", "exaone4")
+#: Of a base that its own code trains: rows are padded by at most a quarter of their bucket, and
+#: of each pair of a row's tokens a head keeps its score in 32 bits and as what it was made of.
+_STOCK_PADDING = 4 / 3
+_STOCK_PAIR_FLOATS, _STOCK_PAIR_PASSING = 3, 4
+#: Tokens that a row of an answer's cache has room for at first.
+FIRST_CACHE_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProfile:
+    """How a device computes, as far as memory depends on it."""
+
+    #: ``cpu`` or ``cuda``.
+    device: str
+    #: Of a kept activation: 2 in bfloat16, 4 in float32.
+    activation_bytes: int
+
+    @property
+    def pack_tokens(self) -> int:
+        return PACK_TOKENS[self.device]
+
+
+def describe_device(device: str, dtype: str) -> DeviceProfile:
+    """How a base of a ``BaseModelRef.dtype`` is trained on a kind of device."""
+    is_half = dtype == "bfloat16" or (dtype == "auto" and device == "cuda")
+    return DeviceProfile(device, 2 if is_half else FLOAT_BYTES)
+
+
+def kept_bytes(shape: ModelShape, profile: DeviceProfile, *, recompute: bool) -> float:
+    """Bytes of a pack's token that live until its blocks run backward, adapters not counted.
+
+    With ``recompute`` a block keeps its input only.
+    """
+    if recompute:
+        return shape.layers * shape.hidden_size * profile.activation_bytes
+    return shape.layers * _block_bytes(shape, profile)
+
+
+def working_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
+    """Bytes of a pack's token that come and go within one block: gradients on their way back."""
+    widest = max(shape.intermediate_size, shape.query_size, shape.hidden_size)
+    return profile.activation_bytes * (3 * widest + 3 * shape.hidden_size)
+
+
+def answer_bytes(shape: ModelShape, profile: DeviceProfile, *, tokens: int) -> float:
+    """Bytes of the cache of keys and values while answers of so many tokens are written.
+
+    Rows have room for a power of two of tokens. A base's own code keeps none for us.
+    """
+    if shape.stock or not tokens:
+        return 0.0
+    room = max(FIRST_CACHE_TOKENS, 1 << (tokens - 1).bit_length())
+    # of the layer that grows, the old ones are there as well
+    layers = 2 * shape.layers + 2
+    return QUESTIONS_MAX * room * layers * shape.kv_size * profile.activation_bytes
+
+
+def unpacking_bytes(shape: ModelShape) -> float:
+    """Bytes of the one matrix of a four-bit base that is there in full: its values and codes."""
+    return 8.0 * max(part.inputs * part.outputs for part in shape.list_block_projections())
+
+
+def head_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
+    """Bytes of one chunk of logits; an encoder has a handful of labels instead."""
+    if shape.encoder:
+        return 0.0
+    return LOSS_CHUNK_TOKENS[profile.device] * shape.vocab_size * _LOGIT_BYTES
+
+
+def inner_token_bytes(
+    shape: ModelShape, profile: DeviceProfile, *, rank: int, recompute: bool
+) -> float:
+    """Bytes of a CPU pack's token for the adapter it belongs to, of the largest rank there is."""
+    matrices = len(shape.list_projections()) / (shape.layers if recompute else 1)
+    return rank * matrices * profile.activation_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PassBytes:
+    """What a forward and backward pass takes."""
+
+    #: Of a token, until its blocks run backward.
+    kept: float
+    #: Of a token, while one block runs backward.
+    passing: float
+    #: Of a chunk of logits, before any block runs backward.
+    head: float
+
+    def times(self, passes: int) -> PassBytes:
+        """Of so many passes side by side."""
+        return PassBytes(passes * self.kept, passes * self.passing, passes * self.head)
+
+    def count_bytes(self, tokens: int) -> float:
+        return tokens * self.kept + max(self.head, tokens * self.passing)
+
+    def count_tokens(self, free: float) -> int:
+        """How many fit in so many bytes."""
+        return int(min((free - self.head) / self.kept, free / (self.kept + self.passing)))
+
+
+def size_pass(
+    shape: ModelShape, profile: DeviceProfile, *, rank: int, recompute: bool, longest: int
+) -> PassBytes:
+    """With the inner values that a CPU's pack has of any job.
+
+    Parameters
+    ----------
+    longest
+        The longest row, which a base's own code pays for by its square.
+    """
+    passing = working_bytes(shape, profile)
+    kept = kept_bytes(shape, profile, recompute=recompute)
+    # one block at a time is whole where they are recomputed
+    again = _block_bytes(shape, profile) if recompute else 0.0
+    if shape.stock:
+        pairs = FLOAT_BYTES * shape.heads * longest
+        passing += _STOCK_PAIR_PASSING * pairs
+        if recompute:
+            again += _STOCK_PAIR_FLOATS * pairs
+        else:
+            kept += shape.layers * _STOCK_PAIR_FLOATS * pairs
+        passing, kept, again = (_STOCK_PADDING * size for size in (passing, kept, again))
+    sizes = PassBytes(kept, passing + again, head_bytes(shape, profile))
+    if profile.device != "cpu" and not shape.stock:
+        return sizes
+    inner = inner_token_bytes(shape, profile, rank=rank, recompute=recompute)
+    return add_inner(sizes, inner, recompute=recompute)
+
+
+def add_inner(sizes: PassBytes, inner: float, *, recompute: bool) -> PassBytes:
+    """Inner values live as long as the rest of what their block keeps."""
+    if recompute:
+        return replace(sizes, passing=sizes.passing + inner)
+    return replace(sizes, kept=sizes.kept + inner)
+
+
+def _block_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
+    """Bytes of a token that a block keeps whole."""
+    width = profile.activation_bytes
+    hidden, middle = shape.hidden_size, shape.intermediate_size
+    query, kv = shape.query_size, shape.kv_size
+    # the logarithm of each head's sum, and what a norm notes of its row
+    notes = shape.heads + 2
+    match shape.model_type:
+        case "gpt2":
+            # norms, attention's three and its result; GELU by its formula keeps five
+            kept = width * (8 * hidden + 5 * middle)
+            notes += 2
+        case "bert" | "roberta":
+            kept = width * (8 * hidden + 2 * middle)
+            notes += 2
+        case _:
+            # both norms' results and, in 32 bits, their inputs; rotated queries, keys and values
+            # of as many heads, attention's result; gate, its SiLU, up, and their product
+            kept = width * (2 * hidden + 4 * query + 4 * middle) + FLOAT_BYTES * 2 * hidden
+            # further norms: their inputs in 32 bits, and their results
+            more = _MORE_NORMS.get(shape.model_type, 0)
+            kept += more * (width + FLOAT_BYTES) * hidden
+            notes += more
+            if shape.model_type in _NORMED_HEADS:
+                # queries and keys have norms of their own
+                kept += FLOAT_BYTES * (query + kv)
+                notes += shape.heads + shape.kv_heads
+    return kept + FLOAT_BYTES * notes
