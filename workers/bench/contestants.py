@@ -19,10 +19,10 @@ from workers.protocol.job_spec import (
     TrainingSpec,
 )
 from workers.training.data import PreparedData, RowCounts
-from workers.training.fused_trainer import StepResult
 from workers.training.job import TrainingJob
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Example, TokenSequence
+from workers.training.step_results import StepResult
 from workers.training.tuning import build_tuned_trainer
 
 LEARNING_RATE = 1e-4

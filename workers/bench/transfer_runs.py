@@ -26,10 +26,11 @@ from workers.protocol.job_spec import (
 )
 from workers.runtime.resident import ResidentBase
 from workers.training.data import PreparedData, prepare_data
-from workers.training.fused_trainer import EvaluationResult, FusedTrainer, StepFailure
+from workers.training.fused_trainer import FusedTrainer
 from workers.training.job import TrainingJob
 from workers.training.objective import compute_example_losses
 from workers.training.packing import PackShare, build_pack
+from workers.training.step_results import EvaluationResult, StepFailure
 
 Values = dict[str, torch.Tensor]
 

@@ -36,7 +36,7 @@ from workers.protocol.probes import ProbeAdapter, ProbeSpec
 from workers.protocol.reports import Fault, ProgressEvent
 from workers.runtime.job_sink import JobSummary
 from workers.runtime.node_runtime import NodeRuntime
-from workers.training.fused_trainer import StepFailure, StepResult
+from workers.training.step_results import StepFailure, StepResult
 
 BASE = BaseModelRef(name=TINY, source=f"{BUNDLED_PREFIX}{TINY}")
 DATA = DATASETS / "support_tone.jsonl"

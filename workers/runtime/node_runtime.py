@@ -7,42 +7,36 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
 
 import torch
 
 from workers.protocol.generation import Question
-from workers.protocol.job_spec import AdapterKind, BaseModelRef, JobSpec, PromptLookup
-from workers.protocol.pass_bytes import PACK_TOKENS
+from workers.protocol.job_spec import BaseModelRef, JobSpec
 from workers.protocol.probes import ProbeResult, ProbeSpec
 from workers.protocol.reports import Fault
 from workers.runtime.admission import check_settings, prepare
 from workers.runtime.answers import Answers
-from workers.runtime.artifacts import write_artifacts
 from workers.runtime.checkpoint_pipe import CheckpointPipe, snapshot_job
-from workers.runtime.gang_processes import ProcessGang
+from workers.runtime.command_queue import CommandQueue
+from workers.runtime.job_endings import JobEndings, tell
 from workers.runtime.job_sink import JobSink
-from workers.runtime.memory_plan import find_device_limit_gb, fit
+from workers.runtime.memory_plan import find_device_limit_gb
+from workers.runtime.memory_shares import MemoryShares
 from workers.runtime.probe import answer_probe
-from workers.runtime.resident import ResidentBase, load_resident
+from workers.runtime.prompt_start import look_up_start
+from workers.runtime.resident import ResidentBase
+from workers.runtime.resident_bases import ResidentBases
 from workers.runtime.running_job import RunningJob
 from workers.runtime.thread_choice import use_best_threads
 from workers.training.evaluation import Evaluation
-from workers.training.faults import SystemFault, TrainingFault, UserFault, is_device_lost
-from workers.training.fused_trainer import StepFailure, StepResult
-from workers.training.packed_model import PROMPT
-from workers.training.prompt_lookup import LookupRun, count_copied_tokens, read_candidates
-from workers.training.samples import SampleRun
+from workers.training.faults import SystemFault, UserFault, is_device_lost
 from workers.training.start_values import load_start_values
+from workers.training.step_results import StepFailure, StepResult
 from workers.training.writing import Tell
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class NodeRuntime:
@@ -77,26 +71,34 @@ class NodeRuntime:
         reproducible: bool = False,
     ) -> None:
         self.device = torch.device(device)
-        self.gang_devices = tuple(gang_devices)
-        self.reproducible = reproducible
         self.cache_dir = cache_dir
         self.memory_limit_gb = memory_limit_gb or find_device_limit_gb(self.device)
-        self._residents: dict[BaseModelRef, ResidentBase] = {}
-        self._residents_lock = threading.Lock()
+        self._residents = ResidentBases(
+            device=self.device,
+            limit_gb=self.memory_limit_gb,
+            gang_devices=gang_devices,
+            reproducible=reproducible,
+            is_in_use=self._is_in_use,
+        )
         self._running: dict[str, RunningJob] = {}
         self._attaching: dict[str, BaseModelRef] = {}
-        #: Jobs that are done but for their samples; the loop's thread only.
-        self._sampling: dict[str, SampleRun] = {}
-        #: Those of them whose time here is over, and that end first; the loop's thread only.
+        #: Jobs that are done and whose time here is over, so that they end first; the loop's
+        #: thread only.
         self._leaving: set[str] = set()
-        self._answers = Answers(self._fit)
+        self._memory = MemoryShares(
+            residents=self._residents,
+            running=self._running,
+            measure_answers_gb=lambda: self._answers.cache_gb,
+        )
+        self._answers = Answers(self._memory.fit)
         self._names_lock = threading.Lock()
-        self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._thread = threading.Thread(target=self._loop, name="training", daemon=True)
+        self._commands = CommandQueue(self._thread)
         self._closed = False
         #: The device failed for good; only another process can use it again.
         self.device_lost = threading.Event()
-        self._checkpoints = CheckpointPipe(post=self._commands.put, tell=self._tell)
-        self._thread = threading.Thread(target=self._loop, name="training", daemon=True)
+        self._checkpoints = CheckpointPipe(post=self._commands.put, tell=tell)
+        self._endings = JobEndings(remove=self._remove, on_device_lost=self.device_lost.set)
         self._thread.start()
 
     def attach(
@@ -151,9 +153,11 @@ class NodeRuntime:
                 sink=sink,
             )
             if prompts_path is not None and job.lookup is not None and running.starts_anew:
-                values = self._look_up(running, values, job.lookup, prompts_path)
+                values = look_up_start(
+                    running, values, job.lookup, prompts_path, call=self._commands.call
+                )
             running.attach_s = round(time.monotonic() - began, 4)
-            self._call(lambda: self._admit(running, values))
+            self._commands.call(lambda: self._admit(running, values))
         finally:
             with self._names_lock:
                 self._attaching.pop(job.job_id, None)
@@ -174,7 +178,7 @@ class NodeRuntime:
             Leave a job that has done its last step to its last evaluation, samples and adapter,
             unless a newcomer needs its memory. A second call without it takes the job off.
         """
-        self._call(lambda: self._detach(job_id, checkpoint, may_end=may_end))
+        self._commands.call(lambda: self._detach(job_id, checkpoint, may_end=may_end))
 
     def jobs(self) -> tuple[str, ...]:
         """The jobs on the node, in the order they came."""
@@ -190,9 +194,8 @@ class NodeRuntime:
         self._commands.put(lambda: None)
         self._thread.join()
         self._checkpoints.close()
-        self._drain()
-        for resident in self._residents.values():
-            _close_gang(resident)
+        self._commands.run_waiting()
+        self._residents.close()
 
     def probe(self, probe: ProbeSpec, paths: Mapping[str, Path]) -> ProbeResult:
         """Measure a base and some adapters on a few rows, between the steps of the jobs here.
@@ -211,7 +214,7 @@ class NodeRuntime:
             probe,
             resident=self.resident(probe.base_model),
             paths=paths,
-            call=self._call,
+            call=self._commands.call,
             is_over=lambda: time.time() >= probe.expires_at,
         )
 
@@ -237,7 +240,7 @@ class NodeRuntime:
                 question.adapter.spec, seed=0, tokenizer=resident.tokenizer
             )
             values = load_start_values(adapter, fresh=fresh, scale=question.adapter.scale)
-        self._call(lambda: self._answers.begin(resident, question, values, tell))
+        self._commands.call(lambda: self._answers.begin(resident, question, values, tell))
 
     def end_answer(self, token: str) -> None:
         """Write no more of an answer."""
@@ -251,117 +254,33 @@ class NodeRuntime:
         UserFault, SystemFault
             As ``load_resident``.
         """
-        with self._residents_lock:
-            if ref not in self._residents:
-                self._residents[ref] = self._load(ref)
-            return self._residents[ref]
+        return self._residents.get(ref)
 
     # On the caller's thread.
 
-    def _load(self, ref: BaseModelRef) -> ResidentBase:
-        resident = load_resident(
-            ref,
-            device=self.device,
-            limit_gb=self.memory_limit_gb,
-            reproducible=self.reproducible,
-        )
-        # bases without jobs make room for one that is asked for
-        used = resident.plan.base_gb
-        for other in list(self._residents):
-            used += self._residents[other].plan.base_gb
-            if used > self.memory_limit_gb and not self._in_use(other):
-                unused = self._residents.pop(other)
-                used -= unused.plan.base_gb
-                _close_gang(unused)
-        if self.gang_devices and resident.model.is_packed and not resident.model.shape.encoder:
-            resident.trainer.gang = ProcessGang(
-                ref,
-                devices=self.gang_devices,
-                limit_gb=self.memory_limit_gb,
-                pad_to=resident.trainer.pad_to,
-                reproducible=self.reproducible,
-            )
-        return resident
-
-    def _look_up(
-        self,
-        running: RunningJob,
-        values: dict[str, torch.Tensor],
-        lookup: PromptLookup,
-        prompts_path: Path,
-    ) -> dict[str, torch.Tensor]:
-        """The values a soft prompt starts from; others train between the lookup's packs."""
-        run = LookupRun(
-            running.job,
-            candidates=read_candidates(prompts_path),
-            own=values[PROMPT],
-            token_budget=PACK_TOKENS[self.device.type],
-            budget_s=lookup.budget_s,
-        )
-        model = running.resident.model
-        figures = None
-        while figures is None:
-            figures = self._call(lambda: run.score_pack(model))
-        running.lookup = figures
-        running.log.append(
-            f"Lookup: {figures.candidates} prompts compared in {figures.seconds:.2f} s; "
-            + (
-                f"starts at a loss of {figures.score:.3f} instead of {figures.own_score:.3f}."
-                if figures.prompt_id
-                else "the job's own initial prompt is best."
-            )
-        )
-        return values | {PROMPT: run.get_prompt(figures)}
-
-    def _in_use(self, ref: BaseModelRef) -> bool:
+    def _is_in_use(self, ref: BaseModelRef) -> bool:
         with self._names_lock:
             running = [r.resident.ref for r in self._running.values()]
             is_training = ref in running or ref in self._attaching.values()
         return is_training or self._answers.is_busy_with(ref)
-
-    def _call(self, action: Callable[[], T]) -> T:
-        """Run between two steps on the loop's thread and wait for it."""
-        if threading.current_thread() is self._thread:
-            return action()
-        future: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(action())
-            except BaseException as error:
-                future.set_exception(error)
-
-        self._commands.put(run)
-        if not self._thread.is_alive():
-            self._drain()
-        return future.result()
 
     # On the loop's thread.
 
     def _loop(self) -> None:
         while True:
             busy = any(r.resident.trainer.jobs for r in self._running.values())
-            self._drain(wait=not (busy or self._answers.is_busy))
+            self._commands.run_waiting(wait=not (busy or self._answers.is_busy))
             if self._closed:
                 return
             began = time.monotonic()
-            for resident in list(self._residents.values()):
+            for resident in self._residents.list():
                 if resident.trainer.jobs:
                     self._round(resident)
                     self._evaluate_pack(resident)
-            self._write_sample_tokens()
+            self._endings.write_sample_token()
             trained_s = time.monotonic() - began if busy else 0.0
             if not self._answers.write(trained_s=trained_s):
                 self.device_lost.set()
-
-    def _drain(self, *, wait: bool = False) -> None:
-        try:
-            command = self._commands.get(block=wait)
-            while True:
-                command()
-                command = self._commands.get_nowait()
-        except Empty:
-            return
 
     def _round(self, resident: ResidentBase) -> None:
         resident.apply_threads()
@@ -371,11 +290,11 @@ class NodeRuntime:
         except Exception as error:
             results = list[StepResult | StepFailure](self._fail_all(resident, error))
         stepped = [self._running[r.job_id] for r in results]
-        self._note_memory(resident, stepped)
+        self._memory.note_step(resident, stepped)
         for result in results:
             running = self._running[result.job_id]
             if isinstance(result, StepFailure):
-                self._fail(running, result.fault)
+                self._endings.fail(running, result.fault)
             else:
                 self._after_step(running, result)
 
@@ -408,12 +327,12 @@ class NodeRuntime:
         resident.trainer.add(running.job, values)
         with self._names_lock:
             self._running[running.job.job_id] = running
-        self._tell(lambda: running.report(force=True))
+        tell(lambda: running.report(force=True))
         self._evaluate_or_go_on(running)
 
     def _after_step(self, running: RunningJob, step: StepResult) -> None:
         running.stepped(step)
-        self._tell(running.report)
+        tell(running.report)
         if not running.job.done:
             self._checkpoints.take_if_due(running)
         self._evaluate_or_go_on(running)
@@ -426,7 +345,7 @@ class NodeRuntime:
         if running.is_evaluation_due:
             running.resident.trainer.start_evaluation(running.job.job_id)
         elif running.job.done:
-            self._guarded(running, lambda: self._finish(running))
+            self._endings.guard(running, lambda: self._endings.finish(running))
 
     def _evaluate_pack(self, resident: ResidentBase) -> None:
         """Run one pack of an evaluation, if one is under way."""
@@ -435,14 +354,14 @@ class NodeRuntime:
         # only a lost device comes this far
         except Exception as error:
             for failure in self._fail_all(resident, error):
-                self._fail(self._running[failure.job_id], failure.fault)
+                self._endings.fail(self._running[failure.job_id], failure.fault)
             return
         if result is None:
             return
         running = self._running[result.job_id]
         if isinstance(result, StepFailure):
-            self._fail(running, result.fault)
-        elif self._guarded(running, lambda: self._note_evaluation(running, result.found)):
+            self._endings.fail(running, result.fault)
+        elif self._endings.guard(running, lambda: self._note_evaluation(running, result.found)):
             self._evaluate_or_go_on(running)
 
     def _fail_all(self, resident: ResidentBase, error: Exception) -> list[StepFailure]:
@@ -463,63 +382,7 @@ class NodeRuntime:
             )
         running.evaluated(found)
         # The loss belongs to this step alone, so it is not left to a later report.
-        self._tell(lambda: running.report(force=True))
-
-    def _finish(self, running: RunningJob) -> None:
-        """End a job that is done, once its samples are written."""
-        resident = running.resident
-        if running.samples is None:
-            running.keep_best()
-            self._sampling[running.job.job_id] = SampleRun(
-                running.job,
-                model=resident.model,
-                tokenizer=resident.tokenizer,
-                token_budget=resident.trainer.token_budget,
-            )
-            return
-        if running.job.spec.adapter.kind is AdapterKind.SOFT_PROMPT:
-            running.copied_tokens = count_copied_tokens(
-                resident.model, running.job, resident.tokenizer
-            )
-        try:
-            directory = write_artifacts(running)
-        except OSError as error:
-            raise SystemFault(f"The adapter cannot be written on this node: {error}.") from error
-        self._tell(lambda: running.report(force=True))
-        summary = running.summary()
-        self._remove(running)
-        self._tell(lambda: running.sink.finished(directory, summary))
-
-    def _write_sample_tokens(self) -> None:
-        """Write the next token of one job's samples, if there are any under way."""
-        if not self._sampling:
-            return
-        job_id, run = next(iter(self._sampling.items()))
-        del self._sampling[job_id]
-        running = self._running[job_id]
-        running.resident.apply_threads()
-        try:
-            found = run.write_token(running.resident.model, pad_to=running.resident.trainer.pad_to)
-        # They are an extra: a job ends well without them.
-        except Exception as error:
-            log.exception("the samples of %s failed", job_id)
-            if is_device_lost(error):
-                self.device_lost.set()
-            found = ()
-        if found is None:
-            # Several jobs take turns.
-            self._sampling[job_id] = run
-            return
-        running.samples = found
-        self._guarded(running, lambda: self._finish(running))
-
-    def _fail(self, running: RunningJob, fault: TrainingFault) -> None:
-        cause = Fault.USER if isinstance(fault, UserFault) else Fault.SYSTEM
-        running.log.append(str(fault))
-        self._tell(lambda: running.report(force=True))
-        self._remove(running)
-        summary = running.summary()
-        self._tell(lambda: running.sink.failed(cause, str(fault), summary))
+        tell(lambda: running.report(force=True))
 
     def _detach(self, job_id: str, checkpoint: bool, *, may_end: bool = False) -> None:
         running = self._running.get(job_id)
@@ -532,15 +395,15 @@ class NodeRuntime:
             self._remove(running)
             return
         state = snapshot_job(running)
-        self._tell(lambda: running.report(force=True))
+        tell(lambda: running.report(force=True))
         self._remove(running)
 
         def written(error: OSError | None) -> None:
             if error is None:
-                self._tell(lambda: running.sink.paused(running.summary()))
+                tell(lambda: running.sink.paused(running.summary()))
                 return
             reason = f"The checkpoint cannot be written on this node: {error}."
-            self._tell(lambda: running.sink.failed(Fault.SYSTEM, reason, running.summary()))
+            tell(lambda: running.sink.failed(Fault.SYSTEM, reason, running.summary()))
 
         self._checkpoints.take(running, state, written)
 
@@ -551,14 +414,14 @@ class NodeRuntime:
 
     def _remove(self, running: RunningJob) -> None:
         job_id = running.job.job_id
-        self._sampling.pop(job_id, None)
+        self._endings.forget(job_id)
         self._leaving.discard(job_id)
         running.resident.trainer.remove(job_id)
         with self._names_lock:
             del self._running[job_id]
         # a plan that measured more than it foresaw must not trip who stays
         with contextlib.suppress(SystemFault):
-            self._fit(running.resident)
+            self._memory.fit(running.resident)
 
     def _make_room(self, newcomer: RunningJob) -> None:
         """Size the packs for a newcomer; where it does not fit, jobs that may end here leave.
@@ -566,97 +429,13 @@ class NodeRuntime:
         Raises
         ------
         SystemFault
-            As ``_fit``.
+            As ``MemoryShares.fit``.
         """
         try:
-            self._fit(newcomer.resident, newcomer=newcomer)
+            self._memory.fit(newcomer.resident, newcomer=newcomer)
         except SystemFault:
             if not self._leaving:
                 raise
             for job_id in sorted(self._leaving):
                 self._detach(job_id, True)
-            self._fit(newcomer.resident, newcomer=newcomer)
-
-    def _fit(self, resident: ResidentBase, newcomer: RunningJob | None = None) -> None:
-        """Size the packs so that all of a base's jobs fit.
-
-        Raises
-        ------
-        SystemFault
-            When the newcomer does not fit beside the others; nothing is changed then.
-        """
-        jobs = [r for r in self._running.values() if r.resident is resident]
-        if newcomer is not None:
-            jobs.append(newcomer)
-        if not jobs:
-            return
-        others_gb = sum(
-            other.plan.base_gb for other in self._residents.values() if other is not resident
-        )
-        others_gb += sum(
-            r.resident.compute_job_gb(r.job)
-            for r in self._running.values()
-            if r.resident is not resident
-        )
-        others_gb += self._answers.cache_gb
-        try_fit = partial(
-            fit,
-            resident.plan,
-            needs=[r.job.memory_need for r in jobs],
-            others_gb=others_gb,
-            longest_tokens=max(r.longest_tokens for r in jobs),
-        )
-        try:
-            # recorded steps keep the memory of a pack of their own
-            found = try_fit(passes=1 if resident.trainer.fixed is None else 2)
-        except SystemFault:
-            found = try_fit()
-            if resident.trainer.fixed is not None:
-                log.warning("recorded steps are given up for their memory")
-                resident.trainer.fixed = None
-        resident.trainer.token_budget = found.token_budget
-        resident.model.checkpoint_layers = found.recompute
-
-    def _note_memory(self, resident: ResidentBase, jobs: list[RunningJob]) -> None:
-        """Feed what was measured back into the plan, and into the jobs' reports."""
-        trainer = resident.trainer
-        if trainer.saved_per_token is not None:
-            resident.note_pack(gb=trainer.saved_per_token * trainer.last_pack / 1e9)
-            trainer.saved_per_token = None
-        for running in jobs:
-            used = self._memory_gb(resident)
-            running.peak_memory_gb = max(used, running.peak_memory_gb or 0.0)
-
-    def _memory_gb(self, resident: ResidentBase) -> float:
-        """The engine's memory: the device's own count, or on a CPU what the parts add up to."""
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device) / 1e9
-        jobs = sum(r.resident.compute_job_gb(r.job) for r in self._running.values())
-        bases = sum(other.plan.base_gb for other in self._residents.values())
-        return bases + jobs + resident.activations_gb
-
-    def _guarded(self, running: RunningJob, action: Callable[[], Any]) -> bool:
-        """Whether the action went well; if not, the job alone has failed."""
-        try:
-            action()
-        except TrainingFault as fault:
-            self._fail(running, fault)
-            return False
-        # a bug or an exhausted device in one job's evaluation or export is that job's end only
-        except Exception as error:
-            log.exception("job %s failed outside of a step", running.job.job_id)
-            self._fail(running, SystemFault(f"The node failed on this job: {error}."))
-            return False
-        return True
-
-    def _tell(self, call: Callable[[], None]) -> None:
-        try:
-            call()
-        # a sink that raises must not take the node's other jobs with it
-        except Exception:
-            log.exception("a job's sink raised")
-
-
-def _close_gang(resident: ResidentBase) -> None:
-    if resident.trainer.gang is not None:
-        resident.trainer.gang.close()
+            self._memory.fit(newcomer.resident, newcomer=newcomer)

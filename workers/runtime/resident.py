@@ -30,9 +30,10 @@ from workers.runtime.memory_plan import MemoryPlan
 from workers.runtime.peak_memory import measure_growth
 from workers.training.architectures import quantize_projections, read_shape
 from workers.training.faults import SystemFault, UserFault
-from workers.training.fused_trainer import FusedTrainer, StepFailure, StepResult
+from workers.training.fused_trainer import FusedTrainer
 from workers.training.job import TrainingJob
 from workers.training.packed_model import PackedModel
+from workers.training.step_results import StepFailure, StepResult
 from workers.training.tuning import build_plain_trainer, build_tuned_trainer
 
 #: What damaged, missing or foreign files raise, safetensors and older formats alike.

@@ -14,8 +14,8 @@ from workers.protocol.reports import LookupFigures, ProgressEvent, RowOutlier, T
 from workers.runtime.job_sink import JobSink, JobSummary
 from workers.runtime.resident import ResidentBase
 from workers.training.evaluation import Evaluation
-from workers.training.fused_trainer import StepResult
 from workers.training.job import TrainingJob
+from workers.training.step_results import StepResult
 
 #: Least seconds between two progress events of a job.
 PROGRESS_EVERY_S = 0.5

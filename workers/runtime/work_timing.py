@@ -14,9 +14,9 @@ from workers.protocol.node_facts import WorkMeasurement
 from workers.runtime.resident import ResidentBase
 from workers.training.data import PreparedData, RowCounts
 from workers.training.evaluation import EvaluationRun
-from workers.training.fused_trainer import StepFailure
 from workers.training.job import TrainingJob
 from workers.training.packing import Example, TokenSequence
+from workers.training.step_results import StepFailure
 
 #: Longer rows than this say nothing more about a device.
 LONGEST_TOKENS = 2048

@@ -9,67 +9,38 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
 from itertools import chain
 
 import torch
 
-from workers.training.evaluation import Evaluation, EvaluationRun
+from workers.training.evaluation import EvaluationRun
 from workers.training.faults import (
     SystemFault,
     TrainingFault,
-    UserFault,
     is_device_lost,
     is_out_of_memory,
     too_big,
 )
-from workers.training.gang import (
-    Gang,
-    GangLost,
-    GangPart,
-    PartGradient,
-    divide_shares,
-)
+from workers.training.gang import Gang, GangLost, GangPart, PartGradient, divide_shares
 from workers.training.job import StepBatch, TrainingJob
+from workers.training.job_step import fail_diverged, step_job
 from workers.training.objective import cache_reference_losses, compute_example_losses
-from workers.training.optimizer import adamw_step, clip_gradients, compute_learning_rate
+from workers.training.optimizer import clip_gradients
 from workers.training.pack_plan import PackRequest, plan_pack
+from workers.training.pack_shares import (
+    is_batch_complete,
+    is_recordable,
+    list_left,
+    note_losses,
+    take_share,
+)
 from workers.training.packed_model import PackedModel
-from workers.training.packing import Example, Pack, PackShare, build_pack
+from workers.training.packing import Pack, PackShare, build_pack
 from workers.training.recorded_steps import RecordedSteps, RecordingError
 from workers.training.saved_bytes import SavedBytes
+from workers.training.step_results import EvaluationResult, StepFailure, StepResult
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """An optimizer step was made."""
-
-    job_id: str
-    #: Steps done, this one included.
-    step: int
-    loss: float
-    grad_norm: float
-    learning_rate: float
-    tokens: int
-    samples: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepFailure:
-    """The job is out of the loop; its neighbours are not touched."""
-
-    job_id: str
-    fault: TrainingFault
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationResult:
-    """An evaluation is over."""
-
-    job_id: str
-    found: Evaluation
 
 
 class FusedTrainer:
@@ -154,7 +125,7 @@ class FusedTrainer:
             return self._failed_pack(shares, error)
         if failed:
             return failed
-        done = [job for share in shares if _complete(job := self.jobs[share.job_id])]
+        done = [job for share in shares if is_batch_complete(job := self.jobs[share.job_id])]
         return self._step(done)
 
     @property
@@ -207,7 +178,7 @@ class FusedTrainer:
             [
                 PackRequest(
                     job.job_id,
-                    tuple(job.tokens_of(example) for example in _left(job)),
+                    tuple(job.tokens_of(example) for example in list_left(job)),
                     self._last_served[job.job_id],
                     job.micro_tokens,
                 )
@@ -216,7 +187,7 @@ class FusedTrainer:
             token_budget=self.token_budget,
         )
         # in the order of arrival, which is that of the adapters
-        return [_share(job, takes[name]) for name, job in self.jobs.items() if name in takes]
+        return [take_share(job, takes[name]) for name, job in self.jobs.items() if name in takes]
 
     def _pack(self, shares: list[PackShare]) -> Pack:
         return build_pack(shares, device=self.model.device, pad_to=self.pad_to)
@@ -257,7 +228,7 @@ class FusedTrainer:
             [(_, _, grad)] = self.model.tensors(share.job_id)
             grad += torch.from_numpy(part.gradient_VD).to(grad)
             rows = batch.rows[batch.taken : batch.taken + len(share.examples)].tolist()
-            _note([job], [share], [rows], [value], part.per_row)
+            note_losses([job], [share], [rows], [value], part.per_row)
         return []
 
     def _forward_backward(self, shares: list[PackShare]) -> list[StepResult | StepFailure]:
@@ -277,7 +248,7 @@ class FusedTrainer:
                 # what they added is in everybody's gradients already
                 self._rewind(list(self.jobs))
             else:
-                _note(jobs, shares, rows, *recorded)
+                note_losses(jobs, shares, rows, *recorded)
             return failed
         pack = self._pack(shares)
         self._note_pack(pack)
@@ -299,7 +270,7 @@ class FusedTrainer:
             if failed:
                 return failed
             losses.sum().backward()
-        _note(jobs, shares, rows, values, per_row)
+        note_losses(jobs, shares, rows, values, per_row)
         return []
 
     def _recorded(
@@ -309,7 +280,7 @@ class FusedTrainer:
         jobs = [self.jobs[share.job_id] for share in shares]
         if self.fixed is None or self._suspects or self._measure or self.model.checkpoint_layers:
             return None
-        if any(not _is_recordable(job) for job in jobs):
+        if any(not is_recordable(job) for job in jobs):
             return None
         pack = build_pack(shares, device=self.model.device)
         nll_S = self.fixed.losses(pack, [1.0 / batch.weight for batch in batches])
@@ -332,7 +303,7 @@ class FusedTrainer:
         self, jobs: list[TrainingJob], values: list[float]
     ) -> list[StepResult | StepFailure]:
         return [
-            self._diverged(job.job_id, "loss")
+            fail_diverged(job, "loss")
             for job, value in zip(jobs, values, strict=True)
             if not math.isfinite(value)
         ]
@@ -356,66 +327,11 @@ class FusedTrainer:
         results: list[StepResult | StepFailure] = []
         for job, (names, params, grads), norm in zip(jobs, tensors, norm_values, strict=True):
             if not math.isfinite(norm):
-                results.append(self._diverged(job.job_id, "gradient"))
+                results.append(fail_diverged(job, "gradient"))
                 continue
-            results.append(self._step_one(job, list(names), list(params), list(grads), norm))
+            results.append(step_job(job, list(names), list(params), list(grads), norm=norm))
+            self._cleared(job.job_id)
         return results
-
-    def _step_one(
-        self,
-        job: TrainingJob,
-        names: list[str],
-        params: list[torch.Tensor],
-        grads: list[torch.Tensor],
-        norm: float,
-    ) -> StepResult:
-        training, progress = job.spec.training, job.progress
-        assert job.batch is not None
-        batch: StepBatch = job.batch
-        rate = compute_learning_rate(
-            schedule=training.schedule,
-            base_rate=training.learning_rate,
-            step=progress.step - job.schedule_start,
-            total=job.total_steps - job.schedule_start,
-            warmup=job.warmup_steps,
-        )
-        adamw_step(
-            params=params,
-            grads=grads,
-            means=[job.means[name] for name in names],
-            squares=[job.squares[name] for name in names],
-            step=progress.step,
-            rate=rate,
-            weight_decay=training.weight_decay,
-        )
-        torch._foreach_zero_(grads)  # pyright: ignore[reportPrivateImportUsage]
-        job.batch = None
-        progress.step += 1
-        progress.samples_done += len(batch.rows)
-        progress.trained_tokens += batch.tokens
-        progress.last_train_loss = batch.loss
-        if progress.first_train_loss is None:
-            progress.first_train_loss = batch.loss
-        self._cleared(job.job_id)
-        return StepResult(
-            job_id=job.job_id,
-            step=progress.step,
-            loss=batch.loss,
-            grad_norm=norm,
-            learning_rate=rate,
-            tokens=batch.tokens,
-            samples=len(batch.rows),
-        )
-
-    def _diverged(self, job_id: str, what: str) -> StepFailure:
-        step = self.jobs[job_id].progress.step + 1
-        return StepFailure(
-            job_id,
-            UserFault(
-                f"The {what} was no longer a finite number at step {step}: training diverged. "
-                "Lower the learning rate or check the data for unusual rows."
-            ),
-        )
 
     def _rewind(self, job_ids: list[str]) -> None:
         """Begin the jobs' current batches again; their weights have not changed since."""
@@ -472,49 +388,3 @@ class FusedTrainer:
             # everyone fits alone, so it was the sum
             self._pack_was_too_big = False
             self.token_budget = max(1, self.token_budget // 2)
-
-
-def _note(
-    jobs: list[TrainingJob],
-    shares: list[PackShare],
-    rows: list[list[int]],
-    values: list[float],
-    per_row: list[float],
-) -> None:
-    """Let the jobs count what their gradients now hold."""
-    at = 0
-    for job, share, job_rows, value in zip(jobs, shares, rows, values, strict=True):
-        end = at + len(share.examples)
-        job.note(share.examples, rows=job_rows, losses=per_row[at:end], loss=value)
-        at = end
-
-
-def _is_recordable(job: TrainingJob) -> bool:
-    """Whether all that differs between two packs of the job is data."""
-    spec = job.spec
-    is_plain = not (job.virtual_tokens or spec.adapter.dora or spec.training.neftune_alpha)
-    return job.data.kind == "tokens" and is_plain
-
-
-def _complete(job: TrainingJob) -> bool:
-    batch = job.current_batch()
-    return batch.taken == len(batch.rows)
-
-
-def _left(job: TrainingJob) -> list[Example]:
-    """What the job's batch still lacks."""
-    batch = job.current_batch()
-    return [job.data.train[row] for row in batch.rows[batch.taken :]]
-
-
-def _share(job: TrainingJob, count: int) -> PackShare:
-    return PackShare(
-        job_id=job.job_id,
-        examples=tuple(_left(job)[:count]),
-        first_row=job.current_batch().taken,
-        step=job.progress.step,
-        seed=job.spec.training.seed,
-        dropout=job.spec.adapter.dropout,
-        noise=job.spec.training.neftune_alpha,
-        virtual_tokens=job.virtual_tokens,
-    )

@@ -20,40 +20,29 @@ Three forms of the same arithmetic (the plain loop is in ``reference``):
 
 from __future__ import annotations
 
-import functools
 import itertools
-import logging
 import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from workers.training import dropout
+from workers.training.adapter_products import compute_dense_delta, compute_grouped_delta
 from workers.training.architectures import get_features
 from workers.training.frozen_product import BLAS, FrozenProducts
+from workers.training.frozen_weights import get_dense_weight, measure_lengths, multiply_frozen
 from workers.training.packing import JobSegment, Pack
 from workers.training.segments_linear import SegmentsLinear
+from workers.training.slot_table import Slot, SlotTable, build_slot_table
 
 Form = Literal["segments", "dense", "grouped"]
-
-log = logging.getLogger(__name__)
-
 #: Name of DoRA's lengths beside ``lora_A`` and ``lora_B``.
 MAGNITUDE = "lora_magnitude"
-#: Rows of the identity that weights are read by at once.
-_UNIT_ROWS = 256
-
-#: Stacked rank from which grouped products beat masked dense ones on CUDA: the masked
-#: form then spends more than ~6 % of an 8 B model's base arithmetic.
-DENSE_RANK_LIMIT = 256
 
 
 class Stream:
@@ -80,32 +69,6 @@ class Stream:
             yield
         finally:
             self.pack = before
-
-
-@dataclass(frozen=True, slots=True)
-class SlotTable:
-    """Which adapter slot each token of a pack belongs to."""
-
-    #: ``bool[T, N]``.
-    own_TN: torch.Tensor
-    #: ``float32[N]``: ``AdapterSpec.scale`` of each slot.
-    scale_N: torch.Tensor
-    #: ``int64[T]``: tokens in the order of slots, those without one last.
-    order_T: torch.Tensor
-    #: ``int32[N + 1]``: where each slot's tokens end in that order.
-    ends: torch.Tensor
-
-
-@dataclass(slots=True)
-class Slot:
-    """Where one job's adapter sits in a layer."""
-
-    index: int
-    rank: int
-    #: ``AdapterSpec.scale``.
-    scale: float
-    #: ``float32[O]`` of DoRA: the learnt length of each output's weights.
-    magnitude_O: nn.Parameter | None = None
 
 
 class MultiLoRALinear(nn.Module):
@@ -300,7 +263,7 @@ class MultiLoRALinear(nn.Module):
             self._squares_O = measure_lengths(self.base).square()
         A_RD = self.A_NRD[slot.index, : slot.rank]
         B_RO = self.B_NRO[slot.index, : slot.rank] * slot.scale
-        crossed_O = (B_RO * _multiply(self.base, A_RD)).sum(0)
+        crossed_O = (B_RO * multiply_frozen(self.base, A_RD)).sum(0)
         own_O = (B_RO * (A_RD @ A_RD.T @ B_RO)).sum(0)
         return (self._squares_O + 2 * crossed_O + own_O).clamp(min=0).sqrt()
 
@@ -320,32 +283,6 @@ class MultiLoRALinear(nn.Module):
         return found
 
 
-def build_slot_table(
-    pack: Pack, slots: dict[str, Slot], *, slots_count: int, device: torch.device
-) -> SlotTable:
-    """Where each token's adapter sits; built on the host and moved in two transfers."""
-    owners = [(segment, slots.get(segment.job_id)) for segment in pack.segments]
-    found = [(segment, slot.index, slot.scale) for segment, slot in owners if slot is not None]
-    parts = build_table_arrays(found, tokens=pack.tokens, slots_count=slots_count)
-    return SlotTable(*(torch.from_numpy(part).to(device) for part in parts))
-
-
-def build_table_arrays(
-    owners: Sequence[tuple[JobSegment, int, float]], *, tokens: int, slots_count: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A ``SlotTable``'s fields from each segment's slot and scale."""
-    slot_T = np.full(tokens, -1, dtype=np.int64)
-    scale_N = np.zeros(slots_count, dtype=np.float32)
-    for segment, index, scale in owners:
-        slot_T[segment.start : segment.end] = index
-        scale_N[index] = scale
-    group_T = np.where(slot_T < 0, slots_count, slot_T)
-    order_T = np.argsort(group_T, kind="stable")
-    ends = np.bincount(group_T, minlength=slots_count + 1).cumsum().astype(np.int32)
-    own_TN = slot_T[:, None] == np.arange(slots_count)[None, :]
-    return own_TN, scale_N, order_T, ends
-
-
 def draw_initial_down(*, name: str, seed: int, rank: int, width: int) -> torch.Tensor:
     """PEFT's initial ``A`` (Kaiming uniform, a = sqrt 5), from a generator of its own.
 
@@ -356,98 +293,3 @@ def draw_initial_down(*, name: str, seed: int, rank: int, width: int) -> torch.T
     values = torch.empty(rank, width)
     nn.init.kaiming_uniform_(values, a=math.sqrt(5), generator=generator)
     return values
-
-
-def measure_lengths(base: nn.Module) -> torch.Tensor:
-    """``float32[O]``: the length of each output's frozen weights, of any kind of layer."""
-    inputs, outputs = get_features(base)
-    first = next(base.parameters())
-    squares_O = torch.zeros(outputs, device=first.device)
-    for start in range(0, inputs, _UNIT_ROWS):
-        units = torch.zeros(min(_UNIT_ROWS, inputs - start), inputs, device=first.device)
-        units[:, start:].fill_diagonal_(1.0)
-        squares_O += _multiply(base, units).square().sum(0)
-    return squares_O.sqrt()
-
-
-@torch.no_grad()
-def _multiply(base: nn.Module, x_TD: torch.Tensor) -> torch.Tensor:
-    """``float32[T, O]``: the product with the frozen weights, without the bias."""
-    weight: Any = getattr(base, "weight", None)
-    out_TO = base(x_TD if weight is None else x_TD.to(weight.dtype)).float()
-    bias: Any = base.bias
-    return out_TO if bias is None else out_TO - bias.float()
-
-
-def get_dense_weight(base: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """``[O, D]`` (a view, where the layer keeps the transpose) and the bias."""
-    weight = base.weight.T if isinstance(base, Conv1D) else base.weight
-    return weight, base.bias  # type: ignore[return-value]
-
-
-def compute_dense_delta(
-    x_TD: torch.Tensor, A_NRD: torch.Tensor, B_NRO: torch.Tensor, table: SlotTable
-) -> torch.Tensor:
-    """Every adapter on every token, foreign results set to zero; ``[T, O]``.
-
-    ``where`` and not a product with a mask: zero times the NaN of a job that diverged
-    would be NaN.
-    """
-    slots, rank, width = A_NRD.shape
-    inner = (x_TD @ A_NRD.to(x_TD.dtype).view(slots * rank, width).T).view(-1, slots, rank)
-    scaled = inner * table.scale_N.to(x_TD.dtype)[None, :, None]
-    masked = torch.where(table.own_TN[:, :, None], scaled, scaled.new_zeros(()))
-    return masked.view(-1, slots * rank) @ B_NRO.to(x_TD.dtype).view(slots * rank, -1)
-
-
-@functools.cache
-def is_grouped_usable(device: torch.device) -> bool:
-    """Whether grouped products have the dense form's gradients here, tried once on small ones.
-
-    Releases and GPUs differ in what they have kernels for, backward above all.
-    """
-    try:
-        pairs = zip(
-            *(_try_form(form, device) for form in (compute_grouped_delta, compute_dense_delta)),
-            strict=True,
-        )
-        differs = not all(torch.allclose(one, other, rtol=0.02) for one, other in pairs)
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, NotImplementedError, AttributeError, TypeError) as error:
-        log.warning("grouped products are not used here: %s", error)
-        return False
-    if differs:
-        log.warning("grouped products are not used here: their gradients are others")
-    return not differs
-
-
-def _try_form(form: Callable[..., torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    """Gradients of the inputs and of two adapters, each on half of the rows."""
-    x_TD = torch.ones(32, 32, device=device, dtype=torch.bfloat16, requires_grad=True)
-    stacks = [torch.ones(2, 16, 32, device=device, requires_grad=True) for _ in range(2)]
-    slot_T = torch.arange(32, device=device) // 16
-    table = SlotTable(
-        own_TN=slot_T[:, None] == torch.arange(2, device=device),
-        scale_N=torch.tensor([1.0, 0.5], device=device),
-        order_T=torch.arange(32, device=device),
-        ends=torch.tensor([16, 32, 32], dtype=torch.int32, device=device),
-    )
-    form(x_TD, *stacks, table).float().sum().backward()
-    return [one.grad for one in (x_TD, *stacks) if one.grad is not None]
-
-
-def compute_grouped_delta(
-    x_TD: torch.Tensor, A_NRD: torch.Tensor, B_NRO: torch.Tensor, table: SlotTable
-) -> torch.Tensor:
-    """Each adapter on its own rows by grouped matrix products; ``[T, O]``.
-
-    Tokens come sorted by job, not by slot, and some may have no slot at all, so rows are
-    brought into the order of slots first; rows without a slot go to an all-zero group.
-    """
-    zero = A_NRD.new_zeros(1, *A_NRD.shape[1:])
-    A = torch.cat([A_NRD * table.scale_N[:, None, None], zero]).to(x_TD.dtype)
-    B = torch.cat([B_NRO, B_NRO.new_zeros(1, *B_NRO.shape[1:])]).to(x_TD.dtype)
-    inner_TR = F.grouped_mm(x_TD[table.order_T], A.transpose(1, 2), offs=table.ends)
-    delta_TO = F.grouped_mm(inner_TR, B, offs=table.ends)
-    return torch.empty_like(delta_TO).index_copy(0, table.order_T, delta_TO)

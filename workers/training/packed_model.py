@@ -18,22 +18,15 @@ from workers.protocol.job_settings import SettingError, match_modules
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.model_shape import find_context_length
 from workers.training import attention, dropout, heads
+from workers.training.adapter_products import DENSE_RANK_LIMIT, is_grouped_usable
 from workers.training.architectures import find_projections, get_features, read_shape
 from workers.training.faults import UserFault
+from workers.training.frozen_weights import measure_lengths
 from workers.training.loss import compute_token_nll
-from workers.training.multi_lora import (
-    DENSE_RANK_LIMIT,
-    MAGNITUDE,
-    Form,
-    MultiLoRALinear,
-    SlotTable,
-    Stream,
-    draw_initial_down,
-    is_grouped_usable,
-    measure_lengths,
-)
+from workers.training.multi_lora import MAGNITUDE, Form, MultiLoRALinear, Stream, draw_initial_down
 from workers.training.own_head import OwnHead
 from workers.training.packing import Pack
+from workers.training.slot_table import SlotTable
 
 NamedTensor = tuple[str, torch.Tensor, torch.Tensor]
 #: Name of a soft prompt's tensor, in checkpoints and in PEFT's files.

@@ -10,7 +10,7 @@ import torch
 from workers.training.architectures import is_projection
 from workers.training.four_bit import FourBitLinear
 from workers.training.frozen_product import BLAS, ONEDNN, FrozenProducts
-from workers.training.multi_lora import get_dense_weight
+from workers.training.frozen_weights import get_dense_weight
 from workers.training.packed_model import PackedModel
 
 log = logging.getLogger(__name__)

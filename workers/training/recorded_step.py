@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from workers.training.multi_lora import Form, SlotTable, build_table_arrays
+from workers.training.multi_lora import Form
 from workers.training.objective import compute_sequence_nll
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Bucket, Pack
+from workers.training.slot_table import SlotTable, build_table_arrays
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,7 @@ from transformers import PreTrainedModel
 from workers.training.multi_lora import Form
 from workers.training.own_head import OwnHead
 from workers.training.packed_model import PackedModel
-from workers.training.packing import (
-    Bucket,
-    JobSegment,
-    Pack,
-    build_bucket,
-    group_by_length,
-)
+from workers.training.packing import Bucket, JobSegment, Pack, build_bucket, group_by_length
 
 
 class StockModel(PackedModel):

@@ -39,10 +39,11 @@ from workers.runtime.job_sink import JobSummary
 from workers.runtime.node_runtime import NodeRuntime
 from workers.training.data import PreparedData, RowCounts
 from workers.training.frozen_product import BLAS, FrozenProducts
-from workers.training.fused_trainer import FusedTrainer, StepResult
+from workers.training.fused_trainer import FusedTrainer
 from workers.training.job import TrainingJob
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Example, TokenSequence
+from workers.training.step_results import StepResult
 
 WIDTH = 32
 CONTEXT = 96

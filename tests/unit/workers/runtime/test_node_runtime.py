@@ -110,7 +110,7 @@ def test_a_job_that_is_left_to_end_makes_room_for_one_that_begins(base, tmp_path
         with pytest.raises(SystemFault, match="does not fit"):
             attach(runtime, spec, data)
         # As if its last step were done.
-        runtime._call(lambda: runtime._leaving.add("a"))
+        runtime._commands.call(lambda: runtime._leaving.add("a"))
         came = attach(runtime, spec, data)
         assert leaving.wait().step == leaving.checkpoints[-1][1]
         assert leaving.outcome == "paused"

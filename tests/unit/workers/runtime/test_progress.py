@@ -19,8 +19,8 @@ from tests.unit.workers.training_builders import (
 from workers.runtime import running_job
 from workers.runtime.resident import ResidentBase
 from workers.runtime.running_job import RunningJob
-from workers.training.fused_trainer import StepResult
 from workers.training.job import TrainingJob
+from workers.training.step_results import StepResult
 
 
 class _Clock:

@@ -27,7 +27,8 @@ from workers.runtime.checkpoint_pipe import list_checkpoints
 from workers.runtime.node_runtime import NodeRuntime
 from workers.training.checkpoint import CorruptCheckpointError, load_checkpoint
 from workers.training.faults import SystemFault, UserFault
-from workers.training.fused_trainer import EvaluationResult, FusedTrainer, StepFailure
+from workers.training.fused_trainer import FusedTrainer
+from workers.training.step_results import EvaluationResult, StepFailure
 
 
 def solo_curve(seed: int, steps: int, **changes) -> list[float]:
@@ -329,7 +330,7 @@ def test_a_diverged_job_keeps_its_last_good_checkpoint(runtime, base, tmp_path):
     assert sink.on_checkpoint.wait(60)
     resident = runtime.resident(base)
     ruined = "model.layers.0.mlp.up_proj"
-    runtime._call(lambda: resident.model.layers[ruined].B_NRO.data.fill_(float("inf")))
+    runtime._commands.call(lambda: resident.model.layers[ruined].B_NRO.data.fill_(float("inf")))
     sink.wait()
     assert sink.outcome == "failed"
     assert sink.fault is Fault.USER

@@ -20,9 +20,9 @@ from tests.unit.workers.training_builders import (
     training_job,
 )
 from workers.training.frozen_product import BLAS, ONEDNN, FrozenProducts
-from workers.training.fused_trainer import StepResult
 from workers.training.job import TrainingJob
 from workers.training.optimizer import compute_learning_rate
+from workers.training.step_results import StepResult
 
 STEPS = 100
 

@@ -21,7 +21,7 @@ from tests.unit.workers.training_builders import (
     training_job,
 )
 from workers.protocol.job_spec import AdapterSpec
-from workers.training import attention, dropout, loss, multi_lora, reference
+from workers.training import adapter_products, attention, dropout, loss, reference
 from workers.training.fused_trainer import FusedTrainer
 from workers.training.multi_lora import MultiLoRALinear, Stream
 from workers.training.packed_model import PackedModel
@@ -291,17 +291,17 @@ print(sorted(name for name in sys.modules if name.startswith("workers.runtime"))
 
 def test_grouped_products_are_used_only_where_they_work(monkeypatch):
     device = torch.device("cpu")
-    multi_lora.is_grouped_usable.cache_clear()
-    assert multi_lora.is_grouped_usable(device)
+    adapter_products.is_grouped_usable.cache_clear()
+    assert adapter_products.is_grouped_usable(device)
 
     def refusing(*_: Any, **__: Any) -> torch.Tensor:
         raise RuntimeError("no such kernel")
 
     def wrong(x_TD, A_NRD, B_NRO, table):
-        return 2 * multi_lora.compute_dense_delta(x_TD, A_NRD, B_NRO, table)
+        return 2 * adapter_products.compute_dense_delta(x_TD, A_NRD, B_NRO, table)
 
     for form in (refusing, wrong):
-        multi_lora.is_grouped_usable.cache_clear()
-        monkeypatch.setattr(multi_lora, "compute_grouped_delta", form)
-        assert not multi_lora.is_grouped_usable(device)
-    multi_lora.is_grouped_usable.cache_clear()
+        adapter_products.is_grouped_usable.cache_clear()
+        monkeypatch.setattr(adapter_products, "compute_grouped_delta", form)
+        assert not adapter_products.is_grouped_usable(device)
+    adapter_products.is_grouped_usable.cache_clear()

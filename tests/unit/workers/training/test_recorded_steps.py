@@ -16,13 +16,14 @@ from tests.unit.workers.training_builders import (
     training_job,
 )
 from workers.training import recorded_steps
-from workers.training.fused_trainer import FusedTrainer, StepFailure
+from workers.training.fused_trainer import FusedTrainer
 from workers.training.graph_runners import RepeatRunner
 from workers.training.objective import compute_sequence_nll
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Pack, PackShare, build_pack
 from workers.training.recorded_step import RecordedStep, StepShape
 from workers.training.recorded_steps import RecordedSteps, record_steps_if_faster
+from workers.training.step_results import StepFailure
 
 CPU = torch.device("cpu")
 #: Rank, dropout and targets of each job on the model.

@@ -110,7 +110,7 @@ def test_a_node_trains_pauses_goes_on_and_answers_with_a_base_that_only_its_own_
             Question("q", time.time() + 60, base, prompt=prompt, max_tokens=8), None, told.append
         )
         while not told or not told[-1].finish:
-            runtime._call(lambda: None)
+            runtime._commands.call(lambda: None)
         tokens = byte_tokenizer()(prompt, return_tensors="pt").input_ids
         wanted = model.generate(tokens, max_new_tokens=8, do_sample=False)[0, tokens.shape[1] :]
         assert "".join(part.text for part in told) == byte_tokenizer().decode(

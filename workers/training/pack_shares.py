@@ -1,0 +1,52 @@
+"""A job's share of a pack: what its batch still lacks, and what a pack gave it."""
+
+from __future__ import annotations
+
+from workers.training.job import TrainingJob
+from workers.training.packing import Example, PackShare
+
+
+def note_losses(
+    jobs: list[TrainingJob],
+    shares: list[PackShare],
+    rows: list[list[int]],
+    values: list[float],
+    per_row: list[float],
+) -> None:
+    """Let the jobs count what their gradients now hold."""
+    at = 0
+    for job, share, job_rows, value in zip(jobs, shares, rows, values, strict=True):
+        end = at + len(share.examples)
+        job.note(share.examples, rows=job_rows, losses=per_row[at:end], loss=value)
+        at = end
+
+
+def is_recordable(job: TrainingJob) -> bool:
+    """Whether all that differs between two packs of the job is data."""
+    spec = job.spec
+    is_plain = not (job.virtual_tokens or spec.adapter.dora or spec.training.neftune_alpha)
+    return job.data.kind == "tokens" and is_plain
+
+
+def is_batch_complete(job: TrainingJob) -> bool:
+    batch = job.current_batch()
+    return batch.taken == len(batch.rows)
+
+
+def list_left(job: TrainingJob) -> list[Example]:
+    """What the job's batch still lacks."""
+    batch = job.current_batch()
+    return [job.data.train[row] for row in batch.rows[batch.taken :]]
+
+
+def take_share(job: TrainingJob, count: int) -> PackShare:
+    return PackShare(
+        job_id=job.job_id,
+        examples=tuple(list_left(job)[:count]),
+        first_row=job.current_batch().taken,
+        step=job.progress.step,
+        seed=job.spec.training.seed,
+        dropout=job.spec.adapter.dropout,
+        noise=job.spec.training.neftune_alpha,
+        virtual_tokens=job.virtual_tokens,
+    )
