@@ -7,13 +7,9 @@ from decimal import Decimal
 from itertools import count
 from typing import Any
 
+from marketplace.accounts.api_keys import authenticate_api_keys, create_api_key
 from marketplace.accounts.models import ApiKey, Organisation, Role, Scope, User
-from marketplace.accounts.services import (
-    authenticate_api_keys,
-    create_api_key,
-    create_organisation,
-    register_user,
-)
+from marketplace.accounts.services import create_organisation, register_user
 from marketplace.common.errors import UserError
 from marketplace.common.money import to_micros
 from marketplace.fleet.services import ensure_provider

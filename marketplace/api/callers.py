@@ -14,9 +14,9 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
+from marketplace.accounts.api_keys import authenticate_api_keys
 from marketplace.accounts.models import ApiKey, Organisation, User
 from marketplace.accounts.selectors import get_current_organisation
-from marketplace.accounts.services import authenticate_api_keys
 from marketplace.common import clock
 from marketplace.common.errors import NotAllowed
 from marketplace.common.ttl_cache import TtlCache

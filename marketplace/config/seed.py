@@ -5,14 +5,9 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 
+from marketplace.accounts.api_keys import create_api_key, revoke_api_key
 from marketplace.accounts.models import ApiKey, Organisation, Scope, User
-from marketplace.accounts.services import (
-    change_password,
-    create_api_key,
-    create_organisation,
-    register_user,
-    revoke_api_key,
-)
+from marketplace.accounts.services import change_password, create_organisation, register_user
 from marketplace.common.locks import advisory_lock
 from marketplace.express.bank import give_consent
 from marketplace.express.models import Sharing

@@ -16,6 +16,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from marketplace.common import clock
 from marketplace.common.errors import Conflict, UserError
+from marketplace.vendors.access import note_first_look
 from marketplace.vendors.models import Preparation, RowState, WorkRow
 from marketplace.vendors.people import (
     RowDecision,
@@ -24,11 +25,9 @@ from marketplace.vendors.people import (
     decide_row,
     find_work,
     hand_in,
-    lease_next_row,
-    lease_row,
-    note_first_look,
     undo,
 )
+from marketplace.vendors.row_leases import lease_next_row, lease_row
 from marketplace.vendors.wishes import parse_wish
 from marketplace.web.views.requests import PageRequest, page
 

@@ -22,8 +22,8 @@ from django.contrib import auth
 from django.contrib.sessions.backends.db import SessionStore
 from django.http import HttpRequest
 
+from marketplace.accounts.api_keys import authenticate_api_keys
 from marketplace.accounts.models import ApiKey, Scope, User
-from marketplace.accounts.services import authenticate_api_keys
 from marketplace.common import clock
 from marketplace.common.client_address import websocket_address
 from marketplace.common.errors import UserError

@@ -35,3 +35,12 @@ def note_access(
     )
     if kind != DataAccess.Kind.LINK:
         Preparation.objects.filter(pk=preparation.pk, begun_at__isnull=True).update(begun_at=now)
+
+
+def note_first_look(preparation: Preparation, user: User, *, now: datetime) -> None:
+    """Note for the owner that a person saw rows; once for each person."""
+    seen = DataAccess.objects.filter(
+        preparation=preparation, person=user, kind=DataAccess.Kind.ROWS
+    )
+    if not seen.exists():
+        note_access(preparation=preparation, kind=DataAccess.Kind.ROWS, person=user, now=now)

@@ -6,21 +6,20 @@ import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
 
 from django.db import transaction
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count
 
 from marketplace.accounts.models import User
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.ids import new_id
-from marketplace.vendors.access import is_of_vendor, note_access
-from marketplace.vendors.handover import has_work, store_submission
+from marketplace.vendors.access import note_first_look
+from marketplace.vendors.handover import store_submission
 from marketplace.vendors.locks import (
-    lock_first_row,
     lock_free_rows,
     lock_preparation,
     lock_row,
@@ -28,17 +27,15 @@ from marketplace.vendors.locks import (
     share_preparation,
 )
 from marketplace.vendors.models import (
-    DataAccess,
     Preparation,
     RowEdit,
     RowState,
     VendorKind,
     WorkRow,
 )
+from marketplace.vendors.row_leases import check_can_work, check_free, is_free, is_others
 from workers.protocol.record_formats import ValueRefusal, parse_row_object
 
-#: How long a row is one person's, from their last look at it.
-LEASE = timedelta(minutes=5)
 #: Rows that are accepted together at most.
 BULK_MAX = 1_000
 VALUE_CHARS_MAX = 1_000_000
@@ -108,45 +105,6 @@ def count_progress(preparation: Preparation) -> WorkProgress:
     )
 
 
-def lease_next_row(
-    *, preparation: Preparation, user: User, after: int = 0, now: datetime
-) -> WorkRow | None:
-    """Lease the next free open row to a person; None when there is none."""
-    with transaction.atomic():
-        _check_can_work(share_preparation(preparation.pk), user)
-        free = WorkRow.objects.filter(preparation=preparation, state=RowState.OPEN).filter(
-            _is_free(user, now)
-        )
-        row = lock_first_row(free.filter(number__gt=after).order_by("number"))
-        row = row or lock_first_row(free.order_by("number"))
-        if row is not None:
-            _lease(row, user, now=now)
-    if row is not None:
-        note_first_look(preparation, user, now=now)
-    return row
-
-
-def lease_row(*, preparation: Preparation, user: User, number: int, now: datetime) -> WorkRow:
-    """One row, which is the person's now; a row that they have goes on being theirs.
-
-    Raises
-    ------
-    NotFound
-        ``unknown_row``.
-    Conflict
-        ``row_taken``: somebody else edits it. ``work_over``: nothing can be changed any more.
-    """
-    with transaction.atomic():
-        _check_can_work(share_preparation(preparation.pk), user)
-        row = lock_row(preparation.pk, number)
-        if row is None:
-            raise NotFound("unknown_row", f"There is no row {number}.")
-        _check_free(row, user, now)
-        _lease(row, user, now=now)
-    note_first_look(preparation, user, now=now)
-    return row
-
-
 def decide_row(
     *,
     preparation: Preparation,
@@ -175,11 +133,11 @@ def decide_row(
     """
     text = _read_value(value) if decision is RowDecision.SAVE else ""
     with transaction.atomic():
-        _check_can_work(share_preparation(preparation.pk), user)
+        check_can_work(share_preparation(preparation.pk), user)
         row = lock_row(preparation.pk, number)
         if row is None:
             raise NotFound("unknown_row", f"There is no row {number}.")
-        _check_free(row, user, now)
+        check_free(row, user, now)
         if row.version != version:
             raise Conflict("row_changed", "The row was changed since you opened it. Look again.")
         if decision is RowDecision.ACCEPT and not row.proposal:
@@ -205,7 +163,7 @@ def accept_rows(
     if not 0 <= last - first < BULK_MAX:
         raise UserError("too_many_rows", f"Accept at most {BULK_MAX:,} rows at once.")
     with transaction.atomic():
-        _check_can_work(share_preparation(preparation.pk), user)
+        check_can_work(share_preparation(preparation.pk), user)
         rows = lock_free_rows(
             WorkRow.objects.filter(
                 preparation=preparation,
@@ -214,7 +172,7 @@ def accept_rows(
                 notes=[],
             )
             .exclude(proposal="")
-            .filter(_is_free(user, now))
+            .filter(is_free(user, now))
         )
         _change(rows, [(RowState.ACCEPTED, row.proposal) for row in rows], user=user, now=now)
     note_first_look(preparation, user, now=now)
@@ -232,7 +190,7 @@ def undo(*, preparation: Preparation, user: User, now: datetime) -> list[int]:
         ``nothing_to_undo``.
     """
     with transaction.atomic():
-        _check_can_work(share_preparation(preparation.pk), user)
+        check_can_work(share_preparation(preparation.pk), user)
         own = RowEdit.objects.filter(
             row__preparation=preparation, edited_by=user, undone_at__isnull=True
         )
@@ -242,7 +200,7 @@ def undo(*, preparation: Preparation, user: User, now: datetime) -> list[int]:
         back = [
             row
             for row in rows.values()
-            if row.version == edits[row.pk].version and not _is_others(row, user, now)
+            if row.version == edits[row.pk].version and not is_others(row, user, now)
         ]
         RowEdit.objects.filter(pk__in=[edit.pk for edit in edits.values()]).update(undone_at=now)
         for row in back:
@@ -265,7 +223,7 @@ def hand_in(*, preparation: Preparation, user: User, now: datetime) -> Preparati
     """
     with transaction.atomic():
         held = lock_preparation(preparation.pk)
-        _check_can_work(held, user)
+        check_can_work(held, user)
         progress = count_progress(held)
         if progress.open:
             raise Conflict("rows_open", f"{progress.open:,} rows are open still.")
@@ -311,41 +269,6 @@ def _iter_delivered(held: Preparation) -> Iterator[WorkRow]:
     yield from rows.order_by("number").iterator(chunk_size=500)
 
 
-def _check_can_work(held: Preparation, user: User) -> None:
-    """Refuse work on rows that are with somebody else now. Call while holding the preparation."""
-    if not is_of_vendor(user, held.vendor):
-        raise NotFound("unknown_work", "There is no such work for you, or not any more.")
-    is_open = has_work(held) and held.vendor.kind == VendorKind.HUMAN
-    if not is_open or held.handed_over_at is None or held.submitted_at is not None:
-        raise Conflict("work_over", "These rows cannot be changed now.")
-
-
-def _is_free(user: User, now: datetime) -> Q:
-    return Q(leased_by=None) | Q(leased_by=user) | Q(leased_until__lte=now)
-
-
-def _is_others(row: WorkRow, user: User, now: datetime) -> bool:
-    is_leased = row.leased_until is not None and row.leased_until > now
-    return is_leased and row.leased_by_id != user.pk
-
-
-def _check_free(row: WorkRow, user: User, now: datetime) -> None:
-    if _is_others(row, user, now):
-        assert row.leased_by is not None
-        who = row.leased_by.get_short_name()
-        raise Conflict("row_taken", f"{who} edits row {row.number} now. Take another one.")
-
-
-def _lease(row: WorkRow, user: User, *, now: datetime) -> None:
-    """Make a row the person's, and no other of this work. Call while holding it."""
-    others: QuerySet[WorkRow] = WorkRow.objects.filter(
-        preparation=row.preparation_id, leased_by=user
-    )
-    others.exclude(pk=row.pk).update(leased_by=None, leased_until=None)
-    row.leased_by, row.leased_until = user, now + LEASE
-    row.save(update_fields=["leased_by", "leased_until"])
-
-
 def _change(
     rows: Sequence[WorkRow],
     results: Sequence[tuple[RowState, str]],
@@ -375,15 +298,6 @@ def _change(
     WorkRow.objects.bulk_update(
         rows, ["state", "value", "version", "leased_by", "leased_until"], batch_size=500
     )
-
-
-def note_first_look(preparation: Preparation, user: User, *, now: datetime) -> None:
-    """Note for the owner that a person saw rows; once for each person."""
-    seen = DataAccess.objects.filter(
-        preparation=preparation, person=user, kind=DataAccess.Kind.ROWS
-    )
-    if not seen.exists():
-        note_access(preparation=preparation, kind=DataAccess.Kind.ROWS, person=user, now=now)
 
 
 def _read_value(text: str) -> str:

@@ -35,12 +35,7 @@ from marketplace.vendors.deliveries import (
 )
 from marketplace.vendors.handover import hand_over
 from marketplace.vendors.locks import lock_first, lock_preparation
-from marketplace.vendors.models import (
-    Preparation,
-    PreparationStatus,
-    VendorKind,
-    WorkRow,
-)
+from marketplace.vendors.models import Preparation, PreparationStatus, VendorKind, WorkRow
 from marketplace.vendors.people import write_changes
 from marketplace.vendors.preparing import (
     WALL_S,

@@ -1,6 +1,7 @@
 from django.urls import path
 
 from marketplace.web.views import (
+    bid_form,
     bids,
     bundles,
     caps,
@@ -28,7 +29,7 @@ urlpatterns = [
     path("witnessed-heads", market.download_witnessed_heads, name="witnessed_heads"),
     path(".well-known/finetender-keys.json", market.show_public_keys, name="public_keys"),
     path("status", market.show_status, name="status"),
-    path("bids/new", bids.show_bid_form, name="bid_new"),
+    path("bids/new", bid_form.show_bid_form, name="bid_new"),
     path("bids/<str:bid_id>", bids.show_bid, name="bid_detail"),
     path("bids/<str:bid_id>/proof", bids.download_proof, name="bid_proof"),
     path("bids/<str:bid_id>/withdraw", bids.withdraw_one_bid, name="bid_withdraw"),

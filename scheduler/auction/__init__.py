@@ -1,13 +1,14 @@
 """The auction: truthful, exact, replayable. See ``docs/algorithms/auction.md``."""
 
 from scheduler.auction.audit.verify import Verification, verify
+from scheduler.auction.engine.cell_prices import Prices
 from scheduler.auction.engine.decide import DeadlineHint
-from scheduler.auction.engine.engine import Engine, Prices
+from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import ChainEntry, entry_from_json, entry_to_json
 from scheduler.auction.log.outcomes import Changed, Dropped, Outcome, Released, Replan
 from scheduler.auction.log.rules import ZoneRules, rules_from_json, rules_to_json
-from scheduler.auction.search.grid import CellReservation
+from scheduler.auction.search.holdings import CellReservation
 
 __all__ = [
     "CellReservation",

@@ -16,7 +16,7 @@ from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.prices import EmptyZone, KnownBids, Settings, select_counted, solve_prices
 from scheduler.auction.prices.counted_bids import LEAST_MOST, MOST_SHARE
-from scheduler.experiments.attack import decoys
+from scheduler.experiments.attack import decoy_kinds, decoys
 from scheduler.experiments.auction.run import make_rules
 from scheduler.types import Decision, Task
 from tests.properties.auction_markets import random_node, random_task
@@ -166,7 +166,7 @@ def test_a_day_of_decoys_that_cannot_win_leaves_the_others_exactly_what_they_had
     size = replace(decoys.QUICK, days=1)
     for zone in decoys.make_zones(size)[1:]:
         day, past = zone.scenario.day(0), zone.history(0)
-        bids = decoys.ATTACKS[attack](zone.scenario, day, np.random.default_rng(1))
+        bids = decoy_kinds.ATTACKS[attack](zone.scenario, day, np.random.default_rng(1))
         assert bids
         calm = decoys.measure(zone, day, [], past, seed=0, size=size)
         found = decoys.compare(zone, day, bids, past, calm, seed=0, size=size)
@@ -179,7 +179,7 @@ def test_a_flood_that_buys_room_is_told_from_one_that_moves_prices() -> None:
     # back on sale they have as much as without the flood.
     size = replace(decoys.QUICK, days=1)
     day, past = BUSY.scenario.day(0), BUSY.history(0)
-    flood = decoys.ATTACKS["3 bids near cost for each real one, an owner each"]
+    flood = decoy_kinds.ATTACKS["3 bids near cost for each real one, an owner each"]
     bids = flood(BUSY.scenario, day, np.random.default_rng([0, 77]))
     calm = decoys.measure(BUSY, day, [], past, seed=0, size=size)
     found = decoys.compare(BUSY, day, bids, past, calm, seed=0, size=size)
@@ -196,7 +196,7 @@ def _change(
     calm, attacked = np.zeros(3), np.zeros(3)
     for seed in seeds:
         day, past = zone.scenario.day(seed), zone.history(seed)
-        bids = decoys.ATTACKS[attack](zone.scenario, day, np.random.default_rng([seed, 77]))
+        bids = decoy_kinds.ATTACKS[attack](zone.scenario, day, np.random.default_rng([seed, 77]))
         assert 0 < len(bids) <= 0.06 * len(day)
         calm += decoys.measure(zone, day, [], past, seed=seed, size=size)
         attacked += decoys.measure(zone, day, bids, past, seed=seed, size=size)

@@ -9,8 +9,8 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from marketplace.accounts.api_keys import revoke_api_key, rotate_api_key
 from marketplace.accounts.models import ApiKey
-from marketplace.accounts.services import revoke_api_key, rotate_api_key
 from marketplace.api.callers import Caller, get_caller
 from marketplace.api.market import key_schemas as shapes
 from marketplace.api.market import schemas

@@ -12,9 +12,9 @@ from django.shortcuts import redirect, render
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods, require_POST
 
+from marketplace.accounts.api_keys import create_api_key, revoke_api_key, rotate_api_key
 from marketplace.accounts.models import ApiKey
 from marketplace.accounts.selectors import get_current_organisation
-from marketplace.accounts.services import create_api_key, revoke_api_key, rotate_api_key
 from marketplace.common import clock
 from marketplace.common.downloads import LinesDownload
 from marketplace.common.errors import NotFound, UserError

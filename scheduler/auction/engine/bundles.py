@@ -18,15 +18,9 @@ from scheduler.auction.engine.receipts import OpenBundle
 from scheduler.auction.engine.rounding import Rounding
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.events import BundleArrived
-from scheduler.auction.search.task_search import MARGIN, TaskPlan
-from scheduler.types import (
-    BundleQuote,
-    Decision,
-    PriceParts,
-    PricePoint,
-    Refusal,
-    Task,
-)
+from scheduler.auction.search.task_plan import TaskPlan
+from scheduler.auction.search.task_search import MARGIN
+from scheduler.types import BundleQuote, Decision, PriceParts, PricePoint, Refusal, Task
 
 #: Deadlines with different plans that are looked at for one bundle.
 MOST_TRIED = 16

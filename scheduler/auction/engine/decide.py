@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from scheduler.auction.engine.rounding import Rounding
 from scheduler.auction.engine.zone_state import ZoneState
-from scheduler.auction.search.task_search import Search, TaskPlan
+from scheduler.auction.search.task_plan import TaskPlan
+from scheduler.auction.search.task_search import Search
 from scheduler.types import Decision, PriceParts, PricePoint, Quote, Refusal, Task
 
 #: A later deadline and its price, or neither.

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from scheduler.auction.engine import (
     bundles,
@@ -20,6 +16,7 @@ from scheduler.auction.engine import (
     retrace,
     saved_state,
 )
+from scheduler.auction.engine.cell_prices import Prices, copy_prices
 from scheduler.auction.engine.decide import DeadlineHint
 from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
 from scheduler.auction.engine.receipts import check_receipts, follow_bundle, settle_receipts
@@ -50,30 +47,9 @@ from scheduler.auction.log.events import (
 from scheduler.auction.log.limits import check_event
 from scheduler.auction.log.outcomes import Changed, Outcome, Released, Replan
 from scheduler.auction.log.rules import ZoneRules, rules_to_json
-from scheduler.auction.search.grid import CellReservation, Floats
+from scheduler.auction.search.holdings import CellReservation
 from scheduler.auction.search.room import Room
 from scheduler.types import BundleQuote, Cell, Decision, Horizon, NodeSpec, Quote, Task
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Dual prices of every cell on sale, nodes by slots."""
-
-    node_ids: tuple[str, ...]
-    first_slot: int
-    #: Per sample.
-    compute_price: Floats
-    #: Per GB and slot.
-    memory_price: Floats
-    #: Sold share of each cell; 0 where the node is not on sale.
-    compute_sold: Floats
-    memory_sold: Floats
-    #: Whether the node is on sale in the slot.
-    on_sale: NDArray[np.bool_]
-    #: Whether it would be if its ask were not above its posted rate.
-    is_available: NDArray[np.bool_]
-    #: What a sample costs at least: the node's ask, or its posted rate if it sells at that.
-    reserve_price: Floats
 
 
 class Engine:
@@ -306,25 +282,7 @@ class Engine:
 
     def prices(self) -> Prices:
         """Give a copy of all prices, nodes by slots."""
-        grid = self._zone.grid
-        on_sale = grid.compute_free > -np.inf
-        reserve = grid.reserve_price
-        if not len(reserve):
-            reserve = np.broadcast_to(grid.ask_per_sample, on_sale.shape)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            compute = 1 - np.where(on_sale, grid.compute_free, 0.0) / grid.compute_capacity
-            memory = 1 - np.where(on_sale, grid.memory_free, 0.0) / grid.memory_capacity
-        return Prices(
-            node_ids=tuple(node.id for node in grid.nodes),
-            first_slot=grid.first_slot,
-            compute_price=grid.compute_price.T.copy(),
-            memory_price=grid.memory_price.T.copy(),
-            compute_sold=np.where(on_sale & np.isfinite(compute), compute, 0.0).T.copy(),
-            memory_sold=np.where(on_sale & np.isfinite(memory), memory, 0.0).T.copy(),
-            on_sale=(on_sale & (reserve < np.inf)).T.copy(),
-            is_available=on_sale.T.copy(),
-            reserve_price=reserve.T.copy(),
-        )
+        return copy_prices(self._zone.grid)
 
     def replica(self) -> Engine:
         """Give an engine in the same state, to try events on; no receipt is open in it."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.outcomes import Changed, Dropped
-from scheduler.auction.search.grid import HeldCell, until
+from scheduler.auction.search.grid import until
+from scheduler.auction.search.holdings import HeldCell
 from scheduler.types import Cell, NodeSpec
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.events import PlanMove, PlansMoved
 from scheduler.auction.log.outcomes import Dropped, Moved
-from scheduler.auction.search.grid import TOLERANCE, Floats, Grid, Ints, TaskHolding
+from scheduler.auction.search.grid import TOLERANCE, Floats, Grid, Ints
+from scheduler.auction.search.holdings import TaskHolding
 from scheduler.auction.search.rates import find_rates
 
 

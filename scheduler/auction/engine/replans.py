@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.events import TaskReplanned
 from scheduler.auction.log.outcomes import Replan
-from scheduler.auction.search.task_search import MARGIN, Search, TaskPlan
+from scheduler.auction.search.task_plan import TaskPlan
+from scheduler.auction.search.task_search import MARGIN, Search
 from scheduler.types import Cell
 
 

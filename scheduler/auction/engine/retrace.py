@@ -9,7 +9,7 @@ from scheduler.auction.engine.replans import release_plan
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.events import BidArrived, Event, TaskReplanned
 from scheduler.auction.log.outcomes import Outcome, Replan
-from scheduler.auction.search.task_search import TaskPlan
+from scheduler.auction.search.task_plan import TaskPlan
 from scheduler.types import Decision, Task
 
 

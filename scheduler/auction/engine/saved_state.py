@@ -19,7 +19,8 @@ from scheduler.auction.log.event_json import event_from_json, event_to_json
 from scheduler.auction.log.events import RatesPosted
 from scheduler.auction.log.rules import ZoneRules, rules_from_json, rules_to_json
 from scheduler.auction.log.value_json import node_from_json, node_to_json
-from scheduler.auction.search.grid import Grid, HeldCell
+from scheduler.auction.search.grid import Grid
+from scheduler.auction.search.holdings import HeldCell
 from scheduler.auction.search.vendor_book import VendorBook, VendorHold
 from scheduler.types import Cell, Horizon, Refusal
 

@@ -18,8 +18,10 @@ from scheduler.auction.engine.receipts import OpenBundle, Receipts
 from scheduler.auction.engine.reserves import find_rates, move_prices
 from scheduler.auction.log.events import PricesSolved, RatesPosted
 from scheduler.auction.log.rules import FIXED_RULES, ZoneRules
-from scheduler.auction.search.grid import Floats, Grid, TaskHolding
-from scheduler.auction.search.task_search import Search, TaskPlan
+from scheduler.auction.search.grid import Floats, Grid
+from scheduler.auction.search.holdings import TaskHolding
+from scheduler.auction.search.task_plan import TaskPlan
+from scheduler.auction.search.task_search import Search
 from scheduler.types import Cell, Horizon, NodeSpec, Task
 
 #: What an admission added to the compute and memory price of each of its cells.

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from scheduler.auction.engine.engine import Engine, Prices
+from scheduler.auction.engine.cell_prices import Prices
+from scheduler.auction.engine.engine import Engine
 from scheduler.auction.engine.reserves import find_floors, find_rates
 from scheduler.auction.log.chain import digest
 from scheduler.auction.log.events import PricesSolved, RatesPosted

@@ -6,105 +6,29 @@ joined. A cell that is not on sale has minus infinity free.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.auction.search.holdings import CellReservation, HeldCell, TaskHolding
 from scheduler.auction.search.vendor_book import VendorBook
+from scheduler.auction.search.waste import WASTE_UNITS, unfilled
 from scheduler.types import Cell, Horizon, NodeSpec
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
 #: Share of a capacity by which sums of floats may exceed it.
 TOLERANCE = 1e-9
-
-
-#: Parts that a node's capacity is seen in when nodes are packed.
-WASTE_UNITS = 2048
-
-
-@lru_cache(maxsize=64)
-def unfilled(rates: tuple[float, ...], *, unit: float) -> Floats:
-    """Give what no mix of rates fills of 0 to ``WASTE_UNITS`` units, in samples.
-
-    Rates are rounded up to whole units, so what counts as filled does fit.
-    """
-    sizes = [n for rate in rates if 0 < (n := math.ceil(rate / unit - 1e-6)) <= WASTE_UNITS]
-    if not sizes:
-        return np.zeros(WASTE_UNITS + 1)
-    filled = np.zeros(WASTE_UNITS + 1, np.int64)
-    for n in range(1, WASTE_UNITS + 1):
-        # Either a unit stays empty, or some rate ends here.
-        filled[n] = max([filled[n - 1], *(filled[n - s] + s for s in sizes if s <= n)])
-    left: Floats = np.asarray(np.arange(WASTE_UNITS + 1) - filled, np.float64)
-    return left * unit
-
-
 #: Tables of a grid, slots by nodes, that change in place.
 _CELL_TABLES = (
     *("compute_price", "memory_price", "reserve_price"),
     *("compute_free", "memory_free", "load"),
 )
-
-
-class HeldCell(NamedTuple):
-    """What one task holds of one cell; a tuple, since decisions make many."""
-
-    cell: Cell
-    #: Samples per slot.
-    rate: float
-    #: GB.
-    memory: float
-    #: Constant terms its admission added to the cell's prices (eqs. 7-8), kept
-    #: so that a release can take them back.
-    compute_rise: float = 0.0
-    memory_rise: float = 0.0
-
-
-class TaskHolding(NamedTuple):
-    """What one task holds, in slot order: few objects, since a zone has many of them."""
-
-    cells: tuple[Cell, ...]
-    #: Of each cell, as in ``HeldCell``.
-    rates: tuple[float, ...]
-    memories: tuple[float, ...]
-    compute_rises: tuple[float, ...]
-    memory_rises: tuple[float, ...]
-
-    def each(self) -> list[HeldCell]:
-        """Give it cell by cell."""
-        return list(map(HeldCell, *self))
-
-    @staticmethod
-    def of(holds: list[HeldCell]) -> TaskHolding:
-        """Put holds together."""
-        return TaskHolding(
-            tuple(hold.cell for hold in holds),
-            tuple(hold.rate for hold in holds),
-            tuple(hold.memory for hold in holds),
-            tuple(hold.compute_rise for hold in holds),
-            tuple(hold.memory_rise for hold in holds),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class CellReservation:
-    """One cell that one task holds."""
-
-    task_id: str
-    cell: Cell
-    #: Samples per slot.
-    rate: float
-    #: GB.
-    memory: float
 
 
 class Grid:

@@ -11,7 +11,6 @@ may be ready later than a + h (constraint 4c; see ``vendor_book``).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -27,6 +26,7 @@ from scheduler.auction.search.kernels.deadlines import (
     trace_cover_curve,
 )
 from scheduler.auction.search.rates import Rates, find_rates
+from scheduler.auction.search.task_plan import TaskPlan
 from scheduler.types import NO_VENDOR, LaborVendor, PriceParts, Refusal, Schedule, Task
 
 #: Above this many counts of cells and slots a curve is found tread by tread instead of
@@ -37,26 +37,6 @@ _MANY = 30_000_000
 MARGIN = 1e-6
 #: Deadlines looked at first for one at which a bid would win.
 _NEAR = 12
-
-
-@dataclass(frozen=True, slots=True)
-class TaskPlan:
-    """A schedule, its cells as array indices, and what it costs."""
-
-    schedule: Schedule
-    parts: PriceParts
-    rows: Ints
-    columns: Ints
-    #: s_ik of each cell.
-    rate: Floats
-    #: Prices of each cell.
-    compute_price: Floats
-    memory_price: Floats
-
-    @property
-    def price(self) -> float:
-        """Give the price before rounding to whole units of money."""
-        return self.parts.total
 
 
 class Search:

@@ -7,16 +7,16 @@ without them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
 from scheduler.auction.holding_limit import find_most_held
 from scheduler.auction.prices import Settings
+from scheduler.experiments.attack.decoy_kinds import ATTACKS, HOARDING
 from scheduler.experiments.attack.findings import Finding, Measure
 from scheduler.experiments.auction.run import make_rules, run_policy
 from scheduler.experiments.auction.scenario import Scenario
@@ -69,10 +69,6 @@ class AttackedZone:
             ]
             for n in range(self.past_days)
         ]
-
-
-#: Bids to add to a day. The draw is the attack's own.
-Attack = Callable[[Scenario, Sequence[Task], np.random.Generator], list[Task]]
 
 
 def run(size: DecoySize) -> Iterator[Finding]:
@@ -290,121 +286,3 @@ def _find_most_held(zone: AttackedZone) -> float:
     """Give what one owner may hold: a new zone has a limit."""
     capacities = [node.compute_capacity for node in zone.scenario.fleet()]
     return inf if zone.past_days else find_most_held(capacities, slots=zone.scenario.slots)
-
-
-# -- attacks -------------------------------------------------------------------------------
-
-
-def _copies(
-    day: Sequence[Task], share: float, rng: np.random.Generator, *, owner: str = "attacker"
-) -> list[Task]:
-    """Give bids of the shape and hour of real ones, so many for each of them."""
-    picks: list[int] = np.sort(rng.integers(len(day), size=round(share * len(day)))).tolist()
-    return [
-        replace(day[pick], id=f"decoy-{n}", vendors=(), owner=owner or f"sybil-{n}")
-        for n, pick in enumerate(picks)
-    ]
-
-
-def _cost_per_sample(scenario: Scenario) -> float:
-    return max(node.ask / node.compute_capacity for node in scenario.fleet())
-
-
-def _worthless(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
-    return [replace(task, bid=1e-6) for task in _copies(day, 3.0, rng, owner="")]
-
-
-def _giants(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
-    return [
-        replace(task, bid=100.0 * task.bid, memory_demand=10.0 * scenario.a100_gb)
-        for task in _copies(day, 0.05, rng, owner="")
-    ]
-
-
-def _too_late(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
-    return [
-        replace(task, bid=10.0 * task.bid, deadline_slot=task.arrival_slot)
-        for task in _copies(day, 1.0, rng, owner="")
-        if task.compute_demand > max(task.rates.values())
-    ]
-
-
-def _no_work(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
-    return [replace(task, compute_demand=0.0, bid=0.0) for task in _copies(day, 1.0, rng, owner="")]
-
-
-def _one_tiny(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
-    at = day[len(day) // 5]
-    tiny = replace(at, id="decoy", compute_demand=1.0, vendors=(), owner="attacker")
-    return [replace(tiny, bid=100.0 * _cost_of_a_slot(scenario, tiny))]
-
-
-def _many_tiny(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
-    tiny = [replace(task, compute_demand=1.0) for task in _copies(day, 0.05, rng, owner="")]
-    return [replace(task, bid=100.0 * _cost_of_a_slot(scenario, task)) for task in tiny]
-
-
-def _anything(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
-    """Give 5 % of bids, of amounts over twelve orders of magnitude and of any shape."""
-    made: list[Task] = []
-    for task in _copies(day, 0.05, rng):
-        window = int(rng.integers(0, scenario.slots))
-        changes = {
-            "bid": task.bid * float(10.0 ** rng.uniform(-6.0, 6.0)),
-            "compute_demand": task.compute_demand * float(10.0 ** rng.uniform(-3.0, 0.5)),
-            "memory_demand": task.memory_demand * float(10.0 ** rng.uniform(-1.0, 1.5)),
-            "deadline_slot": min(task.arrival_slot + window, scenario.slots - 1),
-        }
-        made.append(replace(task, **changes))
-    return made
-
-
-def _cost_of_a_slot(scenario: Scenario, task: Task) -> float:
-    return max(task.rates.values()) * _cost_per_sample(scenario)
-
-
-def _near_cost(*, owner: str) -> Attack:
-    def attack(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
-        each = 1.1 * _cost_per_sample(scenario)
-        slot = {task.id: _cost_of_a_slot(scenario, task) for task in day}
-        return [
-            # Whole slots are paid for.
-            replace(task, bid=each * task.compute_demand + max(slot.values()))
-            for task in _copies(day, 3.0, rng, owner=owner)
-        ]
-
-    return attack
-
-
-def _below_price(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
-    """Give bids a tenth below what winners of the day pay for a sample in the middle."""
-    rules = make_rules(scenario, "lagrangian")
-    found = run_policy(scenario, day, rules=rules, settings=Settings(futures=QUICK.futures))
-    paid = [
-        (decision.payment - decision.parts.vendor) / task.compute_demand
-        for task, decision in zip(day, found.decisions, strict=True)
-        if decision.admitted and decision.parts is not None
-    ]
-    each = 0.9 * median(paid)
-    return [replace(task, bid=each * task.compute_demand) for task in _copies(day, 3.0, rng)]
-
-
-#: By what they do; ``make test`` runs a small version of those that cannot win.
-ATTACKS: dict[str, Attack] = {
-    "3 worthless bids for each real one": _worthless,
-    "5 % giants that no node holds": _giants,
-    "as many with windows too short, at 10 times the worth": _too_late,
-    "as many without work": _no_work,
-    "one tiny job worth 100 times its cost": _one_tiny,
-    "5 % tiny jobs worth 100 times their cost": _many_tiny,
-    "5 % bids of any amount and shape, one owner": _anything,
-    "3 bids near cost for each real one, one owner": _near_cost(owner="attacker"),
-    "3 bids just below the price for each real one, one owner": _below_price,
-    "3 bids near cost for each real one, an owner each": _near_cost(owner=""),
-}
-
-#: What the holding limit is for.
-HOARDING = (
-    "3 bids near cost for each real one, one owner",
-    "3 bids just below the price for each real one, one owner",
-)

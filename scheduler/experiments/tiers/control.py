@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scheduler.experiments.tiers.choices import Demotion, Order, Scaling
 from scheduler.experiments.tiers.compiled import compiled
 from scheduler.experiments.tiers.demands import demands
-from scheduler.experiments.tiers.state import Demotion, JobStage, Order, Scaling, Worker
+from scheduler.experiments.tiers.state import JobStage, Worker
 from scheduler.experiments.tiers.transitions import (
     Backlog,
     begin_save,
@@ -35,13 +36,7 @@ from scheduler.experiments.tiers.workers import (
     release_unworthy,
     take_idle,
 )
-from scheduler.tiers import (
-    break_even,
-    demand,
-    demotion,
-    serverful_scaler,
-    serverless_scaler,
-)
+from scheduler.tiers import break_even, demand, demotion, serverful_scaler, serverless_scaler
 from scheduler.tiers.demotion import Budget, PossibleMove, PossibleRehoming
 from scheduler.tiers.serverful_scaler import TierLoad
 

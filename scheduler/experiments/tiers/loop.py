@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scheduler.experiments.tiers.choices import Demotion, Scaling
 from scheduler.experiments.tiers.compiled import compiled
 from scheduler.experiments.tiers.control import decide, demote_overdue, tick
 from scheduler.experiments.tiers.demands import come_near
 from scheduler.experiments.tiers.starts import begin_booked, start_directly, unbook
-from scheduler.experiments.tiers.state import Demotion, JobStage, Scaling, TierEvent, Wait, Worker
+from scheduler.experiments.tiers.state import JobStage, TierEvent, Wait, Worker
 from scheduler.experiments.tiers.transitions import (
     Backlog,
     arrive,

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from scheduler.experiments.tiers.state import UNLIMITED, Choice, Demotion, Order, Scaling
+from scheduler.experiments.tiers.choices import Choice, Demotion, Order, Scaling
+from scheduler.experiments.tiers.state import UNLIMITED
 from scheduler.tiers.rules import TierRules, Variant
 
 #: Work since the last multiple of this is lost when a node fails.

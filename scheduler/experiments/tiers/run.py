@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.experiments.tiers.choices import Choice, Demotion, Scaling
 from scheduler.experiments.tiers.loop import run_loop
 from scheduler.experiments.tiers.policies import POLICIES
-from scheduler.experiments.tiers.state import Choice, Demotion, RunState, Scaling, new_world
+from scheduler.experiments.tiers.state import RunState, new_world
 from scheduler.experiments.tiers.supply import SupplyRules, draw_supply
 from scheduler.experiments.tiers.workload import OwnerRules, Workload, draw_jobs
 from scheduler.tiers.rules import TierRules

@@ -6,9 +6,10 @@ import heapq
 import math
 from typing import TYPE_CHECKING
 
+from scheduler.experiments.tiers.choices import Demotion, Order
 from scheduler.experiments.tiers.compiled import compiled
 from scheduler.experiments.tiers.demands import begin_wait, end_wait
-from scheduler.experiments.tiers.state import Demotion, JobStage, Order, TierEvent, Worker
+from scheduler.experiments.tiers.state import JobStage, TierEvent, Worker
 from scheduler.experiments.tiers.work import attained_queue, done_by, learn
 from scheduler.experiments.tiers.workers import (
     ALL,

@@ -12,7 +12,8 @@ import numpy as np
 
 from scheduler.auction.search.grid import Floats
 from scheduler.auction.search.kernels.cells import OfferedCells
-from scheduler.auction.search.task_search import Search, TaskPlan
+from scheduler.auction.search.task_plan import TaskPlan
+from scheduler.auction.search.task_search import Search
 from scheduler.experiments.auction.max_form.curves import trace_prices_by_deadline
 from scheduler.experiments.auction.max_form.deadlines import solve_deadline
 from scheduler.experiments.auction.max_form.fronts import PricedCells, gather_fronts

@@ -5,11 +5,8 @@ from datetime import timedelta
 import pytest
 
 from marketplace.accounts import services
+from marketplace.accounts.api_keys import create_api_key, revoke_api_key
 from marketplace.accounts.models import ApiKey, Membership, Role, Scope, User
-from marketplace.accounts.services import (
-    create_api_key,
-    revoke_api_key,
-)
 from marketplace.common.errors import NotAllowed, UserError
 from tests import builders
 from tests.builders import NOW

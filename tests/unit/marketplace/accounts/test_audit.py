@@ -3,8 +3,9 @@
 import pytest
 from django.apps import apps
 
+from marketplace.accounts.api_keys import revoke_api_key
 from marketplace.accounts.models import ApiKey, Membership, Role, User
-from marketplace.accounts.services import change_password, revoke_api_key
+from marketplace.accounts.services import change_password
 from tests import builders
 from tests.builders import NOW, PASSWORD
 

@@ -30,16 +30,14 @@ from marketplace.vendors.models import (
     WorkRow,
 )
 from marketplace.vendors.people import (
-    LEASE,
     RowDecision,
     accept_rows,
     count_progress,
     decide_row,
     hand_in,
-    lease_next_row,
-    lease_row,
     undo,
 )
+from marketplace.vendors.row_leases import LEASE, lease_next_row, lease_row
 from marketplace.vendors.services import prepare_next
 from tests import builders
 from tests import market_builders as market

@@ -19,8 +19,7 @@ from marketplace.jobs.models import Dataset, Upload
 from marketplace.jobs.services import intake
 from marketplace.payments.selectors import get_wallet
 from marketplace.web.presenters.curve import horizon_ends_at
-from marketplace.web.views import bids as bid_views
-from marketplace.web.views import uploads
+from marketplace.web.views import bid_form, uploads
 from tests import builders, market_builders
 from tests.builders import NOW
 from tests.pages import read_download, read_page
@@ -32,14 +31,13 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def lane():
     """Bids are decided while the page waits, by the zone's lane as ever."""
-    from marketplace.web.views import bids
 
     def decide(*, bid: Bid) -> Bid:
         decide_pending_bids(zone=bid.zone, now=clock.now(), limit=10)
         bid.refresh_from_db()
         return bid
 
-    with patch.object(bids, "wait_for_bid", decide):
+    with patch.object(bid_form, "wait_for_bid", decide):
         yield
 
 
@@ -235,7 +233,7 @@ def test_new_data_brings_its_own_deadline_unless_one_was_chosen(
 ) -> None:
     # No tokenizer here can count a file: the data set it becomes is there already.
     read = Upload(dataset=site.dataset, status="stored")
-    monkeypatch.setattr(bid_views, "receive_page_upload", lambda *_, **__: read)
+    monkeypatch.setattr(bid_form, "receive_page_upload", lambda *_, **__: read)
     # Three slots on: a deadline one may name, and too near for all the work.
     too_soon = f"{NOW + timedelta(seconds=3 * site.zone.slot_s):%Y-%m-%dT%H:%M:%S}"
 

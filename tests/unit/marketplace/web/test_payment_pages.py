@@ -214,9 +214,9 @@ def test_below_the_least_of_card_networks_the_page_offers_the_wallet(
 
 def test_the_same_form_by_card_and_by_wallet_is_one_bid(site: Site, cards: GatewayControl) -> None:
     payment = _bid_by_card(site, cards)
-    from marketplace.web.views import bids
+    from marketplace.web.views import bid_form
 
-    with patch.object(bids, "wait_for_bid", lambda *, bid: bid):
+    with patch.object(bid_form, "wait_for_bid", lambda *, bid: bid):
         site.client.post("/bids/new", site.bid_form())
     site.client.get(f"/wallet/payments/{payment.pk}")
     assert Bid.objects.count() == Hold.objects.count() == 1

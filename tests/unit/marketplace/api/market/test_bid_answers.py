@@ -13,7 +13,7 @@ from django.core.cache import cache
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import OperationalError
 
-from marketplace.accounts.services import revoke_api_key
+from marketplace.accounts.api_keys import revoke_api_key
 from marketplace.api.batching import Batcher
 from marketplace.api.callers import KEYS_KEPT_S
 from marketplace.api.market import asked_bids, bid_answers

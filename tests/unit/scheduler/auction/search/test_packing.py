@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.log.event_json import event_from_json, event_to_json
-from scheduler.auction.search.grid import WASTE_UNITS, unfilled
+from scheduler.auction.search.waste import WASTE_UNITS, unfilled
 from scheduler.types import Decision, NodeSpec, Task
 
 RATES = {"g": (4.0, 6.0)}

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from scheduler.experiments.tiers.choices import Choice
 from scheduler.experiments.tiers.loop import run_loop
 from scheduler.experiments.tiers.policies import improved
 from scheduler.experiments.tiers.run import TierOutcome, outcome, prepare
-from scheduler.experiments.tiers.state import Choice, RunState
+from scheduler.experiments.tiers.state import RunState
 from scheduler.experiments.tiers.supply import SupplyRules
 from scheduler.experiments.tiers.workload import Workload
 from scheduler.tiers.rules import TierRules

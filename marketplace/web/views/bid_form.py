@@ -1,0 +1,388 @@
+"""The form that bids are placed with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods
+
+from marketplace.accounts.models import Organisation
+from marketplace.auction.bidding.card_bids import authorise_bid
+from marketplace.auction.bidding.measure import MeasuredJob, measure_job
+from marketplace.auction.bidding.place import NewBid, place_bid
+from marketplace.auction.bidding.quotes import BidQuote, make_quote
+from marketplace.auction.bidding.terms import parse_price
+from marketplace.auction.bidding.wait import wait_for_bid
+from marketplace.auction.models import Bid
+from marketplace.auction.selectors import get_bid
+from marketplace.common import clock
+from marketplace.common.errors import UserError
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import list_nodes_on_sale, list_open_zones
+from marketplace.jobs.models import Dataset
+from marketplace.payments.freezes import list_freezes
+from marketplace.payments.models import CardPayment
+from marketplace.payments.selectors import get_wallet
+from marketplace.payments.stripe_client import is_configured, is_test_money
+from marketplace.payments.top_ups import list_cards
+from marketplace.vendors.reports import count_trouble, list_findings
+from marketplace.vendors.selectors import find_kinds, find_report, list_offers
+from marketplace.vendors.wishes import parse_wish
+from marketplace.web.forms import LORA, TRAINING, BidForm, get_bid_defaults
+from marketplace.web.presenters.curve import build_curve_table, horizon_ends_at, serialize_quote
+from marketplace.web.presenters.warm import present_warm_quote
+from marketplace.web.templatetags.finetender import usd_input
+from marketplace.web.views.payments import make_payment_intent, read_card
+from marketplace.web.views.requests import PageRequest, page
+from marketplace.web.views.uploads import (
+    ShownUpload,
+    find_upload,
+    follow_page_upload,
+    receive_page_upload,
+)
+
+#: Seconds between the soonest deadline there is and the one that a new form offers, at least.
+TIME_TO_READ_S = 300.0
+
+
+@page
+@require_http_methods(["GET", "POST"])
+def show_bid_form(request: PageRequest) -> HttpResponse:
+    """The form; ``do=check`` reads the data and quotes, ``do=place`` bids."""
+    now = clock.now()
+    zones = list_open_zones()
+    if request.method == "GET":
+        initial = get_bid_defaults(zone=zones.first(), now=now) | _read_earlier_terms(request)
+        form = BidForm(
+            _format_initial(initial), organisation=request.organisation, zones=zones, prefix=None
+        )
+        return _form_page(request, form, zones, now=now, status=200, follows_data=True)
+    form = BidForm(request.POST, request.FILES, organisation=request.organisation, zones=zones)
+    upload, upload_error = _upload(request, form)
+    if request.POST.get("do") == "place" and upload_error is None and form.is_valid():
+        try:
+            asked = _read_bid(request, form)
+            if request.POST.get("pay") == "card":
+                payment = _authorise(request, asked, now=now)
+                return redirect("card_payment", payment_id=payment.pk)
+            bid = place_bid(asked=asked, now=now)
+        except UserError as error:
+            form.refuse(error)
+            return _form_page(request, form, zones, now=now, status=error.status, upload=upload)
+        return redirect("bid_detail", bid_id=wait_for_bid(bid=bid).pk)
+    return _form_page(
+        request,
+        form,
+        zones,
+        now=now,
+        status=200 if request.POST.get("do") != "place" else 400,
+        upload=upload,
+        upload_error=upload_error,
+        follows_data=request.POST.get("deadline") == request.POST.get("offered_deadline"),
+    )
+
+
+def _authorise(request: PageRequest, asked: NewBid, *, now: datetime) -> CardPayment:
+    """Ask a card for the bid's amount; its page goes on."""
+    payment = authorise_bid(asked=asked, asked_by=request.user, card_id=read_card(request), now=now)
+    make_payment_intent(payment, now=now)
+    return payment
+
+
+def _read_bid(request: PageRequest, form: BidForm) -> NewBid:
+    data = form.cleaned_data
+    if data["dataset"] is None:
+        raise UserError(
+            "no_dataset", "Upload a file or choose a data set first.", param="dataset_id"
+        )
+    return NewBid(
+        organisation=request.organisation,
+        placed_by=request.user,
+        zone=data["zone"],
+        dataset=data["dataset"],
+        name=data["name"],
+        adapter=form.adapter,
+        training=form.training,
+        model=form.begins_with,
+        price_micros=parse_price(data["price"]),
+        deadline_at=data["deadline"],
+        idempotency_key=f"form-{data['key']}",
+        preparation=form.preparation,
+    )
+
+
+def _upload(request: PageRequest, form: BidForm) -> tuple[ShownUpload | None, UserError | None]:
+    """Have an uploaded file read and choose the data set that it becomes.
+
+    Otherwise what there is to wait for or to decide, or why the file cannot be used.
+    """
+    earlier = request.POST.get("upload", "")
+    if request.FILES.get("file") is None and not earlier:
+        return None, None
+    form.data = form.data.copy()
+    form.data["dataset"] = ""
+    form.files = type(form.files)()
+    zone = list_open_zones().filter(name=request.POST.get("zone", "")).first()
+    try:
+        upload = receive_page_upload(request, zone=zone)
+        upload = upload or follow_page_upload(request, find_upload(request, earlier))
+    except UserError as error:
+        return None, error
+    shown = ShownUpload(upload)
+    if upload.dataset_id is not None:
+        form.data["dataset"] = upload.dataset_id
+        return None, None
+    return (None, shown.error) if shown.error else (shown, None)
+
+
+def _form_page(
+    request: PageRequest,
+    form: BidForm,
+    zones: Any,
+    *,
+    now: datetime,
+    status: int,
+    upload: ShownUpload | None = None,
+    upload_error: UserError | None = None,
+    follows_data: bool = False,
+) -> HttpResponse:
+    """The form with a quote for what it holds.
+
+    ``follows_data`` says that the deadline is the one the form offered: it moves to where there
+    are plans to choose from, unless the address names one that can be met.
+    """
+    form.is_valid()
+    dataset: Dataset | None = form.cleaned_data.get("dataset")
+    if dataset is not None and dataset.needs_preparation and request.POST.get("do") != "place":
+        form.ask_for_preparation()
+    data = form.cleaned_data
+    zone: Zone | None = data.get("zone") or zones.first()
+    quote, refusal = _quote(request.organisation, form, zone, dataset, now=now)
+    if follows_data and refusal is not None and form.find_field(refusal) == "deadline":
+        form.cleaned_data["deadline"] = get_bid_defaults(zone=zone, now=now)["deadline"]
+        quote, refusal = _quote(request.organisation, form, zone, dataset, now=now)
+    is_named = "deadline" in request.GET and quote is not None and quote.price_micros is not None
+    if follows_data and quote is not None and not is_named:
+        quote = _quote_halfway(request.organisation, form, quote, now=now)
+    refusal_is_marked = refusal is not None and form.find_field(refusal) is not None
+    if refusal is not None and refusal_is_marked:
+        form.refuse(refusal)
+    balance = get_wallet(organisation=request.organisation)
+    context = {
+        "form": form,
+        "wallet": balance,
+        "is_short": balance.available_micros == 0,
+        "takes_cards": is_configured(),
+        "is_test_money": is_test_money(),
+        "cards": list_cards(request.organisation) if is_configured() else [],
+        "pays_by": request.POST.get("pay", "wallet"),
+        "pays_with": request.POST.get("card", "new"),
+        "freezes": list_freezes([request.organisation.pk]),
+        "zone": zone,
+        "dataset": dataset,
+        "shown": upload,
+        "upload_error": upload_error,
+        "quote": quote,
+        "offered_deadline": (
+            form["deadline"].value() if follows_data else request.POST.get("offered_deadline", "")
+        ),
+        "quote_refusal": refusal,
+        "refusal_is_marked": refusal_is_marked,
+        "quote_data": None if quote is None else serialize_quote(quote),
+        "curve_table": [] if quote is None else build_curve_table(quote),
+        "models": _models(request.organisation, zones, form, dataset, chosen=zone, now=now),
+        "now": now,
+        **_describe_preparation(form, zone, dataset, now=now),
+        "warm": None if quote is None else present_warm_quote(quote),
+        "resolved": None if quote is None else quote.measured.terms,
+    }
+    return render(request, "web/bid_new.html", context, status=status)
+
+
+def _describe_preparation(
+    form: BidForm, zone: Zone | None, dataset: Dataset | None, *, now: datetime
+) -> dict[str, Any]:
+    """What the data hold, and what vendors would do with them."""
+    if zone is None or dataset is None:
+        return {}
+    report = find_report(dataset)
+    return {
+        "offers": list_offers(zone=zone, dataset=dataset, wish=parse_wish(form.consent), now=now),
+        # What could be had with the owner's leave.
+        "other_kinds": find_kinds(zone),
+        "findings": [] if report is None else list_findings(report),
+        "trouble": 0 if report is None else count_trouble(report),
+    }
+
+
+def _quote(
+    organisation: Organisation,
+    form: BidForm,
+    zone: Zone | None,
+    dataset: Dataset | None,
+    *,
+    now: datetime,
+) -> tuple[BidQuote | None, UserError | None]:
+    deadline = form.cleaned_data.get("deadline")
+    if zone is None or dataset is None or deadline is None:
+        return None, None
+    try:
+        quote = make_quote(
+            organisation=organisation,
+            zone=zone,
+            dataset=dataset,
+            adapter=form.adapter,
+            training=form.training,
+            model=form.continues,
+            is_warm=form.is_warm,
+            deadline_at=deadline,
+            preparation=form.preparation,
+            now=now,
+        )
+    except UserError as error:
+        return None, error
+    return quote, None
+
+
+def _quote_halfway(
+    organisation: Organisation, form: BidForm, quote: BidQuote, *, now: datetime
+) -> BidQuote:
+    """For a new form: half-way along the treads, neither the dearest nor the slowest.
+
+    And never so near the soonest possible that reading the page would make it impossible.
+    """
+    if not quote.curve:
+        return quote
+    slot_s = quote.zone.slot_s
+    spare = timedelta(seconds=slot_s * math.ceil(TIME_TO_READ_S / slot_s))
+    deadline = max(
+        quote.curve[len(quote.curve) // 2].deadline_at,
+        min(quote.curve[0].deadline_at + spare, horizon_ends_at(quote.zone, now)),
+    )
+    form.cleaned_data["deadline"] = deadline
+    form.data = form.data.copy()
+    form.data["deadline"] = format_local(deadline)
+    better, _ = _quote(organisation, form, quote.zone, form.cleaned_data["dataset"], now=now)
+    return better or quote
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """One model's card: whether the job fits and how much memory it takes."""
+
+    zone: Zone
+    chosen: bool
+    nodes: int
+    #: The base model and the job; ``None`` without a data set.
+    needs_gb: float | None
+    largest_gb: float | None
+    fits: bool | None
+
+    @property
+    def share(self) -> float:
+        return (self.needs_gb or 0.0) / self.largest_gb if self.largest_gb else 0.0
+
+
+def _models(
+    organisation: Organisation,
+    zones: Any,
+    form: BidForm,
+    dataset: Dataset | None,
+    *,
+    chosen: Any,
+    now: datetime,
+) -> list[ModelChoice]:
+    choices = []
+    for zone in zones:
+        measured = _measured(organisation, zone, form, dataset, now=now)
+        memory = [node.memory_gb for node in list_nodes_on_sale(zone)]
+        needs = None if measured is None else zone.base_memory_gb + measured.work.memory_demand_gb
+        largest = max(memory, default=None)
+        fits = None if needs is None or largest is None else needs <= largest
+        choices.append(ModelChoice(zone, zone == chosen, len(memory), needs, largest, fits))
+    return choices
+
+
+def _measured(
+    organisation: Organisation,
+    zone: Zone,
+    form: BidForm,
+    dataset: Dataset | None,
+    *,
+    now: datetime,
+) -> MeasuredJob | None:
+    if dataset is None:
+        return None
+    try:
+        return measure_job(
+            organisation=organisation,
+            zone=zone,
+            dataset=dataset,
+            adapter=form.adapter,
+            training=form.training,
+            model=form.continues,
+            now=now,
+        )
+    except UserError:
+        return None
+
+
+def _read_initial_prompt(bid: Bid) -> dict[str, Any]:
+    """Method and start of an earlier bid, as the form has them."""
+    start = "text" if bid.adapter.get("init_text") else "random"
+    return {
+        "method": bid.adapter.get("kind", "lora"),
+        "initial_prompt": "lookup" if bid.adapter.get("looks_up") else start,
+    }
+
+
+def _read_earlier_terms(request: PageRequest) -> dict[str, Any]:
+    """Terms of an earlier bid, or what the address names."""
+    named = ("dataset", "zone", "name", "model", "prepare")
+    asked = {name: request.GET[name] for name in named if name in request.GET}
+    if "again" in request.GET:
+        bid = get_bid(request.organisation, request.GET["again"])
+        settings = {
+            name: value
+            for group, names in (
+                (bid.adapter, (*LORA, "virtual_tokens", "init_text")),
+                (bid.training, (*TRAINING, "target_loss")),
+            )
+            for name in names
+            if (value := group.get(name)) is not None
+            and not {f"adapter.{name}", f"training.{name}"} & set(bid.resolved)
+        }
+        asked |= (
+            settings
+            | _read_initial_prompt(bid)
+            | {
+                "dataset": bid.dataset_id,
+                "zone": bid.zone.name,
+                "name": bid.name,
+                "price": usd_input(bid.price_micros),
+                "model": bid.continued_job_id or "",
+            }
+        )
+    if "deadline" in request.GET:
+        asked["deadline"] = request.GET["deadline"]
+    return asked
+
+
+def _format_initial(initial: dict[str, Any]) -> dict[str, Any]:
+    """Initial values as a browser would send them, so that they can be quoted at once."""
+    return {
+        name: format_local(value) if isinstance(value, datetime) else value
+        for name, value in initial.items()
+    }
+
+
+def format_local(at: datetime) -> str:
+    """Whole seconds, rounded up: a deadline a moment before a slot's end would lose the slot."""
+    whole = at if at.microsecond == 0 else at.replace(microsecond=0) + timedelta(seconds=1)
+    return timezone.localtime(whole).strftime("%Y-%m-%dT%H:%M:%S")
