@@ -9,13 +9,12 @@ from django.db.models import F
 
 from marketplace.accounts.locks import lock_api_key
 from marketplace.accounts.models import WORKERS, ApiKey, Organisation, Scope, User
-from marketplace.accounts.secret_hashes import hash_secret
+from marketplace.accounts.secret_hashes import SECRET_BYTES, hash_secret
 from marketplace.accounts.services import check_owner
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 
 #: Letters and digits of the visible part and of the hidden part of a key.
 PREFIX_LENGTH = 10
-SECRET_BYTES = 32
 #: Nothing longer is looked at.
 KEY_LENGTH_MAX = 200
 #: Live keys of one organisation.

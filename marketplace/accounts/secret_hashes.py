@@ -1,6 +1,9 @@
-"""How secrets of API keys and invitations are stored: as their hashes."""
+"""Secrets of API keys and invitations: how long they are, and their hashes, which are stored."""
 
 import hashlib
+
+#: Random bytes of a secret.
+SECRET_BYTES = 32
 
 
 def hash_secret(secret: str) -> str:

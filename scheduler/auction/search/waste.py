@@ -6,8 +6,9 @@ import math
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from scheduler.auction.search.grid import Floats
+Floats = NDArray[np.float64]
 
 #: Parts that a node's capacity is seen in when nodes are packed.
 WASTE_UNITS = 2048

@@ -9,16 +9,15 @@ from statistics import median
 import numpy as np
 
 from scheduler.auction.prices import Settings
-from scheduler.experiments.attack.decoys import QUICK
 from scheduler.experiments.auction.run import make_rules, run_policy
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Task
 
+#: Scenarios of the solves by which an attacker guesses prices.
+_FUTURES = 2
+
 #: Bids to add to a day. The draw is the attack's own.
 Attack = Callable[[Scenario, Sequence[Task], np.random.Generator], list[Task]]
-
-
-# -- attacks -------------------------------------------------------------------------------
 
 
 def _copies(
@@ -105,7 +104,7 @@ def _near_cost(*, owner: str) -> Attack:
 def _below_price(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
     """Give bids a tenth below what winners of the day pay for a sample in the middle."""
     rules = make_rules(scenario, "lagrangian")
-    found = run_policy(scenario, day, rules=rules, settings=Settings(futures=QUICK.futures))
+    found = run_policy(scenario, day, rules=rules, settings=Settings(futures=_FUTURES))
     paid = [
         (decision.payment - decision.parts.vendor) / task.compute_demand
         for task, decision in zip(day, found.decisions, strict=True)
