@@ -24,7 +24,7 @@ from marketplace.common.money import count_decimals, to_micros
 from marketplace.console.forms import NodeForm, SaleHoursForm
 from marketplace.console.install_ways import list_install_ways
 from marketplace.console.join_progress import load_joining
-from marketplace.fleet.models import JoinToken, Node, NodeStatus
+from marketplace.fleet.models import ABSENT, JoinToken, Node, NodeStatus
 from marketplace.fleet.sale_hours import SaleHours
 from marketplace.fleet.selectors import find_provider, list_open_join_tokens, list_open_zones
 from marketplace.fleet.services import (
@@ -61,7 +61,7 @@ def show_nodes(request: PageRequest) -> HttpResponse:
 def _load_nodes_page(organisation: Organisation, *, now: datetime) -> dict[str, Any]:
     nodes = list(
         Node.objects.filter(provider__organisation=organisation)
-        .exclude(status=NodeStatus.LEFT)
+        .exclude(status__in=ABSENT)
         .select_related("zone", "gpu_type")
         .order_by("name")
     )

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_GET, require_POST
 from marketplace.checks.reliability import measure_reliability
 from marketplace.common import clock
 from marketplace.common.errors import NotFound
-from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider
+from marketplace.fleet.models import ABSENT, JoinToken, Node, Provider
 from marketplace.fleet.selectors import list_open_join_tokens, list_providers
 from marketplace.fleet.services import (
     approve_provider,
@@ -51,7 +51,7 @@ def show_providers(request: PageRequest) -> HttpResponse:
     """Every provider with its nodes and open join commands, and what an operator may do to them."""
     now = clock.now()
     nodes: dict[str, list[Node]] = {}
-    present = Node.objects.exclude(status=NodeStatus.LEFT).select_related("zone", "suspended_by")
+    present = Node.objects.exclude(status__in=ABSENT).select_related("zone", "suspended_by")
     for node in present.order_by("name"):
         nodes.setdefault(node.provider_id, []).append(node)
     rows: list[dict[str, Any]] = [

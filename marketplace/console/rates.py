@@ -9,7 +9,7 @@ from django.views.decorators.http import require_GET
 from marketplace.auction.node_rates import load_node_rates
 from marketplace.common import clock
 from marketplace.common.errors import MarketFault
-from marketplace.fleet.models import Node, NodeStatus
+from marketplace.fleet.models import ABSENT, Node
 from marketplace.web.views.requests import PageRequest, page
 
 
@@ -20,7 +20,7 @@ def show_rates(request: PageRequest) -> HttpResponse:
     now = clock.now()
     nodes = (
         Node.objects.filter(provider__organisation=request.organisation)
-        .exclude(status=NodeStatus.LEFT)
+        .exclude(status__in=ABSENT)
         .select_related("zone")
         .order_by("name")
     )

@@ -16,7 +16,7 @@ from marketplace.auction.selectors import (
     list_bids_set_aside,
     list_zone_pricing,
 )
-from marketplace.fleet.models import Node, NodeStatus, Provider, Zone
+from marketplace.fleet.models import ABSENT, Node, NodeStatus, Provider, Zone
 from marketplace.fleet.selectors import list_waiting_providers
 from marketplace.jobs.models import Job
 from marketplace.payments.funding import list_open_funds_requests
@@ -84,7 +84,7 @@ class Overview:
 
 
 def load_overview(*, now: datetime) -> Overview:
-    nodes = Node.objects.exclude(status=NodeStatus.LEFT)
+    nodes = Node.objects.exclude(status__in=ABSENT)
     return Overview(
         now=now,
         figures=_count_day(now),

@@ -201,6 +201,9 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
     known = token.node if token.used_at is None else None
     measured = check_facts(zone, request.name, facts)
     _pin_base_model(zone, measured)
+    is_rented = known is not None and known.status == NodeStatus.OFFERED
+    if is_rented:
+        _check_rented(known, facts)
     gpu_type, _ = GpuType.objects.get_or_create(name=facts.gpu_type, defaults={"created_at": now})
     speed = find_self_test_speed(zone, measured, _ensure_work_costs(zone, facts))
     node = (
@@ -218,8 +221,13 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
     node.measured_speeds = []
     node.compute_capacity = speed * zone.slot_s
     node.memory_gb = compute_memory_for_sale(zone, facts, measured)
-    # Joining again ends no suspension.
-    node.status = NodeStatus.JOINING if node.suspended_at is None else NodeStatus.SUSPENDED
+    if is_rented:
+        # Its cells are sold: it may not be off sale until its first heartbeat.
+        node.status, node.boot_s, node.joined_at = NodeStatus.ONLINE, 0.0, now
+        node.available_until_at = None
+    else:
+        # Joining again ends no suspension.
+        node.status = NodeStatus.JOINING if node.suspended_at is None else NodeStatus.SUSPENDED
     node.faults_in_row = 0
     node.left_at = None
     node.last_heartbeat_at = now
@@ -235,6 +243,21 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
             node=node, ask_micros=node.ask_micros, set_by=token.created_by, set_at=now
         )
     return node
+
+
+def _check_rented(node: Node, facts: NodeFacts) -> None:
+    """Refuse a machine that is not of the kind whose cells were sold before it was rented.
+
+    Raises
+    ------
+    Conflict
+        ``other_gpu``.
+    """
+    if facts.gpu_type != node.gpu_type_id:
+        raise Conflict(
+            "other_gpu",
+            f"This machine has a {facts.gpu_type}, and {node.gpu_type_id} was sold in its place.",
+        )
 
 
 def _pin_base_model(zone: Zone, measured: Sequence[SpeedMeasurement]) -> None:

@@ -16,6 +16,9 @@ class Tier(models.TextChoices):
 
 
 class NodeStatus(models.TextChoices):
+    #: Not rented yet: its cells are on sale from ``boot_s`` ahead on, and the market rents the
+    #: machine when one of them is sold.
+    OFFERED = "offered", "Offered"
     #: Joined, never heard of since.
     JOINING = "joining", "Joining"
     ONLINE = "online", "Online"
@@ -30,6 +33,10 @@ class NodeStatus(models.TextChoices):
     LEFT = "left", "Left"
 
 
+#: Nodes whose free cells may be sold.
+ON_SALE = (NodeStatus.OFFERED, NodeStatus.ONLINE)
+#: No machine of a provider: not rented yet, or away for good.
+ABSENT = (NodeStatus.OFFERED, NodeStatus.LEFT)
 #: Nodes that run nothing: what is leased to them is taken back.
 GONE = (NodeStatus.OFFLINE, NodeStatus.SUSPENDED, NodeStatus.LEFT)
 
@@ -161,6 +168,8 @@ class Node(models.Model):
     status = models.CharField(max_length=12, choices=NodeStatus.choices, default=NodeStatus.JOINING)
     available_from_at = models.DateTimeField(null=True, blank=True)
     available_until_at = models.DateTimeField(null=True, blank=True)
+    #: Of a machine that is offered: seconds from its sale until it can run.
+    boot_s = models.FloatField(default=0.0)
     #: Hours of the day, UTC, in which it is sold; by them and by maintenance, ``sale_hours`` sets
     #: the window above.
     sale_opens = models.TimeField(null=True, blank=True)

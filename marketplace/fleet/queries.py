@@ -15,7 +15,7 @@ def build_fleet_digest(*, zone_id: str) -> Statement:
 _FLEET_DIGEST = """
 SELECT md5(string_agg(
     (id, status, gpu_type_id, compute_capacity, memory_gb, ask_micros,
-     available_from_at, available_until_at)::text, ';' ORDER BY id))
+     available_from_at, available_until_at, boot_s)::text, ';' ORDER BY id))
 FROM fleet_node WHERE zone_id = %s
 """
 

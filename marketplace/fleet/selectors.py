@@ -6,13 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import lru_cache
+from math import ceil
 
 from django.db.models import Max, Q, QuerySet
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound
 from marketplace.fleet import base_models
-from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider, Zone
+from marketplace.fleet.models import ON_SALE, JoinToken, Node, NodeStatus, Provider, Zone
 from marketplace.fleet.secrets import hash_secret
 from marketplace.fleet.slots import (
     first_slot_from,
@@ -123,25 +124,38 @@ def build_base_model_ref(zone: Zone) -> BaseModelRef:
 def list_nodes_on_sale(zone: Zone) -> QuerySet[Node]:
     """Nodes whose free cells may be sold now; availability is each node's own."""
     return (
-        Node.objects.filter(zone=zone, status=NodeStatus.ONLINE)
+        Node.objects.filter(zone=zone, status__in=ON_SALE)
         .select_related("gpu_type", "provider")
         .order_by("pk")
     )
 
 
-def build_node_spec(zone: Zone, node: Node) -> scheduler.NodeSpec:
-    """The engine's value of a node; only whole slots inside its availability are sold."""
+def count_offered_nodes(zone: Zone) -> int:
+    """Machines on sale in a zone that are rented when they are sold."""
+    return Node.objects.filter(zone=zone, status=NodeStatus.OFFERED).count()
+
+
+def build_node_spec(zone: Zone, node: Node, *, slot: int | None = None) -> scheduler.NodeSpec:
+    """The engine's value of a node; only whole slots inside its availability are sold.
+
+    Parameters
+    ----------
+    slot
+        The present one, where it matters when a machine that is not rented yet can be there.
+    """
+    available_from = (
+        None if node.available_from_at is None else first_slot_from(zone, node.available_from_at)
+    )
+    if node.status == NodeStatus.OFFERED and slot is not None:
+        # Sold at the end of this slot, it boots from the next one's begin on.
+        available_from = slot + 1 + ceil(node.boot_s / zone.slot_s)
     return scheduler.NodeSpec(
         id=node.pk,
         gpu_type=node.gpu_type_id,
         compute_capacity=node.compute_capacity,
         memory_capacity=node.memory_gb,
         ask=float(node.ask_micros),
-        available_from=(
-            None
-            if node.available_from_at is None
-            else first_slot_from(zone, node.available_from_at)
-        ),
+        available_from=available_from,
         available_until=(
             None
             if node.available_until_at is None
@@ -159,7 +173,7 @@ def load_rates(zone: Zone) -> dict[str, float]:
     here = Node.objects.filter(zone=zone).exclude(status=NodeStatus.LEFT)
     columns = ("gpu_type_id", "status", "compute_capacity", "measured_speeds", "joined_at")
     known = list(here.order_by("pk").values_list(*columns))
-    on_sale = [row for row in known if row[1] == NodeStatus.ONLINE]
+    on_sale = [row for row in known if row[1] in ON_SALE]
     by_type: defaultdict[str, list[NodeSpeed]] = defaultdict(list)
     for gpu_type, _, capacity, measured, joined_at in on_sale or known:
         by_type[gpu_type].append(NodeSpeed(capacity, len(measured), joined_at))
@@ -230,6 +244,9 @@ def compute_silence_limit(zone: Zone, now: datetime) -> datetime:
 
 
 def is_node_silent(node: Node, now: datetime) -> bool:
+    """Whether a node does not answer; a machine that is not rented yet cannot."""
+    if node.status == NodeStatus.OFFERED:
+        return True
     heard = node.last_heartbeat_at or node.joined_at
     return heard <= compute_silence_limit(node.zone, now)
 

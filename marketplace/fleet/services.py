@@ -248,6 +248,12 @@ def drain_node(*, node: Node, now: datetime) -> Node:
     """Sell no more of the node; what was sold is served, and it stays until asked to leave."""
     with transaction.atomic():
         node = locks.lock_present_node(node.pk)
+        if node.status == NodeStatus.OFFERED:
+            raise Conflict(
+                "node_not_rented",
+                "This machine is not rented yet. Take it off sale with manage.py tiers_set, "
+                "without --sell-offers.",
+            )
         if node.drained_at is None:
             node.drained_at = now
         if node.status not in GONE:

@@ -48,8 +48,13 @@ def book_direct_starts(
         first.
     """
     serverless = _find_serverless(rented, offers)
+    # A worker boots for those already.
+    listed = {one.node_id for one in rented.listed}
+    slot = slot_at(rented.tiers.zone, now)
     made = 0
     for job in waiting if serverless is not None else ():
+        if any(at > slot and where in listed for at, where in job.cells):
+            continue
         worker = find_cheapest_worker(rented, offers) if has_not_begun(job) else None
         if worker is not None and serverless is not None:
             made += _try_book(rented, job, worker, serverless, tables, now)

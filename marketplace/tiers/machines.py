@@ -18,11 +18,16 @@ from django.db.models import Q, QuerySet
 from marketplace.auction.models import Reservation
 from marketplace.fleet.models import GONE, Node, NodeStatus, Tier, Zone
 from marketplace.fleet.selectors import slot_at
-from marketplace.fleet.services import ask_node_to_leave, create_join_token, retire_node
+from marketplace.fleet.services import (
+    ask_node_to_leave,
+    create_join_token,
+    retire_node,
+    set_node_ask,
+)
 from marketplace.jobs.models import Slice, SliceStatus
 from marketplace.payments.services import record_rent
 from marketplace.tiers import locks
-from marketplace.tiers.models import LIVE, Machine, MachineStatus, ZoneTiers
+from marketplace.tiers.models import LIVE, ListedOffer, Machine, MachineStatus, ZoneTiers
 from marketplace.tiers.provisioning import (
     BACKENDS,
     ON_THIS_MACHINE,
@@ -107,10 +112,13 @@ def _launch_machine(machine_id: str, now: datetime) -> bool:
                 )
             # Else it waits for the one whose place it is to take.
             return False
+        listed = ListedOffer.objects.select_related("node__provider").filter(machine=machine)
+        node = next((one.node for one in listed), None)
         token, secret = create_join_token(
             zone=machine.zone,
-            provider=tiers.provider,
+            provider=tiers.provider if node is None else node.provider,
             created_by=None,
+            node=node,
             ask_micros=compute_ask_micros(machine.zone, machine.price_micros_per_h),
             tier=machine.tier,
             available_from_at=now + NEVER if serverless else None,
@@ -182,7 +190,10 @@ def end_machine(*, machine: Machine, reason: str, now: datetime) -> Machine:
             machine.reason = reason[:255]
             machine.save(update_fields=["status", "reason"])
             node = find_machine_node(machine)
-            if node is not None and node.status == NodeStatus.ONLINE:
+            if node is not None and node.status == NodeStatus.OFFERED:
+                # What was sold of it is planned again at once.
+                retire_node(node=node, now=now)
+            elif node is not None and node.status == NodeStatus.ONLINE:
                 ask_node_to_leave(node=node, now=now)
     return machine
 
@@ -316,6 +327,10 @@ def _check_boot(machine_id: str, now: datetime) -> None:
             machine.status, machine.ready_at = MachineStatus.RUNNING, now
             machine.idle_since_at = now
             machine.save(update_fields=["status", "ready_at", "idle_since_at"])
+            if ListedOffer.objects.filter(machine=machine).update(closed_at=now):
+                # It is there: who buys from now on pays no boot.
+                ask_micros = compute_ask_micros(node.zone, machine.price_micros_per_h)
+                set_node_ask(node=node, ask_micros=ask_micros, set_by=None, now=now)
         elif now - machine.requested_at > BOOT_LIMIT:
             machine.failed_at = now
             machine.save(update_fields=["failed_at"])
@@ -331,6 +346,7 @@ def _close_machine(machine: Machine, *, reason: str, now: datetime, billed: bool
         )
         record_rent(machine_id=machine.pk, amount_micros=machine.cost_micros, now=now)
     machine.save(update_fields=["status", "ended_at", "reason", "cost_micros", "failed_at"])
+    ListedOffer.objects.filter(machine=machine, closed_at=None).update(closed_at=now)
     node = find_machine_node(machine)
     if node is not None and node.status != NodeStatus.LEFT:
         # Whatever it ran is taken back by the leases' sweep and re-planned.
@@ -338,7 +354,8 @@ def _close_machine(machine: Machine, *, reason: str, now: datetime, billed: bool
 
 
 def find_machine_node(machine: Machine) -> Node | None:
-    """The node a machine became, once it has joined."""
+    """The node a machine became, once it has joined, or the one that it was rented for."""
     if machine.join_token is None or machine.join_token.node_id is None:
-        return None
+        listed = ListedOffer.objects.select_related("node__zone").filter(machine=machine)
+        return next((one.node for one in listed), None)
     return Node.objects.select_related("zone").get(pk=machine.join_token.node_id)

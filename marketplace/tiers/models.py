@@ -44,6 +44,8 @@ class ZoneTiers(models.Model):
     is_on = models.BooleanField(default=True)
     #: A job may begin on a worker; otherwise every job that waits begins on serverless.
     starts_directly = models.BooleanField(default=True)
+    #: What could be rented is on sale before it is.
+    sells_offers = models.BooleanField(default=False)
     serverless_cap = models.PositiveIntegerField(default=1)
     serverful_cap = models.PositiveIntegerField(default=1)
     #: Pause of a move: to write a checkpoint, and to go on from it. What the operator says, until
@@ -149,6 +151,37 @@ class Machine(models.Model):
     def node_id(self) -> str | None:
         """The node it became, once joined."""
         return None if self.join_token is None else self.join_token.node_id
+
+
+class ListedOffer(models.Model):
+    """An offer of a backend that is on sale as a node, and is rented when a cell of it is sold."""
+
+    tiers = models.ForeignKey(ZoneTiers, on_delete=models.PROTECT, related_name="listed")
+    node = models.OneToOneField("fleet.Node", on_delete=models.PROTECT, related_name="+")
+    offer = models.CharField(max_length=64)
+    price_micros_per_h = models.BigIntegerField()
+    #: What was rented for it.
+    machine = models.OneToOneField(
+        Machine, on_delete=models.PROTECT, null=True, related_name="listing"
+    )
+    listed_at = models.DateTimeField()
+    #: When it was taken off sale, or its machine was in the market or given up.
+    closed_at = models.DateTimeField(null=True)
+
+    node_id: str
+    machine_id: str | None
+
+    class Meta:
+        indexes = [
+            models.Index(
+                fields=["tiers"],
+                condition=Q(closed_at__isnull=True),
+                name="tiers_listed_open",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.offer} as {self.node_id}"
 
 
 class Stay(models.Model):

@@ -10,10 +10,13 @@ from marketplace.tiers.models import LIVE
 
 def build_tick_check(*, zone_id: str, noted_since: datetime, failed_since: datetime) -> Statement:
     """Whether a zone has live machines, open stays, open bookings, stays whose cells are to be
-    released, stays whose pause is to be noted, and offers that failed: one row of six.
+    released, stays whose pause is to be noted, listed offers, and offers that failed: one row.
     """
     live = [status.value for status in LIVE]
-    values = (zone_id, live, zone_id, zone_id, zone_id, zone_id, noted_since, zone_id, failed_since)
+    values = (
+        *(zone_id, live, zone_id, zone_id, zone_id),
+        *(zone_id, noted_since, zone_id, zone_id, failed_since),
+    )
     return Statement(_TICK_CHECK, values)
 
 
@@ -37,6 +40,9 @@ SELECT
     EXISTS (
         SELECT FROM tiers_stay s JOIN tiers_machine m ON m.id = s.machine_id
         WHERE m.zone_id = %s AND s.ended_at > %s AND s.pause_s IS NULL
+    ),
+    EXISTS (
+        SELECT FROM tiers_listedoffer WHERE tiers_id = %s AND closed_at IS NULL
     ),
     EXISTS (
         SELECT FROM tiers_machine

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from django.db.models import Avg, Q, QuerySet
 
 from marketplace.fleet.models import Tier
+from marketplace.fleet.selectors import count_offered_nodes
 from marketplace.tiers.machines import compute_rent_micros
 from marketplace.tiers.models import (
     LIVE,
@@ -82,6 +83,8 @@ class TierSummary:
     serverless: int
     serverful: int
     cost_micros_per_h: int
+    #: Machines on sale that are rented when they are sold.
+    offered: int
     samples: tuple[Sample, ...]
 
 
@@ -97,6 +100,7 @@ def list_tier_summaries(*, now: datetime) -> list[TierSummary]:
                 serverless=serverless,
                 serverful=live.count() - serverless,
                 cost_micros_per_h=sum(live.values_list("price_micros_per_h", flat=True)),
+                offered=count_offered_nodes(tiers.zone),
                 samples=tuple(
                     Sample.objects.filter(zone=tiers.zone, at__gt=since).order_by("at", "pk")
                 ),

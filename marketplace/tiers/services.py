@@ -21,6 +21,7 @@ from marketplace.tiers import (
     handoff,
     hazard_tables,
     lane_machines,
+    listings,
     locks,
     pauses,
     scaling,
@@ -68,6 +69,7 @@ def set_zone_tiers(
     serverless_backend: str | None = None,
     is_on: bool = True,
     starts_directly: bool = True,
+    sells_offers: bool = False,
     figures: dict[str, float] | None = None,
 ) -> ZoneTiers:
     """Let the market run its own machines in a zone, up to these counts; 0 for none.
@@ -78,6 +80,8 @@ def set_zone_tiers(
     ----------
     starts_directly
         Whether a job may begin on a worker, without serverless.
+    sells_offers
+        Whether what could be rented is on sale before it is, up to the cap.
     figures
         What else to set, by field: pauses and times in seconds, dollars an hour of delay.
 
@@ -110,6 +114,7 @@ def set_zone_tiers(
             "serverful_cap": serverful_cap,
             "is_on": is_on,
             "starts_directly": starts_directly,
+            "sells_offers": sells_offers,
         }
         | (figures or {}),
     )
@@ -193,6 +198,7 @@ def _tick_zone(tiers: ZoneTiers, work: TickWork, offers: list[MachineOffer], now
     if work.endings:
         hazard_tables.learn_from_ended_jobs(tiers=tiers, now=now)
     rented = _load_current_state(tiers, work, now)
+    listings.rent_sold_offers(rented=rented, offers=offers, now=now)
     if rented.machines:
         tables = hazard_tables.build_hazard_tables(tiers=tiers, now=now)
         stays.extend_stays(rented=rented, tables=tables, now=now)
@@ -213,6 +219,7 @@ def _tick_zone(tiers: ZoneTiers, work: TickWork, offers: list[MachineOffer], now
     scaling.scale_machines(rented=rented, measured=measured, offers=offers, now=now)
     if work.shortage:
         lane_machines.rent_for_lane(rented=rented, offers=offers, now=now)
+    listings.list_offers(rented=rented, offers=offers, now=now)
     scaling.release_serverless(rented=rented, now=now)
     _save_changes(tiers, before)
 
@@ -242,6 +249,8 @@ def _wind_down_zone(tiers: ZoneTiers, work: TickWork, now: datetime) -> None:
     """Tiers that were switched off: what runs goes on to its end, then costs nothing more."""
     before = _read_figures(tiers)
     rented = _load_current_state(tiers, work, now)
+    listings.rent_sold_offers(rented=rented, offers=(), now=now)
+    listings.close_unsold_offers(rented=rented, now=now)
     _save_changes(tiers, before)
     for machine in scaling.find_idle_machines(rented, now=now):
         rented.end(machine, reason="Idle, and the zone's tiers are off.", now=now)
@@ -253,7 +262,7 @@ def _load_current_state(tiers: ZoneTiers, work: TickWork, now: datetime) -> Tier
     if work.bookings:
         handoff.close_bookings(tiers=tiers, now=now)
     rented = TierState(tiers=tiers)
-    if work.machines or work.stays:
+    if work.machines or work.stays or work.listed:
         rented = load_tier_state(tiers=tiers, now=now)
         stays.close_stays(rented=rented, now=now)
     if work.pauses and pauses.record_stay_pauses(tiers=tiers, now=now):

@@ -35,6 +35,8 @@ class TickWork:
     #: Ended stays whose needless cells are not given back, or whose pause is not known yet.
     releases: bool
     pauses: bool
+    #: Offers on sale as nodes, or whose machines boot.
+    listed: bool
     #: Offers whose machines lately did not come up.
     failures: bool
     #: Jobs that ended and are not in the hazards' tables.

@@ -11,12 +11,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from django.db.models import Min
+
 from marketplace.auction.models import Reservation
 from marketplace.fleet.models import Node, NodeStatus, Tier
 from marketplace.fleet.selectors import slot_at
 from marketplace.jobs.models import Slice, SliceStatus
 from marketplace.tiers.machines import boot_s, end_machine, request_machine
-from marketplace.tiers.models import LIVE, Booking, Machine, MachineStatus, Stay, ZoneTiers
+from marketplace.tiers.models import (
+    LIVE,
+    Booking,
+    ListedOffer,
+    Machine,
+    MachineStatus,
+    Stay,
+    ZoneTiers,
+)
 from marketplace.tiers.provisioning import MachineOffer
 
 
@@ -35,6 +45,10 @@ class TierState:
     #: Machines and jobs of open bookings.
     booked: set[str] = field(default_factory=set[str])
     booked_jobs: set[str] = field(default_factory=set[str])
+    #: Offers that are on sale as nodes, or whose machines boot.
+    listed: list[ListedOffer] = field(default_factory=list[ListedOffer])
+    #: First slot that is sold, of those that are not rented yet, by node.
+    sold_ahead: dict[str, int] = field(default_factory=dict[str, int])
     _boots: dict[str, float] = field(default_factory=dict[str, float])
     _asks: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -44,13 +58,17 @@ class TierState:
 
     def room(self, *, serverless: bool) -> int:
         """How many further machines the cap allows; below zero when it was lowered."""
-        cap = self.tiers.serverless_cap if serverless else self.tiers.serverful_cap
-        return cap - len(self.of_tier(serverless=serverless))
+        if serverless:
+            return self.tiers.serverless_cap - len(self.of_tier(serverless=True))
+        # One that is sold already has its place.
+        rented = len(self.of_tier(serverless=False)) + len(self.sold_ahead)
+        return self.tiers.serverful_cap - rented
 
     def coming(self, *, serverless: bool) -> int:
-        """Machines asked for whose nodes are not in the market yet."""
+        """Machines asked for, or sold ahead, whose nodes are not in the market yet."""
         awaited = (MachineStatus.REQUESTED, MachineStatus.BOOTING)
-        return sum(one.status in awaited for one in self.of_tier(serverless=serverless))
+        asked = sum(one.status in awaited for one in self.of_tier(serverless=serverless))
+        return asked if serverless else asked + len(self.sold_ahead)
 
     def online(self, *, serverless: bool) -> Iterator[tuple[Machine, Node]]:
         """Running machines whose nodes are in the market, cheapest first."""
@@ -129,6 +147,7 @@ def load_tier_state(*, tiers: ZoneTiers, now: datetime) -> TierState:
         stay.job.zone = tiers.zone
         # One row, one object: what a step notes of a machine, the next one reads.
         stay.machine = found.machines.get(stay.machine_id) or stay.machine
+    _load_listed(found, now)
     if not found.machines and not found.stays:
         return found
     for machine_id, job_id in Booking.objects.filter(
@@ -151,6 +170,20 @@ def load_tier_state(*, tiers: ZoneTiers, now: datetime) -> TierState:
     for node_id, bid_id in sold.values_list("node_id", "bid_id").distinct():
         found.sold[node_id].add(bid_id)
     return found
+
+
+def _load_listed(found: TierState, now: datetime) -> None:
+    listed = ListedOffer.objects.filter(tiers=found.tiers, closed_at=None).order_by("pk")
+    found.listed = list(listed.select_related("node"))
+    not_rented = [one.node_id for one in found.listed if one.machine_id is None]
+    if not_rented:
+        held = Reservation.objects.filter(
+            node__in=not_rented,
+            slot__gte=slot_at(found.tiers.zone, now),
+            released_at__isnull=True,
+        )
+        first = held.values("node_id").annotate(first=Min("slot"))
+        found.sold_ahead = dict(first.values_list("node_id", "first"))
 
 
 def get_loaded_node(machine: Machine) -> Node | None:

@@ -197,7 +197,7 @@ def _unbegun(zone: Zone, *, now: datetime) -> Engine:
     """The engine of a zone that its lane has not entered yet, with the fleet it will find."""
     engine = Engine(build_first_rules(zone, now=now), policies=load_policies())
     for node in list_nodes_on_sale(zone):
-        joining = build_node_spec(zone, node)
+        joining = build_node_spec(zone, node, slot=engine.rules.first_slot)
         if joining.available_until is None or joining.available_until >= engine.rules.first_slot:
             engine.transition(NodeJoined(node=joining))
     return engine

@@ -33,7 +33,7 @@ from marketplace.auction.models import MarketHead
 from marketplace.common.db.bulk_writes import send_updates
 from marketplace.common.db.pipeline import pipeline
 from marketplace.common.events import publish_on_commit
-from marketplace.fleet.models import Node, NodeStatus, Zone
+from marketplace.fleet.models import ON_SALE, Node, NodeStatus, Zone
 from marketplace.fleet.selectors import build_node_spec, slot_at
 from scheduler import types as scheduler
 from scheduler.auction.log import events
@@ -131,9 +131,9 @@ def _wanted(
     A provider who drains a node or shortens its time still serves what was sold, and sells no
     other cell; only a node that is lost loses cells.
     """
-    if node.status not in (NodeStatus.ONLINE, NodeStatus.DRAINING):
+    if node.status not in (*ON_SALE, NodeStatus.DRAINING):
         return None
-    wanted = build_node_spec(lane.zone, node)
+    wanted = build_node_spec(lane.zone, node, slot=lane.slot)
     if node.status == NodeStatus.DRAINING:
         if before is None:
             return None

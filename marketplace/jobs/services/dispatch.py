@@ -287,7 +287,7 @@ def _record_plans(present: _ZoneView, held_now: Iterable[Slice]) -> list[NodePla
     told = [
         node
         for _, node in sorted(present.nodes.items())
-        if node.status not in (*GONE, NodeStatus.STOPPING)
+        if node.status not in (*GONE, NodeStatus.STOPPING, NodeStatus.OFFERED)
     ]
     return record_plans(
         zone=present.zone, nodes=told, slot=present.slot, leased=leased, now=present.now

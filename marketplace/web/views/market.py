@@ -28,8 +28,8 @@ from marketplace.common.downloads import LinesDownload
 from marketplace.common.errors import MarketFault, UserError
 from marketplace.common.request_rates import check_public_rate
 from marketplace.common.ttl_cache import TtlCache
-from marketplace.fleet.models import Node, NodeStatus, Tier, Zone
-from marketplace.fleet.selectors import get_open_zone, list_open_zones
+from marketplace.fleet.models import ABSENT, Node, NodeStatus, Tier, Zone
+from marketplace.fleet.selectors import count_offered_nodes, get_open_zone, list_open_zones
 from marketplace.jobs.models import Job, JobStatus
 from marketplace.web.presenters.heat import Heat, HeatNode, build_heat
 from marketplace.web.views.requests import public_page
@@ -168,6 +168,8 @@ class ZoneStatus:
     has_prices: bool
     online: int
     nodes: int
+    #: Machines that are rented when they are sold.
+    offered: int
     waiting: int
     decided_at: datetime | None
 
@@ -179,13 +181,14 @@ def describe_zone(zone: Zone, *, now: datetime) -> ZoneStatus:
         has_prices = False
     else:
         has_prices = True
-    nodes = Node.objects.filter(zone=zone).exclude(status=NodeStatus.LEFT)
+    nodes = Node.objects.filter(zone=zone).exclude(status__in=ABSENT)
     bids = Bid.objects.filter(zone=zone)
     return ZoneStatus(
         zone=zone,
         has_prices=has_prices,
         online=nodes.filter(status=NodeStatus.ONLINE).count(),
         nodes=nodes.count(),
+        offered=count_offered_nodes(zone),
         waiting=bids.filter(status=BidStatus.PENDING).count(),
         decided_at=bids.aggregate(latest=Max("decided_at"))["latest"],
     )
@@ -214,7 +217,7 @@ def count_market_figures(zone: Zone) -> dict[str, Any]:
     """What the page says of the past: how many decisions, how fast, how punctual."""
     decided = Bid.objects.filter(zone=zone, position__isnull=False)
     speed = decided.aggregate(mean=Avg(F("decided_at") - F("created_at")))["mean"]
-    nodes = Node.objects.filter(zone=zone).exclude(status=NodeStatus.LEFT)
+    nodes = Node.objects.filter(zone=zone).exclude(status__in=ABSENT)
     ended = Job.objects.filter(zone=zone, status=JobStatus.SUCCEEDED)
     in_time = ended.filter(finished_at__lte=F("deadline_at")).count()
     return {
@@ -224,4 +227,5 @@ def count_market_figures(zone: Zone) -> dict[str, Any]:
         "in_time_share": in_time / ended.count() if ended.count() else None,
         "nodes_online": nodes.filter(status=NodeStatus.ONLINE).count(),
         "nodes": nodes.count(),
+        "nodes_offered": count_offered_nodes(zone),
     }

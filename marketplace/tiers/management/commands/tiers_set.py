@@ -45,6 +45,11 @@ class Command(BaseCommand):
             action="store_true",
             help="begin no job on a worker: every job that waits begins on serverless",
         )
+        parser.add_argument(
+            "--sell-offers",
+            action="store_true",
+            help="put what could be rented on sale; rent it when it is sold",
+        )
         parser.add_argument("--off", action="store_true", help="rent no more")
 
     def handle(self, *_args: Any, **options: Any) -> None:
@@ -58,6 +63,7 @@ class Command(BaseCommand):
                 serverless_backend=options["serverless_backend"],
                 is_on=not options["off"],
                 starts_directly=not options["serverless_first"],
+                sells_offers=options["sell_offers"],
                 figures={
                     name: options[name]
                     for name in (words.replace("-", "_") for words, _ in PAUSES)
