@@ -201,9 +201,7 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
     known = token.node if token.used_at is None else None
     measured = check_facts(zone, request.name, facts)
     _pin_base_model(zone, measured)
-    is_rented = known is not None and known.status == NodeStatus.OFFERED
-    if is_rented:
-        _check_rented(known, facts)
+    is_rented = known is not None and _is_rented_as(known, facts)
     gpu_type, _ = GpuType.objects.get_or_create(name=facts.gpu_type, defaults={"created_at": now})
     speed = find_self_test_speed(zone, measured, _ensure_work_costs(zone, facts))
     node = (
@@ -245,19 +243,22 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
     return node
 
 
-def _check_rented(node: Node, facts: NodeFacts) -> None:
-    """Refuse a machine that is not of the kind whose cells were sold before it was rented.
+def _is_rented_as(node: Node, facts: NodeFacts) -> bool:
+    """Whether the machine was rented as this node, whose cells were sold before.
 
     Raises
     ------
     Conflict
-        ``other_gpu``.
+        ``other_gpu``: it is of another kind than was sold.
     """
+    if node.status != NodeStatus.OFFERED:
+        return False
     if facts.gpu_type != node.gpu_type_id:
         raise Conflict(
             "other_gpu",
             f"This machine has a {facts.gpu_type}, and {node.gpu_type_id} was sold in its place.",
         )
+    return True
 
 
 def _pin_base_model(zone: Zone, measured: Sequence[SpeedMeasurement]) -> None:
