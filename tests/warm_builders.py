@@ -12,7 +12,9 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.fleet.slots import slot_ends_at
 from marketplace.jobs.models import Job, NodePlan
 from marketplace.jobs.services import dispatch_slots
+from marketplace.warm.consents import set_consent
 from marketplace.warm.donors import list_new_donors
+from marketplace.warm.offers import Outlook
 from marketplace.warm.probes import record_probe_result
 from tests import market_builders as market
 from tests.builders import NOW
@@ -82,6 +84,15 @@ def quote(owner, zone, data, *, now=LATER, **terms):
         now=now,
         **(market.job_terms(**TRAINING) | terms),
     )
+
+
+def ask_others(owner, zone, giver):
+    """A quote for which a node is asked about a donor of another organisation."""
+    donor = finished(giver, zone)
+    set_consent(organisation=owner, uses_donors=True, gives_adapters=False, now=NOW)
+    data = data_of(owner, zone, word="letter")
+    assert quote(owner, zone, data).outlook is Outlook.ASKED
+    return donor, data
 
 
 def answer(node, base, *losses, now=LATER):

@@ -118,7 +118,9 @@ def judge_ending(job: Job) -> EndedJob:
         undone = "Work that early stopping spared"
         if job.finished_at <= job.deadline_at or is_own_delay:
             return EndedJob(Ending.IN_TIME, work, reason=undone)
-        at_fault = at_fault or _find_organisation_at(slices, job.deadline_at)
+        # Steps that a warm start took beyond those sold are no delay of its nodes.
+        if not at_fault and not work.overrun:
+            at_fault = _find_organisation_at(slices, job.deadline_at)
         return EndedJob(Ending.LATE, work, at_fault, "Credit for the missed deadline", undone)
     if is_own_delay:
         return EndedJob(Ending.STOPPED, work, reason="Work that was not done")

@@ -14,7 +14,8 @@
   was spared.
 - **Late**: the owner gets a credit, ``SLA_CREDIT_PERCENT`` of the payment, and with a refund never
   more than was paid. It comes out of
-  the pay of the providers at fault first, then from the house.
+  the pay of the providers at fault first, then from the house; of a warm start that fell behind,
+  from the house.
 - What the house bears for one provider's faults is limited for each day, and there is neither
   a credit nor a refund of work done where the owner itself is at fault as a provider.
 

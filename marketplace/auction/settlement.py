@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from fractions import Fraction
 
 from django.db import transaction
 from django.db.models import Q
@@ -175,15 +176,18 @@ def settle_job(*, job: Job, now: datetime) -> Settlement | None:
 def _compute_royalty(
     bid: Bid, job: Job, case: EndedJob, offer: Offer | None, *, excess_micros: int
 ) -> Share | None:
-    """What the owner of the donor gets: its part of the work that was done, less any excess.
+    """What the owner of the donor gets: its part of the work that was spared, less any excess.
 
-    Nothing for an adapter that the job did without: it was withdrawn, or did harm.
+    Work that was sold as spared and had to be done after all earns nothing, nor does an adapter
+    that the job did without: it was withdrawn, or did harm.
     """
     if offer is None or not bid.royalty_micros or case.ending is Ending.FAILED_BY_HOUSE:
         return None
     if job.start is None or job.start.dropped:
         return None
-    due = math.floor(bid.royalty_micros * case.work.share) - excess_micros
+    done_after_all = case.work.overrun * offer.units / (offer.cold_units - offer.units)
+    spared = case.work.share * (1 - min(Fraction(1), done_after_all))
+    due = math.floor(bid.royalty_micros * spared) - excess_micros
     if due <= 0:
         return None
     return Share(offer.organisation_of_donor, due, EarningKind.ROYALTY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from django.db import transaction
-from django.db.models import BooleanField, F, OuterRef, QuerySet, Subquery, Value
+from django.db.models import BooleanField, F, OuterRef, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce
 
 from marketplace.accounts.models import Organisation
@@ -14,6 +14,9 @@ from marketplace.jobs.models import Dataset
 from marketplace.jobs.services import withdraw_start
 from marketplace.warm.locks import lock_offers
 from marketplace.warm.models import Consent, DatasetConsent, Donor, Offer
+
+#: Donors that others' jobs may begin with where their owners give them.
+IS_FIT = Q(has_memorised=False, builds_on_others=False, did_harm=False)
 
 
 def set_consent(
@@ -96,8 +99,8 @@ def may_use_donors(dataset: Dataset) -> bool:
 
 
 def filter_given(donors: QuerySet[Donor]) -> QuerySet[Donor]:
-    """Donors whose owners give them to others' jobs, and in which the scan found no text."""
-    return annotate_given(donors).filter(given=True, has_memorised=False)
+    """Donors whose owners give them to others' jobs, of those that are fit for it."""
+    return annotate_given(donors.filter(IS_FIT)).filter(given=True)
 
 
 def annotate_given(donors: QuerySet[Donor]) -> QuerySet[Donor]:

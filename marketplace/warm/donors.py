@@ -15,7 +15,8 @@ from marketplace.accounts.models import Organisation
 from marketplace.common.ttl_cache import TtlCache
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Artifact, Job, JobStatus
-from marketplace.warm.consents import filter_given
+from marketplace.jobs.starts import StartKind
+from marketplace.warm.consents import IS_FIT, filter_given
 from marketplace.warm.embeddings import WIDTH, Vector, ensure_embedding, unpack
 from marketplace.warm.models import Donor
 from scheduler.merging.warm_starts import CANDIDATES_MAX, choose_candidates
@@ -99,6 +100,7 @@ def _list_donor(artifact: Artifact, now: datetime) -> None:
             "loss_before": job.valid_loss_before,
             "loss_after": job.valid_loss,
             "has_memorised": _has_memorised(artifact),
+            "builds_on_others": _builds_on_others(job),
             "created_at": now,
         },
     )
@@ -108,6 +110,18 @@ def _has_memorised(artifact: Artifact) -> bool:
     """Whether the node's scan found more of its training rows said by heart than may be."""
     by_heart = (artifact.slice.result or {}).get("memorised_rows", 0)
     return by_heart > MEMORISED_SHARE_MAX * artifact.job.dataset.rows
+
+
+def _builds_on_others(job: Job) -> bool:
+    """Whether a job, or one of its owner's that it goes back to, began with another's adapter.
+
+    A withdrawal would not reach what came of an adapter, nor would its owner see a royalty.
+    """
+    while (start := job.start) is not None and not start.dropped:
+        if start.kind == StartKind.DONOR:
+            return True
+        job = Job.objects.get(pk=start.job_id)
+    return False
 
 
 class _Listed:
@@ -152,7 +166,7 @@ def _filter_passes(donors: QuerySet[Donor], passes: int) -> QuerySet[Donor]:
 def has_donors(*, organisation: Organisation, zone: Zone, shape: str) -> bool:
     """Whether there is any adapter that the organisation's jobs might begin with."""
     known = Donor.objects.filter(zone=zone, shape=shape)
-    return known.filter(Q(organisation=organisation) | Q(has_memorised=False)).exists()
+    return known.filter(Q(organisation=organisation) | IS_FIT).exists()
 
 
 def find_own_twin(
@@ -200,7 +214,10 @@ def find_candidates(
         rows = choose_candidates(vector, listed.vectors[others], most=most)
         chosen += [listed.ids[others[row]] for row in rows]
     found = Donor.objects.select_related("job", "artifact").in_bulk(chosen)
-    return [found[pk] for pk in chosen if pk in found]
+    # The list may be from before a withdrawal.
+    given = filter_given(Donor.objects.filter(pk__in=chosen)).values_list("pk", flat=True)
+    mine_or_given = {pk for pk, _ in own} | set(given)
+    return [found[pk] for pk in chosen if pk in found and pk in mine_or_given]
 
 
 def is_usable(donor: Donor, *, organisation: Organisation, uses_donors: bool) -> bool:

@@ -85,6 +85,10 @@ class Donor(models.Model):
     loss_after = models.FloatField()
     #: The scan found text of its rows in it: it is no one's donor but its owner's.
     has_memorised = models.BooleanField()
+    #: It came of somebody else's adapter, which is not its owner's to give.
+    builds_on_others = models.BooleanField(default=False)
+    #: Starts of several other organisations fell behind with it and began again.
+    did_harm = models.BooleanField(default=False)
     #: What its owner says for this adapter; null: as for its data set.
     is_given = models.BooleanField(null=True)
     created_at = models.DateTimeField()

@@ -7,10 +7,13 @@ from datetime import datetime
 from marketplace.jobs.models import Job, JobStatus, MetricPoint
 from marketplace.jobs.starts import Drop
 from marketplace.jobs.work import load_work_plan
-from marketplace.warm.models import Offer
+from marketplace.warm.models import Donor, Offer
 
 #: What a start took whose job began again: all of its steps, and the cold job's.
 SHARE_OF_TWO_RUNS = 2.0
+#: A donor is no longer given when starts of so many organisations began again with it. One alone
+#: may have data that are not what they seem.
+HARMED_MAX = 2
 
 
 def find_taken_offer(job: Job) -> Offer | None:
@@ -41,6 +44,16 @@ def record_outcome(
             "saved_micros",
         ]
     )
+    if offer.needed_share == SHARE_OF_TWO_RUNS:
+        _note_harm(offer.donor)
+
+
+def _note_harm(donor: Donor) -> None:
+    """Take a donor from others' jobs once starts of several of them began again with it."""
+    began_again = Offer.objects.filter(donor=donor, needed_share=SHARE_OF_TWO_RUNS)
+    others = began_again.exclude(organisation=donor.organisation)
+    if others.values("organisation").distinct().count() >= HARMED_MAX:
+        Donor.objects.filter(pk=donor.pk).update(did_harm=True)
 
 
 def measure_needed_share(job: Job, offer: Offer) -> float | None:

@@ -21,6 +21,8 @@ from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import build_base_model_ref, is_node_silent, list_nodes_on_sale
 from marketplace.jobs.models import Artifact, Dataset
 from marketplace.jobs.plans import add_to_plan
+from marketplace.warm.consents import may_use_donors
+from marketplace.warm.donors import is_usable
 from marketplace.warm.embeddings import read_first_rows
 from marketplace.warm.locks import lock_probe
 from marketplace.warm.models import Donor, Probe
@@ -32,6 +34,8 @@ from workers.protocol.wire import from_json
 
 #: Seconds a node has for its answer.
 PROBE_S = 10.0
+#: First rows of a data set that those of a probe are drawn from; read in some milliseconds.
+DRAWN_FROM = 1_000
 #: Characters of all rows of a probe: it travels with a plan.
 ROWS_CHARS_MAX = 64_000
 BLOB_PATH = "/internal/v1/probes/{token}/blobs/{name}"
@@ -54,7 +58,7 @@ def ask_probe(
     donors
         Each with what its second matrices are multiplied by.
     """
-    rows = build_probe_rows(read_first_rows(dataset, PROBE_ROWS_MAX))
+    rows = build_probe_rows(draw_rows(read_first_rows(dataset, DRAWN_FROM)))
     node = _find_warm_node(zone, now)
     if node is None or not rows:
         return None
@@ -83,6 +87,12 @@ def ask_probe(
         )
         add_to_plan(zone, node, "probes", spec, now=now)
     return probe
+
+
+def draw_rows(rows: Sequence[Row]) -> list[Row]:
+    """Rows of a probe, drawn: the first ones may be alike, or made to please."""
+    at = secrets.SystemRandom().sample(range(len(rows)), min(PROBE_ROWS_MAX, len(rows)))
+    return [rows[index] for index in sorted(at)]
 
 
 def _plain(dataset: Dataset) -> DataFormat:
@@ -161,16 +171,21 @@ def _check_loss(loss: float | None) -> float | None:
 
 
 def find_probe_blob(*, node: Node, token: str, name: str, now: datetime) -> Artifact:
-    """An adapter that a node is to probe now.
+    """An adapter that a node is to probe now; one withdrawn since it was asked is not served.
 
     Raises
     ------
     NotFound
         ``unknown_blob``.
     """
-    probe = Probe.objects.filter(token=token, node=node, expires_at__gt=now).first()
-    known = probe is not None and probe.answered_at is None and name in probe.artifact_ids
-    artifact = Artifact.objects.filter(pk=name).first() if known else None
-    if artifact is None:
+    probes = Probe.objects.filter(token=token, node=node, expires_at__gt=now, answered_at=None)
+    probe = probes.select_related("dataset__organisation").first()
+    known = probe is not None and name in probe.artifact_ids
+    donor = Donor.objects.select_related("artifact").filter(pk=name).first() if known else None
+    if probe is None or donor is None or not _may_be_probed(donor, probe.dataset):
         raise NotFound("unknown_blob", f"This probe has no file {name[:80]!r}.")
-    return artifact
+    return donor.artifact
+
+
+def _may_be_probed(donor: Donor, dataset: Dataset) -> bool:
+    return is_usable(donor, organisation=dataset.organisation, uses_donors=may_use_donors(dataset))

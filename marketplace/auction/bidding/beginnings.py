@@ -75,8 +75,8 @@ def find_beginning(
     if not _is_same_base(job.zone, zone):
         raise UserError(
             "wrong_base_model",
-            f"The adapter of {job.pk} belongs to the base model {job.zone.base_model_name}, and "
-            f"zone {zone.name} trains {zone.base_model_name}. Bid in zone {job.zone.name}.",
+            f"The adapter of {job.pk} belongs to the base model {_name_base(job.zone)}, and zone "
+            f"{zone.name} trains {_name_base(zone)}. Bid in zone {job.zone.name}.",
             param="model",
         )
     return Beginning(
@@ -149,6 +149,11 @@ def _is_same_base(one: Zone, other: Zone) -> bool:
         other.base_model_source,
         other.base_model_revision or "",
     )
+
+
+def _name_base(zone: Zone) -> str:
+    revision = zone.base_model_revision
+    return f"{zone.base_model_name}, revision {revision}" if revision else zone.base_model_name
 
 
 def fill_settings(adapter: Mapping[str, Any], beginning: Beginning) -> dict[str, Any]:

@@ -106,8 +106,8 @@ def make_quote(
 ) -> BidQuote:
     """The price of a job for one deadline, and by deadline.
 
-    Where there is a warm start and the job names nothing to begin with, the quote is for it, unless
-    ``is_warm`` says otherwise.
+    Where there is a warm start that costs less and the job names nothing to begin with, the quote
+    is for it, unless ``is_warm`` says otherwise.
 
     Expires with the current slot, whose end takes away the first cells it may
     use, and in any case after ``QUOTE_LIFE``.
@@ -129,6 +129,7 @@ def make_quote(
         model=model,
         now=now,
     )
+    unaided = measured
     offers: list[VendorOffer] = []
     outlook = Outlook.NONE
     if wish is not None:
@@ -150,14 +151,18 @@ def make_quote(
         vendors=read_offers([offer.to_json() for offer in offers]),
     )
     capacities = find_capacities(zone=zone, vendor_ids={offer.vendor_id for offer in offers})
-    cold_price = None
+    without, cold_price = None, None
     with books.read_book(zone=zone, now=now) as book:
         if measured.cold_work is not None:
             assert measured.start is not None
             task = replace(task, vendors=list_royalties(measured.start))
             cold = replace(task, compute_demand=measured.cold_work.compute_demand, vendors=())
-            cold_price = book.engine.quote(cold, slot=slot).price
+            without = book.engine.quote(cold, slot=slot)
+            cold_price = without.price
         answer = book.engine.quote(task, slot=slot, capacities=capacities)
+        if without is not None and not model and not _is_cheaper(answer, than=without):
+            # For the same money the job does all of its steps.
+            measured, answer, outlook, cold_price = unaided, without, Outlook.NONE, None
         head_hash = book.engine.head_hash
     curve = build_curve(zone, answer.curve)
     schedule = answer.schedule
@@ -180,6 +185,10 @@ def make_quote(
         cold_price_micros=None if cold_price is None else int(cold_price),
         vendor=_find_vendor(zone, schedule, offers),
     )
+
+
+def _is_cheaper(one: scheduler.Quote, *, than: scheduler.Quote) -> bool:
+    return one.price is not None and (than.price is None or one.price < than.price)
 
 
 def _find_vendor(

@@ -9,7 +9,7 @@ from marketplace.auction.models import Bid
 from marketplace.common.money import format_usd
 from marketplace.jobs.models import Job
 from marketplace.jobs.starts import Drop, Start, StartKind
-from marketplace.warm.models import Offer
+from marketplace.warm.models import Donor, Offer
 from marketplace.warm.offers import Outlook
 from marketplace.warm.selectors import find_donor, list_starts_from
 
@@ -44,18 +44,20 @@ def present_warm_quote(quote: BidQuote) -> WarmQuote | None:
         return None
     is_own = start.kind == StartKind.OWN
     whose = "your own earlier adapter" if is_own else "a given adapter"
-    percent = round(100 * quote.saved_share)
-    lead = (
-        f"About {percent} % less with a warm start from {whose}."
-        if percent
-        else f"A warm start from {whose}; no slot fewer by this deadline."
-    )
     return WarmQuote(
         is_asked=False,
         offer_id=start.offer_id,
-        lead=lead,
+        lead=_describe_saving(quote, whose),
         guarantee=f"{GUARANTEE} {OWN if is_own else GIVEN}",
     )
+
+
+def _describe_saving(quote: BidQuote, whose: str) -> str:
+    if quote.cold_price_micros is None:
+        return f"Only a warm start from {whose} ends by this deadline."
+    percent = round(100 * quote.saved_share)
+    share = f"About {percent} % less" if percent else "Less than 1 % less"
+    return f"{share} with a warm start from {whose}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class Lineage:
     followers: tuple[Job, ...]
     #: Whether its adapter may be given to others' jobs at all, and whether it is.
     can_be_given: bool
+    #: Why not, where it is a donor; empty otherwise.
+    why_withheld: str
     is_given: bool
     royalties_micros: int
 
@@ -77,6 +81,7 @@ class Lineage:
 def present_lineage(job: Job, bid: Bid) -> Lineage:
     """What a job's owner is shown of its lineage: of others' jobs only that there are such."""
     start, donor = job.start, find_donor(job)
+    why_withheld = "" if donor is None else _explain_withheld(donor)
     offers = list_starts_from(job)
     own = [offer.job for offer in offers if offer.organisation_id == job.organisation_id]
     others = len(offers) - len(own)
@@ -98,10 +103,22 @@ def present_lineage(job: Job, bid: Bid) -> Lineage:
         notes=tuple(notes),
         own_job=own_job,
         followers=tuple(follower for follower in own if follower is not None),
-        can_be_given=donor is not None and not donor.has_memorised,
+        can_be_given=donor is not None and not why_withheld,
+        why_withheld=why_withheld,
         is_given=donor is not None and donor.given,  # type: ignore[attr-defined]
         royalties_micros=_sum_royalties(offers),
     )
+
+
+def _explain_withheld(donor: Donor) -> str:
+    """Why no job of others may begin with an adapter; empty where its owner may give it."""
+    if donor.builds_on_others:
+        return "It began with an adapter of somebody else, so it is not yours alone to give."
+    if donor.has_memorised:
+        return "It has learnt some of its rows by heart, so their text could be read out of it."
+    if donor.did_harm:
+        return "Jobs of several organisations did worse with it than without and began again."
+    return ""
 
 
 def _count_saving(bid: Bid) -> int:

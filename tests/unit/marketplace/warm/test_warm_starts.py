@@ -37,6 +37,7 @@ from tests.warm_builders import (
     LATER,
     TRAINING,
     answer,
+    ask_others,
     bid_warm,
     data_of,
     ended,
@@ -308,15 +309,6 @@ def test_no_organisation_makes_the_price_of_a_zones_starts_alone(zone, owner, gi
     measured(owner, 60, 0.05)
     assert sorted(_list_observed(zone, Likeness.RELATED)) == [0.05] * 10 + [0.6] * 5
     assert _list_observed(zone, Likeness.RELATED, of=owner) == [0.05] * 50
-
-
-def ask_others(owner, zone, giver):
-    """A quote for which a node is asked about a donor of another organisation."""
-    donor = finished(giver, zone)
-    set_consent(organisation=owner, uses_donors=True, gives_adapters=False, now=NOW)
-    data = data_of(owner, zone, word="letter")
-    assert quote(owner, zone, data).outlook is Outlook.ASKED
-    return donor, data
 
 
 def test_a_donor_that_knows_the_rows_lowers_the_price_and_earns_a_royalty(zone, owner, giver):

@@ -1,0 +1,220 @@
+"""Which adapters others' jobs may begin with, what their owners earn, and who bears harm."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from marketplace.auction.models import WorkShare
+from marketplace.auction.settlement import settle_finished
+from marketplace.common.errors import NotFound
+from marketplace.jobs.models import Artifact, Job
+from marketplace.jobs.services import dispatch_slots
+from marketplace.jobs.starts import Drop
+from marketplace.payments.models import Earning
+from marketplace.payments.selectors import check_ledger
+from marketplace.warm.consents import set_consent
+from marketplace.warm.donors import find_candidates, name_shape
+from marketplace.warm.embeddings import ensure_embedding
+from marketplace.warm.models import Donor, Offer, Probe
+from marketplace.warm.offers import Outlook
+from marketplace.warm.outcomes import record_outcome
+from marketplace.warm.probes import find_probe_blob
+from tests import builders
+from tests import market_builders as market
+from tests.builders import NOW
+from tests.warm_builders import (
+    LATER,
+    answer,
+    ask_others,
+    bid_warm,
+    data_of,
+    ended,
+    finished,
+    live_node,
+    quote,
+)
+from workers.protocol.messages import SliceEnd
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def zone():
+    return market.zone()
+
+
+@pytest.fixture
+def owner():
+    return builders.organisation(usd="50")
+
+
+@pytest.fixture
+def giver():
+    """An organisation that gives its adapters to others."""
+    organisation = builders.organisation(usd="50")
+    set_consent(organisation=organisation, uses_donors=False, gives_adapters=True, now=NOW)
+    return organisation
+
+
+def taken(zone, owner, giver) -> Job:
+    """A job that another organisation's near adapter was sold for, before its first slot."""
+    node = live_node(zone)
+    _, data = ask_others(owner, zone, giver)
+    answer(node, 4.0, 0.4)
+    return bid_warm(owner, zone, data, quote(owner, zone, data))[1]
+
+
+def test_what_came_of_anothers_adapter_is_no_ones_to_give_and_goes_with_its_withdrawal(
+    zone, owner, giver
+):
+    job = taken(zone, owner, giver)
+    ended(job, zone, step=job.start.steps, total_steps=job.start.steps, valid_loss_after=0.3)
+    assert Donor.objects.get(job=job).builds_on_others
+    # Nor what its owner makes of it next.
+    data = data_of(owner, zone, word="ticket")
+    continued = finished(owner, zone, data=data, model=f"ft:{job.pk}")
+    assert Donor.objects.get(job=continued).builds_on_others
+    set_consent(organisation=owner, uses_donors=True, gives_adapters=True, now=NOW)
+    set_consent(organisation=giver, uses_donors=False, gives_adapters=False, now=NOW)
+    third = builders.organisation(usd="50")
+    set_consent(organisation=third, uses_donors=True, gives_adapters=False, now=NOW)
+    assert quote(third, zone, data_of(third, zone)).outlook is Outlook.NONE
+    # Its owner's own jobs begin with it.
+    assert quote(owner, zone, data).measured.start.job_id == continued.pk
+
+
+def test_a_job_that_did_without_anothers_adapter_is_its_owners_to_give(zone, owner, giver):
+    job = taken(zone, owner, giver)
+    set_consent(organisation=giver, uses_donors=False, gives_adapters=False, now=LATER)
+    job.refresh_from_db()
+    assert job.start.dropped is Drop.WITHDRAWN
+    ended(job, zone, valid_loss_after=0.3)
+    assert not Donor.objects.get(job=job).builds_on_others
+
+
+def test_an_adapter_withdrawn_while_it_is_probed_is_neither_served_nor_listed(zone, owner, giver):
+    live_node(zone)
+    donor, data = ask_others(owner, zone, giver)
+    probe, artifact = Probe.objects.get(), Artifact.objects.get(job=donor)
+    # The list of the zone's donors is some seconds old by now.
+    asked = {"token": probe.token, "name": artifact.pk, "now": LATER}
+    assert find_probe_blob(node=probe.node, **asked).pk == artifact.pk
+    set_consent(organisation=giver, uses_donors=False, gives_adapters=False, now=LATER)
+    with pytest.raises(NotFound):
+        find_probe_blob(node=probe.node, **asked)
+    found = find_candidates(
+        organisation=owner,
+        zone=zone,
+        shape=name_shape(donor.spec["adapter"]),
+        vector=ensure_embedding(data),
+        passes=1,
+        uses_donors=True,
+        now=LATER,
+    )
+    assert found == []
+
+
+def test_the_rows_of_a_probe_are_drawn_from_all_over_the_data(zone, owner, giver):
+    node = live_node(zone)
+    _, data = ask_others(owner, zone, giver)
+    rows = answer(node, 4.0, 0.4).rows
+    lines = data.file.open().read().decode().splitlines()
+    assert len(rows) == 16
+    assert set(rows) <= set(lines)
+    assert set(rows) != set(lines[:16])
+
+
+def test_a_start_that_takes_off_no_slot_is_not_offered(zone, owner, giver):
+    node = live_node(zone)
+    _, data = ask_others(owner, zone, giver)
+    # Of another task of its family: 30 of 36 steps, which fill as many slots.
+    answer(node, 4.0, 3.0)
+    found = quote(owner, zone, data)
+    assert (found.outlook, found.measured.start, found.cold_price_micros) == (
+        Outlook.NONE, None, None,
+    )  # fmt: skip
+    assert found.price_micros == 300_000
+    # With the royalty on top it would have cost more than without.
+    assert Offer.objects.get().royalty_micros > 0
+
+
+@pytest.mark.parametrize(("steps", "spared"), [(4, 238), (20, 110), (36, 0)])
+def test_a_royalty_is_paid_for_work_that_was_spared(zone, owner, giver, steps, spared):
+    job = taken(zone, owner, giver)
+    offer = Offer.objects.get()
+    assert (offer.units, offer.cold_units, job.start.steps) == (32, 270, 4)
+    ended(job, zone, step=steps, total_steps=max(4, steps), valid_loss_after=0.3)
+    settle_finished(now=market.slot_at(zone, 110))
+    offer.refresh_from_db()
+    assert offer.royalty_paid_micros == offer.royalty_micros * spared // 238
+    paid = Earning.objects.filter(kind="royalty").values_list("amount_micros", flat=True)
+    assert list(paid) == ([offer.royalty_paid_micros] if spared else [])
+    assert check_ledger().balanced
+
+
+def test_a_start_that_falls_behind_and_ends_late_costs_its_nodes_nothing(zone, owner):
+    live_node(zone)
+    data = data_of(owner, zone)
+    finished(owner, zone, data=data)
+    settle_finished(now=LATER)
+    bid, job = bid_warm(owner, zone, data, quote(owner, zone, data))
+    now = market.slot_at(zone, job.cells[0][0])
+    dispatch_slots(now=now)
+    second = timedelta(seconds=1)
+    Job.objects.filter(pk=job.pk).update(deadline_at=now + second)
+    market.end_slice(
+        job,
+        status=SliceEnd.FINISHED,
+        now=now + 2 * second,
+        valid_loss_before=4.0,
+        valid_loss_after=1.0,
+    )
+    settle_finished(now=market.slot_at(zone, 110))
+    bid.refresh_from_db()
+    assert bid.credit_micros == bid.payment_micros // 4
+    # All 36 steps instead of the 4 sold, at their rate.
+    share = WorkShare.objects.get(bid=bid)
+    assert share.paid_micros == share.earned_micros == bid.payment_micros * 270 // 32
+    assert check_ledger().balanced
+
+
+def test_an_adapter_that_did_harm_to_two_organisations_is_no_longer_given(zone, owner, giver):
+    donor = Donor.objects.get(job=finished(giver, zone))
+    others = [builders.organisation(usd="50") for _ in range(2)]
+    for number, (harmed, did_harm) in enumerate(
+        ((giver, False), (others[0], False), (others[0], False), (others[1], True))
+    ):
+        job = finished(harmed, zone, data=data_of(harmed, zone, word=f"item {number}"))
+        fell_behind(job, donor)
+        donor.refresh_from_db()
+        assert donor.did_harm is did_harm
+    set_consent(organisation=owner, uses_donors=True, gives_adapters=False, now=NOW)
+    Donor.objects.exclude(pk=donor.pk).delete()
+    assert quote(owner, zone, data_of(owner, zone)).outlook is Outlook.NONE
+
+
+def fell_behind(job, donor):
+    """As a job ends that began with a donor and then again with the base model."""
+    offer = Offer.objects.create(
+        organisation=job.organisation,
+        zone=job.zone,
+        dataset=job.dataset,
+        donor=donor,
+        settings_hash="",
+        kind="donor",
+        likeness="near",
+        scale=1.0,
+        target_loss=1.0,
+        steps=1,
+        total_steps=2,
+        units=1,
+        cold_units=2,
+        royalty_micros=0,
+        made_at=NOW,
+        expires_at=NOW,
+    )
+    start = {"kind": "donor", "artifact_id": donor.pk, "job_id": donor.job_id, "steps": 1}
+    job.spec = job.spec | {"start": start | {"offer_id": offer.pk, "dropped": "fell_behind"}}
+    record_outcome(job=job, offer=offer, royalty_micros=0, saved_micros=0, now=LATER)
