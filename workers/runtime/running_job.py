@@ -12,6 +12,7 @@ import numpy as np
 
 from workers.protocol.reports import LookupFigures, ProgressEvent, RowOutlier, TextSample
 from workers.runtime.job_sink import JobSink, JobSummary
+from workers.runtime.memorised_rows import count_memorised_rows
 from workers.runtime.resident import ResidentBase
 from workers.training.evaluation import Evaluation
 from workers.training.job import TrainingJob
@@ -24,8 +25,6 @@ _SPEED_STEPS = 20
 #: Nats above the median from which a row may stand out: where everything is learnt, rows differ
 #: by how long ago they were last seen.
 _OUTLIER_EXCESS = 0.1
-#: Nats per token below which a row is said by heart.
-_BY_HEART = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,19 +277,6 @@ class RunningJob:
             (new - old) / seconds for old, new in zip(before, after, strict=True)
         )
         return tokens, samples, units
-
-
-def count_memorised_rows(job: TrainingJob) -> int:
-    """Training rows that the adapter says by heart: their text could be had from it.
-
-    A row counts whose mean loss is below ``_BY_HEART`` when it was last seen and below a tenth of
-    the held-out rows': where those are as easy, the rows are alike and nothing was memorised.
-    """
-    valid = job.progress.valid_loss_after
-    if job.data.kind != "tokens" or valid is None:
-        return 0
-    losses = job.row_losses[np.isfinite(job.row_losses)]
-    return int((losses < min(_BY_HEART, valid / 10)).sum())
 
 
 def find_row_outliers(job: TrainingJob, *, most: int = 20) -> tuple[RowOutlier, ...]:

@@ -94,6 +94,25 @@ def test_consents_are_given_and_withdrawn_on_the_pages_of_data_sets_and_adapters
         assert "Give it, for a royalty" in read_page(site.client.get(f"/jobs/{job.pk}"))
 
 
+@pytest.mark.parametrize(
+    ("flaw", "words"),
+    [
+        ("builds_on_others", "It began with an adapter of somebody else"),
+        ("has_memorised", "It has learnt some of its rows by heart"),
+        ("did_harm", "Jobs of several organisations did worse with it"),
+    ],
+)
+def test_the_page_of_an_adapter_that_cannot_be_given_says_why(
+    site: Site, flaw: str, words: str
+) -> None:
+    job = finished(site.organisation, site.zone)
+    Donor.objects.update(**{flaw: True})
+    with later():
+        page = read_page(site.client.get(f"/jobs/{job.pk}"))
+    assert f"No job of others begins with this adapter. {words}" in page
+    assert "Give it, for a royalty" not in page
+
+
 def test_nobody_changes_what_others_allow(site: Site) -> None:
     other = builders.organisation(usd="50")
     data = data_of(other, site.zone)

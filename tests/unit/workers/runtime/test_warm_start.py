@@ -26,10 +26,11 @@ from tests.unit.workers.training_builders import (
 from workers.protocol.job_spec import AdapterSpec, BlobRef, DataFormat, WarmStart
 from workers.protocol.probes import ProbeAdapter, ProbeSpec
 from workers.runtime.job_sink import JobSummary
+from workers.runtime.memorised_rows import count_memorised_rows
 from workers.runtime.node_runtime import NodeRuntime
-from workers.runtime.running_job import count_memorised_rows
 from workers.training.checkpoint import load_checkpoint
 from workers.training.faults import SystemFault, UserFault
+from workers.training.packing import Example
 
 BLOB = BlobRef(url="/a", sha256="0" * 64, bytes=1)
 
@@ -257,8 +258,26 @@ def test_what_a_probe_cannot_measure_in_time_or_at_all_is_left_open(runtime, bas
 
 
 def test_rows_said_by_heart_are_counted_where_held_out_rows_do_not_explain_them() -> None:
-    job = training_job("a", random_examples(20, seed=1))
+    unseen = random_examples(5, seed=2)
+    assert count_known_rows(3.0, held_out=unseen) == 3
+    assert count_known_rows(0.4, held_out=unseen) == 0
+    assert count_known_rows(None, held_out=unseen) == 0
+
+
+def test_held_out_copies_of_training_rows_explain_no_row_said_by_heart() -> None:
+    rows = random_examples(20, seed=1)
+    # Held out are copies only: their loss says nothing of rows that were not seen.
+    assert count_known_rows(0.05, held_out=rows[:3]) == 3
+    # Four of five: what the fifth loses is hidden in the mean. Row 0 has no copy.
+    [one] = random_examples(1, seed=2)
+    tokens = one.trained_tokens + sum(row.trained_tokens for row in rows[1:5])
+    assert count_known_rows(3.0 * one.trained_tokens / tokens, held_out=(*rows[1:5], one)) == 3
+    assert count_known_rows(0.4 * one.trained_tokens / tokens, held_out=(*rows[1:5], one)) == 2
+
+
+def count_known_rows(valid_loss: float | None, *, held_out: tuple[Example, ...]) -> int:
+    """Of a job that knows three of its twenty rows, the first ones."""
+    job = training_job("a", random_examples(20, seed=1), valid=held_out)
     job.row_losses[:] = [0.05] * 3 + [0.2] * 17
-    for held_out, count in ((3.0, 3), (0.4, 0), (None, 0)):
-        job.progress.valid_loss_after = held_out
-        assert count_memorised_rows(job) == count
+    job.progress.valid_loss_after = valid_loss
+    return count_memorised_rows(job)
