@@ -31,8 +31,9 @@ FORMATS = (DataFormat.CHAT, DataFormat.COMPLETION, DataFormat.INSTRUCTION, DataF
 BATCH_LIMIT = 50
 #: Share of its training rows that an adapter may say by heart and be given to others.
 MEMORISED_SHARE_MAX = 0.01
-#: Seconds that a zone's list of given donors may be old; the choice is checked once more.
-LISTED_S = 5.0
+#: Seconds that a zone's list of given donors may be old; the choice is checked once more. With
+#: 10,000 donors reading it takes a tenth of a second, and a search some milliseconds.
+LISTED_S = 30.0
 #: Settings on which it depends how much a run learns in a pass.
 _LEARNT_BY = (
     *("learning_rate", "batch_size", "schedule", "warmup_share", "weight_decay"),

@@ -43,7 +43,8 @@ DATA = DATASETS / "support_tone.jsonl"
 ADAPTER = AdapterSpec(rank=8, alpha=16.0)
 #: Switches, and probes, of which the median is told.
 REPEATS = 5
-_CHILD = "--one-step"
+#: Makes one step in a fresh process, and nothing else.
+ONE_STEP = "--one-step"
 
 
 @dataclass(slots=True)
@@ -100,7 +101,7 @@ def main(arguments: list[str]) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(_CHILD, action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(ONE_STEP, action="store_true", help=argparse.SUPPRESS)
     with tempfile.TemporaryDirectory() as folder:
         runtime = NodeRuntime(device="cpu", cache_dir=Path(folder))
         try:
@@ -124,7 +125,7 @@ def measure_switch(runtime: NodeRuntime, clock: StepClock) -> dict[str, Any]:
         _switch(runtime, clock, f"ahead-{i}", is_ahead=True) for i in range(REPEATS)
     )
     began = time.perf_counter()
-    command = [sys.executable, "-m", "workers.bench", "warm", _CHILD]
+    command = [sys.executable, "-m", "workers.bench", "warm", ONE_STEP]
     subprocess.run(command, check=True, capture_output=True)
     return {
         "case": "switch",

@@ -6,9 +6,12 @@ from datetime import timedelta
 
 import pytest
 
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import WorkShare
 from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import NotFound
+from marketplace.common.ids import new_id
+from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, Job
 from marketplace.jobs.services import dispatch_slots
 from marketplace.jobs.starts import Drop
@@ -26,6 +29,7 @@ from tests import market_builders as market
 from tests.builders import NOW
 from tests.warm_builders import (
     LATER,
+    TRAINING,
     answer,
     ask_others,
     bid_warm,
@@ -73,16 +77,20 @@ def test_what_came_of_anothers_adapter_is_no_ones_to_give_and_goes_with_its_with
     ended(job, zone, step=job.start.steps, total_steps=job.start.steps, valid_loss_after=0.3)
     assert Donor.objects.get(job=job).builds_on_others
     # Nor what its owner makes of it next.
+    now = market.slot_at(zone, 108)
+    Node.objects.update(last_heartbeat_at=now)
     data = data_of(owner, zone, word="ticket")
-    continued = finished(owner, zone, data=data, model=f"ft:{job.pk}")
+    bid = market.bid(owner, zone, data=data, model=f"ft:{job.pk}", now=now, **TRAINING)
+    decide_pending_bids(zone=zone, now=now)
+    continued = ended(Job.objects.get(bid_id=bid.pk), zone)
     assert Donor.objects.get(job=continued).builds_on_others
     set_consent(organisation=owner, uses_donors=True, gives_adapters=True, now=NOW)
     set_consent(organisation=giver, uses_donors=False, gives_adapters=False, now=NOW)
     third = builders.organisation(usd="50")
     set_consent(organisation=third, uses_donors=True, gives_adapters=False, now=NOW)
-    assert quote(third, zone, data_of(third, zone)).outlook is Outlook.NONE
+    assert quote(third, zone, data_of(third, zone), now=now).outlook is Outlook.NONE
     # Its owner's own jobs begin with it.
-    assert quote(owner, zone, data).measured.start.job_id == continued.pk
+    assert quote(owner, zone, data, now=now).measured.start.job_id == continued.pk
 
 
 def test_a_job_that_did_without_anothers_adapter_is_its_owners_to_give(zone, owner, giver):
@@ -140,15 +148,15 @@ def test_a_start_that_takes_off_no_slot_is_not_offered(zone, owner, giver):
     assert Offer.objects.get().royalty_micros > 0
 
 
-@pytest.mark.parametrize(("steps", "spared"), [(4, 238), (20, 110), (36, 0)])
+@pytest.mark.parametrize(("steps", "spared"), [(6, 222), (20, 110), (36, 0)])
 def test_a_royalty_is_paid_for_work_that_was_spared(zone, owner, giver, steps, spared):
     job = taken(zone, owner, giver)
     offer = Offer.objects.get()
-    assert (offer.units, offer.cold_units, job.start.steps) == (32, 270, 4)
-    ended(job, zone, step=steps, total_steps=max(4, steps), valid_loss_after=0.3)
+    assert (offer.units, offer.cold_units, job.start.steps) == (48, 270, 6)
+    ended(job, zone, step=steps, total_steps=steps, valid_loss_after=0.3)
     settle_finished(now=market.slot_at(zone, 110))
     offer.refresh_from_db()
-    assert offer.royalty_paid_micros == offer.royalty_micros * spared // 238
+    assert offer.royalty_paid_micros == offer.royalty_micros * spared // 222
     paid = Earning.objects.filter(kind="royalty").values_list("amount_micros", flat=True)
     assert list(paid) == ([offer.royalty_paid_micros] if spared else [])
     assert check_ledger().balanced
@@ -181,24 +189,25 @@ def test_a_start_that_falls_behind_and_ends_late_costs_its_nodes_nothing(zone, o
 
 
 def test_an_adapter_that_did_harm_to_two_organisations_is_no_longer_given(zone, owner, giver):
-    donor = Donor.objects.get(job=finished(giver, zone))
-    others = [builders.organisation(usd="50") for _ in range(2)]
-    for number, (harmed, did_harm) in enumerate(
-        ((giver, False), (others[0], False), (others[0], False), (others[1], True))
-    ):
-        job = finished(harmed, zone, data=data_of(harmed, zone, word=f"item {number}"))
-        fell_behind(job, donor)
+    live_node(zone)
+    job = finished(giver, zone)
+    donor = Donor.objects.get(job=job)
+    one, other = builders.organisation(usd="50"), builders.organisation(usd="50")
+    for harmed, did_harm in ((giver, False), (one, False), (one, False), (other, True)):
+        fell_behind(job, donor, harmed)
         donor.refresh_from_db()
         assert donor.did_harm is did_harm
     set_consent(organisation=owner, uses_donors=True, gives_adapters=False, now=NOW)
-    Donor.objects.exclude(pk=donor.pk).delete()
     assert quote(owner, zone, data_of(owner, zone)).outlook is Outlook.NONE
 
 
-def fell_behind(job, donor):
-    """As a job ends that began with a donor and then again with the base model."""
+def fell_behind(like, donor, organisation):
+    """As a job of an organisation ends that began with a donor and then with the base model."""
+    job = Job.objects.get(pk=like.pk)
+    job.pk, job.bid_id, job.organisation = new_id("job"), new_id("bid"), organisation
+    job.save(force_insert=True)
     offer = Offer.objects.create(
-        organisation=job.organisation,
+        organisation=organisation,
         zone=job.zone,
         dataset=job.dataset,
         donor=donor,

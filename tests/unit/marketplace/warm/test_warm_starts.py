@@ -450,10 +450,11 @@ def test_an_earlier_run_with_other_settings_does_not_say_where_this_job_would_en
     asked = quote(owner, zone, data, **terms)
     assert asked.outlook is Outlook.ASKED
     answer(node, 4.0, 0.4)
-    start = quote(owner, zone, data, **terms).measured.start
-    # As near as it is, it is sold as a related one is.
-    assert Offer.objects.get().likeness == Likeness.RELATED
-    assert (start.steps, start.scale) == (30, 0.5)
+    found = quote(owner, zone, data, **terms)
+    # As near as it is, it would be sold as a related one is, which takes off no slot here.
+    offer = Offer.objects.get()
+    assert (offer.likeness, offer.steps, offer.scale) == (Likeness.RELATED, 30, 0.5)
+    assert (found.outlook, found.measured.start) == (Outlook.NONE, None)
 
 
 def test_a_probe_without_an_answer_is_asked_again_after_a_minute(zone, owner, giver):
