@@ -14,8 +14,8 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
-from marketplace.embedded.demo.opening import open_market
 from marketplace.embedded.house import House, house
+from tests.demo_market import open_market
 from tests.market_shell import MarketShell
 from tests.migrated_cluster import copy_migrated_cluster
 from tests.servers_plugin import RUNS_DIR

@@ -62,17 +62,6 @@ def fit_work_costs(prior: WorkCosts, measured: Sequence[WorkMeasurement]) -> Wor
     )
 
 
-def count_units(costs: WorkCosts, row: WorkMeasurement) -> float:
-    """Work units of measured steps."""
-    rows = (
-        costs.token * row.tokens
-        + costs.trained_token * row.trained_tokens
-        + costs.token_pair * row.token_pairs
-        + costs.sequence * row.sequences
-    ) / PARTS
-    return rows * (costs.even / PARTS if row.even else 1.0) + costs.step * row.steps / PARTS
-
-
 def _list_counts(row: WorkMeasurement) -> tuple[int, int, int, int, int]:
     """What costs are paid for, in the order of ``WorkCosts``."""
     return row.tokens, row.trained_tokens, row.token_pairs, row.sequences, row.steps

@@ -1,8 +1,8 @@
 """Where a stream stands now, as one value.
 
 A snapshot and the events after it are always the same as a later snapshot, whatever happened in
-between: ``apply_job_event`` and ``apply_market_event`` say how, the browser does the same
-(``frontend/web``), and the tests hold both to it. The poll fallback and the websocket give the
+between. The browser applies events (``frontend/web/src/job/state.ts``), and the tests hold the two
+together. The poll fallback and the websocket give the
 same value.
 """
 
@@ -88,22 +88,6 @@ def load_job_snapshot(*, watcher: User | ApiKey | None, job_id: str) -> dict[str
 POINT_FIELDS = ("at", "step", "epoch", "train_loss", "valid_loss", "learning_rate", "grad_norm")
 
 
-def apply_job_event(snapshot: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
-    """The snapshot after an event of the stream; events it already holds change nothing."""
-    if event["seq"] <= snapshot["seq"]:
-        return dict(snapshot)
-    after = {**snapshot, "seq": event["seq"], "status": event["status"]}
-    if event["type"] == "event":
-        told = {name: value for name, value in event.items() if name != "status"}
-        progress = told.pop("progress")
-        return after | {"progress": progress, "events": [*snapshot["events"], told]}
-    return after | {
-        "progress": {name: event[name] for name in snapshot["progress"]},
-        "points": extend_series(snapshot["points"], event["points"]),
-        "log": [*snapshot["log"], *event["log"]][-LOG_SHOWN:],
-    }
-
-
 def extend_series(
     series: Sequence[Mapping[str, Any]], new: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
@@ -141,15 +125,3 @@ def load_market_snapshot(*, zone_name: str) -> dict[str, Any]:
             "slot": head.slot if head else None,
             "decisions": [build_decision_news(bid) for bid in decided[:DECISIONS_SHOWN]],
         }
-
-
-def apply_market_event(snapshot: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
-    """The snapshot after an event of the stream; decisions come newest first."""
-    if event["seq"] <= snapshot["seq"]:
-        return dict(snapshot)
-    fresh = list(reversed(event.get("decisions", [])))
-    return {
-        **snapshot,
-        **{name: event[name] for name in ("seq", "position", "head_hash", "slot")},
-        "decisions": [*fresh, *snapshot["decisions"]][:DECISIONS_SHOWN],
-    }

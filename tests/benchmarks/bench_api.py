@@ -22,8 +22,8 @@ from typing import Any
 import httpx
 import psutil
 
-from marketplace.embedded.demo.opening import open_market
 from marketplace.embedded.house import ROOT, House, house
+from tests.demo_market import open_market
 from workers.models import find_bundled_path
 
 ROWS = ROOT / "workers" / "models" / "datasets" / "support_tone.jsonl"

@@ -20,8 +20,9 @@ from typing import Any
 from marketplace.embedded.demo.api_client import api_client, parse_answer
 from marketplace.embedded.demo.first_sale import run_first_sale
 from marketplace.embedded.demo.moving_sale import run_moving_sale
-from marketplace.embedded.demo.opening import NODE, open_market
+from marketplace.embedded.demo.opening import NODE
 from marketplace.embedded.house import House, house
+from tests.demo_market import open_market
 
 ROOT = Path(__file__).parents[2]
 DATA_DIR = ROOT / ".data" / f"bench-move-{os.getpid()}"

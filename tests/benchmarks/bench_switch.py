@@ -19,8 +19,8 @@ import time
 import httpx
 
 from marketplace.embedded.demo.api_client import DATASET, place_bid
-from marketplace.embedded.demo.opening import open_market
 from marketplace.embedded.house import house
+from tests.demo_market import open_market
 from tests.market_shell import MarketShell
 from tests.servers_plugin import RUNS_DIR
 from tests.waiting import until

@@ -18,7 +18,8 @@ from statistics import median
 import numpy as np
 import torch
 
-from marketplace.fleet.work_costs import count_units, fit_work_costs
+from marketplace.fleet.work_costs import fit_work_costs
+from tests.measured_units import count_units
 from workers.models import BUNDLED_PREFIX, TINY
 from workers.node.self_test import WORK_CASES
 from workers.protocol.job_spec import BaseModelRef

@@ -17,9 +17,9 @@ from pathlib import Path
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from marketplace.embedded.demo.api_client import DATASET
-from marketplace.embedded.demo.opening import open_market
 from marketplace.embedded.house import ROOT, house
 from tests.browser.visitor import CONTEXT, LAUNCH, PATIENCE_MS, Visitor
+from tests.demo_market import open_market
 
 FOLDER = ROOT / "docs" / "screens"
 #: Larger pictures would weigh down every clone.

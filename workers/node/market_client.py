@@ -8,7 +8,6 @@ market's own host only.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from typing import Any, TypeVar
 
 import httpx
 
+from workers.node.backoff import Backoff
 from workers.protocol.blobs import hash_file
 from workers.protocol.job_spec import BlobRef
 from workers.protocol.wire import dumps, from_json
@@ -230,7 +230,7 @@ class MarketClient:
     ) -> httpx.Response:
         patience = patience or self._patience
         ends_at = time.monotonic() + patience.total_s
-        pause = patience.first_pause_s
+        backoff = Backoff(first_s=patience.first_pause_s, longest_s=patience.longest_pause_s)
         while True:
             self._check_stopping()
             try:
@@ -244,13 +244,12 @@ class MarketClient:
                 if response.status_code < 500:
                     raise _refusal(path, response)
                 problem = f"answer {response.status_code}"
-            wait = pause * random.uniform(0.5, 1.5)  # noqa: S311
+            wait = backoff.next_wait_s()
             if time.monotonic() + wait > ends_at:
                 raise MarketUnreachableError(f"{self._http.base_url}{path}: {problem}.")
             log.info("%s: %s; trying again in %.1f s", path, problem, wait)
             if self._stopping.wait(wait):
                 raise ShuttingDownError("The node is shutting down.")
-            pause = min(pause * 2, patience.longest_pause_s)
 
     def _check_stopping(self) -> None:
         if self._stopping.is_set():

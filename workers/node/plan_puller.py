@@ -7,11 +7,11 @@ milliseconds although the node only ever asks. The market may be away for as lon
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from workers.node.backoff import Backoff
 from workers.node.market_client import (
     SENT_AWAY,
     MarketClient,
@@ -96,7 +96,7 @@ class PlanPuller:
         self._held = None
 
     def _run(self) -> None:
-        pause = _FIRST_PAUSE_S
+        backoff = Backoff(first_s=_FIRST_PAUSE_S, longest_s=_LONGEST_PAUSE_S)
         while not self._closing.is_set():
             try:
                 self._pull()
@@ -115,10 +115,9 @@ class PlanPuller:
                     return
                 log.exception("asking for plans failed")
             else:
-                pause = _FIRST_PAUSE_S
+                backoff.reset()
                 continue
-            self._closing.wait(pause * random.uniform(0.5, 1.5))  # noqa: S311
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            self._closing.wait(backoff.next_wait_s())
 
     def _pull(self) -> None:
         """One question and its answer."""

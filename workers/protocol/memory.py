@@ -75,9 +75,7 @@ class NodeSizing:
     """How a node's memory is shared out before any job is on it."""
 
     pack: PackSizing
-    #: Base model, one pack with its logits and what a process has besides.
-    own_gb: float
-    #: What is left for jobs.
+    #: What base model, one pack with its logits and what a process has besides leave for jobs.
     jobs_gb: float
 
 
@@ -102,7 +100,7 @@ def size_node(
     jobs_gb = rest - sizes.count_bytes(tokens) / GB
     if jobs_gb <= 0:
         return None
-    return NodeSizing(PackSizing(tokens, recompute=True), limit_gb - jobs_gb, jobs_gb)
+    return NodeSizing(PackSizing(tokens, recompute=True), jobs_gb)
 
 
 def fit_pack(

@@ -14,7 +14,7 @@ import json
 import os
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
@@ -95,7 +95,10 @@ def load_checkpoint(path: Path) -> TrainingState:
             raise CorruptCheckpointError(f"{path.name} is not a checkpoint of this version")
         if int(metadata["crc32"]) != _crc32(tensors):
             raise CorruptCheckpointError(f"{path.name} was altered: its checksum differs")
-        progress = TrainingProgress(**json.loads(metadata["progress"]))
+        stored = json.loads(metadata["progress"])
+        # Figures that an earlier release wrote and this one does not have are left out.
+        known = {field.name for field in fields(TrainingProgress)}
+        progress = TrainingProgress(**{name: stored[name] for name in stored if name in known})
         return TrainingState(
             job_id=metadata["job_id"],
             fingerprint=metadata["fingerprint"],

@@ -29,8 +29,6 @@ class TrainingProgress:
     last_train_loss: float | None = None
     valid_loss_before: float | None = None
     valid_loss_after: float | None = None
-    #: Seconds spent training, over all slices.
-    train_s: float = 0.0
     #: Step and validation loss of the weights that early stopping would return, and evaluations
     #: since.
     best_step: int | None = None

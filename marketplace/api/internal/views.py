@@ -99,7 +99,7 @@ def take_result(request: HttpRequest) -> HttpResponse:
     node = authenticate_node(request)
     ended = read_message(request, SliceResult)
     outcome = jobs.finish_slice(node=node, result=ended, now=clock.now())
-    return JsonResponse({"status": outcome.status_after, "repeated": outcome.repeated})
+    return JsonResponse({"status": outcome.status, "repeated": outcome.repeated})
 
 
 @node_endpoint("POST")

@@ -86,11 +86,6 @@ class NotificationListener:
                 if not waiting:
                     del self._futures[key]
 
-    def is_expected(self, key: str) -> bool:
-        """Whether anything in this process waits for the key."""
-        with self._lock:
-            return key in self._futures
-
     def close(self) -> None:
         """End the connection now; the next that waits opens another."""
         with self._lock:

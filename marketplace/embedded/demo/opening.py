@@ -41,15 +41,6 @@ NODES = (
 )
 
 
-def open_market(
-    running: House, *, nodes: Sequence[DemoNode] = (NODE,), say: Callable[[str], None]
-) -> dict[str, Any]:
-    """Seed the small market and bring its nodes online; safe to repeat."""
-    seeded = seed(running, nodes=nodes, say=say)
-    bring_nodes(running, seeded, nodes=nodes, say=say)
-    return seeded
-
-
 def seed(
     running: House, *, nodes: Sequence[DemoNode], say: Callable[[str], None]
 ) -> dict[str, Any]:

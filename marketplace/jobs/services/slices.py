@@ -43,16 +43,9 @@ class SliceOutcome:
     """What a result changed."""
 
     job: Job
-    slice: Slice
-    status_before: JobStatus
-    status_after: JobStatus
+    status: JobStatus
     #: The same result was applied before; nothing changed now.
     repeated: bool = False
-
-    @property
-    def job_ended(self) -> bool:
-        """This very result ended the job."""
-        return not self.repeated and not self.job.is_active
 
 
 def finish_slice(*, node: Node, result: SliceResult, now: datetime) -> SliceOutcome:
@@ -71,10 +64,9 @@ def finish_slice(*, node: Node, result: SliceResult, now: datetime) -> SliceOutc
         if found is None or found[1].node_id != node.pk:
             raise LeaseLost
         job, held = found
-        before = JobStatus(job.status)
         value = to_json(result)
         if held.result is not None and held.result == value:
-            return SliceOutcome(job, held, before, before, repeated=True)
+            return SliceOutcome(job, JobStatus(job.status), repeated=True)
         if not is_current(held, node=node, now=now) or not job.is_active:
             raise LeaseLost
         held.result = value
@@ -87,7 +79,7 @@ def finish_slice(*, node: Node, result: SliceResult, now: datetime) -> SliceOutc
             case reports.SliceEnd.FAILED:
                 _apply_failed(job, held, result, now)
         enqueue("jobs.slots_dispatch")
-    return SliceOutcome(job, held, before, JobStatus(job.status))
+    return SliceOutcome(job, JobStatus(job.status))
 
 
 def sweep_leases(*, now: datetime) -> tuple[str, ...]:

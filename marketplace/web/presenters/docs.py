@@ -21,7 +21,6 @@ ORDER = ("curl", "openai", "sdk", "moving-from-openai", "bidding", "webhooks", "
 SURFACES = {"market": "The market's API", "openai": "OpenAI-compatible API"}
 _GUIDE_LINK = re.compile(r"([a-z-]+)\.md")
 _REFERENCE_LINK = re.compile(r"\.\./api/([a-z]+)\.json")
-_WORDS_SHOWN = 160
 _FOUND_MAX = 40
 
 

@@ -25,11 +25,6 @@ def heat_map(heat: Any, idle: str = "") -> dict[str, Any]:
     return {"heat": heat, "idle": idle}
 
 
-@register.simple_tag
-def middle_cell(cells: Any) -> Any:
-    return cells[len(cells) // 2]
-
-
 @register.inclusion_tag("web/parts/heat_map.html")
 def sold_heat(heat: dict[str, Any], now: datetime) -> dict[str, Any]:
     """A provider's nodes; the fill is the share of compute sold."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from django import template
-from django.conf import settings
 from django.templatetags.static import static
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
@@ -27,12 +26,6 @@ BUILD = Path(__file__).resolve().parents[1] / "static" / "web" / "build"
 def usd(micros: int | None) -> str:
     """``$4.67``, as a headline says it; ``exact_usd`` is what adds up."""
     return "" if micros is None else format_usd(micros)
-
-
-@register.filter
-def usd_up(micros: int | None) -> str:
-    """Rounded up: a price to bid above, which rounded down would not be enough."""
-    return "" if micros is None else format_usd(micros, up=True)
 
 
 @register.filter
@@ -185,11 +178,6 @@ def sentence_case(text: str) -> str:
     return words[:1].upper() + words[1:].lower()
 
 
-@register.filter
-def at_key(mapping: dict[Any, Any], key: Any) -> Any:
-    return mapping.get(key, "")
-
-
 @register.simple_tag
 def icon(name: str, css: str = "") -> SafeString:
     return mark_safe(  # noqa: S308 - our own drawings
@@ -259,11 +247,6 @@ def page_script(entry: str) -> SafeString:
         static(f"web/build/{manifest[entry]['file']}"),
     )
     return preloads + script
-
-
-@register.simple_tag
-def public_url() -> str:
-    return settings.PUBLIC_URL
 
 
 @register.filter

@@ -44,7 +44,7 @@ export function fromSnapshot(message: Message): JobState {
   };
 }
 
-/** The state after an event; the server's `apply_job_event` is its twin. */
+/** The state after an event; `apply_job_event` of the server's tests is its twin. */
 export function apply(state: JobState, event: Message): JobState {
   if (event.seq <= state.seq) return state;
   const next: JobState = { ...state, seq: event.seq, status: String(event["status"]) };

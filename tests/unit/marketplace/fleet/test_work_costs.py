@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marketplace.fleet.work_costs import BAND, MEASUREMENTS_LEAST, count_units, fit_work_costs
+from marketplace.fleet.work_costs import BAND, MEASUREMENTS_LEAST, fit_work_costs
 from tests import job_builders as build
 from tests.market_builders import SHAPE
+from tests.measured_units import count_units
 from workers.protocol.job_spec import WorkCosts
 from workers.protocol.node_facts import WorkMeasurement
 from workers.protocol.work import PARTS, check_work_costs

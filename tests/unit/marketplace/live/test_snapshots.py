@@ -30,6 +30,7 @@ from tests import builders, market_builders
 from tests import job_builders as build
 from tests.builders import NOW
 from tests.job_builders import at
+from tests.unit.marketplace.live.stream_state import apply_job_event, apply_market_event
 from workers.protocol.reports import Fault
 from workers.protocol.reports import SliceEnd as Ended
 
@@ -148,7 +149,7 @@ def test_a_browser_that_heard_everything_knows_what_a_fresh_one_reads(
     known = ran.first
     for stream, event in heard:
         if stream == f"job.{ran.job.pk}":
-            known = snapshots.apply_job_event(known, event)
+            known = apply_job_event(known, event)
     assert known == snapshot_of(ran.job)
     assert known["seq"] > ran.first["seq"]
 
@@ -173,7 +174,7 @@ def test_events_a_snapshot_holds_already_change_nothing(
     fresh = snapshot_of(ran.job)
     again = fresh
     for _, event in heard:
-        again = snapshots.apply_job_event(again, event)
+        again = apply_job_event(again, event)
     assert again == fresh
 
 
@@ -194,7 +195,7 @@ def test_a_market_followed_from_its_snapshot_is_the_market(
     known = first
     for stream, event in heard:
         if stream == f"market.{zone.name}":
-            known = snapshots.apply_market_event(known, event)
+            known = apply_market_event(known, event)
     fresh = json.loads(json.dumps(snapshots.load_market_snapshot(zone_name=zone.name)))
     assert known == fresh
     assert len(fresh["decisions"]) == snapshots.DECISIONS_SHOWN

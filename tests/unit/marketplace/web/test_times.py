@@ -53,12 +53,6 @@ def test_a_receipt_lines_up_its_decimals_and_dims_those_past_cents() -> None:
     assert filters.lined_usd(None, 2) == ""
 
 
-def test_a_price_to_beat_is_rounded_up() -> None:
-    assert filters.usd_up(4_661_000) == "$4.67"
-    assert filters.usd_up(10_125) == "$0.0102"
-    assert filters.usd_up(None) == ""
-
-
 def test_exact_amounts_keep_their_digits_and_no_others() -> None:
     assert filters.exact_usd(22_245_000) == "$22.245"
     assert filters.exact_usd(11_600_000) == "$11.60"

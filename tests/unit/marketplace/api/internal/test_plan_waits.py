@@ -147,7 +147,7 @@ def test_of_a_nodes_requests_the_newest_alone_waits(asker):
 
     first, second = run(talk)
     assert (answered(first), answered(second)) == (NextPlanReply(), NextPlanReply())
-    assert not listener.is_expected(asker.node.pk)
+    assert asker.node.pk not in listener._futures
 
 
 def test_a_process_that_is_about_to_end_answers_those_who_wait(asker, monkeypatch):
