@@ -21,6 +21,7 @@ from marketplace.jobs.models import Dataset, Job
 from marketplace.jobs.selectors import list_continuable_jobs
 from marketplace.vendors.models import VendorKind
 from marketplace.vendors.wishes import INSTRUCTIONS_CHARS_MAX
+from marketplace.web.expert_form import CHOICES, EXPERT, NUMBERS, ExpertForm
 from marketplace.web.prompt_form import AUTO, HyperField, PromptTuningForm
 from marketplace.webhooks.outbox import EVENT_TYPES
 from workers.protocol.job_spec import AdapterKind
@@ -54,7 +55,7 @@ _DECIMAL_COMMA = re.compile(r"\d+,\d{1,2}")
 _INPUT_FORMAT = "%Y-%m-%dT%H:%M:%S"
 
 
-class BidForm(PromptTuningForm):
+class BidForm(PromptTuningForm, ExpertForm):
     name = forms.CharField(
         max_length=64, widget=forms.TextInput(attrs={"class": "field", "autocomplete": "off"})
     )
@@ -155,12 +156,12 @@ class BidForm(PromptTuningForm):
     def adapter(self) -> dict[str, Any]:
         if self.is_prompt_tuning:
             return self.soft_prompt
-        return {name: self.cleaned_data.get(name, AUTO) for name in LORA}
+        return {name: self.cleaned_data.get(name, AUTO) for name in LORA} | self.expert_lora
 
     @property
     def training(self) -> dict[str, Any]:
         data = self.cleaned_data
-        asked = {name: data.get(name, AUTO) for name in TRAINING}
+        asked = {name: data.get(name, AUTO) for name in TRAINING} | self.expert_training
         target = data.get("target_loss", AUTO)
         return asked if target == AUTO else asked | {"target_loss": target}
 
@@ -214,12 +215,18 @@ class BidForm(PromptTuningForm):
 
     @property
     def has_hyper_errors(self) -> bool:
-        return any(name in self.errors for name in (*HYPER, "model"))
+        return any(name in self.errors for name in (*HYPER, *EXPERT, "model"))
+
+    @property
+    def has_expert_settings(self) -> bool:
+        """Whether one of the settings that most people leave alone is chosen, or wrong."""
+        wrong = any(name in self.errors for name in EXPERT)
+        return wrong or bool(self.expert_training or self.expert_lora)
 
     def find_field(self, error: UserError) -> str | None:
         """The field that a service's refusal is about."""
         param = (error.param or "").rpartition(".")[2]
-        return PARAMS.get(param, param if param in HYPER else None)
+        return PARAMS.get(param, param if param in (*HYPER, *EXPERT) else None)
 
     def refuse(self, error: UserError) -> None:
         """Put a service's refusal beside the field that it is about."""
@@ -228,7 +235,7 @@ class BidForm(PromptTuningForm):
 
 def get_bid_defaults(*, zone: Zone | None, now: datetime) -> dict[str, Any]:
     """A form to start from; every setting is left to the market."""
-    defaults: dict[str, Any] = dict.fromkeys(HYPER, AUTO)
+    defaults: dict[str, Any] = dict.fromkeys((*HYPER, *NUMBERS, *CHOICES, "target_modules"), AUTO)
     defaults |= {"method": str(AdapterKind.LORA), "initial_prompt": "lookup"}
     defaults |= {"key": uuid.uuid4().hex, "name": f"job-{timezone.localtime(now):%m%d-%H%M}"}
     if zone is not None:

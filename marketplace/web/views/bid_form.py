@@ -34,6 +34,7 @@ from marketplace.payments.top_ups import list_cards
 from marketplace.vendors.reports import count_trouble, list_findings
 from marketplace.vendors.selectors import find_kinds, find_report, list_offers
 from marketplace.vendors.wishes import parse_wish
+from marketplace.web.expert_form import read_expert_settings
 from marketplace.web.forms import LORA, TRAINING, BidForm, get_bid_defaults
 from marketplace.web.presenters.curve import build_curve_table, horizon_ends_at, serialize_quote
 from marketplace.web.presenters.warm import present_warm_quote
@@ -360,6 +361,7 @@ def _read_earlier_terms(request: PageRequest) -> dict[str, Any]:
         }
         asked |= (
             settings
+            | read_expert_settings(bid.adapter, bid.training, resolved=bid.resolved)
             | _read_initial_prompt(bid)
             | {
                 "dataset": bid.dataset_id,

@@ -62,6 +62,58 @@ def test_a_bid_above_the_price_is_admitted_and_pays_the_price(site: Site) -> Non
     assert get_wallet(organisation=site.organisation).available_micros == 100_000_000 - 100_000
 
 
+def test_every_setting_can_be_chosen_in_the_form_and_is_there_when_the_bid_is_made_again(
+    site: Site,
+) -> None:
+    chosen = {
+        "sequence_length": "64",
+        "validation_share": "0.2",
+        "schedule": "linear",
+        "warmup_share": "0.1",
+        "weight_decay": "0.01",
+        "seed": "7",
+        "neftune_alpha": "5",
+        "preference_loss": "orpo",
+        "dpo_beta": "0.3",
+        "target_modules": "q_proj, v_proj",
+        "rslora": "on",
+    }
+    site.client.post("/bids/new", site.bid_form(**chosen))
+    bid = Bid.objects.get()
+    training = {name: bid.training[name] for name in bid.training if name in chosen}
+    assert training == {
+        "sequence_length": 64,
+        "validation_share": 0.2,
+        "schedule": "linear",
+        "warmup_share": 0.1,
+        "weight_decay": 0.01,
+        "seed": 7,
+        "neftune_alpha": 5,
+        "preference_loss": "orpo",
+        "dpo_beta": 0.3,
+    }
+    adapter = bid.adapter
+    assert (adapter["target_modules"], adapter["rslora"], adapter["dora"]) == (
+        ["q_proj", "v_proj"],
+        True,
+        False,
+    )
+    again = site.client.get(f"/bids/new?again={bid.pk}").context["form"]
+    shown = {name: str(again[name].value()) for name in chosen}
+    assert shown == chosen | {"rslora": "True"}
+    assert again["dora"].value() in (None, False, "")
+
+
+def test_a_setting_that_cannot_be_is_said_beside_its_field_and_its_group_is_open(
+    site: Site,
+) -> None:
+    page = site.client.post("/bids/new", site.bid_form(warmup_share="1.5", rslora="on"))
+    form = page.context["form"]
+    assert "warmup_share" in str(form.errors["warmup_share"])
+    assert form.has_expert_settings
+    assert not Bid.objects.exists()
+
+
 def test_the_same_submission_twice_is_one_bid(site: Site) -> None:
     first = site.client.post("/bids/new", site.bid_form())
     second = site.client.post("/bids/new", site.bid_form())
