@@ -15,8 +15,8 @@ from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, Job
 from marketplace.jobs.services import dispatch_slots
 from marketplace.jobs.starts import Drop
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Earning
-from marketplace.payments.selectors import check_ledger
 from marketplace.warm.consents import set_consent
 from marketplace.warm.donors import find_candidates, name_shape
 from marketplace.warm.embeddings import ensure_embedding
@@ -39,7 +39,7 @@ from tests.warm_builders import (
     live_node,
     quote,
 )
-from workers.protocol.messages import SliceEnd
+from workers.protocol.reports import SliceEnd
 
 pytestmark = pytest.mark.django_db
 

@@ -26,7 +26,7 @@ FETCH = """
 import json, sys
 from workers.node.base_files import check_disk, fetch, find_missing_files
 from workers.node.credentials import NodeSettingsError
-from workers.protocol import BaseModelRef
+from workers.protocol.job_spec import BaseModelRef
 from pathlib import Path
 ref = BaseModelRef("big", sys.argv[1])
 shares = []
