@@ -27,7 +27,7 @@ from marketplace.auction.book.row_checks import (
     find_rows_without_log,
     find_strays,
 )
-from marketplace.auction.book.verify_report import PROBLEMS_SHOWN, PostedEntry, VerifyReport
+from marketplace.auction.book.verify_report import PROBLEMS_SHOWN, VerifyReport
 from marketplace.auction.models import (
     LogEntry,
     MarketHead,
@@ -87,8 +87,6 @@ def _verify(zone: Zone) -> VerifyReport:
             compare_moves(entry, found)
         if isinstance(entry.event, events.BundleArrived):
             compare_bundle(entry, found)
-        if isinstance(entry.event, events.RatesPosted):
-            found.posted.append(PostedEntry(entry.position, entry.event, engine.nodes))
         if isinstance(entry.event, events.BidArrived):
             decided.append(entry)
             if len(decided) == CHUNK:

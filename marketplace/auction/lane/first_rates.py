@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from math import inf
 from typing import Any
 
 from django.db.models import Q
@@ -14,14 +12,16 @@ from marketplace.auction.lane.lane import Lane
 from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.fleet.selectors import build_node_spec, slot_at
 from marketplace.fleet.slots import slots_per_day
+from scheduler.auction import ZoneRules
 from scheduler.auction.log import events
-from scheduler.auction.prices.posted_rates import (
-    RateSettings,
-    RegisteredNode,
-    find_joined_rates,
-    post_rates,
+from scheduler.auction.prices.posted_rates import RateSettings, RegisteredNode
+from scheduler.auction.prices.rate_inputs import (
+    describe_inputs,
+    find_rates_of,
+    find_rates_of_joined,
+    to_row,
 )
-from scheduler.types import NodeRate, NodeSpec, Task
+from scheduler.types import NodeRate, Task
 
 #: Seconds of the day that one rate stands for.
 BLOCK_S = 4800
@@ -45,9 +45,17 @@ def post_first_rates(lane: Lane) -> bool:
         return False
     registered = list_registered_nodes(lane.zone, now=lane.now, also=missing)
     if posted is None:
-        lane.apply(build_rates(lane.zone, registered=registered, past_days=(), now=lane.now))
+        lane.apply(
+            build_rates(
+                lane.zone,
+                rules=engine.rules,
+                registered=registered,
+                past_days=(),
+                now=lane.now,
+            )
+        )
         return True
-    rows = [_to_row(each) for each in registered if each.node.id in missing]
+    rows = [to_row(each) for each in registered if each.node.id in missing]
     inputs = {
         **posted.inputs,
         "joined": [*posted.inputs.get("joined", ()), *missing],
@@ -81,6 +89,7 @@ def list_registered_nodes(
 def build_rates(
     zone: Zone,
     *,
+    rules: ZoneRules,
     registered: Sequence[RegisteredNode],
     past_days: Sequence[Sequence[Task]],
     now: datetime,
@@ -91,6 +100,8 @@ def build_rates(
 
     Parameters
     ----------
+    rules
+        Of the zone's log.
     past_days
         Bids of whole days, slots counted from the day's first; none: first rates.
     given
@@ -101,13 +112,14 @@ def build_rates(
     midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     day_slots = slots_per_day(zone)
     settings = RateSettings(block_slots=min(max(1, round(BLOCK_S / zone.slot_s)), day_slots))
-    inputs: dict[str, Any] = {
+    inputs = {
         "day": midnight.date().isoformat() if given is not None else "",
-        "registered": [_to_row(each) for each in registered],
-        "base_memory": zone.base_memory_gb,
-        "reference": zone.settings.get("reference_rate_micros"),
-        "cap": zone.settings.get("ask_cap_micros"),
-        "settings": asdict(settings),
+        **describe_inputs(
+            registered,
+            base_memory=rules.base_memory,
+            zone_settings=rules.settings,
+            settings=settings,
+        ),
         **(given or {}),
     }
     return events.RatesPosted(
@@ -116,73 +128,4 @@ def build_rates(
         day_slots=day_slots,
         rates=find_rates_of(inputs, past_days=past_days, day_slots=day_slots, won=won),
         inputs=inputs,
-    )
-
-
-def find_rates_of(
-    inputs: Mapping[str, Any],
-    *,
-    past_days: Sequence[Sequence[Task]],
-    day_slots: int,
-    won: Collection[str] = frozenset(),
-) -> dict[str, NodeRate]:
-    """The rates that follow from an event's inputs and the bids they name."""
-    cap = inputs["cap"]
-    return post_rates(
-        [_from_row(row) for row in inputs["registered"]],
-        past_days,
-        day_slots=day_slots,
-        base_memory=float(inputs["base_memory"]),
-        reference=inputs["reference"],
-        cap=inf if cap is None else float(cap),
-        settings=RateSettings(**inputs["settings"]),
-        won=won,
-    )
-
-
-def find_rates_of_joined(
-    inputs: Mapping[str, Any], *, rates: Mapping[str, NodeRate], day_slots: int
-) -> dict[str, NodeRate]:
-    """The rates of the nodes that joined last, from an event's inputs and the others' rates."""
-    *earlier, last = inputs["joined_rows"]
-    cap = inputs["cap"]
-    joined = [_from_row(row) for row in last]
-    again = {each.node.id for each in joined}
-    before = [_from_row(row) for rows in (inputs["registered"], *earlier) for row in rows]
-    return find_joined_rates(
-        joined,
-        [each for each in before if each.node.id not in again],
-        rates,
-        knows_days=bool(inputs.get("past_starts")),
-        day_slots=day_slots,
-        base_memory=float(inputs["base_memory"]),
-        reference=inputs["reference"],
-        cap=inf if cap is None else float(cap),
-        settings=RateSettings(**inputs["settings"]),
-    )
-
-
-def _to_row(each: RegisteredNode) -> list[Any]:
-    node = each.node
-    return [
-        node.id,
-        each.provider,
-        node.gpu_type,
-        float(node.compute_capacity),
-        float(node.memory_capacity),
-        float(node.ask),
-    ]
-
-
-def _from_row(row: Sequence[Any]) -> RegisteredNode:
-    node_id, provider, gpu_type, capacity, memory, ask = row
-    return RegisteredNode(
-        NodeSpec(
-            id=str(node_id),
-            gpu_type=str(gpu_type),
-            compute_capacity=float(capacity),
-            memory_capacity=float(memory),
-            ask=float(ask),
-        ),
-        str(provider),
     )

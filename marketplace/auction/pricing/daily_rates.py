@@ -9,36 +9,26 @@ posted, so the task may run twice, die halfway or run beside another.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from django.db import OperationalError
 
 from marketplace.auction.book import engine_cache as books
-from marketplace.auction.book.verify_report import PostedEntry
 from marketplace.auction.lane.enter import enter_lane, is_lock_timeout
-from marketplace.auction.lane.first_rates import (
-    build_rates,
-    find_rates_of,
-    find_rates_of_joined,
-    list_registered_nodes,
-)
+from marketplace.auction.lane.first_rates import build_rates, list_registered_nodes
 from marketplace.auction.models import MarketHead
-from marketplace.auction.pricing.past_bids import (
-    ForecastSpan,
-    PastBids,
-    find_log_start_slot,
-    load_past_bids,
-)
-from marketplace.auction.pricing.solve import PAST_DAYS
+from marketplace.auction.pricing.past_bids import load_past_bids
 from marketplace.common.locks import advisory_session_lock
 from marketplace.common.queue import enqueue
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at
 from marketplace.fleet.slots import slots_per_day
 from scheduler.auction import Engine
+from scheduler.auction.audit.rates_again import find_term_problem
 from scheduler.auction.log import events
-from scheduler.types import Task
+from scheduler.auction.prices.forecast_span import PAST_DAYS
+from scheduler.auction.prices.rate_inputs import choose_rate_span
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +79,9 @@ def post_daily_rates(*, zone_id: str, clock: Callable[[], datetime]) -> bool:
         made = _make_rates(zone, now=now)
         try:
             with enter_lane(zone=zone, now=now) as lane:
-                if not _is_due(lane.book.engine, now):
+                engine = lane.book.engine
+                # A node's terms may have changed while the rates were made.
+                if not _is_due(engine, now) or find_term_problem(engine, made) is not None:
                     return False
                 lane.apply(made)
                 return True
@@ -102,12 +94,20 @@ def post_daily_rates(*, zone_id: str, clock: Callable[[], datetime]) -> bool:
 
 def _make_rates(zone: Zone, *, now: datetime) -> events.RatesPosted:
     with books.read_book(zone=zone, now=now) as book:
-        position = book.engine.position
-        on_sale = [node.id for node in book.engine.nodes]
-    span = choose_rate_span(zone=zone, now=now)
+        engine = book.engine
+        position, rules = engine.position, engine.rules
+        on_sale = [node.id for node in engine.nodes]
+    midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    span = choose_rate_span(
+        day_start=slot_at(zone, midnight),
+        day_slots=slots_per_day(zone),
+        began=rules.first_slot,
+        past_days=rules.settings.get("past_days", PAST_DAYS),
+    )
     seen = load_past_bids(zone=zone, span=span, position=position)
     return build_rates(
         zone,
+        rules=rules,
         registered=list_registered_nodes(zone, now=now, also=on_sale),
         past_days=seen.past_days,
         now=now,
@@ -120,72 +120,3 @@ def _make_rates(zone: Zone, *, now: datetime) -> events.RatesPosted:
         },
         won=seen.won,
     )
-
-
-def choose_rate_span(*, zone: Zone, now: datetime) -> ForecastSpan:
-    """The whole days (UTC) before the one that holds ``now``, as far as the log knows them."""
-    midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    day, start = slots_per_day(zone), slot_at(zone, midnight)
-    began = find_log_start_slot(zone)
-    count = zone.settings.get("past_days", PAST_DAYS)
-    starts = [start - back * day for back in range(1, count + 1)]
-    return ForecastSpan(
-        day_start=start,
-        slot=start,
-        last_slot=start + day - 1,
-        past_starts=tuple(at for at in starts if began is not None and at > began),
-    )
-
-
-def find_rates_problems(zone: Zone, posted: Sequence[PostedEntry]) -> list[str]:
-    """What is wrong with the rates of a zone's log, made again from what they name."""
-    return [
-        f"log position {entry.position}: {problem}"
-        for entry in posted
-        if (problem := _find_rates_problem(zone, entry)) is not None
-    ]
-
-
-def _find_rates_problem(zone: Zone, entry: PostedEntry) -> str | None:
-    event = entry.event
-    joined = set(event.inputs.get("joined", ()))
-    listed = {row[0]: row[2:] for row in event.inputs["registered"]}
-    for node in entry.nodes:
-        terms = [node.gpu_type, node.compute_capacity, node.memory_capacity, node.ask]
-        # Nodes that joined later may have found the others' terms changed already.
-        if not joined and listed.get(node.id, terms) != terms:
-            return f"the rates were made for other terms of node {node.id}"
-    past_days, won = _load_days(zone, event)
-    again = find_rates_of(event.inputs, past_days=past_days, day_slots=event.day_slots, won=won)
-    for node_id, rate in event.rates.items():
-        if node_id not in joined and again.get(node_id) != rate:
-            return f"the rate of node {node_id} does not follow from what it names"
-    batches = event.inputs.get("joined_rows", ())
-    for number in range(len(batches)):
-        until = {**event.inputs, "joined_rows": batches[: number + 1]}
-        for node_id, rate in find_rates_of_joined(
-            until, rates=event.rates, day_slots=event.day_slots
-        ).items():
-            if event.rates.get(node_id) != rate:
-                return f"the rate of node {node_id}, which joined later, does not follow"
-    return None
-
-
-def _load_days(
-    zone: Zone, event: events.RatesPosted
-) -> tuple[tuple[tuple[Task, ...], ...], frozenset[str]]:
-    """The bids of the days that rates were made of, and which of them won."""
-    starts = tuple(event.inputs.get("past_starts", ()))
-    if not starts:
-        return (), frozenset()
-    span = ForecastSpan(
-        day_start=event.first_slot,
-        slot=event.first_slot,
-        last_slot=event.first_slot + event.day_slots - 1,
-        past_starts=starts,
-    )
-    found: PastBids = load_past_bids(
-        zone=zone, span=span, position=int(event.inputs["last_position"])
-    )
-    # Rates posted before winners counted whole were made without them.
-    return found.past_days, found.won if event.inputs.get("counts_winners") else frozenset()

@@ -11,7 +11,6 @@ import json
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 from datetime import datetime
-from math import ceil
 
 from django.db.models import Count, Sum
 
@@ -19,34 +18,11 @@ from marketplace.auction.models import Bid, BidStatus, LogEntry
 from marketplace.auction.queries import iterate_logged_bids
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import build_node_spec, list_nodes_on_sale, slot_at, slot_starts_at
-from marketplace.fleet.slots import slots_per_day
 from scheduler.auction.log.value_json import task_from_json
 from scheduler.auction.prices import EmptyZone, bursts, select_counted
 from scheduler.auction.prices.bursts import LEAST_BURST, is_burst
+from scheduler.auction.prices.forecast_span import ForecastSpan, find_sampling
 from scheduler.types import Task
-
-#: Log entries read for one forecast; of a longer stretch an even sample.
-MOST_ENTRIES = 40_000
-
-
-@dataclass(frozen=True, slots=True)
-class ForecastSpan:
-    """Slots whose bids a forecast is made of."""
-
-    #: First slot of today, and of the forecast after it.
-    day_start: int
-    slot: int
-    last_slot: int
-    #: First slots of past days, the latest first.
-    past_starts: tuple[int, ...]
-
-    @property
-    def length(self) -> int:
-        return self.last_slot - self.day_start + 1
-
-    @property
-    def first(self) -> int:
-        return min((self.day_start, *self.past_starts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,32 +41,10 @@ class PastBids:
     last_position: int
 
 
-def choose_span(
-    *, zone: Zone, began: int, slot: int, last_slot: int, past_days: int
-) -> ForecastSpan:
-    """What a forecast from ``slot`` to ``last_slot`` can be made of, the log being from ``began``.
-
-    Examples
-    --------
-    Past days end where their sequel, as long as the forecast, is known: of a day of 10 slots and
-    a horizon of 4, at slot 30, today is slots 20 to 29 and yesterday is 10 to 19 with 20 to 23.
-    """
-    day = slots_per_day(zone)
-    day_start = max(slot - day, began)
-    nearest = max(1, ceil((last_slot + 1 - slot) / day))
-    starts = [slot - day - back * day for back in range(nearest, nearest + past_days)]
-    return ForecastSpan(
-        day_start=day_start,
-        slot=slot,
-        last_slot=last_slot,
-        past_starts=tuple(start for start in starts if start >= began),
-    )
-
-
 def load_past_bids(*, zone: Zone, span: ForecastSpan, position: int) -> PastBids:
     """The bids of a span, as the log has them up to a position."""
     first = _position_at(zone, slot_starts_at(zone, span.first - 1), last=position)
-    each = max(1, ceil((position - first + 1) / MOST_ENTRIES))
+    each = find_sampling(first=first, last=position)
     today: list[Task] = []
     past: list[list[Task]] = [[] for _ in span.past_starts]
     decided = _list_decided(zone, first, position, each)
@@ -138,7 +92,7 @@ def has_burst(*, zone: Zone, slot: int, solved: int, last: int) -> bool:
         base_memory=zone.base_memory_gb,
         money_quantum=1.0,
     )
-    each = ceil((last - solved) / MOST_ENTRIES)
+    each = find_sampling(first=solved + 1, last=last)
     decided = _list_decided(zone, solved + 1, last, each)
     tasks = [task for task, _ in decided]
     won = frozenset(task.id for task, has_won in decided if has_won)

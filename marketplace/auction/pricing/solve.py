@@ -12,8 +12,8 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,7 +24,6 @@ from marketplace.auction.lane.enter import enter_lane, is_lock_timeout
 from marketplace.auction.lane.price_changes import SLOTS_LATE, take_solved_prices
 from marketplace.auction.models import MarketHead, Pricing, SolveStatus
 from marketplace.auction.pricing.past_bids import (
-    choose_span,
     find_log_start_slot,
     has_burst,
     has_sold_much,
@@ -33,19 +32,19 @@ from marketplace.auction.pricing.past_bids import (
 from marketplace.common.locks import advisory_session_lock
 from marketplace.common.queue import enqueue
 from marketplace.fleet.models import Zone
-from marketplace.fleet.policy_settings import check_policy_settings
 from marketplace.fleet.selectors import list_nodes_on_sale, slot_at
+from marketplace.fleet.slots import slots_per_day
 from scheduler.auction.log import events
 from scheduler.auction.log.event_json import event_to_json
-from scheduler.auction.prices import KnownBids, Settings, solve_prices
-from scheduler.auction.prices.solve import choose_seed
+from scheduler.auction.prices import KnownBids, solve_prices
+from scheduler.auction.prices.forecast_span import PAST_DAYS, choose_span
+from scheduler.auction.prices.solve import choose_seed, read_settings
 
 log = logging.getLogger(__name__)
 
 LOCK = "auction.prices"
 #: Where a zone's settings are silent; what the published figures are measured with.
 SOLVE_EVERY_SLOTS = 2
-PAST_DAYS = 2
 #: Slots at a log's beginning after each of which prices are solved again.
 FIRST_SLOTS = 6
 #: A zone is not solved for during so many times the time its last solve took.
@@ -177,10 +176,10 @@ def _solve(zone: Zone, *, due: DueSolve, now: datetime) -> events.PricesSolved:
     if due.slot > engine.horizon.first_slot:
         # As the lane will, before it applies the prices.
         engine.transition(events.SlotAdvanced(slot=due.slot))
-    settings: Mapping[str, Any] = zone.settings
-    check_policy_settings(settings)
+    # The log's, not the operator's wish: who checks a solve knows no other.
+    settings = engine.rules.settings
     span = choose_span(
-        zone=zone,
+        day_slots=slots_per_day(zone),
         # Bids that arrive in a slot start in the next: a task's arrival is that one.
         began=engine.rules.first_slot + 1,
         slot=due.slot + 1,
@@ -206,16 +205,11 @@ def _solve(zone: Zone, *, due: DueSolve, now: datetime) -> events.PricesSolved:
             won=seen.won,
         ),
         seed=choose_seed(engine, slot=span.slot),
-        settings=_solver_settings(settings),
+        settings=read_settings(settings),
         salt=books.get_commitment_salt(),
     )
     _check(solved)
     return solved
-
-
-def _solver_settings(settings: Mapping[str, Any]) -> Settings:
-    names = {setting.name for setting in fields(Settings)}
-    return Settings(**{name: value for name, value in settings.items() if name in names})
 
 
 def _check(solved: events.PricesSolved) -> None:

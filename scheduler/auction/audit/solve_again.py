@@ -1,24 +1,28 @@
-"""Solving again: logged prices are held against what the log's own bids lead to.
+"""Solving again: logged prices and rates are held against what the log's own bids lead to.
 
 A replay takes solved prices as they stand, so a market that sees a bid could log prices just
 below it. Here the solve is run again, on the state at the position it names, from the bids
-that the log has in the slots it names, with the seed that follows from the log.
+that the log has in the slots it names, with the seed that follows from the log. What a solve
+names must follow from the log as well (``solve_choices``).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from scheduler.auction.audit.rates_again import find_rates_problem
+from scheduler.auction.audit.solve_choices import SolveChoices
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log.chain import ChainEntry
-from scheduler.auction.log.events import BidArrived, Event, PricesSolved, SlotAdvanced
+from scheduler.auction.log.events import BidArrived, Event, PricesSolved, RatesPosted, SlotAdvanced
 from scheduler.auction.log.outcomes import Outcome
+from scheduler.auction.prices.forecast_span import ForecastSpan, find_sampling
 from scheduler.auction.prices.solve import SOLVER, KnownBids, Settings, choose_seed, solve_prices
 from scheduler.types import Decision, Task
 
@@ -50,9 +54,12 @@ class SolveAudit:
         self._bids: list[Task] = []
         self._latest: list[int] = []
         self._won: set[str] = set()
-        #: Solves that came to the logged prices.
+        self._choices = SolveChoices()
+        #: The latest solver whose prices the log has.
+        self._solver = 0
+        #: Solves and posted rates that came to what is logged.
         self.solved_again = 0
-        #: Solves of an earlier solver, of a log of version 1, or from bids before its begin.
+        #: Those of an earlier solver, of a log of version 1, or from bids before its begin.
         self.taken_as_logged = 0
 
     def read_ahead(self, entries: Iterable[ChainEntry]) -> Iterator[ChainEntry]:
@@ -67,7 +74,7 @@ class SolveAudit:
         yield from waiting
 
     def find_problem(self, engine: Engine, event: Event) -> str | None:
-        """Look at the next event of the log; of solved prices, say what differs, if anything.
+        """Look at the next event of the log; of prices and rates, say what differs, if anything.
 
         Parameters
         ----------
@@ -82,6 +89,8 @@ class SolveAudit:
                 self._note_bid(engine.position + 1, task)
             case PricesSolved():
                 return self._check_solve(engine, event)
+            case RatesPosted():
+                return self._check_rates(engine, event)
             case _:
                 pass
         return None
@@ -100,6 +109,9 @@ class SolveAudit:
     def _check_solve(self, engine: Engine, event: PricesSolved) -> str | None:
         inputs = event.inputs
         solver = _number(inputs, "solver")
+        if solver < self._solver:
+            return f"prices of solver {solver} in a log that has some of solver {self._solver}"
+        self._solver = solver
         before_begin = 0 < self._begin >= _number(inputs, "first_position")
         if engine.rules.version == 1 or solver < SOLVER or before_begin:
             self.taken_as_logged += 1
@@ -113,14 +125,47 @@ class SolveAudit:
         if state is None:
             return "prices solved on a state that the log does not have"
         try:
+            problem = self._choices.find_problem(inputs, state=state, taken_at=engine.horizon)
+            if problem is not None:
+                return problem
             found = self._solve(state.replica(), event)
         except (KeyError, TypeError, ValueError) as error:
             return f"the prices cannot be solved again: {error!r}"
         self.solved_again += 1
         return _compare(event, found)
 
+    def _check_rates(self, engine: Engine, event: RatesPosted) -> str | None:
+        before_begin = 0 < self._begin >= _number(event.inputs, "first_position")
+        if engine.rules.version == 1 or before_begin:
+            self.taken_as_logged += 1
+            return None
+        try:
+            problem = find_rates_problem(engine, event, find_days=self._find_days, won=self._won)
+        except (KeyError, TypeError, ValueError) as error:
+            return f"the rates cannot be made again: {error!r}"
+        self.solved_again += problem is None
+        return problem
+
+    def _find_days(self, inputs: Mapping[str, Any], span: ForecastSpan) -> list[list[Task]]:
+        """Give the bids of a span's past days, from the positions that an event names.
+
+        Raises
+        ------
+        ValueError
+            If more or fewer positions are named than hold them.
+        """
+        first, last = int(inputs["first_position"]), int(inputs["last_position"])
+        if int(inputs["every"]) != find_sampling(first=first, last=last):
+            raise ValueError("more or fewer of the bids were left out than of so long a log")
+        if not span.past_starts:
+            return []
+        seen = self._select(inputs, earliest=span.first)
+        return _sort_by_day(seen, span.past_starts, length=span.length)
+
     def _solve(self, engine: Engine, event: PricesSolved) -> PricesSolved:
         inputs = event.inputs
+        if int(inputs["last_position"]) != int(inputs["position"]):
+            raise ValueError("the bids do not end where the state does")
         slot, day_start, last_slot = (
             int(inputs[name]) for name in ("slot", "day_start", "last_slot")
         )
@@ -128,7 +173,6 @@ class SolveAudit:
             engine.transition(SlotAdvanced(slot=slot - 1))
         past_starts = [int(start) for start in inputs["past_starts"]]
         seen = self._select(inputs, earliest=min([day_start, *past_starts]))
-        length = last_slot - day_start + 1
         return solve_prices(
             engine,
             KnownBids(
@@ -136,14 +180,7 @@ class SolveAudit:
                 last_slot=last_slot,
                 day_start=day_start,
                 today=[task for task in seen if task.arrival_slot >= day_start],
-                past_days=[
-                    [
-                        _move_back(task, start)
-                        for task in seen
-                        if start <= task.arrival_slot < start + length
-                    ]
-                    for start in past_starts
-                ],
+                past_days=_sort_by_day(seen, past_starts, length=last_slot - day_start + 1),
                 each=float(inputs["every"]),
                 given={
                     name: inputs[name]
@@ -167,8 +204,6 @@ class SolveAudit:
         first, last, every = (
             int(inputs[name]) for name in ("first_position", "last_position", "every")
         )
-        if last != int(inputs["position"]):
-            raise ValueError("the bids do not end where the state does")
         begin = bisect_left(self._positions, first)
         end = bisect_right(self._positions, last)
         if begin > 0 and self._latest[begin - 1] >= earliest:
@@ -178,6 +213,14 @@ class SolveAudit:
             for at, task in zip(self._positions[begin:end], self._bids[begin:end], strict=True)
             if (at - first) % every == 0
         ]
+
+
+def _sort_by_day(seen: Sequence[Task], starts: Sequence[int], *, length: int) -> list[list[Task]]:
+    """Give the bids of each day, slots counted from its start."""
+    return [
+        [_move_back(task, start) for task in seen if start <= task.arrival_slot < start + length]
+        for start in starts
+    ]
 
 
 def _move_back(task: Task, slots: int) -> Task:

@@ -16,9 +16,19 @@ from typing import Any, cast
 from scheduler.auction.audit.verify import Verification, verify, verify_public
 from scheduler.auction.audit.witness import HeadComparison, describe_equivocation
 from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
-from scheduler.auction.log.chain import ChainEntry, digest, entry_from_json, entry_to_json, hide_bid
+from scheduler.auction.log.chain import (
+    ChainEntry,
+    digest,
+    entry_from_json,
+    entry_to_json,
+    hash_entry,
+    hide_bid,
+)
 from scheduler.auction.log.heads import SignedHead
 from scheduler.auction.log.rules import ZoneRules, rules_from_json, rules_to_json
+
+#: Of an entry.
+_FIELDS = {"position", "event", "outcome", "prev_hash", "hash"}
 
 
 def transcript_lines(
@@ -94,7 +104,12 @@ def verify_transcript(
         comparison.note(position=int(snapshot["position"]), hash_=str(snapshot["head_hash"]))
     elif rules is not None:
         comparison.note(position=0, hash_=digest(rules_to_json(rules)))
-    parsed = _noted(((number, _parse(line, number)) for number, line in numbered), comparison)
+    loose: list[tuple[int, str]] = []
+    if rules is not None and digest(header["rules"]) != digest(rules_to_json(rules)):
+        loose.append((0, "line 1 says something of the rules that no hash covers"))
+    parsed = _noted(
+        ((number, _parse(line, number)) for number, line in numbered), comparison, loose
+    )
     if header.get("bids_left_out"):
         found = _naming_lines(
             lambda: verify_public(
@@ -110,6 +125,9 @@ def verify_transcript(
                 policies=policies,
             )
         )
+    if found.ok and loose:
+        position, problem = loose[0]
+        found = replace(found, ok=False, position=position, problem=problem)
     return found if witness is None else _with_witness(found, comparison)
 
 
@@ -133,14 +151,37 @@ def _heads_of_zone(zone: str | None, witness: Sequence[SignedHead]) -> list[Sign
 
 
 def _noted(
-    numbered: Iterable[tuple[int, dict[str, Any]]], comparison: HeadComparison
+    numbered: Iterable[tuple[int, dict[str, Any]]],
+    comparison: HeadComparison,
+    loose: list[tuple[int, str]],
 ) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Hand on lines, having noted their hashes, and the first that says more than is hashed."""
     for number, data in numbered:
         try:
             comparison.note(position=int(data["position"]), hash_=str(data["hash"]))
+            if not loose and not _is_as_hashed(data):
+                told = f"line {number} says something that its hash does not cover"
+                loose.append((int(data["position"]), told))
         except (KeyError, TypeError) as error:
             raise _not_an_entry(number, error) from error
         yield number, data
+
+
+def _is_as_hashed(data: Mapping[str, Any]) -> bool:
+    """Whether an entry's own text, and not only what is read of it, has the hash it names.
+
+    Reading passes over fields that it does not know, and takes ``"5"`` and ``5.0`` for 5.
+    """
+    position = data["position"]
+    if data.keys() != _FIELDS or isinstance(position, bool) or not isinstance(position, int):
+        return False
+    made = hash_entry(
+        position=position,
+        event=data["event"],
+        outcome=data["outcome"],
+        prev_hash=data["prev_hash"],
+    )
+    return made == data["hash"]
 
 
 def _with_witness(found: Verification, comparison: HeadComparison) -> Verification:

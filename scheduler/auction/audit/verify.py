@@ -39,10 +39,12 @@ class Verification:
     problem: str | None = None
     #: Heads of a witness that the log agrees with.
     witnessed: int = 0
-    #: Solves that were run again and came to the logged prices.
+    #: Solves and posted rates that were made again and came to what is logged.
     solved_again: int = 0
-    #: Solves that were not: bids are left out, or another solver made them.
+    #: Those that were not: bids are left out, or another solver made them.
     taken_as_logged: int = 0
+    #: Position of the snapshot that the log builds on, whose state is taken as it stands.
+    begins_at: int = 0
 
 
 def verify(
@@ -71,7 +73,8 @@ def verify(
         If neither a snapshot nor rules are given.
     """
     engine = _begin(snapshot, rules, policies)
-    audit = SolveAudit(engine.position)
+    begins_at = engine.position
+    audit = SolveAudit(begins_at)
     count = 0
     for entry in audit.read_ahead(entries):
         problem = audit.find_problem(engine, entry.event) or _compare(engine, entry)
@@ -82,6 +85,7 @@ def verify(
                 head_hash=entry.prev_hash if count == 0 else engine.head_hash,
                 position=entry.position,
                 problem=problem,
+                begins_at=begins_at,
             )
         audit.note_outcome(entry.outcome)
         count += 1
@@ -91,6 +95,7 @@ def verify(
         head_hash=engine.head_hash,
         solved_again=audit.solved_again,
         taken_as_logged=audit.taken_as_logged,
+        begins_at=begins_at,
     )
 
 
@@ -116,8 +121,9 @@ def verify_public(
         As for ``verify``.
     """
     engine = _begin(snapshot, rules, policies)
-    position, head = engine.position, engine.head_hash
-    count = 0
+    begins_at = position = engine.position
+    head = engine.head_hash
+    count = solves = 0
     for data in entries:
         problem = _compare_public(engine, data, position=position, head=head)
         if problem is not None:
@@ -127,9 +133,13 @@ def verify_public(
                 head_hash=head,
                 position=int(data["position"]),
                 problem=problem,
+                begins_at=begins_at,
             )
         position, head, count = position + 1, str(data["hash"]), count + 1
-    return Verification(ok=True, entries=count, head_hash=head)
+        solves += data["event"].get("type") in ("PricesSolved", "RatesPosted")
+    return Verification(
+        ok=True, entries=count, head_hash=head, taken_as_logged=solves, begins_at=begins_at
+    )
 
 
 #: Parts of an outcome that are not compared where its bid is left out: only the bid explains

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,12 @@ class KnownBids:
     each: float = 1.0
     #: Where they were taken from; goes to the event's ``inputs`` as it is.
     given: Mapping[str, Any] | None = None
+
+
+def read_settings(given: Mapping[str, Any]) -> Settings:
+    """Give the solve's parameters among a zone's settings, by default those of ``Settings``."""
+    names = {setting.name for setting in fields(Settings)}
+    return Settings(**{name: value for name, value in given.items() if name in names})
 
 
 def choose_seed(engine: Engine, *, slot: int) -> int:

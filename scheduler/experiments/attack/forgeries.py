@@ -110,7 +110,7 @@ def make_victim(size: ForgerySize, *, seed: int) -> Victim:
     )
     day = scenario.day(seed)
     log = write_log(scenario, day, settings=_SETTINGS, salt="secret")
-    return Victim(scenario, day, make_log_rules(scenario), log)
+    return Victim(scenario, day, make_log_rules(scenario, _SETTINGS), log)
 
 
 def write_lines(log: Sequence[_Entry], rules: ZoneRules, *, shows_bids: bool) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules
 from scheduler.auction.log import events
@@ -16,12 +16,13 @@ from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Decision, Task
 
 
-def make_log_rules(scenario: Scenario) -> ZoneRules:
+def make_log_rules(scenario: Scenario, settings: Settings) -> ZoneRules:
     """Give the rules of a zone that sells as far ahead as its day is long."""
     return ZoneRules(
         base_memory=scenario.base_memory_gb,
         # A bid that is decided in the day's last slot begins in the next.
         horizon_slots=scenario.slots + 1,
+        settings=asdict(settings),
         version=LOG_VERSION,
     )
 
@@ -41,7 +42,7 @@ def write_log(
     salt : str
         What the secret texts of commitments are made from.
     """
-    engine = Engine(make_log_rules(scenario))
+    engine = Engine(make_log_rules(scenario, settings))
     log = [engine.apply(events.NodeJoined(node)) for node in scenario.fleet()]
     seen: list[Task] = []
     won: set[str] = set()

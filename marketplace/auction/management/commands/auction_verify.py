@@ -9,7 +9,6 @@ from django.core.management.base import BaseCommand, CommandError
 
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.book.verify_report import PROBLEMS_SHOWN
-from marketplace.auction.pricing.daily_rates import find_rates_problems
 from marketplace.fleet.models import Zone
 
 
@@ -28,7 +27,6 @@ class Command(BaseCommand):
         failed = False
         for zone in zones:
             found = verify_zone(zone)
-            found.problems += find_rates_problems(zone, found.posted)
             state = "verified" if found.ok else "DIFFERS"
             self.stdout.write(
                 f"{zone.name}: {state}, {found.entries} entries, {found.decisions} decisions, "

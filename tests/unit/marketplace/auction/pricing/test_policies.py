@@ -16,18 +16,15 @@ from marketplace.auction.lane import enter
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing, Snapshot
-from marketplace.auction.pricing import past_bids
-from marketplace.auction.pricing.past_bids import (
-    ForecastSpan,
-    choose_span,
-    load_past_bids,
-)
+from marketplace.auction.pricing.past_bids import load_past_bids
 from marketplace.auction.pricing.solve import apply_prices, solve_zone_prices
 from marketplace.auction.selectors import get_policy_in_force
 from marketplace.fleet import slots
 from marketplace.fleet.models import Zone
 from marketplace.fleet.services import set_policy_settings
 from scheduler.auction import ZoneRules
+from scheduler.auction.prices import forecast_span
+from scheduler.auction.prices.forecast_span import ForecastSpan, choose_span
 from tests import builders
 from tests import market_builders as market
 from tests.audits import alter_row
@@ -245,8 +242,9 @@ def test_rows_with_settings_that_nobody_checked_do_not_stop_the_lane(zone, owner
     sell(owner, zone)
     assert Bid.objects.filter(status="pending").count() == 0
     assert rules(zone).settings == {}
-    assert not reprice(zone, NOW + timedelta(seconds=10))
-    assert Pricing.objects.get().status in ("none", "failed")
+    # Prices are solved by the rules that the log has.
+    assert reprice(zone, NOW + timedelta(seconds=10))
+    assert Pricing.objects.get().status == "applied"
 
 
 def test_a_restart_from_a_snapshot_knows_the_policy_in_force(zone, owner, monkeypatch):
@@ -283,8 +281,9 @@ def test_a_restart_from_a_snapshot_knows_the_policy_in_force(zone, owner, monkey
 def test_a_forecast_takes_days_that_the_log_knows_whole(
     began, slot, last_slot, past_days, expected
 ):
-    zone = Zone(slot_s=8640)
-    span = choose_span(zone=zone, began=began, slot=slot, last_slot=last_slot, past_days=past_days)
+    span = choose_span(
+        day_slots=10, began=began, slot=slot, last_slot=last_slot, past_days=past_days
+    )
     assert (span.day_start, span.past_starts) == expected
     assert all(start + span.length <= slot for start in span.past_starts)
 
@@ -320,7 +319,7 @@ def test_bids_are_told_apart_by_day(days):
 
 
 def test_of_a_long_log_an_even_sample_is_read(days, monkeypatch):
-    monkeypatch.setattr(past_bids, "MOST_ENTRIES", 12)
+    monkeypatch.setattr(forecast_span, "MOST_ENTRIES", 12)
     span = ForecastSpan(day_start=109, slot=113, last_slot=114, past_starts=(105, 101))
     position = MarketHead.objects.get().position
     seen = load_past_bids(zone=days, span=span, position=position)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules
+from scheduler.auction.audit.solve_choices import SolveChoices
 from scheduler.auction.audit.transcripts import transcript_lines, verify_transcript
 from scheduler.auction.audit.verify import Verification, verify
 from scheduler.auction.log import events
@@ -17,8 +19,8 @@ from scheduler.auction.prices import KnownBids, Settings, solve_prices
 from scheduler.auction.prices.solve import choose_seed
 from tests.unit.scheduler.auction.builders import node, task
 
-RULES = ZoneRules(horizon_slots=6, version=2)
 QUICK = Settings(futures=2, iterations=6)
+RULES = ZoneRules(horizon_slots=6, version=2, settings=asdict(QUICK))
 
 
 def solve(engine: Engine, *, slot: int, **changes: Any) -> events.PricesSolved:
@@ -93,7 +95,18 @@ FORGERIES = {
     ),
     "a state that the log does not have": lambda s: replace(s, inputs={**s.inputs, "position": 99}),
     "this program solves as": lambda s: replace(s, inputs={**s.inputs, "solver": 10**6}),
-    "cannot be solved again": lambda s: replace(s, inputs={**s.inputs, "settings": {"x": 1}}),
+    "cannot be solved again": lambda s: replace(
+        s, inputs={name: value for name, value in s.inputs.items() if name != "slot"}
+    ),
+}
+#: Solves that come to their prices when run again, from what the market chose to suit a bid.
+CHOSEN: dict[str, dict[str, Any]] = {
+    "the settings of the solve are not": {"settings": replace(QUICK, iterations=7)},
+    "which was not the next": {"slot": 2},
+    "the last slot of the solve": {"last_slot": 4},
+    "which is no day": {"day_start": 0},
+    "the past days of the solve": {"past_starts": [-3]},
+    "more or fewer of the bids": {"every": 2},
 }
 
 
@@ -105,6 +118,84 @@ def test_prices_that_the_bids_before_do_not_lead_to_are_found(problem: str) -> N
     assert (found.ok, found.position) == (False, solved.position)
     assert found.problem is not None
     assert problem in found.problem
+
+
+@pytest.mark.parametrize("problem", CHOSEN)
+def test_a_solve_made_from_what_the_log_does_not_lead_to_is_found(problem: str) -> None:
+    chosen = CHOSEN[problem]
+
+    def forge(solved: events.PricesSolved) -> events.PricesSolved:
+        told = {
+            name: asdict(value) if isinstance(value, Settings) else value
+            for name, value in chosen.items()
+        }
+        return replace(solved, inputs={**solved.inputs, **told})
+
+    found = check(write(forge))
+    assert (found.ok, found.solved_again) == (False, 0)
+    assert problem in (found.problem or "")
+
+
+def test_a_day_has_the_length_that_the_log_showed_first() -> None:
+    state = Engine(ZoneRules(horizon_slots=6, first_slot=0, version=2, settings=asdict(QUICK)))
+    state.transition(events.SlotAdvanced(29))
+    choices = SolveChoices()
+
+    def look(day_start: int, past_starts: list[int]) -> str | None:
+        inputs = {
+            "settings": asdict(QUICK),
+            "slot": 30,
+            "last_slot": 34,
+            "day_start": day_start,
+            "past_starts": past_starts,
+            "first_position": 1,
+            "last_position": 9,
+            "every": 1,
+        }
+        return choices.find_problem(inputs, state=state, taken_at=state.horizon)
+
+    assert look(20, [10]) is None
+    assert look(20, [10]) is None
+    for start, past in ((25, [20, 15]), (1, []), (20, []), (20, [11])):
+        assert look(start, past) is not None
+
+
+def test_prices_of_an_earlier_solver_are_not_taken_after_those_of_a_later_one() -> None:
+    log = write(lambda solved: solved)
+    engine = Engine(RULES)
+    for entry in log:
+        engine.apply(entry.event)
+    old = replace(dear(solve(engine, slot=1)), inputs={"solver": 1})
+    found = check([*log, engine.apply(old)])
+    assert (found.ok, found.entries) == (False, len(log))
+    assert "prices of solver 1 in a log that has some of solver 2" in (found.problem or "")
+
+
+def test_a_log_without_bids_says_how_many_solves_it_takes_as_logged() -> None:
+    lines = transcript_lines(write(dear), rules=RULES, shows=lambda _: False)
+    found = verify_transcript(lines)
+    assert (found.ok, found.solved_again, found.taken_as_logged) == (True, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data | {"note": "x"},
+        lambda data: data | {"position": float(data["position"])},
+        lambda data: data | {"position": str(data["position"])},
+        lambda data: data | {"event": data["event"] | {"note": "x"}},
+        lambda data: data | {"event": data["event"] | {"slot": 0.0}},
+        lambda data: data | {"outcome": data["outcome"] | {"note": "x"}},
+    ],
+)
+@pytest.mark.parametrize("shows", [None, lambda _: False])
+def test_a_line_that_says_more_or_otherwise_than_what_is_hashed_is_found(
+    change: Callable[[dict[str, Any]], dict[str, Any]], shows: Callable[[ChainEntry], bool] | None
+) -> None:
+    *lines, last = transcript_lines(write(lambda solved: solved), rules=RULES, shows=shows)
+    found = verify_transcript([*lines, json.dumps(change(json.loads(last)))])
+    assert (found.ok, found.position) == (False, len(lines))
+    assert found.problem == f"line {len(lines) + 1} says something that its hash does not cover"
 
 
 def test_last_digits_of_another_machine_are_let_pass() -> None:

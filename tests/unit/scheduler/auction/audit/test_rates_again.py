@@ -1,0 +1,188 @@
+"""Posted rates are made again: one that was posted to suit a bid is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scheduler.auction import ChainEntry, Engine, ZoneRules
+from scheduler.auction.audit.verify import Verification, verify
+from scheduler.auction.log import events
+from scheduler.auction.log.chain import seal
+from scheduler.auction.prices.posted_rates import RateSettings, RegisteredNode
+from scheduler.auction.prices.rate_inputs import (
+    describe_inputs,
+    find_rates_of,
+    find_rates_of_joined,
+    to_row,
+)
+from scheduler.types import Decision, NodeRate, NodeSpec
+from tests.unit.scheduler.auction.builders import node, task
+
+DAY = 4
+RULES = ZoneRules(horizon_slots=6, version=2, posts_rates=True)
+NODES = [node("a", ask=10.0), node("b", ask=12.0), node("c", ask=30.0)]
+LATE = node("late", ask=20.0)
+Forge = Callable[[events.RatesPosted], events.RatesPosted]
+
+
+def register(nodes: list[NodeSpec]) -> list[RegisteredNode]:
+    return [RegisteredNode(each, f"provider of {each.id}") for each in nodes]
+
+
+def post(slot: int, *, day: str, bids: list[events.BidArrived]) -> events.RatesPosted:
+    """Post the rates of the day that begins with a slot, from the day before."""
+    starts = [slot - DAY] if slot - DAY > 0 else []
+    given: dict[str, Any] = {"past_starts": starts, "first_position": 1, "last_position": 22}
+    inputs: dict[str, Any] = {
+        "day": day,
+        **describe_inputs(
+            register(NODES), base_memory=0.0, zone_settings={}, settings=RateSettings(block_slots=2)
+        ),
+        **(given | {"every": 1, "counts_winners": True} if day else {}),
+    }
+    past = [
+        replace(
+            bid.task,
+            arrival_slot=bid.task.arrival_slot - slot + DAY,
+            deadline_slot=bid.task.deadline_slot - slot + DAY,
+        )
+        for bid in bids
+    ]
+    rates = find_rates_of(
+        inputs, past_days=[past] if starts else [], day_slots=DAY, won={b.task.id for b in bids}
+    )
+    return events.RatesPosted(slot, 2, DAY, rates, inputs)
+
+
+BIDS = [
+    events.BidArrived(
+        task(f"t{n}", bid=900.0 + n, arrival_slot=5, deadline_slot=8), 4, f"salt {n}", 2
+    )
+    for n in range(8)
+]
+
+
+def write(forge: Forge = lambda event: event, *, joins: Forge | None = None) -> list[ChainEntry]:
+    """A first day, a second with bids, and the rates of a third; a node may join then."""
+    engine = Engine(RULES)
+    log = [engine.apply(events.NodeJoined(each)) for each in NODES]
+    log.append(engine.apply(post(0, day="", bids=[])))
+    log += [engine.apply(events.SlotAdvanced(4)), engine.apply(post(4, day="2", bids=[]))]
+    log.append(engine.apply(events.BidsReceived(tuple((b.task.id, seal(b)) for b in BIDS))))
+    log += [engine.apply(bid) for bid in BIDS]
+    decisions = [entry.outcome for entry in log[-8:] if isinstance(entry.outcome, Decision)]
+    assert [decision.admitted for decision in decisions] == [True] * 8
+    log.append(engine.apply(events.SlotAdvanced(8)))
+    before = post(8, day="3", bids=BIDS)
+    inputs = {**before.inputs, "last_position": engine.position}
+    log.append(engine.apply(forge(replace(before, inputs=inputs))))
+    if joins is not None:
+        log.append(engine.apply(events.NodeJoined(LATE)))
+        posted = engine.posted_rates
+        assert posted is not None
+        log.append(engine.apply(joins(let_join(posted, LATE))))
+    return log
+
+
+def let_join(posted: events.RatesPosted, late: NodeSpec) -> events.RatesPosted:
+    rows = [to_row(each) for each in register([late])]
+    inputs = {**posted.inputs, "joined": [late.id], "joined_rows": [rows]}
+    made = find_rates_of_joined(inputs, rates=posted.rates, day_slots=DAY)
+    return replace(posted, rates={**posted.rates, **made}, inputs=inputs)
+
+
+def check(log: list[ChainEntry]) -> Verification:
+    return verify(log, rules=RULES)
+
+
+def change(**inputs: Any) -> Forge:
+    return lambda event: replace(event, inputs={**event.inputs, **inputs})
+
+
+def raise_rate(name: str) -> Forge:
+    """The rate just below a bid that the house has seen."""
+
+    def forge(event: events.RatesPosted) -> events.RatesPosted:
+        dear = NodeRate(event.rates[name].ask, event.rates[name].floor, (900.0, 900.0))
+        return replace(event, rates={**event.rates, name: dear})
+
+    return forge
+
+
+def test_honest_rates_come_to_what_is_logged() -> None:
+    found = check(write(joins=lambda event: event))
+    assert (found.ok, found.problem, found.solved_again) == (True, None, 4)
+    last = write()[-1].event
+    assert isinstance(last, events.RatesPosted)
+    # Made of the day before, not floors alone.
+    assert max(last.rates["a"].by_block) > last.rates["a"].floor
+
+
+FORGERIES: dict[str, Forge] = {
+    "the rate of node a does not follow": raise_rate("a"),
+    "the settings of the rates are others": change(
+        settings={"block_slots": 2, "floor_markup": 9.0}
+    ),
+    "blocks or days have another length": lambda event: replace(
+        event, block_slots=3, inputs={**event.inputs, "settings": {"block_slots": 3}}
+    ),
+    "the reference, the cap or": change(reference=500.0),
+    "the rates are for another day": lambda event: replace(event, first_slot=12),
+    "other terms of node a": lambda event: replace(
+        event,
+        inputs={
+            **event.inputs,
+            "registered": [
+                [*row[:-1], 99.0] if row[0] == "a" else row for row in event.inputs["registered"]
+            ],
+        },
+    ),
+    "the past days of the rates": change(past_starts=[]),
+    "cannot be made again": change(every=2),
+}
+
+
+@pytest.mark.parametrize("problem", FORGERIES)
+def test_rates_that_the_log_does_not_lead_to_are_found(problem: str) -> None:
+    log = write(FORGERIES[problem])
+    found = check(log)
+    assert (found.ok, found.entries) == (False, len(log) - 1)
+    assert problem in (found.problem or "")
+
+
+def test_rates_of_a_day_are_posted_once() -> None:
+    log = write()
+    engine = Engine(RULES)
+    for entry in log:
+        engine.apply(entry.event)
+    again = log[-1].event
+    assert isinstance(again, events.RatesPosted)
+    inputs = {**again.inputs, "day": "3 again", "last_position": engine.position}
+    found = check([*log, engine.apply(replace(again, inputs=inputs))])
+    assert (found.ok, found.problem) == (False, "the rates of a day were posted twice")
+
+
+@pytest.mark.parametrize(
+    ("problem", "forge"),
+    [
+        ("a node that joined later does not follow", raise_rate("late")),
+        ("the rates of the nodes before them changed", lambda e: replace(e, first_slot=4)),
+        (
+            "made for other terms",
+            change(joined_rows=[[["late", "provider of late", "g", 10.0, 10.0, 99.0]]]),
+        ),
+        (
+            "a node that has a rate joined again",
+            change(joined=["a"], joined_rows=[[["a", "provider of a", "g", 10.0, 10.0, 10.0]]]),
+        ),
+    ],
+)
+def test_rates_of_a_node_that_joins_follow_from_the_others(problem: str, forge: Forge) -> None:
+    log = write(joins=forge)
+    found = check(log)
+    assert (found.ok, found.entries) == (False, len(log) - 1)
+    assert problem in (found.problem or "")
