@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
@@ -73,6 +74,19 @@ def iterate_logged_bids(
         while rows := cursor.fetchmany(_FETCH_ROWS):
             yield from rows
 
+
+def list_logged_refunds(*, zone_id: str, first: int, last: int) -> set[str]:
+    """The bids whose price went back between two positions of a zone's log."""
+    with connection.cursor() as cursor:
+        cursor.execute(_LOGGED_REFUNDS, [zone_id, first, last])
+        return {str(json.loads(event)["task_id"]) for (event,) in cursor.fetchall()}
+
+
+_LOGGED_REFUNDS = """
+SELECT event FROM auction_logentry
+WHERE zone_id = %s AND position BETWEEN %s AND %s AND kind = 'CellsReleased'
+AND event LIKE '%%"refunded":true%%'
+"""
 
 _LOGGED_BIDS = """
 SELECT entry.event, starts_with(entry.outcome, '{"admitted":true')

@@ -25,6 +25,7 @@ from marketplace.common.backoff import compute_backoff
 from marketplace.common.money import format_usd
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at
+from marketplace.jobs.executed_work import measure_executed_work
 from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import EventKind, Job
 from marketplace.jobs.selectors import list_unsettled_jobs
@@ -54,6 +55,8 @@ _PENDING = AccountKind.EARNINGS_PENDING
 #: Events in a job's history that mean a delay, and how many of these its owner is shown.
 _HELD_UP = (EventKind.NODE_LOST, EventKind.FAULT, EventKind.REPLAN_WANTED)
 CAUSES_TOLD = 3
+#: Share of its work that a job has to have done for its bid to count in prices as one that won.
+LEAST_PAID = Fraction(1, 2)
 #: Jobs of one run; the next sweep takes the rest.
 BATCH_LIMIT = 200
 #: A job that could not be settled is tried again after this, and then after longer.
@@ -112,12 +115,15 @@ def release_unused_cells(*, zone: Zone, jobs: Sequence[Job], now: datetime) -> N
     )
     if not held.exists():
         return
+    refunded = {job.bid_id for job in jobs if measure_executed_work(job).share < LEAST_PAID}
     with enter_lane(zone=zone, now=now) as lane:
         cells: defaultdict[str, list[Cell]] = defaultdict(list)
         for row in held.filter(slot__gte=lane.first_free_slot).order_by("bid_id", "slot"):
             cells[row.bid_id].append(Cell(slot=row.slot, node=row.node_id))
         for bid_id, own in cells.items():
-            lane.apply(events.CellsReleased(task_id=bid_id, cells=tuple(own)))
+            lane.apply(
+                events.CellsReleased(task_id=bid_id, cells=tuple(own), refunded=bid_id in refunded)
+            )
             release_reservations(bid_id=bid_id, which=Q(slot__gte=lane.first_free_slot), now=now)
 
 

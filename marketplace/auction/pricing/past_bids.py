@@ -15,7 +15,7 @@ from datetime import datetime
 from django.db.models import Count, Sum
 
 from marketplace.auction.models import Bid, BidStatus, LogEntry
-from marketplace.auction.queries import iterate_logged_bids
+from marketplace.auction.queries import iterate_logged_bids, list_logged_refunds
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import build_node_spec, list_nodes_on_sale, slot_at, slot_starts_at
 from scheduler.auction.log.value_json import task_from_json
@@ -32,7 +32,7 @@ class PastBids:
     today: tuple[Task, ...]
     #: By past day, slots counted from its start.
     past_days: tuple[tuple[Task, ...], ...]
-    #: Ids of those that were admitted.
+    #: Ids of those that were admitted and not refunded.
     won: frozenset[str]
     #: Decided bids that each of these stands for.
     each: int
@@ -57,7 +57,8 @@ def load_past_bids(*, zone: Zone, span: ForecastSpan, position: int) -> PastBids
     return PastBids(
         today=tuple(today),
         past_days=tuple(tuple(day) for day in past),
-        won=frozenset(task.id for task, has_won in decided if has_won),
+        won=frozenset(task.id for task, has_won in decided if has_won)
+        - list_logged_refunds(zone_id=zone.pk, first=first, last=position),
         each=each,
         first_position=first,
         last_position=position,
@@ -95,7 +96,9 @@ def has_burst(*, zone: Zone, slot: int, solved: int, last: int) -> bool:
     each = find_sampling(first=solved + 1, last=last)
     decided = _list_decided(zone, solved + 1, last, each)
     tasks = [task for task, _ in decided]
-    won = frozenset(task.id for task, has_won in decided if has_won)
+    won = frozenset(task.id for task, has_won in decided if has_won) - list_logged_refunds(
+        zone_id=zone.pk, first=solved + 1, last=last
+    )
     # A bid that is decided in a slot starts in the next.
     recent = [task for task in tasks if task.arrival_slot > slot]
     before = json.loads(LogEntry.objects.get(zone=zone, position=solved).event)["inputs"]

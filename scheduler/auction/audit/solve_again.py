@@ -20,7 +20,14 @@ from scheduler.auction.audit.rates_again import find_rates_problem
 from scheduler.auction.audit.solve_choices import SolveChoices
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log.chain import ChainEntry
-from scheduler.auction.log.events import BidArrived, Event, PricesSolved, RatesPosted, SlotAdvanced
+from scheduler.auction.log.events import (
+    BidArrived,
+    CellsReleased,
+    Event,
+    PricesSolved,
+    RatesPosted,
+    SlotAdvanced,
+)
 from scheduler.auction.log.outcomes import Outcome
 from scheduler.auction.prices.forecast_span import ForecastSpan, find_sampling
 from scheduler.auction.prices.solve import SOLVER, KnownBids, Settings, choose_seed, solve_prices
@@ -54,6 +61,8 @@ class SolveAudit:
         self._bids: list[Task] = []
         self._latest: list[int] = []
         self._won: set[str] = set()
+        #: Positions at which the price of those that won went back.
+        self._refunded: dict[str, int] = {}
         self._choices = SolveChoices()
         #: The latest solver whose prices the log has.
         self._solver = 0
@@ -87,6 +96,8 @@ class SolveAudit:
         match event:
             case BidArrived(task=task):
                 self._note_bid(engine.position + 1, task)
+            case CellsReleased(task_id=task_id, refunded=True):
+                self._refunded.setdefault(task_id, engine.position + 1)
             case PricesSolved():
                 return self._check_solve(engine, event)
             case RatesPosted():
@@ -105,6 +116,10 @@ class SolveAudit:
         self._positions.append(position)
         self._bids.append(task)
         self._latest.append(max(latest, task.arrival_slot))
+
+    def _list_won(self, position: int) -> set[str]:
+        """Give the bids that had won and were not refunded at a position, and later ones."""
+        return self._won - {name for name, at in self._refunded.items() if at <= position}
 
     def _check_solve(self, engine: Engine, event: PricesSolved) -> str | None:
         inputs = event.inputs
@@ -140,7 +155,10 @@ class SolveAudit:
             self.taken_as_logged += 1
             return None
         try:
-            problem = find_rates_problem(engine, event, find_days=self._find_days, won=self._won)
+            last = _number(event.inputs, "last_position")
+            problem = find_rates_problem(
+                engine, event, find_days=self._find_days, won=self._list_won(last)
+            )
         except (KeyError, TypeError, ValueError) as error:
             return f"the rates cannot be made again: {error!r}"
         self.solved_again += problem is None
@@ -186,7 +204,7 @@ class SolveAudit:
                     name: inputs[name]
                     for name in ("past_starts", "first_position", "last_position", "every")
                 },
-                won=self._won,
+                won=self._list_won(int(inputs["last_position"])),
             ),
             seed=choose_seed(engine, slot=slot),
             settings=Settings(**inputs["settings"]),

@@ -332,7 +332,12 @@ _WRITERS: Mapping[type[Any], Callable[[Any], dict[str, Any]]] = {
     NodeLeft: lambda event: {"node_id": event.node_id, "from_slot": event.from_slot},
     VendorChanged: lambda event: {"vendor": event.vendor.id, "capacity": event.vendor.capacity},
     PreparationEnded: lambda event: {"task_id": event.task_id, "slot": event.slot},
-    CellsReleased: lambda event: {"task_id": event.task_id, "cells": cells_to_json(event.cells)},
+    CellsReleased: lambda event: {
+        "task_id": event.task_id,
+        "cells": cells_to_json(event.cells),
+        # Left out where it is not so, as in logs of before.
+        **({"refunded": True} if event.refunded else {}),
+    },
     TaskReplanned: _write_replan,
     PlansMoved: _write_moves,
     PricesSolved: _write_prices,
@@ -363,7 +368,9 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Event]] = {
         task_id=str(data["task_id"]), slot=int(data["slot"])
     ),
     "CellsReleased": lambda data: CellsReleased(
-        task_id=str(data["task_id"]), cells=cells_from_json(data["cells"])
+        task_id=str(data["task_id"]),
+        cells=cells_from_json(data["cells"]),
+        refunded=bool(data.get("refunded", False)),
     ),
     "TaskReplanned": _read_replan,
     "PlansMoved": _read_moves,

@@ -112,6 +112,8 @@ class CellsReleased:
 
     task_id: str
     cells: tuple[Cell, ...]
+    #: Most of the job's work was never done, so that most of its price went back.
+    refunded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 Whatever later prices are made of (arrivals, worths, work, rates, bursts) is made of these
 bids alone. A bid that could not win even in an empty zone costs its owner nothing, so it
-must move nothing. What an owner has won counts whole, since it has paid for it. Of its
-refused bids as many count as it has won, or up to a share of all others' bids, or as many as
-a middling other owner's: a flood of bids just below the price would otherwise raise it.
+must move nothing. What an owner has won counts whole, since it has paid for it; a job whose
+price went back, because most of its work was never done, counts like a refused bid. Of
+refused bids as many count as an owner has won, or up to a share of all others' bids, or as
+many as a middling other owner's: a flood of bids just below the price would otherwise raise it.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def select_counted(
         In order of arrival.
     zone : EmptyZone
     won : collection of str, optional
-        Ids of tasks that were admitted.
+        Ids of tasks that were admitted and not refunded.
 
     Returns
     -------

@@ -28,7 +28,7 @@ from scheduler.types import NodeSpec, Task
 #: Number of the arithmetic that follows, here and in what is called: raise it with every change
 #: by which the same inputs lead to other prices. Logs name it, and only solves of this one can
 #: be run again.
-SOLVER = 2
+SOLVER = 3
 #: Bits of a type's price.
 _PRICE_BITS = 40
 #: Rates of one GPU type that nodes are packed by.
@@ -63,7 +63,7 @@ class KnownBids:
     day_start: int
     today: Sequence[Task]
     past_days: Sequence[Sequence[Task]]
-    #: Ids of those that were admitted; as for ``select_counted``.
+    #: Ids of those that were admitted and not refunded; as for ``select_counted``.
     won: Collection[str] = frozenset()
     #: Bids that each of them stands for, where they are a sample.
     each: float = 1.0

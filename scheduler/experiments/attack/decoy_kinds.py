@@ -127,7 +127,23 @@ ATTACKS: dict[str, Attack] = {
     "3 bids just below the price for each real one, one owner": _below_price,
     "3 bids near cost for each real one, an owner each": _near_cost(owner=""),
 }
-#: What the holding limit is for.
+
+
+def _like_real_ones(share: float, *, owner: str) -> Attack:
+    def attack(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
+        return _copies(day, share, rng, owner=owner)
+
+    return attack
+
+
+#: Bids that lose by nothing, whatever the price.
+REFUSED: dict[str, Attack] = {
+    "5 % bids at the very price, an owner each": _like_real_ones(0.05, owner=""),
+    "a bid at the very price for each real one, one owner": _like_real_ones(1.0, owner="attacker"),
+    "a bid at the very price for each real one, an owner each": _like_real_ones(1.0, owner=""),
+}
+
+#: What the holding limit is for, and what is tried with jobs that are cancelled.
 HOARDING = (
     "3 bids near cost for each real one, one owner",
     "3 bids just below the price for each real one, one owner",

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from scheduler.auction.holding_limit import find_most_held
 from scheduler.auction.prices import Settings
-from scheduler.experiments.attack.decoy_kinds import ATTACKS, HOARDING
+from scheduler.experiments.attack.decoy_kinds import ATTACKS, HOARDING, REFUSED, Attack
 from scheduler.experiments.attack.findings import Finding, Measure
 from scheduler.experiments.auction.run import make_rules, run_policy
 from scheduler.experiments.auction.scenario import Scenario
@@ -71,25 +71,40 @@ class AttackedZone:
         ]
 
 
+#: What an attacker does. *Gives back*: its cells are on sale again at once, and it has paid.
+#: *Cancels*: besides, its price goes back. *Loses*: it offers exactly what it would pay, so
+#: it never wins and its bids are as high as bids that cost nothing can be.
+Conduct = Literal["keeps", "gives back", "cancels", "loses"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    attack: Attack
+    most_held: float
+    conduct: Conduct = "keeps"
+
+
 def run(size: DecoySize) -> Iterator[Finding]:
     """Run every attack on every zone."""
     for zone in make_zones(size):
         days = [(seed, zone.scenario.day(seed), zone.history(seed)) for seed in range(size.days)]
         yield _compare_owners(zone, size)
         calm = [measure(zone, day, [], past, seed=seed, size=size) for seed, day, past in days]
-        cases = [(name, attack, _find_most_held(zone)) for name, attack in ATTACKS.items()]
-        if not zone.past_days:
-            # What the holding limit of a new zone is worth.
-            cases += [
-                (f"{name}, without the holding limit", ATTACKS[name], inf) for name in HOARDING
-            ]
-        for name, attack, most_held in cases:
+        for name, case in _list_cases(zone).items():
             changes: list[WelfareChange] = []
             for (seed, day, past), before in zip(days, calm, strict=True):
-                decoys = attack(zone.scenario, day, np.random.default_rng([seed, 77]))
+                decoys = case.attack(zone.scenario, day, np.random.default_rng([seed, 77]))
                 changes.append(
                     compare(
-                        zone, day, decoys, past, before, seed=seed, size=size, most_held=most_held
+                        zone,
+                        day,
+                        decoys,
+                        past,
+                        before,
+                        seed=seed,
+                        size=size,
+                        most_held=case.most_held,
+                        conduct=case.conduct,
                     )
                 )
             found = {
@@ -106,6 +121,19 @@ def run(size: DecoySize) -> Iterator[Finding]:
                 ok=-found["price_welfare"].mean <= MOST_WELFARE
                 and abs(found["price_payments"].mean) <= MOST_PAYMENTS,
             )
+
+
+def _list_cases(zone: AttackedZone) -> dict[str, _Case]:
+    limit = _find_most_held(zone)
+    cases = {name: _Case(attack, limit) for name, attack in ATTACKS.items()}
+    for name, attack in REFUSED.items():
+        cases[name] = _Case(attack, limit, "loses")
+    for name in HOARDING:
+        cases[f"{name}, cancelled once won"] = _Case(ATTACKS[name], limit, "cancels")
+        if not zone.past_days:
+            # What the holding limit of a new zone is worth.
+            cases[f"{name}, without the holding limit"] = _Case(ATTACKS[name], inf)
+    return cases
 
 
 class WelfareChange(NamedTuple):
@@ -132,10 +160,11 @@ def compare(
     seed: int,
     size: DecoySize,
     most_held: float | None = None,
+    conduct: Conduct = "keeps",
 ) -> WelfareChange:
     """Run a day with an attack, and again with what the attacker won given back."""
     others, theirs = measure_both(
-        zone, day, decoys, past, seed=seed, size=size, most_held=most_held
+        zone, day, decoys, past, seed=seed, size=size, most_held=most_held, conduct=conduct
     )
     alone = others
     if theirs.payments > 0.0:
@@ -147,7 +176,7 @@ def compare(
             seed=seed,
             size=size,
             most_held=most_held,
-            gives_back=True,
+            conduct="gives back",
         )
     return WelfareChange(
         others_welfare=others.welfare / before.welfare - 1.0,
@@ -252,15 +281,12 @@ def measure_both(
     size: DecoySize,
     most_held: float | None = None,
     past_won: Collection[str] = frozenset(),
-    gives_back: bool = False,
+    conduct: Conduct = "keeps",
 ) -> tuple[Totals, Totals]:
-    """Give what a day's own bids came to, and the decoys.
-
-    ``gives_back``: cells that decoys win are on sale again at once.
-    """
+    """Give what a day's own bids came to, and the decoys."""
     # Decoys come before the bids of their slot.
     tasks = sorted([*decoys, *day], key=lambda task: task.arrival_slot)
-    own = {task.id for task in day}
+    own, added = {task.id for task in day}, frozenset(task.id for task in decoys)
     found = run_policy(
         zone.scenario,
         tasks,
@@ -270,14 +296,17 @@ def measure_both(
         settings=Settings(futures=size.futures),
         most_held=_find_most_held(zone) if most_held is None else most_held,
         past_won=past_won,
-        returned=frozenset(task.id for task in decoys) if gives_back else frozenset(),
+        returned=added if conduct == "gives back" else frozenset(),
+        cancelled=added if conduct == "cancels" else frozenset(),
+        at_price=added if conduct == "loses" else frozenset(),
     )
     sums = np.zeros((2, 3))
     for task, decision in zip(tasks, found.decisions, strict=True):
         if decision.admitted and decision.parts is not None:
             cost = decision.parts.vendor + decision.parts.operational
             came_to = (task.bid - cost, decision.payment, decision.payment - cost)
-            sums[0 if task.id in own else 1] += came_to
+            if task.id in own or conduct != "cancels":
+                sums[0 if task.id in own else 1] += came_to
     mine, theirs = (Totals(*row) for row in sums.tolist())
     return mine, theirs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from scheduler.auction import Engine, ZoneRules
@@ -65,6 +65,8 @@ def run_policy(
     most_held: float = inf,
     past_won: Collection[str] = frozenset(),
     returned: Collection[str] = frozenset(),
+    cancelled: Collection[str] = frozenset(),
+    at_price: Collection[str] = frozenset(),
     look: Callable[[Engine, Task, int], None] | None = None,
 ) -> DayResult:
     """Run the engine over a day's bids.
@@ -87,6 +89,11 @@ def run_policy(
     returned : collection of str
         Ids of bids whose cells go back on sale as soon as they are won: all that they do to
         prices is done, and they take no room.
+    cancelled : collection of str
+        Ids of bids whose jobs are cancelled as soon as they are won: their price goes back,
+        and they count as if refused.
+    at_price : collection of str
+        Ids of bids that offer what they would pay, whatever that is, and so are refused.
     look : callable, optional
         Called with the engine before each bid is decided, and the slot; it changes nothing.
     """
@@ -104,6 +111,8 @@ def run_policy(
     won = set(past_won)
     capacities = [node.compute_capacity for node in engine.nodes]
     sold: list[float] = []
+
+    tasks = list(tasks)
 
     def solve(upto: int, first: int) -> None:
         sold.clear()
@@ -141,6 +150,9 @@ def run_policy(
         ):
             solve(index, slot)
             recent.clear()
+        if task.id in at_price:
+            price = engine.quote(task, slot=slot).price
+            task = tasks[index] = replace(task, bid=price or 0.0)
         recent.append(task)
         if look is not None:
             look(engine, task, slot)
@@ -153,7 +165,9 @@ def run_policy(
             sold.append(task.compute_demand)
             welfare += task.bid - decision.parts.vendor - decision.parts.operational
             revenue += decision.payment
-            if task.id in returned and decision.schedule is not None:
+            if task.id in cancelled:
+                won.discard(task.id)
+            if decision.schedule is not None and (task.id in returned or task.id in cancelled):
                 engine.transition(events.CellsReleased(task.id, decision.schedule.cells))
     return DayResult(
         welfare=welfare,

@@ -25,8 +25,11 @@ from marketplace.auction.pricing.solve import (
     solve_zone_prices,
 )
 from marketplace.auction.selectors import load_market
+from marketplace.auction.settlement import settle_finished
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.services import set_policy_settings
+from marketplace.jobs.models import Job
+from marketplace.jobs.services import cancel_job
 from scheduler.auction.log import events
 from scheduler.auction.log.event_json import event_from_json
 from tests import builders
@@ -137,6 +140,27 @@ def test_prices_that_the_solve_does_not_come_to_are_found_by_verify(zone, owner)
     assert verify_zone(zone).problems == [
         f"log position {position}: solved again, the bids before lead to another compute_price"
     ]
+
+
+@pytest.mark.parametrize(("cancels", "counted"), [(False, 9), (True, 6)])
+def test_jobs_that_their_owner_cancels_count_in_prices_like_refused_bids(zone, cancels, counted):
+    """To win, and to have the price back, must not weigh more than to lose."""
+    for _ in range(3):
+        crowd(builders.organisation(usd="100"), zone, count=1)
+    flood = builders.organisation(usd="100")
+    crowd(flood, zone, count=6)
+    won = Bid.objects.filter(organisation=flood, status="admitted")
+    assert won.count() == 6
+    for job in Job.objects.filter(bid_id__in=won.values("pk")) if cancels else ():
+        cancel_job(job=job, cancelled_by=None, now=NOW)
+    assert settle_finished(now=NOW) == (6 if cancels else 0)
+    later = at(101, zone)
+    assert solve(zone, later)
+    assert apply(zone, later)
+    [solved] = solves(zone)
+    assert solved.inputs["bids_today"] == counted
+    found = verify_zone(zone)
+    assert (found.problems, found.solved_again) == ([], 1)
 
 
 def test_a_bid_pays_the_quote_at_solved_prices(zone, owner):

@@ -16,7 +16,7 @@ from scheduler.auction.audit.verify import Verification, verify
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import seal
 from scheduler.auction.prices import KnownBids, Settings, solve_prices
-from scheduler.auction.prices.solve import choose_seed
+from scheduler.auction.prices.solve import SOLVER, choose_seed
 from tests.unit.scheduler.auction.builders import node, task
 
 QUICK = Settings(futures=2, iterations=6)
@@ -168,7 +168,7 @@ def test_prices_of_an_earlier_solver_are_not_taken_after_those_of_a_later_one() 
     old = replace(dear(solve(engine, slot=1)), inputs={"solver": 1})
     found = check([*log, engine.apply(old)])
     assert (found.ok, found.entries) == (False, len(log))
-    assert "prices of solver 1 in a log that has some of solver 2" in (found.problem or "")
+    assert f"prices of solver 1 in a log that has some of solver {SOLVER}" in (found.problem or "")
 
 
 def test_a_log_without_bids_says_how_many_solves_it_takes_as_logged() -> None:

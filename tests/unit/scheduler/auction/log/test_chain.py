@@ -42,6 +42,7 @@ EVENTS = (
     events.SlotAdvanced(1),
     events.NodeChanged(node("b", ask=2.0)),
     events.CellsReleased("t", (Cell(1, "n"),)),
+    events.CellsReleased("t", (Cell(1, "n"),), refunded=True),
     events.TaskReplanned(task(compute_demand=4.0), 1, salt="s3"),
     events.TaskReplanned(
         task(compute_demand=4.0),
