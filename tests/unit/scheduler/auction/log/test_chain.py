@@ -255,6 +255,7 @@ def test_the_command_says_yes_to_a_true_log_and_no_to_one_that_is_off_by_a_cent(
         # Solves of a log that hides its bids are not made again.
         "solved_again": 0,
         "taken_as_logged": 2,
+        "begins_at": 0,
     }
     altered = json.loads(lines[3])
     altered["outcome"]["payment"] += 0.01
