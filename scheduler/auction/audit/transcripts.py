@@ -173,7 +173,7 @@ def _is_as_hashed(data: Mapping[str, Any]) -> bool:
     Reading passes over fields that it does not know, and takes ``"5"`` and ``5.0`` for 5.
     """
     position = data["position"]
-    if data.keys() != _FIELDS or isinstance(position, bool) or not isinstance(position, int):
+    if set(data) != _FIELDS or isinstance(position, bool) or not isinstance(position, int):
         return False
     made = hash_entry(
         position=position,
