@@ -50,7 +50,8 @@ def seed(
     return json.loads(
         running.manage(
             "seed_demo",
-            *("--password", _ensure_password(running.data_dir / "password")),
+            # One word: a password may begin with a dash.
+            f"--password={_ensure_password(running.data_dir / 'password')}",
             *("--slot-s", str(SLOT_S), "--join-asks", *asks, "--json"),
         )
     )
