@@ -136,12 +136,12 @@ def _bid_filled(
     visitor.upload(DATASET.name, DATASET.read_bytes())
     expect(page.locator("#part-data .pill")).to_contain_text("rows ready")
     page.get_by_role("textbox", name="Name").fill(name)
-    page.locator("#advanced summary").click()
+    page.locator("#advanced > summary").click()
     page.get_by_label("Epochs").fill(EPOCHS)
     with page.expect_response(lambda reply: reply.request.method == "POST"):
         page.get_by_label("Learning rate").fill("0.002")
         page.get_by_label("Learning rate").blur()
-    page.locator("#advanced summary").click()
+    page.locator("#advanced > summary").click()
     if limit is None:
         expect(page.locator("#q-price")).to_have_text(re.compile(r"^\$\d"))
         price = float(page.locator("#q-price").inner_text().removeprefix("$"))

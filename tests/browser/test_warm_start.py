@@ -62,7 +62,7 @@ def test_a_job_on_nearly_the_same_rows_as_anothers_costs_less_and_pays_a_royalty
     owner.upload("taken.jsonl", write_rows("When does order {} come?", count=500))
     expect(page.get_by_text("500 rows ready")).to_be_visible()
     # Prices are of whole slots: this is work for several, and warm for fewer.
-    page.locator("#advanced summary").click()
+    page.locator("#advanced > summary").click()
     page.locator("#id_epochs").fill(str(TRAINING["epochs"]))
     page.locator("#id_learning_rate").fill(str(TRAINING["learning_rate"]))
     fill_bid(owner, name="taken", limit="5")
