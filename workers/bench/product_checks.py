@@ -52,7 +52,7 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "phi3": {},
     "glm4": _HEADS,
     "gpt_neox": {},
-    "granite": {"logits_scaling": 4.0},
+    "granite": {"logits_scaling": 4.0, "attention_multiplier": 0.125, "residual_multiplier": 0.5},
     "cohere2": _WINDOWS | {"logit_scale": 0.25},
     "gemma2": _HEADS | _WINDOWS,
     "gpt_oss": _HEADS | _WINDOWS | _EXPERTS,
