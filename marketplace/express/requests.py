@@ -172,12 +172,8 @@ def place_request(
     PaymentRequired
         ``insufficient_funds``.
     """
-    text = json.dumps(
-        [zone.pk, dataset.sha256, name, dict(adapter), dict(training), slo_s],
-        sort_keys=True,
-        default=str,
-    )
-    request_hash = hashlib.sha256(text.encode()).hexdigest()
+    asked = [zone.pk, dataset.sha256, name, dict(adapter), dict(training), slo_s]
+    request_hash = _hash_request(asked)
     earlier = _find_earlier(organisation, idempotency_key, request_hash)
     if earlier is not None:
         return earlier
@@ -214,11 +210,23 @@ def place_request(
         request_hash=request_hash,
         created_at=now,
     )
+    return _store_request(request, api_key_id=api_key_id, now=now)
+
+
+def _hash_request(asked: list[Any]) -> str:
+    text = json.dumps(asked, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _store_request(
+    request: ExpressRequest, *, api_key_id: str | None, now: datetime
+) -> ExpressRequest:
+    """Hold the price and store the request, or find the one that the same key made meanwhile."""
     with transaction.atomic():
         [hold] = place_holds(
             wanted=[
                 HoldRequest(
-                    organisation.pk,
+                    request.organisation_id,
                     request.limit_micros,
                     request.hold_reference,
                     placed_by_id=request.placed_by_id,
@@ -230,13 +238,13 @@ def place_request(
         if not isinstance(hold, Hold):
             raise hold
         # Under the wallet's lock: the same key twice at once is one request.
-        earlier = _find_earlier(organisation, idempotency_key, request_hash)
+        earlier = _find_earlier(request.organisation, request.idempotency_key, request.request_hash)
         if earlier is not None:
             transaction.set_rollback(True)
             return earlier
         _check_pending(request)
         request.save(force_insert=True)
-        enqueue("express.answer_requests", zone_id=zone.pk)
+        enqueue("express.answer_requests", zone_id=request.zone_id)
     return request
 
 

@@ -136,6 +136,59 @@ class Pack:
         return int(self.tokens_T.numel())
 
 
+@dataclass(slots=True)
+class _Stream:
+    """A pack's tokens and what is known of each, sequence by sequence."""
+
+    #: Whether dropout or noise is drawn for any token of the pack.
+    draws: bool
+    is_noisy: bool
+    end: int = 0
+    lengths: list[int] = field(default_factory=list)
+    tokens: list[np.ndarray] = field(default_factory=list)
+    predict: list[np.ndarray] = field(default_factory=list)
+    targets: list[np.ndarray] = field(default_factory=list)
+    owners: list[np.ndarray] = field(default_factory=list)
+    keys: list[np.ndarray] = field(default_factory=list)
+    thresholds: list[np.ndarray] = field(default_factory=list)
+    noise: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, share: PackShare, sequence: TokenSequence, *, row: int, part: int) -> None:
+        """Append a sequence, its job's virtual tokens before it."""
+        length = len(sequence) + share.virtual_tokens
+        if share.virtual_tokens:
+            self.tokens.append(np.zeros(share.virtual_tokens, dtype=np.int64))
+        self.tokens.append(sequence.tokens)
+        trained = np.flatnonzero(sequence.weights)
+        self.predict.append(trained + (self.end + share.virtual_tokens - 1))
+        self.targets.append(sequence.tokens[trained])
+        self.owners.append(np.full(len(trained), len(self.lengths), dtype=np.int64))
+        if self.is_noisy:
+            loud = share.noise / math.sqrt(len(sequence))
+            self.noise.append(np.zeros(share.virtual_tokens, dtype=np.float32))
+            self.noise.append(np.full(len(sequence), loud, dtype=np.float32))
+        if self.draws:
+            key = dropout.hash_sequence(seed=share.seed, step=share.step, row=row, part=part)
+            self.keys.append(dropout.hash_tokens(key, length))
+            threshold = dropout.compute_drop_threshold(share.dropout)
+            self.thresholds.append(np.full(length, threshold, dtype=np.int32))
+        self.lengths.append(length)
+        self.end += length
+
+    def pad(self, padding: int, pad_token: int) -> None:
+        """Append so many tokens of no job, as one more sequence."""
+        if not padding:
+            return
+        self.tokens.append(np.full(padding, pad_token, dtype=np.int64))
+        self.lengths.append(padding)
+        if self.is_noisy:
+            self.noise.append(np.zeros(padding, dtype=np.float32))
+        if self.draws:
+            self.keys.append(np.zeros(padding, dtype=np.int32))
+            self.thresholds.append(np.zeros(padding, dtype=np.int32))
+        self.end += padding
+
+
 def build_pack(
     shares: Sequence_[PackShare], *, device: torch.device, pad_to: int = 1, pad_token: int = 0
 ) -> Pack:
@@ -149,81 +202,44 @@ def build_pack(
         The stream's length is rounded up to a multiple of this, so that shapes repeat.
         The padding is one more sequence, which no loss counts and no job owns.
     """
-    tokens: list[np.ndarray] = []
-    keys: list[np.ndarray] = []
-    thresholds: list[np.ndarray] = []
-    lengths: list[int] = []
-    predict: list[np.ndarray] = []
-    targets: list[np.ndarray] = []
-    owners: list[np.ndarray] = []
-    segments: list[JobSegment] = []
-    virtual: dict[str, torch.Tensor] = {}
-    at = 0
     drops = any(share.dropout > 0 for share in shares)
     is_noisy = any(share.noise > 0 for share in shares)
-    noise: list[np.ndarray] = []
+    stream = _Stream(draws=drops or is_noisy, is_noisy=is_noisy)
+    segments: list[JobSegment] = []
+    virtual: dict[str, torch.Tensor] = {}
     for share in shares:
-        begin = at
+        begin = stream.end
         virtual_at: list[np.ndarray] = []
         for offset, example in enumerate(share.examples):
             for part, sequence in enumerate(example.sequences):
-                length = len(sequence) + share.virtual_tokens
                 if share.virtual_tokens:
-                    tokens.append(np.zeros(share.virtual_tokens, dtype=np.int64))
-                    virtual_at.append(np.arange(at, at + share.virtual_tokens))
-                tokens.append(sequence.tokens)
-                trained = np.flatnonzero(sequence.weights)
-                predict.append(trained + (at + share.virtual_tokens - 1))
-                targets.append(sequence.tokens[trained])
-                owners.append(np.full(len(trained), len(lengths), dtype=np.int64))
-                if is_noisy:
-                    loud = share.noise / math.sqrt(len(sequence))
-                    noise.append(np.zeros(share.virtual_tokens, dtype=np.float32))
-                    noise.append(np.full(len(sequence), loud, dtype=np.float32))
-                if drops or is_noisy:
-                    row = share.first_row + offset
-                    key = dropout.hash_sequence(
-                        seed=share.seed, step=share.step, row=row, part=part
-                    )
-                    keys.append(dropout.hash_tokens(key, length))
-                    thresholds.append(
-                        np.full(
-                            length, dropout.compute_drop_threshold(share.dropout), dtype=np.int32
-                        )
-                    )
-                lengths.append(length)
-                at += length
-        segments.append(JobSegment(share.job_id, begin, at, share.dropout))
+                    virtual_at.append(np.arange(stream.end, stream.end + share.virtual_tokens))
+                stream.add(share, sequence, row=share.first_row + offset, part=part)
+        segments.append(JobSegment(share.job_id, begin, stream.end, share.dropout))
         if virtual_at:
             virtual[share.job_id] = _put(np.concatenate(virtual_at), device)
-    padding = -at % pad_to
-    if padding:
-        tokens.append(np.full(padding, pad_token, dtype=np.int64))
-        lengths.append(padding)
-        if is_noisy:
-            noise.append(np.zeros(padding, dtype=np.float32))
-        if drops or is_noisy:
-            keys.append(np.zeros(padding, dtype=np.int32))
-            thresholds.append(np.zeros(padding, dtype=np.int32))
-    sizes = np.asarray(lengths, dtype=np.int64)
+    stream.pad(-stream.end % pad_to, pad_token)
+    sizes = np.asarray(stream.lengths, dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-    positions = np.concatenate([np.arange(length) for length in lengths])
+    positions = np.concatenate([np.arange(length) for length in stream.lengths])
     return Pack(
         shares=tuple(shares),
         segments=tuple(segments),
-        tokens_T=_put(np.concatenate(tokens), device),
+        tokens_T=_put(np.concatenate(stream.tokens), device),
         positions_T=_put(positions, device),
         starts=starts,
         buckets=_buckets(sizes, starts, device),
-        predict_M=_put(np.concatenate(predict), device),
-        targets_M=_put(np.concatenate(targets), device),
-        sequence_M=_put(np.concatenate(owners), device),
-        dropout_keys_T=torch.from_numpy(np.concatenate(keys)).to(device) if keys else None,
-        noise_T=torch.from_numpy(np.concatenate(noise)).to(device) if noise else None,
+        predict_M=_put(np.concatenate(stream.predict), device),
+        targets_M=_put(np.concatenate(stream.targets), device),
+        sequence_M=_put(np.concatenate(stream.owners), device),
+        dropout_keys_T=torch.from_numpy(np.concatenate(stream.keys)).to(device)
+        if stream.keys
+        else None,
+        noise_T=torch.from_numpy(np.concatenate(stream.noise)).to(device) if stream.noise else None,
         dropout_threshold_T=(
-            torch.from_numpy(np.concatenate(thresholds)).to(device) if drops else None
+            torch.from_numpy(np.concatenate(stream.thresholds)).to(device) if drops else None
         ),
-        dropout_scale_T=_dropout_scale(segments, at + padding, device) if drops else None,
+        dropout_scale_T=_dropout_scale(segments, stream.end, device) if drops else None,
         starts_S=torch.from_numpy(starts).to(device),
         longest=int(sizes.max()),
         virtual=virtual,

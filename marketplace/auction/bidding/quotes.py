@@ -136,11 +136,7 @@ def make_quote(
         answers = ask_for_quotes(zone=zone, dataset=dataset, wish=wish, now=now, remembers=True)
         offers = collect_offers(zone=zone, dataset=dataset, wish=wish, answers=answers, now=now)
     elif is_warm and not model:
-        planned = plan_cold(measured, organisation=organisation, zone=zone, dataset=dataset)
-        found = find_offer(planned, now=now)
-        outlook = found.outlook
-        if found.offer is not None:
-            measured = apply_offer(measured, found.offer, planned)
+        measured, outlook = _warm(measured, organisation, zone, dataset, now)
     slot = slot_at(zone, now)
     deadline_slot = last_slot_until(zone, deadline_at)
     task = build_task(
@@ -185,6 +181,21 @@ def make_quote(
         cold_price_micros=None if cold_price is None else int(cold_price),
         vendor=_find_vendor(zone, schedule, offers),
     )
+
+
+def _warm(
+    measured: MeasuredJob,
+    organisation: Organisation,
+    zone: Zone,
+    dataset: Dataset,
+    now: datetime,
+) -> tuple[MeasuredJob, Outlook]:
+    """The job with the warm start that there is for it, or as it was, and how that stands."""
+    planned = plan_cold(measured, organisation=organisation, zone=zone, dataset=dataset)
+    found = find_offer(planned, now=now)
+    if found.offer is not None:
+        measured = apply_offer(measured, found.offer, planned)
+    return measured, found.outlook
 
 
 def _is_cheaper(one: scheduler.Quote, *, than: scheduler.Quote) -> bool:

@@ -11,6 +11,7 @@ from marketplace.fleet.models import Node, Tier, Zone
 from marketplace.fleet.selectors import slot_starts_at
 from marketplace.jobs.models import Checkpoint, Job, JobStatus
 from marketplace.web.presenters.ribbon import (
+    NodeSpan,
     Ribbon,
     RibbonMark,
     RibbonNode,
@@ -38,7 +39,13 @@ def label_node(node: Node) -> str:
 
 
 def build_bid_ribbon(bid: Bid, *, now: datetime) -> Ribbon:
-    return _ribbon(bid.zone, bid.cells or [], bid.created_at, bid.deadline_at, now=now)
+    return build_ribbon(
+        stays=_merge_stays(bid.zone, bid.cells or []),
+        machines=find_ribbon_nodes(bid.zone),
+        begun_at=bid.created_at,
+        deadline_at=bid.deadline_at,
+        now=now,
+    )
 
 
 def build_job_ribbon(
@@ -55,40 +62,19 @@ def build_job_ribbon(
         marks.append(RibbonMark(job.finished_at, "adapter", final=True))
     elif job.is_active:
         marks.append(RibbonMark(job.finish_planned_at, "adapter", final=True))
-    return _ribbon(
-        job.zone,
-        job.cells,
-        begun_at or job.created_at,
-        job.deadline_at,
+    return build_ribbon(
+        stays=_merge_stays(job.zone, job.cells, until=job.finished_at),
+        machines=machines or find_ribbon_nodes(job.zone),
+        begun_at=begun_at or job.created_at,
+        deadline_at=job.deadline_at,
         now=now,
         ended_at=job.finished_at,
         was_stopped=job.status in (JobStatus.CANCELLED, JobStatus.FAILED),
         marks=marks,
-        machines=machines,
     )
 
 
-def _ribbon(
-    zone: Zone,
-    cells: Sequence[Sequence[object]],
-    begun_at: datetime,
-    deadline_at: datetime,
-    *,
-    now: datetime,
-    ended_at: datetime | None = None,
-    was_stopped: bool = False,
-    marks: Sequence[RibbonMark] = (),
-    machines: dict[str, RibbonNode] | None = None,
-) -> Ribbon:
-    return build_ribbon(
-        stays=merge_cells(
-            cells, slot_starts_at=lambda slot: slot_starts_at(zone, slot), until=ended_at
-        ),
-        machines=machines or find_ribbon_nodes(zone),
-        begun_at=begun_at,
-        deadline_at=deadline_at,
-        now=now,
-        ended_at=ended_at,
-        was_stopped=was_stopped,
-        marks=marks,
-    )
+def _merge_stays(
+    zone: Zone, cells: Sequence[Sequence[object]], *, until: datetime | None = None
+) -> list[NodeSpan]:
+    return merge_cells(cells, slot_starts_at=lambda slot: slot_starts_at(zone, slot), until=until)

@@ -35,6 +35,7 @@ from marketplace.jobs.selectors import (
 )
 from marketplace.jobs.services import cancel_job
 from marketplace.vendors.downloads import download_changes
+from marketplace.vendors.models import Preparation
 from marketplace.vendors.selectors import (
     can_be_disputed,
     find_preparation,
@@ -198,7 +199,6 @@ def show_job(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpRes
     artifact = Artifact.objects.filter(job=job).first()
     machines = find_ribbon_nodes(job.zone)
     outliers = list_row_outliers(job)
-    preparation = find_preparation(job)
     context = {
         "job": job,
         "bid": bid,
@@ -215,10 +215,7 @@ def show_job(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpRes
         "plan_data": serialize_plan(bid, job, machines) if tab == "metrics" else None,
         "outliers": add_excerpts(outliers, dataset=job.dataset) if tab == "data" else outliers,
         "samples": list_samples(job) if tab == "metrics" else [],
-        "preparation": preparation,
-        "accesses": [] if preparation is None else list_accesses(preparation),
-        "can_dispute": preparation is not None and can_be_disputed(preparation, now=now),
-        "is_disputed": preparation is not None and has_open_dispute(preparation),
+        **_describe_preparation(find_preparation(job), now),
         "share": _share(job),
         "left_s": _left_s(job, now),
         "kept_micros": find_kept(bid),
@@ -249,6 +246,15 @@ def show_job(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpRes
         "series": load_metric_series(job)[-400:],
     }
     return render(request, "web/job.html", context)
+
+
+def _describe_preparation(preparation: Preparation | None, now: datetime) -> dict[str, Any]:
+    return {
+        "preparation": preparation,
+        "accesses": [] if preparation is None else list_accesses(preparation),
+        "can_dispute": preparation is not None and can_be_disputed(preparation, now=now),
+        "is_disputed": preparation is not None and has_open_dispute(preparation),
+    }
 
 
 def _format_config(job: Job) -> str:

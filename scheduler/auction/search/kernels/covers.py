@@ -166,17 +166,9 @@ def cover_by_labels(
     label is dropped when, with the Lagrangian bound on what is still to be paid,
     it cannot undercut the limit.
     """
-    best = rows.cost
     best_cell = rows.cell
     classes = class_units.shape[0]
-    units = class_units.astype(np.float64)
-    # Bound on what the slots after each one still cost, work priced at mu.
-    later = np.zeros(slots + 1)
-    for i in range(slots - 1, -1, -1):
-        gain = 0.0
-        for c in range(classes):
-            gain = min(gain, best[i, c] - mu * units[c])
-        later[i] = later[i + 1] + gain
+    later = _bound_later(rows.cost, class_units.astype(np.float64), slots, mu)
     room = 256
     parent = np.empty(room, np.int64)
     cell = np.empty(room, np.int64)
@@ -210,36 +202,13 @@ def cover_by_labels(
             room = 2 * room + most
             parent = extend_ints(parent, room)
             cell = extend_ints(cell, room)
-        pointer[classes] = size - 1
-        for c in range(classes):
-            # Of the labels that this cell completes, the cheapest only.
-            p = size - 1
-            while p > 0 and work[p - 1] + class_units[c] >= need:
-                p -= 1
-            pointer[c] = p
+        _point_at_last(work, size, class_units, need, pointer)
         # Downwards in work: a label stays only if it is cheaper than every label
         # with at least as much work. An old label wins ties.
         place = work_next.shape[0]
         cheapest = INFINITY
         while True:
-            at = -1
-            at_work = -1
-            at_paid = INFINITY
-            p = pointer[classes]
-            if p >= 0:
-                at = classes
-                at_work = work[p]
-                at_paid = paid[p]
-            for c in range(classes):
-                p = pointer[c]
-                if best_cell[i, c] < 0 or p < 0:
-                    continue
-                w = min(work[p] + class_units[c], need)
-                v = paid[p] + best[i, c]
-                if w > at_work or (w == at_work and v < at_paid):
-                    at = c
-                    at_work = w
-                    at_paid = v
+            at, at_work, at_paid = _pick_most_work(rows, i, work, paid, pointer, class_units, need)
             if at < 0:
                 break
             p = pointer[at]
@@ -274,12 +243,73 @@ def cover_by_labels(
         if work[size - 1] >= need and paid[size - 1] < limit:
             limit = paid[size - 1]
             done = record[size - 1]
+    return _trace_back(parent, cell, done, path)
+
+
+@compiled
+def _bound_later(best: Floats, units: Floats, slots: int, mu: float) -> Floats:
+    """Bound what the slots after each one still cost, work priced at mu."""
+    later = np.zeros(slots + 1)
+    for i in range(slots - 1, -1, -1):
+        gain = 0.0
+        for c in range(units.shape[0]):
+            gain = min(gain, best[i, c] - mu * units[c])
+        later[i] = later[i + 1] + gain
+    return later
+
+
+@compiled
+def _point_at_last(work: Ints, size: int, class_units: Ints, need: int, pointer: Ints) -> None:
+    """Point at the label that each class extends first: of those it completes the cheapest."""
+    classes = class_units.shape[0]
+    pointer[classes] = size - 1
+    for c in range(classes):
+        p = size - 1
+        while p > 0 and work[p - 1] + class_units[c] >= need:
+            p -= 1
+        pointer[c] = p
+
+
+@compiled
+def _pick_most_work(
+    rows: Rows, i: int, work: Ints, paid: Floats, pointer: Ints, class_units: Ints, need: int
+) -> tuple[int, int, float]:
+    """Pick the class whose next label has the most work; with equal work the cheapest.
+
+    The class after the last stands for a label that leaves the slot unused. Gives -1 for it
+    when all labels are done.
+    """
+    classes = class_units.shape[0]
+    at = -1
+    at_work = -1
+    at_paid = INFINITY
+    p = pointer[classes]
+    if p >= 0:
+        at = classes
+        at_work = int(work[p])
+        at_paid = float(paid[p])
+    for c in range(classes):
+        p = pointer[c]
+        if rows.cell[i, c] < 0 or p < 0:
+            continue
+        w = int(min(work[p] + class_units[c], need))
+        v = float(paid[p] + rows.cost[i, c])
+        if w > at_work or (w == at_work and v < at_paid):
+            at = c
+            at_work = w
+            at_paid = v
+    return at, at_work, at_paid
+
+
+@compiled
+def _trace_back(parent: Ints, cell: Ints, last: int, path: Ints) -> int:
+    """Write the cells that lead to a record in slot order; give how many they are."""
     n = 0
-    at = done
+    at = last
     while at >= 0:
         n += 1
         at = parent[at]
-    at = done
+    at = last
     for j in range(n - 1, -1, -1):
         path[j] = cell[at]
         at = parent[at]

@@ -76,12 +76,7 @@ def solve_deadline(
     mu, bound = multiplier(rows.cost, units, need, 0, m - 1, 0.0, INFINITY)
     if bound == INFINITY:
         return ceiling, 0, 0
-    # Later slots cost more by less than any price's precision: among equals the
-    # early ones, which would otherwise go unused, are taken.
-    scale = min(bound + job.entry[start], max(ceiling, 0.0))
-    tilt = 2e-14 * (scale if scale > 0.0 else min(1.0, max(ceiling, 0.0)))
-    for j in range(end):
-        charge[j] += tilt * (cells.slot[j] + 1)
+    _tilt_later(charge, cells, bound + job.entry[start], ceiling)
     vendor_slots = np.empty(slots, np.int64)
     promise = np.empty(slots)
     price = np.empty(slots)
@@ -121,6 +116,18 @@ def solve_deadline(
         kept = keep_cells(every[begin:end], cells, charge, job, rows, mu, gap, pool)
         search_window(cells, charge, job, need, pool[:kept], mu, t, found)
     return found.value[0], int(found.shape[0]), int(found.shape[1])
+
+
+@compiled
+def _tilt_later(charge: Floats, cells: Cells, bound: float, ceiling: float) -> None:
+    """Make later slots cost more, by less than any price's precision.
+
+    Among equal schedules the early ones, which would otherwise go unused, are taken.
+    """
+    scale = min(bound, max(ceiling, 0.0))
+    tilt = 2e-14 * (scale if scale > 0.0 else min(1.0, max(ceiling, 0.0)))
+    for j in range(charge.shape[0]):
+        charge[j] += tilt * (cells.slot[j] + 1)
 
 
 @compiled
