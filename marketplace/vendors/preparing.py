@@ -63,7 +63,7 @@ def mask_in_process(path: Path, *, copy: Path) -> None:
 
 
 def compare_in_process(path: Path, *, delivered: Path, wish: PreparationWish) -> dict[str, Any]:
-    """``workers.preparation.Comparison`` of a raw and a delivered file, as JSON.
+    """``workers.preparation.comparing.Comparison`` of a raw and a delivered file, as JSON.
 
     Raises as ``prepare_in_process``.
     """

@@ -281,17 +281,6 @@ class Grid:
         self.holds[task_id] = held
         self._ending.setdefault(held.cells[-1].slot, []).append(task_id)
 
-    def fits(self, cells: Iterable[Cell], *, rates: dict[str, float], memory: float) -> bool:
-        """Tell whether every cell has room for the task."""
-        for cell in cells:
-            k, row = self.column[cell.node], self.row(cell.slot)
-            need = rates[self.nodes[k].gpu_type] - TOLERANCE * self.compute_capacity[k]
-            if self.compute_free[row, k] < need:
-                return False
-            if self.memory_free[row, k] < memory - TOLERANCE * abs(self.memory_capacity[k]):
-                return False
-        return True
-
     def reserve(
         self, task_id: str, holding: TaskHolding, *, rows: Ints, columns: Ints, rate: Floats
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from scheduler.auction.engine.decide import DeadlineHint, admit, refuse
@@ -9,9 +10,10 @@ from scheduler.auction.engine.engine import Engine
 from scheduler.auction.engine.price_policies import Policies
 from scheduler.auction.engine.rounding import Rounding
 from scheduler.auction.log.rules import ZoneRules
+from scheduler.auction.search.grid import TOLERANCE, Grid
 from scheduler.experiments.auction.max_form.policies import LOGGED_POLICIES, Printed
 from scheduler.experiments.auction.max_form.search import PrintedSearch
-from scheduler.types import Decision, Refusal, Task
+from scheduler.types import Cell, Decision, Refusal, Task
 
 
 class PrintedEngine(Engine):
@@ -29,10 +31,23 @@ class PrintedEngine(Engine):
         parts = Rounding(zone.rules.money_quantum).parts(plan.parts)
         if not task.bid > parts.total:
             return refuse(zone, task, Refusal.PRICE, plan=plan, parts=parts)
-        if zone.grid.fits(plan.schedule.cells, rates=dict(task.rates), memory=task.memory_demand):
+        if _fits(zone.grid, plan.schedule.cells, task):
             return admit(zone, task, plan, parts)
         refused = refuse(zone, task, Refusal.CAPACITY, plan=plan, parts=parts)
         return replace(refused, raised=zone.raise_prices(task, plan))
+
+
+def _fits(grid: Grid, cells: Iterable[Cell], task: Task) -> bool:
+    """Tell whether every cell has room for the task."""
+    for cell in cells:
+        k, row = grid.column[cell.node], grid.row(cell.slot)
+        need = task.rates[grid.nodes[k].gpu_type] - TOLERANCE * grid.compute_capacity[k]
+        if grid.compute_free[row, k] < need:
+            return False
+        least = task.memory_demand - TOLERANCE * abs(grid.memory_capacity[k])
+        if grid.memory_free[row, k] < least:
+            return False
+    return True
 
 
 def make_engine(rules: ZoneRules) -> Engine:

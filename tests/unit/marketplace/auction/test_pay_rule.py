@@ -20,6 +20,7 @@ from marketplace.auction.pay_rule import (
     SoldJob,
     compute_asks,
     compute_settlement,
+    find_express_refund,
 )
 from marketplace.jobs.executed_work import ExecutedWork, NodeWork
 
@@ -190,3 +191,14 @@ def test_a_late_job_that_was_spared_work_never_gets_back_more_than_it_paid() -> 
         limits=NO_LIMITS,
     )
     assert (due.refund_micros, due.credit_micros) == (750, 250)
+
+
+def test_an_express_job_is_refunded_by_more_only_past_each_step_of_the_schedule() -> None:
+    late = (6.0, 6.001, 30.0, 30.001, 600.0)
+    assert [find_express_refund(late_s=late_s, slo_s=60.0) for late_s in late] == [
+        25,
+        50,
+        50,
+        100,
+        100,
+    ]

@@ -17,7 +17,7 @@ import pytest
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules, entry_from_json, entry_to_json
 from scheduler.auction.audit.transcripts import transcript_lines, verify_transcript
-from scheduler.auction.audit.verify import verify
+from scheduler.auction.audit.verify import verify, verify_public
 from scheduler.auction.log import events
 from scheduler.auction.log.canonical_json import commit_owner
 from scheduler.auction.log.chain import canonical, commitment, hide_bid
@@ -218,6 +218,16 @@ def test_no_value_of_a_transcript_can_be_altered_unnoticed(shown: bool) -> None:
         if found.ok:
             unnoticed.append(path)
     assert unnoticed == []
+
+
+def test_an_entry_of_a_public_log_names_the_hash_of_the_one_before_it() -> None:
+    _, log = _log(RULES)
+    entries = [entry_to_json(entry) for entry in log]
+    assert verify_public(entries, rules=RULES).ok
+    entries[2]["prev_hash"] = "0" * 64
+    found = verify_public(entries, rules=RULES)
+    assert (found.ok, found.position) == (False, 3)
+    assert found.problem == "the entry does not build on the one before it"
 
 
 def test_verify_needs_something_to_start_from() -> None:
