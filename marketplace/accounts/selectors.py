@@ -33,6 +33,13 @@ def is_run_by_operator(*, organisation_id: str) -> bool:
     return Membership.objects.filter(organisation=organisation_id, user__is_operator=True).exists()
 
 
+def share_members(organisation_id: str, other_id: str) -> bool:
+    """Whether two organisations are one, or a person belongs to both."""
+    members = Membership.objects.filter(organisation=organisation_id).values("user")
+    both = Membership.objects.filter(organisation=other_id, user__in=members)
+    return organisation_id == other_id or both.exists()
+
+
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
     """One line of the audit log."""

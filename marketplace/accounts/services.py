@@ -97,12 +97,13 @@ def accept_invitation(*, secret: str, user: User, now: datetime) -> Membership:
     Raises
     ------
     NotFound
-        ``invitation_not_found``: unknown, revoked, expired, or kept for another address.
+        ``invitation_not_found``: unknown, revoked, expired, kept for another address, or taken
+        before by who has left the organisation since.
     """
     with transaction.atomic():
         invitation = lock_invitation(token_hash=hash_secret(secret))
         usable = invitation is not None and (
-            invitation.accepted_by_id == user.pk
+            (invitation.accepted_by_id == user.pk and _is_member(invitation, user))
             or (
                 invitation.accepted_at is None
                 and invitation.revoked_at is None
@@ -126,6 +127,11 @@ def accept_invitation(*, secret: str, user: User, now: datetime) -> Membership:
             invitation.accepted_by = user
             invitation.save(update_fields=["accepted_at", "accepted_by", "updated_at"])
     return membership
+
+
+def _is_member(invitation: Invitation, user: User) -> bool:
+    organisation_id = invitation.organisation_id
+    return Membership.objects.filter(organisation=organisation_id, user=user).exists()
 
 
 def list_open_invitations(organisation: Organisation, *, now: datetime) -> QuerySet[Invitation]:

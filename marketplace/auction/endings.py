@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from django.conf import settings
 
-from marketplace.accounts.selectors import is_run_by_operator
+from marketplace.accounts.selectors import is_run_by_operator, share_members
 from marketplace.auction.models import Bid, Reservation
 from marketplace.auction.pay_rule import (
     EXPRESS_LEAST_PERCENT,
@@ -157,6 +157,8 @@ def _describe_sale(bid: Bid, job: Job, *, credit_percent: int = 0) -> SoldJob:
         payment_micros=bid.payment_micros - back,
         asks_micros=asks - back,
         vendor_micros=math.ceil(parts.get("vendor", 0.0)) if is_prepared else 0,
+        is_own_vendor=preparation is not None
+        and share_members(bid.organisation_id, preparation.vendor.organisation_id),
         posted_rates=_load_posted_rates(bid),
         least_percent=0 if bid.slo_s is None else EXPRESS_LEAST_PERCENT,
         credit_percent=credit_percent,

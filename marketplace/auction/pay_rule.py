@@ -9,13 +9,13 @@
   beyond the work that was sold, at the same rate, up to a limit a day for its owner and for each
   provider. An owner's own nodes are not paid for that.
 - **Failed by the house**: the owner gets everything back. Providers at fault get nothing for
-  the job; the house pays the others for what they did.
+  the job; the house pays the others for what they did. A vendor whose work was accepted keeps its
+  price, so the house bears that too, unless the vendor is the owner's own.
 - An express job holds a seat for all of its work: a quarter of its price is paid however much of it
   was spared.
-- **Late**: the owner gets a credit, ``SLA_CREDIT_PERCENT`` of the payment, and with a refund never
-  more than was paid. It comes out of
-  the pay of the providers at fault first, then from the house; of a warm start that fell behind,
-  from the house.
+- **Late**: the owner gets a credit, ``SLA_CREDIT_PERCENT`` of the payment without a vendor's price
+  for accepted work, and with a refund never more than was paid. It comes out of the pay of the
+  providers at fault first, then from the house; of a warm start that fell behind, from the house.
 - What the house bears for one provider's faults is limited for each day, and there is neither
   a credit nor a refund of work done where the owner itself is at fault as a provider.
 
@@ -103,6 +103,8 @@ class SoldJob:
     asks_micros: int
     #: Part of the payment for a vendor's accepted work, which was done whatever the job did.
     vendor_micros: int = 0
+    #: The vendor belongs to the owner, or to people who belong to both.
+    is_own_vendor: bool = False
     #: By node, what a work unit in its cells was sold for; ``None``: asks are paid, and every
     #: unit counts alike.
     posted_rates: Mapping[str, Fraction] | None = None
@@ -138,6 +140,8 @@ class Settlement:
     borne_pay_micros: int
     #: The part of the credit that the house pays.
     borne_credit_micros: int
+    #: Of the refund, what a vendor keeps all the same, so that the house pays it.
+    borne_vendor_micros: int = 0
 
 
 def compute_asks(*, operational: float, payment_micros: int) -> int:
@@ -172,8 +176,9 @@ def compute_settlement(
     refund = min(refund, payment - -(-payment * sold.least_percent // 100))
     credit, withheld = 0, [0] * len(earned)
     if ending is Ending.LATE and not _is_party(sold.owner_id, work.by_node, at_fault):
-        # With what is refunded, never more than was paid.
-        credit = min(payment * sold.credit_percent // 100, payment - refund)
+        # With what is refunded, never more than was paid. The vendor was in time, and may be a
+        # friend of the owner's: a share of its price would be won for nothing.
+        credit = min((payment - sold.vendor_micros) * sold.credit_percent // 100, payment - refund)
         forfeit = [amount if at else 0 for amount, at in zip(earned, faulty, strict=True)]
         from_providers = min(credit, sum(forfeit))
         withheld = split_micros(from_providers, forfeit)
@@ -247,18 +252,24 @@ def _pay_failed(
     faulty: Sequence[bool],
     limits: HouseLimits,
 ) -> Settlement:
-    """Everything goes back to the owner; the house pays those who are not at fault."""
+    """Everything goes back to the owner; the house pays those who are not at fault.
+
+    What a vendor keeps goes back as far as the house may bear it: owner, vendor and the provider
+    at fault may be friends.
+    """
     innocent = [0 if at else amount for amount, at in zip(earned, faulty, strict=True)]
     borne = min(sum(innocent), limits.fault_micros)
     paid = split_micros(borne, innocent)
+    vendor = 0 if sold.is_own_vendor else min(sold.vendor_micros, limits.fault_micros - borne)
     return Settlement(
         asks_micros=sold.asks_micros,
-        refund_micros=sold.payment_micros,
+        refund_micros=sold.payment_micros - sold.vendor_micros + vendor,
         credit_micros=0,
         nodes=tuple(NodePay(*row) for row in zip(nodes, earned, paid, added, strict=True)),
         asks_returned_micros=sold.asks_micros,
         borne_pay_micros=borne,
         borne_credit_micros=0,
+        borne_vendor_micros=vendor,
     )
 
 

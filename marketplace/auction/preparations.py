@@ -1,7 +1,8 @@
 """What follows from a preparation: the plan is cut, the vendor paid, the next vendor tried.
 
 Everything is found by the state of the rows and may be asked for twice. The owner's price never
-rises: a next vendor that asks more is paid by the market.
+rises: what a next vendor asks more is paid by the market, up to a limit a day for each organisation
+whose vendor failed. Without it two vendors could share what the market pays the dearer one.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
+from django.conf import settings
 from django.db.models import Q
 
 from marketplace.auction.book.engine_cache import get_commitment_salt
@@ -29,9 +31,15 @@ from marketplace.jobs.services import add_job_event, fail_job, replace_job_cells
 from marketplace.jobs.work import measure_job_work
 from marketplace.payments.services import pay_vendor, refund_charge
 from marketplace.vendors.acceptance import accept, mark_accepted
-from marketplace.vendors.locks import lock_preparation
-from marketplace.vendors.models import Preparation, PreparationStatus, Vendor
+from marketplace.vendors.locks import lock_preparation, lock_vendors_of
+from marketplace.vendors.models import (
+    DISPUTABLE_FOR,
+    Preparation,
+    PreparationStatus,
+    Vendor,
+)
 from marketplace.vendors.offers import compute_due_at, read_offers
+from marketplace.vendors.selectors import sum_extra_pay
 from marketplace.vendors.services import close, forget_copies, give_to_next_vendor
 from scheduler import types as scheduler
 from scheduler.auction import Replan
@@ -78,6 +86,7 @@ def _conclude(lane: Lane, preparation_id: str) -> bool:
         return False
     bid = Bid.objects.get(pk=held.bid_id)
     if held.status == PreparationStatus.ACCEPTED:
+        assert held.accepted_at is not None
         _end_vendor_work(lane, held)
         if held.job.is_active:
             held.refund_micros = _give_cells_back(lane, held, bid)
@@ -85,6 +94,7 @@ def _conclude(lane: Lane, preparation_id: str) -> bool:
             hold_reference=bid.hold_reference,
             organisation_id=held.vendor.organisation_id,
             amount_micros=held.price_micros,
+            disputable_until=held.accepted_at + DISPUTABLE_FOR,
             now=lane.now,
         )
         held.concluded_at, held.paid_from = lane.now, bid.hold_reference
@@ -172,7 +182,8 @@ def _find_next_vendor(lane: Lane, held: Preparation, bid: Bid) -> None:
     """Plan the job again with the vendors that are left; refund it when there is no way."""
     late = "The vendor did not deliver in time."
     reason = held.problem or late
-    offers = list(held.other_offers)
+    most = held.sold_micros + _find_extra_limit(held, now=lane.now)
+    offers = [offer for offer in held.other_offers if offer[1] <= most]
     is_at_work = bool(held.claim) or held.begun_at is not None
     if not held.problem and is_at_work and not _was_late(held):
         # One more of its delays, once, at no cost to the owner and for less by its own terms.
@@ -204,7 +215,19 @@ def _find_next_vendor(lane: Lane, held: Preparation, bid: Bid) -> None:
             slot_s=lane.zone.slot_s,
         ),
         reason=reason,
+        now=lane.now,
     )
+
+
+def _find_extra_limit(held: Preparation, *, now: datetime) -> int:
+    """What the house may still pay today where vendors of this organisation failed.
+
+    For its own program too: what it cannot prepare is chosen by who uploads it.
+    """
+    lock_vendors_of(held.vendor.organisation_id)
+    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    paid = sum_extra_pay(organisation_id=held.vendor.organisation_id, since=today)
+    return max(0, settings.HOUSE_BEARS_MICROS_PER_DAY - paid)
 
 
 def _was_late(held: Preparation) -> bool:

@@ -250,7 +250,7 @@ def _move_money(
             reason=case.reason,
             now=now,
         )
-    is_borne = bool(due.borne_pay_micros or due.borne_credit_micros)
+    is_borne = bool(due.borne_pay_micros or due.borne_credit_micros or due.borne_vendor_micros)
     split = CostSplit(
         asks_micros=due.asks_micros,
         asks_returned_micros=due.asks_returned_micros,
@@ -261,6 +261,7 @@ def _move_money(
         credit_withheld_micros=due.credit_micros - due.borne_credit_micros,
         borne_pay_micros=due.borne_pay_micros,
         borne_credit_micros=due.borne_credit_micros,
+        borne_vendor_micros=due.borne_vendor_micros,
         at_fault_id=case.at_fault[-1] if is_borne and case.at_fault else None,
     )
     distribute_charge(hold_reference=bid.hold_reference, split=split, now=now)

@@ -51,6 +51,8 @@ class CostSplit:
     borne_pay_micros: int = 0
     #: The part of a credit that the house pays.
     borne_credit_micros: int = 0
+    #: Of a refund, what a vendor keeps all the same, so that the house pays it.
+    borne_vendor_micros: int = 0
     #: The provider whose fault it was, if it was one's.
     at_fault_id: str | None = None
 
@@ -61,6 +63,7 @@ class CostSplit:
             self.credit_withheld_micros,
             self.borne_pay_micros,
             self.borne_credit_micros,
+            self.borne_vendor_micros,
             *(share.amount_micros for share in self.shares),
         )
         if min(amounts) < 0:
@@ -123,6 +126,7 @@ def distribute_charge(*, hold_reference: str, split: CostSplit, now: datetime) -
             asks_returned_micros=split.asks_returned_micros,
             borne_pay_micros=split.borne_pay_micros,
             borne_credit_micros=split.borne_credit_micros,
+            borne_vendor_micros=split.borne_vendor_micros,
             at_fault_id=split.at_fault_id,
             made_at=now,
         )
@@ -158,9 +162,16 @@ def _list_distribution_amounts(
 
 
 def pay_vendor(
-    *, hold_reference: str, organisation_id: str, amount_micros: int, now: datetime
+    *,
+    hold_reference: str,
+    organisation_id: str,
+    amount_micros: int,
+    disputable_until: datetime,
+    now: datetime,
 ) -> Hold:
     """Pay a labour vendor for accepted work out of a charge, once for each hold.
+
+    It is not paid out while the work may still be disputed, however short the delay of payouts.
 
     Raises
     ------
@@ -195,6 +206,7 @@ def pay_vendor(
             kind=EarningKind.VENDOR,
             reference=hold_reference,
             amount_micros=amount_micros,
+            payable_from=disputable_until,
             now=now,
         )
         hold.vendor_micros = amount_micros
@@ -350,13 +362,20 @@ def _mature_earnings_of(*, organisation_id: str, now: datetime) -> int:
 
 
 def _create_earning(
-    *, organisation_id: str, kind: EarningKind, reference: str, amount_micros: int, now: datetime
+    *,
+    organisation_id: str,
+    kind: EarningKind,
+    reference: str,
+    amount_micros: int,
+    payable_from: datetime | None = None,
+    now: datetime,
 ) -> Earning:
+    payable_at = now + timedelta(days=settings.PAYOUT_DELAY_DAYS)
     return Earning.objects.create(
         organisation_id=organisation_id,
         kind=kind,
         reference=reference,
         amount_micros=amount_micros,
         accrued_at=now,
-        payable_at=now + timedelta(days=settings.PAYOUT_DELAY_DAYS),
+        payable_at=max(payable_at, payable_from or payable_at),
     )

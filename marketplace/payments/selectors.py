@@ -143,7 +143,9 @@ def sum_borne(*, at_fault_id: str, since: datetime) -> int:
     """What the house bore for the faults of a provider since a moment."""
     borne = Distribution.objects.filter(at_fault=at_fault_id, made_at__gte=since)
     return borne.aggregate(
-        total=Coalesce(Sum(F("borne_pay_micros") + F("borne_credit_micros")), 0)
+        total=Coalesce(
+            Sum(F("borne_pay_micros") + F("borne_credit_micros") + F("borne_vendor_micros")), 0
+        )
     )["total"]
 
 

@@ -225,10 +225,11 @@ def _settle_pay(held: Preparation, *, is_for_owner: bool, now: datetime) -> None
     if not is_for_owner:
         release_vendor_pay(hold_reference=held.paid_from)
         return
-    amount = return_vendor_pay(hold_reference=held.paid_from, now=now)
-    # What a refund of the whole payment gave back already stays with the house.
-    owed = min(amount, measure_refundable(hold_reference=held.paid_from))
-    if not owed:
+    returned = return_vendor_pay(hold_reference=held.paid_from, now=now)
+    # The owner's part of the vendor's pay; the rest was the house's. What a refund of the whole
+    # payment gave back already stays with the house.
+    owed = min(held.sold_micros, measure_refundable(hold_reference=held.paid_from))
+    if not returned or not owed:
         return
     refund_charge(hold_reference=held.paid_from, amount_micros=owed, reason=REFUND_REASON, now=now)
     add_job_event(

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from marketplace.accounts.models import Membership, User
+from marketplace.accounts.models import WORKERS, Membership, User
 from marketplace.vendors.models import DataAccess, Preparation, Vendor
 from marketplace.vendors.wishes import parse_wish
 
 
 def is_of_vendor(user: User, vendor: Vendor) -> bool:
-    """Whether a person belongs to a vendor's organisation."""
+    """Whether a person works in a vendor's organisation; who only looks or pays sees no data."""
     mine = Membership.objects.filter(user=user, organisation_id=vendor.organisation_id)
-    return mine.exists()
+    return mine.filter(role__in=WORKERS).exists()
+
+
+def has_trust(vendor: Vendor) -> bool:
+    """Whether an operator lets a vendor see data."""
+    return vendor.approved_at is not None and not vendor.is_suspended
 
 
 def note_access(

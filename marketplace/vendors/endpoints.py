@@ -139,9 +139,9 @@ def ask_for_quotes(
             asked[_submit(question, ends_at)] = question
     done, late = wait(asked, timeout=max(0.0, ends_at - time.monotonic()))
     for future in late:
-        # One that has not begun never does.
-        future.cancel()
-        outcomes[asked[future].vendor.pk] = AnswerKind.SLOW
+        # One that has not begun never does: others held the threads, which is not its fault.
+        if not future.cancel():
+            outcomes[asked[future].vendor.pk] = AnswerKind.SLOW
     for future in done:
         question = asked[future]
         vendor_id = question.vendor.pk
@@ -149,9 +149,8 @@ def ask_for_quotes(
         if quote is not None:
             quotes[vendor_id] = quote
             question.remember(quote)
-    for question in asked.values():
-        vendor_id = question.vendor.pk
-        records.note(vendor_id, is_good=outcomes[vendor_id] == AnswerKind.GOOD)
+    for vendor_id, kind in outcomes.items():
+        records.note(vendor_id, is_good=kind == AnswerKind.GOOD)
     _count(outcomes, now=now)
     return quotes
 

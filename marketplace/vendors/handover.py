@@ -26,7 +26,7 @@ from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 from marketplace.common.ids import new_id
 from marketplace.common.outbound import AnswerLimits, FetchFailed
 from marketplace.common.queue import enqueue
-from marketplace.vendors.access import is_of_vendor, note_access
+from marketplace.vendors.access import has_trust, is_of_vendor, note_access
 from marketplace.vendors.deliveries import compute_delivery_limit, open_source
 from marketplace.vendors.endpoints import send_message
 from marketplace.vendors.locks import lock_preparation
@@ -170,11 +170,9 @@ def has_work(preparation: Preparation) -> bool:
 
     A vendor that became one of another kind, or lost its approval, sees nothing any more.
     """
-    vendor = preparation.vendor
-    is_trusted = vendor.approved_at is not None and not vendor.is_suspended
-    is_allowed = vendor.kind in parse_wish(preparation.wish).kinds
+    is_allowed = preparation.vendor.kind in parse_wish(preparation.wish).kinds
     is_open = preparation.status == PreparationStatus.WORKING and not preparation.problem
-    return is_open and is_trusted and is_allowed
+    return is_open and is_allowed and has_trust(preparation.vendor)
 
 
 def open_link(token: str, *, now: datetime) -> Preparation:

@@ -17,7 +17,7 @@ from django.db.models import Count
 from marketplace.accounts.models import User
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.ids import new_id
-from marketplace.vendors.access import note_first_look
+from marketplace.vendors.access import has_trust, is_of_vendor, note_first_look
 from marketplace.vendors.handover import store_submission
 from marketplace.vendors.locks import (
     lock_free_rows,
@@ -78,14 +78,11 @@ def find_work(*, preparation_id: str, user: User) -> Preparation:
     """
     found = (
         Preparation.objects.select_related("vendor", "source", "job__zone")
-        .filter(
-            pk=preparation_id.replace("\0", ""),
-            vendor__kind=VendorKind.HUMAN,
-            vendor__organisation__memberships__user=user,
-        )
+        .filter(pk=preparation_id.replace("\0", ""), vendor__kind=VendorKind.HUMAN)
         .first()
     )
-    if found is None or not found.vendor.approved_at or found.vendor.is_suspended:
+    is_theirs = found is not None and is_of_vendor(user, found.vendor)
+    if found is None or not is_theirs or not has_trust(found.vendor):
         raise NotFound("unknown_work", "There is no such work for you, or not any more.")
     return found
 

@@ -168,6 +168,15 @@ def compute_reliability(vendor: Vendor) -> float | None:
     return delivered / (delivered + missed) if delivered + missed else None
 
 
+def sum_extra_pay(*, organisation_id: str, since: datetime) -> int:
+    """What the house pays, beyond what owners did, where an organisation's vendors failed."""
+    replaced = Preparation.objects.filter(
+        replaced_for=organisation_id, replaced_at__gte=since, price_micros__gt=F("sold_micros")
+    ).exclude(status__in=[PreparationStatus.FAILED, PreparationStatus.WITHDRAWN])
+    extra = replaced.aggregate(total=Sum(F("price_micros") - F("sold_micros")))
+    return extra["total"] or 0
+
+
 def is_held_up_by_owner(job: Job) -> bool:
     """Whether a dispute that its owner lost kept a job from its data beyond its first slot."""
     lost = Dispute.objects.filter(preparation__job=job, is_for_owner=False)

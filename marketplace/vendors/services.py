@@ -83,6 +83,7 @@ def open_preparations(*, wanted: Iterable[NewPreparation], now: datetime) -> Non
             rows_bound=of.rows_bound,
             vendor_id=of.vendor_id,
             price_micros=of.price_micros,
+            sold_micros=of.price_micros,
             ready_slot=of.ready_slot,
             due_at=of.due_at,
             other_offers=of.other_offers,
@@ -259,10 +260,17 @@ def give_up(*, preparation: Preparation, claim: str, reason: str) -> None:
 
 
 def give_to_next_vendor(
-    *, held: Preparation, offer: Sequence[Any], ready_slot: int, due_at: datetime, reason: str
+    *,
+    held: Preparation,
+    offer: Sequence[Any],
+    ready_slot: int,
+    due_at: datetime,
+    reason: str,
+    now: datetime,
 ) -> None:
     """Put another vendor in the place of one that did not deliver. Call while holding it."""
     vendor_id, price_micros, *_ = offer
+    held.replaced_for_id, held.replaced_at = held.vendor.organisation_id, now
     held.missed = [*held.missed, {"vendor": held.vendor_id, "reason": reason}]
     if vendor_id != held.vendor_id:
         _forget_work(held)

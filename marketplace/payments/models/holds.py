@@ -146,6 +146,8 @@ class Distribution(models.Model):
     #: What the house added for work of a job that it refunded, and its part of a credit.
     borne_pay_micros = models.BigIntegerField()
     borne_credit_micros = models.BigIntegerField()
+    #: Of a refund, what a vendor kept all the same.
+    borne_vendor_micros = models.BigIntegerField(default=0, db_default=0)
     #: The provider whose fault the house bears this for, if it was one's.
     at_fault = models.ForeignKey(
         Organisation, null=True, on_delete=models.PROTECT, related_name="+"

@@ -1,6 +1,7 @@
 """Vendors, what they ask, and the preparations of admitted bids."""
 
 from marketplace.vendors.models.preparations import (
+    DISPUTABLE_FOR,
     DataAccess,
     Dispute,
     Preparation,
@@ -17,6 +18,7 @@ from marketplace.vendors.models.vendors import (
 )
 
 __all__ = [
+    "DISPUTABLE_FOR",
     "AnswerKind",
     "DataAccess",
     "DataReport",

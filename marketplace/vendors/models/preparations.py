@@ -13,7 +13,7 @@ from marketplace.common.models import IdField
 from marketplace.jobs.models import Dataset
 from marketplace.vendors.models.vendors import Vendor
 
-#: After the rule accepted a delivery; earnings are payable later than that.
+#: After the rule accepted a delivery; the vendor is not paid out before.
 DISPUTABLE_FOR = timedelta(days=3)
 
 
@@ -38,6 +38,7 @@ class Preparation(models.Model):
     job_id: str
     vendor_id: str
     source_id: str
+    replaced_for_id: str | None
     prepared_id: str | None
     held_out_id: str | None
 
@@ -64,6 +65,13 @@ class Preparation(models.Model):
     #: Who has, or had, the work, at what price, and until when.
     vendor = models.ForeignKey(Vendor, on_delete=models.PROTECT, related_name="preparations")
     price_micros = models.PositiveBigIntegerField()
+    #: The vendor's part of what the owner paid; the house pays what a next vendor asks beyond it.
+    sold_micros = models.PositiveBigIntegerField(db_default=0)
+    #: Whose vendor failed, so that another has the work, and since when.
+    replaced_for = models.ForeignKey(
+        "accounts.Organisation", on_delete=models.PROTECT, null=True, blank=True, related_name="+"
+    )
+    replaced_at = models.DateTimeField(null=True, blank=True)
     #: First slot that training may use.
     ready_slot = models.BigIntegerField()
     due_at = models.DateTimeField()

@@ -158,6 +158,22 @@ def test_an_accepted_invitation_cannot_be_taken_back_or_by_another() -> None:
         accept_invitation(secret=secret, user=builders.user(), now=NOW)
 
 
+def test_who_was_taken_out_does_not_come_back_by_the_old_invitation() -> None:
+    owner = builders.user()
+    organisation = builders.organisation(owner=owner)
+    bo = builders.user(email="bo@example.com")
+    terms = {"organisation": organisation, "email": bo.email, "invited_by": owner, "now": NOW}
+    _, secret = create_invitation(role="owner", **terms)
+    accept_invitation(secret=secret, user=bo, now=NOW)
+    end_membership(organisation=organisation, user=bo, ended_by=owner)
+    with pytest.raises(NotFound):
+        accept_invitation(secret=secret, user=bo, now=NOW)
+    assert not organisation.memberships.filter(user=bo).exists()
+    # Only another invitation lets them in again.
+    _, another = create_invitation(role="viewer", **terms)
+    assert accept_invitation(secret=another, user=bo, now=NOW).role == Role.VIEWER
+
+
 @pytest.mark.parametrize(
     ("email", "role", "code"),
     [

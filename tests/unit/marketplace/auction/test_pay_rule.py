@@ -44,11 +44,13 @@ def pay(
     rates: dict[str, Fraction] | None = None,
     overrun: Fraction = Fraction(0),
     overrun_limits: OverrunLimits = NO_OVERRUNS,
+    vendor: int = 0,
+    is_own_vendor: bool = False,
 ) -> Settlement:
     """A job of 1,000 micro-dollars, 601 of them asks; node ``n`` belongs to ``org_n``."""
     nodes = tuple(NodeWork(f"node_{n}", f"org_{n}", 1, done) for n, done in enumerate(units))
     return compute_settlement(
-        sold=replace(SOLD, posted_rates=rates),
+        sold=replace(SOLD, posted_rates=rates, vendor_micros=vendor, is_own_vendor=is_own_vendor),
         work=ExecutedWork(nodes, min(Fraction(1), Fraction(sum(units), of)), overrun),
         ending=ending,
         at_fault=at_fault,
@@ -158,6 +160,47 @@ def test_a_credit_is_what_providers_forgo_and_what_the_house_bears(
     assert due.credit_micros == due.asks_returned_micros + due.borne_credit_micros
     assert due.credit_micros <= 250
     assert due.borne_credit_micros <= limit
+
+
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=4),
+    st.sampled_from(list(Ending)),
+    st.sets(st.sampled_from(["org_0", "org_1"]), min_size=1),
+    st.integers(0, 1_000),
+    st.integers(0, 399),
+    st.booleans(),
+)
+def test_an_owner_and_a_vendor_gain_together_no_more_than_the_house_may_bear(
+    steps: list[int], ending: Ending, at_fault: set[str], limit: int, vendor: int, is_own: bool
+) -> None:
+    due = pay(
+        *steps,
+        ending=ending,
+        of=200,
+        at_fault=tuple(at_fault),
+        limit=limit,
+        vendor=vendor,
+        is_own_vendor=is_own,
+    )
+    together = due.refund_micros + due.credit_micros + vendor - 1_000
+    forgone = sum(node.earned_micros - node.paid_micros for node in due.nodes)
+    borne = due.borne_pay_micros + due.borne_credit_micros + due.borne_vendor_micros
+    assert borne <= limit
+    if ending is Ending.LATE:
+        assert together <= forgone + due.borne_credit_micros
+    else:
+        assert together <= due.borne_vendor_micros
+    assert due.borne_vendor_micros == 0 or not is_own
+
+
+def test_a_vendors_price_goes_back_when_the_house_fails_the_job_within_its_limit() -> None:
+    failed = Ending.FAILED_BY_HOUSE
+    due = pay(20, ending=failed, at_fault=("org_0",), vendor=300)
+    assert (due.refund_micros, due.borne_vendor_micros) == (1_000, 300)
+    due = pay(20, ending=failed, at_fault=("org_0",), vendor=300, limit=100)
+    assert (due.refund_micros, due.borne_vendor_micros) == (800, 100)
+    due = pay(20, ending=failed, at_fault=("org_0",), vendor=300, is_own_vendor=True)
+    assert (due.refund_micros, due.borne_vendor_micros) == (700, 0)
 
 
 def test_the_asks_in_a_payment_are_whole_and_never_above_it() -> None:

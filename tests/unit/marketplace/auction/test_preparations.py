@@ -24,6 +24,7 @@ from marketplace.payments.selectors import get_earnings, get_wallet
 from marketplace.vendors import services
 from marketplace.vendors.deliveries import Delivery
 from marketplace.vendors.models import Preparation, PreparationStatus, VendorKind
+from marketplace.vendors.selectors import sum_extra_pay
 from marketplace.vendors.services import prepare_next
 from tests import builders
 from tests import market_builders as market
@@ -233,6 +234,31 @@ def test_a_next_vendor_that_asks_more_is_paid_by_the_house(zone, owner):
     assert bid.paid_micros == 20_000
     assert get_earnings(organisation=other.organisation).pending_micros == 900_000
     assert check_ledger().balanced
+
+
+def test_what_a_next_vendor_asks_more_is_borne_up_to_the_days_limit(zone, owner, settings):
+    settings.HOUSE_BEARS_MICROS_PER_DAY = 1_000_000
+    market.node(zone)
+    cheap = build.vendor(zone, "Cheap", kind=VendorKind.HUMAN)
+    dear = build.vendor(zone, "Dear", minimum_micros=900_000)
+    # Beyond what the house would bear at once, and so never tried.
+    build.vendor(zone, "Friend", minimum_micros=900_000_000_000)
+    wish = {"kinds": ["human", "automatic"]}
+    for _ in range(2):
+        sell(owner, zone, preparation=wish, epochs=1)
+    now = slot_starts_at(zone, 110)
+    assert conclude_preparations(now=now) == 2
+    first, second = Preparation.objects.order_by("status")
+    assert (first.status, second.status) == (PreparationStatus.FAILED, PreparationStatus.WORKING)
+    assert (second.vendor, second.sold_micros, second.price_micros) == (dear, 20_000, 900_000)
+    assert sum_extra_pay(organisation_id=cheap.organisation.pk, since=NOW) == 880_000
+    assert settle_finished(now=now) == 1
+    spent = Bid.objects.get(pk=second.bid_id).payment_micros
+    assert get_wallet(organisation=owner).available_micros == 10_000_000 - spent
+    # The next day there is room again.
+    assert sum_extra_pay(organisation_id=cheap.organisation.pk, since=now + timedelta(days=1)) == 0
+    assert check_ledger().balanced
+    assert verify_zone(zone).problems == []
 
 
 def test_a_cancelled_job_withdraws_the_work_and_pays_no_vendor(zone, owner):

@@ -48,7 +48,11 @@ def test_a_payment_is_shared_out_and_the_rest_is_the_houses(owner, provider) -> 
     second, vendor = builders.provider_organisation(), builders.organisation()
     for _ in range(2):
         pay_vendor(
-            hold_reference="bid_1", organisation_id=vendor.pk, amount_micros=250_000, now=NOW
+            hold_reference="bid_1",
+            organisation_id=vendor.pk,
+            amount_micros=250_000,
+            disputable_until=NOW,
+            now=NOW,
         )
     assert check_ledger().balanced
     split = builders.cost_split(
@@ -86,7 +90,12 @@ def test_a_vendor_keeps_its_pay_when_the_payment_is_refunded_and_the_house_bears
     owner, provider
 ) -> None:
     vendor = builders.organisation()
-    pay = {"organisation_id": vendor.pk, "amount_micros": 250_000, "now": NOW}
+    pay = {
+        "organisation_id": vendor.pk,
+        "amount_micros": 250_000,
+        "disputable_until": NOW,
+        "now": NOW,
+    }
     pay_vendor(hold_reference="bid_1", **pay)
     refund_charge(hold_reference="bid_1", amount_micros=3_000_000, reason="failed", now=NOW)
     split = builders.cost_split(Share(provider.pk, 0), returned=2_000_000)

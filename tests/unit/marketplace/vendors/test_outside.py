@@ -91,7 +91,9 @@ def test_the_data_go_by_a_link_and_come_back_prepared_and_each_access_is_noted(z
 
 def test_only_the_vendor_gets_a_link_and_it_ends_with_the_time_for_the_work(zone, owner, vendor):
     work = build.sell_few(owner, zone)
-    for stranger in (builders.user(), builders.owner_of(owner), builders.operator()):
+    viewer = builders.user()
+    vendor.organisation.memberships.create(user=viewer, role="viewer")
+    for stranger in (builders.user(), builders.owner_of(owner), builders.operator(), viewer):
         with pytest.raises(NotAllowed):
             make_link(preparation=work, asked_by=stranger, now=NOW)
     data_url, _ = link_of(work)

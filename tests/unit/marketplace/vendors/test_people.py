@@ -13,10 +13,10 @@ from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 from marketplace.fleet.slots import slot_starts_at
 from marketplace.jobs.models import Dataset, Job, JobStatus
-from marketplace.jobs.services import cancel_job
+from marketplace.jobs.services import cancel_job, dispatch_slots
 from marketplace.payments.earnings import mature_earnings
 from marketplace.payments.ledger_checks import check_ledger
-from marketplace.payments.selectors import get_earnings, get_wallet
+from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
 from marketplace.vendors.acceptance import accept, decide_dispute, open_dispute
 from marketplace.vendors.handover import make_link
 from marketplace.vendors.models import (
@@ -34,6 +34,7 @@ from marketplace.vendors.people import (
     accept_rows,
     count_progress,
     decide_row,
+    find_work,
     hand_in,
     undo,
 )
@@ -45,6 +46,7 @@ from tests import vendor_builders as build
 from tests.builders import NOW
 from tests.unit.marketplace.common.threads import at_once
 from tests.vendor_builders import chat, clock
+from workers.protocol.messages import SliceEnd
 
 pytestmark = pytest.mark.django_db
 
@@ -159,8 +161,13 @@ def test_one_who_is_suspended_or_of_another_kind_than_agreed_sees_no_row_more(zo
 
 def test_a_stranger_and_another_vendor_find_no_work(zone, owner, team):
     work = build.sell_few(owner, zone)
-    for stranger in (builders.user(), builders.owner_of(owner)):
+    # Who looks, or pays, for the vendor does not see what its customers own.
+    onlookers = [builders.user(), builders.user()]
+    for user, role in zip(onlookers, ("viewer", "billing"), strict=True):
+        team.organisation.memberships.create(user=user, role=role)
+    for stranger in (builders.user(), builders.owner_of(owner), *onlookers):
         for act in (
+            lambda user: find_work(preparation_id=work.pk, user=user),
             lambda user: lease_next_row(preparation=work, user=user, now=NOW),
             lambda user: decide(work, user, 1, RowDecision.DROP),
             lambda user: hand_in(preparation=work, user=user, now=NOW),
@@ -401,6 +408,39 @@ def test_what_the_rule_accepted_may_be_disputed_and_its_price_goes_back(zone, ow
         open_dispute(preparation=work, reason="Again", opened_by=by, now=clock())
     assert check_ledger().balanced
     assert check_ledger().wrong_vendor_pay == ()
+
+
+def test_no_more_goes_back_than_its_owner_paid_for_the_preparation(zone, owner, team):
+    dear = build.vendor(zone, "Dear", minimum_micros=90_000)
+    work = build.sell_few(owner, zone, kinds=["human", "automatic"])
+    later = slot_starts_at(zone, 104)
+    assert conclude_preparations(now=later) == 1
+    assert prepare_next(clock=lambda: later)
+    assert conclude_preparations(now=later) == 1
+    work.refresh_from_db()
+    assert (work.vendor, work.price_micros, work.sold_micros) == (dear, 90_000, 20_000)
+    by = builders.owner_of(owner)
+    found = open_dispute(preparation=work, reason="Bad", opened_by=by, now=later)
+    later = slot_starts_at(zone, work.ready_slot)
+    assert dispatch_slots(now=later) == 1
+    market.end_slice(Job.objects.get(), status=SliceEnd.FINISHED, now=later)
+    assert settle_finished(now=later) == 1
+    before = get_wallet(organisation=owner).available_micros
+    decide_it(found, is_for_owner=True, now=later)
+    assert get_wallet(organisation=owner).available_micros == before + 20_000
+    assert get_earnings(organisation=dear.organisation).pending_micros == 0
+    # What the house paid beyond that came back to it.
+    assert get_house_balances()["refunds"] == 0
+    assert check_ledger().balanced
+
+
+def test_pay_that_may_be_disputed_is_not_paid_out_however_short_the_delay(
+    zone, owner, team, settings
+):
+    settings.PAYOUT_DELAY_DAYS = 0
+    work = accept_by_rule(owner, zone, team)
+    assert mature_earnings(now=work.disputable_until - timedelta(seconds=1)) == 0
+    assert mature_earnings(now=work.disputable_until) == 1
 
 
 def test_who_got_everything_back_already_gets_nothing_twice(zone, owner, team):
