@@ -9,6 +9,7 @@ from django.db import transaction
 from marketplace.common.errors import Conflict, UserError
 from marketplace.common.money import format_usd_exact
 from marketplace.payments import stripe_gateway as gateway
+from marketplace.payments.freezes import list_freezes
 from marketplace.payments.ledger import Account, house, post_entry
 from marketplace.payments.locks import lock_payment, lock_refund, lock_wallet
 from marketplace.payments.models import (
@@ -36,7 +37,8 @@ def return_to_card(
     Raises
     ------
     Conflict
-        ``not_a_top_up``, ``refund_exceeds_charge``, ``payment_charged_back``.
+        ``not_a_top_up``, ``refund_exceeds_charge``, ``payment_charged_back``, or
+        ``organisation_frozen``: what it has may be what it owes.
     PaymentRequired
         ``insufficient_funds``: it was spent.
     """
@@ -49,6 +51,8 @@ def return_to_card(
             raise Conflict("not_a_top_up", "Only a top-up that was paid can go back to its card.")
         if payment.chargebacks.exists():
             raise Conflict("payment_charged_back", "The bank decides about this payment.")
+        if freezes := list_freezes([payment.organisation_id]):
+            raise Conflict("organisation_frozen", f"Nothing goes back now: {freezes[0].reason}")
         left = payment.received_cents - payment.refunded_cents
         if not 0 < amount_cents <= left:
             most = format_usd_exact(left * MICROS_PER_CENT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.core.mail import send_mail
@@ -18,6 +18,7 @@ from marketplace.payments.card_payments import (
     find_card,
     start_payment,
 )
+from marketplace.payments.freezes import list_freezes
 from marketplace.payments.locks import lock_wallet_rules
 from marketplace.payments.models import (
     MICROS_PER_CENT,
@@ -33,6 +34,10 @@ from marketplace.payments.models import (
     WalletRules,
 )
 from marketplace.payments.outbox import WantedCall, add_calls
+
+#: Automatic top-ups of one wallet within a day; then its owners are asked. Who spends what a card
+#: fills up, with a key that was stolen or by a loop, finds an end.
+AUTO_TOP_UPS_A_DAY = 10
 
 
 def list_cards(organisation: Organisation) -> list[SavedCard]:
@@ -166,7 +171,7 @@ def _notice(rules: WalletRules, available: int, *, now: datetime) -> None:
 
 
 def _top_up(rules: WalletRules, available: int, *, now: datetime) -> None:
-    if rules.auto_card is None or rules.auto_stopped:
+    if rules.auto_card is None or rules.auto_stopped or list_freezes([rules.organisation_id]):
         return
     made = CardPayment.objects.filter(
         organisation=rules.organisation, purpose=PaymentPurpose.AUTO_TOP_UP
@@ -175,7 +180,12 @@ def _top_up(rules: WalletRules, available: int, *, now: datetime) -> None:
     if latest is not None and latest.status not in PAYMENT_OVER:
         _stop_if_failed(rules, latest, now=now)
         return
-    if available < rules.auto_below_micros:
+    if available >= rules.auto_below_micros:
+        return
+    if made.filter(created_at__gt=now - timedelta(days=1)).count() >= AUTO_TOP_UPS_A_DAY:
+        why = f"It paid {AUTO_TOP_UPS_A_DAY} times within a day. Is it you who spends so much?"
+        _stop(rules, why)
+    else:
         rules.auto_count += 1
         rules.save(update_fields=["auto_count"])
         start_payment(
@@ -198,19 +208,24 @@ def _stop_if_failed(rules: WalletRules, payment: CardPayment, *, now: datetime) 
     if not failed:
         return
     why = payment.failure or (refused and refused.error_message) or "Your bank asks for you."
-    rules.auto_stopped = str(why)[:300]
-    rules.save(update_fields=["auto_stopped"])
     if payment.gateway_id is None:
         CardPayment.objects.filter(pk=payment.pk).update(
-            status=PaymentStatus.CANCELLED, failure=rules.auto_stopped, ended_at=now
+            status=PaymentStatus.CANCELLED, failure=str(why)[:300], ended_at=now
         )
     else:
         cancel_payment(payment_id=payment.pk, now=now)
+    _stop(rules, f"It did not pay: {why}")
+
+
+def _stop(rules: WalletRules, why: str) -> None:
+    """No more automatic top-ups until the rules are saved again."""
+    rules.auto_stopped = why[:300]
+    rules.save(update_fields=["auto_stopped"])
     _mail(
         rules.organisation,
         subject="Automatic top-up stopped",
-        text=f"{rules.auto_card} did not pay: {rules.auto_stopped} Choose another card, or fill"
-        " the wallet by hand.",
+        text=f"{rules.auto_card} is not asked any more. {rules.auto_stopped} Save the rules again,"
+        " with this card or another, or fill the wallet by hand.",
     )
 
 

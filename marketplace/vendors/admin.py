@@ -13,7 +13,7 @@ from marketplace.common import clock
 from marketplace.common.back_office import OperatorsView
 from marketplace.vendors.listing import approve_vendor, pause_vendor, resume_vendor
 from marketplace.vendors.models import Listing, Preparation, Vendor
-from marketplace.vendors.selectors import compute_reliability
+from marketplace.vendors.selectors import measure_reliability
 
 
 @admin.register(Vendor)
@@ -28,7 +28,7 @@ class VendorAdmin(OperatorsView):
 
     @admin.display(description="Delivered in time")
     def reliability(self, vendor: Vendor) -> str:
-        share = compute_reliability(vendor)
+        share = measure_reliability([vendor.pk])[vendor.pk]
         return "no delivery yet" if share is None else f"{share:.0%}"
 
     @admin.action(description="Approve: let it get work", permissions=["view"])

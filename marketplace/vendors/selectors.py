@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Exists, F, OuterRef, QuerySet, Sum
+from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Sum
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import UserError
@@ -45,6 +45,8 @@ class ShownOffer:
     offer: VendorOffer
     #: From when on training may use the data.
     ready_at: datetime
+    #: Share of its work so far that the vendor delivered in time; ``None`` before its first.
+    reliability: float | None
 
     @property
     def price_micros(self) -> int:
@@ -61,11 +63,13 @@ def list_offers(
     except UserError:
         return []
     vendors = Vendor.objects.in_bulk([offer.vendor_id for offer in offers])
+    reliability = measure_reliability(vendors)
     shown = [
         ShownOffer(
             vendors[offer.vendor_id],
             offer,
             ready_at=slot_starts_at(zone, slot_at(zone, now) + 1 + offer.delay_slots),
+            reliability=reliability[offer.vendor_id],
         )
         for offer in offers
     ]
@@ -110,7 +114,7 @@ def summarize_vendor(vendor: Vendor, *, now: datetime) -> VendorSummary:
         listings=list(
             Listing.objects.filter(vendor=vendor, rows_per_slot__gt=0).select_related("zone")
         ),
-        reliability=compute_reliability(vendor),
+        reliability=measure_reliability([vendor.pk])[vendor.pk],
         accepted=Preparation.objects.filter(
             vendor=vendor, status=PreparationStatus.ACCEPTED
         ).count(),
@@ -159,13 +163,34 @@ def list_accesses(preparation: Preparation) -> list[DataAccess]:
     return list(found.select_related("vendor", "person"))
 
 
-def compute_reliability(vendor: Vendor) -> float | None:
-    """Share of a vendor's work that it delivered in time; ``None`` before its first."""
-    delivered = Preparation.objects.filter(
-        vendor=vendor, status=PreparationStatus.ACCEPTED, accepted_at__lte=F("due_at")
-    ).count()
-    missed = Preparation.objects.filter(missed__contains=[{"vendor": vendor.pk}]).count()
-    return delivered / (delivered + missed) if delivered + missed else None
+def measure_reliability(vendor_ids: Collection[str]) -> dict[str, float | None]:
+    """Share of each vendor's work that it delivered in time; ``None`` before its first.
+
+    Work is missed that went to another vendor or got a second delay, and so is work whose price
+    an operator gave back to its owner.
+    """
+    lost = Dispute.objects.filter(
+        preparation=OuterRef("pk"), vendor=OuterRef("vendor"), is_for_owner=True
+    )
+    accepted = Preparation.objects.filter(
+        vendor__in=vendor_ids, status=PreparationStatus.ACCEPTED, delivered_at__lte=F("due_at")
+    ).annotate(is_lost=Exists(lost))
+    counts = accepted.values("vendor").annotate(
+        kept=Count("pk", filter=Q(is_lost=False)), lost=Count("pk", filter=Q(is_lost=True))
+    )
+    found = {row["vendor"]: (row["kept"], row["lost"]) for row in counts}
+    missed = Preparation.objects.exclude(missed=[]).aggregate(
+        **{
+            vendor_id: Count("pk", filter=Q(missed__contains=[{"vendor": vendor_id}]))
+            for vendor_id in vendor_ids
+        }
+    )
+    shares: dict[str, float | None] = {}
+    for vendor_id in vendor_ids:
+        kept, given_back = found.get(vendor_id, (0, 0))
+        whole = kept + given_back + missed[vendor_id]
+        shares[vendor_id] = kept / whole if whole else None
+    return shares
 
 
 def sum_extra_pay(*, organisation_id: str, since: datetime) -> int:

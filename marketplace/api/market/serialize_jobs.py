@@ -86,7 +86,7 @@ def serialize_preparation(preparation: Preparation) -> dict[str, Any]:
         "id": preparation.pk,
         "status": preparation.status,
         "vendor": preparation.vendor.name,
-        "vendor_price": usd(preparation.price_micros),
+        "vendor_price": usd(preparation.sold_micros),
         "due_at": moment(preparation.due_at),
         "delivered_at": moment(preparation.delivered_at),
         "accept_by": moment(preparation.accept_by),

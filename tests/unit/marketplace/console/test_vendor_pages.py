@@ -260,6 +260,7 @@ def test_the_report_says_what_is_in_the_data_and_what_each_vendor_asks(zone, own
         "Repetitions",
         "E-mail addresses",
         "Names of people are not found",
+        "no delivery yet",
         "Tidy",
         "$5.00",
         f"/bids/new?dataset={data.pk}&amp;prepare=on",

@@ -31,6 +31,7 @@ from marketplace.payments.models import (
 from marketplace.payments.selectors import Wallet, get_house_balances, get_wallet
 from marketplace.payments.services import refund_charge, release_hold
 from marketplace.payments.top_ups import (
+    AUTO_TOP_UPS_A_DAY,
     list_cards,
     remove_card,
     set_wallet_rules,
@@ -523,7 +524,8 @@ def test_a_chargeback_stops_new_bids_until_the_bank_has_decided(
     cards: GatewayControl, buyer: Organisation, won: bool
 ) -> None:
     payment = _pay(cards, _top_up(buyer))
-    builders.hold_funds(organisation=buyer, amount_micros=1_000_000, reference="bid_1")
+    other = _pay(cards, _top_up(buyer, usd=1, key="form-2"))
+    builders.hold_funds(organisation=buyer, amount_micros=2_000_000, reference="bid_1")
     opened = cards.control("dispute", payment_intent=payment.gateway_id)
     _receive(cards)
     process_events(now=NOW)
@@ -531,8 +533,12 @@ def test_a_chargeback_stops_new_bids_until_the_bank_has_decided(
     with pytest.raises(NotAllowed) as refused:
         builders.hold_funds(organisation=buyer, amount_micros=1, reference="bid_2")
     assert "$10.00 is contested" in refused.value.message
+    # Nor does what is left leave by another payment's card.
+    with pytest.raises(Conflict, match="is contested"):
+        return_to_card(payment_id=other.pk, amount_cents=100, reference="a", now=NOW)
+    assert not CardRefund.objects.exists()
     # What is in flight is finished.
-    builders.settle_hold(hold_reference="bid_1", charge_micros=1_000_000)
+    builders.settle_hold(hold_reference="bid_1", charge_micros=2_000_000)
     cards.control("close_dispute", id=opened["id"], won=won)
     for _ in range(2):
         record_chargeback(gateway.get_chargeback(opened["id"]), now=NOW)
@@ -593,6 +599,44 @@ def test_a_card_that_fails_is_not_tried_again_and_again(
         watch_wallets(now=NOW)
         run_due_calls(now=NOW)
     rules.refresh_from_db()
-    assert rules.auto_stopped.startswith("No such payment_method")
+    assert rules.auto_stopped.startswith("It did not pay: No such payment_method")
     assert CardPayment.objects.get(purpose="auto_top_up").status == "cancelled"
+
+
+def test_a_card_is_not_emptied_by_a_wallet_that_never_fills(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    _pay(cards, _top_up(buyer, usd=1, saves_card=True))
+    rules = set_wallet_rules(
+        organisation=buyer,
+        notice_below_micros=None,
+        auto_card_id=list_cards(buyer)[0].pk,
+        auto_below_micros=1_000_000_000,
+        auto_amount_cents=50,
+    )
+    for _ in range(AUTO_TOP_UPS_A_DAY + 3):
+        watch_wallets(now=NOW)
+        run_due_calls(now=NOW)
+    rules.refresh_from_db()
+    assert rules.auto_stopped.startswith("It paid 10 times within a day.")
+    assert CardPayment.objects.filter(purpose="auto_top_up").count() == AUTO_TOP_UPS_A_DAY
+    assert get_wallet(organisation=buyer) == Wallet(6_000_000, 0)
+
+
+def test_a_card_pays_nothing_into_a_frozen_wallet(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = _pay(cards, _top_up(buyer, usd=1, saves_card=True))
+    set_wallet_rules(
+        organisation=buyer,
+        notice_below_micros=None,
+        auto_card_id=list_cards(buyer)[0].pk,
+        auto_below_micros=5_000_000,
+        auto_amount_cents=2_000,
+    )
+    cards.control("dispute", payment_intent=payment.gateway_id)
+    _receive(cards)
+    process_events(now=NOW)
+    watch_wallets(now=NOW)
+    assert not CardPayment.objects.filter(purpose="auto_top_up").exists()
     assert get_wallet(organisation=buyer) == Wallet(1_000_000, 0)

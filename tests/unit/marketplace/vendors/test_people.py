@@ -39,6 +39,7 @@ from marketplace.vendors.people import (
     undo,
 )
 from marketplace.vendors.row_leases import LEASE, lease_next_row, lease_row
+from marketplace.vendors.selectors import measure_reliability
 from marketplace.vendors.services import prepare_next
 from tests import builders
 from tests import market_builders as market
@@ -46,7 +47,7 @@ from tests import vendor_builders as build
 from tests.builders import NOW
 from tests.unit.marketplace.common.threads import at_once
 from tests.vendor_builders import chat, clock
-from workers.protocol.messages import SliceEnd
+from workers.protocol.reports import SliceEnd
 
 pytestmark = pytest.mark.django_db
 
@@ -271,6 +272,8 @@ def test_late_people_get_one_more_delay_for_less_and_the_owner_pays_no_more(zone
     assert prepare_next(clock=lambda: late)
     assert conclude_preparations(now=late) == 1
     assert get_earnings(organisation=team.organisation).pending_micros == 15_000
+    # Once late, once in time.
+    assert measure_reliability([team.pk]) == {team.pk: 0.5}
     assert verify_zone(zone).problems == []
 
 
@@ -301,6 +304,8 @@ def test_a_delivery_that_nobody_refuses_is_accepted_when_the_time_is_over(zone, 
     assert conclude_preparations(now=work.accept_by) == 1
     work.refresh_from_db()
     assert work.status == PreparationStatus.ACCEPTED
+    # The time that its owner had to look is not the vendor's.
+    assert measure_reliability([team.pk]) == {team.pk: 1.0}
     assert get_earnings(organisation=team.organisation).pending_micros == 20_000
     with pytest.raises(Conflict, match="disputed no more"):
         open_dispute(
@@ -397,7 +402,9 @@ def test_what_the_rule_accepted_may_be_disputed_and_its_price_goes_back(zone, ow
     # Against one's own side one may decide, as the house does about its own program's work.
     own = builders.operator()
     team.organisation.memberships.create(user=own, role="member")
+    assert measure_reliability([team.pk]) == {team.pk: 1.0}
     decide_it(found, is_for_owner=True, now=clock() + timedelta(days=30), by=own)
+    assert measure_reliability([team.pk]) == {team.pk: 0.0}
     assert get_earnings(organisation=team.organisation).pending_micros == 0
     assert before == 10_000_000 - 20_000
     assert get_wallet(organisation=owner).available_micros == 10_000_000
