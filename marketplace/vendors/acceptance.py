@@ -31,6 +31,10 @@ from marketplace.vendors.wishes import PreparationWish
 #: that must be there, for the rule to accept it.
 ADDED_SHARE_MAX = 0.01
 COVERED_SHARE_MIN = 0.5
+#: Of a delivery's rows, the share that may say something else where nothing was ordered that
+#: rewrites rows: answers under the owner's own questions teach a model anything.
+CHANGED_SHARE_MAX = 0.25
+_REWRITING = frozenset({Skill.LABELLING, Skill.TRANSLATION, Skill.MASKING})
 WORDS_MAX = 1000
 REFUND_REASON = "A preparation that was not what was ordered"
 #: The vendor's work is done and, unless an operator decides otherwise, owed.
@@ -50,7 +54,8 @@ def check_by_rule(comparison: Mapping[str, Any], wish: PreparationWish) -> None:
     Raises
     ------
     UserError
-        ``invalid_delivery``: rows that are not the owner's, or too few that are.
+        ``invalid_delivery``: rows that are not the owner's, too few that are, or rows rewritten
+        that were to be left as they are.
     """
     if comparison["added"] > ADDED_SHARE_MAX * comparison["rows_out"]:
         raise UserError(
@@ -62,6 +67,13 @@ def check_by_rule(comparison: Mapping[str, Any], wish: PreparationWish) -> None:
         raise UserError(
             "invalid_delivery",
             f"{comparison['kept']:,} of its {comparison['rows_out']:,} rows are not translated.",
+        )
+    is_rewritten = comparison["changed"] > CHANGED_SHARE_MAX * comparison["rows_out"]
+    if is_rewritten and not wish.instructions and not _REWRITING.intersection(wish.skills):
+        raise UserError(
+            "invalid_delivery",
+            f"{comparison['changed']:,} of its {comparison['rows_out']:,} rows say something else "
+            "than in the original, and nothing was ordered that rewrites them.",
         )
     if not wish.languages and comparison["covered"] < COVERED_SHARE_MIN * comparison["distinct"]:
         raise UserError(

@@ -153,6 +153,10 @@ HOSTILE = {
     ),
     "labels for a model that writes": (b'{"text": "one", "label": "a"}\n' * 3, "does not train on"),
     "a stranger's rows": ("\n".join(map(chat, range(90, 94))).encode(), "not in the original"),
+    "other answers to the same questions": (
+        "\n".join(chat(n, price="Ask our bank.") for n in range(4)).encode(),
+        "say something else",
+    ),
     "a row too few times": (chat(1).encode(), "1 of the original's 4"),
 }
 
