@@ -139,12 +139,15 @@ def ask_for_quotes(
             asked[_submit(question, ends_at)] = question
     done, late = wait(asked, timeout=max(0.0, ends_at - time.monotonic()))
     for future in late:
-        # One that has not begun never does: others held the threads, which is not its fault.
-        if not future.cancel():
+        # One that has not begun never does.
+        future.cancel()
+        if asked[future].is_sent:
             outcomes[asked[future].vendor.pk] = AnswerKind.SLOW
     for future in done:
         question = asked[future]
         vendor_id = question.vendor.pk
+        if not question.is_sent:
+            continue
         quote, outcomes[vendor_id] = _judge(question, future, earlier[vendor_id])
         if quote is not None:
             quotes[vendor_id] = quote
@@ -200,6 +203,8 @@ class _QuoteRequest:
         self, listing: Listing, size: DataSize, wish: PreparationWish, now: datetime
     ) -> None:
         self.vendor, self.size, self.now = listing.vendor, size, now
+        #: Where others held the threads until no time was left, it never is: no fault of the vendor.
+        self.is_sent = False
         self.request_id = new_id("quote")
         self.body = build_question(
             request_id=self.request_id, zone_name=listing.zone.name, size=size, wish=wish, now=now
@@ -218,6 +223,7 @@ class _QuoteRequest:
         left_s = ends_at - time.monotonic()
         if left_s <= 0:
             raise FetchFailed("no time was left")
+        self.is_sent = True
         body = send_message(
             self.vendor,
             self.body,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
@@ -201,6 +202,18 @@ def test_a_slow_system_holds_up_nothing_and_the_others_are_heard(zone, owner, po
     assert list(quotes) == [good.pk]
     assert count(slow) == {AnswerKind.SLOW: 1}
     assert count(down) == {AnswerKind.WRONG: 1}
+
+
+def test_a_system_that_was_never_asked_since_others_held_the_threads_is_not_blamed(
+    zone, owner, port, monkeypatch
+):
+    slow, good = outside(zone, port, "slow"), outside(zone, port)
+    monkeypatch.setattr(endpoints, "HARD_LIMIT_S", 0.3)
+    with ThreadPoolExecutor(1) as only_one:
+        monkeypatch.setattr(endpoints, "_pool", only_one)
+        assert ask(zone, owner) == {}
+    assert len(VendorSystem.asked) == 1
+    assert (sum(count(slow).values()), count(good)) == (1, {})
 
 
 def ask_once(zone, data, vendors):
