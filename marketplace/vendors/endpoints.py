@@ -203,7 +203,7 @@ class _QuoteRequest:
         self, listing: Listing, size: DataSize, wish: PreparationWish, now: datetime
     ) -> None:
         self.vendor, self.size, self.now = listing.vendor, size, now
-        #: Where others held the threads until no time was left, it never is: no fault of the vendor.
+        #: Never where others held the threads until no time was left: not the vendor's fault.
         self.is_sent = False
         self.request_id = new_id("quote")
         self.body = build_question(
