@@ -361,6 +361,8 @@ class Freeze(models.Model):
 class WalletRules(models.Model):
     """When an organisation hears that its wallet runs low, and whether a card fills it up."""
 
+    organisation_id: str
+
     organisation = models.OneToOneField(
         Organisation, on_delete=models.PROTECT, primary_key=True, related_name="wallet_rules"
     )
