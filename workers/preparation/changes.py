@@ -48,9 +48,22 @@ def cut_excerpt(text: str) -> str:
     return piece + "…" if len(text) > _EXCERPT_CHARS else piece
 
 
+#: What a kind of reason says where little is left of it without what differs from row to row.
+_KINDS = (
+    (re.compile(r"Key … of a message became ….*"), "A message's key got the name it trains by."),
+    (re.compile(r"Keys? … .*became ….*"), "A row's keys got the names it trains by."),
+    (re.compile(r"Role … became ….*"), "A message's role got the name it trains by."),
+    (re.compile(r"Personal data were replaced: .*"), "Personal data were replaced."),
+    (re.compile(r"(The row has .*text as) line …\."), r"\1 an earlier one."),
+)
+
+
 def name_kind(reason: str) -> str:
     """A reason without the numbers and quoted words that differ from row to row."""
-    return re.sub(r"\d(?:[\d,.]*\d)?|'[^']*'", "…", reason)
+    kind = re.sub(r"\d(?:[\d,.]*\d)?|'[^']*'", "…", reason)
+    for pattern, words in _KINDS:
+        kind = pattern.sub(words, kind)
+    return kind
 
 
 class ChangeLog:

@@ -90,7 +90,8 @@ class Search:
             # Without a limit it begins with the task's arrival, as in the paper.
             return max(self._task.arrival_slot + offer.delay_slots - self._begin, 0)
         ready = self._grid.vendors.find_ready(offer, begin=self._begin, last=self._last)
-        return (self._last + 1 if ready is None else ready) - self._begin
+        # A grid that was not advanced for long ends before the task begins.
+        return max((self._last + 1 if ready is None else ready) - self._begin, 0)
 
     def _costs(self) -> Floats:
         grid, task = self._grid, self._task

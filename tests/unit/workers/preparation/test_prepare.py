@@ -18,6 +18,7 @@ from workers.preparation import (
     inspect_dataset,
     prepare_dataset,
 )
+from workers.preparation.changes import name_kind
 from workers.preparation.reading import UnreadableFileError
 from workers.protocol.records import LineError, Row, read_rows
 
@@ -63,6 +64,21 @@ def test_a_messy_file_becomes_rows_that_train(tmp_path: Path) -> None:
     assert summary.masked == {"email": 1}
     assert summary.notes == ("Names of people are not found and not masked.",)
     assert json.loads((tmp_path / "report.json").read_text("utf-8"))["rows_out"] == 3
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("Key 'from' of a message became 'role'.", "A message's key got the name it trains by."),
+        ("Keys 'q' and 'a' became 'prompt' and 'completion'.", "A row's keys got the names it"),
+        ("Role 'gpt' became 'assistant'.", "A message's role got the name it trains by."),
+        ("Personal data were replaced: 2 email, 1 iban.", "Personal data were replaced."),
+        ("The row has the same text as line 1,204.", "The row has the same text as an earlier"),
+        ("The row has 3 characters, fewer than 10.", "The row has … characters, fewer than …."),
+    ],
+)
+def test_kinds_of_reasons_are_sentences_that_fit_every_row(reason: str, kind: str) -> None:
+    assert name_kind(reason).startswith(kind)
 
 
 def test_every_dropped_line_is_named_with_its_reason(tmp_path: Path) -> None:

@@ -339,6 +339,15 @@ def test_a_vendor_that_lists_nothing_gets_no_work() -> None:
     assert decide(engine, task("third", vendors=offers)).refusal is Refusal.WINDOW
 
 
+def test_a_quote_long_after_the_last_slot_on_sale_is_a_refusal() -> None:
+    # The lane was down for longer than the horizon, and somebody looks at the bid page.
+    engine = zone(node())
+    engine.apply(events.VendorChanged(VendorCapacity("v", 1)))
+    offers = (LaborVendor("v", 3.0, 1, load=1),)
+    late = task(vendors=offers, arrival_slot=500, deadline_slot=510)
+    assert engine.quote(late, slot=500).refusal is Refusal.WINDOW
+
+
 def test_a_job_without_delivery_gets_the_next_vendor() -> None:
     engine = zone(node())
     for name in ("a", "b"):
