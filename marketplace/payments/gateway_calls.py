@@ -99,7 +99,7 @@ STEPS: dict[str, CallSteps] = {
 def run_due_calls(*, now: datetime) -> int:
     """Make every call that is due; how many were looked at."""
     due = GatewayCall.objects.filter(status=CallStatus.WAITING, due_at__lte=now)
-    ids = list(due.order_by("due_at").values_list("pk", flat=True)[:CALLS_PER_RUN])
+    ids = list(due.order_by("due_at", "pk").values_list("pk", flat=True)[:CALLS_PER_RUN])
     for call_id in ids:
         try:
             run_call(call_id=call_id, now=now)
