@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from marketplace.common.db.pipeline import Statement
-from marketplace.fleet.models import NodeStatus, Tier
+from collections.abc import Sequence
+
+from marketplace.common.db.model_query import ModelQuery
+from marketplace.common.db.pipeline import Statement, fetch
+from marketplace.fleet.models import NodeStatus, Tier, Zone
+
+
+def find_zones_by_name(names: Sequence[str]) -> list[Zone]:
+    """Zones by name, closed ones too."""
+    return _ZONES_BY_NAME.read(*fetch(_ZONES_BY_NAME.build_statement(list(names))))
+
+
+_ZONES_BY_NAME = ModelQuery(Zone, "WHERE name = ANY(%s)")
 
 
 def build_fleet_digest(*, zone_id: str) -> Statement:

@@ -11,8 +11,9 @@ import numpy as np
 from django.db.models import BigIntegerField, F, Func
 from numpy.typing import NDArray
 
+from marketplace.common.db.model_query import ModelQuery
 from marketplace.common.db.pipeline import Statement, fetch
-from marketplace.jobs.models import Job, JobStatus
+from marketplace.jobs.models import Dataset, Job, JobStatus
 
 _ACTIVE = ", ".join(repr(str(status)) for status in Job.ACTIVE)
 
@@ -27,6 +28,14 @@ _REPLAN_WANTED = (
     "SELECT EXISTS (SELECT FROM jobs_job WHERE zone_id = %s AND needs_replan"  # noqa: S608
     f" AND status IN ({_ACTIVE}))"
 )
+
+
+def find_datasets(*, ids: Sequence[str]) -> list[Dataset]:
+    """Data sets by id; withheld ones are left out."""
+    return _DATASETS.read(*fetch(_DATASETS.build_statement(list(ids))))
+
+
+_DATASETS = ModelQuery(Dataset, "WHERE id = ANY(%s) AND NOT is_withheld")
 
 
 def find_job_ids(*, bid_ids: Sequence[str]) -> dict[str, str]:

@@ -28,6 +28,7 @@ from marketplace.jobs.models import (
     SliceStatus,
     Upload,
 )
+from marketplace.jobs.queries import find_datasets
 from workers.protocol.reports import TextSample
 from workers.protocol.wire import from_json
 
@@ -113,7 +114,8 @@ def count_stalled_slices(job: Job) -> int:
 def get_datasets(ids: Iterable[str]) -> dict[str, Dataset]:
     """Data sets by id as they are now; unknown ones are left out."""
     # A name with a null byte belongs to no one, and PostgreSQL refuses to be asked for it.
-    return Dataset.objects.in_bulk([pk for pk in ids if "\0" not in pk])
+    found = find_datasets(ids=[pk for pk in ids if "\0" not in pk])
+    return {dataset.pk: dataset for dataset in found}
 
 
 def list_unsettled_jobs() -> QuerySet[Job]:

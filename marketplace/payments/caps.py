@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -110,10 +110,10 @@ class CapRoom:
         return None
 
 
-def load_room(organisation_ids: Collection[str], *, now: datetime) -> CapRoom:
+def measure_room(caps: Iterable[SpendingCap], *, now: datetime) -> CapRoom:
     """What may still be spent; call while the organisations' wallets are locked."""
     left: defaultdict[str, list[tuple[SpendingCap, int]]] = defaultdict(list)
-    for cap in SpendingCap.objects.filter(organisation__in=list(organisation_ids)):
+    for cap in caps:
         spent = sum_spent(cap, now=now)
         left[cap.organisation_id].append((cap, cap.amount_micros - spent))
     return CapRoom(dict(left))

@@ -10,8 +10,8 @@ from marketplace.common.db.bulk_writes import insert_rows, send_updates
 from marketplace.common.db.pipeline import ensure_transaction, pipeline
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.money import MAX_MICROS, format_usd_exact
-from marketplace.payments.caps import load_room
-from marketplace.payments.freezes import build_refusal, list_freezes
+from marketplace.payments.caps import measure_room
+from marketplace.payments.freezes import build_refusal
 from marketplace.payments.ledger import (
     Account,
     Draft,
@@ -30,6 +30,7 @@ from marketplace.payments.models import (
     HoldStatus,
 )
 from marketplace.payments.outbox import WantedCall, add_calls
+from marketplace.payments.queries import find_limits
 
 _ENTRY_KINDS = {HoldStatus.CHARGED: EntryKind.CHARGE, HoldStatus.RELEASED: EntryKind.RELEASE}
 
@@ -114,11 +115,9 @@ def _decide_requests(
     """
     outcomes: list[Hold | UserError] = []
     left: dict[str, int] = {}
-    room = load_room(organisation_ids, now=now)
-    frozen = {
-        freeze.organisation_id: build_refusal(freeze)
-        for freeze in reversed(list_freezes(organisation_ids))
-    }
+    freezes, caps = find_limits(organisation_ids)
+    room = measure_room(caps, now=now)
+    frozen = {freeze.organisation_id: build_refusal(freeze) for freeze in reversed(freezes)}
     for item in wanted:
         owner = item.organisation_id
         wallet = Account(owner, AccountKind.WALLET_AVAILABLE)

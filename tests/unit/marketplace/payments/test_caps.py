@@ -1,21 +1,27 @@
 """Caps: a bid above one is refused, and those who pay hear how far it is used."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import connections, transaction
 
 from marketplace.accounts.models import Membership, Organisation, Role, User
 from marketplace.common.errors import NotAllowed, NotFound, UserError
 from marketplace.payments.caps import send_cap_notices, set_cap
+from marketplace.payments.freezes import freeze_organisation
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.locks import lock_wallets
 from marketplace.payments.models import Hold, SpendingCap
 from marketplace.payments.selectors import Wallet, get_wallet
 from marketplace.payments.services import refund_charge
 from tests import builders
 from tests.builders import NOW
+from tests.lane_process import blocked_backends
 from tests.unit.marketplace.common.threads import at_once
+from tests.waiting import until
 
 pytestmark = pytest.mark.django_db
 
@@ -96,6 +102,29 @@ def test_bids_at_once_cannot_pass_a_cap_together(buyer: Organisation) -> None:
     outcomes = at_once([lambda n=n: _hold(buyer, 4, f"bid_{n}") for n in range(4)])
     assert sum(isinstance(outcome, Hold) for outcome in outcomes) == 2
     assert check_ledger().balanced
+
+
+@pytest.mark.django_db(transaction=True)
+def test_bids_that_waited_for_their_wallets_see_what_was_set_meanwhile(
+    buyer: Organisation,
+) -> None:
+    frozen = builders.organisation(usd="100")
+
+    def hold(owner: Organisation) -> Any:
+        try:
+            return _hold(owner, 8, f"bid_{owner.pk}")
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(2) as threads:
+        with transaction.atomic():
+            lock_wallets([buyer.pk, frozen.pk])
+            waiting = [threads.submit(hold, owner) for owner in (buyer, frozen)]
+            until(lambda: blocked_backends() == 2, what="both wait for their wallets")
+            _cap(buyer, 5)
+            freeze_organisation(organisation_id=frozen.pk, reference="cb", reason="-", now=NOW)
+        assert [one.result().code for one in waiting] == ["spending_cap", "organisation_frozen"]
+    assert not Hold.objects.exists()
 
 
 def test_those_who_pay_hear_of_each_share_once(
