@@ -12,10 +12,12 @@ from typing import Any
 
 import httpx
 import pytest
+from django.test import TransactionTestCase
 from hypothesis import HealthCheck, settings
 
 from marketplace.embedded.house import House, house
 from tests.demo_market import open_market
+from tests.emptying import delete_all_rows
 from tests.market_shell import MarketShell
 from tests.migrated_cluster import copy_migrated_cluster
 from tests.servers_plugin import RUNS_DIR
@@ -71,6 +73,14 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[N
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_flush() -> Iterator[None]:
+    """After a test that committed, rows are deleted instead of tables truncated."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", lambda _: delete_all_rows())
+        yield
 
 
 @dataclass(frozen=True, slots=True)
