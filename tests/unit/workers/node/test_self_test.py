@@ -42,17 +42,19 @@ def test_the_second_node_goes_by_what_the_first_measured(market, tmp_path, measu
     assert (first.memory_gb, second.memory_gb) == (pytest.approx(first.memory_gb), 2.5)
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [{"hostname": "elsewhere"}, {"torch_version": "0.1"}, {"speeds": []}, {"cores": "many"}],
-    ids=["another machine", "another torch", "other models", "another format"],
-)
-def test_figures_of_another_machine_are_not_gone_by(market, tmp_path, measured, changed) -> None:
+def test_figures_of_another_machine_are_not_gone_by(market, tmp_path, measured) -> None:
     path = tmp_path / "measured.json"
-    joins(market, tmp_path / "one", "--name", "one", "--measured", str(path))
-    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
-    joins(market, tmp_path / "two", "--name", "two", "--measured", str(path))
-    assert measured == ["cpu", "cpu"]
-    # What was measured anew is what the next one goes by.
-    joins(market, tmp_path / "three", "--name", "three", "--measured", str(path))
-    assert measured == ["cpu", "cpu"]
+    joins(market, tmp_path / "first", "--name", "first", "--measured", str(path))
+    others = {
+        "another machine": {"hostname": "elsewhere"},
+        "another torch": {"torch_version": "0.1"},
+        "other models": {"speeds": []},
+        "another format": {"cores": "many"},
+    }
+    for times, (name, changed) in enumerate(others.items(), start=2):
+        path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+        joins(market, tmp_path / f"n{times}", "--name", f"n{times}", "--measured", str(path))
+        assert measured == ["cpu"] * times, name
+    # What was measured instead is what the next one goes by.
+    joins(market, tmp_path / "last", "--name", "last", "--measured", str(path))
+    assert measured == ["cpu"] * 5
