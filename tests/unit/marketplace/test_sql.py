@@ -19,8 +19,9 @@ TABLES = {
     for model in apps.get_models(include_auto_created=True)
     if (MARKETPLACE / model._meta.app_label).is_dir()
 }
-#: Modules that may hold SQL over tables: triggers are part of models.
+#: Modules that may hold SQL over tables, and a folder of such: triggers are part of models.
 HOMES = {"queries.py", "locks.py", "models.py"}
+MODELS = "models"
 SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|FROM|JOIN)\b")
 #: Pieces of SQL that name no table, such as templates of expressions.
 FRAGMENT = re.compile(r"::(bigint|float8|int|text|timestamptz|jsonb)\b|\bjsonb_\w+\(")
@@ -62,6 +63,10 @@ def find_tables(text: str) -> set[str]:
     return set(re.findall(r"[a-z_]+", text)) & TABLES.keys() if SQL.search(text) else set()
 
 
+def is_home(module: Path) -> bool:
+    return module.name in HOMES or module.parent.name == MODELS
+
+
 def find_faults(module: Path, app: str) -> list[str]:
     faults = []
     for text in read_texts(module):
@@ -69,10 +74,10 @@ def find_faults(module: Path, app: str) -> list[str]:
         foreign = sorted(table for table in tables if TABLES[table] != app)
         if foreign:
             faults.append(f"{app} asks for {', '.join(foreign)}, tables of another app")
-        if tables and module.name not in HOMES:
+        if tables and not is_home(module):
             faults.append(f"SQL over {', '.join(sorted(tables))} outside queries.py")
         # What pipelines and locks are made of belongs to no app.
-        if app != "common" and FRAGMENT.search(text) and module.name not in HOMES:
+        if app != "common" and FRAGMENT.search(text) and not is_home(module):
             faults.append("SQL without a table outside queries.py")
         if LOCKING.search(text) and module.name != "locks.py":
             faults.append("rows are locked outside locks.py")
