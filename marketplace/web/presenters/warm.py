@@ -85,7 +85,7 @@ def present_lineage(job: Job, bid: Bid) -> Lineage:
     offers = list_starts_from(job)
     own = [offer.job for offer in offers if offer.organisation_id == job.organisation_id]
     others = len(offers) - len(own)
-    notes = [] if start is None else [_describe_start(start)]
+    notes = [] if start is None else [_describe_start(start, has_begun=job.started_at is not None)]
     if start is not None and bid.cold_price_micros is not None:
         notes.append(
             f"The warm start saved {format_usd(_count_saving(bid))}: without it the price was "
@@ -130,7 +130,7 @@ def _sum_royalties(offers: list[Offer]) -> int:
     return sum(offer.royalty_paid_micros for offer in offers)
 
 
-def _describe_start(start: Start) -> str:
+def _describe_start(start: Start, *, has_begun: bool) -> str:
     if start.kind == StartKind.CONTINUED:
         return "Continues from an adapter of yours."
     whose = "an earlier adapter of yours" if start.kind == StartKind.OWN else "a given adapter"
@@ -142,4 +142,5 @@ def _describe_start(start: Start) -> str:
         case Drop.FELL_BEHIND:
             return f"Began warm, with {whose}; above its target loss, it began again cold."
         case None:
-            return f"Began warm, with {whose}, and was sold {start.steps:,} steps."
+            begins = "Began" if has_begun else "Begins"
+            return f"{begins} warm, with {whose}, and was sold {start.steps:,} steps."

@@ -66,7 +66,7 @@ def test_the_quote_says_how_much_less_a_warm_start_costs_and_the_form_bids_for_i
         decide_pending_bids(zone=site.zone, now=LATER)
         job = Job.objects.get(bid_id=bid.pk)
         page = read_page(site.client.get(f"/jobs/{job.pk}"))
-        assert "Began warm, with an earlier adapter of yours, and was sold 4 steps." in page
+        assert "Begins warm, with an earlier adapter of yours, and was sold 4 steps." in page
         assert "The warm start saved $0.20: without it the price was $0.30." in page
         assert f'href="/jobs/{earlier.pk}"' in page
         receipt = read_page(site.client.get(f"/jobs/{job.pk}/receipt"))
