@@ -190,7 +190,7 @@ def test_a_flood_that_buys_room_is_told_from_one_that_moves_prices() -> None:
 
 
 def _change(
-    zone: decoys.Zone, attack: str, *, seeds: range, size: decoys.DecoySize
+    zone: decoys.AttackedZone, attack: str, *, seeds: range, size: decoys.DecoySize
 ) -> tuple[float, float]:
     """Others' welfare and payments on some days, as a share of those without the attack."""
     calm, attacked = np.zeros(3), np.zeros(3)

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from marketplace.accounts import services
+from marketplace.accounts import api_keys
 from marketplace.accounts.api_keys import create_api_key, revoke_api_key
 from marketplace.accounts.models import ApiKey, Membership, Role, Scope, User
 from marketplace.common.errors import NotAllowed, UserError
@@ -159,7 +159,7 @@ def test_a_key_that_makes_no_sense_is_refused(organisation, terms, code: str) ->
 
 
 def test_an_organisation_has_so_many_live_keys_and_no_more(monkeypatch):
-    monkeypatch.setattr(services, "API_KEYS_MAX", 2)
+    monkeypatch.setattr(api_keys, "API_KEYS_MAX", 2)
     made = builders.organisation()
     first, _ = builders.api_key(made)
     builders.api_key(made)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.unit.workers.node.market_double import MarketDouble
-from workers.node import market_client
+from workers.node import backoff, market_client
 from workers.node.market_client import (
     CorruptBlobError,
     MarketClient,
@@ -90,7 +90,7 @@ def test_patience_ends(market, monkeypatch):
     waits = Waits()
     clock = SimpleNamespace(monotonic=lambda: waits.now, time=time.time)
     monkeypatch.setattr(market_client, "time", clock)
-    monkeypatch.setattr(market_client, "random", SimpleNamespace(uniform=lambda low, high: 1.0))
+    monkeypatch.setattr(backoff, "random", SimpleNamespace(uniform=lambda low, high: 1.0))
     asked = failing(market, 10**6, 500)
     patience = Patience(total_s=10.0, first_pause_s=1.0, longest_pause_s=2.0)
     with (

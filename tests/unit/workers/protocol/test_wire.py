@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers import protocol
 from workers.protocol.job_spec import (
     AdapterSpec,
     BaseModelRef,
@@ -197,7 +196,3 @@ def test_deeply_nested_text_is_refused_and_does_not_end_the_process() -> None:
 def test_whole_numbers_may_stand_where_a_float_is_meant() -> None:
     value = to_json(PLAN) | {"starts_at": 70}
     assert from_json(SlotPlan, value) == PLAN
-
-
-def test_everything_the_package_promises_is_there() -> None:
-    assert [name for name in protocol.__all__ if not hasattr(protocol, name)] == []
