@@ -196,10 +196,16 @@ def _change(
     calm, attacked = np.zeros(3), np.zeros(3)
     for seed in seeds:
         day, past = zone.scenario.day(seed), zone.history(seed)
-        bids = decoy_kinds.ATTACKS[attack](zone.scenario, day, np.random.default_rng([seed, 77]))
+        loses = attack in decoy_kinds.REFUSED
+        make = decoy_kinds.REFUSED[attack] if loses else decoy_kinds.ATTACKS[attack]
+        bids = make(zone.scenario, day, np.random.default_rng([seed, 77]))
         assert 0 < len(bids) <= 0.06 * len(day)
         calm += decoys.measure(zone, day, [], past, seed=seed, size=size)
-        attacked += decoys.measure(zone, day, bids, past, seed=seed, size=size)
+        own, theirs = decoys.measure_both(
+            zone, day, bids, past, seed=seed, size=size, conduct="loses" if loses else "keeps"
+        )
+        assert not loses or theirs.payments == 0.0
+        attacked += own
     welfare, payments, _ = (attacked / calm).tolist()
     return welfare, payments
 
@@ -207,6 +213,7 @@ def _change(
 FIVE_PERCENT = [
     "5 % bids of any amount and shape, one owner",
     "5 % tiny jobs worth 100 times their cost",
+    "5 % bids at the very price, an owner each",
 ]
 
 

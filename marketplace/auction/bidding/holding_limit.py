@@ -12,6 +12,7 @@ from marketplace.auction.models import Bid, BidStatus, Reservation
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import build_node_spec, list_nodes_on_sale, slot_at
+from marketplace.jobs.models import Job, JobStatus
 from scheduler.auction.holding_limit import DAYS, MOST_SHARE, OTHERS_WON, find_most_held
 
 
@@ -58,7 +59,9 @@ def find_room_left(*, zone: Zone, organisation_id: str, now: datetime) -> float 
 
 def _has_sold_to_others(zone: Zone, organisation_id: str) -> bool:
     won = Bid.objects.filter(zone=zone, status=BidStatus.ADMITTED)
-    others = won.exclude(organisation_id=organisation_id)
+    # A job that was cancelled may have cost nothing, and one that failed, too.
+    stopped = Job.objects.filter(zone=zone, status__in=[JobStatus.CANCELLED, JobStatus.FAILED])
+    others = won.exclude(organisation_id=organisation_id).exclude(pk__in=stopped.values("bid_id"))
     return others.values("pk")[:OTHERS_WON].count() >= OTHERS_WON
 
 

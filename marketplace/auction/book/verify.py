@@ -135,7 +135,7 @@ def _replay_row(
     if row.prev_hash != engine.head_hash:
         return None, "it does not build on the entry before it"
     event = event_from_json(json.loads(row.event))
-    problem = audit.find_problem(engine, event)
+    problem = audit.find_problem(engine, event, position=engine.position)
     if problem is not None:
         return None, problem
     try:

@@ -30,7 +30,7 @@ _JOINED = ("joined", "joined_rows")
 
 
 def find_rates_problem(
-    engine: Engine, event: RatesPosted, *, find_days: FindDays, won: Collection[str]
+    engine: Engine, event: RatesPosted, *, find_days: FindDays | None, won: Collection[str]
 ) -> str | None:
     """Say what of posted rates does not follow from the log, if anything.
 
@@ -39,7 +39,8 @@ def find_rates_problem(
     engine : Engine
         As it is before the event.
     event : RatesPosted
-    find_days : callable
+    find_days : callable, optional
+        Without it rates of past days are taken as they stand.
     won : collection of str
         Ids of bids admitted before.
 
@@ -105,7 +106,7 @@ def find_term_problem(engine: Engine, event: RatesPosted) -> str | None:
 
 
 def _find_value_problem(
-    engine: Engine, event: RatesPosted, find_days: FindDays, won: Collection[str]
+    engine: Engine, event: RatesPosted, find_days: FindDays | None, won: Collection[str]
 ) -> str | None:
     inputs, days = event.inputs, list[Sequence[Task]]()
     if inputs["day"]:
@@ -117,7 +118,10 @@ def _find_value_problem(
         )
         if list(inputs["past_starts"]) != list(span.past_starts):
             return "the past days of the rates are not those that they have to look at"
-        days += find_days(inputs, span)
+        if span.past_starts:
+            if find_days is None:
+                return None
+            days += find_days(inputs, span)
     made = find_rates_of(inputs, past_days=days, day_slots=event.day_slots, won=won)
     for node_id in made.keys() | event.rates.keys():
         if event.rates.get(node_id) != made.get(node_id):

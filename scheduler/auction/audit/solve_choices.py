@@ -16,7 +16,7 @@ from typing import Any
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log.rules import ZoneRules
 from scheduler.auction.prices.forecast_span import PAST_DAYS, choose_span, find_sampling
-from scheduler.auction.prices.solve import read_settings
+from scheduler.auction.prices.solve import choose_seed, read_settings
 from scheduler.types import Horizon
 
 
@@ -29,7 +29,7 @@ class SolveChoices:
         self._least_day_slots = 1
 
     def find_problem(
-        self, inputs: Mapping[str, Any], *, state: Engine, taken_at: Horizon
+        self, inputs: Mapping[str, Any], *, seed: int, state: Engine, taken_at: Horizon
     ) -> str | None:
         """Say which input is not what follows from the log, if any.
 
@@ -37,6 +37,8 @@ class SolveChoices:
         ----------
         inputs : mapping
             Of a ``PricesSolved`` event.
+        seed : int
+            Of the same.
         state : Engine
             As it was at the position that the inputs name.
         taken_at : Horizon
@@ -45,6 +47,8 @@ class SolveChoices:
         rules, slot = state.rules, int(inputs["slot"])
         if inputs["settings"] != asdict(read_settings(rules.settings)):
             return "the settings of the solve are not those of the rules"
+        if seed != choose_seed(state, slot=slot):
+            return "the seed of the solve does not follow from the log"
         # Bids that arrive in a slot begin in the next.
         if not state.horizon.first_slot <= slot - 1 <= taken_at.first_slot:
             return f"prices were solved for slot {slot}, which was not the next"

@@ -18,6 +18,7 @@ from scheduler.auction.log.chain import (
     select_public_part,
 )
 from scheduler.auction.log.event_json import event_from_json, event_to_json
+from scheduler.auction.log.events import PricesSolved
 from scheduler.auction.log.limits import MOST_MONEY
 from scheduler.auction.log.outcomes import Outcome, outcome_from_json, outcome_to_json
 from scheduler.auction.log.rules import ZoneRules
@@ -76,8 +77,10 @@ def verify(
     begins_at = engine.position
     audit = SolveAudit(begins_at)
     count = 0
-    for entry in audit.read_ahead(entries):
-        problem = audit.find_problem(engine, entry.event) or _compare(engine, entry)
+    for entry in audit.read_ahead(entries, list_inputs=_list_solve_inputs):
+        problem = audit.find_problem(engine, entry.event, position=engine.position) or _compare(
+            engine, entry
+        )
         if problem is not None:
             return Verification(
                 ok=False,
@@ -110,8 +113,8 @@ def verify_public(
 
     The chain, and with it the commitment to every bid, is checked whole. So is
     every schedule, price and payment: they do not depend on the bid. What the
-    missing bids did to prices is taken from the log; that a bid was above its
-    price can be checked only where it is shown.
+    missing bids did to prices is taken from the log, but for what a solve may be made of;
+    that a bid was above its price can be checked only where it is shown.
 
     Parameters
     ----------
@@ -123,9 +126,10 @@ def verify_public(
     engine = _begin(snapshot, rules, policies)
     begins_at = position = engine.position
     head = engine.head_hash
-    count = solves = 0
-    for data in entries:
-        problem = _compare_public(engine, data, position=position, head=head)
+    audit = SolveAudit(begins_at, knows_bids=False)
+    count = 0
+    for data in audit.read_ahead(entries, list_inputs=_list_public_inputs):
+        problem = _compare_public(engine, data, audit, position=position, head=head)
         if problem is not None:
             return Verification(
                 ok=False,
@@ -136,10 +140,22 @@ def verify_public(
                 begins_at=begins_at,
             )
         position, head, count = position + 1, str(data["hash"]), count + 1
-        solves += data["event"].get("type") in ("PricesSolved", "RatesPosted")
     return Verification(
-        ok=True, entries=count, head_hash=head, taken_as_logged=solves, begins_at=begins_at
+        ok=True,
+        entries=count,
+        head_hash=head,
+        taken_as_logged=audit.taken_as_logged,
+        begins_at=begins_at,
     )
+
+
+def _list_solve_inputs(entry: ChainEntry) -> Mapping[str, Any] | None:
+    return entry.event.inputs if isinstance(entry.event, PricesSolved) else None
+
+
+def _list_public_inputs(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    event = data["event"]
+    return event.get("inputs") if event.get("type") == "PricesSolved" else None
 
 
 #: Parts of an outcome that are not compared where its bid is left out: only the bid explains
@@ -158,7 +174,7 @@ _NOT_SHOWN: dict[str, Any] = {
 
 
 def _compare_public(
-    engine: Engine, data: Mapping[str, Any], *, position: int, head: str
+    engine: Engine, data: Mapping[str, Any], audit: SolveAudit, *, position: int, head: str
 ) -> str | None:
     if int(data["position"]) != position + 1:
         return f"entry {position + 1} is missing: the log goes on at {data['position']}"
@@ -191,6 +207,9 @@ def _compare_public(
     hash_ = hash_entry(position=position + 1, event=shown, outcome=told, prev_hash=head)
     if hash_ != data["hash"]:
         return "the hash is not that of the entry"
+    problem = audit.find_problem(engine, event, position=position)
+    if problem is not None:
+        return problem
     sealed = None
     if hidden:
         arrivals = shown.get("arrivals", [shown])

@@ -12,6 +12,8 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.common.errors import UserError
 from marketplace.fleet.services import set_policy_settings
+from marketplace.jobs.models import Job
+from marketplace.jobs.services import cancel_job
 from marketplace.payments.selectors import Wallet, get_wallet
 from tests import builders
 from tests import market_builders as market
@@ -84,6 +86,10 @@ def test_it_ends_when_others_have_bought(zone, owner, monkeypatch):
     assert room(zone, owner) == QUARTER - 200
     decide_pending_bids(zone=zone, now=NOW)
     assert room(zone, owner) is None
+    # A friend who buys and cancels has not bought.
+    bought = Bid.objects.get(organisation=other)
+    cancel_job(job=Job.objects.get(bid_id=bought.pk), cancelled_by=None, now=NOW)
+    assert room(zone, owner) == QUARTER - 200
 
 
 def test_it_ends_with_the_zones_first_days(zone, owner):

@@ -152,7 +152,8 @@ def test_a_day_has_the_length_that_the_log_showed_first() -> None:
             "last_position": 9,
             "every": 1,
         }
-        return choices.find_problem(inputs, state=state, taken_at=state.horizon)
+        seed = choose_seed(state, slot=30)
+        return choices.find_problem(inputs, seed=seed, state=state, taken_at=state.horizon)
 
     assert look(20, [10]) is None
     assert look(20, [10]) is None
@@ -169,6 +170,23 @@ def test_prices_of_an_earlier_solver_are_not_taken_after_those_of_a_later_one() 
     found = check([*log, engine.apply(old)])
     assert (found.ok, found.entries) == (False, len(log))
     assert f"prices of solver 1 in a log that has some of solver {SOLVER}" in (found.problem or "")
+
+
+@pytest.mark.parametrize("problem", [*CHOSEN, "the seed of the solve"])
+def test_what_a_solve_is_made_of_is_checked_where_bids_are_left_out_too(problem: str) -> None:
+    def forge(solved: events.PricesSolved) -> events.PricesSolved:
+        if problem not in CHOSEN:
+            return replace(solved, seed=solved.seed + 1)
+        told = {
+            name: asdict(value) if isinstance(value, Settings) else value
+            for name, value in CHOSEN[problem].items()
+        }
+        return replace(solved, inputs={**solved.inputs, **told})
+
+    lines = transcript_lines(write(forge), rules=RULES, shows=lambda _: False)
+    found = verify_transcript(lines)
+    assert (found.ok, found.taken_as_logged) == (False, 0)
+    assert problem in (found.problem or "")
 
 
 def test_a_log_without_bids_says_how_many_solves_it_takes_as_logged() -> None:
