@@ -20,12 +20,9 @@ from marketplace.fleet.models import Zone
 from scheduler.auction import ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.log.event_json import event_from_json
+from scheduler.auction.prices.forecast_span import SLOTS_LATE
 
 log = logging.getLogger(__name__)
-
-#: Slots that may have begun since the prices were solved. Prices for an older horizon leave
-#: slots of this one unpriced, and the next solve, due by then, prices them all.
-SLOTS_LATE = 1
 
 
 def sync_rules(lane: Lane) -> None:

@@ -21,7 +21,7 @@ from django.db import OperationalError, transaction
 
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.lane.enter import enter_lane, is_lock_timeout
-from marketplace.auction.lane.price_changes import SLOTS_LATE, take_solved_prices
+from marketplace.auction.lane.price_changes import take_solved_prices
 from marketplace.auction.models import MarketHead, Pricing, SolveStatus
 from marketplace.auction.pricing.past_bids import (
     find_log_start_slot,
@@ -37,7 +37,7 @@ from marketplace.fleet.slots import slots_per_day
 from scheduler.auction.log import events
 from scheduler.auction.log.event_json import event_to_json
 from scheduler.auction.prices import KnownBids, solve_prices
-from scheduler.auction.prices.forecast_span import PAST_DAYS, choose_span
+from scheduler.auction.prices.forecast_span import PAST_DAYS, SLOTS_LATE, choose_span
 from scheduler.auction.prices.solve import choose_seed, read_settings
 
 log = logging.getLogger(__name__)

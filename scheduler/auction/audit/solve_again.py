@@ -198,8 +198,9 @@ class SolveAudit:
         first, last = int(inputs["first_position"]), int(inputs["last_position"])
         if int(inputs["every"]) != find_sampling(first=first, last=last):
             raise ValueError("more or fewer of the bids were left out than of so long a log")
-        if not span.past_starts:
-            return []
+        after = bisect_right(self._positions, last)
+        if any(task.arrival_slot < span.day_start for task in self._bids[after:]):
+            raise ValueError("bids of its days were left out")
         seen = self._select(inputs, earliest=span.first)
         return _sort_by_day(seen, span.past_starts, length=span.length)
 

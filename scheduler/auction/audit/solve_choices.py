@@ -15,7 +15,7 @@ from typing import Any
 
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log.rules import ZoneRules
-from scheduler.auction.prices.forecast_span import PAST_DAYS, choose_span, find_sampling
+from scheduler.auction.prices.forecast_span import PAST_DAYS, SLOTS_LATE, choose_span, find_sampling
 from scheduler.auction.prices.solve import choose_seed, read_settings
 from scheduler.types import Horizon
 
@@ -52,6 +52,8 @@ class SolveChoices:
         # Bids that arrive in a slot begin in the next.
         if not state.horizon.first_slot <= slot - 1 <= taken_at.first_slot:
             return f"prices were solved for slot {slot}, which was not the next"
+        if taken_at.first_slot > slot - 1 + SLOTS_LATE:
+            return f"prices for slot {slot} came {taken_at.first_slot - slot + 1} slots late"
         if int(inputs["last_slot"]) != slot - 1 + rules.horizon_slots - 1:
             return "the last slot of the solve is not the last on sale"
         first, last = int(inputs["first_position"]), int(inputs["last_position"])

@@ -142,7 +142,8 @@ FORGERIES: dict[str, Forge] = {
         },
     ),
     "the past days of the rates": change(past_starts=[]),
-    "cannot be made again": change(every=2),
+    "cannot be made again: ValueError('more or fewer": change(every=2),
+    "cannot be made again: ValueError('bids of its days": change(last_position=6),
 }
 
 

@@ -161,6 +161,23 @@ def test_a_day_has_the_length_that_the_log_showed_first() -> None:
         assert look(start, past) is not None
 
 
+def test_prices_do_not_come_into_force_slots_after_they_were_solved() -> None:
+    engine = Engine(RULES)
+    log = [engine.apply(events.NodeJoined(node(ask=10.0)))]
+    log.append(engine.apply(events.BidsReceived(tuple((b.task.id, seal(b)) for b in BIDS))))
+    log += [engine.apply(bid) for bid in BIDS]
+    solved = solve(engine, slot=1)
+    log.append(engine.apply(events.SlotAdvanced(1)))
+    assert check([*log, *late(engine, solved)]).ok
+    log.append(engine.apply(events.SlotAdvanced(2)))
+    found = check([*log, *late(engine, solved)])
+    assert (found.ok, found.problem) == (False, "prices for slot 1 came 2 slots late")
+
+
+def late(engine: Engine, solved: events.PricesSolved) -> list[ChainEntry]:
+    return [engine.replica().apply(solved)]
+
+
 def test_prices_of_an_earlier_solver_are_not_taken_after_those_of_a_later_one() -> None:
     log = write(lambda solved: solved)
     engine = Engine(RULES)
