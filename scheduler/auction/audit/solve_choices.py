@@ -47,13 +47,13 @@ class SolveChoices:
         rules, slot = state.rules, int(inputs["slot"])
         if inputs["settings"] != asdict(read_settings(rules.settings)):
             return "the settings of the solve are not those of the rules"
-        if seed != choose_seed(state, slot=slot):
-            return "the seed of the solve does not follow from the log"
         # Bids that arrive in a slot begin in the next.
         if not state.horizon.first_slot <= slot - 1 <= taken_at.first_slot:
             return f"prices were solved for slot {slot}, which was not the next"
         if taken_at.first_slot > slot - 1 + SLOTS_LATE:
             return f"prices for slot {slot} came {taken_at.first_slot - slot + 1} slots late"
+        if seed != choose_seed(state, slot=slot):
+            return "the seed of the solve does not follow from the log"
         if int(inputs["last_slot"]) != slot - 1 + rules.horizon_slots - 1:
             return "the last slot of the solve is not the last on sale"
         first, last = int(inputs["first_position"]), int(inputs["last_position"])
