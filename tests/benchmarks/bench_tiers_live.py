@@ -69,7 +69,7 @@ def bench_tick(*, jobs: int, past: int, rounds: int) -> None:
         run_tier_tick(now=now + timedelta(seconds=next(seconds)))
 
     def measure() -> None:
-        scaling.gauge(rented=rented, nodes=NODES, now=now)
+        scaling.measure_pressure(rented=rented, nodes=NODES, now=now)
 
     tick()
     measured(f"pressure of {jobs} jobs", measure, rounds)
