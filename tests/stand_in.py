@@ -25,9 +25,13 @@ WEBHOOK_SECRET = "whsec_tests"
 class GatewayControl:
     """What tests do to the stand-in, and as a browser."""
 
-    url: str
+    server: StandIn
     secret_key: str
     publishable_key: str
+
+    @property
+    def url(self) -> str:
+        return self.server.url
 
     def control(self, name: str, **asked: Any) -> Any:
         return self._send(f"/_test/{name}", json.dumps(asked).encode(), self.secret_key)
@@ -41,6 +45,18 @@ class GatewayControl:
         }
         path = f"/v1/payment_intents/{gateway_id}/confirm"
         return self._send(path, urlencode(form).encode(), self.publishable_key)
+
+    def answer_bank(self, gateway_id: str, *, is_confirmed: bool) -> None:
+        """What the card's owner does on the bank's page."""
+        with self.server.lock:
+            books = self.server.books
+            secret = books.get("payment_intent", gateway_id)["client_secret"]
+            books.conclude_action(gateway_id, secret, is_confirmed=is_confirmed)
+
+    def find(self, kind: str) -> list[dict[str, Any]]:
+        """All objects of a kind at the gateway, the latest first."""
+        with self.server.lock:
+            return self.server.books.find(kind)
 
     def take_webhooks(self, *, at: float | None = None) -> list[tuple[str, str]]:
         """Bodies and signatures of the events since the last look."""
@@ -68,7 +84,7 @@ def run_stand_in() -> Iterator[GatewayControl]:
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
-        yield GatewayControl(server.url, server.secret_key, server.publishable_key)
+        yield GatewayControl(server, server.secret_key, server.publishable_key)
     finally:
         server.shutdown()
         server.server_close()

@@ -12,18 +12,21 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from marketplace.common import clock
+from marketplace.common.errors import UserError
 from marketplace.payments.freezes import lift_freeze
 from marketplace.payments.gateway_calls import ATTEMPTS_ALERT
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import (
     CallStatus,
+    Comparison,
     Freeze,
     GatewayCall,
     Payout,
     PayoutStatus,
+    Transfer,
     WebhookEvent,
 )
-from marketplace.payments.payouts import retry_payout
+from marketplace.payments.payouts import list_recent_transfers, retry_payout, reverse_transfer
 from marketplace.payments.reconciliation import reconcile
 from marketplace.payments.selectors import get_house_balances
 from marketplace.payments.stripe_client import GatewayFault, is_configured
@@ -35,12 +38,15 @@ LISTED = 50
 @operator_page
 @require_GET
 def show_money(request: PageRequest) -> HttpResponse:
+    now = clock.now()
     context = {
         "check": check_ledger(),
         "balances": get_house_balances(),
         "is_configured": is_configured(),
+        "comparison": Comparison.objects.filter(made_at__isnull=False).first(),
+        "transfers": list_recent_transfers(now=now),
         **_compare(is_asked="compare" in request.GET),
-        **_list_alerts(now=clock.now()),
+        **_list_alerts(now=now),
     }
     return render(request, "console/money.html", context)
 
@@ -87,4 +93,23 @@ def retry(request: PageRequest, payout_id: str) -> HttpResponse:
     if Payout.objects.filter(pk=payout_id.replace("\0", "")).exists():
         retry_payout(payout_id=payout_id, now=clock.now())
         messages.success(request, "The payout is tried again.")
+    return redirect("operator_money")
+
+
+@operator_page
+@require_POST
+def take_back(request: PageRequest, transfer_id: str) -> HttpResponse:
+    """A transfer whose work turned out wrong, while its earner's bank has not got it."""
+    transfer = Transfer.objects.filter(pk=transfer_id.replace("\0", "")).first()
+    try:
+        reverse_transfer(
+            transfer_id=transfer_id,
+            amount_cents=0 if transfer is None else transfer.amount_cents,
+            reversed_by=request.user,
+            now=clock.now(),
+        )
+    except UserError as error:
+        messages.error(request, error.message)
+    else:
+        messages.success(request, "It is being taken back; the result stands here shortly.")
     return redirect("operator_money")

@@ -233,14 +233,18 @@ def _book_received(payment: CardPayment, intent: Intent, *, now: datetime) -> No
 
 
 def _book_fee(payment: CardPayment, intent: Intent, *, now: datetime) -> None:
-    if not intent.fee_cents or payment.status != PaymentStatus.PAID:
+    if intent.fee_cents and payment.status == PaymentStatus.PAID:
+        book_fee(reference=intent.charge_id, fee_cents=intent.fee_cents, now=now)
+
+
+def book_fee(*, reference: str, fee_cents: int, now: datetime) -> None:
+    """What the gateway kept for itself, once for each charge or movement. Call in a transaction."""
+    if Entry.objects.filter(kind=EntryKind.GATEWAY_FEE, reference=reference).exists():
         return
-    if Entry.objects.filter(kind=EntryKind.GATEWAY_FEE, reference=intent.charge_id).exists():
-        return
-    fee = intent.fee_cents * MICROS_PER_CENT
+    fee = fee_cents * MICROS_PER_CENT
     post_entry(
         kind=EntryKind.GATEWAY_FEE,
-        reference=intent.charge_id,
+        reference=reference,
         amounts={house(AccountKind.GATEWAY): fee, house(AccountKind.GATEWAY_FEES): -fee},
         locked={},
         now=now,

@@ -48,6 +48,7 @@ from marketplace.payments.payouts import (
     return_transfer,
 )
 from marketplace.payments.stripe_client import GatewayFault, GatewayRefused
+from marketplace.payments.taxes import apply_tax, make_tax, make_tax_record
 from marketplace.payments.top_ups import make_detach
 
 log = logging.getLogger(__name__)
@@ -93,6 +94,10 @@ STEPS: dict[str, CallSteps] = {
     CallKind.TRANSFER: CallSteps(make_transfer, find_transfer, conclude_transfer, return_transfer),
     CallKind.REVERSAL: CallSteps(make_reversal, find_reversal, conclude_reversal, refuse_reversal),
     CallKind.PAYOUT: CallSteps(make_payout, find_payout, apply_payout, fail_payout),
+    CallKind.TAX: CallSteps(make_tax, lambda _: None, apply_tax, _ignore_refusal),
+    CallKind.TAX_RECORD: CallSteps(
+        make_tax_record, lambda _: None, _ignore_answer, _ignore_refusal
+    ),
 }
 
 

@@ -19,6 +19,7 @@ from marketplace.payments.locks import lock_invoice_series
 from marketplace.payments.models import (
     AccountKind,
     BillingDetails,
+    CallKind,
     CapPeriod,
     EntryKind,
     Hold,
@@ -28,7 +29,8 @@ from marketplace.payments.models import (
     InvoiceLineKind,
     Posting,
 )
-from marketplace.payments.taxes import choose_tax, read_tax_id
+from marketplace.payments.outbox import WantedCall, add_calls
+from marketplace.payments.taxes import InvoiceTax, find_tax, read_tax_id
 
 #: Names of what holds were for, by the holds' references.
 NameReferences = Callable[[Collection[str]], Mapping[str, str]]
@@ -61,16 +63,20 @@ class _DueLine:
 
 
 def issue_due_invoices(*, now: datetime, name_references: NameReferences) -> int:
-    """Issue an invoice for every organisation and month that is over; how many."""
+    """Issue an invoice for every organisation and month that is over; how many.
+
+    One whose tax the gateway has not told yet waits for the next run.
+    """
     due = _load_due(before=find_period_start(CapPeriod.MONTH, now))
-    for (organisation_id, month), entries in sorted(due.items()):
+    return sum(
         _issue_invoice(
             organisation_id=organisation_id,
             month=month,
             lines=_build_lines(entries, name_references),
             now=now,
         )
-    return len(due)
+        for (organisation_id, month), entries in sorted(due.items())
+    )
 
 
 def _load_due(*, before: datetime) -> dict[tuple[str, date], list[_DueEntry]]:
@@ -133,20 +139,27 @@ def _build_lines(entries: Sequence[_DueEntry], name_references: NameReferences) 
 
 def _issue_invoice(
     *, organisation_id: str, month: date, lines: Sequence[_DueLine], now: datetime
-) -> None:
+) -> bool:
+    """Whether it was issued."""
+    buyer = get_billing_details(Organisation.objects.get(pk=organisation_id))
+    total_micros = sum(line.amount_micros for line in lines)
     with transaction.atomic():
+        tax = find_tax(buyer=buyer, total_micros=total_micros, now=now)
+        if tax is None:
+            return False
         # One at a time: of two runs, the second finds the entries on the first one's invoice.
         series = lock_invoice_series(now.astimezone(UTC).year)
         entry_ids = [entry_id for line in lines for entry_id in line.entry_ids]
         if InvoicedEntry.objects.filter(entry__in=entry_ids).exists():
-            return
+            return False
         series.last_number += 1
         series.save(update_fields=["last_number"])
         invoice = _create_invoice(
             number=f"{series.year}-{series.last_number:06d}",
-            buyer=get_billing_details(Organisation.objects.get(pk=organisation_id)),
+            buyer=buyer,
             month=month,
-            total_micros=sum(line.amount_micros for line in lines),
+            total_micros=total_micros,
+            tax=tax,
             now=now,
         )
         _create_lines(invoice, lines)
@@ -161,12 +174,21 @@ def _issue_invoice(
                 locked={},
                 now=now,
             )
+        if tax.calculation_id:
+            told = {"calculation": tax.calculation_id, "number": invoice.number}
+            add_calls([WantedCall(CallKind.TAX_RECORD, invoice.pk, told)], now=now)
+    return True
 
 
 def _create_invoice(
-    *, number: str, buyer: BillingDetails, month: date, total_micros: int, now: datetime
+    *,
+    number: str,
+    buyer: BillingDetails,
+    month: date,
+    total_micros: int,
+    tax: InvoiceTax,
+    now: datetime,
 ) -> Invoice:
-    tax = choose_tax(country=buyer.country, tax_id=buyer.tax_id)
     return Invoice.objects.create(
         number=number,
         organisation_id=buyer.organisation_id,
@@ -181,7 +203,7 @@ def _create_invoice(
         buyer_tax_id=buyer.tax_id,
         total_micros=total_micros,
         tax_rate_milli_percent=tax.rate_milli_percent,
-        tax_micros=tax.compute(total_micros),
+        tax_micros=tax.tax_micros,
         tax_note=tax.note,
     )
 
@@ -208,7 +230,13 @@ def get_billing_details(organisation: Organisation) -> BillingDetails:
 
 
 def set_billing_details(
-    *, organisation: Organisation, legal_name: str, address: str, country: str, tax_id: str
+    *,
+    organisation: Organisation,
+    legal_name: str,
+    address: str,
+    country: str,
+    tax_id: str,
+    postal_code: str = "",
 ) -> BillingDetails:
     """Set whom the next invoices are addressed to; those issued stay as they are.
 
@@ -223,7 +251,11 @@ def set_billing_details(
         raise UserError("invalid_details", "Choose a country of the list.", param="country")
     if tax_id.strip() and not country:
         raise UserError("invalid_details", "A tax id needs its country.", param="country")
-    for name, text, longest in (("legal_name", legal_name, 200), ("address", address, 500)):
+    for name, text, longest in (
+        ("legal_name", legal_name, 200),
+        ("address", address, 500),
+        ("postal_code", postal_code, 20),
+    ):
         if len(text) > longest:
             raise UserError("invalid_details", f"At most {longest} characters.", param=name)
         if "\0" in text:
@@ -234,6 +266,7 @@ def set_billing_details(
             "legal_name": legal_name.strip(),
             "address": address.strip(),
             "country": country,
+            "postal_code": postal_code.strip(),
             "tax_id": read_tax_id(tax_id, country=country),
         },
     )

@@ -20,6 +20,7 @@ from marketplace.payments.models import (
     CallStatus,
     CardPayment,
     CardRefund,
+    Comparison,
     FundsRequest,
     GatewayCall,
     Hold,
@@ -165,6 +166,12 @@ def lock_due_call(call_id: str, *, now: datetime) -> GatewayCall | None:
 
 def lock_call(call_id: str) -> GatewayCall:
     return GatewayCall.objects.select_for_update().get(pk=call_id)
+
+
+def lock_comparison() -> Comparison:
+    """Locks the latest comparison with the gateway; nothing else is locked with it."""
+    Comparison.objects.get_or_create(pk=1)
+    return Comparison.objects.select_for_update().get(pk=1)
 
 
 def lock_event(event_id: str) -> WebhookEvent:

@@ -296,6 +296,14 @@ def retry_payout(*, payout_id: str, now: datetime) -> bool:
     return True
 
 
+def list_recent_transfers(*, now: datetime, limit: int = 50) -> list[Transfer]:
+    """Transfers that may still be taken back, or were: of the last weeks, the latest first."""
+    recent = Transfer.objects.filter(
+        status=TransferStatus.DONE, ended_at__gt=now - timedelta(days=30)
+    )
+    return list(recent.select_related("payout__organisation").order_by("-ended_at", "pk")[:limit])
+
+
 def reverse_transfer(
     *, transfer_id: str, amount_cents: int, reversed_by: User, now: datetime
 ) -> Transfer:
@@ -324,12 +332,22 @@ def reverse_transfer(
             raise Conflict("reversal_exceeds_transfer", "More than was transferred.")
         transfer.reversed_cents = amount_cents
         transfer.save(update_fields=["reversed_cents"])
-        add_calls([WantedCall(CallKind.REVERSAL, transfer.pk)], now=now)
+        earlier = GatewayCall.objects.filter(
+            kind=CallKind.REVERSAL, subject__startswith=f"{transfer.pk}:"
+        )
+        # Those before were refused.
+        subject = f"{transfer.pk}:{earlier.count() + 1}"
+        add_calls([WantedCall(CallKind.REVERSAL, subject)], now=now)
     return transfer
 
 
+def _read_transfer_id(call: GatewayCall) -> str:
+    """A reversal's subject is the transfer and the number of the attempt to take it back."""
+    return call.subject.partition(":")[0]
+
+
 def make_reversal(call: GatewayCall) -> bool:
-    transfer = Transfer.objects.get(pk=call.subject)
+    transfer = Transfer.objects.get(pk=_read_transfer_id(call))
     stripe_accounts.create_reversal(
         transfer_gateway_id=transfer.gateway_id,
         amount_cents=transfer.reversed_cents,
@@ -339,12 +357,12 @@ def make_reversal(call: GatewayCall) -> bool:
 
 
 def find_reversal(call: GatewayCall) -> bool | None:
-    transfer = Transfer.objects.get(pk=call.subject)
+    transfer = Transfer.objects.get(pk=_read_transfer_id(call))
     return stripe_accounts.is_reversed(transfer.gateway_id) or None
 
 
 def conclude_reversal(call: GatewayCall, *, answer: bool, now: datetime) -> None:
-    _, transfer, locked = _lock(call.subject)
+    _, transfer, locked = _lock(_read_transfer_id(call))
     amount = transfer.reversed_cents * MICROS_PER_CENT
     post_entry(
         kind=EntryKind.REVERSAL,
@@ -357,6 +375,6 @@ def conclude_reversal(call: GatewayCall, *, answer: bool, now: datetime) -> None
 
 def refuse_reversal(call: GatewayCall, *, error: UserError, now: datetime) -> None:
     """The account has paid it out: nothing was taken back."""
-    _, transfer, _ = _lock(call.subject)
+    _, transfer, _ = _lock(_read_transfer_id(call))
     transfer.reversed_cents = 0
     transfer.save(update_fields=["reversed_cents"])

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
+from django.db import transaction
 from django.db.models import Sum
 
+from marketplace.common.money import format_usd_exact
 from marketplace.payments import stripe_gateway as gateway
+from marketplace.payments.card_payments import book_fee
+from marketplace.payments.locks import lock_comparison
 from marketplace.payments.models import (
     MICROS_PER_CENT,
     AccountKind,
     CardPayment,
+    Comparison,
     EntryKind,
     Posting,
     Transfer,
@@ -20,6 +26,10 @@ from marketplace.payments.stripe_gateway import Movement
 
 #: Names of the kinds of differences.
 MISSING_HERE, MISSING_THERE, OTHER_AMOUNT = "not in the ledger", "not at the gateway", "differs"
+#: Movements between the gateway and the operator's own bank: no buyer's or provider's money.
+_OWN_BANK = ("payout", "payout_cancel", "payout_failure", "topup", "topup_reversal")
+#: Movements that are nothing but a fee.
+_FEES = ("stripe_fee", "stripe_fx_fee", "tax_fee")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,10 @@ class Difference:
     ledger_micros: int
     gateway_micros: int
 
+    def __str__(self) -> str:
+        ledger, there = map(format_usd_exact, (self.ledger_micros, self.gateway_micros))
+        return f"{self.reference} {self.what}: ledger {ledger}, gateway {there}."
+
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
@@ -39,6 +53,7 @@ class Reconciliation:
 
     #: What the ledger says lies at the gateway.
     ledger_micros: int
+    #: What lies there, and what the operator took to its own bank.
     gateway_micros: int
     movements: int
     differences: tuple[Difference, ...]
@@ -47,22 +62,66 @@ class Reconciliation:
     def is_right(self) -> bool:
         return not self.differences and self.ledger_micros == self.gateway_micros
 
+    def list_problems(self) -> list[str]:
+        """In words; one that lasts reads the same the next time."""
+        gap = self.ledger_micros - self.gateway_micros
+        problems = [str(difference) for difference in self.differences]
+        if gap:
+            side = "the gateway" if gap > 0 else "the ledger"
+            problems.append(f"{format_usd_exact(abs(gap))} is missing in {side}.")
+        return problems
+
 
 def reconcile() -> Reconciliation:
     """Compare all movements; call outside of any transaction.
 
     Calls that are under way show as differences for as long as they take.
     """
+    return _reconcile(gateway.list_movements())
+
+
+def compare_with_gateway(*, now: datetime) -> Comparison:
+    """Book fees that the gateway took meanwhile, compare, and remember the result.
+
+    Call outside of any transaction. Only what the comparison before found as well is a problem:
+    the rest may be under way.
+    """
     movements = gateway.list_movements()
+    for movement in movements:
+        _book_fee_of(movement, now=now)
+    problems = _reconcile(movements).list_problems()
+    with transaction.atomic():
+        comparison = lock_comparison()
+        comparison.lasting = [text for text in problems if text in comparison.problems]
+        comparison.problems, comparison.made_at = problems, now
+        comparison.save()
+    return comparison
+
+
+def _book_fee_of(movement: Movement, *, now: datetime) -> None:
+    """Of a charge once, whoever saw it first; of anything else under the movement's own id."""
+    fee = -movement.amount_cents if movement.kind in _FEES else movement.fee_cents
+    if not fee or movement.kind in _OWN_BANK:
+        return
+    is_charge = movement.kind == "charge"
+    if is_charge and not CardPayment.objects.filter(charge_id=movement.source_id).exists():
+        return
+    reference = movement.source_id if is_charge else movement.gateway_id
+    with transaction.atomic():
+        book_fee(reference=reference, fee_cents=fee, now=now)
+
+
+def _reconcile(movements: Sequence[Movement]) -> Reconciliation:
     posted = -(
         Posting.objects.filter(account__kind=AccountKind.GATEWAY).aggregate(
             total=Sum("amount_micros")
         )["total"]
         or 0
     )
+    there = sum(found.net_cents for found in movements if found.kind not in _OWN_BANK)
     return Reconciliation(
         ledger_micros=posted,
-        gateway_micros=sum(found.net_cents for found in movements) * MICROS_PER_CENT,
+        gateway_micros=there * MICROS_PER_CENT,
         movements=len(movements),
         differences=tuple(_compare(movements)),
     )

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from marketplace.accounts.models import Organisation
+from marketplace.common.csv_rows import write_csv_row
 from marketplace.common.errors import NotFound
 from marketplace.common.money import from_micros
 from marketplace.payments.models import Earning, Payout, PayoutStatus
 
 COLUMNS = ("date", "kind", "reference", "amount_usd", "payable_from", "payout", "status")
-#: A cell that a spreadsheet would take for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,28 +96,21 @@ def list_months(*, organisation: Organisation) -> list[str]:
 
 def write_csv(statement: EarningsStatement) -> Iterator[str]:
     """Lines of the statement as CSV, earnings first."""
-    yield _write_row(COLUMNS)
+    yield write_csv_row(COLUMNS)
     for line in statement.earnings:
         paid = line.payout
-        yield _write_row(
+        yield write_csv_row(
             (
                 line.accrued_at.isoformat(),
                 line.kind,
                 line.reference,
-                f"{from_micros(line.amount_micros):f}",
+                from_micros(line.amount_micros),
                 line.payable_at.isoformat(),
                 "" if paid is None else paid.pk,
                 "pending" if line.matured_at is None else paid.status if paid else "payable",
             )
         )
     for payout in statement.payouts:
-        amount = f"{from_micros(payout.amount_micros):f}"
+        amount = from_micros(payout.amount_micros)
         made = payout.made_at.isoformat()
-        yield _write_row((made, "payout", payout.pk, amount, "", payout.pk, payout.status))
-
-
-def _write_row(cells: tuple[str, ...]) -> str:
-    line = io.StringIO()
-    safe = [f"'{cell}" if cell.startswith(_FORMULA) else cell for cell in cells]
-    csv.writer(line, lineterminator="").writerow(safe)
-    return line.getvalue()
+        yield write_csv_row((made, "payout", payout.pk, amount, "", payout.pk, payout.status))

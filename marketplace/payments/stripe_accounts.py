@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 import stripe
 
-from marketplace.payments.stripe_client import OUR_ROW, call_gateway, get_client, read_row_name
+from marketplace.payments.stripe_client import (
+    OUR_ROW,
+    call_gateway,
+    find_named,
+    get_client,
+    read_row_name,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +108,11 @@ def create_transfer(
 
 def find_transfer(*, transfer_id: str, group: str) -> str | None:
     """The transfer that we name so, if it was made."""
-    listed = call_gateway(
-        lambda: get_client().v1.transfers.list({"transfer_group": group, "limit": 100})
+    found = find_named(
+        transfer_id,
+        lambda: get_client().v1.transfers.list({"transfer_group": group, "limit": 100}),
     )
-    named = (found.id for found in listed.auto_paging_iter() if read_row_name(found) == transfer_id)
-    return next(named, None)
+    return None if found is None else found.id
 
 
 def create_reversal(*, transfer_gateway_id: str, amount_cents: int, key: str) -> None:
@@ -142,11 +148,11 @@ def create_payout(*, payout_id: str, amount_cents: int, account_id: str, key: st
 
 def find_payout(*, payout_id: str, account_id: str) -> PayoutState | None:
     """The payout to a bank that we name so, if it was made."""
-    listed = call_gateway(
-        lambda: get_client().v1.payouts.list({"limit": 100}, {"stripe_account": account_id})
+    found = find_named(
+        payout_id,
+        lambda: get_client().v1.payouts.list({"limit": 100}, {"stripe_account": account_id}),
     )
-    named = (found for found in listed.auto_paging_iter() if read_row_name(found) == payout_id)
-    return next(map(_read_payout, named), None)
+    return None if found is None else _read_payout(found)
 
 
 def get_payout(gateway_id: str, *, account_id: str) -> PayoutState:

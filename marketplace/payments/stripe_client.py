@@ -19,6 +19,7 @@ TIMEOUT_S = 20.0
 #: Names our row in the gateway's objects.
 OUR_ROW = "finetender"
 Answer = TypeVar("Answer")
+Listed = TypeVar("Listed", bound=stripe.StripeObject)
 
 
 class GatewayFault(MarketFault):
@@ -68,6 +69,15 @@ def call_gateway(call: Callable[[], Answer]) -> Answer:
         raise GatewayFault(f"the gateway does not take our key: {error}", is_kept=False) from None
     except stripe.StripeError as error:
         raise GatewayFault(f"the gateway failed: {error}", is_kept=True) from None
+
+
+def find_named(name: str, start: Callable[[], stripe.ListObject[Listed]]) -> Listed | None:
+    """The object of a list that names our row so, on whichever of its pages."""
+    return call_gateway(
+        lambda: next(
+            (found for found in start().auto_paging_iter() if read_row_name(found) == name), None
+        )
+    )
 
 
 def get_client() -> StripeClient:

@@ -7,7 +7,8 @@ frozen values of our own. Two failures exist: ``GatewayRefused`` is the gateway'
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import stripe
@@ -17,6 +18,7 @@ from marketplace.common.errors import NotAllowed, NotFound, UserError
 from marketplace.payments.stripe_client import (
     OUR_ROW,
     call_gateway,
+    find_named,
     get_client,
     read_id,
     read_row_name,
@@ -79,10 +81,12 @@ class ChargebackState:
 class Movement:
     """A balance transaction: what one object did to the money at the gateway."""
 
+    gateway_id: str
     source_id: str
     #: Stripe's word, such as ``charge`` or ``transfer``.
     kind: str
     amount_cents: int
+    fee_cents: int
     #: Without the gateway's fee.
     net_cents: int
 
@@ -145,13 +149,11 @@ def create_intent(
 
 def find_intent(*, payment_id: str, customer_id: str) -> Intent | None:
     """The PaymentIntent that was made for a payment, if one was."""
-    listed = call_gateway(
-        lambda: get_client().v1.payment_intents.list({"customer": customer_id, "limit": 100})
+    found = find_named(
+        payment_id,
+        lambda: get_client().v1.payment_intents.list({"customer": customer_id, "limit": 100}),
     )
-    for found in listed.auto_paging_iter():
-        if read_row_name(found) == payment_id:
-            return get_intent(found.id)
-    return None
+    return None if found is None else get_intent(found.id)
 
 
 def get_intent(gateway_id: str) -> Intent:
@@ -194,10 +196,11 @@ def create_refund(*, refund_id: str, intent_id: str, amount_cents: int, key: str
 
 def has_refund(*, refund_id: str, intent_id: str) -> bool:
     """Whether a refund that we name so was made."""
-    listed = call_gateway(
-        lambda: get_client().v1.refunds.list({"payment_intent": intent_id, "limit": 100})
+    found = find_named(
+        refund_id,
+        lambda: get_client().v1.refunds.list({"payment_intent": intent_id, "limit": 100}),
     )
-    return any(read_row_name(found) == refund_id for found in listed.auto_paging_iter())
+    return found is not None
 
 
 def get_chargeback(gateway_id: str) -> ChargebackState:
@@ -225,10 +228,12 @@ def remove_card(gateway_id: str, *, key: str) -> None:
 
 def list_movements() -> list[Movement]:
     """Everything that ever moved the market's money at the gateway."""
-    listed = call_gateway(lambda: get_client().v1.balance_transactions.list({"limit": 100}))
+    listed = call_gateway(
+        lambda: list(get_client().v1.balance_transactions.list({"limit": 100}).auto_paging_iter())
+    )
     return [
-        Movement(read_id(found.source), found.type, found.amount, found.net)
-        for found in listed.auto_paging_iter()
+        Movement(found.id, read_id(found.source), found.type, found.amount, found.fee, found.net)
+        for found in listed
     ]
 
 
@@ -248,11 +253,27 @@ def read_event(*, body: bytes, signature: str) -> GatewayEvent:
         )
     except (ValueError, stripe.SignatureVerificationError):
         raise UserError("invalid_signature", "The signature does not match the body.") from None
+    return _read_event(event)
+
+
+def list_undelivered_events(*, since: datetime, account_id: str) -> list[tuple[GatewayEvent, str]]:
+    """Events that no webhook brought us yet, with their bodies: the market's, or an account's."""
+    asked: Any = {"created": {"gte": int(since.timestamp())}, "delivery_success": False}
+    of_whom: Any = {"stripe_account": account_id} if account_id else {}
+    listed = call_gateway(
+        lambda: list(
+            get_client().v1.events.list(asked | {"limit": 100}, of_whom).auto_paging_iter()
+        )
+    )
+    return [(replace(_read_event(found), account_id=account_id), str(found)) for found in listed]
+
+
+def _read_event(found: stripe.Event) -> GatewayEvent:
     return GatewayEvent(
-        gateway_id=event.id,
-        kind=event.type,
-        object_id=str(getattr(event.data.object, "id", ""))[:120],
-        account_id=str(getattr(event, "account", None) or "")[:120],
+        gateway_id=found.id,
+        kind=found.type,
+        object_id=str(getattr(found.data.object, "id", ""))[:120],
+        account_id=str(getattr(found, "account", None) or "")[:120],
     )
 
 

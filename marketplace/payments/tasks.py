@@ -8,8 +8,10 @@ from marketplace.payments.earnings import mature_earnings
 from marketplace.payments.gateway_calls import RUN_CALLS, run_due_calls
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.payouts import retry_failed_payouts, start_due_payouts
+from marketplace.payments.reconciliation import compare_with_gateway
+from marketplace.payments.stripe_client import GatewayFault, is_configured
 from marketplace.payments.top_ups import watch_wallets
-from marketplace.payments.webhooks import PROCESS_EVENTS, process_events
+from marketplace.payments.webhooks import PROCESS_EVENTS, fetch_missed_events, process_events
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +29,12 @@ def run_gateway_calls() -> None:
 @shared_task(name=PROCESS_EVENTS)
 def process_webhooks() -> None:
     process_events(now=clock.now())
+
+
+@shared_task(name="payments.events_fetch")
+def fetch_events() -> None:
+    if is_configured():
+        fetch_missed_events(now=clock.now())
 
 
 @shared_task(name="payments.wallets_watch")
@@ -48,3 +56,16 @@ def check_books() -> None:
     check = check_ledger()
     if not check.balanced:
         log.error("The books do not balance: %s", check)
+
+
+@shared_task(name="payments.gateway_compare")
+def compare_gateway() -> None:
+    if not is_configured():
+        return
+    try:
+        comparison = compare_with_gateway(now=clock.now())
+    except GatewayFault as fault:
+        log.warning("the gateway could not be compared with: %s", fault)
+        return
+    if comparison.lasting:
+        log.error("The gateway has other money than the ledger: %s", comparison.lasting)

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.core.mail import send_mail
 from django.db import transaction
 
-from marketplace.accounts.models import Organisation, Role, User
+from marketplace.accounts.models import PAYERS, Organisation, User
 from marketplace.common.errors import UserError
 from marketplace.common.money import format_usd
 from marketplace.payments import stripe_gateway as gateway
@@ -231,7 +231,7 @@ def _stop(rules: WalletRules, why: str) -> None:
 
 def _mail(organisation: Organisation, *, subject: str, text: str) -> None:
     """To those who look after the organisation's money, once the transaction commits."""
-    owners = organisation.memberships.filter(role=Role.OWNER, user__is_active=True)
-    to = list(owners.values_list("user__email", flat=True))
+    payers = organisation.memberships.filter(role__in=PAYERS, user__is_active=True)
+    to = list(payers.values_list("user__email", flat=True))
     body = f"{text}\n\n{settings.PUBLIC_URL}/wallet\n"
     transaction.on_commit(lambda: send_mail(f"[Finetender] {subject}", body, None, to), robust=True)

@@ -10,6 +10,7 @@ import logging
 from datetime import datetime, timedelta
 
 from django.db import transaction
+from django.db.models import Q
 
 from marketplace.common.errors import NotFound
 from marketplace.common.queue import enqueue
@@ -18,9 +19,16 @@ from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_payments import record_intent
 from marketplace.payments.chargebacks import record_chargeback
 from marketplace.payments.locks import lock_event
-from marketplace.payments.models import CardPayment, Payout, PayoutAccount, WebhookEvent
+from marketplace.payments.models import (
+    CardPayment,
+    Payout,
+    PayoutAccount,
+    PayoutStatus,
+    WebhookEvent,
+)
 from marketplace.payments.payouts import record_payout, refresh_payout_account
 from marketplace.payments.stripe_client import GatewayFault
+from marketplace.payments.stripe_gateway import GatewayEvent
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +36,8 @@ PROCESS_EVENTS = "payments.webhooks_process"
 #: Bytes; no event of the gateway is near it.
 BODY_MAX = 512 * 1024
 EVENTS_PER_RUN = 200
+#: How long the gateway remembers an event.
+MISSED_WITHIN = timedelta(days=30)
 PAUSE_MAX = timedelta(hours=1)
 
 
@@ -40,14 +50,49 @@ def receive_webhook(*, body: bytes, signature: str, now: datetime) -> WebhookEve
         ``invalid_signature``; nothing is stored.
     """
     event = gateway.read_event(body=body, signature=signature)
+    return _store_event(event, body.decode(), now=now)[0]
+
+
+def fetch_missed_events(*, now: datetime) -> int:
+    """Ask the gateway for events that it could not deliver, and store them; how many were new.
+
+    Call outside of transactions. Events of accounts are asked for while something of theirs is
+    open: a payout on its way to a bank, or a question about who they are.
+    """
+    open_accounts = PayoutAccount.objects.filter(
+        Q(is_ready=False) | Q(organisation__payouts__status=PayoutStatus.SENT)
+    )
+    accounts = ["", *open_accounts.distinct().values_list("gateway_id", flat=True)]
+    return sum(_fetch_missed_of(account_id, now=now) for account_id in accounts)
+
+
+def _fetch_missed_of(account_id: str, *, now: datetime) -> int:
+    try:
+        missed = gateway.list_undelivered_events(since=now - MISSED_WITHIN, account_id=account_id)
+    except (GatewayFault, NotFound) as fault:
+        log.warning("events of %s could not be fetched: %s", account_id or "the market", fault)
+        return 0
+    known = set(
+        WebhookEvent.objects.filter(pk__in=[event.gateway_id for event, _ in missed]).values_list(
+            "pk", flat=True
+        )
+    )
+    return sum(
+        _store_event(event, body, now=now)[1]
+        for event, body in missed
+        if event.gateway_id not in known
+    )
+
+
+def _store_event(event: GatewayEvent, body: str, *, now: datetime) -> tuple[WebhookEvent, bool]:
     with transaction.atomic():
-        stored, _ = WebhookEvent.objects.get_or_create(
+        stored = WebhookEvent.objects.get_or_create(
             pk=event.gateway_id,
             defaults={
                 "kind": event.kind[:80],
                 "object_id": event.object_id,
                 "account_id": event.account_id,
-                "body": body.decode(),
+                "body": body,
                 "received_at": now,
                 "due_at": now,
             },
@@ -80,14 +125,22 @@ def _apply_event(event: WebhookEvent, *, now: datetime) -> str:
     if event.object_id.startswith("pi_"):
         return _apply_intent_event(event.object_id, now=now)
     if event.kind.startswith("charge.dispute."):
-        chargeback = gateway.get_chargeback(event.object_id)
-        with transaction.atomic(durable=True):
-            return "applied" if record_chargeback(chargeback, now=now) else "not a payment of ours"
+        return _apply_chargeback_event(event.object_id, now=now)
     if event.kind == "account.updated":
         return _apply_account_event(event.object_id)
     if event.object_id.startswith("po_") and event.account_id:
         return _apply_payout_event(event, now=now)
     return "nothing to do"
+
+
+def _apply_chargeback_event(gateway_id: str, *, now: datetime) -> str:
+    chargeback = gateway.get_chargeback(gateway_id)
+    # Its payment first, which may not be written down yet.
+    outcome = _apply_intent_event(chargeback.intent_id, now=now)
+    if outcome == "applied":
+        with transaction.atomic(durable=True):
+            record_chargeback(chargeback, now=now)
+    return outcome
 
 
 def _apply_account_event(account_id: str) -> str:

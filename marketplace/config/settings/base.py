@@ -335,6 +335,8 @@ SELLER_COUNTRY = environment.text("SELLER_COUNTRY", "")
 SELLER_TAX_ID = environment.text("SELLER_TAX_ID", "")
 #: The tax in prices by the buyer's country, in thousandths of a percent.
 TAX_RATES = environment.rates("TAX_RATES")
+#: Whether the gateway (Stripe Tax) says what part of a price is tax, instead of the table.
+STRIPE_TAX = environment.flag("STRIPE_TAX", default=False)
 
 LANGUAGE_CODE = "en-us"
 USE_I18N = False

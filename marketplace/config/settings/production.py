@@ -35,6 +35,8 @@ if environment.number("DEMO_MONEY_USD", 0) > 0:
     raise ImproperlyConfigured("DEMO_MONEY_USD is set; production does not give money away.")
 if environment.text("STRIPE_API_URL", ""):
     raise ImproperlyConfigured("STRIPE_API_URL is set; production pays through Stripe itself.")
+if environment.flag("STRIPE_TAX", default=False) and not environment.text("STRIPE_SECRET_KEY", ""):
+    raise ImproperlyConfigured("STRIPE_TAX asks the gateway; set STRIPE_SECRET_KEY too.")
 if environment.text("STRIPE_SECRET_KEY", "") and not environment.text("STRIPE_WEBHOOK_SECRET", ""):
     raise ImproperlyConfigured("Set STRIPE_WEBHOOK_SECRET with STRIPE_SECRET_KEY in production.")
 if "*" in ALLOWED_HOSTS:

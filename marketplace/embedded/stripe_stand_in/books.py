@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from marketplace.embedded.stripe_stand_in.connected_accounts import ConnectedAccounts
 from marketplace.embedded.stripe_stand_in.payments import Payments
+from marketplace.embedded.stripe_stand_in.taxes import Taxes
 
 
-class Books(Payments, ConnectedAccounts):
+class Books(Payments, ConnectedAccounts, Taxes):
     """All of it. Call its methods while holding the server's lock."""

@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 #: Seconds between attempts; Stripe tries for days.
@@ -18,9 +19,11 @@ PAUSES_S = (0.2, 1.0, 3.0, 10.0, 30.0)
 class WebhookSender:
     """Sends events to the market, or collects them while they are held."""
 
-    def __init__(self, *, url: str, secret: str) -> None:
+    def __init__(self, *, url: str, secret: str, conclude: Callable[[str], None]) -> None:
         self.url = url
         self.secret = secret
+        #: What is done with the id of an event that was delivered.
+        self.conclude = conclude
         self.is_held = not url
         self.held: list[dict[str, Any]] = []
         self._queue: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -53,6 +56,7 @@ class WebhookSender:
             event = self._queue.get()
             for pause in (*PAUSES_S, 0.0):
                 if self._send(event):
+                    self.conclude(event["id"])
                     break
                 time.sleep(pause)
 

@@ -23,7 +23,7 @@ def _retrieve(kind: str) -> Step:
 def _list(kind: str, *filters: str) -> Step:
     def find(books: Books, _ids: tuple[str, ...], asked: Thing, account: str) -> Thing:
         wanted = {name: asked[name] for name in filters if name in asked}
-        if kind == "balance_transaction" or kind == "payout":
+        if kind in ("balance_transaction", "event", "payout"):
             wanted["_account"] = account
         found = books.find(kind, **wanted)
         if "starting_after" in asked:
@@ -40,6 +40,17 @@ def _list(kind: str, *filters: str) -> Step:
         }
 
     return find
+
+
+def _list_undelivered_events(
+    books: Books, ids: tuple[str, ...], asked: Thing, account: str
+) -> Thing:
+    """Only these are known: an event that was delivered is forgotten."""
+    if asked.get("delivery_success") is not False:
+        raise refuse_request("parameter_missing", "Ask for what was not delivered.")
+    since = int(asked.get("created", {}).get("gte", 0))
+    listed = _list("event")(books, ids, asked, account)
+    return {**listed, "data": [event for event in listed["data"] if event["created"] >= since]}
 
 
 def _balance(books: Books, _ids: tuple[str, ...], _asked: Thing, account: str) -> Thing:
@@ -136,6 +147,19 @@ ROUTES: tuple[tuple[str, re.Pattern[str], Any, Step], ...] = tuple(
         ),
         ("GET", "payouts", None, _list("payout")),
         ("GET", "payouts/ID", None, _retrieve("payout")),
+        (
+            "POST",
+            "tax/calculations",
+            params.tax.CalculationCreateParams,
+            lambda b, i, a, _: b.calculate_tax(a),
+        ),
+        (
+            "POST",
+            "tax/transactions/create_from_calculation",
+            params.tax.TransactionCreateFromCalculationParams,
+            lambda b, i, a, _: b.record_tax(a),
+        ),
+        ("GET", "events", params.EventListParams, _list_undelivered_events),
         ("GET", "balance", None, _balance),
         ("GET", "balance_transactions", None, _list("balance_transaction", "type", "source")),
     )

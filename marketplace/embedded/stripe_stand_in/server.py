@@ -43,7 +43,9 @@ class StandIn(ThreadingHTTPServer):
         self.secret_key = secret_key
         self.publishable_key = publishable_key
         self.lock = threading.RLock()
-        self.delivery = WebhookSender(url=webhook_url, secret=webhook_secret)
+        self.delivery = WebhookSender(
+            url=webhook_url, secret=webhook_secret, conclude=self._conclude_event
+        )
         self.books = Books(url=self.url, delivery=self.delivery, api_version=API_VERSION)
         #: Answers by idempotency key: hash of the call, status, body; ``None`` while at work.
         self.answers: dict[str, tuple[str, int, Any] | None] = {}
@@ -58,6 +60,10 @@ class StandIn(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def _conclude_event(self, name: str) -> None:
+        with self.lock:
+            self.books.forget_event(name)
 
     def store(self) -> None:
         """Outlive a restart. Call while holding the lock."""

@@ -14,6 +14,7 @@ Thing = dict[str, Any]
 #: Objects that say whether their money is real.
 WITH_MODE = {
     *("charge", "customer", "dispute", "payment_intent", "payment_method", "payout", "transfer"),
+    *("tax.calculation", "tax.transaction"),
 }
 
 
@@ -75,7 +76,12 @@ class Store:
         }
         if account:
             event["account"] = account
+        self.things[event["id"]] = {**event, "_account": account}
         self.delivery.add(event)
+
+    def forget_event(self, name: str) -> None:
+        """It was delivered: only the others are asked for."""
+        self.things.pop(name, None)
 
     def move(
         self, kind: str, source: str, amount: int, *, fee: int = 0, account: str = ""

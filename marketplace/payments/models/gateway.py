@@ -26,6 +26,10 @@ class CallKind(models.TextChoices):
     REVERSAL = "reversal"
     #: Let the account pay its bank.
     PAYOUT = "payout"
+    #: Ask what part of a total is tax.
+    TAX = "tax"
+    #: Tell the gateway that an invoice was issued with that tax.
+    TAX_RECORD = "tax_record", "Record of tax"
 
 
 class CallStatus(models.TextChoices):
@@ -95,7 +99,7 @@ class WebhookEvent(models.Model):
     #: The object that it is about, and the connected account it belongs to.
     object_id = models.CharField(max_length=120, blank=True)
     account_id = models.CharField(max_length=120, blank=True)
-    #: As it was signed.
+    #: As it was signed, or as it was fetched where no webhook brought it.
     body = models.TextField()
     received_at = models.DateTimeField()
     due_at = models.DateTimeField()
@@ -394,3 +398,20 @@ class WalletRules(models.Model):
     @property
     def auto_amount_micros(self) -> int:
         return self.auto_amount_cents * MICROS_PER_CENT
+
+
+class Comparison(models.Model):
+    """The latest comparison of the ledger with the gateway's movements; there is one row."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    made_at = models.DateTimeField(null=True)
+    #: Where they differed, in words.
+    problems = models.JSONField(default=list, blank=True)
+    #: Of these, what the comparison before had found as well.
+    lasting = models.JSONField(default=list, blank=True)
+
+    class Meta:
+        constraints = [models.CheckConstraint(name="comparison_is_one", condition=Q(id=1))]
+
+    def __str__(self) -> str:
+        return f"{len(self.lasting)} differences"

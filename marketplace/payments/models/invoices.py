@@ -25,6 +25,8 @@ class BillingDetails(models.Model):
     legal_name = models.CharField(max_length=200)
     address = models.CharField(max_length=500, blank=True)
     country = models.CharField(max_length=2, blank=True)
+    #: Where a tax depends on it, as in the United States.
+    postal_code = models.CharField(max_length=20, blank=True, default="", db_default="")
     #: As its tax office wrote it, such as a VAT number; empty for people who are no business.
     tax_id = models.CharField(max_length=30, blank=True)
 

@@ -33,7 +33,7 @@ def show_invoices(request: PageRequest) -> HttpResponse:
     if request.method == "POST":
         given = {
             name: request.POST.get(name, "")
-            for name in ("legal_name", "address", "country", "tax_id")
+            for name in ("legal_name", "address", "postal_code", "country", "tax_id")
         }
         try:
             set_billing_details(organisation=request.organisation, **given)

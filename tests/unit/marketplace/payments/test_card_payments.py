@@ -38,7 +38,7 @@ from marketplace.payments.top_ups import (
     start_top_up,
     watch_wallets,
 )
-from marketplace.payments.webhooks import process_events, receive_webhook
+from marketplace.payments.webhooks import fetch_missed_events, process_events, receive_webhook
 from tests import builders
 from tests.builders import NOW
 from tests.stand_in import GatewayControl
@@ -342,6 +342,48 @@ def test_an_event_waits_while_the_gateway_is_down(
     assert WebhookEvent.objects.filter(done_at=None, attempts=1).exists()
     process_events(now=LATER)
     assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
+
+
+def test_events_that_no_webhook_brought_are_fetched_once(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = _top_up(buyer)
+    _confirm(cards, payment)
+    cards.control("dispute", payment_intent=payment.gateway_id)
+    lost = cards.take_webhooks()
+    cards.control("fail", when="before", method="GET", path="/events")
+    assert fetch_missed_events(now=NOW) == 0
+    assert [fetch_missed_events(now=NOW) for _ in range(2)] == [len(lost), 0]
+    process_events(now=NOW)
+    # The top-up is booked, and then taken back by the bank.
+    assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
+    assert get_house_balances()[AccountKind.CHARGEBACKS] == -10_000_000
+    for body, signature in lost:
+        receive_webhook(body=body.encode(), signature=signature, now=NOW)
+    process_events(now=NOW)
+    assert get_house_balances()[AccountKind.CHARGEBACKS] == -10_000_000
+
+
+def test_a_chargeback_is_booked_though_the_payments_process_died(
+    cards: GatewayControl, buyer: Organisation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _pay(cards, _top_up(buyer, saves_card=True))
+    cards.take_webhooks()
+    payment = _top_up(buyer, key="form-2", card_id=list_cards(buyer)[0].pk)
+    with monkeypatch.context() as patched:
+        patched.setattr("marketplace.payments.gateway_calls._end", _die)
+        with pytest.raises(Killed):
+            run_due_calls(now=NOW)
+    customer = buyer.card_customer.gateway_id
+    intent = gateway.find_intent(payment_id=payment.pk, customer_id=customer)
+    assert intent is not None
+    cards.control("dispute", payment_intent=intent.gateway_id)
+    # The chargeback's own event is the first that is heard of it.
+    for body, signature in cards.take_webhooks()[-1:]:
+        receive_webhook(body=body.encode(), signature=signature, now=NOW)
+    process_events(now=NOW)
+    assert get_wallet(organisation=buyer) == Wallet(20_000_000, 0)
+    assert get_house_balances()[AccountKind.CHARGEBACKS] == -10_000_000
 
 
 # Bids by card

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound, UserError
 from marketplace.config.settings import environment
+from marketplace.payments.gateway_calls import run_due_calls
 from marketplace.payments.invoice_pdf import build_pdf
 from marketplace.payments.invoices import (
     get_billing_details,
@@ -26,6 +27,7 @@ from marketplace.payments.models import (
     AccountKind,
     Entry,
     EntryKind,
+    GatewayCall,
     Invoice,
     InvoicedEntry,
     InvoiceLine,
@@ -35,6 +37,7 @@ from marketplace.payments.selectors import get_house_balances
 from marketplace.payments.services import pay_sla_credit, refund_charge
 from marketplace.payments.taxes import Tax
 from tests import builders
+from tests.stand_in import GatewayControl
 from tests.unit.marketplace.common.threads import at_once
 
 pytestmark = pytest.mark.django_db
@@ -276,3 +279,89 @@ def test_rates_that_cannot_be_are_refused_by_name(monkeypatch: Any, text: str) -
     monkeypatch.setenv("TAX_RATES", text)
     with pytest.raises(ImproperlyConfigured, match="TAX_RATES"):
         environment.rates("TAX_RATES")
+
+
+# By the gateway
+
+
+@pytest.fixture
+def stripe_tax(cards: GatewayControl, settings: Any) -> GatewayControl:
+    settings.STRIPE_TAX = True
+    return cards
+
+
+@pytest.mark.parametrize(
+    ("country", "postal_code", "tax_id", "percent", "tax_micros", "note"),
+    [
+        ("", "", "", "19", 1_600_000, ""),
+        ("FR", "", "", "20", 1_670_000, ""),
+        ("FR", "", "FR12345", "0", 0, "Reverse charge: the buyer owes the tax."),
+        ("US", "94105", "", "8.875", 820_000, ""),
+        ("BR", "", "", "0", 0, ""),
+    ],
+)
+def test_the_gateway_says_what_part_of_a_total_is_tax(
+    stripe_tax: GatewayControl,
+    buyer: Organisation,
+    country: str,
+    postal_code: str,
+    tax_id: str,
+    percent: str,
+    tax_micros: int,
+    note: str,
+) -> None:
+    set_billing_details(
+        organisation=buyer,
+        legal_name="T",
+        address="",
+        country=country,
+        postal_code=postal_code,
+        tax_id=tax_id,
+    )
+    _charge(buyer, "bid:1", 10_004_000)
+    assert [_issue(), _issue()] == [0, 0]
+    run_due_calls(now=ISSUED)
+    assert [_issue(), _issue()] == [1, 0]
+    [invoice] = list_invoices(buyer)
+    assert (invoice.total_micros, invoice.tax_percent, invoice.tax_micros, invoice.tax_note) == (
+        *(10_004_000, percent, tax_micros, note),
+    )
+    assert get_house_balances()[AccountKind.TAXES] == tax_micros
+    # It stands in the gateway's reports once, whatever fails.
+    stripe_tax.control("fail", when="drop", method="POST", path="/tax/transactions")
+    for hours in range(3):
+        run_due_calls(now=ISSUED + timedelta(hours=hours))
+    [recorded] = stripe_tax.find("tax.transaction")
+    assert recorded["reference"] == invoice.number
+
+
+def test_an_invoice_waits_until_the_gateway_knows_where_the_buyer_is(
+    stripe_tax: GatewayControl, buyer: Organisation
+) -> None:
+    asked = {"organisation": buyer, "legal_name": "T", "address": "", "tax_id": ""}
+    set_billing_details(**asked, country="US")
+    _charge(buyer, "bid:1", 1_000_000)
+    for _ in range(2):
+        assert _issue() == 0
+        run_due_calls(now=ISSUED)
+    refused = GatewayCall.objects.get()
+    assert (refused.status, refused.error_message) == (
+        *("refused", "The buyer's location is not recognised."),
+    )
+    set_billing_details(**asked, country="US", postal_code="94105")
+    _issue()
+    run_due_calls(now=ISSUED)
+    assert _issue() == 1
+
+
+def test_what_came_back_is_taxed_as_the_last_invoice_was(
+    stripe_tax: GatewayControl, buyer: Organisation
+) -> None:
+    _charge(buyer, "bid:1", 10_000_000)
+    _issue()
+    run_due_calls(now=ISSUED)
+    _issue()
+    refund_charge(hold_reference="bid:1", amount_micros=1_190_000, reason="late", now=ISSUED)
+    assert _issue(now=datetime(2026, 5, 1, 1, tzinfo=UTC)) == 1
+    credit_note = list_invoices(buyer)[0]
+    assert (credit_note.total_micros, credit_note.tax_micros) == (-1_190_000, -190_000)

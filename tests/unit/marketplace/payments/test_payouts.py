@@ -23,7 +23,7 @@ from marketplace.payments.payouts import (
 )
 from marketplace.payments.selectors import get_earnings, get_house_balances
 from marketplace.payments.services import Share, distribute_charge
-from marketplace.payments.webhooks import process_events, receive_webhook
+from marketplace.payments.webhooks import fetch_missed_events, process_events, receive_webhook
 from tests import builders
 from tests.builders import NOW
 from tests.stand_in import GatewayControl
@@ -242,3 +242,48 @@ def test_an_operator_takes_a_transfer_back_once_unless_it_was_paid_out(
     retry_failed_payouts(now=later)
     run_due_calls(now=later)
     assert Payout.objects.get().status == "paid"
+
+
+def test_what_was_refused_can_be_taken_back_once_the_account_has_it_again(
+    cards: GatewayControl, provider: Organisation
+) -> None:
+    _earn(provider, bid_a=5_000_000)
+    start_due_payouts(now=MATURE)
+    for _ in range(2):
+        run_due_calls(now=MATURE)
+    transfer, operator = Transfer.objects.get(), builders.operator()
+    for taken, balance in ((0, 0), (500, 5_000_000)):
+        reverse_transfer(
+            transfer_id=transfer.pk, amount_cents=500, reversed_by=operator, now=MATURE
+        )
+        run_due_calls(now=MATURE)
+        transfer.refresh_from_db()
+        assert (transfer.reversed_cents, get_house_balances()[AccountKind.REFUNDS]) == (
+            *(taken, balance),
+        )
+        # The bank sends back what it was paid.
+        with cards.server.lock:
+            account = provider.payout_account.gateway_id
+            cards.server.books.move("payout_failure", "po_1", 500, account=account)
+
+
+def test_a_payout_whose_webhook_was_lost_is_fetched(
+    cards: GatewayControl, provider: Organisation
+) -> None:
+    _earn(provider, bid_a=5_000_000)
+    start_due_payouts(now=MATURE)
+    for _ in range(2):
+        run_due_calls(now=MATURE)
+    payout = Payout.objects.get()
+    with cards.server.lock:
+        [there] = cards.server.books.find("payout")
+        there |= {"status": "failed", "failure_message": "No such account."}
+        account = provider.payout_account.gateway_id
+        cards.server.books.announce("payout.failed", there, account=account)
+    Payout.objects.update(status="sent", ended_at=None)
+    cards.take_webhooks()
+    assert fetch_missed_events(now=NOW) > 0
+    assert fetch_missed_events(now=NOW) == 0
+    process_events(now=MATURE)
+    payout.refresh_from_db()
+    assert (payout.status, payout.failure) == ("failed", "No such account.")

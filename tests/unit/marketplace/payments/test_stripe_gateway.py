@@ -164,6 +164,9 @@ KINDS = {
     "balance_transaction": stripe.BalanceTransaction,
     "customer": stripe.Customer,
     "payment_method": stripe.PaymentMethod,
+    "event": stripe.Event,
+    "tax.calculation": stripe.tax.Calculation,
+    "tax.transaction": stripe.tax.Transaction,
 }
 
 
@@ -176,6 +179,16 @@ def test_answers_have_the_fields_and_types_of_the_official_client(cards: Gateway
     dispute = cards.control("dispute", payment_intent=made.gateway_id)
     client = stripe_client.get_client().v1
     charge = client.charges.retrieve(made.charge_id)
+    calculation = client.tax.calculations.create(
+        {
+            "currency": "usd",
+            "customer_details": {"address": {"country": "FR"}, "address_source": "billing"},
+            "line_items": [{"amount": 1000, "reference": "a", "tax_behavior": "inclusive"}],
+        }
+    )
+    recorded = client.tax.transactions.create_from_calculation(
+        {"calculation": str(calculation.id), "reference": "2026-000001"}
+    )
     found: list[Any] = [
         client.payment_intents.retrieve(made.gateway_id),
         charge,
@@ -184,6 +197,9 @@ def test_answers_have_the_fields_and_types_of_the_official_client(cards: Gateway
         *client.balance_transactions.list().data,
         client.payment_methods.retrieve(str(charge.payment_method)),
         client.customers.retrieve(str(charge.customer)),
+        client.events.list({"delivery_success": False}).data[0],
+        calculation,
+        recorded,
     ]
     assert {thing.object for thing in found} == KINDS.keys()
     for thing in found:
