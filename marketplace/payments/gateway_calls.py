@@ -124,12 +124,14 @@ def run_call(*, call_id: str, now: datetime) -> GatewayCall:
         call.attempts += 1
         call.save(update_fields=["claimed_until_at", "attempts"])
     steps = STEPS[call.kind]
+    is_asked = False
     try:
         answer = steps.find(call) if call.attempts > 1 else None
         if answer is None:
+            is_asked = True
             answer = steps.make(call)
     except GatewayFault as fault:
-        return _postpone(call, fault, now=now)
+        return _postpone(call, fault, wants_new_key=is_asked and fault.is_kept, now=now)
     except (GatewayRefused, NotFound) as error:
         return _end(call, steps, error=error, now=now)
     return _end(call, steps, answer=answer, now=now)
@@ -159,14 +161,16 @@ def _end(
     return call
 
 
-def _postpone(call: GatewayCall, fault: GatewayFault, *, now: datetime) -> GatewayCall:
+def _postpone(
+    call: GatewayCall, fault: GatewayFault, *, wants_new_key: bool, now: datetime
+) -> GatewayCall:
     """Try again later; with a new key where the old one would be answered with the same fault."""
     log.warning("%s: %s", call, fault)
     with transaction.atomic(durable=True):
         call = lock_call(call.pk)
         call.claimed_until_at = None
         call.due_at = now + min(timedelta(seconds=2.0 ** min(call.attempts, 20)), PAUSE_MAX)
-        call.generation += fault.is_kept
+        call.generation += wants_new_key
         call.error_code, call.error_message = "gateway_fault", str(fault)[:300]
         call.save()
     return call

@@ -215,6 +215,11 @@ def _go_on(payout: Payout, *, now: datetime) -> None:
 
 
 def _send_to_bank(payout: Payout, *, now: datetime) -> None:
+    if not _count_sent_cents(payout):
+        # All of it was taken back meanwhile.
+        payout.status, payout.ended_at, payout.retry_at = PayoutStatus.RETURNED, now, None
+        payout.save(update_fields=["status", "ended_at", "retry_at"])
+        return
     payout.attempts += 1
     payout.status, payout.retry_at = PayoutStatus.SENT, None
     payout.save(update_fields=["attempts", "status", "retry_at"])

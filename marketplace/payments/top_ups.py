@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -34,6 +35,8 @@ from marketplace.payments.models import (
     WalletRules,
 )
 from marketplace.payments.outbox import WantedCall, add_calls
+
+log = logging.getLogger(__name__)
 
 #: Automatic top-ups of one wallet within a day; then its owners are asked. Who spends what a card
 #: fills up, with a key that was stolen or by a loop, finds an end.
@@ -142,14 +145,22 @@ def start_top_up(
 def watch_wallets(*, now: datetime) -> None:
     """Send notices of low wallets and start automatic top-ups; safe to run twice at once."""
     for organisation_id in list(WalletRules.objects.values_list("organisation", flat=True)):
-        with transaction.atomic():
-            rules = lock_wallet_rules(organisation_id)
-            wallet = LedgerAccount.objects.filter(
-                organisation=organisation_id, kind=AccountKind.WALLET_AVAILABLE
-            )
-            available = wallet.values_list("balance_micros", flat=True).first() or 0
-            _notice(rules, available, now=now)
-            _top_up(rules, available, now=now)
+        try:
+            _watch_wallet(organisation_id, now=now)
+        except Exception:
+            # Another's wallet must not run dry for this one.
+            log.exception("the wallet of %s could not be watched", organisation_id)
+
+
+def _watch_wallet(organisation_id: str, *, now: datetime) -> None:
+    with transaction.atomic():
+        rules = lock_wallet_rules(organisation_id)
+        wallet = LedgerAccount.objects.filter(
+            organisation=organisation_id, kind=AccountKind.WALLET_AVAILABLE
+        )
+        available = wallet.values_list("balance_micros", flat=True).first() or 0
+        _notice(rules, available, now=now)
+        _top_up(rules, available, now=now)
 
 
 def _notice(rules: WalletRules, available: int, *, now: datetime) -> None:

@@ -36,7 +36,7 @@ class PayoutStatus(models.TextChoices):
     PAID = "paid", "Paid"
     #: The bank did not take it; tried again.
     FAILED = "failed", "Failed"
-    #: Nothing of it could be moved; it is payable again.
+    #: Nothing of it could be moved, and it is payable again; or all of it was taken back.
     RETURNED = "returned", "Returned"
 
 
