@@ -74,6 +74,7 @@ demo: installed ## Sell and run one real job, then leave the site up (ONCE=1: st
 run: installed ## The whole house without the demo sale
 	@$(PYTHON) -m marketplace.embedded up
 
+# With STRIPE_TEST_KEY=sk_test_... what the gateway answers is asked of Stripe itself.
 test: ## Everything that must hold
 	@$(MAKE) --no-print-directory --jobs 2 types compiled lint contracts test-pages
 	@$(MAKE) --no-print-directory test-python

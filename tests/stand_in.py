@@ -1,6 +1,7 @@
 """The payment gateway of tests: the stand-in, or Stripe's test mode where its key is given.
 
-``STRIPE_TEST_KEY=sk_test_...`` runs what needs no control of the stand-in against Stripe.
+``STRIPE_TEST_KEY=sk_test_...`` runs what needs no control of the stand-in against Stripe; a key of
+real money is refused.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from urllib.parse import urlencode
 from marketplace.embedded.stripe_stand_in.server import StandIn
 
 REAL_KEY = os.environ.get("STRIPE_TEST_KEY", "")
+if REAL_KEY and not REAL_KEY.startswith(("sk_test_", "rk_test_")):
+    raise ValueError("STRIPE_TEST_KEY is no key of Stripe's test mode")
 WEBHOOK_SECRET = "whsec_tests"
 
 
