@@ -144,13 +144,13 @@ def _issue_invoice(
     buyer = get_billing_details(Organisation.objects.get(pk=organisation_id))
     total_micros = sum(line.amount_micros for line in lines)
     with transaction.atomic():
-        tax = find_tax(buyer=buyer, total_micros=total_micros, now=now)
-        if tax is None:
-            return False
         # One at a time: of two runs, the second finds the entries on the first one's invoice.
         series = lock_invoice_series(now.astimezone(UTC).year)
         entry_ids = [entry_id for line in lines for entry_id in line.entry_ids]
         if InvoicedEntry.objects.filter(entry__in=entry_ids).exists():
+            return False
+        tax = find_tax(buyer=buyer, total_micros=total_micros, now=now)
+        if tax is None:
             return False
         series.last_number += 1
         series.save(update_fields=["last_number"])

@@ -66,7 +66,8 @@ def find_tax(*, buyer: BillingDetails, total_micros: int, now: datetime) -> Invo
     if not settings.STRIPE_TAX:
         tax = choose_tax(country=buyer.country, tax_id=buyer.tax_id)
         return InvoiceTax(tax.rate_milli_percent, tax.compute(total_micros), tax.note)
-    total_cents = round(total_micros / MICROS_PER_CENT)
+    # Half a cent is a cent; the gateway counts no less.
+    total_cents = (total_micros + MICROS_PER_CENT // 2) // MICROS_PER_CENT
     if total_cents <= 0:
         last = (
             Invoice.objects.filter(organisation=buyer.organisation_id, total_micros__gt=0)

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import Q
 
-from marketplace.common.errors import NotFound
+from marketplace.common.errors import NotFound, UserError
 from marketplace.common.queue import enqueue
 from marketplace.payments import stripe_accounts
 from marketplace.payments import stripe_gateway as gateway
@@ -69,7 +69,7 @@ def fetch_missed_events(*, now: datetime) -> int:
 def _fetch_missed_of(account_id: str, *, now: datetime) -> int:
     try:
         missed = gateway.list_undelivered_events(since=now - MISSED_WITHIN, account_id=account_id)
-    except (GatewayFault, NotFound) as fault:
+    except (GatewayFault, UserError) as fault:
         log.warning("events of %s could not be fetched: %s", account_id or "the market", fault)
         return 0
     known = set(
