@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from django.db.models import QuerySet
 
-from marketplace.auction.models import WorkShare
+from marketplace.auction.models import WorkShare, hold_reference
 from marketplace.common.csv_rows import write_csv_row
 from marketplace.common.money import from_micros, split_micros
 from marketplace.jobs.models import Job
@@ -146,13 +146,14 @@ def _share_rents(rent_of: dict[str, int]) -> Iterator[RentLine]:
 def _share_earnings(earnings: Iterable[Earning]) -> Iterator[RentLine]:
     """What was earned by jobs, on rented machines and on the same provider's other nodes."""
     paid: defaultdict[tuple[str, str], list[tuple[str, str, int]]] = defaultdict(list)
+    prefix = hold_reference("")
     rows = WorkShare.objects.filter(
-        bid__hold_reference__in=[earning.reference for earning in earnings], paid_micros__gt=0
+        bid__in=[earning.reference.removeprefix(prefix) for earning in earnings], paid_micros__gt=0
     )
-    for reference, organisation_id, bid_id, node_id, amount in rows.order_by("pk").values_list(
-        "bid__hold_reference", "organisation", "bid", "node", "paid_micros"
+    for bid_id, organisation_id, node_id, amount in rows.order_by("pk").values_list(
+        "bid", "organisation", "node", "paid_micros"
     ):
-        paid[reference, organisation_id].append((bid_id, node_id, amount))
+        paid[hold_reference(bid_id), organisation_id].append((bid_id, node_id, amount))
     rented = set(
         Machine.objects.filter(join_token__node__isnull=False).values_list(
             "join_token__node", flat=True

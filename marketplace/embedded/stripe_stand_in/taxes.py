@@ -32,7 +32,7 @@ class Taxes(Store):
         tax = Decimal(0) if is_reversed else total * percent / (100 + percent)
         tax_cents = int(tax.quantize(Decimal(1), ROUND_HALF_EVEN))
         reason = "standard_rated" if percent else "not_collecting"
-        return self.add(
+        made = self.add(
             "taxcalc",
             "tax.calculation",
             amount_total=total,
@@ -51,6 +51,9 @@ class Taxes(Store):
             ],
             tax_date=self.now(),
         )
+        # Stripe's has a date, and no moment at which it was made.
+        made.pop("created")
+        return made
 
     def record_tax(self, asked: Thing) -> Thing:
         calculation = self.get("tax.calculation", asked.get("calculation", ""))

@@ -39,9 +39,9 @@ def test_a_job_bears_the_rent_of_the_machines_that_did_its_work(
 ) -> None:
     job_left(job, backend)
     tick(43)
-    market_builders.end_slice(job, status=SliceEnd.FINISHED, now=at(300))
-    idle = request_machine(tiers=house, offer=CHEAP, reason="spare", now=at(300))
-    tick(301)
+    market_builders.end_slice(job, status=SliceEnd.FINISHED, now=at(44))
+    idle = request_machine(tiers=house, offer=CHEAP, reason="spare", now=at(45))
+    tick(46)
     _give_all_back(seconds=400)
     unsettled = load_rent_report(month=MONTH)
     rent = sum(Machine.objects.values_list("cost_micros", flat=True))
