@@ -20,7 +20,7 @@ from tests.job_builders import at
 from tests.pages import read_text
 from tests.unit.marketplace.tiers.backends import CHEAP, MemoryBackend
 from tests.unit.marketplace.tiers.handoff import job_left, tick
-from workers.protocol.messages import SliceEnd
+from workers.protocol.reports import SliceEnd
 
 pytestmark = pytest.mark.django_db
 
