@@ -17,7 +17,7 @@ from marketplace.payments.stripe_gateway import CARD_MIN_CENTS, Intent
 
 def make_intent(call: GatewayCall) -> Intent:
     payment = CardPayment.objects.select_related("organisation", "saved_card").get(pk=call.subject)
-    customer_id = _ensure_customer(payment.organisation)
+    customer_id = _ensure_customer(payment.organisation, call)
     is_automatic = payment.purpose == PaymentPurpose.AUTO_TOP_UP
     try:
         return gateway.create_intent(
@@ -41,9 +41,12 @@ def make_intent(call: GatewayCall) -> Intent:
 
 
 def find_intent_of(call: GatewayCall) -> Intent | None:
-    payment = CardPayment.objects.select_related("organisation").get(pk=call.subject)
-    customer_id = _ensure_customer(payment.organisation)
-    return gateway.find_intent(payment_id=payment.pk, customer_id=customer_id)
+    payment = CardPayment.objects.get(pk=call.subject)
+    customer = CardCustomer.objects.filter(organisation=payment.organisation_id).first()
+    if customer is None:
+        # Without one, no attempt came as far as the PaymentIntent.
+        return None
+    return gateway.find_intent(payment_id=payment.pk, customer_id=customer.gateway_id)
 
 
 def make_capture(call: GatewayCall) -> Intent:
@@ -84,10 +87,12 @@ def make_cancel(call: GatewayCall) -> Intent:
         return gateway.get_intent(payment.gateway_id or "")
 
 
-def _ensure_customer(organisation: Organisation) -> str:
+def _ensure_customer(organisation: Organisation, call: GatewayCall) -> str:
     known = CardCustomer.objects.filter(organisation=organisation).first()
     if known is not None:
         return known.gateway_id
-    made = gateway.ensure_customer(organisation_id=organisation.pk, name=organisation.name)
+    made = gateway.create_customer(
+        organisation_id=organisation.pk, name=organisation.name, key=f"{call.key}-customer"
+    )
     CardCustomer.objects.get_or_create(organisation=organisation, defaults={"gateway_id": made})
     return CardCustomer.objects.get(organisation=organisation).gateway_id

@@ -43,7 +43,9 @@ def open_payout_account(*, organisation: Organisation, now: datetime, return_url
     """The address where the gateway asks an organisation who it is; call outside transactions."""
     account = PayoutAccount.objects.filter(organisation=organisation).first()
     if account is None:
-        made = stripe_accounts.ensure_account(organisation_id=organisation.pk)
+        # A click later asks with another key: the gateway repeats a fault to the same one.
+        key = f"account-{organisation.pk}-{now:%Y%m%d%H%M}"
+        made = stripe_accounts.create_account(organisation_id=organisation.pk, key=key)
         account, _ = PayoutAccount.objects.get_or_create(
             organisation=organisation, defaults={"gateway_id": made, "made_at": now}
         )

@@ -38,8 +38,8 @@ class PayoutState:
     payout_id: str
 
 
-def ensure_account(*, organisation_id: str) -> str:
-    """A connected account for an organisation; the same one when asked again.
+def create_account(*, organisation_id: str, key: str) -> str:
+    """A connected account for an organisation; the same one when asked again with the key.
 
     The market bears its losses and pays its fees; the gateway asks who it is; it pays its bank only
     when told to, so that a payout that fails is seen and tried again here.
@@ -56,7 +56,7 @@ def ensure_account(*, organisation_id: str) -> str:
                 "settings": {"payouts": {"schedule": {"interval": "manual"}}},
                 "metadata": {OUR_ROW: organisation_id},
             },
-            {"idempotency_key": f"account-{organisation_id}"},
+            {"idempotency_key": key},
         )
     )
     return made.id

@@ -101,12 +101,12 @@ class GatewayEvent:
     account_id: str
 
 
-def ensure_customer(*, organisation_id: str, name: str) -> str:
-    """The gateway's customer for an organisation; the same one when asked again."""
+def create_customer(*, organisation_id: str, name: str, key: str) -> str:
+    """A customer for an organisation; the same one when asked again with the key."""
     made = call_gateway(
         lambda: get_client().v1.customers.create(
             {"name": name, "metadata": {OUR_ROW: organisation_id}},
-            {"idempotency_key": f"customer-{organisation_id}"},
+            {"idempotency_key": key},
         )
     )
     return made.id

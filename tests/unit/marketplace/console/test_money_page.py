@@ -66,7 +66,9 @@ def test_what_one_side_lacks_is_named(cards: GatewayControl, operator: Client) -
     made = gateway.create_intent(
         payment_id="pay_unknown",
         amount_cents=700,
-        customer_id=gateway.ensure_customer(organisation_id="org_1", name="Buyer"),
+        customer_id=gateway.create_customer(
+            organisation_id="org_1", name="Buyer", key="customer-1"
+        ),
         is_captured_later=False,
         saves_card=False,
         card_id="pm_card_visa",

@@ -312,7 +312,9 @@ def test_events_about_objects_that_are_not_ours_change_nothing(
     intent = gateway.create_intent(
         payment_id="pay_of_another_market",
         amount_cents=5_000,
-        customer_id=gateway.ensure_customer(organisation_id="org_other", name="Other"),
+        customer_id=gateway.create_customer(
+            organisation_id="org_other", name="Other", key="customer-1"
+        ),
         is_captured_later=False,
         saves_card=False,
         card_id="pm_card_createDispute",

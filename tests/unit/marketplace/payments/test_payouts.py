@@ -51,7 +51,9 @@ def provider(cards: GatewayControl) -> Organisation:
     gateway.create_intent(
         payment_id="pay_1",
         amount_cents=100_000,
-        customer_id=gateway.ensure_customer(organisation_id="org_1", name="Buyer"),
+        customer_id=gateway.create_customer(
+            organisation_id="org_1", name="Buyer", key="customer-1"
+        ),
         is_captured_later=False,
         saves_card=False,
         card_id="pm_card_visa",

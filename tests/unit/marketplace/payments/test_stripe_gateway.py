@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("any_gateway")
 
 
 def _customer() -> str:
-    return gateway.ensure_customer(organisation_id=new_id("org"), name="Anna")
+    return gateway.create_customer(organisation_id=new_id("org"), name="Anna", key=new_id("key"))
 
 
 def _pay(card: str, **more: Any) -> Intent:
