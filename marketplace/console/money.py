@@ -17,6 +17,7 @@ from marketplace.payments.freezes import lift_freeze
 from marketplace.payments.gateway_calls import ATTEMPTS_ALERT
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import (
+    AccountKind,
     CallStatus,
     Comparison,
     Freeze,
@@ -41,7 +42,9 @@ def show_money(request: PageRequest) -> HttpResponse:
     now = clock.now()
     context = {
         "check": check_ledger(),
-        "balances": get_house_balances(),
+        "balances": {
+            AccountKind(kind).label: amount for kind, amount in get_house_balances().items()
+        },
         "is_configured": is_configured(),
         "comparison": Comparison.objects.filter(made_at__isnull=False).first(),
         "transfers": list_recent_transfers(now=now),

@@ -32,6 +32,7 @@ from marketplace.payments.models import (
     MICROS_PER_CENT,
     PAYMENT_OVER,
     CallKind,
+    CallStatus,
     CardPayment,
     GatewayCall,
     PaymentPurpose,
@@ -46,6 +47,8 @@ from marketplace.web.views.requests import PageRequest, money_page, page
 log = logging.getLogger(__name__)
 
 NEW_CARD = "new"
+#: Seconds after which a page looks whether the gateway has answered.
+LOOK_AGAIN_S = 2
 
 
 @money_page
@@ -111,9 +114,11 @@ def show_payment(request: PageRequest, payment_id: str) -> HttpResponse:
         kind=CallKind.INTENT, subject=payment.pk, status="refused"
     ).first()
     is_open = payment.status == PaymentStatus.OPEN and intent is not None
+    has_failed, is_asked = _look_at_start(payment)
     context: dict[str, Any] = {
         "payment": payment,
-        "is_down": is_down or (payment.status == PaymentStatus.STARTED and refused is None),
+        "is_down": is_down or has_failed,
+        "is_asked": is_asked,
         "refused": refused,
         "wants_card": is_open,
         "wants_bank": payment.status == PaymentStatus.ACTION and intent is not None,
@@ -133,9 +138,22 @@ def show_payment(request: PageRequest, payment_id: str) -> HttpResponse:
         },
     }
     response = render(request, "web/card_payment.html", context)
+    if is_asked:
+        # A worker makes the call at this moment.
+        response.headers["Refresh"] = str(LOOK_AGAIN_S)
     # Only this page talks to the gateway.
     response._csp_update = _list_sources()  # type: ignore[attr-defined]
     return response
+
+
+def _look_at_start(payment: CardPayment) -> tuple[bool, bool]:
+    """Of a payment that the gateway has not answered: whether it failed to, or is being asked."""
+    call = GatewayCall.objects.filter(
+        kind=CallKind.INTENT, subject=payment.pk, status=CallStatus.WAITING
+    ).first()
+    if payment.status != PaymentStatus.STARTED or call is None:
+        return False, False
+    return bool(call.error_code), not call.error_code
 
 
 def _list_sources() -> dict[str, list[str]]:

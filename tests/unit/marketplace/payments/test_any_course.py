@@ -509,7 +509,7 @@ def low_threshold(settings: Any) -> None:
 
 
 def test_any_course_of_events_moves_each_amount_once(cards: GatewayControl) -> None:
-    _run(cards, examples=6, steps=30)
+    _run(cards, examples=5, steps=25)
 
 
 @pytest.mark.nightly

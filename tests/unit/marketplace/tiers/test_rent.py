@@ -71,18 +71,18 @@ def test_a_job_bears_the_rent_of_the_machines_that_did_its_work(
         assert sum(Decimal(line[column]) for line in lines) == Decimal(total[column])
     assert Decimal(total[4]) == Decimal(earned - rent) / 1_000_000
     client.force_login(builders.operator())
-    page = read_text(client.get(f"/operator/rent/{MONTH}"))
+    page = read_text(client.get(f"/operator/money/rent/{MONTH}"))
     assert "a job" in page
     assert IDLE in page
-    csv = b"".join(client.get(f"/operator/rent/{MONTH}/csv")).decode()
+    csv = b"".join(client.get(f"/operator/money/rent/{MONTH}/csv")).decode()
     assert csv.splitlines()[-1].startswith(",Total,")
 
 
 def test_a_month_without_rent_is_empty_and_no_one_else_sees_it(client: Client) -> None:
     owner = builders.organisation()
     client.force_login(builders.owner_of(owner))
-    assert client.get("/operator/rent").status_code in (302, 403, 404)
+    assert client.get("/operator/money/rent").status_code in (302, 403, 404)
     client.force_login(builders.operator())
-    assert "No rent was booked" in read_text(client.get("/operator/rent/2020-01"))
+    assert "No rent was booked" in read_text(client.get("/operator/money/rent/2020-01"))
     for month in ("2020-13", "nonsense", "0000-01"):
-        assert client.get(f"/operator/rent/{month}").status_code == 404
+        assert client.get(f"/operator/money/rent/{month}").status_code == 404
