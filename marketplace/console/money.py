@@ -19,7 +19,7 @@ from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import (
     AccountKind,
     CallStatus,
-    Comparison,
+    GatewayComparison,
     Freeze,
     GatewayCall,
     Payout,
@@ -46,7 +46,7 @@ def show_money(request: PageRequest) -> HttpResponse:
             AccountKind(kind).label: amount for kind, amount in get_house_balances().items()
         },
         "is_configured": is_configured(),
-        "comparison": Comparison.objects.filter(made_at__isnull=False).first(),
+        "comparison": GatewayComparison.objects.filter(made_at__isnull=False).first(),
         "transfers": list_recent_transfers(now=now),
         **_compare(is_asked="compare" in request.GET),
         **_list_alerts(now=now),

@@ -20,7 +20,7 @@ from marketplace.payments.models import (
     CallStatus,
     CardPayment,
     CardRefund,
-    Comparison,
+    GatewayComparison,
     FundsRequest,
     GatewayCall,
     Hold,
@@ -168,10 +168,10 @@ def lock_call(call_id: str) -> GatewayCall:
     return GatewayCall.objects.select_for_update().get(pk=call_id)
 
 
-def lock_comparison() -> Comparison:
+def lock_comparison() -> GatewayComparison:
     """Locks the latest comparison with the gateway; nothing else is locked with it."""
-    Comparison.objects.get_or_create(pk=1)
-    return Comparison.objects.select_for_update().get(pk=1)
+    GatewayComparison.objects.get_or_create(pk=1)
+    return GatewayComparison.objects.select_for_update().get(pk=1)
 
 
 def lock_event(event_id: str) -> WebhookEvent:

@@ -17,7 +17,7 @@ from marketplace.payments.models import (
     MICROS_PER_CENT,
     AccountKind,
     CardPayment,
-    Comparison,
+    GatewayComparison,
     EntryKind,
     Posting,
     Transfer,
@@ -80,7 +80,7 @@ def reconcile() -> Reconciliation:
     return _reconcile(gateway.list_movements())
 
 
-def compare_with_gateway(*, now: datetime) -> Comparison:
+def compare_with_gateway(*, now: datetime) -> GatewayComparison:
     """Book fees that the gateway took meanwhile, compare, and remember the result.
 
     Call outside of any transaction. Only what the comparison before found as well is a problem:

@@ -21,7 +21,7 @@ class Migration(migrations.Migration):
             field=models.CharField(choices=[('intent', 'Intent'), ('capture', 'Capture'), ('cancel', 'Cancel'), ('refund', 'Refund'), ('detach', 'Detach'), ('transfer', 'Transfer'), ('reversal', 'Reversal'), ('payout', 'Payout'), ('tax', 'Tax'), ('tax_record', 'Record of tax')], max_length=20),
         ),
         migrations.CreateModel(
-            name='Comparison',
+            name='GatewayComparison',
             fields=[
                 ('id', models.PositiveSmallIntegerField(default=1, primary_key=True, serialize=False)),
                 ('made_at', models.DateTimeField(null=True)),

@@ -400,7 +400,7 @@ class WalletRules(models.Model):
         return self.auto_amount_cents * MICROS_PER_CENT
 
 
-class Comparison(models.Model):
+class GatewayComparison(models.Model):
     """The latest comparison of the ledger with the gateway's movements; there is one row."""
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)

@@ -17,7 +17,7 @@ from marketplace.tiers.rent import IDLE, UNSETTLED, load_rent_report, write_rent
 from tests import builders, market_builders
 from tests.builders import NOW
 from tests.job_builders import at
-from tests.pages import read_text
+from tests.pages import read_download, read_text
 from tests.unit.marketplace.tiers.backends import CHEAP, MemoryBackend
 from tests.unit.marketplace.tiers.handoff import job_left, tick
 from workers.protocol.reports import SliceEnd
@@ -74,7 +74,7 @@ def test_a_job_bears_the_rent_of_the_machines_that_did_its_work(
     page = read_text(client.get(f"/operator/money/rent/{MONTH}"))
     assert "a job" in page
     assert IDLE in page
-    csv = b"".join(client.get(f"/operator/money/rent/{MONTH}/csv")).decode()
+    csv = read_download(client.get(f"/operator/money/rent/{MONTH}/csv")).decode()
     assert csv.splitlines()[-1].startswith(",Total,")
 
 
