@@ -19,9 +19,9 @@ from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import (
     AccountKind,
     CallStatus,
-    GatewayComparison,
     Freeze,
     GatewayCall,
+    GatewayComparison,
     Payout,
     PayoutStatus,
     Transfer,

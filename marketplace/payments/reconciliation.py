@@ -17,8 +17,8 @@ from marketplace.payments.models import (
     MICROS_PER_CENT,
     AccountKind,
     CardPayment,
-    GatewayComparison,
     EntryKind,
+    GatewayComparison,
     Posting,
     Transfer,
 )

@@ -140,7 +140,7 @@ def show_payment(request: PageRequest, payment_id: str) -> HttpResponse:
     response = render(request, "web/card_payment.html", context)
     if is_asked:
         # A worker makes the call at this moment.
-        response.headers["Refresh"] = str(LOOK_AGAIN_S)
+        response["Refresh"] = str(LOOK_AGAIN_S)
     # Only this page talks to the gateway.
     response._csp_update = _list_sources()  # type: ignore[attr-defined]
     return response
