@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('payments', '0012_check_pay'),
+        ('payments', '0013_borne_vendor_pay'),
     ]
 
     operations = [
