@@ -11,12 +11,13 @@ from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.preparations import conclude_preparations
 from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
+from marketplace.fleet.models import Node
 from marketplace.fleet.slots import slot_starts_at
 from marketplace.jobs.models import Dataset, Job, JobStatus
-from marketplace.jobs.services import cancel_job
+from marketplace.jobs.services import cancel_job, dispatch_slots
 from marketplace.payments.earnings import mature_earnings
 from marketplace.payments.ledger_checks import check_ledger
-from marketplace.payments.selectors import get_earnings, get_wallet
+from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
 from marketplace.vendors.acceptance import accept, decide_dispute, open_dispute
 from marketplace.vendors.handover import make_link
 from marketplace.vendors.models import (
@@ -47,6 +48,7 @@ from tests import vendor_builders as build
 from tests.builders import NOW
 from tests.unit.marketplace.common.threads import at_once
 from tests.vendor_builders import chat, clock
+from workers.protocol.reports import SliceEnd
 
 pytestmark = pytest.mark.django_db
 
@@ -414,6 +416,32 @@ def test_what_the_rule_accepted_may_be_disputed_and_its_price_goes_back(zone, ow
         open_dispute(preparation=work, reason="Again", opened_by=by, now=clock())
     assert check_ledger().balanced
     assert check_ledger().wrong_vendor_pay == ()
+
+
+def test_no_more_goes_back_than_its_owner_paid_for_the_preparation(zone, owner, team):
+    dear = build.vendor(zone, "Dear", minimum_micros=90_000)
+    work = build.sell_few(owner, zone, kinds=["human", "automatic"])
+    later = slot_starts_at(zone, 104)
+    assert conclude_preparations(now=later) == 1
+    assert prepare_next(clock=lambda: later)
+    assert conclude_preparations(now=later) == 1
+    work.refresh_from_db()
+    assert (work.vendor, work.price_micros, work.sold_micros) == (dear, 90_000, 20_000)
+    by = builders.owner_of(owner)
+    found = open_dispute(preparation=work, reason="Bad", opened_by=by, now=later)
+    job = Job.objects.get()
+    later = slot_starts_at(zone, max(slot for slot, _ in job.cells))
+    Node.objects.update(last_heartbeat_at=later)
+    dispatch_slots(now=later)
+    market.end_slice(job, status=SliceEnd.FINISHED, now=later)
+    assert settle_finished(now=later) == 1
+    before = get_wallet(organisation=owner).available_micros
+    decide_it(found, is_for_owner=True, now=later)
+    assert get_wallet(organisation=owner).available_micros == before + 20_000
+    assert get_earnings(organisation=dear.organisation).pending_micros == 0
+    # What the house paid beyond that came back to it.
+    assert get_house_balances()["refunds"] == 0
+    assert check_ledger().balanced
 
 
 def test_pay_that_may_be_disputed_is_not_paid_out_however_short_the_delay(
