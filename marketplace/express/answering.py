@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,9 +21,10 @@ from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.express.bank import prepare_lookup, read_features
-from marketplace.express.fair_share import count_active_jobs, find_share, load_open_seats
+from marketplace.express.fair_share import count_held_seats, find_share, load_open_seats
+from marketplace.express.gangs import count_wanted_seats, find_gang_rules, limit_gang
 from marketplace.express.locks import lock_requests
-from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus
+from marketplace.express.models import ExpressLane, ExpressRequest, GangSeat, RequestStatus
 from marketplace.express.seats import buy_seats, load_seats
 from marketplace.express.waiting import (
     TakenCells,
@@ -40,6 +41,7 @@ from scheduler.auction import ChainEntry
 from scheduler.auction.log import events
 from scheduler.prompts.admission import LaneAnswer
 from scheduler.prompts.answers import answer_question
+from scheduler.prompts.gangs import GangRules
 from scheduler.prompts.jobs import TuningJob
 from scheduler.types import Cell
 
@@ -57,7 +59,7 @@ class _Answered:
 
 
 def answer_requests(*, zone: Zone, now: datetime) -> int:
-    """LaneAnswer the requests that wait in a zone, in fair order; how many.
+    """Answer the requests that wait in a zone, in fair order; how many.
 
     Where a request finds all seats taken, and the operator's bound allows more, the lane first bids
     for a burst of unsold cells.
@@ -70,11 +72,13 @@ def answer_requests(*, zone: Zone, now: datetime) -> int:
     with enter_lane(zone=zone, now=now) as lane:
         waiting = lock_requests(_list_waiting(zone), limit=BATCH_LIMIT)
         answered: list[_Answered] = []
-        taken = count_active_jobs(zone)
+        taken = count_held_seats(zone)
+        gangs = find_gang_rules(lane_terms)
         for request in _order_fairly(waiting, taken):
             owner = request.organisation_id
-            answered.append(_answer(lane, lane_terms, request, own_jobs=taken[owner]))
-            taken[owner] += bool(answered[-1].cells)
+            found = _answer(lane, lane_terms, request, own_seats=taken[owner], gangs=gangs)
+            taken[owner] += count_wanted_seats(request) if found.cells else 0
+            answered.append(found)
         settle_holds(settlements=[_conclude(of) for of in answered], now=now)
         wakeups.notify_decided(bid_ids=[of.request.pk for of in answered])
     return len(answered)
@@ -89,18 +93,20 @@ def _list_waiting(zone: Zone):
 def _wants_burst(lane: ExpressLane, *, now: datetime) -> bool:
     """Bid for seats where more requests wait than seats are idle; whether any was bid for.
 
-    Requests beyond an organisation's share count for nothing: they would not get a seat.
+    A request that only a gang keeps counts as all its seats. Requests beyond an organisation's
+    share count for nothing: they would not get a seat.
     """
     asked = _list_waiting(lane.zone)[:BATCH_LIMIT]
     seats = load_seats(lane, now=now)
     room, waiting = find_share(lane.most_seats), []
-    taken = count_active_jobs(lane.zone)
+    taken = count_held_seats(lane.zone)
     for request in _order_fairly(asked, taken):
-        taken[request.organisation_id] += 1
+        taken[request.organisation_id] += count_wanted_seats(request)
         if taken[request.organisation_id] <= room:
             waiting.append(request)
+    wanted = sum(count_wanted_seats(request) for request in waiting)
     idle = sum(seat.idle_since is not None for seat in seats)
-    short = min(len(waiting) - idle, lane.most_seats - len(seats))
+    short = min(wanted - idle, lane.most_seats - len(seats))
     if short < 1:
         return False
     first = slot_at(lane.zone, now) + 1
@@ -133,12 +139,20 @@ def _order_fairly(
     return ordered
 
 
-def _answer(lane: Lane, terms: ExpressLane, request: ExpressRequest, *, own_jobs: int) -> _Answered:
-    """LaneAnswer one request and write what follows, but for the money. Call in the lane."""
+def _answer(
+    lane: Lane,
+    terms: ExpressLane,
+    request: ExpressRequest,
+    *,
+    own_seats: int,
+    gangs: GangRules,
+) -> _Answered:
+    """Answer one request and write what follows, but for the money. Call in the lane."""
     now, base, zone = lane.now, request.created_at, terms.zone
+    seats = load_open_seats(terms, own_seats, now=now)
     asked = build_lane_question(
         zone=zone,
-        seats=load_open_seats(terms, own_jobs, now=now),
+        seats=seats,
         job=TuningJob(
             request.pk,
             zone.base_model_name,
@@ -149,6 +163,7 @@ def _answer(lane: Lane, terms: ExpressLane, request: ExpressRequest, *, own_jobs
         ),
         base=base,
         price=request.price,
+        gangs=limit_gang(gangs, seats=len(seats), own_seats=own_seats),
         now=now,
     )
     question, planned = asked.question, asked.planned
@@ -156,16 +171,20 @@ def _answer(lane: Lane, terms: ExpressLane, request: ExpressRequest, *, own_jobs
     bid_id = request.planned_bid_id
     taken: dict[str, TakenCells] = {}
     if answer["answer"] == LaneAnswer.CERTIFIED:
-        own_place = [request.pk, answer["seat"], answer["start_s"], answer["end_s"]]
+        own_places = [
+            [request.pk, seat, answer["start_s"], answer["end_s"]]
+            for seat in answer.get("seats") or [answer["seat"]]
+        ]
         taken = choose_cells(
             asked.clock,
             planned,
-            [*answer["moved"], own_place],
+            [*answer["moved"], *own_places],
             due_at={request.pk: base + timedelta(seconds=request.slo_s)},
         )
     own_cells = taken.pop(request.pk, None)
     seated = () if own_cells is None else own_cells.cells
-    cells = tuple(cell for _, cell in seated)
+    # The seats of a gang are places of one node.
+    cells = tuple(dict.fromkeys(cell for _, cell in seated))
     entry = lane.apply(
         events.ExpressAnswered(
             job_id=bid_id if cells else request.pk,
@@ -176,8 +195,8 @@ def _answer(lane: Lane, terms: ExpressLane, request: ExpressRequest, *, own_jobs
         )
     )
     move_jobs(planned, taken, now=now)
-    root = "" if own_cells is None else own_cells.root
-    _record(request, answer, entry, bid_id=bid_id if cells else "", root=root, now=now)
+    roots = () if own_cells is None else own_cells.roots
+    _record(request, answer, entry, bid_id=bid_id if cells else "", roots=roots, now=now)
     if cells:
         _open_job(lane, request, answer, entry, cells=cells, bid_id=bid_id)
     return _Answered(request, answer, cells)
@@ -189,7 +208,7 @@ def _record(
     entry: ChainEntry,
     *,
     bid_id: str,
-    root: str,
+    roots: Sequence[str],
     now: datetime,
 ) -> None:
     statuses = {
@@ -202,8 +221,9 @@ def _record(
     request.answer, request.answered_at = answer, now
     request.position, request.decision_hash = entry.position, entry.hash
     request.bid_id = bid_id
-    request.seat_bid_id = root
+    request.seat_bid_id, *further = roots or ("",)
     request.save()
+    GangSeat.objects.bulk_create(GangSeat(request=request, root=root) for root in further)
 
 
 def _open_job(

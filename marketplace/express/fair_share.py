@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from datetime import datetime
 
-from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus
+from marketplace.express.models import ExpressLane, ExpressRequest, GangSeat, RequestStatus
 from marketplace.express.seats import HeldSeat, load_seats
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Job
@@ -20,14 +20,17 @@ def find_share(seats: int) -> int:
     return seats if seats <= 1 else math.ceil(seats * FAIR_SHARE)
 
 
-def count_active_jobs(zone: Zone) -> Counter[str]:
-    """Jobs of the lane that have not ended, by organisation."""
+def count_held_seats(zone: Zone) -> Counter[str]:
+    """Seats that jobs of the lane sit on or wait for, by organisation."""
     of_lane = ExpressRequest.objects.filter(zone=zone, status=RequestStatus.ADMITTED)
     active = Job.objects.filter(bid_id__in=of_lane.values("bid_id"), status__in=Job.ACTIVE)
-    return Counter(active.values_list("organisation_id", flat=True))
+    jobs = dict(active.values_list("bid_id", "organisation_id"))
+    gangs = GangSeat.objects.filter(request__zone=zone, request__bid_id__in=list(jobs))
+    further = gangs.values_list("request__bid_id", flat=True)
+    return Counter([*jobs.values(), *(jobs[bid_id] for bid_id in further)])
 
 
-def load_open_seats(lane: ExpressLane, own_jobs: int, *, now: datetime) -> list[HeldSeat]:
-    """The lane's seats for an organisation with so many jobs in it; beyond its share, none."""
+def load_open_seats(lane: ExpressLane, own_seats: int, *, now: datetime) -> list[HeldSeat]:
+    """The lane's seats for an organisation that has so many of them; beyond its share, none."""
     seats = load_seats(lane, now=now)
-    return [] if len(seats) > 1 and own_jobs >= find_share(len(seats)) else seats
+    return [] if len(seats) > 1 and own_seats >= find_share(len(seats)) else seats

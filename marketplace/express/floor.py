@@ -24,6 +24,7 @@ from marketplace.auction.models import Bid, BidStatus, Reservation
 from marketplace.auction.pay_rule import compute_asks
 from marketplace.common.queue import enqueue
 from marketplace.express.fair_share import find_share
+from marketplace.express.gangs import count_wanted_seats
 from marketplace.express.locks import lock_seat
 from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
 from marketplace.express.seats import HeldSeat, buy_seats, load_seats
@@ -150,27 +151,38 @@ def list_demand(lane: ExpressLane, *, now: datetime) -> list[int]:
     requests = list(
         ExpressRequest.objects.filter(zone=lane.zone_id, created_at__gte=begin)
         .exclude(status=RequestStatus.REFUSED, answer__answer=str(LaneAnswer.TOO_SHORT))
-        .only("organisation_id", "status", "bid_id", "created_at", "work_s")
+        .only(*_OF_REQUESTS)
     )
     ended = dict(
         Job.objects.filter(bid_id__in=[one.bid_id for one in requests if one.bid_id]).values_list(
             "bid_id", "finished_at"
         )
     )
-    spans: defaultdict[str, list[tuple[datetime, datetime]]] = defaultdict(list)
+    spans: defaultdict[str, list[tuple[datetime, datetime, int]]] = defaultdict(list)
     for request in requests:
         if request.status == RequestStatus.ADMITTED:
             until = ended.get(request.bid_id) or now
         else:
             # One that was told no would have sat there for its work.
             until = request.created_at + timedelta(seconds=request.work_s)
-        spans[request.organisation_id].append((request.created_at, until))
+        wanted = count_wanted_seats(request)
+        spans[request.organisation_id].append((request.created_at, until, wanted))
     share = find_share(lane.most_seats)
     moments = [begin + timedelta(seconds=STEP_S * i) for i in range(int(HISTORY_S / STEP_S) + 1)]
     return [
-        sum(min(share, sum(start <= at < end for start, end in own)) for own in spans.values())
+        sum(
+            min(share, sum(wanted for start, end, wanted in own if start <= at < end))
+            for own in spans.values()
+        )
         for at in moments
     ]
+
+
+#: What is read of requests for demand; they have much more.
+_OF_REQUESTS = (
+    *("organisation_id", "status", "bid_id", "created_at", "work_s"),
+    *("slo_s", "price", "answer"),
+)
 
 
 def find_rate_micros(lane: ExpressLane) -> int | None:

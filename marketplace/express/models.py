@@ -275,3 +275,16 @@ class ExpressRequest(models.Model):
     @property
     def hold_reference(self) -> str:
         return hold_reference(self.planned_bid_id)
+
+
+class GangSeat(models.Model):
+    """A further seat of an admitted job that sits on several."""
+
+    request = models.ForeignKey(ExpressRequest, on_delete=models.CASCADE, related_name="gang_seats")
+    #: As ``ExpressRequest.seat_bid_id``, which has the first one.
+    root = models.CharField(max_length=40, db_index=True)
+
+    request_id: str
+
+    def __str__(self) -> str:
+        return f"{self.root} of {self.request_id}"

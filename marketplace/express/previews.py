@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from marketplace.accounts.models import Organisation
-from marketplace.express.fair_share import count_active_jobs, load_open_seats
+from marketplace.express.fair_share import count_held_seats, load_open_seats
+from marketplace.express.gangs import limit_gang
 from marketplace.express.requests import ExpressTerms
 from marketplace.express.waiting import build_lane_question
 from scheduler.prompts.admission import LaneAnswer
@@ -39,15 +40,22 @@ def list_slo_previews(
     if first > last:
         return []
     step = max(1, math.ceil((last - first) / PREVIEWS_MAX))
-    own_jobs = count_active_jobs(lane.zone)[organisation.pk]
-    seats = load_open_seats(lane, own_jobs, now=now)
+    own_seats = count_held_seats(lane.zone)[organisation.pk]
+    seats = load_open_seats(lane, own_seats, now=now)
+    gangs = limit_gang(terms.gangs, seats=len(seats), own_seats=own_seats)
     previews: list[SloPreview] = []
     for slo_s in range(first, last + 1, step):
         job = TuningJob(
             "", lane.zone.base_model_name, 0.0, float(slo_s), terms.work_s, terms.lookup_s
         )
         asked = build_lane_question(
-            zone=lane.zone, seats=seats, job=job, base=now, price=terms.posted, now=now
+            zone=lane.zone,
+            seats=seats,
+            job=job,
+            base=now,
+            price=terms.posted,
+            gangs=gangs,
+            now=now,
         )
         answer = answer_question(asked.question)
         is_certain = answer["answer"] == LaneAnswer.CERTIFIED

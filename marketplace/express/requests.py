@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Mapping
 from concurrent.futures import wait
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +21,7 @@ from marketplace.auction.bidding.terms import check_name
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.queue import enqueue
 from marketplace.express.bank import CANDIDATES_MAX, describe_dataset
+from marketplace.express.gangs import START_S, find_gang_rules
 from marketplace.express.models import BankPrompt, ExpressLane, ExpressRequest, RequestStatus
 from marketplace.express.seats import SEAT_VIRTUAL_TOKENS, find_seat_memory_gb
 from marketplace.fleet.models import Zone
@@ -29,11 +30,10 @@ from marketplace.jobs.work import count_units_per_row
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.models import Hold
 from scheduler.prompts.answers import compute_price_micros
+from scheduler.prompts.gangs import GangRules, gang_run_s
 from workers.protocol.job_spec import AdapterKind
 from workers.protocol.wire import to_json
 
-#: Seconds from an answer to the first step: the order, the data and the base's first pass.
-START_S = 2.0
 #: By how much a run may outlast the zone's measured speed.
 SAFETY = 1.25
 #: Losses of halving over the most candidates, and the share of a row's work that one is.
@@ -54,22 +54,24 @@ class ExpressTerms:
     #: Seconds of a seat, at most: without a lookup, and for one.
     work_s: float
     lookup_s: float
+    gangs: GangRules
 
     @property
     def least_slo_s(self) -> float:
-        """The shortest SLO that an idle seat keeps."""
-        return self.work_s
+        """The shortest SLO that idle seats keep: the largest gang on sale."""
+        return gang_run_s(self.work_s, self.gangs.most, self.gangs)
 
     def price_micros(self, slo_s: float) -> int:
         """The posted price at an SLO."""
         return compute_price_micros(work_s=self.work_s, slo_s=slo_s, **self.posted)
 
     @property
-    def posted(self) -> dict[str, int]:
-        """The lane's rate and surcharge now."""
+    def posted(self) -> dict[str, Any]:
+        """The lane's rate and surcharge now, and how its gangs are charged for."""
         return {
             "rate_micros": self.lane.rate_micros or 0,
             "urgency_percent": self.lane.urgency_percent,
+            "gang": asdict(self.gangs),
         }
 
 
@@ -143,7 +145,7 @@ def measure_express_job(
         row_tokens = min(dataset.longest_row_tokens, measured.terms.training.sequence_length)
         units = count_units_per_row(zone=zone, row_tokens=row_tokens + adapter_tokens)
         lookup_s = LOOKUP_LOSSES * units * FORWARD_SHARE / slowest * zone.slot_s
-    return ExpressTerms(lane, measured, work_s, lookup_s)
+    return ExpressTerms(lane, measured, work_s, lookup_s, find_gang_rules(lane))
 
 
 def place_request(

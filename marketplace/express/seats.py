@@ -18,7 +18,13 @@ from django.db.models import Q
 
 from marketplace.auction.lane import wakeups
 from marketplace.auction.models import Bid, Reservation
-from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
+from marketplace.express.models import (
+    ExpressLane,
+    ExpressRequest,
+    GangSeat,
+    RequestStatus,
+    Seat,
+)
 from marketplace.fleet import selectors as fleet
 from marketplace.fleet.memory import compute_memory_demand
 from marketplace.fleet.models import Zone
@@ -45,6 +51,8 @@ class SeatedJob:
     request: ExpressRequest
     #: When it began; a job without it waits for its first cell.
     started_at: datetime | None
+    #: Whether it has further seats of its node.
+    is_gang: bool = False
 
     @property
     def run_s(self) -> float:
@@ -135,9 +143,21 @@ def _predict_free(
     """When a seat's job is predicted to end; one that outlives its prediction has all its cells."""
     if running is None:
         return max(now, begins_at)
+    if running.is_gang:
+        return _find_gang_end(zone, running, now)
     began_at = running.started_at or slot_starts_at(zone, running.cells[0].slot)
     ends_at = began_at + timedelta(seconds=running.run_s)
     return ends_at if ends_at > now else max(now, slot_ends_at(zone, running.cells[-1].slot))
+
+
+def _find_gang_end(zone: Zone, job: SeatedJob, now: datetime) -> datetime:
+    """From when on its seats are promised to others, who begin a slot later: it has all its cells.
+
+    A gang's cells are never cut for a job that follows it on one of its seats.
+    """
+    last = job.cells[-1].slot
+    begins_at = slot_starts_at(zone, last)
+    return begins_at if begins_at > now else max(now, slot_ends_at(zone, last))
 
 
 def _split_runs(
@@ -158,21 +178,30 @@ def _load_jobs(
 ) -> tuple[defaultdict[str, list[SeatedJob]], dict[str, datetime]]:
     """By chain: jobs that have not ended, in the order of their cells, and when the last job ended
     of those that ended lately."""
-    of_chains = ExpressRequest.objects.filter(seat_bid_id__in=roots, status=RequestStatus.ADMITTED)
+    gangs: defaultdict[str, list[str]] = defaultdict(list)
+    for request_id, root in GangSeat.objects.filter(root__in=roots).values_list(
+        "request_id", "root"
+    ):
+        gangs[request_id].append(root)
+    sits_there = Q(seat_bid_id__in=roots)
+    if gangs:
+        sits_there |= Q(pk__in=list(gangs))
+    of_chains = ExpressRequest.objects.filter(sits_there, status=RequestStatus.ADMITTED)
     is_wanted = Q(status__in=Job.ACTIVE) | Q(finished_at__gt=now - LATELY)
     found = Job.objects.filter(is_wanted, bid_id__in=of_chains.values("bid_id"))
     jobs = {job.bid_id: job for job in found.only(*_OF_JOBS)}
     seated: defaultdict[str, list[SeatedJob]] = defaultdict(list)
     latest: dict[str, datetime] = {}
     for request in of_chains.filter(bid_id__in=jobs).only(*_OF_REQUESTS):
-        job, root = jobs[request.bid_id], request.seat_bid_id
-        if job.finished_at is not None:
-            latest[root] = max(job.finished_at, latest.get(root, job.finished_at))
-        elif job.cells:
-            cells = tuple(Cell(slot=slot, node=node) for slot, node in job.cells)
-            seated[root].append(
-                SeatedJob(job.bid_id, job.pk, job.organisation_id, cells, request, job.started_at)
-            )
+        job, further = jobs[request.bid_id], gangs.get(request.pk, [])
+        is_gang = bool(further) or len(request.answer.get("seats", ())) > 1
+        for root in (request.seat_bid_id, *further):
+            if job.finished_at is not None:
+                latest[root] = max(job.finished_at, latest.get(root, job.finished_at))
+            elif job.cells:
+                cells = tuple(Cell(slot=slot, node=node) for slot, node in job.cells)
+                names = (job.bid_id, job.pk, job.organisation_id)
+                seated[root].append(SeatedJob(*names, cells, request, job.started_at, is_gang))
     for on_chain in seated.values():
         on_chain.sort(key=lambda job: (job.cells[0].slot, job.bid_id))
     return seated, latest

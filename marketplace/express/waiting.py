@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,6 +21,7 @@ from marketplace.jobs.models import Job
 from marketplace.jobs.services import replace_job_cells
 from scheduler.auction.log import events
 from scheduler.prompts.answers import build_question, build_waiting_question, plan_waiting
+from scheduler.prompts.gangs import GangRules
 from scheduler.prompts.jobs import Course, TuningJob
 from scheduler.prompts.planning import Promise
 from scheduler.prompts.rules import LaneRules
@@ -32,7 +33,7 @@ _SHORTENED = "The seat is promised to the next job once this one is to have ende
 
 
 def find_rules(zone: Zone) -> LaneRules:
-    """A job runs on one seat, and the next one there begins in a later slot."""
+    """A job that waits runs on one seat, and the next one there begins in a later slot."""
     return LaneRules(
         max_gpus=1,
         connect_s=0.0,
@@ -54,9 +55,10 @@ class PlannedSeats:
 
 @dataclass(frozen=True, slots=True)
 class TakenCells:
-    """The cells of a seat that a job gets, each with the bid that holds it."""
+    """The cells of its seats that a job gets, each with the bid that holds it."""
 
-    root: str
+    #: Chains of its seats; several only for a gang.
+    roots: tuple[str, ...]
     cells: tuple[tuple[str, Cell], ...]
 
 
@@ -64,18 +66,24 @@ def divide_waiting(zone: Zone, seats: Iterable[HeldSeat], *, latest_at: datetime
     """Divide what waits on these seats into jobs that may go to any of them, and others.
 
     Jobs on a seat where one has a deadline beyond ``latest_at``, which some seat does not reach,
-    stay there, and the seat is free after them.
+    or further seats, stay there, and the seat is free after them.
     """
     planned = PlannedSeats({}, {}, {})
     for seat in seats:
         planned.seats[seat.name] = seat
         planned.free_at[seat.name] = seat.free_at
-        if all(job.due_at <= latest_at for job in seat.waiting):
+        if all(job.due_at <= latest_at and not job.is_gang for job in seat.waiting):
             planned.movable.update((job.bid_id, job) for job in seat.waiting)
         else:
-            last = max(job.cells[-1].slot for job in seat.waiting)
-            planned.free_at[seat.name] = slot_ends_at(zone, last)
+            planned.free_at[seat.name] = _find_free_after_all(zone, seat)
     return planned
+
+
+def _find_free_after_all(zone: Zone, seat: HeldSeat) -> datetime:
+    """When a seat is free of everything that is promised there."""
+    if not seat.waiting:
+        return seat.free_at
+    return slot_ends_at(zone, max(job.cells[-1].slot for job in seat.waiting))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +101,16 @@ class LaneClock:
 
     def list_seats(self, planned: PlannedSeats) -> list[tuple[str, float]]:
         return [(name, self.read(at)) for name, at in planned.free_at.items()]
+
+    def describe_gangs(self, seats: Iterable[HeldSeat], rules: GangRules) -> dict[str, Any] | None:
+        """What a question says of gangs; nothing where none is sold."""
+        if rules.most < 2:
+            return None
+        free = [
+            [seat.name, seat.cells[0][1].node, self.read(_find_free_after_all(self.zone, seat))]
+            for seat in seats
+        ]
+        return asdict(rules) | {"seats": sorted(free)}
 
     def list_promises(self, planned: PlannedSeats) -> list[Promise]:
         """What movable jobs were promised: the seat's time that each was certified."""
@@ -128,7 +146,8 @@ def build_lane_question(
     seats: Iterable[HeldSeat],
     job: TuningJob,
     base: datetime,
-    price: Mapping[str, int],
+    price: Mapping[str, Any],
+    gangs: GangRules,
     now: datetime,
 ) -> AskedLane:
     """What the lane is asked for a job that came at ``base``: of the seats, those that reach its
@@ -146,6 +165,7 @@ def build_lane_question(
         rules=find_rules(zone),
         latest_s=clock.read(latest_at),
         price=price,
+        gangs=clock.describe_gangs(reaching, gangs),
     )
     return AskedLane(clock, planned, question)
 
@@ -178,13 +198,14 @@ def choose_cells(
                 last = min(last, jobs[place + 1][0] - 1)
             cells = tuple(one for one in seat.cells if first <= one[1].slot <= last)
             if known is None or tuple(cell for _, cell in cells) != known.cells:
-                taken[name] = TakenCells(seat.root, cells)
+                before = taken.get(name, TakenCells((), ()))
+                taken[name] = TakenCells((*before.roots, seat.root), (*before.cells, *cells))
     return taken
 
 
 def _cut(seat: HeldSeat, job: SeatedJob, before: int) -> TakenCells:
     cells = tuple(one for one in seat.cells if one[1] in job.cells and one[1].slot < before)
-    return TakenCells(seat.root, cells)
+    return TakenCells((seat.root,), cells)
 
 
 def move_jobs(planned: PlannedSeats, taken: Mapping[str, TakenCells], *, now: datetime) -> None:
@@ -201,7 +222,7 @@ def move_jobs(planned: PlannedSeats, taken: Mapping[str, TakenCells], *, now: da
         replace_job_cells(job=job, cells=cells, reason=reason, now=now)
         # Its last slot may end sooner or later: it is late only beyond the SLO.
         Job.objects.filter(pk=job.pk).update(finish_planned_at=job.deadline_at)
-        ExpressRequest.objects.filter(bid_id=bid_id).update(seat_bid_id=found.root)
+        ExpressRequest.objects.filter(bid_id=bid_id).update(seat_bid_id=found.roots[0])
 
 
 def bring_forward(lane_terms: ExpressLane, *, now: datetime) -> int:

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple, cast
 
 from scheduler.prompts.admission import LaneAnswer, admit_job
+from scheduler.prompts.gangs import FoundGang, GangRules, find_gang, gang_run_s, held_seat_s
 from scheduler.prompts.jobs import Course, TuningJob, run_s
 from scheduler.prompts.planning import Promise, course_of, keep_promises
 from scheduler.prompts.pools import WarmPool
@@ -30,7 +31,8 @@ def build_question(
     *,
     rules: LaneRules,
     latest_s: float,
-    price: Mapping[str, int],
+    price: Mapping[str, Any],
+    gangs: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Put everything that an answer is made from into plain values.
 
@@ -47,14 +49,18 @@ def build_question(
     rules : LaneRules
     latest_s : float
         End of the time that the seats are bought for: nothing is certified beyond it.
-    price : mapping of str to int
+    price : mapping of str to any
         What :func:`compute_price_micros` takes, besides work and SLO.
+    gangs : mapping of str to any, optional
+        The fields of :class:`~scheduler.prompts.gangs.GangRules`, and ``seats``: each with its
+        node and when it is free of all that waits there. Without it a job gets one seat.
     """
-    return build_waiting_question(promised, seats, now_s, rules=rules) | {
+    question = build_waiting_question(promised, seats, now_s, rules=rules) | {
         "job": _job_to_json(job),
         "latest_s": float(latest_s),
         "price": dict(price),
     }
+    return question if gangs is None else question | {"gangs": dict(gangs)}
 
 
 def build_waiting_question(
@@ -83,7 +89,7 @@ def build_waiting_question(
 
 
 def answer_question(question: Mapping[str, Any]) -> dict[str, Any]:
-    """LaneAnswer a question of :func:`build_question`.
+    """Answer a question of :func:`build_question`.
 
     Returns
     -------
@@ -92,7 +98,8 @@ def answer_question(question: Mapping[str, Any]) -> dict[str, Any]:
         where it is no refusal, ``slo_s`` that is certified, ``seat``, ``start_s``, ``end_s``,
         ``looks_up`` and ``price_micros``; they are ``None`` otherwise. ``moved`` has what the jobs
         that waited were promised now, earliest start first, where the job is certified: their
-        ids, seats, starts and ends.
+        ids, seats, starts and ends. ``seats`` has all seats of a gang, and is left out where one
+        seat does.
 
     Raises
     ------
@@ -104,7 +111,7 @@ def answer_question(question: Mapping[str, Any]) -> dict[str, Any]:
     pool = WarmPool(job.base_model, 0.0, tuple(free_s for free_s, _ in state.seats))
     latest_s = float(question["latest_s"])
     stretches = [s for s in STRETCHES if job.submitted_s + job.slo_s * s <= latest_s]
-    least_s = _least_slo_s(job, state.now_s, state.rules)
+    least_s = _least_slo_s(job, state, question.get("gangs"))
     names = ("slo_s", "seat", "start_s", "end_s", "looks_up", "price_micros")
     no: dict[str, Any] = dict.fromkeys(names) | {"least_slo_s": least_s, "moved": []}
     if job.due_s > latest_s:
@@ -118,8 +125,24 @@ def answer_question(question: Mapping[str, Any]) -> dict[str, Any]:
         rules=state.rules,
         stretches=stretches,
     )
+    gang = None
+    if found.answer != LaneAnswer.CERTIFIED and "gangs" in question:
+        gang = _find_gang(job, state, question["gangs"])
+    if gang is not None:
+        return no | {
+            "answer": str(LaneAnswer.CERTIFIED),
+            "slo_s": job.slo_s,
+            "seat": gang.seats[0],
+            "seats": list(gang.seats),
+            "start_s": gang.start_s,
+            "end_s": gang.end_s,
+            "looks_up": course_of(job, state.now_s, state.rules).looks_up,
+            "price_micros": _price(job, job.slo_s, question),
+        }
     if found.promise is None or found.plan is None:
-        return no | {"answer": str(found.answer)}
+        # Several seats would keep it, but are not free in time.
+        is_full = found.answer == LaneAnswer.TOO_SHORT and job.slo_s >= least_s
+        return no | {"answer": str(LaneAnswer.FULL if is_full else found.answer)}
     promise = found.promise
     places = _assign_seats(found.plan.promises, state)
     moved = [place for place in places if place[0] != job.id]
@@ -130,9 +153,7 @@ def answer_question(question: Mapping[str, Any]) -> dict[str, Any]:
         "start_s": promise.start_s,
         "end_s": promise.end_s,
         "looks_up": promise.course.looks_up,
-        "price_micros": compute_price_micros(
-            work_s=job.work_gpu_s, slo_s=promise.job.slo_s, **question["price"]
-        ),
+        "price_micros": _price(job, promise.job.slo_s, question),
         "least_slo_s": least_s,
         "moved": moved if found.answer == LaneAnswer.CERTIFIED else [],
     }
@@ -173,12 +194,18 @@ def plan_waiting(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compute_price_micros(
-    *, work_s: float, slo_s: float, rate_micros: int, urgency_percent: int
+    *,
+    work_s: float,
+    slo_s: float,
+    rate_micros: int,
+    urgency_percent: int,
+    gang: Mapping[str, Any] | None = None,
 ) -> int:
     """The posted price of a job, by its SLO.
 
     ``rate * work * (1 + urgency * work / SLO)``, rounded up: an SLO as long as the work costs the
-    whole surcharge, one twice as long half of it.
+    whole surcharge, one twice as long half of it. Of an SLO that only a gang keeps, the work is
+    what all its seats hold.
 
     Parameters
     ----------
@@ -189,14 +216,41 @@ def compute_price_micros(
         Posted rate of a seat, micro-dollars a second.
     urgency_percent : int
         Surcharge at the shortest SLO.
+    gang : mapping of str to any, optional
+        The fields of :class:`~scheduler.prompts.gangs.GangRules`, where gangs are sold.
     """
+    if gang is not None:
+        work_s = held_seat_s(work_s, slo_s, GangRules(**gang))
     share = min(1.0, work_s / slo_s)
     return math.ceil(rate_micros * work_s * (1.0 + urgency_percent / 100.0 * share))
 
 
-def _least_slo_s(job: TuningJob, now_s: float, rules: LaneRules) -> float:
-    """The SLO that an idle seat just keeps."""
-    return now_s - job.submitted_s + run_s(course_of(job, now_s, rules), 1, rules)
+def _least_slo_s(job: TuningJob, state: _State, gangs: Mapping[str, Any] | None) -> float:
+    """The SLO that an idle seat just keeps, or the largest gang that is sold."""
+    length_s = run_s(course_of(job, state.now_s, state.rules), 1, state.rules)
+    if gangs is not None:
+        length_s = gang_run_s(length_s, _read_gang_rules(gangs).most, _read_gang_rules(gangs))
+    return state.now_s - job.submitted_s + length_s
+
+
+def _price(job: TuningJob, slo_s: float, question: Mapping[str, Any]) -> int:
+    return compute_price_micros(work_s=job.work_gpu_s, slo_s=slo_s, **question["price"])
+
+
+def _find_gang(job: TuningJob, state: _State, gangs: Mapping[str, Any]) -> FoundGang | None:
+    course = course_of(job, state.now_s, state.rules)
+    return find_gang(
+        run_s(course, 1, state.rules),
+        job.due_s,
+        [(str(name), str(node), float(free_s)) for name, node, free_s in gangs["seats"]],
+        state.now_s,
+        rules=_read_gang_rules(gangs),
+        round_s=state.rules.round_s,
+    )
+
+
+def _read_gang_rules(gangs: Mapping[str, Any]) -> GangRules:
+    return GangRules(int(gangs["most"]), int(gangs["places"]), float(gangs["fixed_s"]))
 
 
 class _State(NamedTuple):

@@ -138,6 +138,7 @@ def serialize_express(asked: ExpressRequest) -> dict[str, Any]:
         "certified_slo_s": due_s,
         "due_at": None if due_s is None else moment(asked.created_at + timedelta(seconds=due_s)),
         "price": usd(answer.get("price_micros")),
+        "seats": None if not asked.bid_id else len(answer.get("seats", ("",))),
         "least_slo_s": answer.get("least_slo_s"),
         "reason": answer.get("answer"),
         "position": asked.position,

@@ -10,7 +10,7 @@ EXPRESS_QUOTE = shape(
     "ExpressQuote",
     {
         "zone": s.CharField(),
-        "least_slo_s": s.FloatField(help_text="The shortest SLO that an idle seat keeps."),
+        "least_slo_s": s.FloatField(help_text="The shortest SLO that idle seats keep."),
         "longest_slo_s": s.FloatField(),
         "prices": shape("ExpressPrice", {"slo_s": s.FloatField(), "price": usd_field()}, many=True),
     },
@@ -34,6 +34,7 @@ EXPRESS_ANSWER = shape(
         ),
         "due_at": s.DateTimeField(allow_null=True),
         "price": usd_field(allow_null=True),
+        "seats": s.IntegerField(allow_null=True, help_text="Of one node, that the job has."),
         "least_slo_s": s.FloatField(allow_null=True),
         "reason": s.CharField(allow_null=True),
         "position": s.IntegerField(allow_null=True, help_text="Of the answer in the zone's log."),

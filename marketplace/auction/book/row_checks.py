@@ -28,7 +28,7 @@ from scheduler.auction import ChainEntry, Engine
 from scheduler.auction.log import events
 from scheduler.auction.log.heads import has_valid_signature, signed_head_from_json
 from scheduler.prompts.answers import answer_question, plan_waiting
-from scheduler.types import Decision, Task
+from scheduler.types import Cell, Decision, Task
 
 
 def compare_snapshot(engine: Engine, snapshot: Snapshot, found: VerifyReport) -> None:
@@ -240,7 +240,7 @@ def compare_reservations(zone: Zone, engine: Engine) -> list[str]:
 def compare_job_plans(zone: Zone, engine: Engine, found: VerifyReport) -> list[str]:
     """Cells still to come in which a job is to run on a node on sale, and that it does not hold.
 
-    A job of the express lane may run in the cells of its seat.
+    A job of the express lane may run in the cells of its seat, which are no other's.
 
     Cells on the market's machines that are not on sale are no business of the auction.
     """
@@ -252,16 +252,29 @@ def compare_job_plans(zone: Zone, engine: Engine, found: VerifyReport) -> list[s
         for task_id, cell in seats
         if (task_id, cell.slot, cell.node) in held
     }
-    jobs = Job.objects.filter(zone=zone, status__in=Job.ACTIVE, needs_replan=False)
+    active = Job.objects.filter(zone=zone, status__in=Job.ACTIVE, needs_replan=False)
+    jobs = list(active.values_list("bid_id", "cells"))
     planned = {
         (bid_id, slot, node)
-        for bid_id, cells in jobs.values_list("bid_id", "cells")
+        for bid_id, cells in jobs
         for slot, node in cells
         if slot > first and node in on_sale
     }
-    return [f"cell {cell} is planned and not held" for cell in sorted(planned - held)][
-        :PROBLEMS_SHOWN
-    ]
+    problems = [f"cell {cell} is planned and not held" for cell in sorted(planned - held)]
+    problems += find_shared_seats({bid_id for bid_id, _ in jobs}, found, first_slot=first)
+    return problems[:PROBLEMS_SHOWN]
+
+
+def find_shared_seats(active: set[str], found: VerifyReport, *, first_slot: int) -> list[str]:
+    """Seats that two active jobs of the express lane have in one slot to come."""
+    taken: dict[tuple[str, Cell], str] = {}
+    problems: list[str] = []
+    for bid_id in sorted(active & found.express.keys()):
+        for seat in found.express[bid_id]:
+            other = taken.setdefault(seat, bid_id)
+            if other != bid_id and seat[1].slot > first_slot:
+                problems.append(f"{bid_id} and {other} sit on one seat in slot {seat[1].slot}")
+    return problems
 
 
 def compare_pricing(zone: Zone, engine: Engine, solved: int | None) -> list[str]:
