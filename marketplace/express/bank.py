@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Iterable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import BinaryIO, cast
 
 import numpy as np
 from django.core.files.base import ContentFile
 from django.db import IntegrityError, transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.bounded_cache import remember
 from marketplace.common.errors import NotFound
+from marketplace.express.locks import lock_present_prompts
 from marketplace.express.models import BankConsent, BankPrompt, LookupRecord, Sharing
 from marketplace.express.prompt_files import UnsoundPrompt, build_prompts_file, read_adapter_prompt
 from marketplace.express.task_features import WIDTH, Features, compute_features, rank_by_likeness
@@ -41,6 +44,8 @@ LOOKUP_SHARE = 0.2
 LOOKUP_MAX_S = 60.0
 #: A prompt that spells out so many tokens of a row in succession is not stored.
 COPIED_TOKENS_MAX = 3
+#: Most that a start can save: a guess among all tokens of any vocabulary loses less.
+GAIN_MAX = 20.0
 #: Jobs of one run; the next takes the rest.
 BATCH_LIMIT = 50
 
@@ -61,7 +66,7 @@ def give_consent(
 ) -> BankConsent:
     """Set who may start from an organisation's prompts, those in the bank included.
 
-    ``NOBODY`` withdraws all of them.
+    ``NOBODY`` withdraws all of them; ``PRIVATE`` takes them from others' lookups to come.
     """
     with transaction.atomic():
         consent, _ = BankConsent.objects.update_or_create(
@@ -70,8 +75,10 @@ def give_consent(
         )
         own = BankPrompt.objects.filter(organisation=organisation, withdrawn_at__isnull=True)
         if sharing == Sharing.NOBODY:
-            own.update(withdrawn_at=now, values=b"")
+            _withdraw(own, now=now)
         else:
+            if sharing == Sharing.PRIVATE:
+                _drop_candidates(_list_candidates(own))
             own.update(is_shared=sharing == Sharing.EVERYBODY)
     return consent
 
@@ -87,7 +94,45 @@ def withdraw_prompt(*, organisation: Organisation, prompt_id: str, now: datetime
     own = BankPrompt.objects.filter(organisation=organisation, pk=prompt_id)
     if not own.exists():
         raise NotFound("unknown_prompt", "You have no such prompt in the bank.", param="prompt_id")
-    own.filter(withdrawn_at__isnull=True).update(withdrawn_at=now, values=b"")
+    with transaction.atomic():
+        _withdraw(own.filter(withdrawn_at__isnull=True), now=now)
+
+
+def _withdraw(prompts: QuerySet[BankPrompt], *, now: datetime) -> None:
+    """Delete the values of prompts, in files of lookups that have not begun as well.
+
+    Those jobs get other candidates, or begin without.
+    """
+    ids = list(prompts.values_list("pk", flat=True))
+    found = BankPrompt.objects.filter(pk__in=lock_present_prompts(ids))
+    files = _list_candidates(found)
+    found.update(withdrawn_at=now, values=b"")
+    _drop_candidates(files)
+
+
+def _list_candidates(prompts: QuerySet[BankPrompt]) -> list[CandidatePrompts]:
+    """Files in which these may be: all of their base models that lookups still need."""
+    models = set(prompts.values_list("base_model", flat=True))
+    files = CandidatePrompts.objects.select_related("job__zone")
+    return [one for one in files if name_base_model(one.job.zone) in models]
+
+
+def _drop_candidates(files: Iterable[CandidatePrompts]) -> int:
+    """Delete files of candidates once this is committed; how many."""
+    dropped = 0
+    for one in files:
+        transaction.on_commit(partial(one.file.storage.delete, one.file.name), robust=True)
+        one.delete()
+        dropped += 1
+    return dropped
+
+
+def drop_used_candidates() -> int:
+    """Delete the candidates of jobs that have made a step or ended: no lookup needs them."""
+    is_used = ~Q(job__status__in=Job.ACTIVE) | Q(job__step__gt=0)
+    used = CandidatePrompts.objects.filter(is_used)
+    with transaction.atomic():
+        return _drop_candidates(used.order_by("pk")[:BATCH_LIMIT])
 
 
 def prepare_lookups(*, now: datetime) -> int:
@@ -126,12 +171,15 @@ def prepare_lookup(*, job: Job, task: Features, now: datetime) -> bool:
         created_at=now,
     )
     candidates.file.save("prompts", ContentFile(content), save=False)
+    ids = [one.pk for one in chosen]
     try:
         with transaction.atomic():
+            if len(lock_present_prompts(ids)) < len(ids):
+                # One was withdrawn since it was read; the next run chooses again.
+                candidates.file.delete(save=False)
+                return False
             candidates.save(force_insert=True)
-            BankPrompt.objects.filter(pk__in=[one.pk for one in chosen]).update(
-                offered=F("offered") + 1
-            )
+            BankPrompt.objects.filter(pk__in=ids).update(offered=F("offered") + 1)
     except IntegrityError:
         # Another run was quicker, with a file of its own.
         name = candidates.file.name
@@ -183,6 +231,7 @@ def _read_features(dataset: Dataset) -> Features:
 
 def record_finished_jobs(*, now: datetime) -> int:
     """Note what lookups found, and take the prompts of consenting owners in; how many jobs."""
+    drop_used_candidates()
     known = LookupRecord.objects.values("job_id")
     finished = (
         Job.objects.filter(
@@ -230,9 +279,9 @@ def _record_hit(record: LookupRecord, job: Job, lookup: dict[str, float]) -> Non
     if prompt is None:
         return
     record.started_from = prompt
-    BankPrompt.objects.filter(pk=prompt.pk).update(
-        hits=F("hits") + 1, gain=F("gain") + (lookup["own_score"] - lookup["score"])
-    )
+    # As a node says it: what no loss can differ by is not counted.
+    gain = min(max(0.0, lookup["own_score"] - lookup["score"]), GAIN_MAX)
+    BankPrompt.objects.filter(pk=prompt.pk).update(hits=F("hits") + 1, gain=F("gain") + gain)
 
 
 def _take_in(job: Job, *, copied: int | None, now: datetime) -> str:

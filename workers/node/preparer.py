@@ -12,7 +12,7 @@ from workers.node.blob_cache import BlobCache, DiskFullError
 from workers.node.market_client import MarketError, MarketRefusal, ShuttingDownError
 from workers.node.sender import LEASE_LOST
 from workers.protocol.blobs import hash_file
-from workers.protocol.job_spec import CheckpointRef, JobSpec
+from workers.protocol.job_spec import CheckpointRef, JobSpec, PromptLookup
 from workers.protocol.messages import SliceSpec
 from workers.protocol.probes import ProbeResult, ProbeSpec
 from workers.protocol.reports import Fault
@@ -111,7 +111,7 @@ class Preparer:
                 start = stack.enter_context(self._cache.opened(job.warm_start.adapter))
             prompts = None
             if job.lookup is not None and spec.resume_from is None:
-                prompts = stack.enter_context(self._cache.opened(job.lookup.prompts))
+                prompts = self._open_prompts(stack, job.lookup)
             self._runtime.attach(
                 job=job,
                 data_path=data,
@@ -121,6 +121,17 @@ class Preparer:
                 prompts_path=prompts,
                 sink=sink,
             )
+
+    def _open_prompts(self, stack: contextlib.ExitStack, lookup: PromptLookup) -> Path | None:
+        """The candidates of a lookup; nothing where one was withdrawn meanwhile: a job can start
+        without."""
+        try:
+            return stack.enter_context(self._cache.opened(lookup.prompts))
+        except MarketRefusal as refusal:
+            if refusal.status != 404:
+                raise
+            log.warning("a lookup is left out: %s", refusal)
+            return None
 
     def _find_own_copy(self, job_id: str, wanted: CheckpointRef) -> Path | None:
         """The market's checkpoint where this disk has the same file, which spares a download.

@@ -7,8 +7,10 @@ import math
 
 import numpy as np
 import pytest
+from django.test import TestCase
 
 from marketplace.common.errors import NotFound
+from marketplace.express import bank
 from marketplace.express.bank import (
     CANDIDATES_MAX,
     give_consent,
@@ -25,7 +27,7 @@ from marketplace.express.prompt_files import (
     read_adapter_prompt,
 )
 from marketplace.express.task_features import WIDTH
-from marketplace.jobs.models import CandidatePrompts
+from marketplace.jobs.models import CandidatePrompts, Job
 from marketplace.jobs.selectors import find_lease_blob
 from marketplace.jobs.services import dispatch_slots, finish_slice, store_adapter
 from tests import builders
@@ -205,6 +207,11 @@ def test_hits_and_gains_are_counted_once_and_only_for_what_was_offered(node):
     tune(node, builders.organisation(), seed=5, lookup=found(""))
     prompt.refresh_from_db()
     assert (prompt.hits, prompt.gain) == (1, 0.5)
+    # A node that lies about the gain counts for no more than any loss can be.
+    lie = LookupFigures(prompt.pk, 2.0, 1e9, candidates=2, losses=32, seconds=0.5)
+    tune(node, builders.organisation(), seed=6, lookup=lie)
+    prompt.refresh_from_db()
+    assert (prompt.hits, prompt.gain) == (2, 20.5)
     assert LookupRecord.objects.get(pk=hit.pk).started_from_id == prompt.pk
 
 
@@ -220,6 +227,51 @@ def test_a_withdrawn_prompt_is_gone_for_good(node):
     assert (prompt.withdrawn_at, bytes(prompt.values)) == (at(5), b"")
     build.job(node.zone, (0, node), adapter=LOOKS_UP)
     assert prepare_lookups(now=at(6)) == 0
+
+
+def test_withdrawal_takes_a_prompt_from_lookups_that_have_not_begun(node):
+    owner, other = consenting(), consenting()
+    tune(node, owner, seed=1)
+    job = build.job(node.zone, (0, node), adapter=LOOKS_UP)
+    assert prepare_lookups(now=NOW) == 1
+    file = CandidatePrompts.objects.get(job=job).file
+    with TestCase.captureOnCommitCallbacks(execute=True):
+        give_consent(organisation=owner, sharing=Sharing.NOBODY, given_by=None, now=at(1))
+    assert not CandidatePrompts.objects.exists()
+    assert not file.storage.exists(file.name)
+    # Others are chosen where there are any.
+    tune(node, other, seed=2)
+    assert prepare_lookups(now=at(5)) == 1
+    kept = CandidatePrompts.objects.get(job=job)
+    with kept.file.open("rb") as content:
+        [entry] = read_header(content, size=kept.bytes)
+    assert entry.name == BankPrompt.objects.get(organisation=other).pk
+
+
+def test_a_prompt_that_is_withdrawn_while_its_file_is_written_is_not_handed_out(node, monkeypatch):
+    owner = consenting()
+    tune(node, owner, seed=1)
+    build.job(node.zone, (0, node), adapter=LOOKS_UP)
+    choose = bank.choose_candidates
+
+    def withdraw_after(**terms):
+        found = choose(**terms)
+        give_consent(organisation=owner, sharing=Sharing.NOBODY, given_by=None, now=at(1))
+        return found
+
+    monkeypatch.setattr(bank, "choose_candidates", withdraw_after)
+    assert prepare_lookups(now=NOW) == 0
+    assert not CandidatePrompts.objects.exists()
+    assert BankPrompt.objects.get().offered == 0
+
+
+def test_candidates_are_deleted_once_their_job_has_made_a_step(node):
+    tune(node, consenting(), seed=1)
+    job = build.job(node.zone, (0, node), adapter=LOOKS_UP)
+    prepare_lookups(now=NOW)
+    assert bank.drop_used_candidates() == 0
+    Job.objects.filter(pk=job.pk).update(step=1)
+    assert (bank.drop_used_candidates(), bank.drop_used_candidates()) == (1, 0)
 
 
 def test_who_takes_consent_back_takes_all_prompts_back(node):
