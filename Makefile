@@ -159,8 +159,10 @@ bench-merging: setup-dev ## One decision on 240 GPUs, and 10,000 simulated jobs
 bench-preparation: setup-dev ## Train the same messy data with and without preparation, for the same work
 	@$(PYTHON) -m tests.benchmarks.bench_preparation
 
-bench-prompts: setup-dev
+bench-prompts: setup-dev ## Rounds of the lane, admission over HTTP beside bids, lookups and gangs on a node
 	@$(PYTHON) -m tests.benchmarks.bench_prompts
+	@$(PYTHON) -W ignore -m tests.benchmarks.bench_express
+	@$(PYTHON) -W ignore -m workers.bench prompts
 
 bench-training: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_training

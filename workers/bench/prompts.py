@@ -1,7 +1,7 @@
 """``python -m workers.bench prompts``: a soft prompt's way to its first step, on a CPU.
 
-Three JSON lines. ``lookup``: 60 known prompts and the job's own by halving, on a base of random
-weights as small as the bundled one. ``start``: from the order of a job to its first step on a
+Three JSON lines. ``lookup``: 60 known prompts and the job's own by halving, on the bundled base.
+``start``: from the order of a job to its first step on a
 resident base. ``gang``: a step of 32 rows with one further process, beside one without.
 """
 
@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from workers.bench.contestants import build_random_base
 from workers.bench.warm import BASE, DATA, StepClock, is_chat
 from workers.protocol.blobs import hash_file
 from workers.protocol.job_spec import (
@@ -31,9 +30,10 @@ from workers.protocol.job_spec import (
     TrainingSpec,
 )
 from workers.runtime.node_runtime import NodeRuntime
+from workers.runtime.resident import load_resident
 from workers.training.data import PreparedData, RowCounts
 from workers.training.job import TrainingJob
-from workers.training.packed_model import PROMPT, PackedModel
+from workers.training.packed_model import PROMPT
 from workers.training.packing import Example, TokenSequence
 from workers.training.prompt_lookup import LookupRun
 
@@ -59,7 +59,8 @@ def main(arguments: list[str]) -> int:
 
 def measure_lookup() -> dict[str, Any]:
     """Seconds of a lookup of 60 candidates on rows of 64 tokens."""
-    model = PackedModel(build_random_base("tiny-llama", torch.device("cpu"), torch.float32))
+    resident = load_resident(BASE, device=torch.device("cpu"), limit_gb=8.0)
+    model = resident.model
     job = TrainingJob(
         _spec("lookup", TrainingSpec(batch_size=16)),
         _prepare_random_rows(32, vocabulary=model.model.config.vocab_size),
@@ -73,7 +74,9 @@ def measure_lookup() -> dict[str, Any]:
     losses = 0
     for _ in range(REPEATS):
         began = time.perf_counter()
-        run = LookupRun(job, candidates=prompts, own=own, token_budget=2048, budget_s=60.0)
+        run = LookupRun(
+            job, candidates=prompts, own=own, token_budget=PACK_TOKENS["cpu"], budget_s=60.0
+        )
         figures = None
         while figures is None:
             figures = run.score_pack(model)

@@ -32,6 +32,8 @@ from workers.training.packing import Example, PackShare, build_pack
 #: Rows that each stage has scored at its end, and how many candidates survive it at most.
 STAGE_ROWS = (1, 4, 16)
 SURVIVORS = (60, 15, 1)
+#: Tokens of a pack on a CPU, at most: what a layer works on stays in its cache.
+CPU_PACK_TOKENS = 1024
 #: Name of the job's own initial prompt among the candidates; no prompt of a bank has it.
 OWN = ""
 
@@ -71,7 +73,9 @@ class LookupRun:
         }
         self._prompts = {OWN: own, **fitting}
         self._rows = _choose_rows(job)
-        self._token_budget = token_budget
+        self._token_budget = (
+            min(token_budget, CPU_PACK_TOKENS) if own.device.type == "cpu" else token_budget
+        )
         self._clock = clock
         self._began_at = clock()
         self._ends_at = self._began_at + budget_s
@@ -142,7 +146,7 @@ class LookupRun:
         ]
         pack = build_pack(shares, device=model.device)
         lent = {f"candidate {name}": self._prompts[name] for name in rows_of}
-        with model.lend_prompts(lent), model.streaming(pack):
+        with model.lend_prompts(lent), model.streaming(pack), _quickly(model.device):
             losses = compute_sequence_nll(model, pack, model.hidden(pack)).tolist()
         pairs = [(name, row) for name, rows in rows_of.items() for row in rows]
         for (name, row), loss in zip(pairs, losses, strict=False):
@@ -167,6 +171,13 @@ class LookupRun:
             losses=sum(len(losses) for losses in self._losses.values()),
             seconds=self._clock() - self._began_at,
         )
+
+
+def _quickly(device: torch.device) -> torch.autocast:
+    """Halved precision on CPUs that multiply it in tiles, which is twice as fast: scores that
+    differ by a thousandth choose the same start, or one as good."""
+    is_tiled = device.type == "cpu" and bool(torch.cpu.get_capabilities().get("amx_bf16"))
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=is_tiled)
 
 
 def _count_survivors(stage: int, alive: int) -> int:
