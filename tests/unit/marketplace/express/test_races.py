@@ -49,3 +49,17 @@ def test_auction_and_lane_at_once_sell_no_cell_twice_and_answer_each_request_onc
         Job.objects.filter(bid_id__in=certified.values("bid_id")).count() == certified.count() > 0
     )
     assert verify_zone(zone).problems == []
+
+
+def test_two_lanes_at_once_give_the_last_seat_to_one_of_two_requests():
+    zone = zone_with_nodes(1)
+    open_lane(zone, most_seats=1)
+    asked = [ask(customer(), zone, slo_s=5.0) for _ in range(2)]
+    results = at_once([lambda: answer_requests(zone=zone, now=OPEN_AT)] * 2)
+    assert sum(one for one in results if isinstance(one, int)) == 2
+    for request in asked:
+        request.refresh_from_db()
+    statuses = Counter(request.status for request in asked)
+    assert statuses[RequestStatus.ADMITTED] == 1
+    assert Job.objects.count() == 1
+    assert verify_zone(zone).problems == []
