@@ -29,6 +29,7 @@ from workers.protocol.job_spec import (
     JobSpec,
     TrainingSpec,
 )
+from workers.protocol.pass_bytes import PACK_TOKENS
 from workers.runtime.node_runtime import NodeRuntime
 from workers.runtime.resident import load_resident
 from workers.training.data import PreparedData, RowCounts
