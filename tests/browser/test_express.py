@@ -30,6 +30,26 @@ from marketplace.common import clock
 from marketplace.express.selectors import summarize_lanes
 print(sum(one.idle for one in summarize_lanes(now=clock.now())))
 """
+#: A prompt of the bank to begin with: numbers that no job tuned, which a lookup compares.
+LEND = """
+import hashlib
+import numpy as np
+from marketplace.auction.bidding.terms import AUTO_VIRTUAL_TOKENS
+from marketplace.accounts.models import Organisation
+from marketplace.common import clock
+from marketplace.express.bank import name_base_model
+from marketplace.express.models import BankPrompt
+from marketplace.express.task_features import WIDTH
+from marketplace.fleet.models import Zone
+zone = Zone.objects.get(name={zone!r})
+shape = (AUTO_VIRTUAL_TOKENS, zone.model_shape["hidden_size"])
+values = np.random.default_rng(0).normal(0, 0.02, shape).astype("<f4").tobytes()
+BankPrompt.objects.get_or_create(job_id="lent", defaults=dict(
+    organisation=Organisation.objects.get(name="Harbour Analytics"), is_shared=True,
+    base_model=name_base_model(zone), virtual_tokens=shape[0], width=shape[1], values=values,
+    sha256=hashlib.sha256(values).hexdigest(), features=bytes(4 * WIDTH), created_at=clock.now(),
+))
+"""
 SLO_WITHIN_S = 60
 
 
@@ -40,6 +60,7 @@ def test_a_prompt_is_tuned_within_a_certified_minute(
     page = owner.page
     few = b"".join(support_tone.splitlines(keepends=True)[:12])
     market.shell.run(OPEN.format(zone=market.zone, is_open=True))
+    market.shell.run(LEND.format(zone=market.zone))
     try:
         until(lambda: market.shell.run(IDLE) == "1", what="a seat is idle", within_s=120)
         owner.go("/datasets")
@@ -67,7 +88,19 @@ def test_a_prompt_is_tuned_within_a_certified_minute(
         expect(page).to_have_url(re.compile(r"/express/express_"))
         expect(page.get_by_text("Certified", exact=True)).to_be_visible()
         expect(page.get_by_text("Place in the log")).to_be_visible()
+        answer = page.url
         page.get_by_role("link", name="Watch the job").click()
         expect(page.locator("#part-pill")).to_have_text("Done", timeout=240_000)
+        page.goto(answer)
+        expect(
+            page.get_by_text(re.compile(r"after [\d.]+ s\s+of the \d+ s certified"))
+        ).to_be_visible()
+        # The lookup is noted a moment after the job has ended.
+        expect(page.get_by_text(re.compile(r"[2-9] prompts compared in .* s: loss"))).to_be_visible(
+            timeout=30_000
+        )
+        page.get_by_role("link", name="Receipt").click()
+        expect(page).to_have_url(re.compile(r"/bids/bid_"))
+        expect(page.get_by_role("heading", name=re.compile(r"You pay \$"))).to_be_visible()
     finally:
         market.shell.run(OPEN.format(zone=market.zone, is_open=False))

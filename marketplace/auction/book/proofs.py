@@ -34,10 +34,17 @@ def build_bid_proof(*, bid: Bid) -> str:
     Raises
     ------
     Conflict
-        ``not_decided``: the bid has no entry in the log yet.
+        ``not_decided``: the bid has no entry in the log yet. ``answered_by_the_lane``: no bid
+        was sealed, since the express lane sells at its posted price.
     """
     if bid.position is None:
         raise Conflict("not_decided", "The auction has not decided this bid, so there is no proof.")
+    if bid.slo_s is not None:
+        raise Conflict(
+            "answered_by_the_lane",
+            f"The express lane answered this request at position {bid.position} of the zone's log, "
+            "with the question and the answer in full; there is no sealed bid to open.",
+        )
     receipt = json.loads(bid.receipt) if bid.receipt else None
     # Nothing stands in a proof that does not prove: before the receipt that is no entry.
     first = bid.position - 1 if receipt is None else int(receipt["position"])

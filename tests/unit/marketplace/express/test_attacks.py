@@ -9,11 +9,12 @@ from datetime import timedelta
 import pytest
 from marketplace.payments.gateway_models import Freeze
 
+from marketplace.auction.book.proofs import build_bid_proof
 from marketplace.auction.book.row_checks import compare_answer, find_shared_seats
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.book.verify_report import VerifyReport
-from marketplace.auction.models import LogEntry
-from marketplace.common.errors import NotAllowed, UserError
+from marketplace.auction.models import Bid, LogEntry
+from marketplace.common.errors import Conflict, NotAllowed, UserError
 from marketplace.express.models import ExpressRequest, RequestStatus
 from marketplace.express.requests import PENDING_MAX
 from marketplace.jobs.models import Job
@@ -22,8 +23,10 @@ from marketplace.payments.selectors import get_wallet
 from scheduler.auction.log.chain import ChainEntry
 from scheduler.auction.log.event_json import event_from_json
 from scheduler.auction.log.outcomes import Changed
+from tests import builders
 from tests import market_builders as market
 from tests.express_builders import OPEN_AT, answered, ask, customer, job_of, open_lane
+from tests.pages import read_page
 
 pytestmark = pytest.mark.django_db
 
@@ -123,3 +126,18 @@ def test_a_cap_and_a_freeze_stop_express_jobs_as_they_stop_bids(zone, lane, owne
         ask(other, zone)
     assert (capped.value.code, frozen.value.code) == ("spending_cap", "organisation_frozen")
     assert not ExpressRequest.objects.exists()
+
+
+def test_a_certified_request_has_a_receipt_and_says_that_no_bid_was_sealed(
+    zone, lane, owner, client
+):
+    request = answered(ask(owner, zone))
+    client.force_login(builders.owner_of(owner))
+    shown = read_page(client.get(f"/bids/{request.bid_id}"))
+    assert "The express lane's posted price for 100 s." in shown
+    assert "decided whether you won" not in shown
+    proof = client.get(f"/bids/{request.bid_id}/proof")
+    assert proof.status_code == 409
+    with pytest.raises(Conflict) as refused:
+        build_bid_proof(bid=Bid.objects.get(pk=request.bid_id))
+    assert refused.value.code == "answered_by_the_lane"
