@@ -15,7 +15,7 @@ from finetender.errors import JobFailedError, NotAuthorizedError, UsageError
 from finetender.local_programs import join_node, verify_transcript
 from finetender.progress import choose_view, draw_bar, keep_printable
 from finetender.settings import Access, find_access, store_access
-from finetender.values import Job
+from finetender.values import ExpressAnswer, Job
 
 _KEY_HELP = "an API key, made under API keys in the market's settings"
 
@@ -322,10 +322,22 @@ def _express(chosen: argparse.Namespace) -> None:
     if chosen.json:
         _print_json(answer.raw)
     elif answer.job_id is None:
-        raise JobFailedError(f"The lane promises nothing: {answer.reason or answer.status}.")
+        raise JobFailedError(describe_refusal(answer, chosen.within))
     else:
         within = f"{answer.certified_slo_s:g} s"
         print(f"Promised within {within} for ${answer.price:f}: {answer.job_id}")
+        print(f"Certificate: entry {answer.raw['position']} of the log of {answer.raw['zone']},")
+        print(f"  {answer.raw['decision_hash']}")
+
+
+def describe_refusal(answer: ExpressAnswer, within_s: float) -> str:
+    """What the lane would promise, or why it promises nothing."""
+    words = f"The lane does not promise {within_s:g} s"
+    if answer.certified_slo_s is not None:
+        return f"{words}, but {answer.certified_slo_s:g} s for ${answer.price:f}: ask for that."
+    if answer.reason == "too short":
+        return f"{words}: the job takes up to {answer.raw['least_slo_s']:.1f} s."
+    return f"{words}: its seats are taken."
 
 
 def _join(chosen: argparse.Namespace) -> int:
