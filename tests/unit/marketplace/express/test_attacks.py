@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from marketplace.payments.gateway_models import Freeze
 
 from marketplace.auction.book.proofs import build_bid_proof
 from marketplace.auction.book.row_checks import compare_answer, find_shared_seats
@@ -19,6 +18,7 @@ from marketplace.express.models import ExpressRequest, RequestStatus
 from marketplace.express.requests import PENDING_MAX
 from marketplace.jobs.models import Job
 from marketplace.payments.caps import set_cap
+from marketplace.payments.models.gateway import Freeze
 from marketplace.payments.selectors import get_wallet
 from scheduler.auction.log.chain import ChainEntry
 from scheduler.auction.log.event_json import event_from_json

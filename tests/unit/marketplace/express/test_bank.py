@@ -232,6 +232,7 @@ def test_a_withdrawn_prompt_is_gone_for_good(node):
 def test_withdrawal_takes_a_prompt_from_lookups_that_have_not_begun(node):
     owner, other = consenting(), consenting()
     tune(node, owner, seed=1)
+    tune(node, other, seed=2)
     job = build.job(node.zone, (0, node), adapter=LOOKS_UP)
     assert prepare_lookups(now=NOW) == 1
     file = CandidatePrompts.objects.get(job=job).file
@@ -240,7 +241,6 @@ def test_withdrawal_takes_a_prompt_from_lookups_that_have_not_begun(node):
     assert not CandidatePrompts.objects.exists()
     assert not file.storage.exists(file.name)
     # Others are chosen where there are any.
-    tune(node, other, seed=2)
     assert prepare_lookups(now=at(5)) == 1
     kept = CandidatePrompts.objects.get(job=job)
     with kept.file.open("rb") as content:

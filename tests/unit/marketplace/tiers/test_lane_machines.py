@@ -98,13 +98,14 @@ def test_the_lane_buys_a_rented_machines_cells_and_serves_a_job_there(zone, lane
 
     # A bid wants the same cells at the same moment, and comes first.
     rival = market.bid(build.customer(), zone, slots=2, price_micros=50_000_000, now=LATER)
-    request = build.ask(build.customer(), zone, slo_s=90.0, now=LATER)
-    build.answered(request, now=LATER)
+    # One seat keeps one of two such SLOs.
+    asked = [build.ask(build.customer(), zone, slo_s=30.0, now=LATER) for _ in range(2)]
+    build.answered(asked[0], now=LATER)
     decide_pending_bids(zone=zone, now=LATER)
-    assert request.status == RequestStatus.ADMITTED
-    seat = Seat.objects.get(pk=request.seat_bid_id)
-    assert seat.is_burst
-    job = build.job_of(request)
+    asked[1].refresh_from_db()
+    assert {request.status for request in asked} == {RequestStatus.ADMITTED}
+    [seat] = Seat.objects.filter(is_burst=True)
+    [job] = [build.job_of(request) for request in asked if request.seat_bid_id == seat.pk]
     assert {node for _, node in job.cells} == {rented.pk}
     assert Bid.objects.get(pk=rival.pk).status != BidStatus.PENDING
 
