@@ -7,6 +7,8 @@ slot and asks 0.40 dollars for it; one job gets 100 of them, so a cell costs a j
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
@@ -106,8 +108,27 @@ def node(made: Zone, *, of: Provider | None = None, **terms: Any) -> Node:
     return Node.objects.create(zone=made, provider=of or provider(), **fields)
 
 
-def dataset(owner: Organisation, made: Zone, *, rows: int = 100, row_tokens: int = 100) -> Dataset:
+def dataset(
+    owner: Organisation,
+    made: Zone,
+    *,
+    rows: int = 100,
+    row_tokens: int = 100,
+    texts: Sequence[str] | None = None,
+) -> Dataset:
+    """A data set of equal rows; with ``texts`` its file has a conversation about each."""
     number = next(_number)
+    content = b"{}"
+    if texts is not None:
+        said = ([("user", text), ("assistant", f"{text} it is")] for text in texts)
+        rows = len(texts)
+        content = b"".join(
+            json.dumps(
+                {"messages": [{"role": role, "content": text} for role, text in turns]}
+            ).encode()
+            + b"\n"
+            for turns in said
+        )
     row = Dataset(
         organisation=owner,
         name=f"data-{number}.jsonl",
@@ -120,7 +141,7 @@ def dataset(owner: Organisation, made: Zone, *, rows: int = 100, row_tokens: int
         zone=made,
         created_at=NOW,
     )
-    row.file.save("data", ContentFile(b"{}"), save=False)
+    row.file.save("data", ContentFile(content), save=False)
     row.save(force_insert=True)
     tokens = TokenRunsBuilder()
     for _ in range(rows):

@@ -246,6 +246,7 @@ class Scope(models.TextChoices):
     KEYS_READ = "keys:read"
     #: Replace and revoke keys that may do no more than this one.
     KEYS_WRITE = "keys:write"
+    MEMBERS_READ = "members:read"
     WEBHOOKS_READ = "webhooks:read"
     WEBHOOKS_WRITE = "webhooks:write"
     PROVIDER_READ = "provider:read"

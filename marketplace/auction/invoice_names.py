@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from marketplace.auction.models import Bid, hold_reference
+from marketplace.exports.models import REFERENCE_PREFIX as EXPORT_PREFIX
 from marketplace.questions.models import REFERENCE_PREFIX
 
 ANSWERS = "Answers of models"
+EXPORTS = "Adapters in other forms"
 
 
 def name_references(references: Collection[str]) -> dict[str, str]:
     """Each job by its name and bid; all answers of models by one name, to stand in one line."""
     named = {reference: ANSWERS for reference in references if _is_answer(reference)}
+    named |= {reference: EXPORTS for reference in references if reference.startswith(EXPORT_PREFIX)}
     bid_ids = [
         reference.removeprefix(hold_reference(""))
         for reference in references

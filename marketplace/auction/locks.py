@@ -33,6 +33,8 @@ class PendingBid(NamedTuple):
     organisation_id: str
     placed_by_id: str | None
     dataset_id: str | None
+    #: Whose rows are held out; ``None``: a share of the data set's own.
+    validation_dataset_id: str | None
     name: str
     price_micros: int
     deadline_at: datetime

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from django.db.models import QuerySet
 
-from marketplace.jobs.models import Job, Slice, SliceStatus, Upload
+from marketplace.jobs.models import Job, PartedUpload, Slice, SliceStatus, Upload
 
 
 def lock_job(job_id: str) -> Job:
@@ -54,6 +54,11 @@ def lock_open_slice(job: Job) -> Slice | None:
 
 def lock_upload(upload_id: str) -> Upload:
     return Upload.objects.select_for_update().get(pk=upload_id)
+
+
+def lock_parted_upload(upload_id: str) -> PartedUpload:
+    found = PartedUpload.objects.select_for_update(of=("self",))
+    return found.select_related("organisation", "created_by", "whole").get(pk=upload_id)
 
 
 def lock_first_upload(uploads: QuerySet[Upload]) -> Upload | None:

@@ -103,14 +103,14 @@ def add_to_plan(zone: Zone, node: Node, key: str, question: Any, *, now: datetim
     Parameters
     ----------
     key
-        ``probes`` or ``checks``.
+        ``probes``, ``checks`` or ``exports``.
     """
     slot = slot_at(zone, now)
     latest = NodePlan.objects.filter(node=node).order_by("-slot", "-revision").first()
     is_present = latest is not None and latest.slot == slot
     if latest is not None and is_present:
         plan, tokens, revision = latest.plan, latest.lease_tokens, latest.revision + 1
-        plan = plan | {"revision": revision, "probes": [], "checks": []}
+        plan = plan | {"revision": revision, "probes": [], "checks": [], "exports": []}
     else:
         if latest is not None and latest.lease_tokens:
             return False

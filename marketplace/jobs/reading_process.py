@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -18,7 +19,8 @@ from marketplace.fleet.text_encoder import TokenizerFiles
 from marketplace.jobs.dataset_reader import Reading
 from marketplace.jobs.reading_child import OUT_OF_MEMORY
 
-#: The largest file that may be uploaded takes about a minute.
+#: For each ``PIECE_BYTES`` of a file, which take about a minute.
+PIECE_BYTES = 64 * 1024**2
 CPU_S = 240
 WALL_S = 600
 MEMORY_BYTES = 4 * 1024**3
@@ -64,8 +66,8 @@ def read_in_process(
     file: FileToRead,
     *,
     on_progress: Callable[[int, float], None],
-    cpu_s: int = CPU_S,
-    wall_s: float = WALL_S,
+    cpu_s: int | None = None,
+    wall_s: float | None = None,
 ) -> tuple[Reading, bool]:
     """What a file holds, and whether it was rewritten to ``output_path``.
 
@@ -73,6 +75,8 @@ def read_in_process(
     ----------
     on_progress
         Called now and then with the rows read so far and the share of the file.
+    cpu_s, wall_s
+        Seconds that it may take; as many as its size allows unless given.
 
     Raises
     ------
@@ -82,6 +86,8 @@ def read_in_process(
     MarketFault
         The reader failed by itself.
     """
+    pieces = max(1, math.ceil(file.path.stat().st_size / PIECE_BYTES))
+    cpu_s = CPU_S * pieces if cpu_s is None else cpu_s
     asked = {**build_request(file), "cpu_s": cpu_s, "memory_bytes": MEMORY_BYTES}
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     process = subprocess.Popen(
@@ -92,7 +98,7 @@ def read_in_process(
         stdout=subprocess.PIPE,
         text=True,
     )
-    alarm = threading.Timer(wall_s, process.kill)
+    alarm = threading.Timer(WALL_S * pieces if wall_s is None else wall_s, process.kill)
     alarm.start()
     try:
         with process:

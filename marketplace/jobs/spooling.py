@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Protocol
 
+from django.core.files import File
+from django.core.files.storage import default_storage
+
 from marketplace.common.errors import UserError
 
 CHUNK_BYTES = 1024 * 1024
@@ -68,3 +71,15 @@ def spool_upload(
             )
         spool.seek(0)
         yield SpooledFile(file=spool, sha256=digest.hexdigest(), bytes=size)
+
+
+@contextmanager
+def store_file(path: str, file: IO[bytes]) -> Iterator[str]:
+    """Store a file for the block, and for good only if the block succeeds."""
+    file.seek(0)
+    name = default_storage.save(path, File(file))
+    try:
+        yield name
+    except BaseException:
+        default_storage.delete(name)
+        raise

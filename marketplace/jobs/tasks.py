@@ -25,3 +25,4 @@ def read_uploads() -> None:
 @shared_task(name="jobs.uploads_sweep")
 def sweep_uploads() -> None:
     services.sweep_uploads(now=clock.now())
+    services.sweep_parted_uploads(now=clock.now())

@@ -29,7 +29,7 @@ from workers.protocol.work import RowLengths, TooMuchWorkError, WorkPlan, count_
 _KEPT = 4096
 #: Plans remembered, of jobs with up to so many rows: a few megabytes in all as a rule.
 _PLANS_KEPT, _PLAN_ROWS_KEPT = 256, 20_000
-_PlanKey = tuple[int, str, int, TrainingSpec, WorkCosts]
+_PlanKey = tuple[int, int | None, str, int, TrainingSpec, WorkCosts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,7 @@ def measure_work(
     *,
     zone: Zone,
     tokens: DatasetTokens,
+    validation: DatasetTokens | None = None,
     data_format: str,
     adapter: AdapterSpec,
     training: TrainingSpec,
@@ -68,7 +69,8 @@ def measure_work(
 ) -> Work:
     """Measure what a data set with these settings asks of a node.
 
-    ``rates`` are the zone's (``fleet.selectors.load_rates``).
+    ``rates`` are the zone's (``fleet.selectors.load_rates``). The rows of ``validation`` are held
+    out; without it, a share of the data set's own.
 
     Raises
     ------
@@ -77,6 +79,7 @@ def measure_work(
     """
     totals = count_totals(
         tokens=tokens,
+        validation=validation,
         data_format=data_format,
         virtual_tokens=adapter.virtual_tokens,
         training=training,
@@ -130,6 +133,7 @@ def _repeat_row(tokens: int, rows: int) -> RowLengths:
 def count_totals(
     *,
     tokens: DatasetTokens,
+    validation: DatasetTokens | None = None,
     data_format: str,
     virtual_tokens: int,
     training: TrainingSpec,
@@ -147,17 +151,30 @@ def count_totals(
     UserError
         As ``measure_work``.
     """
-    key = (tokens.pk, data_format, virtual_tokens, training, costs)
+    key = _name_plan(tokens, validation, data_format, virtual_tokens, training, costs)
     known = _totals.get(key)
     if known is None:
-        plan, rows = _plan_work(tokens, data_format, virtual_tokens, training, costs)
+        plan, rows = _plan_work(tokens, validation, data_format, virtual_tokens, training, costs)
         totals = WorkTotals(plan.total_units, plan.total_steps, *rows)
         known = remember(_totals, key, totals, most=_KEPT)
     return known
 
 
+def _name_plan(
+    tokens: DatasetTokens,
+    validation: DatasetTokens | None,
+    data_format: str,
+    virtual_tokens: int,
+    training: TrainingSpec,
+    costs: WorkCosts,
+) -> _PlanKey:
+    held_out = None if validation is None else validation.pk
+    return tokens.pk, held_out, data_format, virtual_tokens, training, costs
+
+
 def _plan_work(
     tokens: DatasetTokens,
+    validation: DatasetTokens | None,
     data_format: str,
     virtual_tokens: int,
     training: TrainingSpec,
@@ -165,10 +182,15 @@ def _plan_work(
 ) -> tuple[WorkPlan, tuple[int, int]]:
     """A job's work step by step, and its numbers of training rows and of held-out ones."""
     runs = TokenRuns.from_bytes(_read_runs(tokens))
-    train, valid = (
-        rows.lengthen(virtual_tokens)
-        for rows in split_rows(runs, data_format=data_format, training=training)
-    )
+    if validation is None:
+        parts = split_rows(runs, data_format=data_format, training=training)
+    else:
+        held_out = TokenRuns.from_bytes(_read_runs(validation))
+        parts = (
+            cut_rows(runs, data_format=data_format, training=training),
+            cut_rows(held_out, data_format=data_format, training=training),
+        )
+    train, valid = (rows.lengthen(virtual_tokens) for rows in parts)
     try:
         plan = WorkPlan(costs, training, train=train, valid=valid)
     except TooMuchWorkError as error:
@@ -187,6 +209,21 @@ def split_rows(
 ) -> tuple[RowLengths, RowLengths]:
     """Lengths of the rows that are trained on and of those held out.
 
+    Raises
+    ------
+    UserError
+        As ``cut_rows``.
+    """
+    rows = cut_rows(runs, data_format=data_format, training=training)
+    held_out = choose_validation_rows(
+        rows=len(rows), share=training.validation_share, seed=training.seed
+    )
+    return rows.select(~held_out), rows.select(held_out)
+
+
+def cut_rows(runs: TokenRuns, *, data_format: str, training: TrainingSpec) -> RowLengths:
+    """Lengths of the rows within the sequence length.
+
     Rows that truncation leaves nothing to learn drop out, as on the node.
 
     Raises
@@ -203,10 +240,7 @@ def split_rows(
             "No row has anything to learn within the sequence length. Give a longer one.",
             param="training.sequence_length",
         )
-    held_out = choose_validation_rows(
-        rows=len(rows), share=training.validation_share, seed=training.seed
-    )
-    return rows.select(~held_out), rows.select(held_out)
+    return rows
 
 
 _totals: dict[_PlanKey, WorkTotals] = {}
@@ -217,6 +251,7 @@ def load_job_totals(job: Job) -> WorkTotals:
     """The work of the whole of a job."""
     return count_totals(
         tokens=_ensure_tokens(job),
+        validation=_ensure_validation_tokens(job),
         data_format=job.dataset.format,
         virtual_tokens=_count_virtual_tokens(job),
         training=from_json(TrainingSpec, job.training),
@@ -228,6 +263,7 @@ def load_work_plan(job: Job) -> WorkPlan:
     """The work of a job, step by step."""
     return plan_work(
         tokens=_ensure_tokens(job),
+        validation=_ensure_validation_tokens(job),
         data_format=job.dataset.format,
         virtual_tokens=_count_virtual_tokens(job),
         training=from_json(TrainingSpec, job.training),
@@ -238,6 +274,7 @@ def load_work_plan(job: Job) -> WorkPlan:
 def plan_work(
     *,
     tokens: DatasetTokens,
+    validation: DatasetTokens | None = None,
     data_format: str,
     virtual_tokens: int,
     training: TrainingSpec,
@@ -250,10 +287,12 @@ def plan_work(
     UserError
         As ``measure_work``.
     """
-    key = (tokens.pk, data_format, virtual_tokens, training, costs)
+    key = _name_plan(tokens, validation, data_format, virtual_tokens, training, costs)
     known = _plans.get(key)
     if known is None:
-        known, (train_rows, _) = _plan_work(tokens, data_format, virtual_tokens, training, costs)
+        known, (train_rows, _) = _plan_work(
+            tokens, validation, data_format, virtual_tokens, training, costs
+        )
         if train_rows <= _PLAN_ROWS_KEPT:
             remember(_plans, key, known, most=_PLANS_KEPT)
     return known
@@ -276,6 +315,11 @@ def _ensure_tokens(job: Job) -> DatasetTokens:
     return ensure_dataset_tokens(dataset=job.dataset, zone=job.zone)
 
 
+def _ensure_validation_tokens(job: Job) -> DatasetTokens | None:
+    held_out = job.validation_dataset
+    return None if held_out is None else ensure_dataset_tokens(dataset=held_out, zone=job.zone)
+
+
 def measure_job_work(job: Job, *, rates: dict[str, float] | None = None) -> Work:
     """What the whole of a job asks of a node, at the speeds known now.
 
@@ -284,6 +328,7 @@ def measure_job_work(job: Job, *, rates: dict[str, float] | None = None) -> Work
     return measure_work(
         zone=job.zone,
         tokens=_ensure_tokens(job),
+        validation=_ensure_validation_tokens(job),
         data_format=job.dataset.format,
         adapter=from_json(AdapterSpec, job.spec["adapter"]),
         training=from_json(TrainingSpec, job.training),

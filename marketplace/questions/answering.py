@@ -130,6 +130,20 @@ def record_written(*, node: Node, items: Sequence[Written], now: datetime) -> li
     return ended
 
 
+def record_forwarded(*, question_id: str, item: Written, now: datetime) -> bool:
+    """Take what the operator's model server wrote; whether more of the answer is wanted."""
+    with transaction.atomic():
+        for question in lock_questions([question_id]):
+            if question.status != QuestionStatus.WRITING or question.expires_at <= now:
+                return False
+            _append(question, item)
+            if item.finish:
+                _end_as_told(question, item, now)
+            question.save()
+            wake_owners([question.pk])
+    return not item.finish
+
+
 def _append(question: AskedQuestion, item: Written) -> None:
     terms = from_json(QuestionTerms, question.terms)
     room = TOKEN_CHARS_MAX * terms.max_tokens - len(question.text)
@@ -175,20 +189,20 @@ def end_question(question: AskedQuestion, status: QuestionStatus, *, now: dateti
     """
     question.status, question.finished_at = status, now
     written = min(question.answer_tokens, count_answer(question.zone, question.text) + 1)
-    is_free = question.node is None or (not question.text and status != QuestionStatus.ANSWERED)
+    is_answered_by_none = question.node is None and not question.is_forwarded
+    is_free = is_answered_by_none or (not question.text and status != QuestionStatus.ANSWERED)
     question.answer_tokens = 0 if is_free else written
     tokens = 0 if is_free else question.prompt_tokens + written
     price_micros = compute_price(tokens=tokens, rate_micros=question.rate_micros)
     reference = question.hold_reference
     settle_holds(settlements=[HoldSettlement(reference, price_micros or None)], now=now)
     if price_micros:
-        assert question.node is not None
-        payee = question.node.provider.organisation_id  # type: ignore[attr-defined]
-        split = CostSplit(
-            asks_micros=price_micros,
-            asks_returned_micros=0,
-            shares=(Share(payee, price_micros),),
-        )
+        # What the operator's own server writes is the house's.
+        split = CostSplit(asks_micros=0, asks_returned_micros=0, shares=())
+        if question.node is not None:
+            payee = question.node.provider.organisation_id  # type: ignore[attr-defined]
+            share = Share(payee, price_micros)
+            split = CostSplit(asks_micros=price_micros, asks_returned_micros=0, shares=(share,))
         distribute_charge(hold_reference=reference, split=split, now=now)
 
 

@@ -6,6 +6,7 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.conf import settings
 from django.db import transaction
 
 from marketplace.accounts.models import Organisation, User
@@ -15,7 +16,7 @@ from marketplace.fleet.selectors import find_zone_tokenizer
 from marketplace.fleet.text_encoder import load_text_encoder
 from marketplace.jobs.models import Job
 from marketplace.payments.holds import HoldRequest, place_holds
-from marketplace.questions.models import AskedQuestion
+from marketplace.questions.models import AskedQuestion, QuestionStatus
 from marketplace.questions.prices import compute_price, find_rate
 from marketplace.questions.wakeups import wake_nodes
 from workers.protocol.generation import ChatTurn
@@ -61,6 +62,7 @@ def ask_question(
     terms: QuestionTerms,
     now: datetime,
     api_key_id: str | None = None,
+    is_forwarded: bool = False,
 ) -> AskedQuestion:
     """Hold the price of the longest answer, and have a node of the zone write it.
 
@@ -70,6 +72,9 @@ def ask_question(
         Whose adapter answers; ``None``: the base model.
     api_key_id
         The API key whose caps it counts for.
+    is_forwarded
+        The operator's model server answers: no node is woken, and none need be there where the
+        operator posts a rate.
 
     Raises
     ------
@@ -81,6 +86,8 @@ def ask_question(
         ``insufficient_funds``.
     """
     rate_micros = find_rate(zone)
+    if rate_micros is None and is_forwarded:
+        rate_micros = settings.SERVING_RATE_MICROS
     if rate_micros is None:
         raise NoNodeOnline(
             "no_node",
@@ -95,6 +102,8 @@ def ask_question(
         job=job,
         token=secrets.token_urlsafe(_TOKEN_BYTES),
         terms=to_json(terms),
+        is_forwarded=is_forwarded,
+        status=QuestionStatus.WRITING if is_forwarded else QuestionStatus.WAITING,
         prompt_tokens=prompt_tokens,
         rate_micros=rate_micros,
         created_at=now,
@@ -124,12 +133,18 @@ def ask_question(
         if isinstance(hold, UserError):
             raise hold
         question.save(force_insert=True)
-        wake_nodes(zone.pk)
+        if not is_forwarded:
+            wake_nodes(zone.pk)
     return question
 
 
 def count_prompt(zone: Zone, terms: QuestionTerms) -> int:
-    """Tokens of a prompt with the zone's tokenizer and chat template.
+    """Number of a prompt's tokens; raises as ``encode_prompt``."""
+    return len(encode_prompt(zone, terms))
+
+
+def encode_prompt(zone: Zone, terms: QuestionTerms) -> list[int]:
+    """A prompt with the zone's tokenizer and chat template, as nodes read it.
 
     Raises
     ------
@@ -145,13 +160,13 @@ def count_prompt(zone: Zone, terms: QuestionTerms) -> int:
         )
     encoder = load_text_encoder(find_zone_tokenizer(zone))
     if not terms.turns:
-        return len(encoder.prefix) + len(encoder.encode([terms.prompt])[0])
+        return encoder.prefix + encoder.encode([terms.prompt])[0]
     turns = [{"role": turn.role, "content": turn.content} for turn in terms.turns]
     try:
         text = encoder.render(turns, tools=None, generation=True)
     except TemplateError as error:
         raise UserError("invalid_prompt", str(error), param="messages") from None
-    return len(encoder.encode([text])[0])
+    return encoder.encode([text])[0]
 
 
 def count_answer(zone: Zone, text: str) -> int:

@@ -48,6 +48,8 @@ class AskedQuestion(models.Model):
         max_length=12, choices=QuestionStatus.choices, default=QuestionStatus.WAITING
     )
     node = models.ForeignKey("fleet.Node", on_delete=models.PROTECT, null=True, related_name="+")
+    #: The operator's model server answers it, and no node.
+    is_forwarded = models.BooleanField(default=False, db_default=False)
     text = models.TextField(default="", blank=True)
     #: ``WrittenToken`` as JSON, where probabilities were asked for.
     tokens: Any = models.JSONField(default=list)

@@ -6,6 +6,7 @@ from marketplace.web.views import (
     bundles,
     caps,
     docs,
+    exports,
     express,
     invoices,
     jobs,
@@ -51,6 +52,13 @@ urlpatterns = [
         name="preparation_dispute",
     ),
     path("jobs/<str:job_id>/adapter", jobs.download_adapter, name="adapter_download"),
+    path("jobs/<str:job_id>/exports", exports.make_export, name="export_make"),
+    path(
+        "jobs/<str:job_id>/exports/<str:export_id>",
+        exports.download_export,
+        name="export_download",
+    ),
+    path("jobs/<str:job_id>/pushes", exports.push_to_hub, name="hub_push"),
     path("jobs/<str:job_id>/adapter/consent", warm.give_adapter, name="adapter_consent"),
     path(
         "jobs/<str:job_id>/checkpoints/<str:checkpoint_id>",

@@ -1,18 +1,21 @@
 """The API of a running house with one CPU node: quotes, lists, an upload, and answers of models.
 
-``python -m tests.benchmarks.bench_api [--requests 200] [--upload-mb 60]`` starts a house of its own
-and prints a JSON line for each case. Answers are compared with ``transformers.generate`` on the
-same base model, in this process and with as many tokens, greedy.
+``python -m tests.benchmarks.bench_api [--requests 200] [--upload-mb 100]`` starts a house of its
+own, trains eight adapters and prints a JSON line for each case. Answers are compared with
+``transformers.generate`` with one of these adapters, in this process and with as many tokens,
+greedy; eight together are asked of eight adapters.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import shutil
 import statistics
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,6 +32,7 @@ from workers.models import find_bundled_path
 ROWS = ROOT / "workers" / "models" / "datasets" / "support_tone.jsonl"
 PROMPT = "My parcel has not arrived. What can I do?"
 TOKENS, TOGETHER = 64, 8
+TRAINED_WITHIN_S = 600.0
 #: Seconds between two looks at the memory of the web server.
 LOOK_EVERY_S = 0.02
 
@@ -36,7 +40,7 @@ LOOK_EVERY_S = 0.02
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=200)
-    parser.add_argument("--upload-mb", type=int, default=60)
+    parser.add_argument("--upload-mb", type=int, default=100)
     chosen = parser.parse_args()
     with (
         run_house() as (running, seeded),
@@ -58,10 +62,15 @@ def main() -> None:
         report("quote", measure(lambda: api.post("/api/quotes", json=work), chosen.requests))
         report("job_list", measure(lambda: api.get("/api/jobs"), chosen.requests))
         report("upload", upload(api, running, megabytes=chosen.upload_mb))
-        answer(api, zone["name"])
-        report("answer_1", answer(api, zone["name"]))
-        report("answer_8", answer_together(api, zone["name"]))
-    report("transformers_1", generate_with_transformers())
+        models = train_adapters(api, work)
+        for model in models:
+            # The first question of each has its node fetch and attach it.
+            answer(api, model)
+        report("answer_1", answer(api, models[0]))
+        report("answer_8", answer_together(api, models))
+        job = models[0].rpartition(":")[2]
+        adapter = api.get(f"/api/jobs/ftjob-{job}/adapter").raise_for_status().content
+    report("transformers_1", generate_with_transformers(adapter))
 
 
 @contextmanager
@@ -161,26 +170,48 @@ def answer(api: httpx.Client, model: str) -> dict[str, Any]:
     }
 
 
-def answer_together(api: httpx.Client, model: str) -> dict[str, Any]:
-    """Tokens a second of several answers at once."""
+def train_adapters(api: httpx.Client, work: dict[str, Any]) -> list[str]:
+    """Names of eight small adapters, one after another the result of a bid."""
+    for seed in range(TOGETHER):
+        training = {"epochs": 1, "batch_size": 32, "seed": seed}
+        bid = {**work, "training": training, "adapter": {"rank": 8}, "price": "5"}
+        api.post("/api/bids", json=bid).raise_for_status()
+    ends_at = time.monotonic() + TRAINED_WITHIN_S
+    while time.monotonic() < ends_at:
+        found = api.get("/v1/models").raise_for_status().json()["data"]
+        names = [model["id"] for model in found if model["id"].startswith("ft:")]
+        if len(names) >= TOGETHER:
+            return names[:TOGETHER]
+        time.sleep(0.5)
+    raise RuntimeError("the adapters were not trained in time")
+
+
+def answer_together(api: httpx.Client, models: list[str]) -> dict[str, Any]:
+    """Tokens a second of several answers at once, each by another adapter."""
     began = time.monotonic()
     with ThreadPoolExecutor(TOGETHER) as pool:
-        answers = list(pool.map(lambda _: answer(api, model), range(TOGETHER)))
+        answers = list(pool.map(lambda model: answer(api, model), models))
     tokens = sum(each["tokens"] for each in answers)
     return {"tokens": tokens, "tokens_per_s": round(tokens / (time.monotonic() - began), 1)}
 
 
-def generate_with_transformers() -> dict[str, Any]:
-    """Tokens a second of ``transformers.generate`` on the bundled base model."""
+def generate_with_transformers(adapter: bytes) -> dict[str, Any]:
+    """Tokens a second of ``transformers.generate`` with ``peft`` on the bundled base model."""
+    from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     path = find_bundled_path("bundled:finetender-tiny")
     tokenizer = AutoTokenizer.from_pretrained(path)
-    model = AutoModelForCausalLM.from_pretrained(path)
+    base = AutoModelForCausalLM.from_pretrained(path)
+    with tempfile.TemporaryDirectory() as folder:
+        with zipfile.ZipFile(io.BytesIO(adapter)) as archive:
+            archive.extractall(folder)
+        model = PeftModel.from_pretrained(base, folder)
     turns = [{"role": "user", "content": PROMPT}]
     inputs = tokenizer.apply_chat_template(
         turns, add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
+    model.generate(**inputs, max_new_tokens=2, do_sample=False)
     began = time.monotonic()
     made = model.generate(**inputs, max_new_tokens=TOKENS, do_sample=False)
     tokens = made.shape[1] - inputs["input_ids"].shape[1]

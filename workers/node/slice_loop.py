@@ -21,6 +21,7 @@ from queue import Empty, SimpleQueue
 
 from workers.node.blob_cache import BlobCache
 from workers.node.checker import Checker
+from workers.node.exporter import Exporter
 from workers.node.market_client import MarketClient, ShuttingDownError
 from workers.node.preparer import PreparationError, Preparer, Runtime
 from workers.node.prober import Prober
@@ -68,6 +69,7 @@ class SliceLoop:
         self._preparing = ThreadPoolExecutor(2, thread_name_prefix="prepare")
         self._prober = Prober(runtime=runtime, cache=cache, client=client)
         self._checker = Checker(runtime=runtime, cache=cache, client=client, work=work)
+        self._exporter = Exporter(cache=cache, client=client, work=work)
         self._sender = Sender(
             client=client,
             post=self._inbox.put,
@@ -121,6 +123,7 @@ class SliceLoop:
         self._preparing.shutdown(cancel_futures=True)
         self._prober.close()
         self._checker.close()
+        self._exporter.close()
         self._sender.close()
 
     @property
@@ -186,6 +189,8 @@ class SliceLoop:
             self._prober.take(probe)
         for check in plan.checks:
             self._checker.take(check)
+        for export in plan.exports:
+            self._exporter.take(export)
 
     def _want(self, spec: SliceSpec) -> None:
         """Have a slice of the plan run, going on with what there is of its job."""

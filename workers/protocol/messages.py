@@ -42,6 +42,8 @@ class SlotPlan:
     probes: tuple[ProbeSpec, ...] = ()
     #: ``CheckSpec`` as JSON values, likewise: a node that knows none of them answers none.
     checks: tuple[Any, ...] = ()
+    #: ``ExportSpec`` as JSON values, likewise.
+    exports: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,9 @@ class Client:
     list_samples = _blocking(operations.list_samples)
     get_express_quote = _blocking(operations.get_express_quote)
     ask_express = _blocking(operations.ask_express)
+    list_exports = _blocking(operations.list_exports)
+    export_adapter = _blocking(operations.export_adapter)
+    push_adapter = _blocking(operations.push_adapter)
 
     def run(self, operation: Operation[T]) -> T:
         """Carry an operation out."""
@@ -169,6 +172,13 @@ class Client:
     ) -> Path:
         """Fetch a finished adapter; a broken download continues where it ended."""
         return self._download(operations.adapter_path(job_id), Path(path), on_bytes)
+
+    def download_export(
+        self, job_id: str, export_id: str, path: str | Path, *, on_bytes: OnBytes | None = None
+    ) -> Path:
+        """Fetch an export that is ready."""
+        where = operations.export_path(job_id, export_id)
+        return self._download(where, Path(path), on_bytes)
 
     def download_checkpoint(
         self, job_id: str, checkpoint_id: str, path: str | Path, *, on_bytes: OnBytes | None = None
@@ -242,6 +252,9 @@ class AsyncClient:
     list_samples = _awaiting(operations.list_samples)
     get_express_quote = _awaiting(operations.get_express_quote)
     ask_express = _awaiting(operations.ask_express)
+    list_exports = _awaiting(operations.list_exports)
+    export_adapter = _awaiting(operations.export_adapter)
+    push_adapter = _awaiting(operations.push_adapter)
 
     async def run(self, operation: Operation[T]) -> T:
         """Carry an operation out."""
@@ -303,6 +316,13 @@ class AsyncClient:
     ) -> Path:
         """Fetch a finished adapter; a broken download continues where it ended."""
         return await self._download(operations.adapter_path(job_id), Path(path), on_bytes)
+
+    async def download_export(
+        self, job_id: str, export_id: str, path: str | Path, *, on_bytes: OnBytes | None = None
+    ) -> Path:
+        """Fetch an export that is ready."""
+        where = operations.export_path(job_id, export_id)
+        return await self._download(where, Path(path), on_bytes)
 
     async def download_checkpoint(
         self, job_id: str, checkpoint_id: str, path: str | Path, *, on_bytes: OnBytes | None = None

@@ -59,6 +59,17 @@ def build_parser() -> argparse.ArgumentParser:
     download.add_argument("-o", "--output", help="file to write (default: JOB-adapter.zip)")
     download.add_argument("--checkpoint", metavar="ID", help="this stored checkpoint instead")
 
+    export = _add(commands, "export", _export, "fetch merged weights or a GGUF file")
+    export.add_argument("job", metavar="JOB")
+    export.add_argument("form", choices=["merged", "gguf-f16", "gguf-q8_0"])
+    export.add_argument("-o", "--output", help="file to write (default: named by the market)")
+
+    push = _add(commands, "push", _push, "push a finished adapter to a model hub")
+    push.add_argument("job", metavar="JOB")
+    push.add_argument("repository", metavar="NAME/MODEL")
+    push.add_argument("--public", action="store_true", help="a new repository is public")
+    push.add_argument("--export", metavar="ID", help="this export instead of the adapter")
+
     chat = _add(commands, "chat", _chat, "ask a model, or talk to it line by line")
     chat.add_argument("model", metavar="MODEL", help="a zone's name, ft:…, or the id of a job")
     chat.add_argument("message", metavar="MESSAGE", nargs="?")
@@ -103,6 +114,7 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
     _add_settings(parser)
     parser.add_argument("--by", required=True, help="deadline: 90m, 6h, 2d or a moment")
     parser.add_argument("--model", default="", help="begin with this adapter: ft:JOB")
+    parser.add_argument("--validation", help="a file or data set whose rows are held out")
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
@@ -167,6 +179,7 @@ def _quote(chosen: argparse.Namespace) -> None:
             deadline=chosen.by,
             zone=chosen.zone,
             model=chosen.model,
+            validation=chosen.validation,
             adapter=adapter,
             training=training,
         )
@@ -195,6 +208,7 @@ def _bid(chosen: argparse.Namespace) -> None:
             name=chosen.name,
             zone=chosen.zone,
             model=chosen.model,
+            validation=chosen.validation,
             adapter=adapter,
             training=training,
         )
@@ -270,6 +284,28 @@ def _download(chosen: argparse.Namespace) -> None:
     if sys.stderr.isatty():
         print(file=sys.stderr)
     print(found)
+
+
+def _export(chosen: argparse.Namespace) -> None:
+    with Client() as client:
+        export = client.export_adapter(chosen.job, chosen.form)
+        path = Path(chosen.output or Path(export["filename"]).name)
+        print(client.download_export(chosen.job, export["id"], path))
+
+
+def _push(chosen: argparse.Namespace) -> None:
+    """The token is asked for: an argument would stand in the shell's history."""
+    is_terminal = sys.stdin.isatty()
+    token = getpass.getpass("Token of the hub: ") if is_terminal else sys.stdin.readline().strip()
+    with Client() as client:
+        push = client.push_adapter(
+            chosen.job,
+            chosen.repository,
+            token=token,
+            private=not chosen.public,
+            export_id=chosen.export,
+        )
+    print(keep_printable(push["url"]))
 
 
 def _chat(chosen: argparse.Namespace) -> None:

@@ -85,6 +85,12 @@ class JobFailedError(FinetenderError):
     exit_code = 8
 
 
+class ExportFailedError(FinetenderError):
+    """No file was made of an adapter, or it could not be pushed; nothing was paid for it."""
+
+    exit_code = 8
+
+
 _BY_STATUS: Mapping[int, type[MarketError]] = {
     401: NotAuthorizedError,
     402: BidRefusedError,

@@ -13,7 +13,7 @@ from typing import Any
 
 from finetender.calls import Answer, Call, Operation, Pause, new_key, send
 from finetender.deadlines import parse_deadline
-from finetender.errors import NotFoundError, UsageError, build_error
+from finetender.errors import ExportFailedError, NotFoundError, UsageError, build_error
 from finetender.values import Bid, Dataset, ExpressAnswer, ExpressQuote, Job, Quote, Raw, Zone
 
 #: Seconds between two looks at what is not decided yet.
@@ -84,9 +84,16 @@ def get_quote(
     training: Settings | None = None,
     model: str = "",
     preparation: Settings | None = None,
+    validation: Data | None = None,
 ) -> Operation[Quote]:
-    """What a job would cost now, and by deadline; it reserves nothing."""
-    body = yield from _build_work(data, zone, deadline, adapter, training, model)
+    """What a job would cost now, and by deadline; it reserves nothing.
+
+    Parameters
+    ----------
+    validation
+        Whose rows are held out; without it, a share of the data's own.
+    """
+    body = yield from _build_work(data, zone, deadline, adapter, training, model, validation)
     body |= {"preparation": preparation}
     answer = yield from send(Call("POST", "/api/quotes", json=body))
     return Quote.read(answer.body, dataset_id=body["dataset_id"])
@@ -103,6 +110,7 @@ def place_bid(
     training: Settings | None = None,
     model: str = "",
     preparation: Settings | None = None,
+    validation: Data | None = None,
     idempotency_key: str | None = None,
 ) -> Operation[Bid]:
     """Bid for a job, and wait until the bid is decided.
@@ -111,13 +119,15 @@ def place_bid(
     ----------
     price
         The most the job is worth, in dollars. What is paid does not depend on it.
+    validation
+        Whose rows are held out; without it, a share of the data's own.
 
     Raises
     ------
     BidRefusedError
         With the price that would have won.
     """
-    body = yield from _build_work(data, zone, deadline, adapter, training, model)
+    body = yield from _build_work(data, zone, deadline, adapter, training, model, validation)
     body |= {"price": str(price), "preparation": preparation}
     if name is not None:
         body["name"] = name
@@ -229,6 +239,64 @@ def find_model_name(model: str) -> Operation[str]:
     return name
 
 
+def list_exports(job_id: str) -> Operation[tuple[Raw, ...]]:
+    """The adapter's other forms that were asked for, newest first."""
+    answer = yield from send(Call("GET", f"{_job_path(job_id)}/exports"))
+    return tuple(answer.body["data"])
+
+
+def export_adapter(job_id: str, form: str) -> Operation[Raw]:
+    """Have an adapter merged into its base model, and wait for the file.
+
+    Parameters
+    ----------
+    form
+        ``merged`` (a tar for ``transformers``), ``gguf-f16`` or ``gguf-q8_0``. It is paid at the
+        market's price; one that is there costs nothing.
+
+    Raises
+    ------
+    ExportFailedError
+    """
+    where = f"{_job_path(job_id)}/exports"
+    export = (yield from send(Call("POST", where, json={"form": form}))).body
+    while export["status"] in ("waiting", "asked"):
+        yield Pause(LOOK_EVERY_S)
+        export = (yield from send(Call("GET", f"{where}/{check_id(export['id'])}"))).body
+    if export["status"] != "ready":
+        raise ExportFailedError(export["failure_reason"] or f"The export is {export['status']}.")
+    return export
+
+
+def push_adapter(
+    job_id: str,
+    repository: str,
+    *,
+    token: str,
+    private: bool = True,
+    export_id: str | None = None,
+) -> Operation[Raw]:
+    """Push an adapter, or one of its exports, to a model hub, and wait until it is there.
+
+    Raises
+    ------
+    ExportFailedError
+    """
+    where = f"{_job_path(job_id)}/pushes"
+    body = {"repository": repository, "token": token, "private": private, "export_id": export_id}
+    push = (yield from send(Call("POST", where, json=body))).body
+    while push["status"] == "waiting":
+        yield Pause(LOOK_EVERY_S)
+        push = (yield from send(Call("GET", f"{where}/{check_id(push['id'])}"))).body
+    if push["status"] != "pushed":
+        raise ExportFailedError(push["failure_reason"] or f"The push is {push['status']}.")
+    return push
+
+
+def export_path(job_id: str, export_id: str) -> str:
+    return f"{_job_path(job_id)}/exports/{check_id(export_id)}/content"
+
+
 def adapter_path(job_id: str) -> str:
     return f"{_job_path(job_id)}/adapter"
 
@@ -252,6 +320,7 @@ def _build_work(
     adapter: Settings | None,
     training: Settings | None,
     model: str,
+    validation: Data | None,
 ) -> Operation[dict[str, Any]]:
     """What a quote and a bid have in common; data that is a file is stored first."""
     answer = yield from send(Call("GET", "/api/zones"))
@@ -267,6 +336,9 @@ def _build_work(
         "training": dict(training or {}),
         "deadline": at.isoformat(),
         **({"model": model} if model else {}),
+        "validation_dataset_id": None
+        if validation is None
+        else (yield from _find_dataset_id(validation, zone.name)),
     }
 
 

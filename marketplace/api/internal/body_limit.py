@@ -10,6 +10,7 @@ allows.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -24,6 +25,7 @@ from marketplace.common.errors import NotFound
 from marketplace.common.problems import build_early_error
 from marketplace.common.threads import run_in_thread
 from marketplace.fleet.selectors import find_node_by_api_token
+from marketplace.jobs.services.parts import PART_BYTES_MAX
 from marketplace.jobs.services.uploads import CHECKPOINT_BYTES_MAX
 from marketplace.vendors.deliveries import compute_delivery_limit
 from marketplace.vendors.handover import open_link
@@ -34,9 +36,13 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
 Headers = dict[bytes, bytes]
 
+#: Where nodes send files, by the beginning of the address.
 NODE_UPLOADS = "/internal/v1/leases/"
+NODE_EXPORTS = "/internal/v1/exports/"
 #: Where people and programs send data sets.
 UPLOADS = frozenset({"/api/datasets", "/api/bids", "/v1/files", "/datasets", "/bids/new"})
+#: Where parts of files arrive.
+_PARTS = re.compile(r"/v1/uploads/[^/]{1,60}/parts")
 #: Where outside vendors deliver; their links say who they are.
 VENDOR_WORK = "/api/vendor-work/"
 #: Of a request without a known sender: enough for any form and for a join's self-test.
@@ -57,18 +63,22 @@ class BodyLimitMiddleware:
             await self._application(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        if scope["path"].startswith(NODE_UPLOADS):
+        if scope["path"].startswith((NODE_UPLOADS, NODE_EXPORTS)):
             if not await _ask(_is_node, headers):
                 detail = "Send this node's bearer token."
                 await _refuse(send, scope["path"], 401, "unknown_node_token", detail)
                 return
             limit = getattr(settings, "CHECKPOINT_BYTES_MAX", CHECKPOINT_BYTES_MAX)
+            if scope["path"].startswith(NODE_EXPORTS):
+                limit = settings.EXPORT_BYTES_MAX
         elif scope["path"].startswith(VENDOR_WORK):
             limit = await run_in_thread(lambda: _find_delivery_limit(scope["path"]))
         elif _is_short(headers) or not await _ask(_is_known, headers):
             limit = ANONYMOUS_BYTES
         elif scope["path"] in UPLOADS:
             limit = settings.UPLOAD_BYTES_MAX + FORM_BYTES
+        elif _PARTS.fullmatch(scope["path"]):
+            limit = PART_BYTES_MAX + FORM_BYTES
         else:
             limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE + FORM_BYTES
         await self._limited(scope, receive, send, limit=limit, headers=headers)

@@ -14,6 +14,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("plans/next", plans.get_next_plan, name="node-plan-next"),
     path("questions/next", questions.get_next_questions, name="node-questions-next"),
     path("questions/written", questions.take_written, name="node-questions-written"),
+    path("exports", views.take_export_refusal, name="node-export-refused"),
+    path("exports/<str:token>/adapter", views.send_export_adapter, name="node-export-adapter"),
+    path("exports/<str:token>/file", views.take_export, name="node-export-file"),
     path("checks", views.take_check_result, name="node-check-result"),
     path("checks/<str:token>/blobs/<str:name>", views.send_check_blob, name="node-check-blob"),
     path(

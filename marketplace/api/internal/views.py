@@ -24,6 +24,8 @@ from marketplace.common import clock
 from marketplace.common.downloads import FileDownload, RangeNotSatisfiable
 from marketplace.common.request_rates import check_public_rate
 from marketplace.common.threads import run_in_thread
+from marketplace.exports.asking import find_export_blob
+from marketplace.exports.results import refuse_export, store_export
 from marketplace.fleet import services as fleet
 from marketplace.fleet.releases import find_release
 from marketplace.jobs import selectors as jobs_selectors
@@ -32,6 +34,7 @@ from marketplace.jobs.models import Artifact
 from marketplace.questions.answering import find_question_blob
 from marketplace.warm.probes import find_probe_blob, record_probe_result
 from workers.protocol.checks import CheckResult
+from workers.protocol.exports import ExportRefusal
 from workers.protocol.joining import JoinStepReport
 from workers.protocol.messages import Heartbeat, JoinModelsRequest, JoinRequest
 from workers.protocol.plan_queue import NodeToken, PlanSession, PlanSessionRequest
@@ -117,6 +120,25 @@ def take_check_result(request: HttpRequest) -> HttpResponse:
     return JsonResponse({})
 
 
+@node_endpoint("POST")
+def take_export_refusal(request: HttpRequest) -> HttpResponse:
+    node = authenticate_node(request)
+    refuse_export(node=node, refusal=read_message(request, ExportRefusal), now=clock.now())
+    return JsonResponse({})
+
+
+@node_endpoint("PUT")
+def take_export(request: HttpRequest, token: str) -> HttpResponse:
+    stored = store_export(
+        node=authenticate_node(request),
+        token=token,
+        content=request,
+        sha256=request.headers.get(SHA256_HEADER),
+        now=clock.now(),
+    )
+    return JsonResponse({"sha256": stored.sha256}, status=HTTPStatus.CREATED)
+
+
 @node_endpoint("PUT")
 def take_checkpoint(request: HttpRequest, lease_token: str, step: int) -> HttpResponse:
     stored = jobs.store_checkpoint(
@@ -166,6 +188,12 @@ async def send_check_blob(request: HttpRequest, token: str, name: str) -> HttpRe
     return await _answer_blob(request, lambda: _open_check_blob(request, token, name))
 
 
+@csrf_exempt
+async def send_export_adapter(request: HttpRequest, token: str) -> HttpResponseBase:
+    """The adapter that a node was asked to export."""
+    return await _answer_blob(request, lambda: _open_export_adapter(request, token))
+
+
 async def _answer_blob(
     request: HttpRequest, open_file: Callable[[], FileDownload]
 ) -> HttpResponseBase:
@@ -202,6 +230,11 @@ def _open_question_blob(request: HttpRequest, token: str, name: str) -> FileDown
     node = authenticate_node(request)
     found = find_question_blob(node=node, token=token, name=name, now=clock.now())
     return _serve(request, found)
+
+
+def _open_export_adapter(request: HttpRequest, token: str) -> FileDownload:
+    node = authenticate_node(request)
+    return _serve(request, find_export_blob(node=node, token=token, now=clock.now()))
 
 
 def _serve(request: HttpRequest, found: jobs_selectors.Blob | Artifact) -> FileDownload:

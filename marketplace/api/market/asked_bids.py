@@ -17,9 +17,17 @@ from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import get_open_zone, get_zones_by_name
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.selectors import get_datasets
-from marketplace.jobs.services import ensure_dataset_tokens, is_dataset_counted
+from marketplace.jobs.services import (
+    check_held_out,
+    ensure_dataset_tokens,
+    is_dataset_counted,
+    is_held_out_checked,
+)
 from marketplace.vendors.endpoint_quotes import EndpointQuote
 from marketplace.vendors.endpoints import ask_for_bid
+
+#: Members of a bid that name data sets.
+DATASETS = ("dataset_id", "validation_dataset_id")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +62,7 @@ def find_new_bids(asked: Sequence[AskedBid]) -> list[NewBid | Exception]:
         where ``count_tokens`` has to read the data set first.
     """
     zones = get_zones_by_name({item.body["zone"] for item in asked})
-    named = (item.body.get("dataset_id") for item in asked)
+    named = (item.body.get(name) for item in asked for name in DATASETS)
     datasets = get_datasets({dataset_id for dataset_id in named if dataset_id is not None})
     found: list[NewBid | Exception] = []
     for item in asked:
@@ -63,8 +71,7 @@ def find_new_bids(asked: Sequence[AskedBid]) -> list[NewBid | Exception]:
         except UserError as error:
             found.append(error)
             continue
-        is_counted = is_dataset_counted(dataset=new_bid.dataset, zone=new_bid.zone)
-        found.append(new_bid if is_counted else TokensNotCountedError(new_bid))
+        found.append(new_bid if _is_counted(new_bid) else TokensNotCountedError(new_bid))
     return found
 
 
@@ -94,8 +101,22 @@ def _ask_vendors(asked: AskedBid) -> AskedBid:
 
 
 def count_tokens(new_bid: NewBid) -> None:
-    """Count the tokens of a bid's data set for its zone, which reads all of it."""
+    """Count the tokens of a bid's data for its zone, which reads all of them."""
     ensure_dataset_tokens(dataset=new_bid.dataset, zone=new_bid.zone)
+    if new_bid.validation is not None:
+        ensure_dataset_tokens(dataset=new_bid.validation, zone=new_bid.zone)
+        check_held_out(dataset=new_bid.dataset, held_out=new_bid.validation)
+
+
+def _is_counted(new_bid: NewBid) -> bool:
+    """Whether ``count_tokens`` need not read a file."""
+    held_out = new_bid.validation
+    if held_out is not None and not (
+        is_dataset_counted(dataset=held_out, zone=new_bid.zone)
+        and is_held_out_checked(dataset=new_bid.dataset, held_out=held_out)
+    ):
+        return False
+    return is_dataset_counted(dataset=new_bid.dataset, zone=new_bid.zone)
 
 
 def count_tokens_of_all(asked: Sequence[AskedBid]) -> None:
@@ -115,6 +136,12 @@ def _build_new_bid(
     dataset = datasets.get(body["dataset_id"])
     if dataset is None or dataset.organisation_id != organisation.pk:
         raise refuse_unknown_dataset()
+    held_out_id = body.get("validation_dataset_id")
+    validation = None if held_out_id is None else datasets.get(held_out_id)
+    if held_out_id is not None and (
+        validation is None or validation.organisation_id != organisation.pk
+    ):
+        raise refuse_unknown_dataset("validation_dataset_id")
     if dataset.zone_id == zone.pk:
         dataset.zone = zone  # type: ignore[assignment]
     return NewBid(
@@ -123,6 +150,7 @@ def _build_new_bid(
         api_key_id=asked.caller.key_id,
         zone=zone,
         dataset=dataset,
+        validation=validation,
         name=body["name"] or dataset.name,
         adapter=body["adapter"],
         training=body["training"],

@@ -100,6 +100,7 @@ BID_FIELDS: Fields = {
     "deadline": s.DateTimeField(),
     "created_at": s.DateTimeField(),
     "dataset_id": s.CharField(),
+    "validation_dataset_id": s.CharField(allow_null=True),
     "adapter": s.DictField(),
     "training": s.DictField(),
     "resolved": s.ListField(

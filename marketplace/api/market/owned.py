@@ -14,7 +14,9 @@ def list_datasets(organisation: Organisation) -> QuerySet[Dataset]:
     return Dataset.objects.filter(organisation=organisation).select_related("zone")
 
 
-def get_dataset(organisation: Organisation, dataset_id: str) -> Dataset:
+def get_dataset(
+    organisation: Organisation, dataset_id: str, *, param: str = "dataset_id"
+) -> Dataset:
     """One of the organisation's data sets.
 
     Raises
@@ -24,7 +26,7 @@ def get_dataset(organisation: Organisation, dataset_id: str) -> Dataset:
     """
     found = list_datasets(organisation).filter(pk=_id(dataset_id)).first()
     if found is None:
-        raise refuse_unknown_dataset()
+        raise refuse_unknown_dataset(param)
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 from rest_framework import serializers
 
 from marketplace.api.market.fields import DeadlineField, PriceField, StrictSerializer
+from workers.protocol.exports import FORMS
 
 #: Bids of one ``bids:batch``.
 BATCH_MAX = 100
@@ -61,7 +62,20 @@ class WorkRequest(StrictSerializer):
     )
 
 
-class QuoteRequest(WorkRequest):
+class ValidatedWorkRequest(WorkRequest):
+    """Work whose held-out rows may be data of their own."""
+
+    validation_dataset_id = serializers.CharField(
+        max_length=40,
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="A data set of the same format whose rows are held out, instead of a share of "
+        "the training data. Rows that stand in both are refused.",
+    )
+
+
+class QuoteRequest(ValidatedWorkRequest):
     dataset_id = serializers.CharField(max_length=40)
     deadline = DeadlineField()
     warm_start = serializers.BooleanField(
@@ -82,7 +96,7 @@ class ExpressRequestBody(ExpressQuoteRequest):
     )
 
 
-class BidRequest(WorkRequest):
+class BidRequest(ValidatedWorkRequest):
     name = serializers.CharField(max_length=200, required=False, default="")
     price = PriceField(help_text="The most the job is worth to you, in dollars.")
     deadline = DeadlineField()
@@ -177,6 +191,29 @@ class DatasetUploadRequest(UploadRequest):
         required=False,
         default=dict,
         help_text='Columns of a table by the names that training knows: {"prompt": "question"}.',
+    )
+
+
+class ExportRequest(StrictSerializer):
+    form = serializers.ChoiceField(
+        FORMS, help_text="merged: a tar with weights, configuration and tokenizer for transformers."
+    )
+
+
+class PushRequest(StrictSerializer):
+    repository = serializers.CharField(
+        max_length=200, help_text="Such as name/model; it is made where it is not there."
+    )
+    token = serializers.CharField(
+        max_length=500, help_text="Of the hub, with the right to write to the repository."
+    )
+    private = serializers.BooleanField(required=False, default=True)
+    export_id = serializers.CharField(
+        max_length=40,
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="An export that is ready; without it, the adapter is pushed.",
     )
 
 

@@ -48,6 +48,7 @@ def _bid_shape(bid: Bid, *, job_id: str | None) -> dict[str, Any]:
         "deadline": moment(bid.deadline_at),
         "created_at": moment(bid.created_at),
         "dataset_id": bid.dataset_id,
+        "validation_dataset_id": bid.validation_dataset_id,
         "adapter": bid.adapter,
         "training": bid.training,
         "resolved": bid.resolved,

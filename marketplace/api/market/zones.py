@@ -66,10 +66,14 @@ class QuotesView(MarketView):
     def post(self, request: Request) -> Response:
         organisation = get_caller(request).organisation
         asked = check_body(QuoteRequest, request.data)
+        held_out_id = asked["validation_dataset_id"]
         quote = make_quote(
             organisation=organisation,
             zone=get_open_zone(asked["zone"]),
             dataset=get_dataset(organisation, asked["dataset_id"]),
+            validation=None
+            if held_out_id is None
+            else get_dataset(organisation, held_out_id, param="validation_dataset_id"),
             adapter=asked["adapter"],
             training=asked["training"],
             model=asked["model"],

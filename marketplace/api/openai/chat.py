@@ -34,6 +34,7 @@ from marketplace.common.threads import run_in_thread
 from marketplace.questions.answering import cancel_question
 from marketplace.questions.asking import ANSWER_TOKENS_MAX, QuestionTerms, ask_question
 from marketplace.questions.models import AskedQuestion, QuestionStatus
+from marketplace.questions.serving import find_served_model, start_forwarding
 from marketplace.questions.wakeups import written_listener
 from workers.protocol.generation import ChatTurn
 
@@ -126,6 +127,7 @@ def _answer(
     who = get_caller(request)
     model = find_model(asked["model"], organisation=who.organisation)
     written_listener.listen()
+    served_model = find_served_model(model.zone)
     question = ask_question(
         organisation=who.organisation,
         asked_by=who.user,
@@ -133,14 +135,24 @@ def _answer(
         zone=model.zone,
         job=model.job,
         terms=terms,
+        is_forwarded=served_model is not None,
         now=clock.now(),
     )
     reply = Reply(question.pk, asked["model"], int(question.created_at.timestamp()))
     made = shape(reply, has_logprobs=terms.top_tokens is not None)
-    if asked.get("stream"):
-        with_usage = (asked.get("stream_options") or {}).get("include_usage", False)
-        return _stream(question.pk, made, with_usage=with_usage)
-    return _wait(question.pk, made)
+    with_usage = (asked.get("stream_options") or {}).get("include_usage", False)
+    answer: Coroutine[Any, Any, Any] = (
+        _stream(question.pk, made, with_usage=with_usage)
+        if asked.get("stream")
+        else _wait(question.pk, made)
+    )
+    return answer if served_model is None else _forward(question, served_model, answer)
+
+
+async def _forward(question: AskedQuestion, model: str, answer: Coroutine[Any, Any, Any]) -> Any:
+    """The answer, written by the operator's model server."""
+    start_forwarding(question, model=model)
+    return await answer
 
 
 async def _wait(question_id: str, shape: ChatShape | CompletionShape) -> Response:

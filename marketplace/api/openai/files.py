@@ -34,6 +34,8 @@ from marketplace.jobs.selectors import build_upload_error, load_metric_series
 from marketplace.jobs.services import delete_dataset, receive_upload, wait_for_upload
 from marketplace.jobs.upload_choices import CUT, REFUSE, UploadChoices
 
+#: As OpenAI's: lines that are no rows are refused, examples that are too long are cut.
+CHOICES = UploadChoices(faulty_lines=REFUSE, long_rows=CUT)
 #: How long a request waits for its file to be read.
 WAIT_S = 20.0
 LIMIT_MAX = 10_000
@@ -70,7 +72,7 @@ class FilesView(OpenAiView):
             limit=limit + 1,
         )
         page = build_list(
-            found, limit=limit, show=lambda rows: [_show(row) for row in rows], has_ends=True
+            found, limit=limit, show=lambda rows: [show_file(row) for row in rows], has_ends=True
         )
         return Response(page)
 
@@ -92,7 +94,7 @@ class FileView(OpenAiView):
 
     @extend_schema(operation_id="retrieve_file", responses={200: schemas.FILE, **schemas.ERRORS})
     def get(self, request: Request, file_id: str) -> Response:
-        return Response(_show(_find_file(get_caller(request).organisation, file_id)))
+        return Response(show_file(_find_file(get_caller(request).organisation, file_id)))
 
     @extend_schema(
         operation_id="delete_file", responses={200: schemas.DELETED_FILE, **schemas.ERRORS}
@@ -180,15 +182,14 @@ def _store(request: Request, who: Caller, key: str, now: datetime) -> Response:
         name=asked["file"].name,
         content=asked["file"],
         uploaded_by=who.user,
-        # As OpenAI's: lines that are no rows are refused, examples that are too long are cut.
-        choices=UploadChoices(faulty_lines=REFUSE, long_rows=CUT),
+        choices=CHOICES,
         key=f"files:{key}",
         now=now,
     )
     upload = wait_for_upload(upload, within_s=WAIT_S)
     if upload.status == UploadStatus.REFUSED:
         raise build_upload_error(upload)
-    return Response(_show(upload.dataset or upload))
+    return Response(show_file(upload.dataset or upload))
 
 
 #: A job stands for the file of its measurements.
@@ -246,7 +247,7 @@ def _find_file(organisation: Organisation, file_id: str, *, param: str | None = 
     raise unknown_file(file_id, param=param)
 
 
-def _show(row: _File) -> dict[str, Any]:
+def show_file(row: _File) -> dict[str, Any]:
     if isinstance(row, Job):
         # Nothing is added to a job that has succeeded.
         size = cache.get_or_set(

@@ -112,7 +112,11 @@ class FineTuningJobCancelView(OpenAiView):
 
 
 class FineTuningJobPauseView(OpenAiView):
-    """Refuses to pause and to resume: the slots of a job are sold."""
+    """Refuses to pause and to resume: the slots of a job are sold.
+
+    To go on later at the same terms would be a right to slots that no bid has paid for, which its
+    owner uses only where prices have risen: the price would depend on what the bidder does next.
+    """
 
     scopes = {"POST": "jobs:write"}
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from django.db.models import Q, QuerySet
 
+from marketplace.api.models import FineTuningRequest
 from marketplace.api.openai.lists import invalid_cursor
 from marketplace.jobs.models import EventKind, Job, JobEvent, MetricPoint
 
@@ -19,6 +20,8 @@ _ID = re.compile(r"ftevent-([0-9a-f]{1,14})-([em])([0-9]{1,18})")
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 #: Of two items of one moment the later one of this order is the newer.
 _POINT, _EVENT = "e", "m"
+#: Of a job that asks for an integration.
+NOT_CONNECTED = "Nothing is sent to Weights & Biases: the market has no key for it."
 _LEVELS: Mapping[str, str] = {
     EventKind.NODE_LOST: "warn",
     EventKind.FAULT: "warn",
@@ -40,10 +43,18 @@ def list_job_log(job: Job, *, after: str | None, limit: int) -> list[dict[str, A
     items = [(event.at, _EVENT, event.pk, event) for event in events]
     items += [(point.at, _POINT, point.pk, point) for point in points]
     items.sort(key=lambda item: item[:3], reverse=True)
+    is_connected_nowhere = _asked_for_integrations(job)
     return [
-        _show_event(row) if isinstance(row, JobEvent) else _show_point(job, row)
+        _show_event(row, is_connected_nowhere=is_connected_nowhere)
+        if isinstance(row, JobEvent)
+        else _show_point(job, row)
         for *_, row in items[:limit]
     ]
+
+
+def _asked_for_integrations(job: Job) -> bool:
+    asked = FineTuningRequest.objects.filter(bid_id=job.bid_id)
+    return asked.exclude(integrations=[]).exists()
 
 
 def _newest(
@@ -73,13 +84,16 @@ def _parse_id(text: str) -> tuple[datetime, str, int]:
     return at, found[2], int(found[3])
 
 
-def _show_event(event: JobEvent) -> dict[str, Any]:
+def _show_event(event: JobEvent, *, is_connected_nowhere: bool) -> dict[str, Any]:
+    message = event.message
+    if event.kind == EventKind.OPENED and is_connected_nowhere:
+        message = f"{message} {NOT_CONNECTED}"
     return {
         "id": _name(event.at, _EVENT, event.pk),
         "object": "fine_tuning.job.event",
         "created_at": int(event.at.timestamp()),
         "level": _LEVELS.get(event.kind, "info"),
-        "message": event.message,
+        "message": message,
         "type": "message",
         "data": {"kind": event.kind, **event.data},
     }

@@ -63,7 +63,7 @@ def _show_job(
         "status": "validating_files" if job.awaits_data and not ended else _STATUSES[job.status],  # type: ignore[index]
         "trained_tokens": job.trained_tokens if ended else None,
         "training_file": name_file(bid.dataset_id or job.dataset_id),
-        "validation_file": None,
+        "validation_file": bid.validation_dataset_id and name_file(bid.validation_dataset_id),
         "integrations": [] if request is None else request.integrations,
         "metadata": None if request is None else request.metadata,
         "method": {"type": method, method: {"hyperparameters": hyperparameters}},

@@ -13,6 +13,7 @@ from rest_framework import serializers
 from marketplace.api.market.fields import PriceField, StrictSerializer
 from marketplace.api.market.requests import SettingsField
 from marketplace.common.errors import UserError
+from marketplace.jobs.services.parts import PARTS_MAX
 from workers.protocol.generation import STOP_CHARS_MAX, STOPS_MAX, TOP_TOKENS_MAX
 
 FINE_TUNE, RESULTS = "fine-tune", "fine-tune-results"
@@ -26,6 +27,24 @@ INTEGRATIONS_MAX = 5
 class FileRequest(serializers.Serializer[Any]):
     file = serializers.FileField(allow_empty_file=True)
     purpose = serializers.CharField(max_length=40)
+
+
+class UploadRequest(serializers.Serializer[Any]):
+    filename = serializers.CharField(max_length=255)
+    purpose = serializers.CharField(max_length=40)
+    bytes = serializers.IntegerField(min_value=1)
+    mime_type = serializers.CharField(max_length=200)
+
+
+class PartRequest(serializers.Serializer[Any]):
+    data = serializers.FileField()
+
+
+class UploadCompletion(serializers.Serializer[Any]):
+    part_ids = serializers.ListField(
+        child=serializers.CharField(max_length=60), min_length=1, max_length=PARTS_MAX
+    )
+    md5 = serializers.RegexField(r"^[0-9a-fA-F]{32}$", required=False, allow_null=True)
 
 
 class NumberOrAuto(serializers.Field):

@@ -84,6 +84,31 @@ FILE = _shape(
         "format": s.CharField(required=False),
     },
 )
+_FILE_OF_UPLOAD = deepcopy(FILE)
+_FILE_OF_UPLOAD.required = False
+UPLOAD = _shape(
+    "OpenAIUpload",
+    {
+        "id": s.CharField(),
+        "object": _constant("upload"),
+        "bytes": s.IntegerField(help_text="As announced."),
+        "created_at": s.IntegerField(help_text="Unix seconds."),
+        "expires_at": s.IntegerField(help_text="Unix seconds; its parts are deleted then."),
+        "filename": s.CharField(),
+        "purpose": s.CharField(),
+        "status": s.ChoiceField(["pending", "completed", "cancelled", "expired"]),
+        "file": _FILE_OF_UPLOAD,
+    },
+)
+UPLOAD_PART = _shape(
+    "OpenAIUploadPart",
+    {
+        "id": s.CharField(),
+        "object": _constant("upload.part"),
+        "created_at": s.IntegerField(help_text="Unix seconds."),
+        "upload_id": s.CharField(),
+    },
+)
 FILE_LIST = _list("ListFilesResponse", FILE, has_ends=True)
 DELETED_FILE = _shape(
     "DeleteFileResponse",

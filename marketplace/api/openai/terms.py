@@ -24,6 +24,7 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Dataset
+from marketplace.jobs.services import check_held_out
 from workers.protocol.job_spec import DataFormat
 
 METADATA_PRICE, METADATA_DEADLINE = "bid_max_price", "bid_deadline"
@@ -50,17 +51,16 @@ def resolve_request(asked: Mapping[str, Any], *, who: Caller, now: datetime) -> 
         ``bid_required``, ``unsupported_method``, ``unsupported_parameter``, ``unknown_file``,
         ``model_not_found``, or what is wrong with one of the terms.
     """
-    if asked.get("validation_file"):
-        raise UserError(
-            "unsupported_parameter",
-            "A job holds rows of its training file out to validate. Leave validation_file out, and "
-            "choose their share with bid.training.validation_share.",
-            param="validation_file",
-        )
     price_micros = _find_price(asked, who)
     model = find_model(asked["model"], organisation=who.organisation)
     deadline_at = _find_deadline(asked, who, zone=model.zone, now=now)
     dataset = find_training_data(who.organisation, asked["training_file"], param="training_file")
+    validation = None
+    if asked.get("validation_file"):
+        validation = find_training_data(
+            who.organisation, asked["validation_file"], param="validation_file"
+        )
+        check_held_out(dataset=dataset, held_out=validation, param="validation_file")
     method, hyperparameters = _read_method(asked, dataset)
     own = asked.get("bid") or {}
     adapter = own.get("adapter") or {}
@@ -69,12 +69,20 @@ def resolve_request(asked: Mapping[str, Any], *, who: Caller, now: datetime) -> 
     multiplier = hyperparameters["learning_rate_multiplier"]
     if multiplier != AUTO and "learning_rate" not in training:
         auto_rate = _find_auto_rate(
-            who, model, dataset, adapter=adapter, training=training, model_name=begins_with, now=now
+            who,
+            model,
+            dataset,
+            validation=validation,
+            adapter=adapter,
+            training=training,
+            model_name=begins_with,
+            now=now,
         )
         training["learning_rate"] = auto_rate * multiplier
     bid = {
         "zone": model.zone.name,
         "dataset_id": dataset.pk,
+        "validation_dataset_id": None if validation is None else validation.pk,
         "name": asked.get("suffix") or dataset.name[:64],
         "adapter": adapter,
         "training": training,
@@ -172,6 +180,7 @@ def _find_auto_rate(
     model: ServedModel,
     dataset: Dataset,
     *,
+    validation: Dataset | None,
     adapter: Mapping[str, Any],
     training: Mapping[str, Any],
     model_name: str,
@@ -182,6 +191,7 @@ def _find_auto_rate(
         organisation=who.organisation,
         zone=model.zone,
         dataset=dataset,
+        validation=validation,
         adapter=adapter,
         training=training,
         model=model_name,

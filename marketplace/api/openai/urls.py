@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path
 
-from marketplace.api.openai import catalogue, chat, files, fine_tuning
+from marketplace.api.openai import catalogue, chat, files, fine_tuning, uploads
 from marketplace.api.openai.views import UnknownOpenAiAddressView
 from marketplace.api.openapi import OpenAiSchemaView
 
@@ -13,6 +13,10 @@ urlpatterns = [
     path("files", files.FilesView.as_view()),
     path("files/<str:file_id>", files.FileView.as_view()),
     path("files/<str:file_id>/content", files.FileContentView.as_view()),
+    path("uploads", uploads.UploadsView.as_view()),
+    path("uploads/<str:upload_id>/parts", uploads.UploadPartsView.as_view()),
+    path("uploads/<str:upload_id>/complete", uploads.UploadCompleteView.as_view()),
+    path("uploads/<str:upload_id>/cancel", uploads.UploadCancelView.as_view()),
     path("fine_tuning/jobs", fine_tuning.FineTuningJobsView.as_view()),
     path(_JOB, fine_tuning.FineTuningJobView.as_view()),
     path(f"{_JOB}/cancel", fine_tuning.FineTuningJobCancelView.as_view()),

@@ -28,7 +28,7 @@ from marketplace.fleet.selectors import (
     load_rates,
 )
 from marketplace.jobs.models import Dataset
-from marketplace.jobs.services import ensure_dataset_tokens
+from marketplace.jobs.services import check_held_out, ensure_dataset_tokens
 from marketplace.jobs.starts import Start
 from marketplace.jobs.work import Work, measure_work, plan_work
 from marketplace.vendors.offers import measure_growth, measure_raw_data
@@ -61,6 +61,7 @@ def measure_job(
     organisation: Organisation,
     zone: Zone,
     dataset: Dataset,
+    validation: Dataset | None = None,
     adapter: Mapping[str, Any],
     training: Mapping[str, Any],
     wish: PreparationWish | None = None,
@@ -69,15 +70,16 @@ def measure_job(
 ) -> MeasuredJob:
     """Resolve a job's settings and measure its work.
 
-    With a ``wish`` the data are prepared first, and the work is what it would be if every line of
-    the file were a row such as the usable ones are. ``model`` names what it begins with, such as
+    The rows of ``validation`` are held out and no others; without it, a share of the data set's
+    own. With a ``wish`` the data are prepared first, and the work is what it would be if every line
+    of the file were a row such as the usable ones are. ``model`` names what it begins with, such as
     ``ft:`` and one of the owner's jobs. The zone's rates may be up to ``RATES_KEPT_S`` old.
 
     Raises
     ------
     UserError
         ``invalid_hyperparameter``, ``unknown_dataset``, ``unfit_dataset``, ``zone_closed`` or
-        those of ``find_beginning``.
+        those of ``find_beginning`` and ``check_held_out``.
     """
     if not zone.is_open:
         raise Conflict(
@@ -101,6 +103,14 @@ def measure_job(
         now=now,
     )
     tokens = ensure_dataset_tokens(dataset=dataset, zone=zone)
+    longest_row_tokens, held_out = tokens.longest_row_tokens, None
+    if validation is not None:
+        if validation.organisation_id != organisation.pk:
+            raise refuse_unknown_dataset("validation_dataset_id")
+        training = _hold_out_only_validation(training, wish)
+        check_held_out(dataset=dataset, held_out=validation)
+        held_out = ensure_dataset_tokens(dataset=validation, zone=zone)
+        longest_row_tokens = max(longest_row_tokens, held_out.longest_row_tokens)
     rows = dataset.rows if wish is None else measure_raw_data(dataset).rows
     if wish is not None and wish.validation_share:
         # The vendor holds rows out; all that it leaves are trained on.
@@ -109,7 +119,7 @@ def measure_job(
         adapter=adapter if beginning is None else fill_settings(adapter, beginning),
         training=training,
         rows=rows,
-        longest_row_tokens=tokens.longest_row_tokens,
+        longest_row_tokens=longest_row_tokens,
         sequence_length_limit=zone.max_sequence_length,
         model=get_model_shape(zone),
         rank_limit=_find_rank_limit(zone, adapter, now),
@@ -117,6 +127,7 @@ def measure_job(
     work = measure_work(
         zone=zone,
         tokens=tokens,
+        validation=held_out,
         data_format=dataset.format,
         adapter=terms.adapter,
         training=terms.training,
@@ -129,15 +140,50 @@ def measure_job(
             compute_demand=math.ceil(work.compute_demand * growth),
             samples=work.samples * rows // dataset.rows,
         )
-    _check_can_stop(terms, dataset)
+    if validation is None:
+        _check_can_stop(terms, dataset)
     cold = MeasuredJob(terms, work)
     if beginning is None:
         return cold
     if beginning.offer is None:
         return replace(cold, start=build_start(beginning, terms.adapter))
+    if validation is not None:
+        raise Conflict(
+            "offer_ended",
+            "A warm start is offered for a job that holds rows of its own data out. Leave the "
+            "validation data out, or begin with the base model.",
+            param="model",
+        )
     planned = plan_cold(cold, organisation=organisation, zone=zone, dataset=dataset)
     check_same_job(beginning.offer, planned, is_prepared=wish is not None)
     return apply_offer(cold, beginning.offer, planned)
+
+
+def _hold_out_only_validation(
+    training: Mapping[str, Any], wish: PreparationWish | None
+) -> dict[str, Any]:
+    """The settings of a job whose held-out rows are a file of their own.
+
+    Raises
+    ------
+    UserError
+        ``invalid_hyperparameter``: rows of the training data are to be held out as well.
+    """
+    if wish is not None:
+        raise UserError(
+            "invalid_hyperparameter",
+            "A vendor that prepares the data holds rows of them out itself. Leave the validation "
+            "data out, or the preparation.",
+            param="preparation",
+        )
+    if training.get("validation_share", AUTO) not in (AUTO, None, 0):
+        raise UserError(
+            "invalid_hyperparameter",
+            "The validation data are held out, so no share of the training data is. Leave "
+            "training.validation_share out.",
+            param="training.validation_share",
+        )
+    return {**training, "validation_share": 0.0}
 
 
 def _find_rank_limit(zone: Zone, adapter: Mapping[str, Any], now: datetime) -> int | None:
@@ -203,9 +249,9 @@ def _check_kind(dataset: Dataset, *, encoder: bool) -> None:
     raise UserError("unfit_dataset", sentence, param="dataset_id")
 
 
-def refuse_unknown_dataset() -> NotFound:
+def refuse_unknown_dataset(param: str = "dataset_id") -> NotFound:
     return NotFound(
         "unknown_dataset",
         "You have no such data set; GET /api/datasets lists yours.",
-        param="dataset_id",
+        param=param,
     )

@@ -60,6 +60,8 @@ class NewBid:
     deadline_at: datetime
     #: The same key with the same request is the same bid.
     idempotency_key: str | None
+    #: Whose rows are held out; ``None``: a share of the data set's own.
+    validation: Dataset | None = None
     #: What a vendor is to do with the data first; ``None``: they are trained on as they are.
     preparation: Mapping[str, Any] | None = None
     #: What it begins with, as in ``measure_job``.
@@ -84,6 +86,7 @@ class NewBid:
             "deadline_at": self.deadline_at.isoformat(),
             **({} if self.preparation is None else {"preparation": dict(self.preparation)}),
             **({"model": self.model} if self.model else {}),
+            **({} if self.validation is None else {"validation": self.validation.sha256}),
         }
         object.__setattr__(self, "request_hash", hash_request(request))
 
@@ -186,6 +189,7 @@ def draft_bid(asked: NewBid, *, now: datetime) -> Bid:
         organisation=asked.organisation,
         zone=asked.zone,
         dataset=asked.dataset,
+        validation=asked.validation,
         adapter=asked.adapter,
         training=asked.training,
         wish=wish,
@@ -202,6 +206,7 @@ def draft_bid(asked: NewBid, *, now: datetime) -> Bid:
         organisation=asked.organisation,
         placed_by=asked.placed_by,
         dataset=asked.dataset,
+        validation_dataset=asked.validation,
         name=check_name(asked.name),
         price_micros=asked.price_micros,
         deadline_at=asked.deadline_at,

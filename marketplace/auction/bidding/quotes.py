@@ -99,6 +99,7 @@ def make_quote(
     adapter: Mapping[str, Any],
     training: Mapping[str, Any],
     deadline_at: datetime,
+    validation: Dataset | None = None,
     preparation: Mapping[str, Any] | None = None,
     now: datetime,
     model: str = "",
@@ -123,6 +124,7 @@ def make_quote(
         organisation=organisation,
         zone=zone,
         dataset=dataset,
+        validation=validation,
         adapter=adapter,
         training=training,
         wish=wish,
@@ -135,7 +137,7 @@ def make_quote(
     if wish is not None:
         answers = ask_for_quotes(zone=zone, dataset=dataset, wish=wish, now=now, remembers=True)
         offers = collect_offers(zone=zone, dataset=dataset, wish=wish, answers=answers, now=now)
-    elif is_warm and not model:
+    elif is_warm and not model and validation is None:
         measured, outlook = _warm(measured, organisation, zone, dataset, now)
     slot = slot_at(zone, now)
     deadline_slot = last_slot_until(zone, deadline_at)

@@ -106,6 +106,7 @@ class Bid(models.Model):
     organisation_id: str
     placed_by_id: str | None
     dataset_id: str | None
+    validation_dataset_id: str | None
     bundle_id: str | None
     reservations: models.Manager[Any]
 
@@ -123,6 +124,10 @@ class Bid(models.Model):
     #: Null: the express lane buys cells for jobs to come, and no job is opened for the bid.
     dataset = models.ForeignKey(
         "jobs.Dataset", on_delete=models.PROTECT, null=True, related_name="+"
+    )
+    #: Its rows are held out; null: a share of the data set's own.
+    validation_dataset = models.ForeignKey(
+        "jobs.Dataset", on_delete=models.PROTECT, null=True, db_index=False, related_name="+"
     )
     #: Those that it was placed with; null: it was placed by itself.
     bundle = models.ForeignKey(Bundle, on_delete=models.PROTECT, null=True, related_name="bids")
@@ -247,6 +252,11 @@ class Bid(models.Model):
             ),
             models.Index(fields=["organisation", "-arrival"], name="auction_bid_of_organisation"),
             models.Index(fields=["zone", "-position"], name="auction_bid_decided"),
+            models.Index(
+                fields=["validation_dataset"],
+                condition=Q(validation_dataset__isnull=False),
+                name="auction_bid_validated_with",
+            ),
         ]
 
     def __str__(self) -> str:

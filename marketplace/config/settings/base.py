@@ -58,6 +58,7 @@ INSTALLED_APPS = [
     "marketplace.warm",
     "marketplace.questions",
     "marketplace.checks",
+    "marketplace.exports",
     "marketplace.jobs",
     "marketplace.payments",
     "marketplace.fleet",
@@ -315,7 +316,20 @@ STORAGES = {
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
 #: Bytes of the largest upload of one data set.
-UPLOAD_BYTES_MAX = int(environment.number("UPLOAD_BYTES_MAX", 64 * 1024 * 1024, at_least=1024))
+#: The operator's own model server (vLLM or another that loads adapters at run time); empty: nodes
+#: answer questions. Zones by its names of their base models, such as ``chat=meta-llama/Llama-3.1``;
+#: without any, all zones under their base models' own names.
+SERVING_URL = environment.text("SERVING_URL", "")
+SERVING_API_KEY = environment.text("SERVING_API_KEY", "")
+SERVING_MODELS = environment.words("SERVING_MODELS")
+#: A folder that the server reads as well: adapters are unpacked into it.
+SERVING_ADAPTERS = environment.folder("SERVING_ADAPTERS", DATA_DIR / "served-adapters")
+#: Micro-dollars for a million tokens while no node of a zone is on sale; none: questions wait.
+SERVING_RATE_MICROS = int(environment.number("SERVING_RATE_MICROS", 0)) or None
+#: Largest file that a node may make of a model, and where adapters are pushed.
+EXPORT_BYTES_MAX = int(environment.number("EXPORT_BYTES_MAX", 64 * 1024**3, at_least=1024))
+HUB_URL = environment.text("HUB_URL", "") or None
+UPLOAD_BYTES_MAX = int(environment.number("UPLOAD_BYTES_MAX", 2 * 1024**3, at_least=1024))
 
 #: Bytes of all data sets that one organisation may have stored.
 DATASET_BYTES_PER_ORGANISATION = int(

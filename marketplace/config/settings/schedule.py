@@ -14,6 +14,7 @@ ROUTES = {
     "auction.prices_apply": {"queue": "lane"},
     "vendors.prepare": {"queue": "preparation"},
     "vendors.inspect": {"queue": "preparation"},
+    "exports.push": {"queue": "preparation"},
     "express.answer_requests": {"queue": "lane"},
 }
 
@@ -58,6 +59,8 @@ BEATS = {
     "tiers": _every("tiers.tick", "BEAT_TIERS_S", 2),
     "machines": _every("tiers.reconcile", "BEAT_MACHINES_S", 10),
     "checks": _every("checks.tick", "BEAT_CHECKS_S", 5),
+    "exports": _every("exports.tick", "BEAT_EXPORTS_S", 5),
+    "pushes": _every("exports.push", "BEAT_PUSHES_S", 5),
     "questions": _every("questions.sweep", "BEAT_QUESTIONS_S", 5),
     "donors": _every("warm.list_donors", "BEAT_DONORS_S", 5),
     "offers": _every("warm.offers_sweep", "BEAT_OFFERS_S", 3600),

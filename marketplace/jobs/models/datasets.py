@@ -151,6 +151,89 @@ class Upload(models.Model):
         return self.name
 
 
+def part_path(part: UploadPart, _filename: str) -> str:
+    return f"uploads/{part.upload.organisation_id}/{part.upload_id}/{part.pk}"
+
+
+class PartedStatus(models.TextChoices):
+    PENDING = "pending", "Pending"
+    COMPLETED = "completed", "Completed"
+    CANCELLED = "cancelled", "Cancelled"
+    EXPIRED = "expired", "Expired"
+
+
+class PartedUpload(models.Model):
+    """A file that arrives in parts; once it is whole, an ``Upload`` like any other."""
+
+    id = IdField(prefix="upload")
+    organisation = models.ForeignKey(
+        "accounts.Organisation", on_delete=models.PROTECT, related_name="+"
+    )
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, related_name="+"
+    )
+    name = models.CharField(max_length=255)
+    #: As announced; the parts must add up to it.
+    bytes = models.PositiveBigIntegerField()
+    status = models.CharField(
+        max_length=9, choices=PartedStatus.choices, default=PartedStatus.PENDING
+    )
+    #: Of the parts in their order, once it is completed; forgotten with its ``Upload``.
+    whole = models.ForeignKey(Upload, on_delete=models.SET_NULL, null=True, related_name="+")
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+
+    organisation_id: str
+    whole_id: str | None
+    parts: models.Manager[UploadPart]
+
+    class Meta:
+        indexes = [
+            models.Index(
+                fields=["expires_at"],
+                condition=Q(status="pending"),
+                name="jobs_parted_pending",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class UploadPart(models.Model):
+    """Some bytes of a file."""
+
+    id = IdField(prefix="part")
+    upload = models.ForeignKey(PartedUpload, on_delete=models.CASCADE, related_name="parts")
+    file = models.FileField(upload_to=part_path, max_length=255)
+    bytes = models.PositiveBigIntegerField()
+    created_at = models.DateTimeField()
+
+    upload_id: str
+
+    def __str__(self) -> str:
+        return self.pk
+
+
+class HeldOutCheck(models.Model):
+    """What was found when validation data were compared with data to train on."""
+
+    dataset = models.ForeignKey(Dataset, on_delete=models.CASCADE, related_name="+")
+    held_out = models.ForeignKey(
+        Dataset, on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    #: Why the one cannot validate the other; empty where it can.
+    problem = models.CharField(max_length=500, default="", blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["held_out", "dataset"], name="jobs_held_out_once")
+        ]
+
+    def __str__(self) -> str:
+        return self.problem or "fits"
+
+
 class DatasetTokens(models.Model):
     """A data set's tokens, counted with a zone's tokenizer and chat template."""
 

@@ -1,7 +1,9 @@
 """What changes data sets and jobs, one function per change.
 
 - ``intake``: an upload is stored, and decided where a person has to choose.
+- ``parts``: a file that arrives in parts.
 - ``readings``: a worker reads an upload, which becomes a data set.
+- ``held_out``: validation data are compared with the data that are trained on.
 - ``opening``: jobs of admitted bids are opened.
 - ``life``: a job is re-planned, cancelled, failed, settled.
 - ``dispatch``: at slot boundaries, and whenever something changed, nodes get their plans.
@@ -15,6 +17,7 @@
 """
 
 from marketplace.jobs.dataset_tokens import ensure_dataset_tokens, is_dataset_counted
+from marketplace.jobs.held_out import check_held_out, is_held_out_checked
 from marketplace.jobs.lease_checks import LeaseLost
 from marketplace.jobs.services.dispatch import dispatch_slots
 from marketplace.jobs.services.handout import hand_out_plans
@@ -36,6 +39,13 @@ from marketplace.jobs.services.life import (
     withdraw_start,
 )
 from marketplace.jobs.services.opening import Opening, open_jobs
+from marketplace.jobs.services.parts import (
+    add_part,
+    cancel_parted_upload,
+    complete_parted_upload,
+    open_parted_upload,
+    sweep_parted_uploads,
+)
 from marketplace.jobs.services.progress import record_progress
 from marketplace.jobs.services.readings import read_next_upload
 from marketplace.jobs.services.slices import (
@@ -52,8 +62,12 @@ __all__ = [
     "Opening",
     "SliceOutcome",
     "add_job_event",
+    "add_part",
     "apply_heartbeat",
     "cancel_job",
+    "cancel_parted_upload",
+    "check_held_out",
+    "complete_parted_upload",
     "decide_upload",
     "delete_dataset",
     "discard_node_work",
@@ -64,8 +78,10 @@ __all__ = [
     "give_prepared_data",
     "hand_out_plans",
     "is_dataset_counted",
+    "is_held_out_checked",
     "mark_job_settled",
     "open_jobs",
+    "open_parted_upload",
     "read_next_upload",
     "receive_upload",
     "record_progress",
@@ -74,6 +90,7 @@ __all__ = [
     "store_adapter",
     "store_checkpoint",
     "sweep_leases",
+    "sweep_parted_uploads",
     "sweep_uploads",
     "wait_for_upload",
     "withdraw_start",

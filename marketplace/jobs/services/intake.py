@@ -67,7 +67,7 @@ def receive_upload(
     with spool_upload(content, limit_bytes=limit, what="The data set") as spooled:
         if key is not None and (earlier := _find_earlier(organisation, key, spooled.sha256)):
             return earlier
-        _check_room(organisation, spooled.bytes)
+        check_room(organisation, spooled.bytes)
         upload = Upload(
             organisation=organisation,
             uploaded_by=uploaded_by,
@@ -176,7 +176,7 @@ def _find_earlier(organisation: Organisation, key: str, sha256: str) -> Upload |
     return earlier
 
 
-def _check_room(organisation: Organisation, size: int) -> None:
+def check_room(organisation: Organisation, size: int) -> None:
     """Refuse what an organisation has no room for; two at once may both find the last of it."""
     held = sum(
         rows.exclude(file="").aggregate(bytes=Sum("bytes"))["bytes"] or 0

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 #: Uploads read at once, by all workers together: the others have slots to dispatch.
 READ_AT_ONCE = 2
 ATTEMPTS_MAX = 3
-#: A claim older than this belongs to a worker that is gone.
+#: A claim without progress for so long belongs to a worker that is gone.
 CLAIM_LIFE = timedelta(seconds=WALL_S + 2 * REPAIR_WALL_S + 60)
 
 
@@ -69,7 +69,7 @@ def read_next_upload(*, clock: Callable[[], datetime]) -> bool:
                 leaves_out_long=choices.long_rows == LEAVE_OUT,
                 columns=choices.columns,
             )
-            reading, is_rewritten = _read(asked, choices, mine)
+            reading, is_rewritten = _read(asked, choices, mine, clock)
             found = FoundFile(
                 reading,
                 rewritten if is_rewritten else source,
@@ -120,8 +120,9 @@ def _claim(*, now: datetime) -> Upload | None:
     return upload
 
 
-def _note_progress(mine: QuerySet[Upload], rows: int, share: float) -> None:
-    mine.update(rows_read=rows, share_read=share)
+def _note_progress(mine: QuerySet[Upload], rows: int, share: float, now: datetime) -> None:
+    # A large file takes longer than a claim lives.
+    mine.update(rows_read=rows, share_read=share, claimed_at=now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +150,14 @@ class FoundFile:
 
 
 def _read(
-    asked: FileToRead, choices: UploadChoices, mine: QuerySet[Upload]
+    asked: FileToRead,
+    choices: UploadChoices,
+    mine: QuerySet[Upload],
+    clock: Callable[[], datetime],
 ) -> tuple[Reading, bool]:
     try:
         return read_in_process(
-            asked, on_progress=lambda rows, share: _note_progress(mine, rows, share)
+            asked, on_progress=lambda rows, share: _note_progress(mine, rows, share, clock())
         )
     except UserError as refusal:
         if refusal.code != "invalid_dataset" or choices.faulty_lines == REFUSE:

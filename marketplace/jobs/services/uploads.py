@@ -7,14 +7,10 @@ deleted again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from typing import IO
 
 from django.conf import settings
-from django.core.files import File
 from django.core.files.storage import default_storage
 from django.db import transaction
 
@@ -25,7 +21,7 @@ from marketplace.fleet.services import note_node_work
 from marketplace.jobs.journal import record_event
 from marketplace.jobs.lease_checks import get_current_slice, lock_current_slice
 from marketplace.jobs.models import Artifact, Checkpoint, EventKind, Job, MetricPoint
-from marketplace.jobs.spooling import Content, spool_upload
+from marketplace.jobs.spooling import Content, spool_upload, store_file
 from marketplace.jobs.upload_checks import check_adapter, check_safetensors
 
 #: The newest is where a job goes on; should it prove useless, the one before it is.
@@ -63,7 +59,7 @@ def store_checkpoint(
         if (same := had.exclude(file="").first()) is not None:
             return same
         path = f"jobs/{held.job_id}/checkpoints/{new_id('ckpt')}.safetensors"
-        with _store_file(path, upload.file) as name, transaction.atomic():
+        with store_file(path, upload.file) as name, transaction.atomic():
             job, held = lock_current_slice(lease_token=lease_token, node=node, now=now)
             _check_step(job, step)
             checkpoint = Checkpoint.objects.filter(slice=held, step=step).first()
@@ -121,7 +117,7 @@ def store_adapter(
         if (same := had.first()) is not None:
             return same
         path = f"jobs/{held.job_id}/adapters/{new_id('art')}.zip"
-        with _store_file(path, upload.file) as name, transaction.atomic():
+        with store_file(path, upload.file) as name, transaction.atomic():
             job, held = lock_current_slice(lease_token=lease_token, node=node, now=now)
             artifact = Artifact.objects.filter(job=job).first()
             if artifact is not None:
@@ -175,18 +171,6 @@ def drop_checkpoints(job: Job) -> None:
         checkpoint.file.name = ""
         checkpoint.save(update_fields=["file"])
     job.checkpoint_step = 0
-
-
-@contextmanager
-def _store_file(path: str, file: IO[bytes]) -> Iterator[str]:
-    """Store a file for the block, and for good only if the block succeeds."""
-    file.seek(0)
-    name = default_storage.save(path, File(file))
-    try:
-        yield name
-    except BaseException:
-        default_storage.delete(name)
-        raise
 
 
 def _check_step(job: Job, step: int) -> None:

@@ -23,6 +23,7 @@ from marketplace.auction.selectors import list_bids
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload
 from marketplace.common.errors import NotFound
+from marketplace.exports.selectors import list_export_choices, list_pushes
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, EventKind, Job, JobEvent, JobStatus
 from marketplace.jobs.selectors import (
@@ -216,6 +217,8 @@ def show_job(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpRes
         "outliers": add_excerpts(outliers, dataset=job.dataset) if tab == "data" else outliers,
         "samples": list_samples(job) if tab == "metrics" else [],
         **_describe_preparation(find_preparation(job), now),
+        "export_choices": list_export_choices(job) if artifact is not None else [],
+        "pushes": list_pushes(job) if artifact is not None else [],
         "share": _share(job),
         "left_s": _left_s(job, now),
         "kept_micros": find_kept(bid),

@@ -16,6 +16,7 @@ from marketplace.auction.models import Bid
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.common.money import count_decimals, format_usd_exact, to_micros
+from marketplace.exports.models import REFERENCE_PREFIX as EXPORT_PREFIX
 from marketplace.payments import stripe_client
 from marketplace.payments.freezes import list_freezes
 from marketplace.payments.funding import (
@@ -62,6 +63,12 @@ QUESTION_WORDS = {
     "hold": "Held for an answer",
     "charge": "Paid for an answer",
     "release": "Released: there was no answer",
+}
+#: The same of adapters in other forms.
+EXPORT_WORDS = {
+    "hold": "Held for an export",
+    "charge": "Paid for an export",
+    "release": "Released: the export was not made",
 }
 
 
@@ -172,7 +179,11 @@ def _list_rows(rows: list[StatementRow], *, double: bool) -> list[dict[str, Any]
 
 
 def _describe(row: StatementRow) -> str:
-    words = QUESTION_WORDS if row.reference.startswith(REFERENCE_PREFIX) else WORDS
+    words = WORDS
+    if row.reference.startswith(REFERENCE_PREFIX):
+        words = QUESTION_WORDS
+    elif row.reference.startswith(EXPORT_PREFIX):
+        words = EXPORT_WORDS
     return words.get(row.kind, row.kind.replace("_", " ").capitalize())
 
 

@@ -8,10 +8,12 @@ import re
 
 import pytest
 from django.core.cache import cache
+from django.core.files.base import ContentFile
 from django.test import Client
 
 from marketplace.api.openapi import render_schema
 from marketplace.auction.bidding.bundles import NewBundle, place_bundle
+from marketplace.exports.models import Export, HubPush
 from marketplace.jobs.models import Upload
 from marketplace.jobs.services import dispatch_slots, record_progress, store_checkpoint
 from marketplace.webhooks.models import WebhookEndpoint
@@ -83,6 +85,14 @@ def ids(settings, tmp_path):
         now=NOW,
     )
     key, secret = builders.api_key(owner)
+    export = Export(
+        organisation=owner, zone=zone, job=job, form="merged", price_micros=1, created_at=NOW
+    )
+    export.status, export.bytes = "ready", 3
+    export.file.save("", ContentFile(b"tar"))
+    push = HubPush.objects.create(
+        organisation=owner, job=job, repository="a/b", due_at=NOW, created_at=NOW
+    )
     made = {
         "bid_id": bid.pk,
         "bundle_id": bundle.pk,
@@ -91,6 +101,8 @@ def ids(settings, tmp_path):
         "upload_id": upload.pk,
         "job_id": job.pk,
         "checkpoint_id": checkpoint.pk,
+        "export_id": export.pk,
+        "push_id": push.pk,
         "webhook_id": endpoint.pk,
         "delivery_id": send_test(endpoint=endpoint, now=NOW).pk,
         "key_id": key.pk,

@@ -178,6 +178,18 @@ def test_events_and_measurements_are_one_list_that_turns_pages(client, create):
         client.fine_tuning.jobs.list_events(job_id, after="ftevent-zz")
 
 
+def test_a_job_that_asks_for_an_integration_says_that_nothing_is_sent(client, create):
+    wandb = {"type": "wandb", "wandb": {"project": "tone"}}
+    made = create(integrations=[wandb])
+    assert made.integrations[0].wandb.project == "tone"
+    [opened] = client.fine_tuning.jobs.list_events(made.id)
+    assert opened.message.endswith(
+        "Nothing is sent to Weights & Biases: the market has no key for it."
+    )
+    [plain] = client.fine_tuning.jobs.list_events(create(suffix="plain").id)
+    assert "Weights" not in plain.message
+
+
 def test_a_job_is_cancelled_once_and_is_not_paused(client, create):
     job_id = create().id
     with pytest.raises(openai.BadRequestError) as refused:
@@ -197,12 +209,41 @@ def test_a_multiplier_multiplies_the_rate_that_auto_would_choose(create):
     assert rates[1] == 0.5 * rates[0]
 
 
+def test_a_validation_file_is_held_out_and_nothing_of_the_training_file(
+    client, create, zone, owner
+):
+    trained, held_out = (
+        market.dataset(owner, zone, texts=[f"{word} {n}" for n in range(4)])
+        for word in ("cats", "dogs")
+    )
+    made = create(
+        training_file=name_file(trained.pk), validation_file=name_file(held_out.pk), suffix="tone"
+    )
+    assert made.validation_file == name_file(held_out.pk)
+    assert client.fine_tuning.jobs.retrieve(made.id).validation_file == name_file(held_out.pk)
+    bid, job = Bid.objects.get(), Job.objects.get(pk=made.id)
+    assert (bid.validation_dataset_id, job.validation_dataset_id) == (held_out.pk, held_out.pk)
+    assert job.training["validation_share"] == 0.0
+    with pytest.raises(openai.ConflictError) as refused:
+        client.files.delete(made.validation_file)
+    assert refused.value.code == "dataset_in_use"
+
+
+def test_a_validation_file_with_rows_of_the_training_file_is_refused(create, zone, owner):
+    trained = market.dataset(owner, zone, texts=["a", "b", "c"])
+    leaky = market.dataset(owner, zone, texts=["x", "b", "c"])
+    with pytest.raises(openai.BadRequestError, match="line 2, 3 of the validation") as refused:
+        create(training_file=name_file(trained.pk), validation_file=name_file(leaky.pk))
+    assert (refused.value.code, refused.value.param) == ("unfit_dataset", "validation_file")
+    assert not Bid.objects.exists()
+
+
 @pytest.mark.parametrize(
     ("changed", "status", "code", "param"),
     [
         ({"model": "gpt-4o"}, 404, "model_not_found", "model"),
         ({"training_file": "file-abc"}, 404, "unknown_file", "training_file"),
-        ({"validation_file": "file-abc"}, 400, "unsupported_parameter", "validation_file"),
+        ({"validation_file": "file-abc"}, 404, "unknown_file", "validation_file"),
         ({"method": {"type": "reinforcement"}}, 400, "unsupported_method", "method.type"),
         ({"method": {"type": "dpo"}}, 400, "unfit_dataset", "method.type"),
         ({"suffix": "x" * 65}, 400, "invalid_request", "suffix"),

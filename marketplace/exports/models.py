@@ -1,0 +1,152 @@
+"""Adapters in other forms, made by nodes, and what was pushed to a hub."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+from marketplace.common.models import IdField
+from workers.protocol.exports import F16, MERGED, Q8_0
+
+#: Of the references of holds for exports.
+REFERENCE_PREFIX = "export:"
+
+
+class ExportForm(models.TextChoices):
+    MERGED = MERGED, "Merged weights (safetensors)"
+    GGUF_F16 = F16, "GGUF, F16"
+    GGUF_Q8_0 = Q8_0, "GGUF, Q8_0"
+
+
+class ExportStatus(models.TextChoices):
+    #: No node has been asked yet.
+    WAITING = "waiting", "Waiting"
+    ASKED = "asked", "Being made"
+    READY = "ready", "Ready"
+    FAILED = "failed", "Failed"
+    #: Its file is deleted.
+    EXPIRED = "expired", "Expired"
+
+
+def export_path(export: Export, _filename: str) -> str:
+    return f"jobs/{export.job_id}/exports/{export.pk}"
+
+
+class Export(models.Model):
+    """One adapter in one form: a file that a node makes, paid when it is there."""
+
+    OPEN = (ExportStatus.WAITING, ExportStatus.ASKED)
+
+    id = IdField(prefix="exp")
+    organisation = models.ForeignKey(
+        "accounts.Organisation", on_delete=models.PROTECT, related_name="+"
+    )
+    asked_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, related_name="+"
+    )
+    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
+    job = models.ForeignKey("jobs.Job", on_delete=models.PROTECT, related_name="exports")
+    form = models.CharField(max_length=12, choices=ExportForm.choices)
+    status = models.CharField(
+        max_length=8, choices=ExportStatus.choices, default=ExportStatus.WAITING
+    )
+    #: Who makes it, or was asked last.
+    node = models.ForeignKey("fleet.Node", on_delete=models.PROTECT, null=True, related_name="+")
+    #: Names it between market and node.
+    token = models.CharField(max_length=64, unique=True)
+    #: Times that a node was asked.
+    attempts = models.PositiveSmallIntegerField(default=0)
+    #: Held when it was asked for, and paid when it is ready.
+    price_micros = models.BigIntegerField()
+    file = models.FileField(upload_to=export_path, max_length=255, blank=True)
+    sha256 = models.CharField(max_length=64, default="", blank=True)
+    bytes = models.PositiveBigIntegerField(default=0)
+    #: Why it failed, for its owner.
+    reason = models.CharField(max_length=500, default="", blank=True)
+    created_at = models.DateTimeField()
+    #: Until then the node that was asked may deliver it.
+    expires_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+
+    organisation_id: str
+    asked_by_id: str | None
+    zone_id: str
+    job_id: str
+    node_id: str | None
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["job", "form"],
+                condition=Q(status__in=["waiting", "asked", "ready"]),
+                name="exports_one_of_each_form",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["created_at"],
+                condition=Q(status__in=["waiting", "asked"]),
+                name="exports_open",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} as {self.form}"
+
+    @property
+    def hold_reference(self) -> str:
+        return f"{REFERENCE_PREFIX}{self.pk}"
+
+
+class PushStatus(models.TextChoices):
+    WAITING = "waiting", "Waiting"
+    PUSHED = "pushed", "Pushed"
+    FAILED = "failed", "Failed"
+
+
+class HubPush(models.Model):
+    """An adapter on its way to a repository of its owner's on a model hub."""
+
+    id = IdField(prefix="push")
+    organisation = models.ForeignKey(
+        "accounts.Organisation", on_delete=models.PROTECT, related_name="+"
+    )
+    asked_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, related_name="+"
+    )
+    job = models.ForeignKey("jobs.Job", on_delete=models.PROTECT, related_name="pushes")
+    #: The file that is pushed; null: the adapter itself.
+    export = models.ForeignKey(Export, on_delete=models.PROTECT, null=True, related_name="+")
+    #: ``name/repository``.
+    repository = models.CharField(max_length=200)
+    is_private = models.BooleanField(default=True)
+    #: Of the hub, encrypted; empty once it is not needed any more.
+    token = models.TextField(default="", blank=True)
+    status = models.CharField(max_length=8, choices=PushStatus.choices, default=PushStatus.WAITING)
+    attempts = models.PositiveSmallIntegerField(default=0)
+    #: A worker has it, or it waits to be tried again, until then.
+    due_at = models.DateTimeField()
+    url = models.CharField(max_length=500, default="", blank=True)
+    reason = models.CharField(max_length=500, default="", blank=True)
+    created_at = models.DateTimeField()
+    finished_at = models.DateTimeField(null=True)
+
+    organisation_id: str
+    job_id: str
+    export_id: str | None
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(status="waiting") | Q(token=""), name="exports_token_is_forgotten"
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["due_at"], condition=Q(status="waiting"), name="exports_pushes_due"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} to {self.repository}"

@@ -1,0 +1,257 @@
+"""Files that arrive in parts: announced, sent part by part, and put together in an order.
+
+A part whose answer was lost is sent again; the one that is not named at the end is deleted. The
+whole goes the way of every upload.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+
+from django.conf import settings
+from django.core.files import File
+from django.core.files.storage import default_storage
+from django.db import transaction
+from django.db.models import Sum
+
+from marketplace.accounts.models import Organisation, User
+from marketplace.common.errors import Conflict, UserError
+from marketplace.jobs.locks import lock_parted_upload
+from marketplace.jobs.models import PartedStatus, PartedUpload, Upload, UploadPart
+from marketplace.jobs.services.intake import check_room, clean_name, receive_upload
+from marketplace.jobs.spooling import CHUNK_BYTES, Content, spool_upload
+from marketplace.jobs.upload_choices import UploadChoices
+
+#: As OpenAI's.
+PART_BYTES_MAX = 64 * 1024**2
+PARTS_MAX = 10_000
+#: Parts are deleted after this.
+PARTED_LIFE = timedelta(hours=24)
+#: Announced by one organisation and not completed.
+PENDING_MAX = 20
+
+
+def open_parted_upload(
+    *, organisation: Organisation, created_by: User | None, name: str, size: int, now: datetime
+) -> PartedUpload:
+    """Announce a file of so many bytes.
+
+    Raises
+    ------
+    UserError
+        ``file_too_large``, ``storage_full`` or ``too_many_uploads``.
+    """
+    limit = settings.UPLOAD_BYTES_MAX
+    if size > limit:
+        raise UserError(
+            "file_too_large",
+            f"The file is larger than {limit:,} bytes. Send a smaller one.",
+            param="bytes",
+            status=413,
+        )
+    pending = PartedUpload.objects.filter(organisation=organisation, status=PartedStatus.PENDING)
+    if pending.count() >= PENDING_MAX:
+        raise UserError(
+            "too_many_uploads",
+            f"{PENDING_MAX} uploads are not completed. Complete or cancel one of them.",
+            status=429,
+        )
+    announced = pending.aggregate(bytes=Sum("bytes"))["bytes"] or 0
+    check_room(organisation, size + announced)
+    return PartedUpload.objects.create(
+        organisation=organisation,
+        created_by=created_by,
+        name=clean_name(name),
+        bytes=size,
+        created_at=now,
+        expires_at=now + PARTED_LIFE,
+    )
+
+
+def add_part(*, upload: PartedUpload, content: Content, now: datetime) -> UploadPart:
+    """Store some bytes of a file.
+
+    Raises
+    ------
+    Conflict
+        ``upload_not_pending``.
+    UserError
+        ``file_empty``, ``file_too_large``, or ``binary_file``.
+    """
+    _check_pending(upload, now)
+    with spool_upload(content, limit_bytes=PART_BYTES_MAX, what="The part") as spooled:
+        while chunk := spooled.file.read(CHUNK_BYTES):
+            if b"\0" in chunk:
+                raise UserError(
+                    "binary_file",
+                    "The part holds NUL bytes, which no text has. Send JSON lines, CSV or text.",
+                    param="data",
+                )
+        spooled.file.seek(0)
+        # Each part may come twice, and one more for good measure.
+        held = upload.parts.aggregate(bytes=Sum("bytes"))["bytes"] or 0
+        if held + spooled.bytes > 2 * upload.bytes + PART_BYTES_MAX:
+            raise UserError(
+                "file_too_large",
+                f"The parts are more than the {upload.bytes:,} bytes that were announced.",
+                param="data",
+                status=413,
+            )
+        part = UploadPart(upload=upload, bytes=spooled.bytes, created_at=now)
+        part.file.save(part.pk, File(spooled.file), save=False)
+    try:
+        with transaction.atomic():
+            _check_pending(lock_parted_upload(upload.pk), now)
+            part.save(force_insert=True)
+    except BaseException:
+        part.file.delete(save=False)
+        raise
+    return part
+
+
+def complete_parted_upload(
+    *,
+    upload: PartedUpload,
+    part_ids: Sequence[str],
+    md5: str | None,
+    choices: UploadChoices,
+    now: datetime,
+) -> Upload:
+    """Put the parts together in an order, and have the file read; once, however often asked.
+
+    Raises
+    ------
+    Conflict
+        ``upload_not_pending``.
+    UserError
+        ``unknown_part``, ``wrong_size`` or ``file_damaged``; the parts stay.
+    """
+    with transaction.atomic():
+        # Until the file is stored: a second request waits for it, and finds it done.
+        upload = lock_parted_upload(upload.pk)
+        if upload.status == PartedStatus.COMPLETED and upload.whole is not None:
+            return upload.whole
+        _check_pending(upload, now)
+        parts = _find_parts(upload, part_ids)
+        joined = _JoinedParts(parts)
+        whole = receive_upload(
+            organisation=upload.organisation,
+            name=upload.name,
+            content=joined,
+            uploaded_by=upload.created_by,
+            choices=choices,
+            now=now,
+        )
+        try:
+            _check_md5(joined, md5)
+            upload.status, upload.whole = PartedStatus.COMPLETED, whole  # pyright: ignore[reportAttributeAccessIssue]
+            upload.save(update_fields=["status", "whole"])
+            _delete_parts(upload)
+        except BaseException:
+            # Its row goes with the transaction.
+            whole.file.delete(save=False)
+            raise
+    return whole
+
+
+def _check_md5(joined: _JoinedParts, md5: str | None) -> None:
+    if md5 is not None and joined.md5 != md5.lower():
+        raise UserError(
+            "file_damaged",
+            "The parts together have another MD5 hash. Send the damaged one again.",
+            param="md5",
+        )
+
+
+def _find_parts(upload: PartedUpload, part_ids: Sequence[str]) -> list[UploadPart]:
+    """The parts of these ids, in their order."""
+    parts = {part.pk: part for part in upload.parts.all()}
+    unknown = [part_id for part_id in part_ids if part_id not in parts]
+    if unknown or len(set(part_ids)) < len(part_ids):
+        wrong = unknown[0][:60] if unknown else "one of them twice"
+        raise UserError(
+            "unknown_part", f"The upload has no such part: {wrong!r}.", param="part_ids"
+        )
+    found = [parts[part_id] for part_id in part_ids]
+    size = sum(part.bytes for part in found)
+    if size != upload.bytes:
+        raise UserError(
+            "wrong_size",
+            f"The parts have {size:,} bytes, and {upload.bytes:,} were announced.",
+            param="part_ids",
+        )
+    return found
+
+
+class _JoinedParts:
+    """The bytes of parts, one part after another."""
+
+    def __init__(self, parts: Sequence[UploadPart]) -> None:
+        self._chunks = self._read_all(parts)
+        self._digest = hashlib.md5(usedforsecurity=False)
+
+    @property
+    def md5(self) -> str:
+        """Of what was read."""
+        return self._digest.hexdigest()
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes, at most a chunk of them; none at the end."""
+        return next(self._chunks, b"")
+
+    def _read_all(self, parts: Sequence[UploadPart]) -> Iterator[bytes]:
+        for part in parts:
+            with part.file.open("rb") as file:
+                while chunk := file.read(CHUNK_BYTES):
+                    self._digest.update(chunk)
+                    yield chunk
+
+
+def cancel_parted_upload(*, upload: PartedUpload, now: datetime) -> PartedUpload:
+    """Delete the parts of a file that will not be completed; twice is no error.
+
+    Raises
+    ------
+    Conflict
+        ``upload_not_pending``: it is completed.
+    """
+    with transaction.atomic():
+        upload = lock_parted_upload(upload.pk)
+        if upload.status != PartedStatus.CANCELLED:
+            _check_pending(upload, now)
+            _end(upload, PartedStatus.CANCELLED)
+    return upload
+
+
+def sweep_parted_uploads(*, now: datetime) -> None:
+    """Delete the parts of files that were not completed in time."""
+    late = PartedUpload.objects.filter(status=PartedStatus.PENDING, expires_at__lte=now)
+    for pk in list(late.values_list("pk", flat=True)[:100]):
+        with transaction.atomic():
+            upload = lock_parted_upload(pk)
+            if upload.status == PartedStatus.PENDING:
+                _end(upload, PartedStatus.EXPIRED)
+
+
+def _check_pending(upload: PartedUpload, now: datetime) -> None:
+    is_late = upload.expires_at <= now
+    if upload.status != PartedStatus.PENDING or is_late:
+        is_late = is_late and upload.status == PartedStatus.PENDING
+        status = PartedStatus.EXPIRED if is_late else upload.status
+        raise Conflict("upload_not_pending", f"The upload is {status}. Begin a new one.")
+
+
+def _end(upload: PartedUpload, status: PartedStatus) -> None:
+    upload.status = status
+    upload.save(update_fields=["status"])
+    _delete_parts(upload)
+
+
+def _delete_parts(upload: PartedUpload) -> None:
+    """Call while holding the upload; the files go once that is committed."""
+    for part in upload.parts.all():
+        transaction.on_commit(partial(default_storage.delete, part.file.name), robust=True)
+    upload.parts.all().delete()

@@ -1,0 +1,79 @@
+"""Taking an adapter away: merged weights, GGUF files, and a push to a model hub."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect
+from django.views.decorators.http import require_GET, require_POST
+
+from marketplace.accounts.models import Organisation
+from marketplace.common import clock
+from marketplace.common.errors import NotFound, UserError
+from marketplace.exports.asking import ask_export
+from marketplace.exports.hub import ask_push
+from marketplace.exports.models import ExportForm
+from marketplace.exports.selectors import get_export, open_export
+from marketplace.jobs.models import Job
+from marketplace.web.views.requests import PageRequest, page
+
+
+@page
+@require_POST
+def make_export(request: PageRequest, job_id: str) -> HttpResponse:
+    job, form = _get_job(request.organisation, job_id), request.POST.get("form", "")
+    if form not in ExportForm.values:
+        raise NotFound("unknown_form", "An adapter has no such form.")
+    try:
+        ask_export(
+            organisation=request.organisation,
+            asked_by=request.user,
+            job=job,
+            form=ExportForm(form),
+            now=clock.now(),
+        )
+    except UserError as error:
+        messages.error(request, error.message)
+    else:
+        messages.success(request, "A node makes the file. It stands here when it is ready.")
+    return redirect("job_detail", job_id=job.pk)
+
+
+@page
+@require_GET
+def download_export(request: PageRequest, job_id: str, export_id: str) -> HttpResponseBase:
+    export = get_export(_get_job(request.organisation, job_id), export_id)
+    return open_export(export, range_header=request.headers.get("Range"))
+
+
+@page
+@require_POST
+def push_to_hub(request: PageRequest, job_id: str) -> HttpResponse:
+    job, asked = _get_job(request.organisation, job_id), request.POST
+    try:
+        ask_push(
+            organisation=request.organisation,
+            asked_by=request.user,
+            job=job,
+            export=get_export(job, asked["export"]) if asked.get("export") else None,
+            repository=asked.get("repository", "").strip(),
+            token=asked.get("token", "").strip(),
+            is_private="public" not in asked,
+            now=clock.now(),
+        )
+    except UserError as error:
+        messages.error(request, error.message)
+    else:
+        messages.success(
+            request, "The adapter is on its way. The token is deleted once it is used."
+        )
+    return redirect("job_detail", job_id=job.pk)
+
+
+def _get_job(organisation: Organisation, job_id: str) -> Job:
+    found = Job.objects.filter(organisation=organisation, pk=job_id.replace("\0", ""))
+    job = found.select_related("zone").first()
+    if job is None:
+        raise NotFound("unknown_job", "You have no such job.")
+    return job

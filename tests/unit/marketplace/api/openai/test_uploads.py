@@ -1,0 +1,145 @@
+"""Files in parts with OpenAI's own client."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import timedelta
+
+import openai
+import pytest
+
+from marketplace.common import clock
+from marketplace.jobs.models import Dataset, PartedUpload, Upload, UploadPart
+from marketplace.jobs.services import parts as parted
+from marketplace.jobs.services import sweep_parted_uploads
+from tests import builders
+from tests.unit.marketplace.api.client import ROWS
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SIZE = len(ROWS)
+
+
+@pytest.fixture(autouse=True)
+def media(settings, tmp_path, tokenizer_zone):
+    settings.MEDIA_ROOT = tmp_path / "media"
+    return settings.MEDIA_ROOT
+
+
+def begin(client, size=SIZE):
+    return client.uploads.create(
+        filename="rows.jsonl", purpose="fine-tune", bytes=size, mime_type="application/jsonl"
+    )
+
+
+def send(client, upload, data):
+    return client.uploads.parts.create(upload.id, data=data).id
+
+
+def test_parts_in_any_order_become_a_data_set_once(client, media):
+    upload = begin(client)
+    assert (upload.status, upload.bytes) == ("pending", len(ROWS))
+    second = send(client, upload, ROWS[1000:])
+    # Its answer was lost, and it came again.
+    send(client, upload, ROWS[:1000])
+    first = send(client, upload, ROWS[:1000])
+    md5 = hashlib.md5(ROWS, usedforsecurity=False).hexdigest()
+    for _ in range(2):
+        done = client.uploads.complete(upload.id, part_ids=[first, second], md5=md5)
+        assert (done.status, done.file.status) == ("completed", "processed")
+    assert client.files.content(done.file.id).read() == ROWS
+    assert Dataset.objects.get().rows == 100
+    assert Upload.objects.count() == 1
+    assert not UploadPart.objects.exists()
+    assert list((media / "uploads").rglob("part_*")) == []
+    with pytest.raises(openai.ConflictError) as refused:
+        send(client, upload, b"more")
+    assert refused.value.code == "upload_not_pending"
+
+
+def test_the_client_cuts_a_large_file_by_itself(client):
+    done = client.uploads.upload_file_chunked(
+        file=ROWS,
+        filename="rows.jsonl",
+        bytes=len(ROWS),
+        mime_type="text/plain",
+        purpose="fine-tune",
+        part_size=999,
+    )
+    assert done.file is not None
+    assert client.files.content(done.file.id).read() == ROWS
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda parts: {"part_ids": parts[:1]}, "wrong_size"),
+        (lambda parts: {"part_ids": [parts[0], parts[0]]}, "unknown_part"),
+        (lambda parts: {"part_ids": ["part_x"]}, "unknown_part"),
+        (lambda parts: {"part_ids": parts, "md5": "0" * 32}, "file_damaged"),
+    ],
+)
+def test_what_is_not_the_announced_file_is_refused_and_can_be_mended(client, media, change, code):
+    upload = begin(client)
+    parts = [send(client, upload, ROWS[:1000]), send(client, upload, ROWS[1000:])]
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.uploads.complete(upload.id, **change(parts))
+    assert refused.value.code == code
+    assert not Upload.objects.exists()
+    assert len([path for path in media.rglob("*") if path.is_file()]) == 2
+    assert client.uploads.complete(upload.id, part_ids=parts).status == "completed"
+
+
+def test_parts_are_bounded_and_are_text(client, settings):
+    settings.UPLOAD_BYTES_MAX = 5000
+    with pytest.raises(openai.APIStatusError) as refused:
+        begin(client, size=5001)
+    assert (refused.value.status_code, refused.value.code) == (413, "file_too_large")
+    upload = begin(client, size=10)
+    with pytest.raises(openai.BadRequestError, match="NUL"):
+        send(client, upload, b"a\0b")
+    with pytest.raises(openai.BadRequestError):
+        send(client, upload, b"")
+    settings.UPLOAD_BYTES_MAX = 10**6
+    for _ in range(parted.PENDING_MAX - 1):
+        begin(client, size=1)
+    with pytest.raises(openai.RateLimitError) as refused:
+        client.with_options(max_retries=0).uploads.create(
+            filename="x", purpose="fine-tune", bytes=1, mime_type="text/plain"
+        )
+    assert refused.value.code == "too_many_uploads"
+
+
+def test_more_than_twice_what_was_announced_is_refused(client, monkeypatch):
+    monkeypatch.setattr(parted, "PART_BYTES_MAX", 5)
+    upload = begin(client, size=5)
+    for _ in range(3):
+        send(client, upload, b"12345")
+    with pytest.raises(openai.APIStatusError) as refused:
+        send(client, upload, b"1")
+    assert refused.value.status_code == 413
+
+
+def test_cancelled_and_late_uploads_leave_nothing(client, media):
+    upload = begin(client)
+    send(client, upload, b"x")
+    for _ in range(2):
+        assert client.uploads.cancel(upload.id).status == "cancelled"
+    late = begin(client)
+    send(client, late, b"x")
+    sweep_parted_uploads(now=clock.now() + parted.PARTED_LIFE + timedelta(seconds=1))
+    assert [row.status for row in PartedUpload.objects.order_by("pk")] == ["cancelled", "expired"]
+    assert not UploadPart.objects.exists()
+    assert [path for path in media.rglob("*") if path.is_file()] == []
+
+
+def test_uploads_of_others_are_not_there(client, connect):
+    upload = begin(client)
+    other = connect(builders.organisation())
+    for call in (
+        lambda: send(other, upload, b"x"),
+        lambda: other.uploads.cancel(upload.id),
+        lambda: other.uploads.complete(upload.id, part_ids=["part_x"]),
+    ):
+        with pytest.raises(openai.NotFoundError):
+            call()

@@ -1,0 +1,384 @@
+"""Taking an adapter away: from the SDK to a node and back, and to a small hub of the tests."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tarfile
+import threading
+import zipfile
+from datetime import timedelta
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import finetender
+import pytest
+import torch
+from django.core.files.base import ContentFile
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from marketplace.common import clock
+from marketplace.common.errors import UserError
+from marketplace.exports import hub
+from marketplace.exports.asking import GIVEN_UP_AFTER, ask_export, hand_out_exports
+from marketplace.exports.hub import push_next
+from marketplace.exports.models import Export, ExportForm, ExportStatus, HubPush, PushStatus
+from marketplace.exports.prices import compute_price
+from marketplace.exports.results import KEPT_FOR, refuse_export, store_export, sweep_exports
+from marketplace.fleet.models import Zone
+from marketplace.jobs.models import Artifact, Job, NodePlan
+from marketplace.jobs.services import dispatch_slots
+from marketplace.payments.models import AccountKind, LedgerAccount
+from marketplace.payments.selectors import get_wallet
+from tests import builders
+from tests import job_builders as build
+from tests import market_builders as market
+from tests.unit.marketplace.api.client import Api
+from tests.unit.marketplace.api.web_server import serve
+from workers.models import BUNDLED_PREFIX, TINY, find_bundled_path
+from workers.node.blob_cache import BlobCache
+from workers.node.exporter import Exporter
+from workers.node.market_client import MarketClient
+from workers.protocol.exports import ExportRefusal
+from workers.protocol.reports import Fault, SliceEnd
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+BASE = f"{BUNDLED_PREFIX}{TINY}"
+GGUF = b"GGUF\x03\0\0\0"
+
+
+@pytest.fixture
+def owner():
+    return builders.organisation(usd="10")
+
+
+@pytest.fixture
+def zone():
+    made = market.zone()
+    Zone.objects.filter(pk=made.pk).update(base_model_source=BASE)
+    made.refresh_from_db()
+    return made
+
+
+@pytest.fixture
+def node(zone):
+    made, reply = build.joined(zone, now=clock.now())
+    type(made).objects.filter(pk=made.pk).update(ask_micros=2_000)
+    made.refresh_from_db()
+    made.api_token = reply.api_token
+    return made
+
+
+@pytest.fixture
+def job(owner, zone, node, settings, tmp_path):
+    """A finished job, whose adapter is a zip of one file."""
+    settings.MEDIA_ROOT = tmp_path / "media"
+    made = build.job(zone, (0, node), organisation=owner)
+    dispatch_slots(now=builders.NOW)
+    market.end_slice(made, status=SliceEnd.FINISHED, now=builders.NOW)
+    made.refresh_from_db()
+    return made
+
+
+def give_adapter(job: Job, folder) -> PeftModel:
+    """Have the job a real adapter of the bundled base; gives the two together."""
+    torch.manual_seed(3)
+    base = AutoModelForCausalLM.from_pretrained(find_bundled_path(BASE))
+    tuned = get_peft_model(base, LoraConfig(r=4, lora_alpha=16, target_modules=["q_proj"]))
+    for name, values in tuned.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(values, std=0.05)
+    tuned.save_pretrained(folder)
+    path = folder / "adapter.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("adapter_config.json", "adapter_model.safetensors"):
+            archive.write(folder / name, name)
+    artifact = Artifact.objects.get(job=job)
+    content = path.read_bytes()
+    artifact.file.save("adapter.zip", ContentFile(content), save=False)
+    artifact.bytes, artifact.sha256 = len(content), sha256(content).hexdigest()
+    artifact.save()
+    return tuned
+
+
+def ask(job, owner, *, form=ExportForm.GGUF_F16, now=None):
+    person = builders.owner_of(owner)
+    now = now or clock.now()
+    return ask_export(organisation=owner, asked_by=person, job=job, form=form, now=now)
+
+
+def available(owner):
+    return get_wallet(organisation=owner).available_micros
+
+
+def test_merged_weights_come_from_a_node_and_compute_the_same(
+    owner, job, node, zone, tmp_path, monkeypatch
+):
+    tuned = give_adapter(job, tmp_path / "adapter")
+    before, price = available(owner), compute_price(zone, ExportForm.MERGED)
+    _, secret = builders.api_key(owner)
+    with serve() as url, finetender.Client(url, secret) as client:
+        stopping = threading.Event()
+        market_client = MarketClient(url, token=node.api_token, stopping=stopping)
+        cache = BlobCache(tmp_path, market_client)
+        exporter = Exporter(cache=cache, client=market_client, work=tmp_path / "work")
+
+        def look(_seconds: float) -> None:
+            """Instead of waiting: the market's tick, and the node's."""
+            hand_out_exports(now=clock.now())
+            for value in NodePlan.objects.latest("pk").plan["exports"]:
+                exporter.take(value)
+            exporter._pool.submit(lambda: None).result(120)
+
+        monkeypatch.setattr("finetender.clients.time.sleep", look)
+        export = client.export_adapter(job.pk, "merged")
+        assert client.export_adapter(job.pk, "merged")["id"] == export["id"]
+        found = client.download_export(job.pk, export["id"], tmp_path / export["filename"])
+        exporter.close()
+        stopping.set()
+        market_client.close()
+    with tarfile.open(found) as archive:
+        archive.extractall(tmp_path / "merged", filter="data")
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    ids = torch.tensor([[2, 300, 17, 901, 4]])
+    with torch.inference_mode():
+        assert torch.allclose(merged(ids).logits, tuned.eval()(ids).logits, atol=1e-4)
+    assert available(owner) == before - price
+    assert get_wallet(organisation=owner).held_micros == 0
+    earned = LedgerAccount.objects.get(
+        organisation=node.provider.organisation, kind=AccountKind.EARNINGS_PENDING
+    )
+    assert earned.balance_micros == price
+
+
+def hand_out(export):
+    now = clock.now()
+    assert hand_out_exports(now=now) == 1
+    export.refresh_from_db()
+    assert export.status == ExportStatus.ASKED
+    return export
+
+
+def content(data: bytes):
+    return ContentFile(data)
+
+
+def test_a_file_is_paid_once_however_often_it_is_sent(job, owner, node):
+    before = available(owner)
+    export = hand_out(ask(job, owner))
+    stranger = market.node(job.zone)
+    with pytest.raises(UserError, match="was not asked"):
+        store_export(node=stranger, token=export.token, content=content(GGUF), now=clock.now())
+    for _ in range(2):
+        store_export(node=node, token=export.token, content=content(GGUF), now=clock.now())
+    assert available(owner) == before - export.price_micros
+    with pytest.raises(UserError, match="time is over"):
+        store_export(node=node, token=export.token, content=content(GGUF + b"2"), now=clock.now())
+    export.refresh_from_db()
+    assert export.file.read() == GGUF
+    sweep_exports(now=clock.now() + KEPT_FOR)
+    export.refresh_from_db()
+    assert (export.status, export.file.name) == (ExportStatus.EXPIRED, "")
+    assert ask(job, owner).pk != export.pk
+
+
+@pytest.mark.parametrize("data", [b"GGUF\x02\0\0\0", b"PK", b"GGUF"])
+def test_a_file_of_another_form_is_not_paid(job, owner, node, data):
+    before = available(owner)
+    export = hand_out(ask(job, owner))
+    with pytest.raises(UserError, match="no GGUF file") as refused:
+        store_export(node=node, token=export.token, content=content(data), now=clock.now())
+    assert refused.value.code == "invalid_export"
+    assert available(owner) == before - export.price_micros
+    assert get_wallet(organisation=owner).held_micros == export.price_micros
+
+
+def test_what_cannot_be_made_costs_nothing_and_says_why(job, owner, node):
+    before = available(owner)
+    export = hand_out(ask(job, owner))
+    refusal = ExportRefusal(export.token, "This is a cat.", Fault.USER)
+    refuse_export(node=node, refusal=refusal, now=clock.now())
+    refuse_export(node=node, refusal=refusal, now=clock.now())
+    export.refresh_from_db()
+    assert (export.status, export.reason) == (ExportStatus.FAILED, "This is a cat.")
+    assert available(owner) == before
+
+
+def test_another_try_follows_a_node_that_fails_or_falls_silent_and_three_are_all(job, owner, node):
+    before = available(owner)
+    export = ask(job, owner)
+    for attempt in range(1, 4):
+        hand_out(export)
+        assert export.attempts == attempt
+        if attempt == 2:
+            sweep_exports(now=export.expires_at)
+        else:
+            refusal = ExportRefusal(export.token, "Disk full.", Fault.SYSTEM)
+            refuse_export(node=node, refusal=refusal, now=clock.now())
+    export.refresh_from_db()
+    assert export.status == ExportStatus.FAILED
+    assert available(owner) == before
+    waiting = ask(job, owner)
+    sweep_exports(now=clock.now() + GIVEN_UP_AFTER + timedelta(seconds=1))
+    waiting.refresh_from_db()
+    assert waiting.status == ExportStatus.FAILED
+    assert available(owner) == before
+
+
+def test_adapters_that_have_no_other_form_are_refused_before_any_money(job, owner):
+    job.spec["adapter"]["kind"] = "soft_prompt"
+    with pytest.raises(UserError) as refused:
+        ask(job, owner)
+    assert refused.value.code == "unsupported_export"
+    job.spec["adapter"]["kind"] = "lora"
+    Artifact.objects.filter(job=job).delete()
+    with pytest.raises(UserError) as refused:
+        ask(job, owner)
+    assert refused.value.code == "no_adapter"
+    assert not Export.objects.exists()
+
+
+class SmallHub(BaseHTTPRequestHandler):
+    """What the hub's own client calls when it makes a repository and commits small files."""
+
+    files: dict[str, bytes]
+    calls: list[tuple[str, str | None]]
+    status: int
+
+    def do_POST(self):
+        size = int(self.headers.get("Content-Length") or 0)
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            body = b""
+            while length := int(self.rfile.readline(), 16):
+                body += self.rfile.read(length)
+                self.rfile.readline()
+            self.rfile.readline()
+        else:
+            body = self.rfile.read(size)
+        self.calls.append((self.path, self.headers["Authorization"]))
+        if self.status != 200:
+            return self._answer({"error": "no"}, self.status)
+        if self.path == "/api/repos/create":
+            asked = json.loads(body)
+            assert asked["private"] is True
+            name = f"{asked['organization']}/{asked['name']}"
+            return self._answer({"url": f"http://{self.headers['Host']}/{name}", "name": name})
+        if "/preupload/" in self.path:
+            named = [one["path"] for one in json.loads(body)["files"]]
+            found = [
+                {"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in named
+            ]
+            return self._answer({"files": found})
+        for line in body.splitlines():
+            value = json.loads(line)
+            if value["key"] == "file":
+                self.files[value["value"]["path"]] = base64.b64decode(value["value"]["content"])
+        url = f"http://{self.headers['Host']}/ada/tone/commit/0"
+        return self._answer({"commitUrl": url, "commitOid": "0" * 40, "success": True})
+
+    def do_GET(self):
+        self._answer({"id": "ada/tone", "siblings": [], "sha": "0" * 40})
+
+    def _answer(self, value, status=200):
+        content = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def small_hub(settings):
+    handler = type("Hub", (SmallHub,), {"files": {}, "calls": [], "status": 200})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    settings.HUB_URL = f"http://127.0.0.1:{server.server_port}"
+    yield handler
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def push(api, job, **changed):
+    asked = {"repository": "ada/tone", "token": "hf_secret"} | changed
+    return api.post(f"/api/jobs/{job.pk}/pushes", asked)
+
+
+@pytest.fixture
+def api(owner):
+    return Api(owner)
+
+
+def test_an_adapter_is_pushed_under_the_owners_token_which_is_then_forgotten(
+    api, job, small_hub, tmp_path
+):
+    give_adapter(job, tmp_path / "adapter")
+    asked = push(api, job)
+    assert asked.status_code == 201, asked.json()
+    row = HubPush.objects.get()
+    assert "hf_secret" not in row.token
+    assert "hf_secret" not in asked.content.decode()
+    assert push_next(clock=clock.now)
+    assert not push_next(clock=clock.now)
+    row.refresh_from_db()
+    assert (row.status, row.token, row.reason) == (PushStatus.PUSHED, "", "")
+    assert set(small_hub.files) >= {"adapter_config.json", "adapter_model.safetensors"}
+    assert {told for _, told in small_hub.calls} == {"Bearer hf_secret"}
+    seen = api.get(asked["Location"]).json()
+    assert (seen["status"], seen["private"]) == ("pushed", True)
+    assert seen["url"].endswith("/ada/tone")
+
+
+def test_a_refusal_of_the_hub_is_told_and_a_hub_that_is_down_is_tried_again(
+    api, job, small_hub, settings, tmp_path
+):
+    give_adapter(job, tmp_path / "adapter")
+    small_hub.status = 403
+    push(api, job)
+    assert push_next(clock=clock.now)
+    refused = HubPush.objects.get()
+    assert (refused.status, refused.token) == (PushStatus.FAILED, "")
+    assert refused.reason.startswith("The hub answered 403")
+    push(api, job)
+    settings.HUB_URL = "http://127.0.0.1:9"
+    for attempt in range(1, hub.ATTEMPTS_MAX + 1):
+        row = HubPush.objects.get(status=PushStatus.WAITING)
+        assert not push_next(clock=lambda at=row.due_at: at - timedelta(seconds=1))
+        assert push_next(clock=lambda at=row.due_at: at)
+        row.refresh_from_db()
+        assert row.attempts == attempt
+    assert (row.status, row.token) == (PushStatus.FAILED, "")
+    assert "could not be reached" in row.reason
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "param"),
+    [
+        ({"repository": "tone"}, "invalid_repository", "repository"),
+        ({"repository": "../etc/passwd"}, "invalid_repository", "repository"),
+        ({"token": "a\nb"}, "invalid_token", "token"),
+        ({"export_id": "exp_x"}, "unknown_export", None),
+    ],
+)
+def test_a_push_that_cannot_be_is_refused_at_once(api, job, changed, code, param):
+    refused = push(api, job, **changed)
+    assert (refused.json()["code"], refused.json().get("param")) == (code, param)
+    assert not HubPush.objects.exists()
+
+
+def test_an_export_is_not_there_before_it_is_made(api, job, owner):
+    asked = api.post(f"/api/jobs/{job.pk}/exports", body={"form": "gguf-q8_0"})
+    assert asked.status_code == 201
+    content = api.get(f"{asked['Location']}/content")
+    assert (content.status_code, content.json()["code"]) == (409, "export_not_ready")
+    listed = api.get(f"/api/jobs/{job.pk}/exports").json()
+    assert [one["id"] for one in listed["data"]] == [asked.json()["id"]]
+    assert listed["prices"]["gguf-q8_0"] == asked.json()["price"]
+    assert push(api, job, export_id=asked.json()["id"]).json()["code"] == "export_not_ready"

@@ -1,0 +1,83 @@
+"""Merged weights as a directory that ``transformers`` loads, in one tar."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from workers.exporting.merging import MergedWeights
+
+#: One file of weights is held in memory at a time.
+SHARD_BYTES = 1024**3
+_OF_BASE = ("config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json")
+_OF_BASE = (*_OF_BASE, "vocab.*", "merges.txt", "added_tokens.json", "*.jinja")
+#: The adapter's own copies hold the chat template that it was trained with.
+_OF_ADAPTER = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "*.jinja")
+
+
+def write_merged(
+    weights: MergedWeights, *, base: Path, adapter: Path, out: Path, shard_bytes: int = SHARD_BYTES
+) -> None:
+    """Write ``config.json``, the tokenizer and the weights in shards into the tar ``out``.
+
+    Raises
+    ------
+    OSError
+        Such as a full disk.
+    """
+    with tempfile.TemporaryDirectory(dir=out.parent) as name, tarfile.open(out, "w") as archive:
+        folder = Path(name)
+        for source, patterns in ((base, _OF_BASE), (adapter, _OF_ADAPTER)):
+            for path in (path for pattern in patterns for path in source.glob(pattern)):
+                shutil.copyfile(path, folder / path.name)
+        shards = _plan_shards(weights, shard_bytes)
+        names = [
+            "model.safetensors"
+            if len(shards) == 1
+            else f"model-{place:05}-of-{len(shards):05}.safetensors"
+            for place in range(1, len(shards) + 1)
+        ]
+        if len(shards) > 1:
+            places = {
+                tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard
+            }
+            index = {"metadata": {}, "weight_map": places}
+            (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+        for path in sorted(folder.iterdir()):
+            archive.add(path, path.name, filter=_make_anonymous)
+        for shard_name, shard in zip(names, shards, strict=True):
+            path = folder / shard_name
+            save_file({tensor: _read(weights, tensor) for tensor in shard}, path, {"format": "pt"})
+            archive.add(path, path.name, filter=_make_anonymous)
+            path.unlink()
+
+
+def _read(weights: MergedWeights, name: str) -> torch.Tensor:
+    return weights.read(name).contiguous()
+
+
+def _plan_shards(weights: MergedWeights, shard_bytes: int) -> list[list[str]]:
+    shards: list[list[str]] = [[]]
+    size = 0
+    for name in weights.names:
+        tensor_bytes = weights.count_bytes(name)
+        if shards[-1] and size + tensor_bytes > shard_bytes:
+            shards.append([])
+            size = 0
+        shards[-1].append(name)
+        size += tensor_bytes
+    return shards
+
+
+def _make_anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Equal weights make equal files: no owner, no moment."""
+    entry.uid = entry.gid = entry.mtime = 0
+    entry.uname = entry.gname = ""
+    entry.mode = 0o644
+    return entry
