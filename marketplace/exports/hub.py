@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import zipfile
@@ -10,7 +11,6 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import httpx
 from django.conf import settings
 from django.db import transaction
 from huggingface_hub import HfApi
@@ -25,6 +25,8 @@ from marketplace.exports.models import Export, ExportForm, ExportStatus, HubPush
 from marketplace.jobs.models import Artifact, Job
 from workers.protocol.exports import MERGED
 from workers.protocol.messages import ADAPTER_FILES
+
+log = logging.getLogger(__name__)
 
 TOKEN_CHARS_MAX = 500
 ATTEMPTS_MAX = 5
@@ -111,7 +113,9 @@ def push_next(*, clock: Callable[[], datetime]) -> bool:
         status = error.response.status_code if error.response is not None else 0
         is_final = 400 <= status < 500 and status not in (408, 429)
         reason = f"The hub answered {status or 'nothing'}: {error.server_message or 'no reason'}."
-    except (httpx.HTTPError, OSError) as error:
+    # The library's transport changes between its versions, and so do the errors that it raises.
+    except Exception as error:
+        log.warning("a push failed", exc_info=error)
         reason, is_final = f"The hub could not be reached ({type(error).__name__}).", False
     _record(push, reason, is_final=is_final or push.attempts >= ATTEMPTS_MAX, now=clock())
     return True

@@ -114,23 +114,48 @@ async def _relay(question: AskedQuestion, model: str) -> None:
 
 
 async def _copy(question: AskedQuestion, parts: AsyncIterator[Written]) -> None:
-    """Store the parts of an answer; stop where its owner has left."""
-    loop = asyncio.get_running_loop()
-    gathered, stored_at = Written(""), loop.time()
-    async for part in parts:
-        gathered = Written(
-            "",
-            text=gathered.text + part.text,
-            tokens=gathered.tokens + part.tokens,
-            answer_tokens=part.answer_tokens or gathered.answer_tokens,
-            finish=part.finish,
-        )
-        if part.finish or loop.time() - stored_at >= GATHER_S:
+    """Store the parts of an answer, a few at a time; stop where its owner has left."""
+    queue: asyncio.Queue[Written | None] = asyncio.Queue()
+    reading = asyncio.ensure_future(_read_into(queue, parts))
+    try:
+        is_wanted = True
+        while is_wanted and (part := await queue.get()) is not None:
+            await asyncio.sleep(GATHER_S)
+            gathered = part
+            while not gathered.finish and not queue.empty():
+                part = queue.get_nowait()
+                if part is None:
+                    # Whatever ended the reading is raised below.
+                    queue.put_nowait(None)
+                    break
+                gathered = _join(gathered, part)
             is_wanted = await _store(question, gathered)
-            gathered, stored_at = Written(""), loop.time()
-            if part.finish or not is_wanted:
+            if gathered.finish:
                 return
-    raise httpx.RemoteProtocolError("the answer ended without an end")
+        if is_wanted:
+            await reading
+            raise httpx.RemoteProtocolError("the answer ended without an end")
+    finally:
+        reading.cancel()
+        await asyncio.wait([reading])
+
+
+async def _read_into(queue: asyncio.Queue[Written | None], parts: AsyncIterator[Written]) -> None:
+    try:
+        async for part in parts:
+            queue.put_nowait(part)
+    finally:
+        queue.put_nowait(None)
+
+
+def _join(first: Written, second: Written) -> Written:
+    return Written(
+        "",
+        text=first.text + second.text,
+        tokens=first.tokens + second.tokens,
+        answer_tokens=second.answer_tokens,
+        finish=second.finish,
+    )
 
 
 def _build_body(question: AskedQuestion, model: str) -> dict[str, Any]:

@@ -37,7 +37,9 @@ class UploadRequest(serializers.Serializer[Any]):
 
 
 class PartRequest(serializers.Serializer[Any]):
-    data = serializers.FileField()
+    def get_fields(self) -> dict[str, serializers.Field]:
+        # As a member of the class it would hide the serializer's own ``data``.
+        return {"data": serializers.FileField()}
 
 
 class UploadCompletion(serializers.Serializer[Any]):

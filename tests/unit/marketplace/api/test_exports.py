@@ -78,6 +78,8 @@ def job(owner, zone, node, settings, tmp_path):
     made = build.job(zone, (0, node), organisation=owner)
     dispatch_slots(now=builders.NOW)
     market.end_slice(made, status=SliceEnd.FINISHED, now=builders.NOW)
+    # Its lease is off the node's plan.
+    dispatch_slots(now=clock.now())
     made.refresh_from_db()
     return made
 
@@ -262,7 +264,7 @@ class SmallHub(BaseHTTPRequestHandler):
             return self._answer({"error": "no"}, self.status)
         if self.path == "/api/repos/create":
             asked = json.loads(body)
-            assert asked["private"] is True
+            assert asked["visibility"] == "private"
             name = f"{asked['organization']}/{asked['name']}"
             return self._answer({"url": f"http://{self.headers['Host']}/{name}", "name": name})
         if "/preupload/" in self.path:
@@ -279,7 +281,8 @@ class SmallHub(BaseHTTPRequestHandler):
         return self._answer({"commitUrl": url, "commitOid": "0" * 40, "success": True})
 
     def do_GET(self):
-        self._answer({"id": "ada/tone", "siblings": [], "sha": "0" * 40})
+        value = {"id": "ada/tone", "siblings": [], "sha": "0" * 40}
+        self._answer(value, self.status)
 
     def _answer(self, value, status=200):
         content = json.dumps(value).encode()
