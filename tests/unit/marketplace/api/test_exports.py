@@ -132,7 +132,7 @@ def test_merged_weights_come_from_a_node_and_compute_the_same(
             hand_out_exports(now=clock.now())
             for value in NodePlan.objects.latest("pk").plan["exports"]:
                 exporter.take(value)
-            exporter._pool.submit(lambda: None).result(120)
+            exporter._pool.submit(lambda: None).result(600)
 
         monkeypatch.setattr("finetender.clients.time.sleep", look)
         export = client.export_adapter(job.pk, "merged")
@@ -179,7 +179,8 @@ def test_a_file_is_paid_once_however_often_it_is_sent(job, owner, node):
     with pytest.raises(UserError, match="time is over"):
         store_export(node=node, token=export.token, content=content(GGUF + b"2"), now=clock.now())
     export.refresh_from_db()
-    assert export.file.read() == GGUF
+    with export.file.open("rb") as file:
+        assert file.read() == GGUF
     sweep_exports(now=clock.now() + KEPT_FOR)
     export.refresh_from_db()
     assert (export.status, export.file.name) == (ExportStatus.EXPIRED, "")
