@@ -29,7 +29,7 @@ class FileRequest(serializers.Serializer[Any]):
     purpose = serializers.CharField(max_length=40)
 
 
-class UploadRequest(serializers.Serializer[Any]):
+class PartedUploadRequest(serializers.Serializer[Any]):
     filename = serializers.CharField(max_length=255)
     purpose = serializers.CharField(max_length=40)
     bytes = serializers.IntegerField(min_value=1)

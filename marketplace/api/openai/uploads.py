@@ -16,9 +16,9 @@ from marketplace.api.openai import schemas
 from marketplace.api.openai.files import CHOICES, WAIT_S, show_file
 from marketplace.api.openai.requests import (
     FINE_TUNE,
+    PartedUploadRequest,
     PartRequest,
     UploadCompletion,
-    UploadRequest,
 )
 from marketplace.api.openai.views import OpenAiView
 from marketplace.common import clock
@@ -40,7 +40,7 @@ class UploadsView(OpenAiView):
 
     @extend_schema(
         operation_id="create_upload",
-        request=UploadRequest,
+        request=PartedUploadRequest,
         responses={200: schemas.UPLOAD, **schemas.ERRORS, 413: schemas.ERROR},
     )
     def post(self, request: Request) -> Response:
@@ -50,7 +50,7 @@ class UploadsView(OpenAiView):
 
 def _open(request: Request) -> Response:
     who = get_caller(request)
-    asked = check_body(UploadRequest, request.data)
+    asked = check_body(PartedUploadRequest, request.data)
     if asked["purpose"] != FINE_TUNE:
         raise UserError("unsupported_purpose", f"Files are for {FINE_TUNE} here.", param="purpose")
     upload = open_parted_upload(

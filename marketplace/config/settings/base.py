@@ -315,7 +315,6 @@ STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
-#: Bytes of the largest upload of one data set.
 #: The operator's own model server (vLLM or another that loads adapters at run time); empty: nodes
 #: answer questions. Zones by its names of their base models, such as ``chat=meta-llama/Llama-3.1``;
 #: without any, all zones under their base models' own names.
@@ -329,6 +328,7 @@ SERVING_RATE_MICROS = int(environment.number("SERVING_RATE_MICROS", 0)) or None
 #: Largest file that a node may make of a model, and where adapters are pushed.
 EXPORT_BYTES_MAX = int(environment.number("EXPORT_BYTES_MAX", 64 * 1024**3, at_least=1024))
 HUB_URL = environment.text("HUB_URL", "") or None
+#: Bytes of the largest upload of one data set.
 UPLOAD_BYTES_MAX = int(environment.number("UPLOAD_BYTES_MAX", 2 * 1024**3, at_least=1024))
 
 #: Bytes of all data sets that one organisation may have stored.
@@ -364,6 +364,12 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1.0.0",
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
+    # What is said of a view's own class is for those who read the code.
+    "GET_LIB_DOC_EXCLUDES": "marketplace.api.openapi.list_silent_views",
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "marketplace.api.operation_summaries.add_summaries",
+    ],
     # Bids and bundles have the same ones.
     "ENUM_NAME_OVERRIDES": {"BidStatusEnum": "marketplace.auction.models.BidStatus.values"},
 }

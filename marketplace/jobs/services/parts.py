@@ -136,17 +136,15 @@ def complete_parted_upload(
             return upload.whole
         _check_pending(upload, now)
         parts = _find_parts(upload, part_ids)
-        joined = _JoinedParts(parts)
         whole = receive_upload(
             organisation=upload.organisation,
             name=upload.name,
-            content=joined,
+            content=_JoinedParts(parts, md5=md5),
             uploaded_by=upload.created_by,
             choices=choices,
             now=now,
         )
         try:
-            _check_md5(joined, md5)
             upload.status, upload.whole = PartedStatus.COMPLETED, whole  # pyright: ignore[reportAttributeAccessIssue]
             upload.save(update_fields=["status", "whole"])
             _delete_parts(upload)
@@ -155,15 +153,6 @@ def complete_parted_upload(
             whole.file.delete(save=False)
             raise
     return whole
-
-
-def _check_md5(joined: _JoinedParts, md5: str | None) -> None:
-    if md5 is not None and joined.md5 != md5.lower():
-        raise UserError(
-            "file_damaged",
-            "The parts together have another MD5 hash. Send the damaged one again.",
-            param="md5",
-        )
 
 
 def _find_parts(upload: PartedUpload, part_ids: Sequence[str]) -> list[UploadPart]:
@@ -187,27 +176,34 @@ def _find_parts(upload: PartedUpload, part_ids: Sequence[str]) -> list[UploadPar
 
 
 class _JoinedParts:
-    """The bytes of parts, one part after another."""
+    """The bytes of parts, one part after another; read to their end, they have the hash given."""
 
-    def __init__(self, parts: Sequence[UploadPart]) -> None:
-        self._chunks = self._read_all(parts)
-        self._digest = hashlib.md5(usedforsecurity=False)
-
-    @property
-    def md5(self) -> str:
-        """Of what was read."""
-        return self._digest.hexdigest()
+    def __init__(self, parts: Sequence[UploadPart], *, md5: str | None) -> None:
+        self._chunks = self._read_all(parts, md5)
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes, at most a chunk of them; none at the end."""
+        """The next bytes, at most a chunk of them; none at the end.
+
+        Raises
+        ------
+        UserError
+            ``file_damaged``, at the end.
+        """
         return next(self._chunks, b"")
 
-    def _read_all(self, parts: Sequence[UploadPart]) -> Iterator[bytes]:
+    def _read_all(self, parts: Sequence[UploadPart], md5: str | None) -> Iterator[bytes]:
+        digest = hashlib.md5(usedforsecurity=False)
         for part in parts:
             with part.file.open("rb") as file:
                 while chunk := file.read(CHUNK_BYTES):
-                    self._digest.update(chunk)
+                    digest.update(chunk)
                     yield chunk
+        if md5 is not None and digest.hexdigest() != md5.lower():
+            raise UserError(
+                "file_damaged",
+                "The parts together have another MD5 hash. Send the damaged one again.",
+                param="md5",
+            )
 
 
 def cancel_parted_upload(*, upload: PartedUpload, now: datetime) -> PartedUpload:

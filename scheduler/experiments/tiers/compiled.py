@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., object])
 POLICIES = "scheduler.tiers."
 #: The modules here that are compiled, and those they take constants and layouts from.
 TOGETHER = (
-    *("compiled", "control", "demands", "loop", "starts"),
+    *("choices", "compiled", "control", "demands", "loop", "starts"),
     *("state", "transitions", "work", "workers"),
 )
 

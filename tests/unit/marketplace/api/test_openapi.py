@@ -22,3 +22,12 @@ def test_the_document_in_docs_is_the_one_that_is_served(surface):
     assert all(path.startswith(f"/{surface}") for path in served["paths"])
     kept = json.loads((settings.BASE_DIR / "docs" / "api" / SURFACES[surface]).read_text())
     assert kept == served, "Write them again: manage.py openapi_write"
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+def test_every_operation_says_what_it_does(surface):
+    document = Client().get(f"/{surface}schema").json()
+    operations = [one for methods in document["paths"].values() for one in methods.values()]
+    said = {one["operationId"]: one.get("description") or one.get("summary") for one in operations}
+    assert [name for name, text in said.items() if not text] == []
+    assert not any("MarketView" in text or "API key or session" in text for text in said.values())

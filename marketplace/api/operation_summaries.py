@@ -1,0 +1,57 @@
+"""A sentence for each operation of the API whose view says nothing of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SUMMARIES = {
+    # /api
+    "bids_list": "Your bids, the latest first.",
+    "bids_create": "Place a sealed bid for a job. It is decided at once, or you ask again.",
+    "bids_read": "One bid, its decision and what it pays.",
+    "bids_destroy": "Take back a bid that is not decided.",
+    "bids_cancel_create": "Take back a bid that is not decided, as DELETE does.",
+    "bundles_create": "Bid for several jobs at once, all of them or each for itself.",
+    "bundles_read": "One bundle and its bids.",
+    "datasets_list": "Your data sets, the latest first.",
+    "datasets_create": "Upload a data set.",
+    "datasets_read": "One data set: its rows, tokens and what was found in it.",
+    "datasets_delete": "Delete a data set that no bid or job needs.",
+    "express_read": "One request of the express lane and what became of it.",
+    "jobs_list": "Your jobs, the latest first.",
+    "jobs_read": "One job: its progress, plan and result.",
+    "jobs_checkpoints_retrieve": "The checkpoints that are stored of a job.",
+    "exports_read": "One export and how far it is.",
+    "pushes_read": "One push to a repository and how far it is.",
+    "keys_revoke": "End an API key for good.",
+    "members_list": "Who belongs to your organisation, and as what.",
+    "webhooks_read": "One webhook.",
+    "webhooks_delete": "Delete a webhook. Nothing more is sent to it.",
+    # /v1
+    "create_chat_completion": "Answer a conversation with a base model or an adapter of yours.",
+    "create_completion": "Go on from a text with a base model or an adapter of yours.",
+    "list_files": "Your training files, the latest first.",
+    "create_file": "Upload a training file.",
+    "retrieve_file": "One file and whether it can be trained on.",
+    "delete_file": "Delete a file that no job needs.",
+    "download_file": "The content of a file.",
+    "list_fine_tuning_jobs": "Your jobs, the latest first.",
+    "create_fine_tuning_job": "Bid for a job; 402 with the price if the bid does not win.",
+    "retrieve_fine_tuning_job": "One job.",
+    "cancel_fine_tuning_job": "End a job; what it did not use is refunded.",
+    "list_models": "The base models on sale and your adapters.",
+    "retrieve_model": "One base model or adapter.",
+    "create_upload": "Announce a file that is sent in parts.",
+    "add_upload_part": "Send a part of a file.",
+    "cancel_upload": "Delete the parts of a file that will not be completed.",
+}
+
+
+def add_summaries(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """Give each operation without a description its summary: a hook of drf-spectacular."""
+    for methods in result["paths"].values():
+        for operation in methods.values():
+            summary = SUMMARIES.get(operation.get("operationId", ""))
+            if summary and not operation.get("description"):
+                operation["summary"] = summary
+    return result
