@@ -133,7 +133,7 @@ def _list_operations(document: Mapping[str, Any]) -> Iterator[Operation]:
                 anchor=told["operationId"],
                 method=method.upper(),
                 path=path,
-                description=told.get("description", ""),
+                description=told.get("description") or told.get("summary", ""),
                 parameters=tuple(
                     BodyMember(
                         name=one["name"],
