@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
 
 import pytest
 
-from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus
-from marketplace.fleet.models import Zone
+from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.models import Bid, BidStatus, Reservation
+from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
+from marketplace.fleet.models import Node, Zone
+from marketplace.jobs.models import JobStatus, Slice
+from marketplace.jobs.services import dispatch_slots
 from marketplace.tiers.machines import compute_ask_micros
 from marketplace.tiers.models import Machine, ZoneTiers
 from marketplace.tiers.services import run_tier_tick
 from tests import express_builders as build
+from tests import market_builders as market
 from tests.express_builders import OPEN_AT
 from tests.unit.marketplace.tiers.backends import CHEAP, MemoryBackend, tiers
 
@@ -81,3 +88,38 @@ def test_a_machine_that_costs_more_than_a_seat_may_is_not_rented(zone, lane):
     ExpressLane.objects.update(seat_limit_micros=dear)
     run_tier_tick(now=LATER)
     assert Machine.objects.count() == 1
+
+
+def test_the_lane_buys_a_rented_machines_cells_and_serves_a_job_there(zone, lane, backend):
+    turn_somebody_away(zone)
+    run_tier_tick(now=LATER)
+    rented = backend.join(backend.only(), now=LATER)
+    # As fast as the zone's own node: the zone sells its type at that rate.
+    Node.objects.update(compute_capacity=400.0)
+    run_tier_tick(now=LATER)
+
+    # One seat keeps one of two such SLOs.
+    asked = [build.ask(build.customer(), zone, slo_s=30.0, now=LATER) for _ in range(2)]
+    build.answered(asked[0], now=LATER)
+    # A bid that wants the same cells gets none that the lane has.
+    rival = market.bid(build.customer(), zone, slots=2, price_micros=50_000_000, now=LATER)
+    decide_pending_bids(zone=zone, now=LATER)
+    asked[1].refresh_from_db()
+    assert {request.status for request in asked} == {RequestStatus.ADMITTED}
+    jobs = [build.job_of(request) for request in asked]
+    [job] = [job for job in jobs if job.cells[0][1] == rented.pk]
+    assert Seat.objects.get(pk=ExpressRequest.objects.get(bid_id=job.bid_id).seat_bid_id).is_burst
+    assert {node for _, node in job.cells} == {rented.pk}
+    assert Bid.objects.get(pk=rival.pk).status != BidStatus.PENDING
+
+    begins = market.slot_at(zone, job.cells[0][0])
+    Node.objects.update(last_heartbeat_at=begins)
+    assert job.pk in dispatch_slots(now=begins).started
+    assert Slice.objects.get(job=job).node_id == rented.pk
+    build.finish(job, now=begins + timedelta(seconds=4))
+    job.refresh_from_db()
+    assert job.status == JobStatus.SUCCEEDED
+
+    sold = Counter(Reservation.objects.filter(released_at=None).values_list("slot", "node_id"))
+    assert set(sold.values()) == {1}
+    assert verify_zone(zone).problems == []
