@@ -289,7 +289,9 @@ def _open_job(
     Job.objects.filter(pk=job_id).update(finish_planned_at=due_at)
     if answer["looks_up"]:
         job = Job.objects.select_related("zone", "dataset").get(pk=job_id)
-        prepare_lookup(job=job, task=read_features(request.features), now=lane.now)
+        # No longer than was certified, should the bank have grown since.
+        task = read_features(request.features)
+        prepare_lookup(job=job, task=task, now=lane.now, most_s=request.lookup_s)
 
 
 def _conclude(of: _Answered) -> HoldSettlement:

@@ -150,10 +150,12 @@ def prepare_lookups(*, now: datetime) -> int:
     )
 
 
-def prepare_lookup(*, job: Job, task: Features, now: datetime) -> bool:
+def prepare_lookup(
+    *, job: Job, task: Features, now: datetime, most_s: float = LOOKUP_MAX_S
+) -> bool:
     """Store the candidates of one job's lookup, once; false where the bank has none for it.
 
-    ``task`` is what its data set is about.
+    ``task`` is what its data set is about, ``most_s`` what the lookup may take whatever is left.
     """
     tokens = int(job.spec["adapter"]["virtual_tokens"])
     chosen = choose_candidates(job=job, task=task, tokens=tokens)
@@ -167,7 +169,7 @@ def prepare_lookup(*, job: Job, task: Features, now: datetime) -> bool:
         job=job,
         sha256=hashlib.sha256(content).hexdigest(),
         bytes=len(content),
-        budget_s=min(LOOKUP_MAX_S, LOOKUP_SHARE * left_s),
+        budget_s=min(most_s, LOOKUP_SHARE * left_s),
         created_at=now,
     )
     candidates.file.save("prompts", ContentFile(content), save=False)
@@ -190,12 +192,7 @@ def prepare_lookup(*, job: Job, task: Features, now: datetime) -> bool:
 
 def choose_candidates(*, job: Job, task: Features, tokens: int) -> list[BankPrompt]:
     """The prompts of the most similar tasks: shared ones, and those of the job's organisation."""
-    allowed = BankPrompt.objects.filter(
-        Q(is_shared=True) | Q(organisation=job.organisation_id),
-        base_model=name_base_model(job.zone),
-        virtual_tokens=tokens,
-        withdrawn_at__isnull=True,
-    )
+    allowed = _list_allowed(job.organisation_id, job.zone, tokens)
     known = list(allowed.order_by("pk").values_list("pk", "features"))
     if not known:
         return []
@@ -204,6 +201,31 @@ def choose_candidates(*, job: Job, task: Features, tokens: int) -> list[BankProm
     found = BankPrompt.objects.in_bulk([known[place][0] for place in order])
     # Withdrawn since: its values are gone.
     return [found[known[i][0]] for i in order if found[known[i][0]].withdrawn_at is None]
+
+
+def count_candidates(*, organisation_id: str, zone: Zone, tokens: int) -> int:
+    """How many prompts a lookup would compare, the job's own left out."""
+    return _list_allowed(organisation_id, zone, tokens)[:CANDIDATES_MAX].count()
+
+
+def count_losses(candidates: int) -> int:
+    """Losses that a node computes for so many candidates and the job's own prompt, at most.
+
+    Of ``workers.training.prompt_lookup``: 1, 4 and 16 rows; the own prompt survives every stage.
+    """
+    first = candidates + 1
+    second = min(first, max(15, -(-first // 2)) + 1)
+    return first + 3 * second + 12 * min(second, 16)
+
+
+def _list_allowed(organisation_id: str, zone: Zone, tokens: int) -> QuerySet[BankPrompt]:
+    """Prompts that an organisation's jobs may start from."""
+    return BankPrompt.objects.filter(
+        Q(is_shared=True) | Q(organisation=organisation_id),
+        base_model=name_base_model(zone),
+        virtual_tokens=tokens,
+        withdrawn_at__isnull=True,
+    )
 
 
 #: Features remembered; one data set is asked for again and again, and never changes.

@@ -20,9 +20,9 @@ from marketplace.auction.bidding.measure import MeasuredJob, measure_job
 from marketplace.auction.bidding.terms import check_name
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.queue import enqueue
-from marketplace.express.bank import CANDIDATES_MAX, describe_dataset
+from marketplace.express.bank import count_candidates, count_losses, describe_dataset
 from marketplace.express.gangs import START_S, find_gang_rules
-from marketplace.express.models import BankPrompt, ExpressLane, ExpressRequest, RequestStatus
+from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus
 from marketplace.express.seats import SEAT_VIRTUAL_TOKENS, find_seat_memory_gb
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset
@@ -36,8 +36,7 @@ from workers.protocol.wire import to_json
 
 #: By how much a run may outlast the zone's measured speed.
 SAFETY = 1.25
-#: Losses of halving over the most candidates, and the share of a row's work that one is.
-LOOKUP_LOSSES = CANDIDATES_MAX + 3 * (CANDIDATES_MAX // 2 + 1) + 12 * (15 + 1)
+#: The share of a row's work that one loss of a lookup is.
 FORWARD_SHARE = 1 / 3
 #: Requests of one organisation that may wait for an answer in a zone at once.
 PENDING_MAX = 16
@@ -140,11 +139,17 @@ def measure_express_job(
         )
     work_s = START_S + SAFETY * work.compute_demand / slowest * zone.slot_s
     lookup_s = 0.0
-    if measured.terms.adapter.looks_up and BankPrompt.objects.filter(withdrawn_at=None).exists():
-        adapter_tokens = measured.terms.adapter.virtual_tokens
+    adapter_tokens = measured.terms.adapter.virtual_tokens
+    candidates = 0
+    if measured.terms.adapter.looks_up:
+        candidates = count_candidates(
+            organisation_id=organisation.pk, zone=zone, tokens=adapter_tokens
+        )
+    if candidates:
         row_tokens = min(dataset.longest_row_tokens, measured.terms.training.sequence_length)
         units = count_units_per_row(zone=zone, row_tokens=row_tokens + adapter_tokens)
-        lookup_s = LOOKUP_LOSSES * units * FORWARD_SHARE / slowest * zone.slot_s
+        losses = count_losses(candidates)
+        lookup_s = losses * units * FORWARD_SHARE / slowest * zone.slot_s
     return ExpressTerms(lane, measured, work_s, lookup_s, find_gang_rules(lane))
 
 

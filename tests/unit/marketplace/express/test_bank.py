@@ -287,3 +287,22 @@ def test_the_file_of_candidates_is_whole():
     content = build_prompts_file({"a": b"\0" * 16, "b": b"\1" * 16}, shape=(2, 2))
     entries = read_header(io.BytesIO(content), size=len(content))
     assert [(entry.name, entry.shape) for entry in entries] == [("a", (2, 2)), ("b", (2, 2))]
+
+
+def test_a_lookup_is_counted_by_the_prompts_that_there_are(node):
+    assert [bank.count_losses(candidates) for candidates in (1, 14, 60)] == [32, 240, 349]
+    owner, other = consenting(Sharing.PRIVATE), builders.organisation()
+    tune(node, owner, seed=1)
+
+    def count(of, tokens=4):
+        return bank.count_candidates(organisation_id=of.pk, zone=node.zone, tokens=tokens)
+
+    assert (count(owner), count(other), count(owner, tokens=5)) == (1, 0, 0)
+
+
+def test_a_lookup_takes_no_longer_than_was_certified(node):
+    tune(node, consenting(), seed=1)
+    job = build.job(node.zone, (0, node), adapter=LOOKS_UP)
+    task = bank.describe_dataset(job.dataset)
+    assert bank.prepare_lookup(job=job, task=task, now=NOW, most_s=1.5)
+    assert CandidatePrompts.objects.get(job=job).budget_s == 1.5
