@@ -86,28 +86,34 @@ def test_rows_are_prepared_by_keyboard_and_handed_in(visitor: Visitor, market: M
         return link.count() > 0
 
     until(is_ready, what="the rows are ready", within_s=60, every_s=1.0)
+
+    def press(key: str) -> None:
+        # The keys' help is shown once the page listens to them.
+        expect(page.locator("[data-keys-help]")).to_be_visible()
+        page.keyboard.press(key)
+
     link.first.click()
     expect(page.get_by_role("heading", name="4 rows to prepare")).to_be_visible()
     expect(page.get_by_text("Mend the spelling.")).to_be_visible()
     page.keyboard.press("n")
     expect(page.get_by_role("heading", name="Row 1 of 4")).to_be_visible()
-    page.keyboard.press("a")
+    press("a")
     expect(page.get_by_role("heading", name="Row 2 of 4")).to_be_visible()
     # Markup of a row is text, in the raw row and in the editor.
     expect(page.get_by_label("Message 2", exact=True)).to_have_value(f"Here. {SCRIPT}")
     assert page.locator("main img").count() == 0
-    page.keyboard.press("d")
+    press("d")
     expect(page.get_by_role("heading", name="Row 3 of 4")).to_be_visible()
-    page.keyboard.press("u")
+    press("u")
     expect(page.get_by_role("heading", name="Row 2 of 4")).to_be_visible()
-    page.keyboard.press("a")
+    press("a")
     expect(page.get_by_role("heading", name="Row 3 of 4")).to_be_visible()
-    page.keyboard.press("e")
+    press("e")
     expect(page.get_by_label("Message 2", exact=True)).to_be_focused()
     page.get_by_label("Message 2", exact=True).fill("Ten dollars.")
-    page.keyboard.press("Control+Enter")
+    press("Control+Enter")
     expect(page.get_by_role("heading", name="Row 4 of 4")).to_be_visible()
-    page.keyboard.press("d")
+    press("d")
     expect(page.get_by_text("100 %")).to_be_visible()
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Hand in").click()
