@@ -9,7 +9,6 @@ from django.http import HttpResponse
 from django.urls import URLResolver, get_resolver
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.generators import SchemaGenerator
-from drf_spectacular.plumbing import get_lib_doc_excludes
 from drf_spectacular.renderers import OpenApiJsonRenderer
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
@@ -48,13 +47,6 @@ class OpenAiSchemaView(SchemaView):
     """The same of what OpenAI's clients call."""
 
     surface = "v1/"
-
-
-def list_silent_views() -> list[type]:
-    """Classes whose docstrings describe no operation."""
-    from marketplace.api.openai.views import OpenAiView
-
-    return [*get_lib_doc_excludes(), MarketView, OpenAiView]
 
 
 @cache

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from drf_spectacular.plumbing import get_lib_doc_excludes
+
+from marketplace.api.openai.views import OpenAiView
+from marketplace.api.views import MarketView
+
 SUMMARIES = {
     # /api
     "bids_list": "Your bids, the latest first.",
@@ -55,3 +60,8 @@ def add_summaries(result: dict[str, Any], **_: Any) -> dict[str, Any]:
             if summary and not operation.get("description"):
                 operation["summary"] = summary
     return result
+
+
+def list_silent_views() -> list[type]:
+    """Classes whose docstrings describe no operation."""
+    return [*get_lib_doc_excludes(), MarketView, OpenAiView]
