@@ -46,7 +46,7 @@ BATCH_LIMIT = 64
 PACE_S = 0.02
 #: The same after a batch of ``CROWD`` or more. Larger batches cost each bid less, here and in the
 #: lane, and a machine that is not busy with small ones answers sooner.
-CROWD, CROWD_PACE_S = 4, 0.04
+CROWD, CROWD_PACE_S = 4, 0.03
 
 
 @dataclass(frozen=True, slots=True, eq=False)

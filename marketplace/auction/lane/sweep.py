@@ -29,7 +29,7 @@ RUN_FOR = timedelta(seconds=0.5)
 #: by then: larger batches cost each bid less, and a machine that is not kept busy with small ones
 #: answers sooner. A little longer than between two batches of the API (``CROWD_PACE_S``): the run
 #: then goes on with the next one, which costs less than a wake-up and a run for each.
-CROWD, CROWD_PACE = 4, timedelta(milliseconds=45)
+CROWD, CROWD_PACE = 4, timedelta(milliseconds=35)
 #: Bids set aside that one run tries again.
 RETRIES = 20
 #: Before a bid that failed is tried again; doubled with each failure.
