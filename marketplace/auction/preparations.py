@@ -2,7 +2,7 @@
 
 Everything is found by the state of the rows and may be asked for twice. The owner's price never
 rises: what a next vendor asks more is paid by the market, up to a limit a day for each organisation
-whose vendor failed. Without it two vendors could share what the market pays the dearer one.
+whose vendor failed. Without it two vendors could share what the market pays the more expensive one.
 """
 
 from __future__ import annotations

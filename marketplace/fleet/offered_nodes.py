@@ -39,7 +39,7 @@ def list_offered_node(
             ask_micros=ask_micros,
             status=NodeStatus.OFFERED,
             boot_s=boot_s,
-            # Nothing hashes to it: whoever joins as this node shows a join token.
+            # Nothing hashes to it: the machine that joins as this node shows a join token.
             api_token_hash=secrets.token_hex(32),
             facts=measured.facts,
             joined_at=now,

@@ -99,7 +99,7 @@ def compare_with_gateway(*, now: datetime) -> GatewayComparison:
 
 
 def _book_fee_of(movement: Movement, *, now: datetime) -> None:
-    """Of a charge once, whoever saw it first; of anything else under the movement's own id."""
+    """Book a charge's fee once, and any other under the movement's own id."""
     fee = -movement.amount_cents if movement.kind in _FEES else movement.fee_cents
     if not fee or movement.kind in _OWN_BANK:
         return

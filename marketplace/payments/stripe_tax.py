@@ -12,7 +12,7 @@ _EU = (
     *("AT", "BE", "BG", "CY", "CZ", "DE", "DK", "EE", "ES", "FI", "FR", "GR", "HR", "HU"),
     *("IE", "IT", "LT", "LU", "LV", "MT", "NL", "PL", "PT", "RO", "SE", "SI", "SK"),
 )
-#: What the gateway calls tax ids, by the buyer's country; of others it is told none.
+#: What the gateway calls tax ids, by the buyer's country; of others it gets none.
 _TAX_ID_KINDS = {
     **dict.fromkeys(_EU, "eu_vat"),
     "CH": "ch_vat",

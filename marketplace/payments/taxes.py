@@ -121,7 +121,7 @@ def make_tax(call: GatewayCall) -> TaxCalculation:
 
 
 def apply_tax(call: GatewayCall, *, answer: TaxCalculation, now: datetime) -> None:
-    """Keep the answer for the invoice; whoever applies a call stores it."""
+    """Keep the answer for the invoice; the one that applies a call stores it."""
     call.arguments["answer"] = asdict(answer)
 
 

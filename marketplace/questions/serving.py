@@ -107,7 +107,7 @@ async def _relay(question: AskedQuestion, model: str) -> None:
         except ServerRefusal as refusal:
             if adapter is None or refusal.status != 404:
                 raise
-            # The server began anew, or needed the room for others.
+            # The server was restarted, or needed the room for others.
             _loaded.discard(adapter.pk)
             await _ensure_loaded(server, adapter)
             await _copy(question, _ask(server, body))
@@ -234,7 +234,7 @@ async def _read_refusal(answer: httpx.Response) -> ServerRefusal:
 
 @dataclass(frozen=True, slots=True)
 class ServedAdapter:
-    """An adapter as the server is told of it."""
+    """An adapter as the server knows it."""
 
     pk: str
     folder: Path

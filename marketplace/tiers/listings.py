@@ -98,8 +98,8 @@ def close_unsold_offers(*, rented: TierState, now: datetime) -> None:
 def compute_offered_ask_micros(tiers: ZoneTiers, price_micros_per_h: int, boot_s: float) -> int:
     """What a slot of a machine that is not rented yet costs.
 
-    Its rent, and that of its boot and of standing idle before it is given back: whoever buys one
-    slot alone has paid for all of them.
+    Its rent, and that of its boot and of standing idle before it is given back: a buyer of one
+    slot has paid for all of them.
     """
     whole_s = tiers.zone.slot_s + boot_s + tiers.idle_s
     return -(

@@ -1,6 +1,6 @@
 """Making adapters' other forms, in a process of its own beside the slices.
 
-An export is an extra: whatever goes wrong with one is told or logged, and the node goes on.
+An export is an extra: what goes wrong with one is reported or logged, and the node goes on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a solve leaves nobody to choose: its settings, its slots and the days it looks at.
+"""What a solve leaves no one to choose: its settings, its slots and the days it looks at.
 
 A market that sees a bid before it is received could run the same solve with other settings,
 other days or another slot until the prices come out just below that bid; each of these solves
