@@ -152,7 +152,9 @@ def start_servers(
 def _prepare_market(environment: dict[str, str], *, say: Callable[[str], None]) -> None:
     """Migrate, and compile what is not compiled yet."""
     say("Bringing the database up to date; compiling the auction where that is still to do")
-    migrate = ("-W", "ignore", str(ROOT / "manage.py"), "migrate", "--no-input", "-v", "0")
+    # The servers check the project as they start.
+    quiet = ("--no-input", "-v", "0", "--skip-checks")
+    migrate = ("-W", "ignore", str(ROOT / "manage.py"), "migrate", *quiet)
     with ThreadPoolExecutor() as together:
         compiling = together.submit(
             _run, (sys.executable, "-m", "marketplace.config.warm"), environment
