@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Count
 
 from marketplace.checks import locks
 from marketplace.checks.models import CheckStatus, SpotCheck
 from marketplace.common.errors import NotFound
 from marketplace.common.locks import advisory_lock
 from marketplace.fleet.models import Node
-from marketplace.fleet.selectors import is_node_silent, list_nodes_on_sale
-from marketplace.jobs.models import Dataset, MetricPoint, Slice, SliceStatus
+from marketplace.fleet.selectors import list_online_nodes
+from marketplace.jobs.models import Dataset, MetricPoint, SliceStatus
 from marketplace.jobs.plans import add_to_plan, build_job_spec
-from marketplace.jobs.selectors import DATASET_BLOB, VALIDATION_BLOB, Blob
+from marketplace.jobs.selectors import DATASET_BLOB, VALIDATION_BLOB, Blob, find_idlest_node
 from workers.protocol.checks import STEPS_MAX, CheckSpec
 from workers.protocol.job_spec import BlobRef, CheckpointRef
 
@@ -102,16 +101,8 @@ def find_checker(check: SpotCheck, *, now: datetime) -> Node | None:
     taken = {check.node.provider_id}
     if first is not None and first.checker is not None:
         taken.add(first.checker.provider_id)
-    others = list_nodes_on_sale(check.zone).exclude(provider__in=taken)
-    there = [node for node in others if not is_node_silent(node, now)]
-    running = Slice.objects.filter(node__in=there, status=SliceStatus.OPEN)
-    jobs = dict(running.values_list("node").annotate(Count("pk")))
-    # Somebody else than the one that did not answer, where there is somebody.
-    return min(
-        there,
-        key=lambda node: (node.pk == check.checker_id, jobs.get(node.pk, 0), node.pk),
-        default=None,
-    )
+    others = list_online_nodes(check.zone).exclude(provider__in=taken)
+    return find_idlest_node(others, last_asked_id=check.checker_id, now=now)
 
 
 def _build_spec(check: SpotCheck, *, until_step: int) -> CheckSpec:

@@ -6,7 +6,6 @@ import secrets
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Count
 
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict, NotFound, UserError
@@ -18,11 +17,11 @@ from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import (
     build_base_model_ref,
     get_model_shape,
-    is_node_silent,
-    list_nodes_on_sale,
+    list_online_nodes,
 )
-from marketplace.jobs.models import Artifact, Job, Slice, SliceStatus
+from marketplace.jobs.models import Artifact, Job
 from marketplace.jobs.plans import add_to_plan
+from marketplace.jobs.selectors import find_idlest_node
 from marketplace.payments.holds import HoldRequest, place_holds
 from workers.protocol.exports import ExportSpec
 from workers.protocol.job_spec import AdapterKind, BlobRef
@@ -149,15 +148,8 @@ def _ask(export_id: str, now: datetime) -> bool:
 
 def find_maker(export: Export, *, now: datetime) -> Node | None:
     """A node that is there: the idlest, and another one than was asked last where there is one."""
-    nodes = list_nodes_on_sale(export.zone)
-    there = [node for node in nodes if not is_node_silent(node, now)]
-    running = Slice.objects.filter(node__in=there, status=SliceStatus.OPEN)
-    jobs = dict(running.values_list("node").annotate(Count("pk")))
-    return min(
-        there,
-        key=lambda node: (node.pk == export.node_id, jobs.get(node.pk, 0), node.pk),
-        default=None,
-    )
+    nodes = list_online_nodes(export.zone)
+    return find_idlest_node(nodes, last_asked_id=export.node_id, now=now)
 
 
 def _build_spec(export: Export) -> ExportSpec:

@@ -18,6 +18,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from marketplace.accounts.models import Organisation, User
+from marketplace.common.backoff import compute_backoff
 from marketplace.common.encryption import decrypt_text, encrypt_text
 from marketplace.common.errors import Conflict, UserError
 from marketplace.exports.locks import lock_due_push
@@ -124,7 +125,9 @@ def push_next(*, clock: Callable[[], datetime]) -> bool:
 def _record(push: HubPush, reason: str, *, is_final: bool, now: datetime) -> None:
     push.reason = reason.replace("\0", "")[:_REASON_CHARS]
     if reason and not is_final:
-        push.due_at = now + FIRST_PAUSE * 2 ** (push.attempts - 1)
+        push.due_at = now + compute_backoff(
+            failures=push.attempts, first=FIRST_PAUSE, most=PUSHED_WITHIN
+        )
         push.save(update_fields=["reason", "due_at"])
         return
     push.status = PushStatus.FAILED if reason else PushStatus.PUSHED

@@ -7,7 +7,7 @@ from statistics import median
 
 from marketplace.exports.models import ExportForm
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import list_nodes_on_sale
+from marketplace.fleet.selectors import list_online_nodes
 
 #: Seconds of a node for each GB of the base model: read, merged, written and sent.
 SECONDS_PER_GB = {ExportForm.MERGED: 8.0, ExportForm.GGUF_F16: 8.0, ExportForm.GGUF_Q8_0: 12.0}
@@ -21,7 +21,7 @@ def estimate_seconds(zone: Zone, form: ExportForm) -> float:
 
 def compute_price(zone: Zone, form: ExportForm) -> int | None:
     """Micro-dollars of one export; ``None``: no node is on sale. Half of the nodes ask less."""
-    asks = [node.ask_micros / zone.slot_s for node in list_nodes_on_sale(zone)]
+    asks = [node.ask_micros / zone.slot_s for node in list_online_nodes(zone)]
     if not asks:
         return None
     return max(1, math.ceil(median(asks) * estimate_seconds(zone, form)))

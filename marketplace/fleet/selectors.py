@@ -47,6 +47,7 @@ __all__ = [
     "is_node_silent",
     "last_slot_until",
     "list_nodes_on_sale",
+    "list_online_nodes",
     "list_open_zones",
     "list_waiting_providers",
     "load_rates",
@@ -129,6 +130,11 @@ def list_nodes_on_sale(zone: Zone) -> QuerySet[Node]:
         .select_related("gpu_type", "provider")
         .order_by("pk")
     )
+
+
+def list_online_nodes(zone: Zone) -> QuerySet[Node]:
+    """Of the nodes on sale, those that run: a machine that is not rented yet answers nothing."""
+    return list_nodes_on_sale(zone).filter(status=NodeStatus.ONLINE)
 
 
 def count_offered_nodes(zone: Zone) -> int:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import BinaryIO, cast
 
-from django.db.models import F, Q, QuerySet
+from django.db.models import Count, F, Q, QuerySet
 from django.db.models.fields.files import FieldFile
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound, UserError
 from marketplace.fleet.models import Node, Zone
+from marketplace.fleet.selectors import is_node_silent
 from marketplace.jobs.executed_work import is_user_fault, list_slices
 from marketplace.jobs.lease_checks import get_current_slice
 from marketplace.jobs.models import (
@@ -94,6 +95,20 @@ def list_nodes_to_avoid(job: Job) -> list[str]:
     blaming = {held.node.provider_id for held in slices if is_user_fault(held)}
     own = Node.objects.filter(zone=job.zone, provider__in=blaming).values_list("pk", flat=True)
     return sorted({slices[-1].node_id, *own})
+
+
+def find_idlest_node(
+    nodes: Iterable[Node], *, last_asked_id: str | None, now: datetime
+) -> Node | None:
+    """The node that is heard and runs the fewest jobs; another than was asked last, if any is."""
+    there = [node for node in nodes if not is_node_silent(node, now)]
+    running = Slice.objects.filter(node__in=there, status=SliceStatus.OPEN)
+    jobs = dict(running.values_list("node").annotate(Count("pk")))
+    return min(
+        there,
+        key=lambda node: (node.pk == last_asked_id, jobs.get(node.pk, 0), node.pk),
+        default=None,
+    )
 
 
 def count_stalled_slices(job: Job) -> int:

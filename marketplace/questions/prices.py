@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import get_work_costs, list_nodes_on_sale
+from marketplace.fleet.selectors import get_work_costs, list_online_nodes
 from workers.protocol.work import PARTS
 
 MILLION = 1_000_000
@@ -19,7 +19,7 @@ def find_rate(zone: Zone) -> int | None:
     """
     asks = [
         node.ask_micros / node.compute_capacity
-        for node in list_nodes_on_sale(zone)
+        for node in list_online_nodes(zone)
         if node.compute_capacity > 0
     ]
     if not asks:

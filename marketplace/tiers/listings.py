@@ -30,13 +30,13 @@ from marketplace.tiers.tier_state import TierState, filter_offers
 BOOT_MARGIN = 1.5
 
 
-def rent_sold_offers(*, rented: TierState, offers: Sequence[MachineOffer], now: datetime) -> int:
-    """Request the machines of listed offers that are sold and must boot by now; how many.
+def rent_sold_offers(*, rented: TierState, offers: Sequence[MachineOffer], now: datetime) -> None:
+    """Request the machines of listed offers that are sold and must boot by now.
 
     One is rented at today's price, or where nothing is known of it, as it was listed; what it
     costs more than when it was sold is the market's.
     """
-    zone, rented_now = rented.tiers.zone, 0
+    zone = rented.tiers.zone
     prices = {offer.name: offer.price_micros_per_h for offer in offers}
     for listing in rented.listed:
         first = rented.sold_ahead.get(listing.node_id)
@@ -54,8 +54,6 @@ def rent_sold_offers(*, rented: TierState, offers: Sequence[MachineOffer], now: 
             listing.machine = machine
             listing.save(update_fields=["machine"])
         del rented.sold_ahead[listing.node_id]
-        rented_now += 1
-    return rented_now
 
 
 def list_offers(*, rented: TierState, offers: Sequence[MachineOffer], now: datetime) -> None:

@@ -112,8 +112,7 @@ def _launch_machine(machine_id: str, now: datetime) -> bool:
                 )
             # Else it waits for the one whose place it is to take.
             return False
-        listed = ListedOffer.objects.select_related("node__provider").filter(machine=machine)
-        node = next((one.node for one in listed), None)
+        node = find_machine_node(machine)
         token, secret = create_join_token(
             zone=machine.zone,
             provider=tiers.provider if node is None else node.provider,

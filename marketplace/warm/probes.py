@@ -18,7 +18,7 @@ from django.db.models import Max
 from marketplace.common.errors import NotFound
 from marketplace.common.locks import advisory_lock
 from marketplace.fleet.models import Node, Zone
-from marketplace.fleet.selectors import build_base_model_ref, is_node_silent, list_nodes_on_sale
+from marketplace.fleet.selectors import build_base_model_ref, is_node_silent, list_online_nodes
 from marketplace.jobs.models import Artifact, Dataset
 from marketplace.jobs.plans import add_to_plan
 from marketplace.warm.consents import may_use_donors
@@ -126,7 +126,7 @@ def _write_row(row: Row) -> str:
 
 def _find_warm_node(zone: Zone, now: datetime) -> Node | None:
     """A node that is there, with the base model resident; the one asked longest ago first."""
-    nodes = [node for node in list_nodes_on_sale(zone) if not is_node_silent(node, now)]
+    nodes = [node for node in list_online_nodes(zone) if not is_node_silent(node, now)]
     latest = Probe.objects.filter(node__in=nodes).values("node").annotate(at=Max("asked_at"))
     asked = dict(latest.values_list("node", "at"))
     earliest = datetime.min.replace(tzinfo=now.tzinfo)

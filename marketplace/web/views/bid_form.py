@@ -254,7 +254,7 @@ def _quote(
 def _quote_halfway(
     organisation: Organisation, form: BidForm, quote: BidQuote, *, now: datetime
 ) -> BidQuote:
-    """For a new form: half-way along the treads, neither the dearest nor the slowest.
+    """For a new form: half-way along the treads, neither the most expensive nor the slowest.
 
     And never so near the soonest possible that reading the page would make it impossible.
     """

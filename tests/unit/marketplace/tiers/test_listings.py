@@ -10,11 +10,14 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, BidStatus, Reservation
 from marketplace.common.errors import Conflict
+from marketplace.exports.models import ExportForm
+from marketplace.exports.prices import compute_price
 from marketplace.fleet.models import Node, NodeStatus, Tier, Zone
-from marketplace.fleet.selectors import build_node_spec
+from marketplace.fleet.selectors import build_node_spec, list_nodes_on_sale, list_online_nodes
 from marketplace.fleet.services import join_node
 from marketplace.jobs.models import Job, JobStatus
 from marketplace.jobs.services import dispatch_slots
+from marketplace.questions.prices import find_rate
 from marketplace.tiers.machines import BOOT_LIMIT, compute_ask_micros, reconcile_machines
 from marketplace.tiers.models import ListedOffer, Machine, MachineStatus, ZoneTiers
 from marketplace.tiers.provisioning import MachineOffer
@@ -223,6 +226,12 @@ def test_a_price_that_moves_is_asked_at_once_and_what_is_sold_keeps_its_own(
     listed.refresh_from_db()
     assert (other.ask_micros, listed.ask_micros) == (8_400, 4_200)
     assert Bid.objects.get(pk=bid.pk).price_micros == paid
+
+
+def test_a_machine_that_is_not_rented_answers_nothing_and_prices_no_answer(listed, zone) -> None:
+    assert list(list_nodes_on_sale(zone)) == [listed]
+    assert not list_online_nodes(zone).exists()
+    assert (find_rate(zone), compute_price(zone, ExportForm.MERGED)) == (None, None)
 
 
 def test_switched_off_it_is_taken_off_sale_first_and_then_out_of_the_market(

@@ -44,24 +44,6 @@ from workers.protocol.reports import SliceEnd
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def zone():
-    return market.zone()
-
-
-@pytest.fixture
-def owner():
-    return builders.organisation(usd="50")
-
-
-@pytest.fixture
-def giver():
-    """An organisation that gives its adapters to others."""
-    organisation = builders.organisation(usd="50")
-    set_consent(organisation=organisation, uses_donors=False, gives_adapters=True, now=NOW)
-    return organisation
-
-
 def taken(zone, owner, giver) -> Job:
     """A job that another organisation's near adapter was sold for, before its first slot."""
     node = live_node(zone)

@@ -53,24 +53,6 @@ from workers.protocol.wire import from_json
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def zone():
-    return market.zone()
-
-
-@pytest.fixture
-def owner():
-    return builders.organisation(usd="50")
-
-
-@pytest.fixture
-def giver():
-    """An organisation that gives its adapters to others."""
-    organisation = builders.organisation(usd="50")
-    set_consent(organisation=organisation, uses_donors=False, gives_adapters=True, now=NOW)
-    return organisation
-
-
 def test_a_second_job_on_the_same_rows_is_sold_less_work_without_a_probe(zone, owner):
     live_node(zone)
     data = data_of(owner, zone)
