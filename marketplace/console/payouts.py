@@ -15,6 +15,7 @@ from marketplace.common import clock
 from marketplace.common.downloads import LinesDownload
 from marketplace.common.errors import UserError
 from marketplace.common.money import count_decimals
+from marketplace.payments.freezes import list_freezes
 from marketplace.payments.models import Payout, PayoutAccount
 from marketplace.payments.payouts import open_payout_account, refresh_payout_account
 from marketplace.payments.selectors import get_earnings
@@ -42,6 +43,7 @@ def show_payouts(request: PageRequest) -> HttpResponse:
         "is_configured": is_configured(),
         "is_test_money": is_test_money(),
         "account": account,
+        "freezes": list_freezes([organisation.pk]),
         "earnings": get_earnings(organisation=organisation),
         "payouts": Payout.objects.filter(organisation=organisation).order_by("-made_at")[
             :PAYOUTS_LISTED

@@ -22,13 +22,16 @@ def record_chargeback(state: ChargebackState, *, now: datetime) -> Chargeback | 
     """Book a chargeback as it stands; saying it again changes nothing. Call in a transaction.
 
     While the bank decides, the house bears the amount and the organisation may not bid. A lost one
-    is paid by the wallet as far as it goes; the organisation stays frozen for the rest.
+    is paid by the wallet as far as it goes; the organisation stays frozen for the rest. An inquiry
+    moves no money and books nothing, unless it becomes a chargeback later.
     """
     found = CardPayment.objects.filter(gateway_id=state.intent_id).values_list("pk", flat=True)
     payment_id = found.first()
     if payment_id is None:
         return None
     payment = lock_payment(payment_id)
+    if state.is_inquiry and not Chargeback.objects.filter(gateway_id=state.gateway_id).exists():
+        return None
     chargeback, is_new = Chargeback.objects.get_or_create(
         gateway_id=state.gateway_id,
         defaults={

@@ -1,4 +1,4 @@
-"""Why an organisation may not bid for now. Bids in flight are finished."""
+"""Why an organisation may not bid, nor be paid out, for now. Bids in flight are finished."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from marketplace.payments.models import Freeze
 def freeze_organisation(
     *, organisation_id: str, reference: str, reason: str, now: datetime
 ) -> Freeze:
-    """Refuse new bids of an organisation, for one reason, until that ends."""
+    """Refuse new bids and payouts of an organisation, for one reason, until that ends."""
     freeze, _ = Freeze.objects.get_or_create(
         reference=reference,
         defaults={"organisation_id": organisation_id, "reason": reason, "since_at": now},
@@ -27,7 +27,7 @@ def end_freeze(*, reference: str, now: datetime) -> None:
 
 
 def lift_freeze(*, freeze_id: str, lifted_by: User, now: datetime) -> Freeze:
-    """Let an organisation bid again.
+    """Let an organisation bid, and be paid out, again.
 
     Raises
     ------

@@ -16,6 +16,7 @@ from django.db.models import QuerySet
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 from marketplace.payments import stripe_accounts
+from marketplace.payments.freezes import list_freezes
 from marketplace.payments.ledger import Account, house, post_entry
 from marketplace.payments.locks import LockedAccounts, lock_accounts, lock_payout, lock_transfer
 from marketplace.payments.models import (
@@ -75,7 +76,10 @@ def start_due_payouts(*, now: datetime) -> int:
 
 
 def start_payout(*, organisation_id: str, now: datetime) -> Payout | None:
-    """Let payable earnings leave, where they reach the threshold and the schedule says so."""
+    """Let payable earnings leave, where they reach the threshold and the schedule says so.
+
+    They stay while the organisation is frozen: it may owe the market what it earned here.
+    """
     payable = Account(organisation_id, AccountKind.EARNINGS_PAYABLE)
     with transaction.atomic():
         locked = lock_accounts([(organisation_id, payable.kind)])
@@ -84,6 +88,7 @@ def start_payout(*, organisation_id: str, now: datetime) -> Payout | None:
         if (
             earlier.filter(made_at__gt=recent).exists()
             or earlier.filter(status=PayoutStatus.MOVING).exists()
+            or list_freezes([organisation_id])
         ):
             return None
         balance = locked[organisation_id, payable.kind].balance_micros

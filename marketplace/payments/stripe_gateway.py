@@ -75,6 +75,8 @@ class ChargebackState:
     reason: str
     #: None while the bank decides.
     won: bool | None
+    #: The bank only asks: no money has moved, and none does unless it becomes a chargeback.
+    is_inquiry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +215,7 @@ def get_chargeback(gateway_id: str) -> ChargebackState:
         amount_cents=found.amount,
         reason=found.reason,
         won=outcome.get(found.status),
+        is_inquiry=found.status.startswith("warning_"),
     )
 
 

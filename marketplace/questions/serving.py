@@ -73,8 +73,9 @@ async def _forward(question: AskedQuestion, model: str) -> None:
     except ServerRefusal as refusal:
         fault = Fault.USER if refusal.status in (400, 422) else Fault.SYSTEM
         await _end(question, str(refusal), fault)
-    except (httpx.HTTPError, OSError, ValueError) as error:
-        log.warning("the model server failed: %s", error)
+    # Other servers may answer in other shapes: however that fails, the question ends.
+    except Exception as error:
+        log.warning("the model server failed", exc_info=error)
         await _end(question, "The model server could not answer. Ask again.", Fault.SYSTEM)
 
 

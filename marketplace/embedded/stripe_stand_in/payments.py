@@ -273,10 +273,11 @@ class Payments(Store):
         self.announce("charge.refunded", charge)
         return refund
 
-    def open_dispute(self, intent_name: str) -> Thing:
+    def open_dispute(self, intent_name: str, *, is_inquiry: bool = False) -> Thing:
+        """A chargeback, which takes the money at once, or an inquiry, which takes nothing."""
         intent = self.get("payment_intent", intent_name)
         charge = self.get("charge", intent["latest_charge"])
-        charge["disputed"] = True
+        charge["disputed"] = not is_inquiry
         dispute = self.add(
             "dp",
             "dispute",
@@ -285,11 +286,27 @@ class Payments(Store):
             payment_intent=intent["id"],
             currency="usd",
             reason="fraudulent",
-            status="needs_response",
+            status="warning_needs_response" if is_inquiry else "needs_response",
             metadata={},
         )
-        self.move("adjustment", dispute["id"], -dispute["amount"])
+        if not is_inquiry:
+            self.move("adjustment", dispute["id"], -dispute["amount"])
         self.announce("charge.dispute.created", dispute)
+        return dispute
+
+    def escalate_inquiry(self, name: str) -> Thing:
+        """The bank takes the money after all."""
+        dispute = self.get("dispute", name)
+        self.get("charge", dispute["charge"])["disputed"] = True
+        dispute["status"] = "needs_response"
+        self.move("adjustment", dispute["id"], -dispute["amount"])
+        self.announce("charge.dispute.funds_withdrawn", dispute)
+        return dispute
+
+    def close_inquiry(self, name: str) -> Thing:
+        dispute = self.get("dispute", name)
+        dispute["status"] = "warning_closed"
+        self.announce("charge.dispute.closed", dispute)
         return dispute
 
     def close_dispute(self, name: str, *, won: bool) -> Thing:

@@ -154,7 +154,14 @@ class StandIn(ThreadingHTTPServer):
                 case "advance":
                     books.ahead_s += asked["seconds"]
                 case "dispute":
-                    return show(books, books.open_dispute(asked["payment_intent"]), [])
+                    dispute = books.open_dispute(
+                        asked["payment_intent"], is_inquiry=asked.get("inquiry", False)
+                    )
+                    return show(books, dispute, [])
+                case "escalate_inquiry":
+                    return show(books, books.escalate_inquiry(asked["id"]), [])
+                case "close_inquiry":
+                    return show(books, books.close_inquiry(asked["id"]), [])
                 case "close_dispute":
                     return show(books, books.close_dispute(asked["id"], won=asked["won"]), [])
                 case "fail_payouts":

@@ -19,6 +19,7 @@ from marketplace.payments.models import (
     AccountKind,
     CardPayment,
     CardRefund,
+    Chargeback,
     Entry,
     EntryKind,
     Freeze,
@@ -596,6 +597,29 @@ def test_a_chargeback_stops_new_bids_until_the_bank_has_decided(
         assert house[AccountKind.CHARGEBACKS] == -1_000_000
         assert get_wallet(organisation=buyer) == Wallet(0, 0)
         assert Freeze.objects.get().ended_at is None
+
+
+@pytest.mark.parametrize("escalates", [True, False])
+def test_an_inquiry_of_the_bank_moves_nothing_unless_it_becomes_a_chargeback(
+    cards: GatewayControl, buyer: Organisation, escalates: bool
+) -> None:
+    payment = _pay(cards, _top_up(buyer))
+    opened = cards.control("dispute", payment_intent=payment.gateway_id, inquiry=True)
+    _receive(cards)
+    process_events(now=NOW)
+    assert not Chargeback.objects.exists()
+    assert get_house_balances()[AccountKind.CHARGEBACKS] == 0
+    builders.hold_funds(organisation=buyer, amount_micros=1, reference="bid_1")
+    cards.control("escalate_inquiry" if escalates else "close_inquiry", id=opened["id"])
+    _receive(cards)
+    process_events(now=NOW)
+    assert Chargeback.objects.count() == escalates
+    if escalates:
+        assert get_house_balances()[AccountKind.CHARGEBACKS] == -10_000_000
+        with pytest.raises(NotAllowed):
+            builders.hold_funds(organisation=buyer, amount_micros=1, reference="bid_2")
+    else:
+        builders.hold_funds(organisation=buyer, amount_micros=1, reference="bid_2")
 
 
 # Low wallets

@@ -10,6 +10,7 @@ from marketplace.common.errors import Conflict, NotAllowed, NotFound
 from marketplace.payments import stripe_client
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.earnings import mature_earnings
+from marketplace.payments.freezes import end_freeze, freeze_organisation
 from marketplace.payments.gateway_calls import run_due_calls
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import AccountKind, GatewayCall, Payout, PayoutAccount, Transfer
@@ -132,6 +133,17 @@ def test_nothing_leaves_below_the_threshold_before_it_is_due_or_without_an_accou
     _earn(provider, bid_a=999_999)
     assert start_due_payouts(now=MATURE) == 0
     assert not Payout.objects.exists()
+
+
+def test_nothing_leaves_while_an_organisation_is_frozen(
+    cards: GatewayControl, provider: Organisation
+) -> None:
+    _earn(provider, bid_a=5_000_000)
+    freeze_organisation(organisation_id=provider.pk, reference="cb", reason="-", now=NOW)
+    assert start_due_payouts(now=MATURE) == 0
+    assert get_earnings(organisation=provider).payable_micros == 5_000_000
+    end_freeze(reference="cb", now=MATURE)
+    assert start_due_payouts(now=MATURE) == 1
 
 
 @pytest.mark.parametrize(

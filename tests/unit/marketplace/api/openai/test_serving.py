@@ -240,6 +240,31 @@ def test_what_the_server_refuses_or_fails_at_costs_nothing(ask, server, owner, s
     assert (wallet.available_micros, wallet.held_micros) == (before, 0)
 
 
+def test_an_answer_of_another_shape_ends_the_question_and_costs_nothing(
+    client, server, owner, zone, monkeypatch
+):
+    before = get_wallet(organisation=owner).available_micros
+    shapes = [{"usage": {}}, {"choices": "Hi"}, [], {"choices": [{"logprobs": {"tokens": [None]}}]}]
+    shapes.append({"choices": [{"logprobs": {"tokens": ["a"], "token_logprobs": [None]}}]})
+    for value in shapes:
+        monkeypatch.setattr(server, "_event", _send_instead(value))
+        with pytest.raises(openai.InternalServerError) as refused:
+            client.with_options(max_retries=0).chat.completions.create(
+                model=zone.name, messages=MESSAGES, max_tokens=10
+            )
+        assert refused.value.code == "not_answered", value
+    wallet = get_wallet(organisation=owner)
+    assert (wallet.available_micros, wallet.held_micros) == (before, 0)
+
+
+def _send_instead(value):
+    def event(handler, _):
+        handler.wfile.write(b"data: " + json.dumps(value).encode() + b"\n\n")
+        handler.wfile.flush()
+
+    return event
+
+
 def test_an_owner_who_leaves_ends_the_servers_work_and_pays_for_the_words(ask, server, owner):
     before = get_wallet(organisation=owner).available_micros
     server.goes_on.clear()
