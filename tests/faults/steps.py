@@ -16,6 +16,7 @@ import psutil
 from marketplace.embedded.demo.api_client import DemoFailed, place_bid
 from marketplace.embedded.demo.first_sale import TRAINING
 from marketplace.embedded.demo.moving_sale import DEADLINE_S, TIERS
+from marketplace.embedded.demo.opening import NODE
 from tests import waiting
 from tests.conftest import Market
 
@@ -38,6 +39,10 @@ STATUSES = """
 import json
 from marketplace.tiers.models import Machine
 print(json.dumps({m.pk: [m.status, m.is_orphan] for m in Machine.objects.all()}))
+"""
+NODE_STATUS = f"""
+from marketplace.fleet.models import Node
+print(Node.objects.get(name={NODE.name!r}).status)
 """
 #: Of the cheaper worker: off sale, so that a bid wins cells elsewhere, or on sale to be moved to.
 WORKER_AVAILABLE_FROM = """
@@ -63,8 +68,9 @@ def buy_longest(
     api: httpx.Client, zone: str, *, name: str, epochs: Sequence[int]
 ) -> dict[str, Any]:
     """The longest of these jobs that is promised; on a slow machine a few epochs take as long."""
+    reason = ""
     for count in epochs:
-        with suppress(DemoFailed):
+        try:
             return place_bid(
                 *(api, zone),
                 name=name,
@@ -72,7 +78,16 @@ def buy_longest(
                 within_s=DEADLINE_S,
                 say=lambda _: None,
             )
-    raise AssertionError("not even the shortest job is promised")
+        except DemoFailed as failure:
+            reason = str(failure)
+    raise AssertionError(f"not even the shortest job is promised: {reason}")
+
+
+def wait_for_online_node(market: Market) -> None:
+    """The house's own node, which could not reach the market for a while, is back on sale."""
+    until(
+        lambda: market.shell.run(NODE_STATUS).strip() == "online", what="the node is online again"
+    )
 
 
 def rent_warm_machines(market: Market) -> None:

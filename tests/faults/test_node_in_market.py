@@ -16,7 +16,7 @@ import pytest
 
 from marketplace.embedded.house import wait_for_web
 from tests.conftest import Market
-from tests.faults.steps import buy_longest
+from tests.faults.steps import buy_longest, wait_for_online_node
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1500)]
 
@@ -71,6 +71,7 @@ def test_a_job_whose_node_is_killed_goes_on_from_its_checkpoint_at_no_cost(marke
     assert time.monotonic() - began < 15
     market.house.stack.start("web")
     wait_for_web(market.house)
+    wait_for_online_node(market)
 
     bid = buy_longest(api, market.zone, name="outlives-its-node", epochs=EPOCHS)
     job_id = bid["job_id"]
