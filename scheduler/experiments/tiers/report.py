@@ -229,9 +229,13 @@ def _rivals(quality: Mapping[str, Runs]) -> list[str]:
     ]
     won: dict[str, int] = dict.fromkeys(BASES[1:], 0)
     lost = dict(won)
+    rows = dict(won)
     for workload, runs in quality.items():
         for cap in CAPS:
             for base in BASES[1:]:
+                if (base, cap) not in runs:
+                    continue
+                rows[base] += 1
                 found = [
                     difference(runs["improved", cap], runs[base, cap], figure)
                     for figure in ("mean_jct_s", "p95_jct_s", "cost_usd", "miss_share")
@@ -244,9 +248,8 @@ def _rivals(quality: Mapping[str, Runs]) -> list[str]:
                     f"| {workload} | {cap or 'none'} | {base} | {_short(jct)} | {_short(tail)} | "
                     f"{_short(cost)} | {_short(miss)} | {verdict(jct, cost, miss)} |"
                 )
-    rows = len(quality) * len(CAPS)
     counts = "; ".join(
-        f"`{base}`: both lower in {won[base]} of {rows} rows, both higher in {lost[base]}"
+        f"`{base}`: both lower in {won[base]} of {rows[base]} rows, both higher in {lost[base]}"
         for base in won
     )
     return [
