@@ -43,7 +43,7 @@ SUMMARIES = {
     "list_fine_tuning_jobs": "Your jobs, the latest first.",
     "create_fine_tuning_job": "Bid for a job; 402 with the price if the bid does not win.",
     "retrieve_fine_tuning_job": "One job.",
-    "cancel_fine_tuning_job": "End a job; what it did not use is refunded.",
+    "cancel_fine_tuning_job": "End a job; work not done is refunded, less the reservation fee.",
     "list_models": "The base models on sale and your adapters.",
     "retrieve_model": "One base model or adapter.",
     "create_upload": "Announce a file that is sent in parts.",

@@ -42,6 +42,8 @@ from marketplace.vendors.acceptance import DELIVERED
 from marketplace.vendors.selectors import find_preparation, is_held_up_by_owner
 from marketplace.warm.overruns import find_owner_limit, find_provider_limit
 
+_NOT_DONE = "Work that was not done"
+
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
@@ -55,6 +57,8 @@ class EndedJob:
     reason: str = ""
     #: Why a part of the charge does, where that is another reason.
     refund_reason: str = ""
+    #: Its owner ended it, or let it end before all of its work was done.
+    owes_fee: bool = False
 
     @property
     def why_refunded(self) -> str:
@@ -68,7 +72,7 @@ class EndedJob:
 def compute_dues(*, bid: Bid, job: Job, case: EndedJob, now: datetime) -> Settlement:
     """What is due for a job that ended, within what the house may still bear today."""
     return compute_settlement(
-        sold=_describe_sale(bid, job, credit_percent=_find_credit_percent(bid, job)),
+        sold=_describe_sale(bid, job, case, credit_percent=_find_credit_percent(bid, job)),
         work=case.work,
         ending=case.ending,
         at_fault=case.at_fault,
@@ -86,26 +90,36 @@ def compute_dues(*, bid: Bid, job: Job, case: EndedJob, now: datetime) -> Settle
 def compute_excess(*, bid: Bid, case: EndedJob, due: Settlement) -> int:
     """What a warm start cost more than a cold one would have, for the work that was done.
 
-    The nodes' pay does not come out of it, and with the refund and a credit no more goes back
-    than was paid.
+    Neither the nodes' pay nor a reservation fee comes out of it, and with the refund and a credit
+    no more goes back than was paid.
     """
-    left = (bid.payment_micros or 0) - due.refund_micros
+    left = (bid.payment_micros or 0) - due.refund_micros - due.fee_micros
     executed = sum(pay.earned_micros - pay.added_micros for pay in due.nodes)
     excess = math.floor(bid.excess_micros * case.work.share)
     return max(0, min(excess, left - executed, left - due.credit_micros))
 
 
-def compute_cancel_refund(*, bid: Bid, job: Job) -> int:
+@dataclass(frozen=True, slots=True)
+class CancelQuote:
+    """What cancelling a job now does to its owner's money, micro-dollars."""
+
+    refund_micros: int
+    #: Of what is not returned, the reservation fee beyond the work that was done.
+    fee_micros: int
+
+
+def quote_cancelling(*, bid: Bid, job: Job, now: datetime) -> CancelQuote:
     """What the owner would get back by cancelling now, for the page that asks."""
-    case = EndedJob(Ending.STOPPED, measure_executed_work(job))
+    case = _judge_stopping(job, at=now)
     due = compute_settlement(
-        sold=_describe_sale(bid, job),
+        sold=_describe_sale(bid, job, case),
         work=case.work,
         ending=case.ending,
         at_fault=case.at_fault,
         limits=HouseLimits(fault_micros=0),
     )
-    return due.refund_micros + compute_excess(bid=bid, case=case, due=due)
+    excess = compute_excess(bid=bid, case=case, due=due)
+    return CancelQuote(due.refund_micros + excess, due.fee_micros)
 
 
 def judge_ending(job: Job) -> EndedJob:
@@ -117,19 +131,40 @@ def judge_ending(job: Job) -> EndedJob:
     if job.status == JobStatus.SUCCEEDED:
         undone = "Work that early stopping spared"
         if job.finished_at <= job.deadline_at or is_own_delay:
-            return EndedJob(Ending.IN_TIME, work, reason=undone)
+            # To have a job stop at its first evaluation would be another way to cancel it.
+            return EndedJob(Ending.IN_TIME, work, reason=undone, owes_fee=True)
         # Steps that a warm start took beyond those sold are no delay of its nodes.
         if not at_fault and not work.overrun:
             at_fault = _find_organisation_at(slices, job.deadline_at)
         return EndedJob(Ending.LATE, work, at_fault, "Credit for the missed deadline", undone)
     if is_own_delay:
-        return EndedJob(Ending.STOPPED, work, reason="Work that was not done")
+        return EndedJob(Ending.STOPPED, work, reason=_NOT_DONE, owes_fee=True)
     if job.status == JobStatus.FAILED and job.fault == FaultOf.SYSTEM:
         return EndedJob(Ending.FAILED_BY_HOUSE, work, at_fault, "The house failed the job")
     if job.status == JobStatus.FAILED and not is_user_fault_confirmed(slices):
         reason = "No second provider confirmed that the input is at fault"
         return EndedJob(Ending.FAILED_BY_HOUSE, work, at_fault, reason)
-    return EndedJob(Ending.STOPPED, work, reason="Work that was not done")
+    if job.status == JobStatus.FAILED:
+        return EndedJob(Ending.STOPPED, work, reason=_NOT_DONE, owes_fee=True)
+    return _judge_stopping(job, at=job.finished_at)
+
+
+def _judge_stopping(job: Job, *, at: datetime) -> EndedJob:
+    """How a job ends that its owner cancels at a moment.
+
+    It may leave one that the market does not keep its promise to, without a fee.
+    """
+    is_late = at > job.deadline_at
+    if job.finish_planned_at is not None:
+        is_late = is_late or job.finish_planned_at > job.deadline_at
+    own_doing = (
+        not is_late
+        or is_held_up_by_owner(job)
+        or job.organisation_id in list_organisations_at_fault(job, list_slices(job))
+    )
+    return EndedJob(
+        Ending.STOPPED, measure_executed_work(job), reason=_NOT_DONE, owes_fee=own_doing
+    )
 
 
 def _find_organisation_at(slices: Sequence[Slice], at: datetime) -> tuple[str, ...]:
@@ -141,7 +176,7 @@ def _find_organisation_at(slices: Sequence[Slice], at: datetime) -> tuple[str, .
     )
 
 
-def _describe_sale(bid: Bid, job: Job, *, credit_percent: int = 0) -> SoldJob:
+def _describe_sale(bid: Bid, job: Job, case: EndedJob, *, credit_percent: int = 0) -> SoldJob:
     """What the owner paid, after what went back when the data were prepared."""
     assert bid.payment_micros is not None
     preparation = find_preparation(job)
@@ -160,9 +195,19 @@ def _describe_sale(bid: Bid, job: Job, *, credit_percent: int = 0) -> SoldJob:
         is_own_vendor=preparation is not None
         and share_members(bid.organisation_id, preparation.vendor.organisation_id),
         posted_rates=_load_posted_rates(bid),
-        least_percent=0 if bid.slo_s is None else EXPRESS_LEAST_PERCENT,
+        least_percent=_find_least_percent(bid, case),
         credit_percent=credit_percent,
     )
+
+
+def _find_least_percent(bid: Bid, case: EndedJob) -> int:
+    """The share of the price that is kept however much work was spared.
+
+    Of an express job a late end is no exception: what comes back for it has a schedule of its own.
+    """
+    if bid.slo_s is not None:
+        return EXPRESS_LEAST_PERCENT
+    return bid.reservation_fee_percent if case.owes_fee else 0
 
 
 def _load_posted_rates(bid: Bid) -> dict[str, Fraction] | None:

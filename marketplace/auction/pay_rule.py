@@ -11,8 +11,12 @@
 - **Failed by the house**: the owner gets everything back. Providers at fault get nothing for
   the job; the house pays the others for what they did. A vendor whose work was accepted keeps its
   price, so the house bears that too, unless the vendor is the owner's own.
-- An express job holds a seat for all of its work: a quarter of its price is paid however much of it
-  was spared.
+- What an owner ends after it was sold (a cancellation, its own input, its own early stop) pays for
+  the work that was done, and no less than the **reservation fee**: a share of the price that was
+  recorded when the bid was placed. Without it, a purchase would be a free option and a free way to
+  block cells. It stays with the market. Nothing is kept where the market failed the job, was late,
+  or has a plan that ends too late.
+- An express job holds a seat for all of its work: its share is a quarter.
 - **Late**: the owner gets a credit, ``SLA_CREDIT_PERCENT`` of the payment without a vendor's price
   for accepted work, and with a refund never more than was paid. It comes out of the pay of the
   providers at fault first, then from the house; of a warm start that fell behind, from the house.
@@ -37,7 +41,8 @@ from marketplace.jobs.executed_work import ExecutedWork, NodeWork
 PAY_RULE = (
     "The operational cost of a job goes to the nodes that did its work, in proportion to the "
     "work each of them did, at the posted rate where rates are posted. Work that was never "
-    "done is refunded. The house earns this part only for machines that it rents itself."
+    "done is refunded, less the reservation fee of a job that its owner ends. The house earns "
+    "this part only for machines that it rents itself."
 )
 #: Sums of costs below a millionth of a micro-dollar are rounding errors.
 _TOLERANCE = 1e-6
@@ -50,6 +55,16 @@ EXPRESS_REFUNDS = ((0.1, 25), (0.5, 50), (math.inf, 100))
 #: What the owner of an express job pays at least, percent of its price, where early stopping, a
 #: cancellation or a fault of its input spared work: the seat was held for all of it.
 EXPRESS_LEAST_PERCENT = 25
+
+
+def explain_reservation_fee(percent: int) -> str:
+    """The sentence that bidders read before they bid; empty where a zone has no fee."""
+    if not percent:
+        return ""
+    return (
+        f"If you cancel a job that was sold to you, you pay for the work that was done and no "
+        f"less than {percent} % of its price, because its slots were reserved for you."
+    )
 
 
 def find_express_refund(*, late_s: float, slo_s: float) -> int:
@@ -108,7 +123,7 @@ class SoldJob:
     #: By node, what a work unit in its cells was sold for; ``None``: asks are paid, and every
     #: unit counts alike.
     posted_rates: Mapping[str, Fraction] | None = None
-    #: Of the payment, what is not refunded however much work was spared.
+    #: Of the payment, what is kept however much work was spared: the reservation fee.
     least_percent: int = 0
     #: Of the payment, what a missed deadline earns.
     credit_percent: int = 0
@@ -142,6 +157,10 @@ class Settlement:
     borne_credit_micros: int
     #: Of the refund, what a vendor keeps all the same, so that the house pays it.
     borne_vendor_micros: int = 0
+    #: The reservation fee, as far as the work that was done does not come to it.
+    fee_micros: int = 0
+    #: Of the operational cost, what is part of that fee.
+    asks_kept_micros: int = 0
 
 
 def compute_asks(*, operational: float, payment_micros: int) -> int:
@@ -172,8 +191,11 @@ def compute_settlement(
         return _pay_failed(sold, work.by_node, earned, added, faulty, limits)
     undone = 1 - work.share
     payment = sold.payment_micros
-    refund = math.floor((payment - sold.vendor_micros) * undone)
-    refund = min(refund, payment - -(-payment * sold.least_percent // 100))
+    spared = math.floor((payment - sold.vendor_micros) * undone)
+    refund = min(spared, payment - -(-payment * sold.least_percent // 100))
+    # The fee comes out of the house's own part of the price first.
+    asks_spared = math.floor(sold.asks_micros * undone)
+    asks_kept = max(0, asks_spared - refund)
     credit, withheld = 0, [0] * len(earned)
     if ending is Ending.LATE and not _is_party(sold.owner_id, work.by_node, at_fault):
         # With what is refunded, never more than was paid. The vendor was in time, and may be a
@@ -191,9 +213,11 @@ def compute_settlement(
             NodePay(node, amount, amount - less, more)
             for node, amount, less, more in zip(work.by_node, earned, withheld, added, strict=True)
         ),
-        asks_returned_micros=math.floor(sold.asks_micros * undone) + sum(withheld),
+        asks_returned_micros=asks_spared - asks_kept + sum(withheld),
         borne_pay_micros=sum(added),
         borne_credit_micros=credit - sum(withheld),
+        fee_micros=spared - refund,
+        asks_kept_micros=asks_kept,
     )
 
 

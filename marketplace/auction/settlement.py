@@ -22,7 +22,7 @@ from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.models import Bid, BidStatus, Reservation, WorkShare
 from marketplace.auction.pay_rule import Ending, Settlement
 from marketplace.common.backoff import compute_backoff
-from marketplace.common.money import format_usd
+from marketplace.common.money import format_usd, format_usd_exact
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at
 from marketplace.jobs.executed_work import measure_executed_work
@@ -239,7 +239,7 @@ def _move_money(
         refund_charge(
             hold_reference=bid.hold_reference,
             amount_micros=due.refund_micros,
-            reason=case.why_refunded,
+            reason=_explain_refund(case, due),
             now=now,
         )
     if due.credit_micros:
@@ -254,6 +254,8 @@ def _move_money(
     split = CostSplit(
         asks_micros=due.asks_micros,
         asks_returned_micros=due.asks_returned_micros,
+        asks_kept_micros=due.asks_kept_micros,
+        reservation_fee_micros=due.fee_micros,
         shares=(
             *(Share(pay.work.organisation_id, pay.paid_micros) for pay in due.nodes),
             *(() if royalty is None else (royalty,)),
@@ -268,7 +270,8 @@ def _move_money(
 
 
 def _add_events(job: Job, case: EndedJob, due: Settlement, now: datetime) -> None:
-    for amount, why in ((due.refund_micros, case.why_refunded), (due.credit_micros, case.reason)):
+    refund = (due.refund_micros, _explain_refund(case, due))
+    for amount, why in (refund, (due.credit_micros, case.reason)):
         if amount:
             add_job_event(
                 job=job,
@@ -279,6 +282,13 @@ def _add_events(job: Job, case: EndedJob, due: Settlement, now: datetime) -> Non
             )
     if case.ending is Ending.LATE:
         _explain_lateness(job, now)
+
+
+def _explain_refund(case: EndedJob, due: Settlement) -> str:
+    """Why money goes back, and the reservation fee that was taken off it."""
+    if not due.fee_micros:
+        return case.why_refunded
+    return f"{case.why_refunded}, less the reservation fee of {format_usd_exact(due.fee_micros)}"
 
 
 def _explain_lateness(job: Job, now: datetime) -> None:

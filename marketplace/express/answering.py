@@ -20,6 +20,7 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Bid, BidStatus
+from marketplace.auction.pay_rule import EXPRESS_LEAST_PERCENT
 from marketplace.express.bank import prepare_lookup, read_features
 from marketplace.express.fair_share import count_held_seats, find_share, load_open_seats
 from marketplace.express.gangs import count_wanted_seats, find_gang_rules, limit_gang
@@ -264,6 +265,7 @@ def _open_job(
         parts={"vendor": 0, "operational": 0, "compute": price_micros, "memory": 0, "rounding": 0},
         finish_planned_at=request.created_at + timedelta(seconds=answer["end_s"]),
         slo_s=answer["slo_s"],
+        reservation_fee_percent=EXPRESS_LEAST_PERCENT,
     )
     [job_id] = open_jobs(
         openings=[

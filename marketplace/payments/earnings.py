@@ -37,7 +37,8 @@ class Share:
 class CostSplit:
     """How the operational cost in one payment is shared out, to the micro-dollar.
 
-    ``asks_micros + borne_pay_micros`` is what providers get and what went back to the owner.
+    ``asks_micros + borne_pay_micros`` is what providers get, what went back to the owner and what
+    is kept as part of the reservation fee.
     """
 
     #: The operational cost in the payment.
@@ -53,6 +54,10 @@ class CostSplit:
     borne_credit_micros: int = 0
     #: Of a refund, what a vendor keeps all the same, so that the house pays it.
     borne_vendor_micros: int = 0
+    #: Kept of the price of a job that its owner ended, beyond the work that was done.
+    reservation_fee_micros: int = 0
+    #: Of that fee, the part that was operational cost.
+    asks_kept_micros: int = 0
     #: The provider whose fault it was, if it was one's.
     at_fault_id: str | None = None
 
@@ -64,12 +69,15 @@ class CostSplit:
             self.borne_pay_micros,
             self.borne_credit_micros,
             self.borne_vendor_micros,
+            self.asks_kept_micros,
+            self.reservation_fee_micros - self.asks_kept_micros,
             *(share.amount_micros for share in self.shares),
         )
         if min(amounts) < 0:
             raise ValueError(f"no part of a split can be negative: {self}")
         paid = sum(s.amount_micros for s in self.shares if s.kind == EarningKind.PROVIDER)
-        if self.asks_micros + self.borne_pay_micros != paid + self.asks_returned_micros:
+        unpaid = self.asks_returned_micros + self.asks_kept_micros
+        if self.asks_micros + self.borne_pay_micros != paid + unpaid:
             raise ValueError(f"the parts do not add up to the operational cost: {self}")
 
 
@@ -127,6 +135,8 @@ def distribute_charge(*, hold_reference: str, split: CostSplit, now: datetime) -
             borne_pay_micros=split.borne_pay_micros,
             borne_credit_micros=split.borne_credit_micros,
             borne_vendor_micros=split.borne_vendor_micros,
+            asks_kept_micros=split.asks_kept_micros,
+            reservation_fee_micros=split.reservation_fee_micros,
             at_fault_id=split.at_fault_id,
             made_at=now,
         )
@@ -149,6 +159,7 @@ def _list_distribution_amounts(
     amounts[house(AccountKind.CLEARING)] = -left_micros
     amounts[house(AccountKind.REFUNDS)] = -split.borne_pay_micros
     amounts[house(AccountKind.SLA_CREDITS)] = split.credit_withheld_micros
+    amounts[house(AccountKind.RESERVATION_FEES)] = split.reservation_fee_micros
     revenue_micros = -sum(amounts.values())
     # A vendor whose work was accepted keeps its pay: what a refund of the whole payment, or a
     # vendor that asks more than the one sold, leaves uncovered is borne by the house.

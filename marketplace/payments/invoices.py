@@ -13,6 +13,7 @@ from django_countries.data import COUNTRIES
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound, UserError
+from marketplace.common.money import format_usd_exact
 from marketplace.payments.caps import find_period_start
 from marketplace.payments.ledger import house, post_entry
 from marketplace.payments.locks import lock_invoice_series
@@ -21,6 +22,7 @@ from marketplace.payments.models import (
     BillingDetails,
     CallKind,
     CapPeriod,
+    Distribution,
     EntryKind,
     Hold,
     Invoice,
@@ -127,14 +129,24 @@ def _list_beginnings(reference: str) -> list[str]:
 
 def _build_lines(entries: Sequence[_DueEntry], name_references: NameReferences) -> list[_DueLine]:
     """A line for each name and kind of amount, in the order of their first entries."""
-    names = name_references({entry.hold_reference for entry in entries})
+    references = {entry.hold_reference for entry in entries}
+    names, fees = name_references(references), _load_reservation_fees(references)
     lines: dict[tuple[str, str], _DueLine] = {}
     for entry in entries:
         text = names.get(entry.hold_reference, entry.hold_reference)
+        if entry.kind == InvoiceLineKind.REFUND and entry.hold_reference in fees:
+            fee = format_usd_exact(fees[entry.hold_reference])
+            text = f"{text}, less the reservation fee of {fee}"
         line = lines.setdefault((text, entry.kind), _DueLine(entry.kind, text))
         line.amount_micros += entry.amount_micros
         line.entry_ids.append(entry.entry_id)
     return list(lines.values())
+
+
+def _load_reservation_fees(references: Collection[str]) -> dict[str, int]:
+    """What was kept of the prices of jobs that their owners ended, by hold."""
+    kept = Distribution.objects.filter(hold__reference__in=references, reservation_fee_micros__gt=0)
+    return dict(kept.values_list("hold__reference", "reservation_fee_micros"))
 
 
 def _issue_invoice(

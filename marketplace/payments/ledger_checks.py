@@ -32,7 +32,7 @@ from marketplace.payments.models import (
 class SharedAsks:
     """The operational cost of all jobs that have ended, and where it went.
 
-    ``asks_micros + borne_micros`` is ``earned_micros + returned_micros``.
+    ``asks_micros + borne_micros`` is ``earned_micros + returned_micros + kept_micros``.
     """
 
     #: What owners paid for it.
@@ -43,6 +43,8 @@ class SharedAsks:
     returned_micros: int
     #: What the house added for work of jobs that it refunded.
     borne_micros: int
+    #: What was kept as part of reservation fees.
+    kept_micros: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,8 @@ class LedgerCheck:
     payout_surplus_micros: int
     #: What the account of taxes has beyond the tax on invoices; zero.
     tax_surplus_micros: int
+    #: What the account of reservation fees has beyond those of ended jobs; zero.
+    fee_surplus_micros: int
 
 
 def check_ledger() -> LedgerCheck:
@@ -102,6 +106,7 @@ def check_ledger() -> LedgerCheck:
     card_refund_surplus = _compute_card_refund_surplus()
     payout_surplus = _compute_payout_surplus()
     tax_surplus = _compute_tax_surplus()
+    fee_surplus = _compute_fee_surplus()
     return LedgerCheck(
         balanced=not (
             total
@@ -115,6 +120,7 @@ def check_ledger() -> LedgerCheck:
             or card_refund_surplus
             or payout_surplus
             or tax_surplus
+            or fee_surplus
         ),
         imbalance_micros=total,
         entries=Entry.objects.count(),
@@ -130,6 +136,7 @@ def check_ledger() -> LedgerCheck:
         card_refund_surplus_micros=card_refund_surplus,
         payout_surplus_micros=payout_surplus,
         tax_surplus_micros=tax_surplus,
+        fee_surplus_micros=fee_surplus,
     )
 
 
@@ -173,12 +180,14 @@ def _sum_shared_asks() -> SharedAsks:
         earned=Coalesce(Sum("earned_micros"), 0),
         returned=Coalesce(Sum("asks_returned_micros"), 0),
         borne=Coalesce(Sum("borne_pay_micros"), 0),
+        kept=Coalesce(Sum("asks_kept_micros"), 0),
     )
     return SharedAsks(
         asks_micros=sums["asks"],
         earned_micros=sums["earned"],
         returned_micros=sums["returned"],
         borne_micros=sums["borne"],
+        kept_micros=sums["kept"],
     )
 
 
@@ -186,7 +195,12 @@ def _find_wrong_pay() -> tuple[str, ...]:
     """References of holds that were shared out against the rule of pay."""
     return tuple(
         _distributions_with_earned()
-        .exclude(earned_micros=F("asks_micros") + F("borne_pay_micros") - F("asks_returned_micros"))
+        .exclude(
+            earned_micros=F("asks_micros")
+            + F("borne_pay_micros")
+            - F("asks_returned_micros")
+            - F("asks_kept_micros")
+        )
         .order_by("pk")
         .values_list("hold__reference", flat=True)
     )
@@ -257,6 +271,12 @@ def _compute_tax_surplus() -> int:
     invoiced = Invoice.objects.aggregate(total=Coalesce(Sum("tax_micros"), 0))["total"]
     booked = Posting.objects.filter(account__kind=AccountKind.TAXES)
     return booked.aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"] - invoiced
+
+
+def _compute_fee_surplus() -> int:
+    fees = Distribution.objects.values(of_all=Value(True))
+    kept = fees.annotate(total=Sum("reservation_fee_micros")).values("total")
+    return _sum_with(AccountKind.RESERVATION_FEES, F("total") - Coalesce(Subquery(kept), 0)) or 0
 
 
 def _compute_surplus_over(waiting: QuerySet[Any], kind: AccountKind) -> int:

@@ -17,10 +17,11 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from marketplace.accounts.models import Organisation
-from marketplace.auction.endings import compute_cancel_refund
+from marketplace.auction.endings import quote_cancelling
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid, WorkShare
 from marketplace.auction.settlement import settle_finished
+from marketplace.common.errors import Conflict
 from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.jobs.models import Job, JobStatus, SliceStatus
 from marketplace.jobs.services import (
@@ -44,6 +45,8 @@ TOTAL_STEPS, NODES = 36, 3
 #: Work units of each step: of the 90 rows of an epoch, the last step has two.
 UNITS = [2 if (step + 1) % 12 == 0 else 8 for step in range(TOTAL_STEPS)]
 START_USD = 10_000_000
+#: Kept at least of the price of a job that its owner ends.
+FEE_PERCENT = 10
 
 actions = st.lists(
     st.one_of(
@@ -55,6 +58,8 @@ actions = st.lists(
     max_size=14,
 )
 endings = st.sampled_from(["finish", "finish", "cancel"])
+#: What happens again after a cancellation.
+repeats = st.lists(st.sampled_from(["cancel", "settle"]), max_size=4)
 
 
 @dataclass
@@ -73,6 +78,11 @@ class Life:
     @property
     def now(self) -> datetime:
         return market_builders.slot_at(self.zone, self.slot)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its deadline has passed, or will have when its plan ends."""
+        return max(self.now, self.job.finish_planned_at) > self.job.deadline_at
 
     @property
     def is_leased(self) -> bool:
@@ -154,7 +164,7 @@ class Life:
         self.end(Ended.FINISHED)
 
     def cancel(self) -> None:
-        expected = compute_cancel_refund(bid=self.bid, job=self.job)
+        expected = quote_cancelling(bid=self.bid, job=self.job, now=self.now).refund_micros
         cancel_job(job=self.job, cancelled_by=None, now=self.now)
         self.settle()
         assert self.bid.refund_micros == expected
@@ -180,7 +190,7 @@ def begin() -> Life:
     return life
 
 
-def check_pay(sequence: list[tuple[str, int]], ending: str) -> None:
+def check_pay(sequence: list[tuple[str, int]], ending: str) -> Life:
     life = begin()
     for action, number in sequence:
         life.run(action, number)
@@ -197,10 +207,12 @@ def check_pay(sequence: list[tuple[str, int]], ending: str) -> None:
     split = find_distribution(hold_reference=bid.hold_reference)
     assert split is not None
     assert split.asks_micros == asks
-    assert asks + split.borne_pay_micros == sum(paid.values()) + split.asks_returned_micros
+    unpaid = split.asks_returned_micros + split.asks_kept_micros
+    assert asks + split.borne_pay_micros == sum(paid.values()) + unpaid
+    fee = split.reservation_fee_micros
     if job.status != JobStatus.FAILED:
         assert split.borne_pay_micros == 0
-        assert asks == sum(paid.values()) + bid.refund_micros
+        assert asks == sum(paid.values()) + bid.refund_micros + fee
     # Each node's part of the work is its part of the pay, to the micro-dollar.
     steps = Counter(life.did)
     units: Counter[str] = Counter()
@@ -220,7 +232,39 @@ def check_pay(sequence: list[tuple[str, int]], ending: str) -> None:
     # Nothing is made or lost on the way.
     returned = START_USD - get_wallet(organisation=life.owner).available_micros
     assert returned == asks - bid.refund_micros
-    assert get_house_balances()["revenue"] == 0
+    balances = get_house_balances()
+    assert (balances["revenue"], balances["reservation_fees"]) == (0, fee)
+    assert check_ledger().balanced
+    return life
+
+
+def check_cancelled(sequence: list[tuple[str, int]], again: list[str]) -> None:
+    """Lead a job through a life that its owner ends, and cancel and settle it as often as told."""
+    life = begin()
+    asks = life.bid.payment_micros
+    assert asks is not None
+    for action, number in sequence:
+        life.run(action, number)
+    life.job.refresh_from_db()
+    failed, late = not life.job.is_active, life.is_late
+    for action in ["cancel", *again, "settle"]:
+        if action == "settle":
+            life.settle()
+        elif not failed:
+            cancel_job(job=life.job, cancelled_by=None, now=life.now)
+        else:
+            with pytest.raises(Conflict):
+                cancel_job(job=life.job, cancelled_by=None, now=life.now)
+    paid = START_USD - get_wallet(organisation=life.owner).available_micros
+    done = sum(share.earned_micros for share in WorkShare.objects.filter(bid=life.bid))
+    event("failed" if failed else "late" if late else "in time")
+    if failed:
+        assert paid == 0
+    elif late:
+        assert paid == done
+    else:
+        assert paid == max(done, -(-asks * FEE_PERCENT // 100))
+    assert get_house_balances()["reservation_fees"] == max(0, paid - done)
     assert check_ledger().balanced
 
 
@@ -234,6 +278,19 @@ def test_the_operational_cost_goes_to_the_executors_and_the_rest_back_to_the_own
 ) -> None:
     with transaction.atomic():
         check_pay(sequence, ending)
+        transaction.set_rollback(True)
+
+
+@pytest.mark.django_db
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(sequence=st.lists(actions.map(lambda of: of[0]), max_size=6), again=repeats)
+def test_who_reserves_and_cancels_pays_for_it_in_every_order_of_events(
+    sequence: list[tuple[str, int]], again: list[str]
+) -> None:
+    with transaction.atomic():
+        check_cancelled(sequence, again)
         transaction.set_rollback(True)
 
 

@@ -51,7 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
     watch = _add(commands, "watch", _watch, "follow a job until it ends")
     watch.add_argument("job", metavar="JOB")
 
-    cancel = _add(commands, "cancel", _cancel, "end a job; what it did not use is refunded")
+    cancel = _add(commands, "cancel", _cancel, "end a job; work not done is refunded, less its fee")
     cancel.add_argument("job", metavar="JOB")
 
     download = _add(commands, "download", _download, "fetch a finished adapter")

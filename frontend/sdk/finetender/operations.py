@@ -168,7 +168,7 @@ def get_job(job_id: str) -> Operation[Job]:
 
 
 def cancel_job(job_id: str) -> Operation[Job]:
-    """End a job; what it did not use is refunded."""
+    """End a job; work not done is refunded, less the reservation fee."""
     answer = yield from send(Call("POST", f"/api/jobs/{check_id(job_id)}/cancel", json={}))
     return Job.read(answer.body)
 

@@ -115,6 +115,9 @@ BID_FIELDS: Fields = {
     "decision": DECISION,
     "job_id": s.CharField(allow_null=True),
     "bundle_id": s.CharField(allow_null=True, help_text="The bundle it was placed with."),
+    "reservation_fee_percent": s.IntegerField(
+        help_text="Of the price of a job that its owner ends, what is kept at least, percent."
+    ),
     "refunded": usd_field(),
     "credit": usd_field(),
 }

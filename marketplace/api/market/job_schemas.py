@@ -166,5 +166,6 @@ CANCEL_PREVIEW = shape(
         "can_cancel": s.BooleanField(),
         "payment": usd_field(),
         "refund": usd_field(),
+        "reservation_fee": usd_field(),
     },
 )

@@ -21,7 +21,7 @@ from marketplace.api.market.serialize_jobs import (
 )
 from marketplace.api.pagination import build_page, read_page_limit, show_each
 from marketplace.api.views import AlwaysJson, MarketView
-from marketplace.auction.endings import compute_cancel_refund
+from marketplace.auction.endings import CancelQuote, quote_cancelling
 from marketplace.auction.selectors import get_bid
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload
@@ -220,7 +220,7 @@ class JobAdapterView(MarketView):
 
 
 class JobCancelView(MarketView):
-    """End a job; what it did not use is refunded. ``GET`` says how much that would be now."""
+    """End a job; work not done is refunded, less the reservation fee. ``GET`` says the amounts."""
 
     scopes = {"GET": "jobs:read", "POST": "jobs:write"}
 
@@ -229,8 +229,10 @@ class JobCancelView(MarketView):
         organisation = get_caller(request).organisation
         job = get_job(organisation, job_id)
         bid = get_bid(organisation, job.bid_id)
-        refund = compute_cancel_refund(bid=bid, job=job) if job.is_active else 0
-        return Response(serialize_cancel_preview(job, bid, refund_micros=refund))
+        due = CancelQuote(0, 0)
+        if job.is_active:
+            due = quote_cancelling(bid=bid, job=job, now=clock.now())
+        return Response(serialize_cancel_preview(job, bid, due))
 
     @extend_schema(operation_id="jobs_cancel", request=None, responses={200: job_schemas.JOB})
     def post(self, request: Request, job_id: str) -> Response:

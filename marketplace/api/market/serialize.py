@@ -25,6 +25,7 @@ from marketplace.auction.selectors import (
     get_policy_in_force,
 )
 from marketplace.fleet.models import Zone
+from marketplace.fleet.policy_settings import find_reservation_fee
 from marketplace.fleet.selectors import list_nodes_on_sale, slot_at, slot_ends_at, slot_starts_at
 from marketplace.jobs.starts import StartKind
 from workers.protocol.wire import to_json
@@ -69,6 +70,7 @@ def _bid_shape(bid: Bid, *, job_id: str | None) -> dict[str, Any]:
         "decision": _decision_shape(bid),
         "job_id": job_id,
         "bundle_id": bid.bundle_id,
+        "reservation_fee_percent": bid.reservation_fee_percent,
         "refunded": usd(bid.refund_micros),
         "credit": usd(bid.credit_micros),
     }
@@ -252,6 +254,7 @@ def serialize_zone(zone: Zone, *, now: datetime) -> dict[str, Any]:
         "earliest_deadline": moment(slot_starts_at(zone, slot + 2)),
         "latest_deadline": moment(slot_starts_at(zone, slot + zone.horizon_slots)),
         "nodes_on_sale": list_nodes_on_sale(zone).count(),
+        "reservation_fee_percent": find_reservation_fee(zone),
     }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from marketplace.api.market.fields import moment, usd
 from marketplace.api.market.serialize import serialize_cell, serialize_start
+from marketplace.auction.endings import CancelQuote
 from marketplace.auction.models import Bid
 from marketplace.jobs.journal import serialize_progress
 from marketplace.jobs.models import Checkpoint, Dataset, Job, JobEvent, Upload
@@ -142,10 +143,11 @@ def serialize_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def serialize_cancel_preview(job: Job, bid: Bid, *, refund_micros: int) -> dict[str, Any]:
+def serialize_cancel_preview(job: Job, bid: Bid, due: CancelQuote) -> dict[str, Any]:
     return {
         "job_id": job.pk,
         "can_cancel": job.is_active,
         "payment": usd(bid.payment_micros),
-        "refund": usd(refund_micros),
+        "refund": usd(due.refund_micros),
+        "reservation_fee": usd(due.fee_micros),
     }

@@ -18,6 +18,9 @@ ZONE = shape(
         "earliest_deadline": s.DateTimeField(),
         "latest_deadline": s.DateTimeField(),
         "nodes_on_sale": s.IntegerField(),
+        "reservation_fee_percent": s.IntegerField(
+            help_text="Of the price of a job that its owner ends, what is kept at least, percent."
+        ),
     },
 )
 ZONE_LIST = shape("ZoneList", {"data": list_of(ZONE)})

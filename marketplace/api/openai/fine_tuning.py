@@ -130,8 +130,8 @@ class FineTuningJobPauseView(OpenAiView):
         get_job(get_caller(request).organisation, job_id)
         raise UserError(
             "unsupported_operation",
-            "A job runs in the slots that it bought and is not paused. Cancel it, and what it did "
-            "not use is refunded.",
+            "A job runs in the slots that it bought and is not paused. Cancel it, and work not "
+            "done is refunded, less the reservation fee.",
         )
 
 

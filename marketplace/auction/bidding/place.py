@@ -31,6 +31,7 @@ from marketplace.common.db.bulk_writes import insert_rows
 from marketplace.common.db.pipeline import pipeline
 from marketplace.common.errors import Conflict, UserError
 from marketplace.fleet.models import Zone
+from marketplace.fleet.policy_settings import find_reservation_fee
 from marketplace.jobs.models import Dataset
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.locks import LockedAccounts, lock_wallets
@@ -223,6 +224,7 @@ def draft_bid(asked: NewBid, *, now: datetime) -> Bid:
         rates=measured.work.rates,
         preparation=None if wish is None else wish.to_json(),
         offers=[offer.to_json() for offer in offers],
+        reservation_fee_percent=find_reservation_fee(asked.zone),
     )
 
 

@@ -203,6 +203,8 @@ class Bid(models.Model):
     #: The others go ahead of it until then; null: it has its turn.
     retry_at = models.DateTimeField(null=True)
 
+    #: Of its price, what is kept at least if its owner ends the job: the zone's when it was placed.
+    reservation_fee_percent = models.PositiveSmallIntegerField(default=0, db_default=0)
     #: Seconds from its request in which the express lane certified its end; null: an auction's bid.
     slo_s = models.FloatField(null=True)
 

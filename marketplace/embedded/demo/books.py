@@ -39,7 +39,7 @@ def check_books(
     asks = check["shared_asks"]
     paid, earned = asks["asks_micros"], asks["earned_micros"]
     refunded, added = asks["returned_micros"], asks["borne_micros"]
-    if paid + added != earned + refunded or paid == 0:
+    if paid + added != earned + refunded + asks["kept_micros"] or paid == 0:
         raise DemoFailed(f"What owners paid for asks is not what came of it: {asks}")
     house = f" + ${added / 1e6:.6f} added by the house" if added else ""
     say(

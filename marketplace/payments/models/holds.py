@@ -129,8 +129,8 @@ class Hold(models.Model):
 class Distribution(models.Model):
     """How the operational cost in one charge was shared out.
 
-    ``asks_micros + borne_pay_micros`` is what providers earned with the hold and what went back
-    to the owner; ``check_ledger`` sees to it.
+    ``asks_micros + borne_pay_micros`` is what providers earned with the hold, what went back to
+    the owner and what was kept as part of a reservation fee; ``check_ledger`` sees to it.
     """
 
     hold_id: str
@@ -143,6 +143,9 @@ class Distribution(models.Model):
     asks_micros = models.BigIntegerField()
     #: Of it, what went back to the owner, with a refund or in a credit.
     asks_returned_micros = models.BigIntegerField()
+    #: Of it, what is part of the reservation fee, and that fee.
+    asks_kept_micros = models.BigIntegerField(default=0, db_default=0)
+    reservation_fee_micros = models.BigIntegerField(default=0, db_default=0)
     #: What the house added for work of a job that it refunded, and its part of a credit.
     borne_pay_micros = models.BigIntegerField()
     borne_credit_micros = models.BigIntegerField()
@@ -163,6 +166,8 @@ class Distribution(models.Model):
                     asks_returned_micros__gte=0,
                     borne_pay_micros__gte=0,
                     borne_credit_micros__gte=0,
+                    asks_kept_micros__gte=0,
+                    reservation_fee_micros__gte=F("asks_kept_micros"),
                 ),
             )
         ]

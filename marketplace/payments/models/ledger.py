@@ -51,6 +51,9 @@ class AccountKind(models.TextChoices):
     RENT = "rent"
     #: Of the house: what it owes to those it rents from.
     SUPPLIERS = "suppliers"
+    #: Of the house: what is kept of the prices of jobs that their owners ended, beyond the work
+    #: that was done.
+    RESERVATION_FEES = "reservation_fees"
     #: Of the house: tax in its prices, owed to tax offices.
     TAXES = "taxes"
 
@@ -69,6 +72,7 @@ HOUSE_KINDS = (
     AccountKind.PAYOUTS,
     AccountKind.RENT,
     AccountKind.SUPPLIERS,
+    AccountKind.RESERVATION_FEES,
     AccountKind.TAXES,
 )
 

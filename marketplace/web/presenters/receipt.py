@@ -156,7 +156,8 @@ def _list_notes(bid: Bid, job: Job) -> Iterator[str]:
 
 def _list_payees(bid: Bid) -> tuple[tuple[str, str, int], ...]:
     """How the charge was shared out; the parts add up to it."""
-    if find_distribution(hold_reference=bid.hold_reference) is None:
+    distribution = find_distribution(hold_reference=bid.hold_reference)
+    if distribution is None:
         return ()
     works = WorkShare.objects.filter(bid=bid).select_related("node", "organisation")
     payees = [
@@ -177,6 +178,9 @@ def _list_payees(bid: Bid) -> tuple[tuple[str, str, int], ...]:
         payees.append(("You", "credited to you for a late end", bid.credit_micros))
     if (returned_micros := _find_dispute_refund(bid)[1]) > 0:
         payees.append(("You", "returned to you after a dispute", returned_micros))
+    if distribution.reservation_fee_micros:
+        fee = "the reservation fee beyond the work that was done"
+        payees.append(("The house", fee, distribution.reservation_fee_micros))
     rest = (bid.payment_micros or 0) - sum(micros for _, _, micros in payees)
     if rest > 0:
         payees.append(("The house", "the rest", rest))

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from marketplace.accounts.models import Organisation, User
 from marketplace.auction.bidding.choices import explain_choices
-from marketplace.auction.endings import compute_cancel_refund
+from marketplace.auction.endings import quote_cancelling
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.selectors import list_bids
 from marketplace.common import clock
@@ -245,7 +245,7 @@ def show_job(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpRes
         ),
         # The plan of a short job is shown to the second.
         "time_seconds": job.deadline_at - bid.created_at < SHORT,
-        **_cancel_effect(bid, job),
+        **_cancel_effect(bid, job, now=now),
         "series": load_metric_series(job)[-400:],
     }
     return render(request, "web/job.html", context)
@@ -325,20 +325,25 @@ def _list_events(events: Iterable[JobEvent]) -> list[dict[str, Any]]:
     ]
 
 
-def _cancel_effect(bid: Bid, job: Job) -> dict[str, str]:
+def _cancel_effect(bid: Bid, job: Job, *, now: datetime) -> dict[str, str]:
     """What cancelling does to the money, before it is pressed."""
     if not job.is_active:
         return {}
-    refund_micros = compute_cancel_refund(bid=bid, job=job)
-    used_micros = (bid.payment_micros or 0) - refund_micros
-    used = (
-        f"{usd(used_micros)} for what was done is not returned."
-        if used_micros
-        else "Nothing has run yet, so all of it returns."
-    )
+    due = quote_cancelling(bid=bid, job=job, now=now)
+    used_micros = (bid.payment_micros or 0) - due.refund_micros - due.fee_micros
+    kept = []
+    if used_micros:
+        kept.append(f"{usd(used_micros)} for what was done is not returned.")
+    if due.fee_micros:
+        kept.append(
+            f"{usd(due.fee_micros)} is the reservation fee: slots were kept for this job, and "
+            + ("it did little of its work." if used_micros else "nothing has run yet.")
+        )
+    words = " ".join(kept) or "Nothing has run yet, so all of it returns."
     return {
-        "cancel_words": f"You get back {usd(refund_micros)} for work that was not done. {used}",
-        "cancel_label": f"Cancel and get {usd(refund_micros)} back",
+        "cancel_words": f"You get back {usd(due.refund_micros)} of "
+        f"{usd(bid.payment_micros or 0)}. {words}",
+        "cancel_label": f"Cancel and get {usd(due.refund_micros)} back",
     }
 
 

@@ -20,7 +20,7 @@ from marketplace.fleet.slots import slot_starts_at
 from marketplace.jobs.models import JobStatus, Slice
 from marketplace.jobs.services import cancel_job, dispatch_slots
 from marketplace.payments.ledger_checks import check_ledger
-from marketplace.payments.selectors import get_earnings, get_wallet
+from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
 from marketplace.vendors import services
 from marketplace.vendors.deliveries import Delivery
 from marketplace.vendors.models import Preparation, PreparationStatus, VendorKind
@@ -264,7 +264,7 @@ def test_what_a_next_vendor_asks_more_is_borne_up_to_the_days_limit(zone, owner,
 def test_a_cancelled_job_withdraws_the_work_and_pays_no_vendor(zone, owner):
     market.node(zone)
     vendor = build.vendor(zone, rows_per_slot=50)
-    _, job = sell(owner, zone)
+    bid, job = sell(owner, zone)
     cancel_job(job=job, cancelled_by=None, now=clock())
     # Settlement waits for the vendor to be told.
     assert settle_finished(now=clock()) == 0
@@ -272,7 +272,10 @@ def test_a_cancelled_job_withdraws_the_work_and_pays_no_vendor(zone, owner):
     assert settle_finished(now=clock()) == 1
     assert not prepare_next(clock=clock)
     assert Preparation.objects.get().status == PreparationStatus.WITHDRAWN
-    assert get_wallet(organisation=owner).available_micros == 10_000_000
+    # The reservation fee is of the whole price, and it stays with the market.
+    fee = bid.payment_micros // 10
+    assert get_wallet(organisation=owner).available_micros == 10_000_000 - fee
+    assert get_house_balances()["reservation_fees"] == fee == 32_000
     assert get_earnings(organisation=vendor.organisation).pending_micros == 0
     # Its slots are free for the next bid.
     again, _ = sell(owner, zone, epochs=1, slots=5)

@@ -8,7 +8,7 @@ import pytest
 
 from marketplace.auction import settlement
 from marketplace.auction.book.verify import verify_zone
-from marketplace.auction.endings import compute_cancel_refund
+from marketplace.auction.endings import CancelQuote, quote_cancelling
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.replan import replan_jobs
@@ -16,13 +16,15 @@ from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, Reservation, WorkShare
 from marketplace.auction.selectors import list_bids_not_settled, list_bids_set_aside
 from marketplace.auction.settlement import settle_finished
-from marketplace.common.errors import UserError
+from marketplace.common.errors import Conflict, UserError
 from marketplace.fleet.models import Node, NodeStatus
+from marketplace.fleet.services import set_policy_settings
 from marketplace.fleet.slots import slot_ends_at
-from marketplace.jobs.models import Job, JobEvent
+from marketplace.jobs.models import FaultOf, Job, JobEvent
 from marketplace.jobs.services import (
     cancel_job,
     dispatch_slots,
+    fail_job,
     record_progress,
     request_job_replan,
     sweep_leases,
@@ -441,8 +443,9 @@ def test_failure_by_the_owners_data_costs_the_work_done_once_a_second_provider_s
     job.refresh_from_db()
     assert (job.status, job.fault) == ("failed", "user")
     settled(job, bid, now)
-    assert bid.refund_micros == 273_333
-    assert get_wallet(organisation=owner).available_micros == 9_973_333
+    # 26,667 of work, and up to the fee.
+    assert bid.refund_micros == 270_000
+    assert get_wallet(organisation=owner).available_micros == 9_970_000
     assert (earned(first), earned(second)) == (26_667, 0)
     assert get_house_balances()["revenue"] == 0
 
@@ -473,7 +476,7 @@ def test_cancelled_job_is_refunded_for_the_work_not_done(zone, owner):
     report_step(job, 18, now)
     job.refresh_from_db()
     # An epoch of 90 units and 6 steps of 8; the last step of an epoch has 2.
-    assert compute_cancel_refund(bid=bid, job=job) == 300_000 * 132 // 270
+    assert quote_cancelling(bid=bid, job=job, now=now) == CancelQuote(300_000 * 132 // 270, 0)
     cancel_job(job=job, cancelled_by=None, now=now)
     settled(job, bid, now)
     assert (bid.refund_micros, earned(node)) == (146_666, 153_334)
@@ -493,7 +496,7 @@ def test_a_warm_start_that_cost_more_than_a_cold_one_is_settled_when_it_is_cance
     now = market.slot_at(zone, 102)
     report_step(job, 9, now)
     job.refresh_from_db()
-    expected = compute_cancel_refund(bid=bid, job=job)
+    expected = quote_cancelling(bid=bid, job=job, now=now).refund_micros
     cancel_job(job=job, cancelled_by=None, now=now)
     settled(job, bid, now)
     # 72 of 270 units were done; of the 80,000 too much, as large a part is left to give back.
@@ -512,17 +515,124 @@ def test_cancelling_one_step_before_the_end_returns_that_step_only(zone, owner):
     assert (bid.refund_micros, earned(node)) == (2_222, 297_778)
 
 
-def test_job_cancelled_before_it_began_is_refunded_whole_and_its_cells_are_sold_again(zone, owner):
+def test_job_cancelled_before_it_began_pays_its_fee_and_its_cells_are_sold_again(zone, owner):
     node = market.node(zone)
     sold_out = [sold(owner, zone, slots=1, price_micros=1_000_000) for _ in range(4)]
     bid, job = sold_out[0]
+    assert quote_cancelling(bid=bid, job=job, now=NOW) == CancelQuote(90_000, 10_000)
     cancel_job(job=job, cancelled_by=None, now=NOW)
     settled(job, bid, NOW)
-    assert bid.refund_micros == bid.payment_micros == 100_000
+    assert (bid.payment_micros, bid.refund_micros) == (100_000, 90_000)
     assert earned(node) == 0
+    balances = get_house_balances()
+    assert (balances["reservation_fees"], balances["revenue"]) == (10_000, 0)
+    split = find_distribution(hold_reference=bid.hold_reference)
+    # All of this price is what the node asks, so the fee comes out of that.
+    assert (split.reservation_fee_micros, split.asks_kept_micros) == (10_000, 10_000)
+    assert split.asks_returned_micros == 90_000
+    told = JobEvent.objects.get(job=job, kind="refunded").message
+    assert told.startswith("Work that was not done, less the reservation fee of $0.01: $0.09 ")
     again, _ = sold(owner, zone, slots=1, price_micros=1_000_000)
     assert again.status == "admitted"
     assert verify_zone(zone).problems == []
+
+
+def test_a_job_cancelled_after_little_work_pays_for_it_and_up_to_the_fee(zone, owner):
+    node = market.node(zone)
+    bid, job = sold(owner, zone, epochs=3)
+    run(job, zone, 101)
+    now = market.slot_at(zone, 101)
+    report_step(job, 1, now)
+    job.refresh_from_db()
+    # 8 of 270 units are work; the fee is for 27.
+    assert quote_cancelling(bid=bid, job=job, now=now) == CancelQuote(270_000, 21_111)
+    cancel_job(job=job, cancelled_by=None, now=now)
+    settled(job, bid, now)
+    assert (bid.refund_micros, earned(node)) == (270_000, 8_889)
+    assert get_house_balances()["reservation_fees"] == 21_111
+
+
+def test_a_fee_is_the_one_that_the_zone_had_when_the_bid_was_placed(zone, owner):
+    market.node(zone)
+    set_policy_settings(zone=zone, settings=zone.settings | {"reservation_fee_percent": 25})
+    zone.refresh_from_db()
+    bid, job = sold(owner, zone)
+    set_policy_settings(zone=zone, settings=zone.settings | {"reservation_fee_percent": 0})
+    zone.refresh_from_db()
+    free, free_job = sold(owner, zone)
+    for one in (job, free_job):
+        cancel_job(job=one, cancelled_by=None, now=NOW)
+    assert settle_finished(now=NOW) == 2
+    for one in (bid, free):
+        one.refresh_from_db()
+    assert bid.refund_micros * 4 == bid.payment_micros * 3
+    assert free.refund_micros == free.payment_micros
+    with pytest.raises(UserError, match="from 0 to 25"):
+        set_policy_settings(zone=zone, settings={"reservation_fee_percent": 26})
+
+
+def test_a_job_that_the_market_cannot_end_in_time_is_cancelled_without_a_fee(zone, owner):
+    market.node(zone)
+    bid, job = sold(owner, zone)
+    Job.objects.update(finish_planned_at=job.deadline_at + timedelta(seconds=1))
+    job.refresh_from_db()
+    assert quote_cancelling(bid=bid, job=job, now=NOW) == CancelQuote(bid.payment_micros, 0)
+    cancel_job(job=job, cancelled_by=None, now=NOW)
+    settled(job, bid, NOW)
+    assert bid.refund_micros == bid.payment_micros
+
+
+def test_an_owner_whose_own_node_made_its_job_late_pays_the_fee(zone):
+    node, owner = own_node(zone)
+    bid, job = sold(owner, zone)
+    late = job.deadline_at + timedelta(seconds=1)
+    Job.objects.update(finish_planned_at=late, blamed_nodes=[node.pk])
+    job.refresh_from_db()
+    cancel_job(job=job, cancelled_by=None, now=NOW)
+    settled(job, bid, NOW)
+    assert bid.payment_micros - bid.refund_micros == bid.payment_micros // 10
+
+
+def test_a_job_that_is_cancelled_after_the_market_failed_it_stays_refunded_whole(zone, owner):
+    market.node(zone)
+    bid, job = sold(owner, zone)
+    fail_job(job=job, fault=FaultOf.SYSTEM, reason="No plan is left.", now=NOW)
+    with pytest.raises(Conflict, match="has ended"):
+        cancel_job(job=job, cancelled_by=None, now=NOW)
+    settled(job, bid, NOW)
+    with pytest.raises(Conflict, match="has ended"):
+        cancel_job(job=job, cancelled_by=None, now=NOW)
+    assert bid.refund_micros == bid.payment_micros
+    assert get_house_balances().get("reservation_fees", 0) == 0
+
+
+def test_a_job_cancelled_again_and_again_pays_one_fee(zone, owner):
+    market.node(zone)
+    bid, job = sold(owner, zone)
+    for _ in range(3):
+        cancel_job(job=job, cancelled_by=None, now=NOW)
+        settle_finished(now=NOW)
+    bid.refresh_from_db()
+    fee = bid.payment_micros // 10
+    assert bid.payment_micros - bid.refund_micros == fee
+    assert get_house_balances()["reservation_fees"] == fee
+    assert get_wallet(organisation=owner).available_micros == 10_000_000 - fee
+
+
+def test_a_job_that_stops_early_at_once_pays_the_fee_as_a_cancelled_one_does(zone, owner):
+    node = market.node(zone)
+    training = market.job_terms(epochs=3, early_stopping=1, eval_every_steps=1)["training"]
+    bid, job = sold(owner, zone, epochs=3, training=training)
+    run(job, zone, 101)
+    now = market.slot_at(zone, 101)
+    market.end_slice(
+        job, status=SliceEnd.FINISHED, step=2, now=now, stopped_early=True, best_step=1
+    )
+    settled(job, bid, now)
+    kept = bid.payment_micros - bid.refund_micros
+    assert kept == -(-bid.payment_micros // 10)
+    assert 0 < earned(node) < kept
+    assert get_house_balances()["reservation_fees"] == kept - earned(node)
 
 
 def test_providers_of_a_moved_job_are_paid_in_proportion_to_the_work_each_did(zone, owner):
@@ -579,7 +689,7 @@ def test_a_job_that_cannot_be_settled_is_shown_and_retried_while_the_others_go_o
     assert (shown.pk, shown.failure, shown.failures) == (bad.pk, "RuntimeError: odd", 1)
     assert (shown.refund_micros, shown.retry_at) == (0, NOW + settlement.RETRY_AFTER)
     back = get_wallet(organisation=owner).available_micros - held.available_micros
-    assert back == good.payment_micros
+    assert back == good.payment_micros * 9 // 10
     assert list(list_bids_set_aside()) == []
 
     # Not before its time, and then with twice the wait.
@@ -593,7 +703,7 @@ def test_a_job_that_cannot_be_settled_is_shown_and_retried_while_the_others_go_o
     last = later + 2 * settlement.RETRY_AFTER
     settled(bad_job, bad, last)
     assert (bad.failure, bad.failures, bad.retry_at) == ("", 0, None)
-    assert bad.refund_micros == bad.payment_micros
+    assert bad.refund_micros == bad.payment_micros * 9 // 10
     assert list(list_bids_not_settled()) == []
 
 

@@ -98,7 +98,7 @@ def test_an_express_job_says_what_it_pays_though_its_work_was_spared() -> None:
     job = express_builders.job_of(asked)
     bid = Bid.objects.get(pk=job.bid_id)
     cancel_job(job=job, cancelled_by=None, now=now)
-    before = get_house_balances()["revenue"]
+    before = get_house_balances()["reservation_fees"]
     settle_finished(now=now)
     bid.refresh_from_db()
     receipt = build_receipt(bid, job=job)
@@ -110,7 +110,7 @@ def test_an_express_job_says_what_it_pays_though_its_work_was_spared() -> None:
         ("You", payment - least),
         ("The house", least),
     ]
-    assert get_house_balances()["revenue"] - before == least
+    assert get_house_balances()["reservation_fees"] - before == least
     assert find_kept(bid) is None
     assert "Your limit" not in receipt.limit
 
