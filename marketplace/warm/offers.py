@@ -72,6 +72,9 @@ OPEN_MAX, PROBES_MAX = 200, 30
 KEPT_FOR = timedelta(days=1)
 #: Starts of one organisation that are counted among a zone's latest, so that none makes the price.
 OBSERVED_OF_ONE = 10
+#: Starts count for so long. Where the latest fell behind none is offered, so none is measured
+#: either: without an end the zone would never offer one again.
+OBSERVED_FOR = timedelta(days=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,8 +291,8 @@ def _make_offer(
         return FoundOffer(Outlook.NONE)
     # An organisation whose own starts fell behind is not sold the others' gains.
     share = max(
-        quote_share(likeness, _list_observed(job.zone, likeness)),
-        quote_share(likeness, _list_observed(job.zone, likeness, of=job.organisation)),
+        quote_share(likeness, _list_observed(job.zone, likeness, now=now)),
+        quote_share(likeness, _list_observed(job.zone, likeness, of=job.organisation, now=now)),
     )
     steps = find_warm_steps(share, total_steps=plan.total_steps)
     if steps >= plan.total_steps:
@@ -324,10 +327,11 @@ def _make_offer(
 
 
 def _list_observed(
-    zone: Zone, likeness: Likeness, *, of: Organisation | None = None
+    zone: Zone, likeness: Likeness, *, of: Organisation | None = None, now: datetime
 ) -> list[float]:
     """What the latest starts of the kind needed, the oldest first."""
-    measured = Offer.objects.filter(zone=zone, likeness=likeness, needed_share__isnull=False)
+    recent = Offer.objects.filter(measured_at__gt=now - OBSERVED_FOR)
+    measured = recent.filter(zone=zone, likeness=likeness, needed_share__isnull=False)
     if of is not None:
         measured = measured.filter(organisation=of)
     latest = measured.order_by("-measured_at").values_list("organisation", "needed_share")

@@ -11,7 +11,7 @@ from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Bid
 from marketplace.fleet.models import Node, Zone
-from marketplace.jobs.models import Job
+from marketplace.jobs.models import EventKind, Job
 from marketplace.jobs.services import replace_job_cells
 from marketplace.jobs.work import load_work_plan
 from scheduler.auction.log import events
@@ -53,7 +53,10 @@ def _give_back(lane: Lane, job: Job) -> bool:
     slots = [cell.slot for cell in spare]
     release_reservations(bid_id=job.bid_id, which=Q(slot__in=slots), now=lane.now)
     kept = [cell for cell in coming if cell not in spare]
-    replace_job_cells(job=job, cells=kept, reason=_GIVEN_BACK, now=lane.now)
+    # A run ahead of its plan spares a cell more from time to time: one decision, said once.
+    is_said = job.events.filter(kind=EventKind.REPLANNED).order_by("-seq").first()
+    reason = "" if is_said is not None and is_said.message == _GIVEN_BACK else _GIVEN_BACK
+    replace_job_cells(job=job, cells=kept, reason=reason, now=lane.now)
     return True
 
 

@@ -43,6 +43,11 @@ _WITHDRAWN = (
 def replace_job_cells(*, job: Job, cells: Iterable[Cell], reason: str, now: datetime) -> Job:
     """Give a job new cells from now on; those past, and the one under way, stay as they were.
 
+    Parameters
+    ----------
+    reason
+        What the job's history says of it; empty: nothing, since what it says last covers this.
+
     Raises
     ------
     Conflict
@@ -73,16 +78,17 @@ def replace_job_cells(*, job: Job, cells: Iterable[Cell], reason: str, now: date
                 "replan_wanted_at",
             ]
         )
-        record_event(
-            job=job,
-            kind=EventKind.REPLANNED,
-            message=reason,
-            now=now,
-            data={
-                "cells": new,
-                "finish_planned_at": job.finish_planned_at.isoformat(),
-            },
-        )
+        if reason:
+            record_event(
+                job=job,
+                kind=EventKind.REPLANNED,
+                message=reason,
+                now=now,
+                data={
+                    "cells": new,
+                    "finish_planned_at": job.finish_planned_at.isoformat(),
+                },
+            )
         enqueue("jobs.slots_dispatch")
     return job
 

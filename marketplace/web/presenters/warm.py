@@ -31,7 +31,7 @@ GUARANTEE = (
 )
 
 #: Who allowed it.
-OWN = "Adapters of your own are used without asking you; nobody else is shown them."
+OWN = "Adapters of your own are used without asking you, and no one else is shown them."
 GIVEN = "Its owner gives it, and you allow it on the page of your data sets."
 
 

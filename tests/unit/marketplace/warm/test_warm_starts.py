@@ -17,6 +17,7 @@ from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import NotFound, UserError
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, Dataset, Job, MetricPoint, NodePlan
+from marketplace.jobs.selectors import START_BLOB, find_lease_blob
 from marketplace.jobs.services import dispatch_slots, record_progress
 from marketplace.jobs.starts import Drop
 from marketplace.payments.ledger_checks import check_ledger
@@ -24,7 +25,7 @@ from marketplace.payments.models import Earning
 from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
 from marketplace.warm.consents import set_adapter_consent, set_consent, set_dataset_consent
 from marketplace.warm.models import Donor, Offer, Overrun, Probe
-from marketplace.warm.offers import Outlook, _list_observed, sweep_offers
+from marketplace.warm.offers import OBSERVED_FOR, Outlook, _list_observed, sweep_offers
 from marketplace.warm.overruns import find_provider_limit, may_be_offered
 from marketplace.warm.probes import PROBE_S, find_probe_blob, record_probe_result
 from scheduler.merging.warm_starts import Likeness
@@ -93,6 +94,32 @@ def test_slots_for_the_worst_case_are_reserved_and_given_back_once_the_run_is_ah
     kept = Reservation.objects.filter(bid=bid, released_at=None).order_by("slot")
     assert list(kept.values_list("slot", flat=True)) == [105, 106]
     assert give_back_spare_cells(now=now) == 0
+    assert verify_zone(zone).problems == []
+
+
+def test_slots_given_back_one_after_another_are_one_line_of_the_history(zone, owner):
+    live_node(zone)
+    data = data_of(owner, zone)
+    earlier = market.bid(owner, zone, data=data, epochs=16)
+    decide_pending_bids(zone=zone, now=NOW)
+    ended(Job.objects.get(bid_id=earlier.pk), zone)
+    settle_finished(now=LATER)
+    offered = quote(owner, zone, data, **market.job_terms(epochs=16))
+    model = f"warm:{offered.measured.start.offer_id}"
+    bid = market.bid(owner, zone, data=data, model=model, epochs=16, now=LATER)
+    decide_pending_bids(zone=zone, now=LATER)
+    job = Job.objects.get(bid_id=bid.pk)
+    now = market.slot_at(zone, 105)
+    dispatch_slots(now=now)
+    held = market.open_slice(job)
+    left = []
+    for seq, step in enumerate((1, 12, 20), start=1):
+        event = build.event(seq, step=step, total_steps=job.start.steps, valid_loss=1.0)
+        record_progress(node=held.node, report=build.report(held, event), now=now)
+        give_back_spare_cells(now=now)
+        left.append(Reservation.objects.filter(bid=bid, released_at=None).count())
+    assert left == [3, 2, 1]
+    assert job.events.filter(message__contains="given back").count() == 1
     assert verify_zone(zone).problems == []
 
 
@@ -289,8 +316,43 @@ def test_no_organisation_makes_the_price_of_a_zones_starts_alone(zone, owner, gi
 
     measured(giver, 5, 0.6)
     measured(owner, 60, 0.05)
-    assert sorted(_list_observed(zone, Likeness.RELATED)) == [0.05] * 10 + [0.6] * 5
-    assert _list_observed(zone, Likeness.RELATED, of=owner) == [0.05] * 50
+    soon = LATER + timedelta(minutes=2)
+    found = _list_observed(zone, Likeness.RELATED, now=soon)
+    assert sorted(found) == [0.05] * 10 + [0.6] * 5
+    assert _list_observed(zone, Likeness.RELATED, of=owner, now=soon) == [0.05] * 50
+
+
+def test_a_zone_whose_starts_fell_behind_offers_them_again_once_these_are_old(zone, owner):
+    live_node(zone)
+    data = data_of(owner, zone)
+    donor = Donor.objects.get(job=finished(owner, zone, data=data))
+    stranger = builders.organisation(usd="50")
+    Offer.objects.bulk_create(
+        Offer(
+            organisation=stranger,
+            zone=zone,
+            dataset=data,
+            donor=donor,
+            settings_hash="",
+            kind="own",
+            likeness=Likeness.SAME_DATA,
+            scale=1.0,
+            target_loss=1.0,
+            steps=1,
+            total_steps=2,
+            units=1,
+            cold_units=2,
+            royalty_micros=0,
+            made_at=NOW,
+            expires_at=NOW,
+            needed_share=2.0,
+            measured_at=NOW,
+        )
+        for _ in range(10)
+    )
+    assert quote(owner, zone, data).outlook is Outlook.NONE
+    Offer.objects.update(measured_at=LATER - OBSERVED_FOR)
+    assert quote(owner, zone, data).outlook is Outlook.OFFERED
 
 
 def test_a_donor_that_knows_the_rows_lowers_the_price_and_earns_a_royalty(zone, owner, giver):
@@ -607,6 +669,8 @@ def test_a_job_that_was_sold_a_start_and_has_not_begun_does_without_a_withdrawn_
     dispatch_slots(now=now)
     plan = from_json(SlotPlan, NodePlan.objects.filter(node=node).latest("pk").plan)
     assert plan.slices[0].job.warm_start is None
+    with pytest.raises(NotFound):
+        find_lease_blob(node=node, lease_token=plan.slices[0].lease_token, name=START_BLOB, now=now)
     # It does all of its steps, whatever its loss, at the price that was agreed.
     with pytest.raises(UserError, match="all of its 36 steps"):
         ended(job, zone, step=4, total_steps=4, valid_loss_after=0.1)
