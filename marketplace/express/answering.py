@@ -22,11 +22,12 @@ from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.pay_rule import EXPRESS_LEAST_PERCENT
 from marketplace.express.bank import prepare_lookup, read_features
-from marketplace.express.fair_share import count_held_seats, find_share, load_open_seats
+from marketplace.express.fair_share import find_share, limit_seats
 from marketplace.express.gangs import count_wanted_seats, find_gang_rules, limit_gang
 from marketplace.express.locks import lock_requests
 from marketplace.express.models import ExpressLane, ExpressRequest, GangSeat, RequestStatus
-from marketplace.express.seats import buy_seats, load_seats
+from marketplace.express.queries import has_waiting_requests
+from marketplace.express.seats import LaneState, buy_seats, load_lane_state
 from marketplace.express.waiting import (
     TakenCells,
     build_lane_question,
@@ -65,21 +66,33 @@ def answer_requests(*, zone: Zone, now: datetime) -> int:
     Where a request finds all seats taken, and the operator's bound allows more, the lane first bids
     for a burst of unsold cells.
     """
-    lane_terms = ExpressLane.objects.select_related("zone").filter(zone=zone).first()
-    if lane_terms is None or not _list_waiting(zone).exists():
+    if not has_waiting_requests(zone_id=zone.pk):
         return 0
-    if _wants_burst(lane_terms, now=now):
+    lane_terms = ExpressLane.objects.select_related("zone").filter(zone=zone).first()
+    if lane_terms is None:
+        return 0
+    answered = _answer_waiting(lane_terms, may_buy=True, now=now)
+    if answered is None:
         decide_pending_bids(zone=zone, now=now)
+        answered = _answer_waiting(lane_terms, may_buy=False, now=now)
+    return answered or 0
+
+
+def _answer_waiting(lane_terms: ExpressLane, *, may_buy: bool, now: datetime) -> int | None:
+    """Answer what waits; ``None``: nothing yet, since seats were bid for first."""
+    zone = lane_terms.zone
     with enter_lane(zone=zone, now=now) as lane:
         waiting = lock_requests(_list_waiting(zone), limit=BATCH_LIMIT)
+        state = load_lane_state(lane_terms, now=now)
+        if may_buy and _buy_burst(lane_terms, waiting, state, now=now):
+            return None
         answered: list[_Answered] = []
-        taken = count_held_seats(zone)
         gangs = find_gang_rules(lane_terms)
-        for request in _order_fairly(waiting, taken):
-            owner = request.organisation_id
-            found = _answer(lane, lane_terms, request, own_seats=taken[owner], gangs=gangs)
-            taken[owner] += count_wanted_seats(request) if found.cells else 0
-            answered.append(found)
+        for request in _order_fairly(waiting, state.held):
+            if answered and answered[-1].cells:
+                # The last job took a seat, and may have moved others.
+                state = load_lane_state(lane_terms, now=now)
+            answered.append(_answer(lane, lane_terms, request, state=state, gangs=gangs))
         settle_holds(settlements=[_conclude(of) for of in answered], now=now)
         wakeups.notify_decided(bid_ids=[of.request.pk for of in answered])
     return len(answered)
@@ -91,23 +104,23 @@ def _list_waiting(zone: Zone):
     )
 
 
-def _wants_burst(lane: ExpressLane, *, now: datetime) -> bool:
+def _buy_burst(
+    lane: ExpressLane, asked: Sequence[ExpressRequest], state: LaneState, *, now: datetime
+) -> bool:
     """Bid for seats where more requests wait than seats are idle; whether any was bid for.
 
     A request that only a gang keeps counts as all its seats. Requests beyond an organisation's
     share count for nothing: they would not get a seat.
     """
-    asked = _list_waiting(lane.zone)[:BATCH_LIMIT]
-    seats = load_seats(lane, now=now)
     room, waiting = find_share(lane.most_seats), []
-    taken = count_held_seats(lane.zone)
+    taken = Counter(state.held)
     for request in _order_fairly(asked, taken):
         taken[request.organisation_id] += count_wanted_seats(request)
         if taken[request.organisation_id] <= room:
             waiting.append(request)
     wanted = sum(count_wanted_seats(request) for request in waiting)
-    idle = sum(seat.idle_since is not None for seat in seats)
-    short = min(wanted - idle, lane.most_seats - len(seats))
+    idle = sum(seat.idle_since is not None for seat in state.seats)
+    short = min(wanted - idle, lane.most_seats - len(state.seats))
     if short < 1:
         return False
     first = slot_at(lane.zone, now) + 1
@@ -145,12 +158,13 @@ def _answer(
     terms: ExpressLane,
     request: ExpressRequest,
     *,
-    own_seats: int,
+    state: LaneState,
     gangs: GangRules,
 ) -> _Answered:
     """Answer one request and write what follows, but for the money. Call in the lane."""
     now, base, zone = lane.now, request.created_at, terms.zone
-    seats = load_open_seats(terms, own_seats, now=now)
+    own_seats = state.held[request.organisation_id]
+    seats = limit_seats(state.seats, own_seats=own_seats)
     asked = build_lane_question(
         zone=zone,
         seats=seats,
@@ -223,8 +237,15 @@ def _record(
     request.position, request.decision_hash = entry.position, entry.hash
     request.bid_id = bid_id
     request.seat_bid_id, *further = roots or ("",)
-    request.save()
+    request.save(update_fields=_OF_ANSWERS)
     GangSeat.objects.bulk_create(GangSeat(request=request, root=root) for root in further)
+
+
+#: What an answer changes of its request.
+_OF_ANSWERS = (
+    *("status", "answer", "answered_at", "position", "decision_hash"),
+    *("bid_id", "seat_bid_id"),
+)
 
 
 def _open_job(

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from marketplace.accounts.models import Organisation
-from marketplace.express.fair_share import count_held_seats, load_open_seats
+from marketplace.express.fair_share import limit_seats
 from marketplace.express.gangs import limit_gang
 from marketplace.express.requests import ExpressTerms
+from marketplace.express.seats import load_lane_state
 from marketplace.express.waiting import build_lane_question
 from scheduler.prompts.admission import LaneAnswer
 from scheduler.prompts.answers import answer_question
@@ -40,8 +41,9 @@ def list_slo_previews(
     if first > last:
         return []
     step = max(1, math.ceil((last - first) / PREVIEWS_MAX))
-    own_seats = count_held_seats(lane.zone)[organisation.pk]
-    seats = load_open_seats(lane, own_seats, now=now)
+    state = load_lane_state(lane, now=now)
+    own_seats = state.held[organisation.pk]
+    seats = limit_seats(state.seats, own_seats=own_seats)
     gangs = limit_gang(terms.gangs, seats=len(seats), own_seats=own_seats)
     previews: list[SloPreview] = []
     for slo_s in range(first, last + 1, step):

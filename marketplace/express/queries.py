@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, NamedTuple
 
-from marketplace.common.db.pipeline import Statement
+from marketplace.common.db.pipeline import Statement, fetch
+from marketplace.express.models import RequestStatus
+from marketplace.jobs.models import Job
+from scheduler.types import Cell
+
+_ACTIVE = ", ".join(repr(str(status)) for status in Job.ACTIVE)
 
 
 def build_shortage_check(*, zone_id: str, since: datetime) -> Statement:
@@ -18,3 +27,97 @@ SELECT EXISTS (SELECT FROM express_expresslane WHERE zone_id = %s AND is_open) A
     WHERE zone_id = %s AND created_at > %s AND status IN ('offered', 'refused')
 )
 """
+
+
+def has_waiting_requests(*, zone_id: str) -> bool:
+    """Whether requests of a zone wait for an answer."""
+    [[(found,)]] = fetch(Statement(_WAITING, (zone_id,)))
+    return found
+
+
+_WAITING = f"""
+SELECT EXISTS (
+    SELECT FROM express_expressrequest
+    WHERE zone_id = %s AND status = '{RequestStatus.PENDING}'
+)
+"""  # noqa: S608
+
+
+class SeatRow(NamedTuple):
+    """A bid of the lane, as ``Seat`` has it."""
+
+    bid_id: str
+    root: str
+    is_burst: bool
+    first_slot: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A certified job that has not ended, or did lately."""
+
+    job_id: str
+    organisation_id: str
+    cells: tuple[Cell, ...]
+    started_at: datetime | None
+    finished_at: datetime | None
+    #: Chains of its further seats, if it is a gang.
+    further_roots: tuple[str, ...]
+    #: The ``REQUEST_FIELDS`` of its request.
+    request: Sequence[Any]
+
+
+#: What is read of a job's request, in the order of the model's fields.
+REQUEST_FIELDS = ("id", "work_s", "lookup_s", "created_at", "answer", "bid_id", "seat_bid_id")
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRows:
+    """All that an answer goes by but the request itself."""
+
+    seats: list[SeatRow]
+    #: Bid, slot and node.
+    cells: list[tuple[str, int, str]]
+    jobs: list[JobRow]
+
+
+def fetch_lane_rows(*, zone_id: str, slot: int, lately: datetime) -> LaneRows:
+    """A lane's seats from a slot on, their cells, and the jobs that have not ended or ended since a
+    moment; in one message."""
+    seats, cells, jobs = fetch(
+        Statement(_SEATS, (zone_id, slot)),
+        Statement(_CELLS, (zone_id, slot, slot)),
+        Statement(_JOBS, (zone_id, zone_id, lately)),
+    )
+    return LaneRows([SeatRow(*row) for row in seats], cells, [_read_job(*row) for row in jobs])
+
+
+def _read_job(*row: Any) -> JobRow:
+    job_id, owner, cells, started_at, finished_at, further, answer, *request = row
+    request.insert(REQUEST_FIELDS.index("answer"), json.loads(answer))
+    held = tuple(Cell(slot=slot, node=node) for slot, node in json.loads(cells))
+    return JobRow(job_id, owner, held, started_at, finished_at, tuple(further), request)
+
+
+_SEATS = """
+SELECT bid_id, root, is_burst, first_slot, created_at FROM express_seat
+WHERE lane_id = %s AND last_slot >= %s
+"""
+_CELLS = """
+SELECT held.bid_id, held.slot, held.node_id
+FROM express_seat AS seat JOIN auction_reservation AS held ON held.bid_id = seat.bid_id
+WHERE seat.lane_id = %s AND seat.last_slot >= %s AND held.slot >= %s AND held.released_at IS NULL
+"""
+#: A request's id is that of its bid with another prefix: its primary key is looked up, and the
+#: requests of the past are not read. Two parts, so that each uses its partial index.
+_JOBS_OF = f"""
+SELECT job.id, job.organisation_id, job.cells::text, job.started_at, job.finished_at,
+    ARRAY(SELECT root FROM express_gangseat WHERE request_id = asked.id ORDER BY id),
+    asked.answer::text,
+    asked.id, asked.work_s, asked.lookup_s, asked.created_at, asked.bid_id, asked.seat_bid_id
+FROM jobs_job AS job
+JOIN express_expressrequest AS asked ON asked.id = 'express' || substr(job.bid_id, 4)
+WHERE asked.status = '{RequestStatus.ADMITTED}' AND job.zone_id = %s AND
+"""  # noqa: S608
+_JOBS = f"{_JOBS_OF} job.status IN ({_ACTIVE}) UNION ALL {_JOBS_OF} job.finished_at > %s"

@@ -8,28 +8,21 @@ lane or to somebody else.
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Q
 
 from marketplace.auction.lane import wakeups
-from marketplace.auction.models import Bid, Reservation
-from marketplace.express.models import (
-    ExpressLane,
-    ExpressRequest,
-    GangSeat,
-    RequestStatus,
-    Seat,
-)
+from marketplace.auction.models import Bid
+from marketplace.express.models import ExpressLane, ExpressRequest, Seat
+from marketplace.express.queries import REQUEST_FIELDS, JobRow, fetch_lane_rows
 from marketplace.fleet import selectors as fleet
 from marketplace.fleet.memory import compute_memory_demand
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_ends_at, slot_starts_at
-from marketplace.jobs.models import Job
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.models import Hold
 from scheduler.types import Cell
@@ -100,18 +93,30 @@ class HeldSeat:
         return self.cells[-1][1].slot
 
 
+@dataclass(frozen=True, slots=True)
+class LaneState:
+    """The seats of a lane, and who has how many of them."""
+
+    seats: list[HeldSeat]
+    #: Seats that jobs of the lane sit on or wait for, by organisation.
+    held: Counter[str]
+
+
 def load_seats(lane: ExpressLane, *, now: datetime) -> list[HeldSeat]:
     """The lane's seats with cells now or to come, by chain and slot."""
+    return load_lane_state(lane, now=now).seats
+
+
+def load_lane_state(lane: ExpressLane, *, now: datetime) -> LaneState:
+    """The lane's seats with cells now or to come, by chain and slot, and who holds them."""
     zone = lane.zone
     slot = slot_at(zone, now)
-    bids = {seat.pk: seat for seat in Seat.objects.filter(lane=lane, last_slot__gte=slot)}
-    held = Reservation.objects.filter(
-        bid_id__in=bids, released_at__isnull=True, slot__gte=slot
-    ).values_list("bid_id", "slot", "node_id")
+    rows = fetch_lane_rows(zone_id=zone.pk, slot=slot, lately=now - LATELY)
+    bids = {seat.bid_id: seat for seat in rows.seats}
     chains: defaultdict[str, list[tuple[str, Cell]]] = defaultdict(list)
-    for bid_id, at, node_id in held:
+    for bid_id, at, node_id in rows.cells:
         chains[bids[bid_id].root].append((bid_id, Cell(slot=at, node=node_id)))
-    seated, ended = _load_jobs(list(chains), now=now)
+    seated, ended, held = _divide_jobs(rows.jobs)
     seats: list[HeldSeat] = []
     for root, cells in sorted(chains.items()):
         for run in _split_runs(sorted(cells, key=lambda one: one[1].slot)):
@@ -134,7 +139,7 @@ def load_seats(lane: ExpressLane, *, now: datetime) -> list[HeldSeat]:
                     running=running,
                 )
             )
-    return seats
+    return LaneState(seats, held)
 
 
 def _predict_free(
@@ -173,43 +178,29 @@ def _split_runs(
     return [tuple(run) for run in runs]
 
 
-def _load_jobs(
-    roots: Collection[str], *, now: datetime
-) -> tuple[defaultdict[str, list[SeatedJob]], dict[str, datetime]]:
+def _divide_jobs(
+    rows: Iterable[JobRow],
+) -> tuple[defaultdict[str, list[SeatedJob]], dict[str, datetime], Counter[str]]:
     """By chain: jobs that have not ended, in the order of their cells, and when the last job ended
-    of those that ended lately."""
-    gangs: defaultdict[str, list[str]] = defaultdict(list)
-    for request_id, root in GangSeat.objects.filter(root__in=roots).values_list(
-        "request_id", "root"
-    ):
-        gangs[request_id].append(root)
-    sits_there = Q(seat_bid_id__in=roots)
-    if gangs:
-        sits_there |= Q(pk__in=list(gangs))
-    of_chains = ExpressRequest.objects.filter(sits_there, status=RequestStatus.ADMITTED)
-    is_wanted = Q(status__in=Job.ACTIVE) | Q(finished_at__gt=now - LATELY)
-    found = Job.objects.filter(is_wanted, bid_id__in=of_chains.values("bid_id"))
-    jobs = {job.bid_id: job for job in found.only(*_OF_JOBS)}
+    of those that ended lately; and how many seats each organisation's jobs have."""
     seated: defaultdict[str, list[SeatedJob]] = defaultdict(list)
     latest: dict[str, datetime] = {}
-    for request in of_chains.filter(bid_id__in=jobs).only(*_OF_REQUESTS):
-        job, further = jobs[request.bid_id], gangs.get(request.pk, [])
-        is_gang = bool(further) or len(request.answer.get("seats", ())) > 1
-        for root in (request.seat_bid_id, *further):
-            if job.finished_at is not None:
-                latest[root] = max(job.finished_at, latest.get(root, job.finished_at))
-            elif job.cells:
-                cells = tuple(Cell(slot=slot, node=node) for slot, node in job.cells)
-                names = (job.bid_id, job.pk, job.organisation_id)
-                seated[root].append(SeatedJob(*names, cells, request, job.started_at, is_gang))
+    held: Counter[str] = Counter()
+    for row in rows:
+        request = ExpressRequest.from_db("default", REQUEST_FIELDS, row.request)
+        roots = (request.seat_bid_id, *row.further_roots)
+        if row.finished_at is None:
+            held[row.organisation_id] += len(roots)
+        is_gang = len(roots) > 1 or len(request.answer.get("seats", ())) > 1
+        for root in roots:
+            if row.finished_at is not None:
+                latest[root] = max(row.finished_at, latest.get(root, row.finished_at))
+            elif row.cells:
+                names = (request.bid_id, row.job_id, row.organisation_id)
+                seated[root].append(SeatedJob(*names, row.cells, request, row.started_at, is_gang))
     for on_chain in seated.values():
         on_chain.sort(key=lambda job: (job.cells[0].slot, job.bid_id))
-    return seated, latest
-
-
-#: What is read of jobs and requests; both have much more.
-_OF_JOBS = ("bid_id", "organisation_id", "cells", "started_at", "finished_at")
-_OF_REQUESTS = ("bid_id", "seat_bid_id", "answer", "created_at", "work_s", "lookup_s")
+    return seated, latest, held
 
 
 def buy_seats(

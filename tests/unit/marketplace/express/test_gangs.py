@@ -10,11 +10,10 @@ import pytest
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.models import Bid
 from marketplace.auction.settlement import settle_finished
-from marketplace.express.fair_share import count_held_seats
 from marketplace.express.models import GangSeat, RequestStatus, Seat
 from marketplace.express.previews import list_slo_previews
 from marketplace.express.requests import measure_express_job
-from marketplace.express.seats import load_seats
+from marketplace.express.seats import load_lane_state, load_seats
 from marketplace.jobs.services import dispatch_slots
 from tests import market_builders as market
 from tests.express_builders import (
@@ -62,7 +61,7 @@ def test_a_tight_slo_gets_two_seats_of_the_node_and_pays_for_both(zone, lane):
     rate = terms.posted["rate_micros"]
     assert request.answer["price_micros"] == pytest.approx(rate * 2 * 3.6875 * 1.5, abs=1)
     assert Bid.objects.get(pk=request.bid_id).payment_micros == terms.price_micros(TIGHT_S)
-    assert count_held_seats(zone)[owner.pk] == 2
+    assert load_lane_state(lane, now=OPEN_AT).held[owner.pk] == 2
     busy = [seat for seat in load_seats(lane, now=OPEN_AT) if seat.idle_since is None]
     assert len(busy) == 2
     job = job_of(request)
