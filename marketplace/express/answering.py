@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -76,6 +76,13 @@ def answer_requests(*, zone: Zone, now: datetime) -> int:
         decide_pending_bids(zone=zone, now=now)
         answered = _answer_waiting(lane_terms, may_buy=False, now=now)
     return answered or 0
+
+
+def answer_between_batches(zone: Zone, clock: Callable[[], datetime]) -> int:
+    """The same where the lane is at work on a crowd of bids; how many."""
+    if not has_waiting_requests(zone_id=zone.pk):
+        return 0
+    return answer_requests(zone=zone, now=clock())
 
 
 def _answer_waiting(lane_terms: ExpressLane, *, may_buy: bool, now: datetime) -> int | None:

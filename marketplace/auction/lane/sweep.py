@@ -30,6 +30,9 @@ RUN_FOR = timedelta(seconds=0.5)
 #: answers sooner. A little longer than between two batches of the API (``CROWD_PACE_S``): the run
 #: then goes on with the next one, which costs less than a wake-up and a run for each.
 CROWD, CROWD_PACE = 4, timedelta(milliseconds=35)
+#: What else the lane is asked to do for a zone between two batches of a crowd, by rooms that the
+#: auction does not know: their customers wait for one batch, not for a run.
+BETWEEN_BATCHES: list[Callable[[Zone, Callable[[], datetime]], object]] = []
 #: Bids set aside that one run tries again.
 RETRIES = 20
 #: Before a bid that failed is tried again; doubled with each failure.
@@ -79,6 +82,8 @@ def decide_all_pending(
         decided += batch.decided
         if batch.stepped_aside:
             return decided
+        if batch.decided:
+            _do_between_batches(zone, clock)
         if batch.decided >= CROWD and not batch.full:
             pause(max(0.0, (began_at + CROWD_PACE - clock()).total_seconds()))
         # Those who came while a batch was written are the next one, with no wake-up in between.
@@ -86,6 +91,15 @@ def decide_all_pending(
         more = batch.full or (goes_on and has_bids_in_turn(zone_id=zone.pk))
         if not more and oldest is None:
             return decided
+
+
+def _do_between_batches(zone: Zone, clock: Callable[[], datetime]) -> None:
+    """Whatever fails there is tried again by its own task, and no bid waits for it."""
+    for do in BETWEEN_BATCHES:
+        try:
+            do(zone, clock)
+        except Exception:
+            log.exception("zone %s: %r failed between two batches", zone.name, do)
 
 
 def _oldest(zone: Zone) -> str | None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane
+from marketplace.auction.lane.sweep import decide_all_pending
 from marketplace.auction.models import Bid, BidStatus, LogEntry, Reservation
 from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import Conflict, PaymentRequired, UserError
@@ -26,7 +29,16 @@ from marketplace.payments.selectors import get_wallet
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
-from tests.express_builders import ADAPTER, OPEN_AT, TRAINING, answered, ask, finish, open_lane
+from tests.express_builders import (
+    ADAPTER,
+    OPEN_AT,
+    TRAINING,
+    answered,
+    ask,
+    customer,
+    finish,
+    open_lane,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -280,3 +292,41 @@ def test_a_job_whose_node_dies_is_planned_again_at_no_cost(zone, lane, owner):
     assert lost not in ahead
     assert get_wallet(organisation=owner) == paid
     assert is_verified(zone) == []
+
+
+def test_a_request_waits_for_one_batch_of_bids_and_not_for_a_crowd_of_them(zone, lane, owner):
+    request = ask(owner, zone)
+    market.bid(customer(), zone, now=OPEN_AT)
+    assert decide_all_pending(zone_id=zone.pk, clock=lambda: OPEN_AT) == 1
+    request.refresh_from_db()
+    assert request.status == RequestStatus.ADMITTED
+    assert is_verified(zone) == []
+
+
+def test_bids_go_on_where_the_lane_between_them_fails(zone, lane, owner, monkeypatch):
+    request = ask(owner, zone)
+
+    def fail(**_):
+        raise RuntimeError("broken")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(answering, "settle_holds", fail)
+        for _ in range(2):
+            bid = market.bid(customer(), zone, now=OPEN_AT)
+            assert decide_all_pending(zone_id=zone.pk, clock=lambda: OPEN_AT) == 1
+            assert Bid.objects.get(pk=bid.pk).status != BidStatus.PENDING
+    request.refresh_from_db()
+    assert request.status == RequestStatus.PENDING
+    assert answered(request).status == RequestStatus.ADMITTED
+
+
+def test_an_answer_looks_at_the_seats_once(zone, lane, owner):
+    for _ in range(3):
+        ask(owner, zone, slo_s=5.0)
+    answer_requests(zone=zone, now=OPEN_AT)
+    ask(owner, zone, slo_s=5.0)
+    with CaptureQueriesContext(connection) as sent:
+        assert answer_requests(zone=zone, now=OPEN_AT) == 1
+    asked = [one["sql"] for one in sent.captured_queries]
+    assert sum("FROM express_seat" in sql for sql in asked) == 2
+    assert sum("jobs_job" in sql for sql in asked) == 2
