@@ -148,3 +148,12 @@ HOARDING = (
     "3 bids near cost for each real one, one owner",
     "3 bids just below the price for each real one, one owner",
 )
+
+#: More than one bid in twenty, each of which could win in an empty zone. To a rule they are
+#: demand, so payments follow them (docs/adr/0014-a-flood-that-pays-is-a-purchase.md).
+FLOODS = (
+    *HOARDING,
+    "3 bids near cost for each real one, an owner each",
+    "a bid at the very price for each real one, one owner",
+    "a bid at the very price for each real one, an owner each",
+)

@@ -16,7 +16,7 @@ import numpy as np
 
 from scheduler.auction.holding_limit import find_most_held
 from scheduler.auction.prices import Settings
-from scheduler.experiments.attack.decoy_kinds import ATTACKS, HOARDING, REFUSED, Attack
+from scheduler.experiments.attack.decoy_kinds import ATTACKS, FLOODS, HOARDING, REFUSED, Attack
 from scheduler.experiments.attack.findings import Finding, Measure
 from scheduler.experiments.auction.run import make_rules, run_policy
 from scheduler.experiments.auction.scenario import Scenario
@@ -113,14 +113,22 @@ def run(size: DecoySize) -> Iterator[Finding]:
                     WelfareChange._fields, zip(*changes, strict=True), strict=True
                 )
             }
+            is_flood = name.startswith(FLOODS)
+            payments = "payments shown beside: a flood is demand" if is_flood else "payments 5 %"
             yield Finding(
                 experiment="decoys",
                 case=f"{name}, {zone.name}",
                 measures=found,
-                goal="by prices alone: welfare within 3 %, payments within 5 %",
-                ok=-found["price_welfare"].mean <= MOST_WELFARE
-                and abs(found["price_payments"].mean) <= MOST_PAYMENTS,
+                goal=f"by prices alone, not beyond with 95 % confidence: welfare 3 %, {payments}",
+                ok=not _is_beyond(found["price_welfare"], MOST_WELFARE, falls=True)
+                and (is_flood or not _is_beyond(found["price_payments"], MOST_PAYMENTS)),
             )
+
+
+def _is_beyond(measure: Measure, most: float, *, falls: bool = False) -> bool:
+    """Tell whether a change is greater than that with 95 % confidence; or only a fall."""
+    change = -measure.mean if falls else abs(measure.mean)
+    return change - measure.half_width > most
 
 
 def _list_cases(zone: AttackedZone) -> dict[str, _Case]:

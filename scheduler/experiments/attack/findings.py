@@ -39,7 +39,7 @@ class Finding:
     case: str
     #: By what is measured; shares, so 0.01 is one percent.
     measures: Mapping[str, Measure]
-    #: What should hold, in words, and whether the means do.
+    #: What should hold, in words, and whether it does; of the means unless it says otherwise.
     goal: str
     ok: bool
 

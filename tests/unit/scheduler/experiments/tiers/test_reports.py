@@ -15,7 +15,7 @@ from scheduler.experiments.tiers import experiments, reproduce
 from scheduler.experiments.tiers.measures import Interval, difference, interval, relative
 from scheduler.experiments.tiers.report import verdict
 from scheduler.experiments.tiers.run import simulate
-from scheduler.experiments.tiers.workload import calibrated_burst
+from scheduler.experiments.tiers.workload import calibrated_burst, seren_like
 from scheduler.tiers.rules import TierRules
 
 REPRODUCTION = Path(__file__).parents[5] / "docs" / "reproduction" / "tiers"
@@ -141,8 +141,20 @@ def test_the_committed_report_names_every_row_whose_slowest_jobs_are_slower() ->
     ]
     text = (REPRODUCTION / "report.md").read_text()
     [line] = re.findall("^The 95th percentile .*$", text, re.M)
-    assert f"in {len(slower)} of {len(rows)} rows: " in line
+    count = f"{len(slower)} of {len(rows)} rows: " if slower else f"none of {len(rows)} rows."
+    assert f" in {count}" in line
     assert [name for name in slower if name not in line] == []
+
+
+def test_gangs_are_held_against_rules_that_can_run_them_under_the_cap() -> None:
+    [gangs] = [row for row in experiments.settings([]) if row.name.startswith("gangs")]
+    small = replace(gangs, workload=lambda seed: seren_like(seed=seed, jobs=200))
+    [runs] = experiments.quality([small], 1, lambda items, _: items).values()
+    assert {name for name, cap in runs if cap == experiments.LIMITED} == {
+        "improved",
+        "corrected",
+        "fixed-600",
+    }
 
 
 def test_a_trace_is_reported_in_windows_and_whole(tmp_path: Path) -> None:
