@@ -205,7 +205,8 @@ class RunningJob:
         training, progress = self.job.spec.training, self.job.progress
         patience, loss = training.early_stopping, progress.valid_loss_after
         learns_no_more = bool(patience) and progress.evaluations_since_best >= patience
-        is_at_target = loss is not None and loss <= training.target_loss
+        target = training.target_loss
+        is_at_target = target > 0 and loss is not None and loss <= target
         return (learns_no_more or is_at_target) and progress.step < self.job.work.total_steps
 
     def report(self, *, force: bool = False) -> None:

@@ -214,7 +214,8 @@ class TrainingJob:
         """
         self._note_target(loss)
         progress, patience = self.progress, self.spec.training.early_stopping
-        if progress.step and self.spec.training.target_loss >= loss:
+        target = self.spec.training.target_loss
+        if progress.step and target > 0 and loss <= target:
             progress.stopped = True
         if not patience or (progress.step == 0 and self.spec.warm_start is None):
             return False

@@ -128,7 +128,9 @@ def _may_stop_early(job: Job, result: SliceResult) -> bool:
     """
     patience, plan = job.training.get("early_stopping", 0), load_work_plan(job)
     best, loss = result.best_step, result.valid_loss_after
-    if loss is not None and loss <= job.training.get("target_loss", 0.0):
+    target = job.training.get("target_loss", 0.0)
+    # Without a target no loss is low enough, whatever a node says it is.
+    if target > 0 and loss is not None and loss <= target:
         return 0 < result.step < plan.total_steps and plan.is_evaluated_at(result.step)
     if not patience or best is None or not 0 <= best < result.step < plan.total_steps:
         return False
