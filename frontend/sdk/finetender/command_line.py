@@ -79,6 +79,9 @@ def build_parser() -> argparse.ArgumentParser:
     express = _add(commands, "express", _express, "prompt tuning within seconds: prices, or buy")
     _add_settings(express)
     express.add_argument("--within", type=float, metavar="S", help="buy: done in so many seconds")
+    express.add_argument(
+        "--watch", action="store_true", help="follow the job, then say what the lookup gained"
+    )
 
     nodes = _add_group(commands, "nodes", "machines that you offer")
     join = nodes.add_parser("join", help="measure this machine and list it", add_help=False)
@@ -338,15 +341,7 @@ def _express(chosen: argparse.Namespace) -> None:
     adapter, training = _read_settings(chosen)
     with Client() as client:
         if chosen.within is None:
-            quote = client.get_express_quote(
-                chosen.data, zone=chosen.zone, adapter=adapter, training=training
-            )
-            if chosen.json:
-                _print_json(quote.raw)
-                return
-            print(f"Data {quote.dataset_id}, zone {quote.zone}")
-            for slo_s, price in quote.prices:
-                print(f"  within {slo_s:.1f} s: ${price:f}")
+            _show_express_prices(client, chosen)
             return
         answer = client.ask_express(
             chosen.data,
@@ -355,15 +350,43 @@ def _express(chosen: argparse.Namespace) -> None:
             adapter=adapter,
             training=training,
         )
+        if chosen.json:
+            _print_json(answer.raw)
+        elif answer.job_id is None:
+            raise JobFailedError(describe_refusal(answer, chosen.within))
+        else:
+            within = f"{answer.certified_slo_s:g} s"
+            print(f"Promised within {within} for ${answer.price:f}: {answer.job_id}")
+            print(
+                f"Certificate: entry {answer.raw['position']} of the log of {answer.raw['zone']},"
+            )
+            print(f"  {answer.raw['decision_hash']}")
+        if chosen.watch and answer.job_id is not None:
+            _follow(client, answer.job_id)
+            print(describe_lookup(client.await_lookup(answer.id)))
+            print(f"Receipt: {client.access.url}/bids/{answer.raw['bid_id']}")
+
+
+def _show_express_prices(client: Client, chosen: argparse.Namespace) -> None:
+    adapter, training = _read_settings(chosen)
+    quote = client.get_express_quote(
+        chosen.data, zone=chosen.zone, adapter=adapter, training=training
+    )
     if chosen.json:
-        _print_json(answer.raw)
-    elif answer.job_id is None:
-        raise JobFailedError(describe_refusal(answer, chosen.within))
-    else:
-        within = f"{answer.certified_slo_s:g} s"
-        print(f"Promised within {within} for ${answer.price:f}: {answer.job_id}")
-        print(f"Certificate: entry {answer.raw['position']} of the log of {answer.raw['zone']},")
-        print(f"  {answer.raw['decision_hash']}")
+        _print_json(quote.raw)
+        return
+    print(f"Data {quote.dataset_id}, zone {quote.zone}")
+    for slo_s, price in quote.prices:
+        print(f"  within {slo_s:.1f} s: ${price:f}")
+
+
+def describe_lookup(answer: ExpressAnswer) -> str:
+    """What the search for a known prompt found before the first step."""
+    found = answer.raw["lookup"]
+    if found is None:
+        return "No known prompt was compared: the bank had none for this job, or no time was left."
+    gained = f"loss {found['own_loss']:.3f} to {found['loss']:.3f}"
+    return f"{found['candidates']} prompts compared in {found['seconds']:.2f} s: {gained}"
 
 
 def describe_refusal(answer: ExpressAnswer, within_s: float) -> str:

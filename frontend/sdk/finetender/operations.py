@@ -18,6 +18,8 @@ from finetender.values import Bid, Dataset, ExpressAnswer, ExpressQuote, Job, Qu
 
 #: Seconds between two looks at what is not decided yet.
 LOOK_EVERY_S = 0.5
+#: Looks at what a lookup found, until a market that is slow to note it is not waited for.
+LOOKUP_LOOKS = 40
 Data = str | os.PathLike[str] | Dataset
 Settings = Mapping[str, Any]
 Deadline = str | datetime | timedelta
@@ -218,6 +220,21 @@ def ask_express(
         yield Pause(LOOK_EVERY_S)
         again = yield from send(Call("GET", f"/api/express/{check_id(found.id)}"))
         found = ExpressAnswer.read(again.body)
+    return found
+
+
+def await_lookup(request_id: str) -> Operation[ExpressAnswer]:
+    """An express request whose job has ended, with what its lookup found.
+
+    That is noted a few seconds after the job; a job without a lookup is not waited for.
+    """
+    look = Call("GET", f"/api/express/{check_id(request_id)}")
+    found = ExpressAnswer.read((yield from send(look)).body)
+    for _ in range(LOOKUP_LOOKS):
+        if found.raw["lookup"] is not None or not found.raw["adapter"].get("looks_up"):
+            break
+        yield Pause(LOOK_EVERY_S)
+        found = ExpressAnswer.read((yield from send(look)).body)
     return found
 
 

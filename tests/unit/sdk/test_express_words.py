@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from finetender.command_line import describe_refusal
+from finetender.calls import Answer, Pause
+from finetender.command_line import describe_lookup, describe_refusal
+from finetender.operations import LOOKUP_LOOKS, await_lookup
 from finetender.values import ExpressAnswer
 
 NO = {
@@ -31,3 +33,43 @@ NO = {
 )
 def test_a_no_says_what_else_there_is_or_why(answer, words):
     assert describe_refusal(ExpressAnswer.read(NO | answer), 60.0) == words
+
+
+LOOKUP = {"candidates": 9, "seconds": 0.731, "own_loss": 2.5, "loss": 1.25, "is_from_bank": True}
+
+
+def ended(looks_up, lookup=None):
+    return Answer(
+        200, {}, NO | {"reason": None, "adapter": {"looks_up": looks_up}, "lookup": lookup}
+    )
+
+
+def await_with(*came):
+    """What the operation finds, and how often it waited."""
+    operation, waits = await_lookup("express_1"), 0
+    answers = iter(came)
+    step = next(operation)
+    while True:
+        try:
+            waits += isinstance(step, Pause)
+            step = operation.send(None if isinstance(step, Pause) else next(answers))
+        except StopIteration as end:
+            assert next(answers, None) is None
+            return end.value, waits
+
+
+def test_a_lookup_is_waited_for_until_it_is_noted():
+    found, waits = await_with(ended(True), ended(True), ended(True, LOOKUP))
+    assert waits == 2
+    assert describe_lookup(found) == "9 prompts compared in 0.73 s: loss 2.500 to 1.250"
+
+
+def test_a_job_without_a_lookup_is_not_waited_for():
+    found, waits = await_with(ended(False))
+    assert waits == 0
+    assert describe_lookup(found).startswith("No known prompt was compared")
+
+
+def test_a_lookup_that_is_never_noted_is_given_up():
+    found, waits = await_with(*[ended(True)] * (LOOKUP_LOOKS + 1))
+    assert (found.raw["lookup"], waits) == (None, LOOKUP_LOOKS)
