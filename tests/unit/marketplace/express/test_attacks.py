@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from datetime import timedelta
 
+import numpy as np
 import pytest
 
 from marketplace.auction.book.proofs import build_bid_proof
@@ -13,11 +15,16 @@ from marketplace.auction.book.row_checks import compare_answer, find_shared_seat
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.book.verify_report import VerifyReport
 from marketplace.auction.models import Bid, LogEntry
+from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import Conflict, NotAllowed, UserError
-from marketplace.express.models import ExpressRequest, RequestStatus
+from marketplace.express.bank import name_base_model, record_finished_jobs
+from marketplace.express.models import BankPrompt, ExpressLane, ExpressRequest, RequestStatus
 from marketplace.express.requests import PENDING_MAX
-from marketplace.jobs.models import Job
+from marketplace.express.task_features import WIDTH
+from marketplace.jobs.models import CandidatePrompts, Job
+from marketplace.jobs.services import cancel_job, dispatch_slots
 from marketplace.payments.caps import set_cap
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models.gateway import Freeze
 from marketplace.payments.selectors import get_wallet
 from scheduler.auction.log.chain import ChainEntry
@@ -25,7 +32,16 @@ from scheduler.auction.log.event_json import event_from_json
 from scheduler.auction.log.outcomes import Changed
 from tests import builders
 from tests import market_builders as market
-from tests.express_builders import OPEN_AT, answered, ask, customer, job_of, open_lane
+from tests.express_builders import (
+    ADAPTER,
+    OPEN_AT,
+    answered,
+    ask,
+    customer,
+    finish,
+    job_of,
+    open_lane,
+)
 from tests.pages import read_page
 
 pytestmark = pytest.mark.django_db
@@ -62,6 +78,62 @@ def test_a_flood_without_answers_is_refused_and_leaves_no_trace(zone, lane, owne
     assert (refused.value.code, refused.value.status) == ("too_many_requests", 429)
     assert ExpressRequest.objects.count() == PENDING_MAX
     assert get_wallet(organisation=owner) == wallet
+
+
+def lend_prompt(zone, *, job_id):
+    """A prompt in the shared bank that any job with four virtual tokens may start from."""
+    values = np.full((4, market.SHAPE.hidden_size), 0.5, "<f4").tobytes()
+    return BankPrompt.objects.create(
+        organisation=customer(),
+        job_id=job_id,
+        is_shared=True,
+        base_model=name_base_model(zone),
+        virtual_tokens=4,
+        width=market.SHAPE.hidden_size,
+        values=values,
+        sha256=hashlib.sha256(values).hexdigest(),
+        features=bytes(4 * WIDTH),
+        created_at=OPEN_AT,
+    )
+
+
+def test_a_job_that_is_cancelled_while_it_looks_up_pays_for_its_seat_and_leaves_no_candidates(
+    zone, lane, owner
+):
+    prompt = lend_prompt(zone, job_id="lent")
+    request = answered(ask(owner, zone, adapter=ADAPTER | {"looks_up": True}))
+    assert request.answer["looks_up"]
+    job = job_of(request)
+    assert CandidatePrompts.objects.filter(job=job).exists()
+    dispatch_slots(now=OPEN_AT)
+    cancel_job(job=job, cancelled_by=None, now=OPEN_AT + timedelta(seconds=1))
+    settle_finished(now=OPEN_AT + timedelta(seconds=2))
+    price = request.answer["price_micros"]
+    assert get_wallet(organisation=owner).available_micros == 1_000_000_000 - -(-price // 4)
+    record_finished_jobs(now=OPEN_AT + timedelta(seconds=3))
+    assert not CandidatePrompts.objects.exists()
+    prompt.refresh_from_db()
+    assert (prompt.offered, prompt.hits) == (1, 0)
+    assert check_ledger().balanced
+    assert verify_zone(zone).problems == []
+
+
+def test_a_rate_that_changes_while_a_job_looks_up_changes_nothing_of_what_it_pays(
+    zone, lane, owner
+):
+    lend_prompt(zone, job_id="lent")
+    request = ask(owner, zone, adapter=ADAPTER | {"looks_up": True})
+    ExpressLane.objects.update(rate_micros=10**9, urgency_percent=90)
+    answered(request)
+    dispatch_slots(now=OPEN_AT)
+    ExpressLane.objects.update(rate_micros=1)
+    finish(job_of(request), now=OPEN_AT + timedelta(seconds=4))
+    settle_finished(now=OPEN_AT + timedelta(seconds=5))
+    price = request.answer["price_micros"]
+    assert price == request.limit_micros
+    assert get_wallet(organisation=owner).available_micros == 1_000_000_000 - price
+    assert check_ledger().balanced
+    assert verify_zone(zone).problems == []
 
 
 def read_answer(request):
