@@ -17,7 +17,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
-from marketplace.common.errors import UserError
+from marketplace.common.errors import StorageUnavailable, UserError
 from marketplace.common.problems import CONTENT_TYPE, build_problem_body
 
 log = logging.getLogger(__name__)
@@ -84,6 +84,13 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
         return build_problem(
             code="busy",
             detail="The market is busy for a moment; send the same request again.",
+            status=503,
+            headers={"Retry-After": str(RETRY_SOON_S)},
+        )
+    if isinstance(error, StorageUnavailable):
+        return build_problem(
+            code="storage_unavailable",
+            detail="The market's file storage does not answer. Send the same request again.",
             status=503,
             headers={"Retry-After": str(RETRY_SOON_S)},
         )

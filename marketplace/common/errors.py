@@ -60,3 +60,7 @@ class Conflict(UserError):
 
 class MarketFault(Exception):
     """The market failed; the caller did nothing wrong and is owed whatever it cost them."""
+
+
+class StorageUnavailable(OSError):
+    """The market's file storage does not answer, or refuses the market."""

@@ -311,8 +311,24 @@ STATIC_URL = "/static/"
 STATIC_ROOT = BASE_DIR / "marketplace" / "staticfiles"
 MEDIA_ROOT = DATA_DIR / "media"
 MEDIA_URL = "/media/"
+#: Files lie in a bucket of an S3-compatible server, or below MEDIA_ROOT where none is named.
+S3_BUCKET = environment.text("S3_BUCKET", "")
 STORAGES = {
-    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "default": {
+        "BACKEND": "marketplace.common.object_storage.ObjectStorage",
+        "OPTIONS": {
+            "bucket_name": S3_BUCKET,
+            "location": environment.text("S3_PREFIX", ""),
+            # None of it: Amazon's own endpoint, and keys of the machine's role.
+            "endpoint_url": environment.text("S3_ENDPOINT_URL", "") or None,
+            "region_name": environment.text("S3_REGION", "") or None,
+            "access_key": environment.text("S3_ACCESS_KEY_ID", "") or None,
+            "secret_key": environment.text("S3_SECRET_ACCESS_KEY", "") or None,
+            "is_path_style": environment.flag("S3_PATH_STYLE", default=False),
+        },
+    }
+    if S3_BUCKET
+    else {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
 #: The operator's own model server (vLLM or another that loads adapters at run time); empty: nodes

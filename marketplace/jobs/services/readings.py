@@ -20,9 +20,9 @@ from django.conf import settings
 from django.core.files import File
 from django.core.files.storage import default_storage
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import F, Q, QuerySet
 
-from marketplace.common.errors import MarketFault, UserError
+from marketplace.common.errors import MarketFault, StorageUnavailable, UserError
 from marketplace.common.ids import new_id, rename_id
 from marketplace.fleet.selectors import find_zone_tokenizer
 from marketplace.jobs.dataset_reader import Reading
@@ -44,7 +44,7 @@ CLAIM_LIFE = timedelta(seconds=WALL_S + 2 * REPAIR_WALL_S + 60)
 
 
 def read_next_upload(*, clock: Callable[[], datetime]) -> bool:
-    """Read the upload whose turn it is; whether there was one.
+    """Read the upload whose turn it is; whether there was one that could be read.
 
     The oldest comes first, but those of organisations that none is read of before the others.
     """
@@ -82,6 +82,10 @@ def read_next_upload(*, clock: Callable[[], datetime]) -> bool:
             _finish(upload, found, now=clock())
     except UserError as refusal:
         _refuse(upload, refusal)
+    except StorageUnavailable:
+        log.warning("the file of upload %s could not be fetched", upload.pk, exc_info=True)
+        _put_back(mine)
+        return False
     except MarketFault:
         # The next attempt begins when the claim has run out, until there are no more.
         log.exception("upload %s could not be read", upload.pk)
@@ -118,6 +122,11 @@ def _claim(*, now: datetime) -> Upload | None:
         upload.rows_read, upload.share_read = 0, 0.0
         upload.save()
     return upload
+
+
+def _put_back(mine: QuerySet[Upload]) -> None:
+    """It waits for the storage; an attempt that read nothing is none."""
+    mine.update(status=UploadStatus.WAITING, claim="", attempts=F("attempts") - 1)
 
 
 def _note_progress(mine: QuerySet[Upload], rows: int, share: float, now: datetime) -> None:

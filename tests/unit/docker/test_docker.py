@@ -106,7 +106,7 @@ def _celery_accepts(arguments: list[str]) -> None:
 
 def test_static_files_can_be_collected_with_what_the_image_sets_for_it() -> None:
     run = next(rest for _, rest in instructions(DOCKERFILES[0]) if "collectstatic" in rest)
-    values = dict(re.findall(r"\b([A-Z_]+)=(\S+)", run))
+    values = dict(re.findall(r"\b([A-Z0-9_]+)=(\S+)", run))
     done = subprocess.run(
         [sys.executable, "manage.py", "collectstatic", "--no-input", "--dry-run", "-v", "0"],
         env={"PATH": os.environ["PATH"], "DJANGO_SETTINGS_MODULE": _image_settings()} | values,
@@ -201,18 +201,17 @@ def read_example(*, with_defaults: bool) -> dict[str, str]:
     """The example's lines; with defaults, those behind a # as well that have a value."""
     lines = EXAMPLE.splitlines()
     if with_defaults:
-        lines = [re.sub(r"^#([A-Z_]+=.)", r"\1", line) for line in lines]
-    return dict(line.split("=", 1) for line in lines if re.match(r"[A-Z_]+=", line))
+        lines = [re.sub(r"^#([A-Z0-9_]+=.)", r"\1", line) for line in lines]
+    return dict(line.split("=", 1) for line in lines if re.match(r"[A-Z0-9_]+=", line))
 
 
 def test_the_environment_file_names_every_setting_there_is() -> None:
     asked: set[str] = set()
     for path in sorted((ROOT / "marketplace" / "config").rglob("*.py")):
-        read = (
-            r'environment\.(?:text|flag|number|words|rates|folder|loopback_url)\(\s*f?"([A-Z_]+)"'
-        )
+        kinds = "text|flag|number|words|rates|folder|loopback_url"
+        read = rf'environment\.(?:{kinds})\(\s*f?"([A-Z0-9_]+)"'
         asked |= set(re.findall(read, path.read_text()))
-    named = set(re.findall(r"^#?([A-Z_]+)=", EXAMPLE, flags=re.MULTILINE))
+    named = set(re.findall(r"^#?([A-Z0-9_]+)=", EXAMPLE, flags=re.MULTILINE))
     assert len(asked) > 40
     assert asked - named - COMPUTED - ELSEWHERE == set()
     market = SERVICES["web"]
@@ -229,7 +228,7 @@ def test_the_market_starts_with_the_settings_of_the_environment_file(with_defaul
     given |= {name: secret for name, value in given.items() if not value}
     known = SERVICES["web"]["environment"]
     filled = {
-        name: re.sub(r"\$\{([A-Z_]+)[^}]*\}", lambda found: given[found[1]], value)
+        name: re.sub(r"\$\{([A-Z0-9_]+)[^}]*\}", lambda found: given[found[1]], value)
         for name, value in known.items()
     }
     done = subprocess.run(

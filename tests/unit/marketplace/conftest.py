@@ -1,4 +1,4 @@
-"""Tests that pay by card have a gateway of their own."""
+"""Tests that pay by card have a gateway of their own, and those that want it a bucket."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.object_bucket import create_bucket, serve_buckets, use_bucket
 from tests.stand_in import REAL_KEY, WEBHOOK_SECRET, GatewayControl, run_stand_in
 
 
@@ -34,3 +35,17 @@ def any_gateway(request: pytest.FixtureRequest, settings: Any) -> None:
         settings.STRIPE_SECRET_KEY, settings.STRIPE_API_URL = REAL_KEY, ""
     else:
         request.getfixturevalue("cards")
+
+
+@pytest.fixture(scope="session")
+def bucket_server() -> Iterator[str]:
+    with serve_buckets() as url:
+        yield url
+
+
+@pytest.fixture
+def bucket(bucket_server: str, settings: Any) -> dict[str, Any]:
+    """An empty bucket in which the market keeps its files."""
+    options = create_bucket(bucket_server)
+    use_bucket(settings, options)
+    return options

@@ -13,7 +13,7 @@ import pytest
 from django.core.files.storage import default_storage
 
 from marketplace.accounts.models import Organisation
-from marketplace.common.errors import MarketFault, UserError
+from marketplace.common.errors import MarketFault, StorageUnavailable, UserError
 from marketplace.jobs import reading_process
 from marketplace.jobs.dataset_reader import Reading
 from marketplace.jobs.models import Dataset, DatasetTokens, Upload, UploadStatus
@@ -35,6 +35,7 @@ from tests import builders
 from tests import market_builders as market
 from tests import vendor_builders as vendors
 from tests.builders import NOW
+from tests.object_bucket import list_objects, use_bucket
 from tests.unit.marketplace.common.threads import at_once
 from tests.unit.marketplace.jobs.test_datasets import tokenizer_file
 
@@ -423,3 +424,27 @@ def test_the_reader_knows_none_of_the_markets_secrets(tmp_path, monkeypatch):
         read_in_process(file, on_progress=lambda rows, share: None)
     assert "SECRET_KEY" not in given
     assert "DATABASE_URL" not in given
+
+
+def test_a_file_that_cannot_be_fetched_waits_and_no_attempt_is_counted(
+    bucket, zone, owner, reads_at_once, settings
+):
+    upload = receive(owner, ROW, zone=zone)
+    assert len(list_objects(bucket)) == 1
+    use_bucket(settings, bucket | {"bucket_name": "away"})
+    for _ in range(4):
+        assert read() is False
+    assert (seen(upload).status, seen(upload).attempts) == (UploadStatus.WAITING, 0)
+    use_bucket(settings, bucket)
+    assert read() is True
+    assert found(upload)["rows"] == 1
+    dataset = Dataset.objects.get()
+    with dataset.file.open("rb") as file:
+        assert file.read() == ROW
+
+
+def test_a_file_that_cannot_be_stored_is_refused_and_leaves_no_trace(bucket, zone, owner, settings):
+    use_bucket(settings, bucket | {"bucket_name": "away"})
+    with pytest.raises(StorageUnavailable):
+        receive(owner, ROW, zone=zone)
+    assert not Upload.objects.exists()

@@ -24,6 +24,7 @@ from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
 from tests.job_builders import at
+from tests.object_bucket import list_objects
 from workers.protocol.job_spec import AdapterSpec
 
 pytestmark = pytest.mark.django_db
@@ -317,3 +318,15 @@ def test_a_hostile_adapter_leaves_no_trace(leased, settings, make, word):
     assert refused.value.code == "invalid_adapter"
     assert word in refused.value.message
     assert_no_trace(job, seq=seq)
+
+
+def test_checkpoints_and_adapters_lie_in_a_bucket_where_there_is_one(bucket, leased):
+    job, _, _ = leased
+    content = build.safetensors(7)
+    stored = store(leased, content, step=5)
+    with pytest.raises(UserError):
+        upload_adapter(leased, b"no adapter")
+    [name] = [one for one in list_objects(bucket) if one.startswith(f"market/jobs/{job.pk}/")]
+    assert name.startswith(f"market/jobs/{job.pk}/checkpoints/")
+    with Checkpoint.objects.get(pk=stored.pk).file.open("rb") as file:
+        assert file.read() == content
