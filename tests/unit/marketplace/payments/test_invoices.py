@@ -22,6 +22,7 @@ from marketplace.payments.invoices import (
     list_invoices,
     set_billing_details,
 )
+from marketplace.payments.ledger import house, post_entry
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import (
     AccountKind,
@@ -34,7 +35,12 @@ from marketplace.payments.models import (
     InvoiceSeries,
 )
 from marketplace.payments.selectors import get_house_balances
-from marketplace.payments.services import pay_sla_credit, refund_charge
+from marketplace.payments.services import (
+    CostSplit,
+    distribute_charge,
+    pay_sla_credit,
+    refund_charge,
+)
 from marketplace.payments.taxes import Tax
 from tests import builders
 from tests.stand_in import GatewayControl
@@ -85,6 +91,45 @@ def _lines(invoice: Invoice) -> list[tuple[str, str, int, int]]:
         (line.text, line.kind, line.count, line.amount_micros)
         for line in invoice.lines.order_by("position")
     ]
+
+
+def test_the_refund_of_a_cancelled_job_names_its_reservation_fee(buyer: Organisation) -> None:
+    _charge(buyer, "bid:1", 1_000_000)
+    refund_charge(hold_reference="bid:1", amount_micros=900_000, reason="not done", now=PAID)
+    split = CostSplit(
+        asks_micros=950_000,
+        asks_returned_micros=900_000,
+        asks_kept_micros=50_000,
+        reservation_fee_micros=100_000,
+        shares=(),
+    )
+    distribute_charge(hold_reference="bid:1", split=split, now=PAID)
+    assert _issue() == 1
+    [invoice] = list_invoices(buyer)
+    assert _lines(invoice) == [
+        ("job of bid:1", "charge", 1, 1_000_000),
+        ("job of bid:1, less the reservation fee of $0.10", "refund", 1, -900_000),
+    ]
+    check, balances = check_ledger(), get_house_balances()
+    assert (check.balanced, check.shared_asks.kept_micros) == (True, 50_000)
+    assert balances[AccountKind.RESERVATION_FEES] == 100_000
+
+
+def test_a_reservation_fee_that_no_job_left_is_found(buyer: Organisation) -> None:
+    with transaction.atomic():
+        post_entry(
+            kind=EntryKind.DISTRIBUTION,
+            reference="made up",
+            amounts={
+                house(AccountKind.REVENUE): -7,
+                house(AccountKind.RESERVATION_FEES): 7,
+            },
+            locked={},
+            now=PAID,
+        )
+        check = check_ledger()
+        assert (check.balanced, check.fee_surplus_micros) == (False, 7)
+        transaction.set_rollback(True)
 
 
 def test_a_month_has_one_invoice_with_all_that_was_paid_and_came_back(buyer: Organisation) -> None:
