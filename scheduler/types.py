@@ -32,6 +32,8 @@ class Refusal(StrEnum):
     CAPACITY = "capacity"
     #: A plan exists and its price is not below the bid.
     PRICE = "price"
+    #: The task asks for verified nodes, and none of them can run it; others might.
+    VERIFIED = "verified"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class NodeSpec:
     available_until: int | None = None
     #: Cells sold outside these slots stay with the tasks that hold them; no others are sold there.
     keeps_sold: bool = False
+    #: An operator vouches for its provider: tasks may ask for such nodes only.
+    is_verified: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,8 @@ class Task:
     operational_costs: Mapping[str, tuple[float, ...]] | None = None
     #: Who bids, under whatever name tells owners apart; empty: an owner of its own.
     owner: str = ""
+    #: It runs on verified nodes and on no others.
+    verified_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, order=True)

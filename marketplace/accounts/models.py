@@ -126,7 +126,7 @@ def make_slug(name: str, row_id: str) -> str:
     return f"{slugify(name)[:100]}-{row_id[-10:]}".lstrip("-")
 
 
-@audited("name", "slug", "is_provider")
+@audited("name", "slug", "is_provider", "verified_only")
 class Organisation(TimestampedModel):
     """Who bids, owns data and adapters, holds a wallet, or provides nodes."""
 
@@ -144,6 +144,8 @@ class Organisation(TimestampedModel):
         User, null=True, blank=True, on_delete=models.PROTECT, related_name="personal_organisation"
     )
     members = models.ManyToManyField(User, through="Membership", related_name="organisations")
+    #: Its jobs run on nodes of verified providers only, where a bid says nothing of it.
+    verified_only = models.BooleanField(default=False, db_default=False)
 
     objects: ClassVar[OrganisationManager] = OrganisationManager()
 

@@ -53,6 +53,19 @@ def create_organisation(*, name: str, created_by: User, now: datetime) -> Organi
     return organisation
 
 
+def set_verified_only(*, organisation: Organisation, verified_only: bool, set_by: User) -> None:
+    """Sets whose machines get the organisation's data, where a bid says nothing of it.
+
+    Raises
+    ------
+    NotAllowed
+        ``owners_only``.
+    """
+    check_owner(organisation=organisation, user=set_by)
+    organisation.verified_only = verified_only
+    organisation.save(update_fields=["verified_only", "updated_at"])
+
+
 def create_invitation(
     *, organisation: Organisation, email: str, role: str, invited_by: User, now: datetime
 ) -> tuple[Invitation, str]:

@@ -44,6 +44,7 @@ class PendingBid(NamedTuple):
     is_joint: bool
     compute_demand: float
     memory_demand_gb: float
+    verified_only: bool
     #: s_ik, by GPU type.
     rates: dict[str, float]
     #: Vendors' offers, as ``Bid.offers``.

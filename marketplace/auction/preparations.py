@@ -247,6 +247,7 @@ def _replan(
         bid=float(bid.price_micros),
         rates=dict(sorted(promise.rates.items())),
         vendors=read_offers(offers),
+        verified_only=promise.verified_only,
     )
     outcome = lane.apply(
         events.TaskReplanned(

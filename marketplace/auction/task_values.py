@@ -28,6 +28,7 @@ def build_task(
     bid: float = 0.0,
     vendors: tuple[scheduler.LaborVendor, ...] = (),
     owner: str = "",
+    verified_only: bool = False,
 ) -> scheduler.Task:
     """The scheduler's value of measured work, and of the bid for it if there is one."""
     return scheduler.Task(
@@ -40,4 +41,5 @@ def build_task(
         rates=dict(sorted(work.rates.items())),
         vendors=vendors,
         owner=owner,
+        verified_only=verified_only,
     )

@@ -9,10 +9,11 @@ from django.db import transaction
 
 from marketplace.checks import locks
 from marketplace.checks.models import CheckStatus, SpotCheck
+from marketplace.checks.weights import LONGEST, estimate_time, take_end
 from marketplace.common.errors import NotFound
 from marketplace.common.locks import advisory_lock
 from marketplace.fleet.models import Node
-from marketplace.fleet.selectors import list_online_nodes
+from marketplace.fleet.selectors import list_trusted_nodes
 from marketplace.jobs.models import Dataset, MetricPoint, SliceStatus
 from marketplace.jobs.plans import add_to_plan, build_job_spec
 from marketplace.jobs.selectors import DATASET_BLOB, VALIDATION_BLOB, Blob, find_idlest_node
@@ -21,6 +22,8 @@ from workers.protocol.job_spec import BlobRef, CheckpointRef
 
 #: Within which a checker answers: it fetches the data and trains a few steps.
 ANSWER_WITHIN = timedelta(minutes=5)
+#: A node stores a checkpoint within that; of one that does not, losses alone are compared.
+WEIGHTS_WITHIN = timedelta(minutes=5)
 #: A check that nobody could take is given up after that.
 GIVEN_UP_AFTER = timedelta(minutes=30)
 ATTEMPTS_MAX = 3
@@ -55,9 +58,17 @@ def _ask(check_id: str, now: datetime) -> bool:
         claimed = load_claims(check)
         is_over = check.slice.status != SliceStatus.OPEN
         steps = [int(step) for step, _ in claimed]
-        if len(steps) < CLAIMS_LEAST or (steps[-1] < check.from_step + STEPS_MAX and not is_over):
+        # Weights are compared with what the node stores next; without it, losses are.
+        has_end = take_end(check)
+        enough = check.from_step + STEPS_MAX
+        if check.end_step is not None:
+            enough = min(enough, check.end_step)
+        if len(steps) < CLAIMS_LEAST or (steps[-1] < enough and not is_over):
             if is_over and len(steps) < CLAIMS_LEAST:
                 _give_up(check)
+            return False
+        waited = now - check.created_at >= WEIGHTS_WITHIN
+        if not (has_end or is_over or waited):
             return False
         checker = find_checker(check, now=now)
         if checker is None:
@@ -68,8 +79,14 @@ def _ask(check_id: str, now: datetime) -> bool:
         check.checker = checker  # pyright: ignore[reportAttributeAccessIssue]
         check.status = CheckStatus.ASKED
         check.attempts += 1
-        check.asked_at, check.expires_at = now, now + ANSWER_WITHIN
-        spec = _build_spec(check, until_step=steps[-1])
+        within, until_step = ANSWER_WITHIN, steps[-1]
+        if check.end_step is not None:
+            within = max(within, estimate_time(check, checker, until_step=check.end_step))
+            until_step = check.end_step
+        if within > LONGEST:
+            within, until_step, check.end_step = ANSWER_WITHIN, steps[-1], None
+        check.asked_at, check.expires_at = now, now + within
+        spec = _build_spec(check, until_step=until_step)
         # A dispatch at the same moment would make a plan without the question.
         with advisory_lock("jobs.dispatch", check.zone_id, wait=True):
             if not add_to_plan(check.zone, checker, "checks", spec, now=now):
@@ -96,12 +113,16 @@ def load_claims(check: SpotCheck) -> list[list[float]]:
 
 
 def find_checker(check: SpotCheck, *, now: datetime) -> Node | None:
-    """A node that is there, of a provider that has no part in the check; the idlest one."""
+    """A node that is there, of a provider that has no part in the check; the idlest one.
+
+    It sees the job's data, and so is one that the job's owner would have it run on.
+    """
     first = check.confirms
     taken = {check.node.provider_id}
     if first is not None and first.checker is not None:
         taken.add(first.checker.provider_id)
-    others = list_online_nodes(check.zone).exclude(provider__in=taken)
+    there = list_trusted_nodes(check.zone, verified_only=check.job.verified_only)
+    others = there.exclude(provider__in=taken)
     return find_idlest_node(others, last_asked_id=check.checker_id, now=now)
 
 
@@ -121,6 +142,7 @@ def _build_spec(check: SpotCheck, *, until_step: int) -> CheckSpec:
         ),
         until_step=until_step,
         resume_from=resume_from,
+        sketch_seed="" if check.end_step is None else check.sketch_seed,
     )
 
 

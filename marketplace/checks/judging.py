@@ -27,6 +27,7 @@ from marketplace.jobs.services import discard_node_work
 from marketplace.jobs.work import load_work_plan
 from marketplace.payments.services import pay_for_check
 from workers.protocol.checks import CheckResult, losses_agree
+from workers.protocol.weight_sketch import weights_agree
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,10 @@ def record_check_result(*, node: Node, result: CheckResult, now: datetime) -> No
         last = max((int(step) for step, _ in check.claimed), default=0)
         found = {row.step: row.loss for row in result.losses if check.from_step < row.step <= last}
         claimed = {int(step): loss for step, loss in check.claimed}
+        check.weights_agree = _compare_weights(check, result)
         agrees = losses_agree(claimed, found)
+        if check.weights_agree is not None:
+            agrees = check.weights_agree and agrees is not False
         check.found = [[step, found[step]] for step in sorted(found)]
         check.answered_at = now
         check.status = {
@@ -61,8 +65,22 @@ def record_check_result(*, node: Node, result: CheckResult, now: datetime) -> No
         if agrees is False:
             _follow_up(check, now=now)
         if agrees is not None:
-            check.paid_micros = _pay(check, node, until_step=last, now=now)
+            done = last if check.weights_agree is None else max(last, check.end_step or 0)
+            check.paid_micros = _pay(check, node, until_step=done, now=now)
             check.save(update_fields=["paid_micros"])
+
+
+def _compare_weights(check: SpotCheck, result: CheckResult) -> bool | None:
+    """Whether what the node stored is what its steps lead to; ``None``: nothing is known of it."""
+    if check.end_step is None or not result.sketch:
+        return None
+    if not check.end_sketch:
+        # What it stored cannot be read, or has no numbers.
+        return False
+    if check.file and not check.start_sketch:
+        return None
+    start = check.start_sketch if check.file else None
+    return weights_agree(start=start, end=check.end_sketch, found=result.sketch)
 
 
 def _pay(check: SpotCheck, checker: Node, *, until_step: int, now: datetime) -> int:
@@ -91,6 +109,10 @@ def _follow_up(check: SpotCheck, *, now: datetime) -> None:
         node=check.node,
         confirms=check,
         from_step=check.from_step,
+        end_step=check.end_step,
+        sketch_seed=check.sketch_seed,
+        start_sketch=check.start_sketch,
+        end_sketch=check.end_sketch,
         sha256=check.sha256,
         bytes=check.bytes,
         token=secrets.token_urlsafe(32),
@@ -108,9 +130,10 @@ def _follow_up(check: SpotCheck, *, now: datetime) -> None:
 def fail_node(check: SpotCheck, *, now: datetime) -> None:
     """Set the checked node aside; what it did of its running jobs is done again, and unpaid."""
     node = check.node
+    told = "stored weights" if check.weights_agree is False else "reported losses"
     jobs = discard_node_work(
         node=node,
-        reason=f"Node {node.name} reported losses that another node did not find.",
+        reason=f"Node {node.name} {told} that another node did not find.",
         now=now,
     )
     if node.status != NodeStatus.LEFT:

@@ -43,6 +43,15 @@ class SpotCheck(models.Model):
     file = models.FileField(upload_to=check_path, max_length=255, blank=True)
     sha256 = models.CharField(max_length=64, default="", blank=True)
     bytes = models.PositiveBigIntegerField(default=0)
+    #: The step of what the node stored next, whose weights are compared; null: losses alone are.
+    end_step = models.PositiveIntegerField(null=True)
+    #: What ``weight_sketch`` makes its sums with, and those of what both begin with and of what was
+    #: stored; the former is empty where they begin with fresh weights.
+    sketch_seed = models.CharField(max_length=32, default="", blank=True)
+    start_sketch = models.JSONField(default=list)
+    end_sketch = models.JSONField(default=list)
+    #: Whether the weights agree; null: nothing is known of them.
+    weights_agree = models.BooleanField(null=True)
     #: ``[[step, training loss], ...]`` that the node reported, and that the checker found.
     claimed = models.JSONField(default=list)
     found = models.JSONField(default=list)

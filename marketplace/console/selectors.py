@@ -37,6 +37,8 @@ class DayFigures:
     on_price: int
     on_time: int
     on_memory: int
+    #: For want of a verified node.
+    on_trust: int
     pending: int
     #: Micro-dollars that winners were charged, what of it went back, and their limits.
     charged: int
@@ -121,6 +123,7 @@ def _count_day(now: datetime) -> DayFigures:
             on_price=Count("pk", filter=Q(refusal="price")),
             on_time=Count("pk", filter=Q(refusal__in=("window", "capacity"))),
             on_memory=Count("pk", filter=Q(refusal="memory")),
+            on_trust=Count("pk", filter=Q(refusal="verified")),
             pending=Count("pk", filter=Q(status=BidStatus.PENDING)),
             charged=Coalesce(Sum("payment_micros", filter=admitted), 0),
             refunded=Coalesce(Sum("refund_micros", filter=admitted), 0),

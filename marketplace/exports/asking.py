@@ -17,7 +17,7 @@ from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import (
     build_base_model_ref,
     get_model_shape,
-    list_online_nodes,
+    list_trusted_nodes,
 )
 from marketplace.jobs.models import Artifact, Job
 from marketplace.jobs.plans import add_to_plan
@@ -148,7 +148,7 @@ def _ask(export_id: str, now: datetime) -> bool:
 
 def find_maker(export: Export, *, now: datetime) -> Node | None:
     """A node that is there: the idlest, and another one than was asked last where there is one."""
-    nodes = list_online_nodes(export.zone)
+    nodes = list_trusted_nodes(export.zone, verified_only=export.job.verified_only)
     return find_idlest_node(nodes, last_asked_id=export.node_id, now=now)
 
 

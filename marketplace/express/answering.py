@@ -284,6 +284,7 @@ def _open_job(
         compute_demand=request.compute_demand,
         memory_demand_gb=request.memory_demand_gb,
         rates=request.rates,
+        verified_only=request.verified_only,
         request_hash=request.request_hash,
         created_at=request.created_at,
         decided_at=lane.now,
@@ -311,6 +312,7 @@ def _open_job(
                 cells=cells,
                 deadline_at=due_at,
                 price_micros=price_micros,
+                verified_only=request.verified_only,
             )
         ],
         now=lane.now,

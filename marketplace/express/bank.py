@@ -311,6 +311,8 @@ def _take_in(job: Job, *, copied: int | None, now: datetime) -> str:
     sharing = get_sharing(job.organisation)
     if sharing == Sharing.NOBODY:
         return "Its owner did not consent."
+    if job.verified_only:
+        return "It goes to nodes of verified providers only."
     if copied is None or copied > COPIED_TOKENS_MAX:
         return "It spells out words of its owner's rows."
     if not _has_learnt(job):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from django.db.models import Q
+
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import UserError
-from marketplace.express.models import ExpressLane
+from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus
 from marketplace.fleet.models import Zone
+from marketplace.jobs.models import Job
 
 #: The most seats a lane may hold.
 SEATS_MAX = 1000
@@ -21,15 +24,18 @@ def set_lane(
     seat_limit_micros: int,
     budget_micros_per_h: int,
     slo_max_s: float,
+    verified_only: bool = False,
 ) -> ExpressLane:
     """Open a zone's lane with these bounds, or change them.
 
-    ``organisation`` pays for the seats: it needs money in its wallet.
+    ``organisation`` pays for the seats: it needs money in its wallet. With ``verified_only`` they
+    are on nodes of verified providers, and jobs that ask for those may sit on them.
 
     Raises
     ------
     UserError
-        ``invalid_lane``: a bound that no lane can have.
+        ``invalid_lane``: a bound that no lane can have, or jobs that ask for verified providers are
+        in a lane that is to buy other seats.
     """
     if not 0 <= least_seats <= most_seats <= SEATS_MAX:
         raise _refuse(f"Seats are 0 to {SEATS_MAX}, the least no more than the most.", "seats")
@@ -37,6 +43,11 @@ def set_lane(
         raise _refuse("Limit and budget must be above zero.", "budget")
     if not 1.0 <= slo_max_s <= zone.slot_s * zone.horizon_slots:
         raise _refuse("The longest SLO is 1 s to the zone's horizon.", "slo_max_s")
+    if not verified_only and _has_verified_jobs(zone):
+        raise _refuse(
+            "Jobs that ask for verified providers are in the lane. Try again when they have ended.",
+            "verified_only",
+        )
     lane, _ = ExpressLane.objects.update_or_create(
         zone=zone,
         defaults={
@@ -47,9 +58,21 @@ def set_lane(
             "seat_limit_micros": seat_limit_micros,
             "budget_micros_per_h": budget_micros_per_h,
             "slo_max_s": slo_max_s,
+            "verified_only": verified_only,
         },
     )
     return lane
+
+
+def _has_verified_jobs(zone: Zone) -> bool:
+    asked = ExpressRequest.objects.filter(zone=zone, verified_only=True)
+    ended = Job.objects.exclude(status__in=Job.ACTIVE).values("bid_id")
+    waiting = Q(status=RequestStatus.PENDING)
+    return (
+        asked.filter(waiting | Q(status=RequestStatus.ADMITTED))
+        .exclude(status=RequestStatus.ADMITTED, bid_id__in=ended)
+        .exists()
+    )
 
 
 def _refuse(sentence: str, param: str) -> UserError:

@@ -121,6 +121,8 @@ class ExpressLane(models.Model):
         "accounts.Organisation", on_delete=models.PROTECT, related_name="+"
     )
     is_open = models.BooleanField(default=True)
+    #: It buys seats on nodes of verified providers only, and so may take jobs that ask for them.
+    verified_only = models.BooleanField(default=False, db_default=False)
     #: Bounds of the floor; bursts go up to the second as well.
     least_seats = models.PositiveIntegerField(default=1)
     most_seats = models.PositiveIntegerField(default=4)
@@ -219,6 +221,8 @@ class ExpressRequest(models.Model):
     lookup_s = models.FloatField()
     #: What its rows are about; see ``task_features``.
     features = models.BinaryField()
+    #: Seats on nodes of verified providers only.
+    verified_only = models.BooleanField(default=False, db_default=False)
     #: Posted rate and surcharge when it was asked, and what it costs at most; held until the
     #: answer.
     price: Any = models.JSONField()

@@ -16,15 +16,17 @@ from django.db import connection, transaction
 from marketplace.accounts.models import Organisation, User
 from marketplace.auction.bidding import listener as listening
 from marketplace.auction.bidding.listener import listener
-from marketplace.auction.bidding.measure import MeasuredJob, measure_job
+from marketplace.auction.bidding.measure import MeasuredJob, find_verified_only, measure_job
 from marketplace.auction.bidding.terms import check_name
+from marketplace.auction.models import Bid, BidStatus
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.queue import enqueue
 from marketplace.express.bank import count_candidates, count_losses, describe_dataset
 from marketplace.express.gangs import START_S, find_gang_rules
-from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus
+from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
 from marketplace.express.seats import SEAT_VIRTUAL_TOKENS, find_seat_memory_gb
 from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import slot_at
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.work import count_units_per_row
 from marketplace.payments.holds import HoldRequest, place_holds
@@ -92,6 +94,26 @@ def get_open_lane(zone: Zone) -> ExpressLane:
     return lane
 
 
+def _check_verified(lane: ExpressLane, *, now: datetime) -> None:
+    """Refuse a job for verified providers only where the lane has seats on other nodes.
+
+    Raises
+    ------
+    Conflict
+        ``lane_not_verified``.
+    """
+    seats = Seat.objects.filter(lane=lane, last_slot__gte=slot_at(lane.zone, now)).values("bid_id")
+    open_bids = (BidStatus.PENDING, BidStatus.ADMITTED)
+    others = Bid.objects.filter(pk__in=seats, verified_only=False, status__in=open_bids)
+    if not lane.verified_only or others.exists():
+        raise Conflict(
+            "lane_not_verified",
+            f"The express lane of {lane.zone.name} has seats on nodes of providers that are not "
+            "verified. Place a bid instead.",
+            param="verified_only",
+        )
+
+
 def measure_express_job(
     *,
     organisation: Organisation,
@@ -100,6 +122,7 @@ def measure_express_job(
     adapter: Mapping[str, Any],
     training: Mapping[str, Any],
     now: datetime,
+    verified_only: bool | None = None,
 ) -> ExpressTerms:
     """Resolve a prompt-tuning job's settings and measure it for the lane.
 
@@ -108,9 +131,11 @@ def measure_express_job(
     UserError
         As ``measure_job``, and ``not_prompt_tuning``.
     Conflict
-        As ``get_open_lane``.
+        As ``get_open_lane``, and ``lane_not_verified``.
     """
     lane = get_open_lane(zone)
+    if find_verified_only(verified_only, organisation=organisation, start=None):
+        _check_verified(lane, now=now)
     adapter = {"kind": str(AdapterKind.SOFT_PROMPT)} | dict(adapter)
     if adapter["kind"] != AdapterKind.SOFT_PROMPT:
         raise UserError(
@@ -166,6 +191,7 @@ def place_request(
     idempotency_key: str | None,
     now: datetime,
     api_key_id: str | None = None,
+    verified_only: bool | None = None,
 ) -> ExpressRequest:
     """Ask the zone's lane for an SLO, and hold the posted price; the lane answers.
 
@@ -180,6 +206,7 @@ def place_request(
         ``insufficient_funds``.
     """
     asked = [zone.pk, dataset.sha256, name, dict(adapter), dict(training), slo_s]
+    asked += [] if verified_only is None else [verified_only]
     request_hash = _hash_request(asked)
     earlier = _find_earlier(organisation, idempotency_key, request_hash)
     if earlier is not None:
@@ -190,6 +217,7 @@ def place_request(
         dataset=dataset,
         adapter=adapter,
         training=training,
+        verified_only=verified_only,
         now=now,
     )
     _check_slo(slo_s, terms)
@@ -208,6 +236,7 @@ def place_request(
         compute_demand=work.compute_demand,
         memory_demand_gb=work.memory_demand_gb,
         rates=work.rates,
+        verified_only=find_verified_only(verified_only, organisation=organisation, start=None),
         work_s=terms.work_s,
         lookup_s=terms.lookup_s,
         features=describe_dataset(dataset).astype("<f4").tobytes() if terms.lookup_s else b"",

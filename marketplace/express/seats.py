@@ -240,6 +240,7 @@ def buy_seats(
             compute_demand=min(rates.values()) * slots,
             memory_demand_gb=find_seat_memory_gb(lane.zone),
             rates=rates,
+            verified_only=lane.verified_only,
         )
         for _ in range(count)
     ]

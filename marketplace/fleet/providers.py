@@ -9,6 +9,7 @@ from django.db import transaction
 
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import NotAllowed
+from marketplace.common.queue import enqueue
 from marketplace.fleet import locks
 from marketplace.fleet.models import GONE, JoinToken, Node, NodeStatus, Provider
 
@@ -74,13 +75,17 @@ def withdraw_approval(*, provider: Provider, withdrawn_by: User, now: datetime) 
             if node.status not in GONE:
                 node.status = NodeStatus.DRAINING
             node.save(update_fields=["drained_at", "status"])
+        enqueue("auction.sweep")
     return provider
 
 
 def set_provider_verified(
     *, provider: Provider, is_verified: bool, set_by: User, now: datetime
 ) -> Provider:
-    """Say whether the operator knows who a provider is: its word alone counts in spot checks.
+    """Say whether the operator knows who a provider is.
+
+    Its word alone counts in spot checks, and owners may ask for verified providers only: such jobs
+    lose their cells on its nodes when it is verified no more, and are planned again.
 
     Raises
     ------
@@ -95,6 +100,8 @@ def set_provider_verified(
         since = (provider.verified_at or now) if is_verified else None
         provider.verified_at = since
         provider.save(update_fields=["verified_at"])
+        # Lanes look at their nodes, and for new cells of the jobs that lose theirs.
+        enqueue("auction.sweep")
     return provider
 
 

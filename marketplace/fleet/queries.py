@@ -25,9 +25,10 @@ def build_fleet_digest(*, zone_id: str) -> Statement:
 #: The rows themselves, many times a second, would cost more than the decisions do.
 _FLEET_DIGEST = """
 SELECT md5(string_agg(
-    (id, status, gpu_type_id, compute_capacity, memory_gb, ask_micros,
-     available_from_at, available_until_at, boot_s)::text, ';' ORDER BY id))
-FROM fleet_node WHERE zone_id = %s
+    (node.id, status, gpu_type_id, compute_capacity, memory_gb, ask_micros, available_from_at,
+     available_until_at, boot_s, provider.verified_at IS NULL)::text, ';' ORDER BY node.id))
+FROM fleet_node AS node JOIN fleet_provider AS provider ON provider.id = node.provider_id
+WHERE zone_id = %s
 """
 
 

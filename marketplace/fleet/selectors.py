@@ -49,6 +49,7 @@ __all__ = [
     "list_nodes_on_sale",
     "list_online_nodes",
     "list_open_zones",
+    "list_trusted_nodes",
     "list_waiting_providers",
     "load_rates",
     "slot_at",
@@ -137,6 +138,12 @@ def list_online_nodes(zone: Zone) -> QuerySet[Node]:
     return list_nodes_on_sale(zone).filter(status=NodeStatus.ONLINE)
 
 
+def list_trusted_nodes(zone: Zone, *, verified_only: bool) -> QuerySet[Node]:
+    """Nodes that run and may see what an owner gives to verified providers only, or to all."""
+    online = list_online_nodes(zone)
+    return online.exclude(provider__verified_at=None) if verified_only else online
+
+
 def count_offered_nodes(zone: Zone) -> int:
     """Machines on sale in a zone that are rented when they are sold."""
     return Node.objects.filter(zone=zone, status=NodeStatus.OFFERED).count()
@@ -144,6 +151,8 @@ def count_offered_nodes(zone: Zone) -> int:
 
 def build_node_spec(zone: Zone, node: Node, *, slot: int | None = None) -> scheduler.NodeSpec:
     """The engine's value of a node; only whole slots inside its availability are sold.
+
+    Its provider is read.
 
     Parameters
     ----------
@@ -168,6 +177,7 @@ def build_node_spec(zone: Zone, node: Node, *, slot: int | None = None) -> sched
             if node.available_until_at is None
             else last_slot_until(zone, node.available_until_at)
         ),
+        is_verified=node.provider.verified_at is not None,
     )
 
 

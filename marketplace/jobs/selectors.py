@@ -111,6 +111,11 @@ def find_idlest_node(
     )
 
 
+def may_run(job: Job, node: Node) -> bool:
+    """Whether a node may have a job's data, as the job's owner wants it."""
+    return not job.verified_only or node.provider.verified_at is not None
+
+
 def count_stalled_slices(job: Job) -> int:
     """How many of the job's latest slices, in a row, ended without a step that counts.
 
@@ -167,6 +172,8 @@ def find_lease_blob(*, node: Node, lease_token: str, name: str, now: datetime) -
         ``unknown_blob``.
     """
     job = get_current_slice(lease_token=lease_token, node=node, now=now).job
+    if not may_run(job, node):
+        raise NotFound("unknown_blob", "This job goes to nodes of verified providers only.")
     found: Dataset | Checkpoint | CandidatePrompts | Artifact | None
     if name == DATASET_BLOB:
         found = job.dataset

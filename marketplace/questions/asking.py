@@ -12,7 +12,7 @@ from django.db import transaction
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import find_zone_tokenizer
+from marketplace.fleet.selectors import find_zone_tokenizer, list_trusted_nodes
 from marketplace.fleet.text_encoder import load_text_encoder
 from marketplace.jobs.models import Job
 from marketplace.payments.holds import HoldRequest, place_holds
@@ -85,9 +85,17 @@ def ask_question(
     PaymentRequired
         ``insufficient_funds``.
     """
+    only = organisation.verified_only or (job is not None and job.verified_only)
     rate_micros = find_rate(zone)
     if rate_micros is None and is_forwarded:
         rate_micros = settings.SERVING_RATE_MICROS
+    if only and not is_forwarded and not list_trusted_nodes(zone, verified_only=True).exists():
+        raise NoNodeOnline(
+            "no_node",
+            f"No node of a verified provider in zone {zone.name} is online to answer. Try again "
+            "later.",
+            extra={"retry": True},
+        )
     if rate_micros is None:
         raise NoNodeOnline(
             "no_node",
@@ -103,6 +111,7 @@ def ask_question(
         token=secrets.token_urlsafe(_TOKEN_BYTES),
         terms=to_json(terms),
         is_forwarded=is_forwarded,
+        verified_only=only,
         status=QuestionStatus.WRITING if is_forwarded else QuestionStatus.WAITING,
         prompt_tokens=prompt_tokens,
         rate_micros=rate_micros,

@@ -14,6 +14,8 @@ def lock_waiting(*, node: Node, limit: int, now: datetime) -> list[AskedQuestion
     waiting = AskedQuestion.objects.select_for_update(of=("self",), skip_locked=True).filter(
         zone_id=node.zone_id, status=QuestionStatus.WAITING, expires_at__gt=now
     )
+    if node.provider.verified_at is None:
+        waiting = waiting.filter(verified_only=False)
     return list(waiting.select_related("job__artifact").order_by("created_at", "pk")[:limit])
 
 

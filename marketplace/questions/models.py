@@ -50,6 +50,8 @@ class AskedQuestion(models.Model):
     node = models.ForeignKey("fleet.Node", on_delete=models.PROTECT, null=True, related_name="+")
     #: The operator's model server answers it, and no node.
     is_forwarded = models.BooleanField(default=False, db_default=False)
+    #: Nodes of verified providers only.
+    verified_only = models.BooleanField(default=False, db_default=False)
     text = models.TextField(default="", blank=True)
     #: ``WrittenToken`` as JSON, where probabilities were asked for.
     tokens: Any = models.JSONField(default=list)

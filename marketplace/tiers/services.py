@@ -14,7 +14,11 @@ from marketplace.common.errors import UserError
 from marketplace.common.locks import advisory_lock
 from marketplace.fleet.models import Provider, Zone
 from marketplace.fleet.providers import check_may_list
-from marketplace.fleet.services import approve_provider, ensure_provider
+from marketplace.fleet.services import (
+    approve_provider,
+    ensure_provider,
+    set_provider_verified,
+)
 from marketplace.tiers import (
     bookings,
     direct_starts,
@@ -138,7 +142,9 @@ def ensure_own_provider(*, now: datetime) -> Provider:
     with transaction.atomic():
         organisation = create_organisation(name=HOUSE, created_by=operator, now=now)
         provider = ensure_provider(organisation=organisation, now=now)
-        return approve_provider(provider=provider, approved_by=operator, now=now)
+        provider = approve_provider(provider=provider, approved_by=operator, now=now)
+        # The market knows itself.
+        return set_provider_verified(provider=provider, is_verified=True, set_by=operator, now=now)
 
 
 def run_tier_tick(*, now: datetime) -> None:

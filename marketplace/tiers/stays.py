@@ -186,7 +186,12 @@ def begin_stays(
     room = rented.room(serverless=True)
     if not free and room <= 0:
         return 0
-    waiting = [job for job in waiting if job.pk not in rented.booked_jobs]
+    is_verified = tiers.provider.verified_at is not None
+    waiting = [
+        job
+        for job in waiting
+        if job.pk not in rented.booked_jobs and (is_verified or not job.verified_only)
+    ]
     begun = 0
     for job, (machine, node) in zip(waiting, free, strict=False):
         stay = _begin_stay(tiers, job, machine, node, now)

@@ -68,6 +68,8 @@ def list_new_donors(*, now: datetime) -> int:
     fresh = (
         Artifact.objects.filter(
             job__status=JobStatus.SUCCEEDED,
+            # Its adapter goes to nodes of verified providers only.
+            job__verified_only=False,
             job__valid_loss_before__gt=0,
             job__valid_loss__gt=0,
             job__dataset__format__in=FORMATS,

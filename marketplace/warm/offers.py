@@ -88,6 +88,8 @@ class ColdJob:
     training: TrainingSpec
     #: Its work, step by step.
     plan: WorkPlan
+    #: Its rows go to nodes of verified providers only.
+    verified_only: bool = False
 
     @property
     def settings_hash(self) -> str:
@@ -254,6 +256,7 @@ def _ask(job: ColdJob, shape: str, *, uses_donors: bool, now: datetime) -> Probe
         shape=shape,
         sequence_length=job.training.sequence_length,
         donors=[(donor, 1.0) for donor in donors],
+        verified_only=job.verified_only,
         now=now,
     )
 

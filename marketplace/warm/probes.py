@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Max
+from django.db.models import Max, QuerySet
 
 from marketplace.common.errors import NotFound
 from marketplace.common.locks import advisory_lock
 from marketplace.fleet.models import Node, Zone
-from marketplace.fleet.selectors import build_base_model_ref, is_node_silent, list_online_nodes
+from marketplace.fleet.selectors import build_base_model_ref, is_node_silent, list_trusted_nodes
 from marketplace.jobs.models import Artifact, Dataset
 from marketplace.jobs.plans import add_to_plan
 from marketplace.warm.consents import may_use_donors
@@ -50,6 +50,7 @@ def ask_probe(
     sequence_length: int,
     donors: Sequence[tuple[Donor, float]],
     now: datetime,
+    verified_only: bool = False,
 ) -> Probe | None:
     """Ask a warm node of the zone; ``None``: there is none, or the rows cannot be sent.
 
@@ -57,9 +58,11 @@ def ask_probe(
     ----------
     donors
         Each with what its second matrices are multiplied by.
+    verified_only
+        Ask a node of a verified provider: it sees the rows.
     """
     rows = build_probe_rows(draw_rows(read_first_rows(dataset, DRAWN_FROM)))
-    node = _find_warm_node(zone, now)
+    node = _find_warm_node(list_trusted_nodes(zone, verified_only=verified_only), now)
     if node is None or not rows:
         return None
     token = secrets.token_urlsafe(_TOKEN_BYTES)
@@ -124,9 +127,9 @@ def _write_row(row: Row) -> str:
     return json.dumps({"prompt": prompt, "completion": answer})
 
 
-def _find_warm_node(zone: Zone, now: datetime) -> Node | None:
+def _find_warm_node(online: QuerySet[Node], now: datetime) -> Node | None:
     """A node that is there, with the base model resident; the one asked longest ago first."""
-    nodes = [node for node in list_online_nodes(zone) if not is_node_silent(node, now)]
+    nodes = [node for node in online if not is_node_silent(node, now)]
     latest = Probe.objects.filter(node__in=nodes).values("node").annotate(at=Max("asked_at"))
     asked = dict(latest.values_list("node", "at"))
     earliest = datetime.min.replace(tzinfo=now.tzinfo)

@@ -99,6 +99,7 @@ class BundleForm(forms.Form):
         help_text="For all jobs together, or for each where each stands for itself.",
         widget=forms.TextInput(attrs={"inputmode": "decimal", "autocomplete": "off"}),
     )
+    verified_only = forms.BooleanField(label="Verified providers only", required=False)
     #: Names this submission, so that a double click is one bundle.
     key = forms.CharField(max_length=64, widget=forms.HiddenInput)
 

@@ -130,6 +130,7 @@ class BidForm(PromptTuningForm, ExpertForm):
         widget=forms.Select(attrs={"class": "field"}),
     )
     fresh = forms.BooleanField(label="No warm start", required=False)
+    verified_only = forms.BooleanField(label="Verified providers only", required=False)
     #: The warm start that the page shows.
     offer = forms.CharField(max_length=40, required=False, widget=forms.HiddenInput)
     #: Names this submission, so that a double click is one bid.

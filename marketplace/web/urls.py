@@ -92,6 +92,7 @@ urlpatterns = [
         workspace.list_upload_faults,
         name="upload_faults",
     ),
+    path("datasets/providers", workspace.set_providers, name="verified_only"),
     path("datasets/consent", warm.set_organisation, name="consent"),
     path("datasets/<str:dataset_id>/consent", warm.set_dataset, name="dataset_consent"),
     path("datasets/<str:dataset_id>/delete", workspace.remove_dataset, name="dataset_delete"),

@@ -58,6 +58,7 @@ def random_node(rng: Random, name: str) -> NodeSpec:
         ask=rng.choice([0.0, 3.0, rng.uniform(0.0, 10.0)]),
         available_from=start if rng.random() < 0.2 else None,
         available_until=start + rng.randint(0, 8) if rng.random() < 0.2 else None,
+        is_verified=rng.random() < 0.7,
     )
 
 
@@ -81,6 +82,7 @@ def random_task(rng: Random, name: str, slot: int) -> Task:
             )
             for n in range(rng.choice([0, 0, 1, 2]))
         ),
+        verified_only=rng.random() < 0.25,
     )
 
 
@@ -153,6 +155,7 @@ class Market:
             compute_demand=sum(task.rates.get(types[cell.node], 0.0) for cell in ahead),
             memory_demand=task.memory_demand,
             rates=task.rates,
+            verified_only=task.verified_only,
         )
 
     def move(self, task_ids: list[str]) -> events.PlansMoved:
@@ -174,6 +177,16 @@ class Market:
         task = random_task(self.rng, f"task-{self.bids}", self.slot)
         self.tasks[task.id] = task
         return events.BidArrived(task, self.slot)
+
+
+def find_strangers(market: Market) -> list[str]:
+    """Say which tasks for verified nodes hold cells of others."""
+    verified = {node.id for node in market.engine.nodes if node.is_verified}
+    return [
+        f"{held} is not verified"
+        for held in market.engine.reservations()
+        if market.tasks[held.task_id].verified_only and held.cell.node not in verified
+    ]
 
 
 def overuse(engine: Engine) -> list[str]:

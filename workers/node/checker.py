@@ -19,6 +19,7 @@ from workers.node.market_client import MarketClient, MarketError, Patience, Shut
 from workers.node.preparer import Runtime
 from workers.protocol.checks import PATH_CHECK_RESULT, CheckResult, CheckSpec, StepLoss
 from workers.protocol.reports import Fault, ProgressEvent
+from workers.protocol.weight_sketch import sketch_weights
 from workers.protocol.wire import ProtocolError, from_json
 from workers.runtime.job_sink import JobSummary
 from workers.runtime.running_job import metrics_from_table
@@ -65,9 +66,10 @@ class Checker:
 
     def _answer(self, check: CheckSpec) -> None:
         losses: tuple[StepLoss, ...] = ()
+        sketch: tuple[float, ...] = ()
         reason = ""
         try:
-            losses = self._train_again(check)
+            losses, sketch = self._train_again(check)
         except ShuttingDownError:
             return
         except (TrainingFault, MarketError, DiskFullError, OSError) as error:
@@ -77,10 +79,11 @@ class Checker:
             log.exception("a check failed")
             reason = str(error)[:300]
         with contextlib.suppress(MarketError):
-            result = CheckResult(check.token, losses, reason)
+            result = CheckResult(check.token, losses, reason, sketch)
             self._client.send(PATH_CHECK_RESULT, result, patience=_PATIENCE)
 
-    def _train_again(self, check: CheckSpec) -> tuple[StepLoss, ...]:
+    def _train_again(self, check: CheckSpec) -> tuple[tuple[StepLoss, ...], tuple[float, ...]]:
+        """Give the losses, and a sketch of the weights where it is asked for."""
         job = check.job
         steps = _StepsSink(check.until_step)
         with contextlib.ExitStack() as stack:
@@ -100,13 +103,16 @@ class Checker:
                 start_path=None,
                 prompts_path=None,
                 sink=steps,
+                # Weights are compared after exactly the same steps.
+                pause_at=check.until_step,
             )
             left_s = check.expires_at - self._client.market_time()
             steps.reached.wait(max(0.0, left_s))
             # Its losses, step by step, are in its checkpoint.
             self._runtime.detach(job.job_id, checkpoint=True)
             steps.ended.wait(_PATIENCE.total_s)
-            return steps.read_losses(after=check.resume_from.step if check.resume_from else 0)
+            begin = check.resume_from.step if check.resume_from else 0
+            return steps.read_losses(after=begin), steps.sketch(seed=check.sketch_seed)
 
 
 class _StepsSink:
@@ -131,9 +137,21 @@ class _StepsSink:
             if row.train_loss is not None and after < row.step <= self._until_step
         )
 
+    def sketch(self, *, seed: str) -> tuple[float, ...]:
+        """Give the weights after the last step; none if training did not come to just there."""
+        if self._path is None or not seed:
+            return ()
+        try:
+            state = load_checkpoint(self._path)
+        except CorruptCheckpointError:
+            return ()
+        if state.progress.step != self._until_step:
+            return ()
+        weights = ((name, values.numpy()) for name, values in state.params.items())
+        return tuple(sketch_weights(weights, seed=seed))
+
     def progress(self, event: ProgressEvent) -> None:
-        if event.step >= self._until_step:
-            self.reached.set()
+        """The runtime pauses the job by itself; its checkpoint follows."""
 
     def checkpointed(self, path: Path, step: int) -> None:
         self._path = path

@@ -36,6 +36,7 @@ class Runtime(Protocol):
         start_path: Path | None,
         prompts_path: Path | None,
         sink: JobSink,
+        pause_at: int | None = None,
     ) -> None: ...
 
     def detach(self, job_id: str, *, checkpoint: bool, may_end: bool = False) -> None: ...

@@ -24,10 +24,13 @@ class CheckSpec:
     #: Unix seconds; an answer after that is not waited for.
     expires_at: float
     job: JobSpec
-    #: The last step that is compared.
+    #: The last step that is compared: a checkpoint or the adapter that the other node stored.
     until_step: int
     #: ``None``: from fresh weights.
     resume_from: CheckpointRef | None = None
+    #: The checker tells its weights after ``until_step`` as ``weight_sketch`` makes them with it;
+    #: empty: losses alone are compared.
+    sketch_seed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class CheckResult:
     losses: tuple[StepLoss, ...] = ()
     #: Why it could not be.
     reason: str = ""
+    #: Of the weights after the last step; empty: it was not asked for, or not come to.
+    sketch: tuple[float, ...] = ()
 
 
 def losses_agree(claimed: Mapping[int, float], found: Mapping[int, float]) -> bool | None:

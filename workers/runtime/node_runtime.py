@@ -111,6 +111,7 @@ class NodeRuntime:
         start_path: Path | None = None,
         prompts_path: Path | None = None,
         sink: JobSink,
+        pause_at: int | None = None,
     ) -> None:
         """Start a job, or continue it from a checkpoint; returns once it is in the loop.
 
@@ -125,6 +126,8 @@ class NodeRuntime:
             Zip of the adapter that ``job.warm_start`` names.
         prompts_path : Path, optional
             Known prompts that a soft prompt which looks up its start is compared with.
+        pause_at : int, optional
+            Step after which the job leaves with a checkpoint of just that step.
 
         Raises
         ------
@@ -156,6 +159,7 @@ class NodeRuntime:
                 values = look_up_start(
                     running, values, job.lookup, prompts_path, call=self._commands.call
                 )
+            running.pause_at = pause_at
             running.attach_s = round(time.monotonic() - began, 4)
             self._commands.call(lambda: self._admit(running, values))
         finally:
@@ -333,6 +337,9 @@ class NodeRuntime:
     def _after_step(self, running: RunningJob, step: StepResult) -> None:
         running.stepped(step)
         tell(running.report)
+        if running.pause_at is not None and running.job.progress.step >= running.pause_at:
+            self._detach(running.job.job_id, True)
+            return
         if not running.job.done:
             self._checkpoints.take_if_due(running)
         self._evaluate_or_go_on(running)

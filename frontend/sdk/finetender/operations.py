@@ -87,6 +87,7 @@ def get_quote(
     model: str = "",
     preparation: Settings | None = None,
     validation: Data | None = None,
+    verified_only: bool | None = None,
 ) -> Operation[Quote]:
     """What a job would cost now, and by deadline; it reserves nothing.
 
@@ -94,9 +95,11 @@ def get_quote(
     ----------
     validation
         Whose rows are held out; without it, a share of the data's own.
+    verified_only
+        Nodes of verified providers only; without it, as your organisation has it.
     """
     body = yield from _build_work(data, zone, deadline, adapter, training, model, validation)
-    body |= {"preparation": preparation}
+    body |= {"preparation": preparation, "verified_only": verified_only}
     answer = yield from send(Call("POST", "/api/quotes", json=body))
     return Quote.read(answer.body, dataset_id=body["dataset_id"])
 
@@ -113,6 +116,7 @@ def place_bid(
     model: str = "",
     preparation: Settings | None = None,
     validation: Data | None = None,
+    verified_only: bool | None = None,
     idempotency_key: str | None = None,
 ) -> Operation[Bid]:
     """Bid for a job, and wait until the bid is decided.
@@ -123,6 +127,8 @@ def place_bid(
         The most the job is worth, in dollars. What is paid does not depend on it.
     validation
         Whose rows are held out; without it, a share of the data's own.
+    verified_only
+        Nodes of verified providers only; without it, as your organisation has it.
 
     Raises
     ------
@@ -130,7 +136,7 @@ def place_bid(
         With the price that would have won.
     """
     body = yield from _build_work(data, zone, deadline, adapter, training, model, validation)
-    body |= {"price": str(price), "preparation": preparation}
+    body |= {"price": str(price), "preparation": preparation, "verified_only": verified_only}
     if name is not None:
         body["name"] = name
     key = idempotency_key or new_key()

@@ -160,6 +160,7 @@ def _build_new_bid(
         preparation=body.get("preparation"),
         quotes=asked.quotes or {},
         model=body["model"],
+        verified_only=body.get("verified_only"),
     )
 
 

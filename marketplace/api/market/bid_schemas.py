@@ -101,6 +101,7 @@ BID_FIELDS: Fields = {
     "created_at": s.DateTimeField(),
     "dataset_id": s.CharField(),
     "validation_dataset_id": s.CharField(allow_null=True),
+    "verified_only": s.BooleanField(help_text="On nodes of verified providers only."),
     "adapter": s.DictField(),
     "training": s.DictField(),
     "resolved": s.ListField(
@@ -224,6 +225,7 @@ QUOTE = shape(
         "reason": s.CharField(allow_null=True),
         "reason_text": s.CharField(allow_null=True),
         "curve": list_of(CURVE_POINT),
+        "verified_only": s.BooleanField(help_text="On nodes of verified providers only."),
         "adapter": s.DictField(),
         "training": s.DictField(),
         "resolved": list_of(s.CharField()),

@@ -120,4 +120,5 @@ def _build_new_bundle(body: dict[str, Any], who: Caller, *, key: str | None) -> 
         deadline_at=body["deadline"],
         idempotency_key=key,
         model=body["model"],
+        verified_only=body["verified_only"],
     )

@@ -50,6 +50,7 @@ class ExpressQuotesView(MarketView):
             dataset=get_dataset(organisation, asked["dataset_id"]),
             adapter=asked["adapter"],
             training=asked["training"],
+            verified_only=asked["verified_only"],
             now=clock.now(),
         )
         slos = [terms.least_slo_s * factor for factor in QUOTED]
@@ -95,6 +96,7 @@ class ExpressRequestsView(MarketView):
             name=asked["name"] or dataset.name[:64],
             adapter=asked["adapter"],
             training=asked["training"],
+            verified_only=asked["verified_only"],
             slo_s=asked["slo_s"],
             idempotency_key=None if key is None else f"api-{key}",
             now=clock.now(),

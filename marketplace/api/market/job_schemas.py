@@ -69,6 +69,7 @@ JOB = shape(
         "zone": s.CharField(),
         "name": s.CharField(),
         "status": s.ChoiceField(JobStatus.values),
+        "verified_only": s.BooleanField(help_text="On nodes of verified providers only."),
         "price": usd_field(),
         "deadline": s.DateTimeField(),
         "finish_planned_at": s.DateTimeField(),

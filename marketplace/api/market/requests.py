@@ -29,6 +29,19 @@ class SettingsField(serializers.JSONField):
         return data
 
 
+class VerifiedOnlyField(serializers.BooleanField):
+    """Whether a job runs on nodes of verified providers only; ``null``: as its owner has it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            required=False,
+            allow_null=True,
+            default=None,
+            help_text="Only nodes of providers that the operator has verified. Without it, as your "
+            "organisation has it. It leaves fewer plans to choose from; slots cost the same.",
+        )
+
+
 class WorkRequest(StrictSerializer):
     """What a quote and a bid have in common."""
 
@@ -60,6 +73,7 @@ class WorkRequest(StrictSerializer):
         "vendor; with 0 the rule accepts it). {} takes the defaults; null trains on the data as "
         "they are.",
     )
+    verified_only = VerifiedOnlyField()
 
 
 class ValidatedWorkRequest(WorkRequest):
@@ -115,6 +129,7 @@ class BundleQuoteRequest(StrictSerializer):
         default="",
         help_text="What all begin with: 'ft:' and the id of a job of yours, or the base model.",
     )
+    verified_only = VerifiedOnlyField()
     sweep = SettingsField(
         help_text='Values by setting, such as {"training.seed": [1, 2], "adapter.rank": [8, 16]}; '
         "2 to 16 jobs."

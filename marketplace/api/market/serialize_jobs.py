@@ -65,6 +65,7 @@ def serialize_job(job: Job) -> dict[str, Any]:
         "zone": job.zone.name,
         "name": job.name,
         "status": job.status,
+        "verified_only": job.verified_only,
         "price": usd(job.price_micros),
         "deadline": moment(job.deadline_at),
         "finish_planned_at": moment(job.finish_planned_at),

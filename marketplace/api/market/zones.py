@@ -80,6 +80,7 @@ class QuotesView(MarketView):
             is_warm=asked["warm_start"],
             deadline_at=asked["deadline"],
             preparation=asked["preparation"],
+            verified_only=asked["verified_only"],
             now=clock.now(),
         )
         return Response(serialize_quote(quote))

@@ -78,6 +78,7 @@ def _show_job(
             "deadline": moment(job.deadline_at),
             "finish_planned_at": moment(job.finish_planned_at),
             "zone": job.zone.name,
+            "verified_only": job.verified_only,
             "position": bid.position,
             "hash": bid.decision_hash,
         },

@@ -11,7 +11,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from marketplace.api.market.fields import PriceField, StrictSerializer
-from marketplace.api.market.requests import SettingsField
+from marketplace.api.market.requests import SettingsField, VerifiedOnlyField
 from marketplace.common.errors import UserError
 from marketplace.jobs.services.parts import PARTS_MAX
 from workers.protocol.generation import STOP_CHARS_MAX, STOPS_MAX, TOP_TOKENS_MAX
@@ -134,6 +134,7 @@ class BidTerms(StrictSerializer):
     preparation = SettingsField(
         required=False, allow_null=True, default=None, help_text="As in /api/bids."
     )
+    verified_only = VerifiedOnlyField()
 
 
 class MetadataField(serializers.DictField):

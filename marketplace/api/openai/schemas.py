@@ -135,6 +135,7 @@ _BID = _shape(
         "deadline": s.DateTimeField(),
         "finish_planned_at": s.DateTimeField(),
         "zone": s.CharField(),
+        "verified_only": s.BooleanField(help_text="On nodes of verified providers only."),
         "position": s.IntegerField(help_text="Of the decision in the zone's log."),
         "hash": s.CharField(),
     },

@@ -1,7 +1,8 @@
 """A fine-tuning request of OpenAI's clients as a bid of the market.
 
 What the job is worth, and by when, stands in ``bid``, else in the metadata ``bid_max_price`` and
-``bid_deadline``, else in what the API key bids.
+``bid_deadline``, else in what the API key bids. Whether nodes of verified providers only may run it
+stands in ``bid``, else in the metadata ``bid_verified_only``, else with the organisation.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from marketplace.jobs.services import check_held_out
 from workers.protocol.job_spec import DataFormat
 
 METADATA_PRICE, METADATA_DEADLINE = "bid_max_price", "bid_deadline"
+METADATA_VERIFIED = "bid_verified_only"
 _TIME_FROM_NOW = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -88,6 +90,7 @@ def resolve_request(asked: Mapping[str, Any], *, who: Caller, now: datetime) -> 
         "training": training,
         "model": begins_with,
         "preparation": own.get("preparation"),
+        "verified_only": _find_verified_only(asked),
         "price": price_micros,
         "deadline": deadline_at,
     }
@@ -111,6 +114,21 @@ def _find_price(asked: Mapping[str, Any], who: Caller) -> int:
         "by itself. POST /api/quotes tells the price; the bid never changes it.",
         param="bid",
     )
+
+
+def _find_verified_only(asked: Mapping[str, Any]) -> bool | None:
+    """Whether nodes of verified providers only; ``None``: as the organisation has it."""
+    own = (asked.get("bid") or {}).get("verified_only")
+    text = (asked.get("metadata") or {}).get(METADATA_VERIFIED)
+    if own is not None or text is None:
+        return own
+    if text not in ("true", "false"):
+        raise UserError(
+            "invalid_verified_only",
+            f"metadata.{METADATA_VERIFIED} is 'true' or 'false'.",
+            param=f"metadata.{METADATA_VERIFIED}",
+        )
+    return text == "true"
 
 
 def _find_deadline(asked: Mapping[str, Any], who: Caller, *, zone: Zone, now: datetime) -> datetime:

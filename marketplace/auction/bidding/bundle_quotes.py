@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from marketplace.auction.bidding.bundles import NewBundle, list_jobs
-from marketplace.auction.bidding.measure import MeasuredJob, measure_job
+from marketplace.auction.bidding.measure import MeasuredJob, find_verified_only, measure_job
 from marketplace.auction.bidding.quotes import (
     QUOTE_LIFE,
     CurvePoint,
@@ -89,6 +89,9 @@ def make_bundle_quote(*, asked: NewBundle, now: datetime) -> SweepQuote:
             task_id=f"quote-{place}",
             arrival_slot=slot + 1,
             deadline_slot=last_slot_until(zone, asked.deadline_at),
+            verified_only=find_verified_only(
+                asked.verified_only, organisation=asked.organisation, start=of.start
+            ),
         )
         for place, of in enumerate(measured)
     ]

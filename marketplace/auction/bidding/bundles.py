@@ -67,6 +67,8 @@ class NewBundle:
     model: str = ""
     #: The API key that it came with, whose caps it counts for.
     api_key_id: str | None = None
+    #: As in ``NewBid``.
+    verified_only: bool | None = None
     #: SHA-256 of what is asked for.
     request_hash: str = field(init=False)
 
@@ -82,6 +84,7 @@ class NewBundle:
             "price_micros": self.price_micros,
             "deadline_at": self.deadline_at.isoformat(),
             "model": self.model,
+            **({} if self.verified_only is None else {"verified_only": self.verified_only}),
         }
         object.__setattr__(self, "request_hash", hash_request(request))
 
@@ -234,6 +237,7 @@ def _build_new_bid(asked: NewBundle, job: SweptJob) -> NewBid:
         deadline_at=asked.deadline_at,
         idempotency_key=None,
         model=asked.model,
+        verified_only=asked.verified_only,
     )
 
 

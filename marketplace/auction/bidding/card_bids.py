@@ -111,6 +111,7 @@ def _write_terms(asked: NewBid) -> dict[str, Any]:
         "idempotency_key": asked.idempotency_key,
         "preparation": None if asked.preparation is None else dict(asked.preparation),
         "model": asked.model,
+        "verified_only": asked.verified_only,
     }
 
 
@@ -136,5 +137,6 @@ def _read_terms(payment: CardPayment) -> NewBid:
         idempotency_key=terms["idempotency_key"],
         preparation=terms["preparation"],
         model=terms["model"],
+        verified_only=terms.get("verified_only"),
         card_payment_id=payment.pk,
     )

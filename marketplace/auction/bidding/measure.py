@@ -27,9 +27,9 @@ from marketplace.fleet.selectors import (
     get_work_costs,
     load_rates,
 )
-from marketplace.jobs.models import Dataset
+from marketplace.jobs.models import Dataset, Job
 from marketplace.jobs.services import check_held_out, ensure_dataset_tokens
-from marketplace.jobs.starts import Start
+from marketplace.jobs.starts import Start, StartKind
 from marketplace.jobs.work import Work, measure_work, plan_work
 from marketplace.vendors.offers import measure_growth, measure_raw_data
 from marketplace.vendors.wishes import PreparationWish
@@ -199,6 +199,22 @@ def _find_rank_limit(zone: Zone, adapter: Mapping[str, Any], now: datetime) -> i
     if room_gb is None or need_gb <= room_gb:
         return None
     return find_fitting_rank(zone=zone, adapter=usual, need_gb=need_gb, room_gb=room_gb)
+
+
+def find_verified_only(
+    asked: bool | None, *, organisation: Organisation, start: Start | None
+) -> bool:
+    """Whether a job runs on nodes of verified providers only.
+
+    Where the request says nothing, as its organisation has it, or as the job that it continues.
+    """
+    if asked is not None:
+        return asked
+    if organisation.verified_only:
+        return True
+    if start is None or start.kind is not StartKind.CONTINUED:
+        return False
+    return Job.objects.filter(pk=start.job_id, verified_only=True).exists()
 
 
 def apply_offer(cold: MeasuredJob, offer: Offer, planned: ColdJob) -> MeasuredJob:

@@ -23,7 +23,7 @@ from django.db.models import Q
 from marketplace.accounts.models import Organisation, User
 from marketplace.auction.bidding.beginnings import refuse_taken_offers
 from marketplace.auction.bidding.holding_limit import refuse_hoards
-from marketplace.auction.bidding.measure import measure_job
+from marketplace.auction.bidding.measure import find_verified_only, measure_job
 from marketplace.auction.bidding.terms import check_deadline, check_name, check_price_micros
 from marketplace.auction.lane import wakeups
 from marketplace.auction.models import Bid
@@ -73,6 +73,8 @@ class NewBid:
     quotes: Mapping[str, EndpointQuote] = field(default_factory=dict[str, EndpointQuote])
     #: The API key that it came with, whose caps it counts for.
     api_key_id: str | None = None
+    #: Nodes of verified providers only; ``None``: as the organisation has it.
+    verified_only: bool | None = None
     #: SHA-256 of what is asked for.
     request_hash: str = field(init=False)
 
@@ -88,6 +90,7 @@ class NewBid:
             **({} if self.preparation is None else {"preparation": dict(self.preparation)}),
             **({"model": self.model} if self.model else {}),
             **({} if self.validation is None else {"validation": self.validation.sha256}),
+            **({} if self.verified_only is None else {"verified_only": self.verified_only}),
         }
         object.__setattr__(self, "request_hash", hash_request(request))
 
@@ -222,6 +225,9 @@ def draft_bid(asked: NewBid, *, now: datetime) -> Bid:
         compute_demand=measured.work.compute_demand,
         memory_demand_gb=measured.work.memory_demand_gb,
         rates=measured.work.rates,
+        verified_only=find_verified_only(
+            asked.verified_only, organisation=asked.organisation, start=measured.start
+        ),
         preparation=None if wish is None else wish.to_json(),
         offers=[offer.to_json() for offer in offers],
         reservation_fee_percent=find_reservation_fee(asked.zone),

@@ -11,6 +11,7 @@ from marketplace.accounts.models import Organisation
 from marketplace.auction.bidding.measure import (
     MeasuredJob,
     apply_offer,
+    find_verified_only,
     measure_job,
     plan_cold,
 )
@@ -27,7 +28,7 @@ from marketplace.vendors.models import Vendor
 from marketplace.vendors.offers import collect_offers, find_capacities, read_offers
 from marketplace.vendors.quoting import VendorOffer
 from marketplace.vendors.wishes import parse_wish
-from marketplace.warm.offers import Outlook, find_offer
+from marketplace.warm.offers import ColdJob, Outlook, find_offer
 from scheduler import types as scheduler
 
 #: A quote is shown as good for so long; any decision may move the price sooner.
@@ -82,6 +83,8 @@ class BidQuote:
     outlook: Outlook = Outlook.NONE
     #: With a warm start: the price without it; ``None`` when no such plan fits.
     cold_price_micros: int | None = None
+    #: The plan is on nodes of verified providers only.
+    verified_only: bool = False
 
     @property
     def saved_share(self) -> float:
@@ -104,11 +107,12 @@ def make_quote(
     now: datetime,
     model: str = "",
     is_warm: bool = True,
+    verified_only: bool | None = None,
 ) -> BidQuote:
     """The price of a job for one deadline, and by deadline.
 
     Where there is a warm start that costs less and the job names nothing to begin with, the quote
-    is for it, unless ``is_warm`` says otherwise.
+    is for it, unless ``is_warm`` says otherwise. ``verified_only`` is as in ``NewBid``.
 
     Expires with the current slot, whose end takes away the first cells it may
     use, and in any case after ``QUOTE_LIFE``.
@@ -132,13 +136,15 @@ def make_quote(
         now=now,
     )
     unaided = measured
+    only = find_verified_only(verified_only, organisation=organisation, start=measured.start)
     offers: list[VendorOffer] = []
     outlook = Outlook.NONE
     if wish is not None:
         answers = ask_for_quotes(zone=zone, dataset=dataset, wish=wish, now=now, remembers=True)
         offers = collect_offers(zone=zone, dataset=dataset, wish=wish, answers=answers, now=now)
     elif is_warm and not model and validation is None:
-        measured, outlook = _warm(measured, organisation, zone, dataset, now)
+        planned = plan_cold(measured, organisation=organisation, zone=zone, dataset=dataset)
+        measured, outlook = _warm(measured, replace(planned, verified_only=only), now)
     slot = slot_at(zone, now)
     deadline_slot = last_slot_until(zone, deadline_at)
     task = build_task(
@@ -147,6 +153,7 @@ def make_quote(
         arrival_slot=slot + 1,
         deadline_slot=deadline_slot,
         vendors=read_offers([offer.to_json() for offer in offers]),
+        verified_only=only,
     )
     capacities = find_capacities(zone=zone, vendor_ids={offer.vendor_id for offer in offers})
     without, cold_price = None, None
@@ -175,6 +182,7 @@ def make_quote(
         curve=curve,
         refusal=answer.refusal,
         refusal_text=describe_quote_refusal(answer.refusal, zone, measured, curve),
+        verified_only=only,
         position=answer.position,
         head_hash=head_hash,
         made_at=now,
@@ -185,15 +193,8 @@ def make_quote(
     )
 
 
-def _warm(
-    measured: MeasuredJob,
-    organisation: Organisation,
-    zone: Zone,
-    dataset: Dataset,
-    now: datetime,
-) -> tuple[MeasuredJob, Outlook]:
+def _warm(measured: MeasuredJob, planned: ColdJob, now: datetime) -> tuple[MeasuredJob, Outlook]:
     """The job with the warm start that there is for it, or as it was, and how that stands."""
-    planned = plan_cold(measured, organisation=organisation, zone=zone, dataset=dataset)
     found = find_offer(planned, now=now)
     if found.offer is not None:
         measured = apply_offer(measured, found.offer, planned)

@@ -20,6 +20,7 @@ REFUSAL_CODES = {
     Refusal.CAPACITY: "no_capacity",
     Refusal.WINDOW: "no_window",
     Refusal.MEMORY: "no_memory",
+    Refusal.VERIFIED: "no_verified_node",
 }
 
 
@@ -70,6 +71,11 @@ def describe_refusal(
             first = (
                 "There are too few slots before the deadline for the work. Give a later deadline, "
                 "fewer epochs or less data"
+            )
+        case Refusal.VERIFIED:
+            return (
+                "No verified provider has a node here that can run this job; ask without "
+                "verified_only, or later."
             )
         case Refusal.MEMORY:
             return _describe_memory_refusal(zone, adapter, memory_demand_gb)

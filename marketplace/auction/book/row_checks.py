@@ -84,6 +84,8 @@ def compare_answer(entry: ChainEntry, found: VerifyReport) -> None:
     if bid is None:
         found.problems.append(f"{here}: its bid is gone")
         return
+    if bid.verified_only and Bid.objects.filter(pk__in=tasks, verified_only=False).exists():
+        found.problems.append(f"{here}: it asks for verified nodes, and its seats do not")
     stored = (bid.position, bid.decision_hash, bid.payment_micros, bid.slo_s)
     logged = (entry.position, entry.hash, again["price_micros"], again["slo_s"])
     if stored != logged:
@@ -143,6 +145,7 @@ def _find_bid_problems(zone: Zone, bid: Bid, entry: ChainEntry, task: Task) -> I
         "price_micros": int(task.bid),
         "compute_demand": task.compute_demand,
         "memory_demand_gb": task.memory_demand,
+        "verified_only": task.verified_only,
         "rates": dict(task.rates),
         # The fee of a warm start's donor is no vendor's offer.
         "offers": [

@@ -218,6 +218,7 @@ def _opening(lane: Lane, of: _Decided) -> Opening:
         deadline_at=bid.deadline_at,
         price_micros=of.columns["payment_micros"],
         awaits_data=of.has_vendor,
+        verified_only=bid.verified_only,
         validation_dataset_id=bid.validation_dataset_id,
     )
 

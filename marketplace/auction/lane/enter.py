@@ -111,7 +111,8 @@ def _sync_fleet(lane: Lane) -> None:
         return
     known = lane.book.nodes
     sold = _sold_slots(lane)
-    for node in Node.objects.filter(zone=lane.zone).order_by("pk"):
+    here = Node.objects.filter(zone=lane.zone).select_related("provider")
+    for node in here.order_by("pk"):
         before = known.get(node.pk)
         wanted = _wanted(lane, node, before, sold.get(node.pk, ()))
         if wanted is not None and before is None:

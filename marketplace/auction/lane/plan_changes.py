@@ -72,6 +72,7 @@ def measure_work_left(
         compute_demand=bid.compute_demand if job.awaits_data else work.compute_demand * share,
         memory_demand=bid.memory_demand_gb,
         rates=dict(sorted(work.rates.items())),
+        verified_only=bid.verified_only,
     )
 
 

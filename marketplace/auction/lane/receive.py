@@ -98,6 +98,7 @@ def build_arrival(lane: Lane, bid: PendingBid) -> events.BidArrived:
         bid=float(bid.price_micros),
         vendors=read_offers(bid.offers),
         owner=name_owner(zone_id=lane.zone.pk, organisation_id=bid.organisation_id),
+        verified_only=bid.verified_only,
     )
     if bid.warm_start is not None:
         task = replace(task, vendors=list_royalties(bid.warm_start))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from django.db.models import Q
@@ -47,13 +47,20 @@ def record_lost_cells(lane: Lane) -> None:
         job = Job.objects.filter(bid_id=dropped.task_id).first()
         if job is not None:
             nodes = sorted({cell.node for cell in dropped.cells})
-            request_job_replan(
-                job=job,
-                reason=f"Cells on {', '.join(nodes)} were lost; looking for others.",
-                now=lane.now,
-                lost_nodes=nodes,
-            )
+            barred = _list_barred(lane, job, nodes)
+            lost = [node for node in nodes if node not in barred]
+            reason = f"Cells on {', '.join(lost)} were lost; looking for others."
+            if not lost:
+                reason = f"{_name_nodes(barred)}: not verified any more. Looking for other nodes."
+            request_job_replan(job=job, reason=reason, now=lane.now, lost_nodes=lost)
     lane.dropped.clear()
+
+
+def _list_barred(lane: Lane, job: Job, node_ids: Sequence[str]) -> list[str]:
+    """Those of the nodes that are there and may not run the job; they are not at fault."""
+    known = lane.book.nodes
+    here = [known[node_id] for node_id in node_ids if node_id in known]
+    return [node.id for node in here if job.verified_only and not node.is_verified]
 
 
 def replan_jobs(lane: Lane, *, preferred: Mapping[str, str] | None = None) -> int:
@@ -130,6 +137,7 @@ def _build_event(
         memory_demand=promise.memory_demand,
         bid=float(wanted.bid.price_micros),
         rates=promise.rates,
+        verified_only=promise.verified_only,
     )
     return events.TaskReplanned(
         task=task,
@@ -209,7 +217,7 @@ def replan_job(lane: Lane, wanted: PlannedJob, event: events.TaskReplanned) -> b
 
 def explain_move(move: events.PlanMove, *, is_hit: bool) -> str:
     """What a job's history says of its part in a joint plan."""
-    nodes = _name_nodes(move.cells)
+    nodes = _name_nodes(cell.node for cell in move.cells)
     if is_hit:
         return f"Planned again on {nodes}, at no cost to you; the deadline stands."
     return (
@@ -218,14 +226,15 @@ def explain_move(move: events.PlanMove, *, is_hit: bool) -> str:
     )
 
 
-def _name_nodes(cells: Sequence[scheduler.Cell]) -> str:
-    nodes = Node.objects.filter(pk__in={cell.node for cell in cells})
+def _name_nodes(node_ids: Iterable[str]) -> str:
+    nodes = Node.objects.filter(pk__in=set(node_ids))
     return ", ".join(sorted(nodes.values_list("name", flat=True)))
 
 
 def _explain(outcome: Replan) -> str:
     assert outcome.schedule is not None
-    text = f"Planned again on {_name_nodes(outcome.schedule.cells)}, at no cost to you"
+    nodes = _name_nodes(cell.node for cell in outcome.schedule.cells)
+    text = f"Planned again on {nodes}, at no cost to you"
     if not outcome.complete:
         return f"{text}; not all of the work has a place yet."
     if outcome.late:

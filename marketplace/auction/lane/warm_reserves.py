@@ -39,6 +39,7 @@ def reserve_worst_cases(lane: Lane, *, bid_ids: Collection[str]) -> int:
             compute_demand=start.cold_units,
             memory_demand=bid.memory_demand_gb,
             rates=dict(sorted(bid.rates.items())),
+            verified_only=bid.verified_only,
         )
         engine, first = lane.book.engine, lane.first_free_slot
         plan = plan_by_laxity(engine, lost=[promise], movable=[], slot=first)

@@ -159,6 +159,8 @@ class Bid(models.Model):
     rates: Any = models.JSONField()
     #: ``PreparationWish`` as JSON; null: the data are trained on as they are.
     preparation: Any = models.JSONField(null=True)
+    #: Nodes of verified providers only.
+    verified_only = models.BooleanField(default=False, db_default=False)
     #: Vendors' offers when the bid arrived, ``vendors.quoting.VendorOffer.to_json`` of each.
     offers: Any = models.JSONField(default=list)
     idempotency_key = models.CharField(max_length=255, null=True)

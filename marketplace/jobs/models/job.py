@@ -45,6 +45,8 @@ class Job(models.Model):
     )
     #: A vendor prepares its data: no slice is opened before they are there.
     awaits_data = models.BooleanField(default=False, db_default=False)
+    #: Its data and its adapter go to nodes of verified providers only.
+    verified_only = models.BooleanField(default=False, db_default=False)
     name = models.CharField(max_length=64)
     #: ``{"adapter": AdapterSpec, "training": TrainingSpec, "start": Start or None}`` as JSON.
     spec = models.JSONField()

@@ -32,6 +32,7 @@ from marketplace.jobs import locks
 from marketplace.jobs.journal import record_event
 from marketplace.jobs.models import EventKind, Job, JobStatus, NodePlan, Slice, SliceStatus
 from marketplace.jobs.plans import record_plans
+from marketplace.jobs.selectors import may_run
 from marketplace.jobs.services.blame import blame_nodes, blame_overrun
 from marketplace.jobs.services.life import mark_for_replan
 from marketplace.jobs.transitions import set_status
@@ -106,6 +107,9 @@ class _ZoneView:
         node = self.node_of(job)
         if node is None or (job.pk, node.pk) in self.failed:
             return False
+        if not may_run(job, node):
+            # The lane has not looked since; it finds the job other cells.
+            return False
         # So near the end a start would be stopped at once, unless the node keeps the job.
         stays = job.node_in(self.slot + 1) == node.pk
         return stays or self.now < compute_handover_at(self.zone, self.slot)
@@ -146,7 +150,10 @@ def _dispatch_zone(zone: Zone, now: datetime) -> Dispatch:
         zone=zone,
         slot=slot,
         now=now,
-        nodes={node.pk: node for node in Node.objects.filter(zone=zone).select_related("zone")},
+        nodes={
+            node.pk: node
+            for node in Node.objects.filter(zone=zone).select_related("zone", "provider")
+        },
         failed=frozenset(failed),
     )
     # Most seconds nothing changes, and then nothing is locked.

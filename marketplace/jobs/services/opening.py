@@ -36,6 +36,8 @@ class Opening:
     #: Its data are prepared first; ``give_prepared_data`` says when they are.
     awaits_data: bool = False
     validation_dataset_id: str | None = None
+    #: As in ``Job``.
+    verified_only: bool = False
 
 
 def open_jobs(*, openings: Iterable[Opening], now: datetime) -> list[str]:
@@ -72,6 +74,7 @@ _JOB_COLUMNS = (
     "finish_planned_at",
     "price_micros",
     "awaits_data",
+    "verified_only",
     "created_at",
     "seq",
 )
@@ -106,6 +109,7 @@ def _build_job_values(of: _OpenedEvent, now: datetime) -> tuple[Any, ...]:
         of.finish_planned_at,
         opening.price_micros,
         opening.awaits_data,
+        opening.verified_only,
         now,
         _FIRST_SEQ,
     )

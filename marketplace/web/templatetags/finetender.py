@@ -147,6 +147,7 @@ _REFUSALS = {
     "capacity": "slots were sold",
     "window": "too little time",
     "memory": "no node large enough",
+    "verified": "no verified node",
 }
 
 

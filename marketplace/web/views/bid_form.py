@@ -61,7 +61,9 @@ def show_bid_form(request: PageRequest) -> HttpResponse:
     now = clock.now()
     zones = list_open_zones()
     if request.method == "GET":
-        initial = get_bid_defaults(zone=zones.first(), now=now) | _read_earlier_terms(request)
+        initial = get_bid_defaults(zone=zones.first(), now=now)
+        initial |= {"verified_only": request.organisation.verified_only}
+        initial |= _read_earlier_terms(request)
         form = BidForm(
             _format_initial(initial), organisation=request.organisation, zones=zones, prefix=None
         )
@@ -117,6 +119,7 @@ def _read_bid(request: PageRequest, form: BidForm) -> NewBid:
         deadline_at=data["deadline"],
         idempotency_key=f"form-{data['key']}",
         preparation=form.preparation,
+        verified_only=form.cleaned_data["verified_only"],
     )
 
 
@@ -249,6 +252,7 @@ def _quote(
             is_warm=form.is_warm,
             deadline_at=deadline,
             preparation=form.preparation,
+            verified_only=form.cleaned_data.get("verified_only", False),
             now=now,
         )
     except UserError as error:
@@ -374,6 +378,7 @@ def _read_earlier_terms(request: PageRequest) -> dict[str, Any]:
                 "name": bid.name,
                 "price": usd_input(bid.price_micros),
                 "model": bid.continued_job_id or "",
+                "verified_only": bid.verified_only,
             }
         )
     if "deadline" in request.GET:

@@ -77,6 +77,7 @@ def _read(request: PageRequest, form: BundleForm) -> NewBundle | None:
         price_micros=price_micros,
         deadline_at=data["deadline"],
         idempotency_key=f"form-{data['key']}",
+        verified_only=data["verified_only"],
     )
 
 

@@ -13,8 +13,9 @@ from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods, require_POST
 
 from marketplace.accounts.api_keys import create_api_key, revoke_api_key, rotate_api_key
-from marketplace.accounts.models import ApiKey
+from marketplace.accounts.models import ApiKey, Role
 from marketplace.accounts.selectors import get_current_organisation
+from marketplace.accounts.services import set_verified_only
 from marketplace.common import clock
 from marketplace.common.downloads import LinesDownload
 from marketplace.common.errors import NotFound, UserError
@@ -23,7 +24,7 @@ from marketplace.jobs.services import delete_dataset
 from marketplace.warm.selectors import get_consent, get_dataset_consent
 from marketplace.web.acting import CHOSEN
 from marketplace.web.forms import DEFAULT_SCOPES, ApiKeyForm, UploadForm
-from marketplace.web.views.requests import PageRequest, page, person_page
+from marketplace.web.views.requests import PageRequest, owner_page, page, person_page
 from marketplace.web.views.uploads import (
     ShownUpload,
     find_upload,
@@ -60,8 +61,24 @@ def show_datasets(request: PageRequest) -> HttpResponse:
         "uploads": open_uploads.order_by("-created_at")[:DATASETS_LISTED],
         "limit_bytes": settings.UPLOAD_BYTES_MAX,
         "consent": get_consent(request.organisation),
+        "is_owner": request.organisation.memberships.filter(
+            user=request.user, role=Role.OWNER
+        ).exists(),
     }
     return render(request, "web/datasets.html", context, status=error.status if error else 200)
+
+
+@owner_page
+@require_POST
+def set_providers(request: PageRequest) -> HttpResponse:
+    """Whose machines get the organisation's data, where a bid says nothing of it."""
+    set_verified_only(
+        organisation=request.organisation,
+        verified_only="verified_only" in request.POST,
+        set_by=request.user,
+    )
+    messages.success(request, "Whose machines get your data is stored. Bids placed before stay.")
+    return redirect("dataset_list")
 
 
 def _go_to(upload: Upload) -> HttpResponse:

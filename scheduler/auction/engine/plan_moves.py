@@ -75,7 +75,9 @@ def _place(grid: Grid, move: PlanMove, slot: int) -> _PlacedMove:
         columns = np.array([grid.column[cell.node] for cell in move.cells], np.int64)
     except KeyError as error:
         raise ValueError(f"{move.task_id} is moved to {error}, which is not a node") from error
-    rates = find_rates(grid, move.rates)
+    if move.task_id in grid.verified_only and not move.verified_only:
+        raise ValueError(f"{move.task_id} runs on verified nodes only")
+    rates = find_rates(grid, move.rates, verified_only=move.verified_only)
     classes = rates.node_class[columns]
     if (classes < 0).any():
         raise ValueError(f"{move.task_id} is moved to a node that cannot run it")

@@ -30,6 +30,7 @@ def replan_task(zone: ZoneState, event: TaskReplanned) -> Replan:
     be had at all.
     """
     task = event.task
+    check_promises(zone, event)
     released = release_plan(zone, event)
     # A vendor that is at work goes on, and the job trains after it.
     ready = zone.grid.vendors.find_end(task.id)
@@ -43,6 +44,18 @@ def replan_task(zone: ZoneState, event: TaskReplanned) -> Replan:
         late=found is None or found.late,
         raised=() if found is None else zone.take(task, found.plan),
     )
+
+
+def check_promises(zone: ZoneState, event: TaskReplanned) -> None:
+    """Refuse a re-plan that forgets what the job was sold with.
+
+    Raises
+    ------
+    ValueError
+        If the job runs on verified nodes only and the event does not say so.
+    """
+    if event.task.id in zone.grid.verified_only and not event.task.verified_only:
+        raise ValueError(f"{event.task.id} runs on verified nodes only")
 
 
 def release_plan(zone: ZoneState, event: TaskReplanned) -> tuple[Cell, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduler.auction.engine.receipts import follow_bundle, settle_receipts
-from scheduler.auction.engine.replans import release_plan
+from scheduler.auction.engine.replans import check_promises, release_plan
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.events import BidArrived, Event, TaskReplanned
 from scheduler.auction.log.outcomes import Outcome, Replan
@@ -36,6 +36,7 @@ def retrace(zone: ZoneState, event: Event, logged: Outcome) -> bool:
         return True
     if isinstance(event, TaskReplanned) and isinstance(logged, Replan):
         task = event.task
+        check_promises(zone, event)
         # Read before the release: a plan that cannot be must leave the state as it was.
         planned = logged.schedule is not None
         if planned:
@@ -58,6 +59,8 @@ def _plan(zone: ZoneState, task: Task, logged: Decision | Replan) -> TaskPlan:
         rate = [task.rates[grid.nodes[k].gpu_type] for k in nodes]
     except KeyError as error:
         raise ValueError(f"the log puts {task.id} on {error}, where it cannot run") from error
+    if task.verified_only and not all(grid.nodes[k].is_verified for k in nodes):
+        raise ValueError(f"the log puts {task.id} on a node that is not verified")
     if any(cell.slot not in grid.horizon for cell in schedule.cells):
         raise ValueError(f"the log puts {task.id} on slots that are not on sale")
     if schedule.ready_slot is not None and not 0 <= schedule.vendor < len(task.vendors):

@@ -74,6 +74,7 @@ def serialize_state(
         },
         **({} if posted is None else {"posted": event_to_json(posted)}),
         **_vendors_to_json(grid.vendors),
+        **({"verified_only": dict(grid.verified_only)} if grid.verified_only else {}),
         "holds": [
             [
                 task_id,
@@ -134,6 +135,9 @@ def parse_state(data: Mapping[str, Any]) -> SavedState:
         }
     )
     grid.vendors = _parse_vendors(data.get("vendors", {}))
+    grid.verified_only = {
+        str(task): int(slot) for task, slot in data.get("verified_only", {}).items()
+    }
     return SavedState(
         rules=rules,
         position=int(data["position"]),

@@ -79,6 +79,9 @@ class ZoneState:
             memory_rises=tuple(memory for _, memory in rises),
         )
         self.grid.reserve(task.id, holding, rows=plan.rows, columns=plan.columns, rate=plan.rate)
+        if task.verified_only:
+            # Late jobs are planned again for no longer than there are slots on sale.
+            self.grid.verified_only[task.id] = task.deadline_slot + self.grid.slots
         if plan.schedule.ready_slot is not None:
             offer = task.vendors[plan.schedule.vendor]
             self.grid.vendors.reserve(task.id, offer, ready=plan.schedule.ready_slot)

@@ -94,6 +94,7 @@ def build_plan(
             memory_demand=job.memory_demand,
             rates=job.rates,
             cells=room.name_cells(placement),
+            verified_only=job.verified_only,
         )
         for job in (*lost, *movable)
         if (placement := placed.get(job.task_id)) is not None

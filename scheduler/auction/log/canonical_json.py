@@ -131,10 +131,11 @@ def _rest_of(task: Task, version: int) -> tuple[str, str]:
             f"[{_quoted(vendor.id)},{_number(price)},{_count(vendor.delay_slots)}{load}]"
         )
     named = f',"version":{_count(version)}' if version > 1 else ""
+    only = ',"verified_only":true' if task.verified_only else ""
     return (
         f'"compute_demand":{_number(compute)},"deadline_slot":{task.deadline_slot},'
         f'"id":{_quoted(task.id)},"memory_demand":{_number(memory)},"operational_costs":null,',
-        f'"rates":{{{",".join(rates)}}},"vendors":[{",".join(vendors)}]}},"type":"BidArrived"'
+        f'"rates":{{{",".join(rates)}}},"vendors":[{",".join(vendors)}]{only}}},"type":"BidArrived"'
         f"{named}}}",
     )
 

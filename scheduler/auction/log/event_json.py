@@ -71,6 +71,8 @@ def _move_to_json(move: PlanMove) -> dict[str, Any]:
         "memory_demand": float(move.memory_demand),
         "rates": {name: float(rate) for name, rate in move.rates.items()},
         "cells": cells_to_json(move.cells),
+        # Left out where it is not so, as in logs of before.
+        **({"verified_only": True} if move.verified_only else {}),
     }
 
 
@@ -82,6 +84,7 @@ def _move_from_json(data: Mapping[str, Any]) -> PlanMove:
         memory_demand=float(data["memory_demand"]),
         rates={str(name): float(rate) for name, rate in data["rates"].items()},
         cells=cells_from_json(data["cells"]),
+        verified_only=bool(data.get("verified_only", False)),
     )
 
 

@@ -154,6 +154,8 @@ class PlanMove:
     rates: Mapping[str, float]
     #: In slot order.
     cells: tuple[Cell, ...]
+    #: As in ``Task``.
+    verified_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

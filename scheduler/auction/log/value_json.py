@@ -25,6 +25,7 @@ def task_to_json(task: Task) -> dict[str, Any]:
         else {node: [float(x) for x in row] for node, row in costs.items()},
         # Left out where there is none, as in logs of earlier versions.
         **({"owner": task.owner} if task.owner else {}),
+        **({"verified_only": True} if task.verified_only else {}),
     }
 
 
@@ -44,6 +45,7 @@ def task_from_json(data: Mapping[str, Any]) -> Task:
         if costs is None
         else {str(node): tuple(float(x) for x in row) for node, row in costs.items()},
         owner=str(data.get("owner", "")),
+        verified_only=bool(data.get("verified_only", False)),
     )
 
 
@@ -60,8 +62,9 @@ def offer_from_json(data: list[Any]) -> LaborVendor:
 
 
 def node_to_json(node: NodeSpec) -> dict[str, Any]:
-    """Give a node as plain JSON values; ``keeps_sold`` only where it is set, as in older logs."""
+    """Give a node as plain JSON values; its marks only where they are set, as in older logs."""
     kept = {"keeps_sold": True} if node.keeps_sold else {}
+    vouched = {"verified": True} if node.is_verified else {}
     return {
         "id": node.id,
         "gpu_type": node.gpu_type,
@@ -71,6 +74,7 @@ def node_to_json(node: NodeSpec) -> dict[str, Any]:
         "available_from": node.available_from,
         "available_until": node.available_until,
         **kept,
+        **vouched,
     }
 
 
@@ -86,6 +90,7 @@ def node_from_json(data: Mapping[str, Any]) -> NodeSpec:
         available_from=None if begin is None else int(begin),
         available_until=None if end is None else int(end),
         keeps_sold=bool(data.get("keeps_sold", False)),
+        is_verified=bool(data.get("verified", False)),
     )
 
 

@@ -55,7 +55,10 @@ class Grid:
         #: base model leaves nothing.
         self.memory_slack: Floats = np.empty(0)
         #: What tasks of the same rates have in common, until the nodes change.
-        self.by_rates: dict[tuple[tuple[str, float], ...], Any] = {}
+        self.by_rates: dict[tuple[bool, tuple[tuple[str, float], ...]], Any] = {}
+        self.is_verified: NDArray[np.bool_] = np.empty(0, np.bool_)
+        #: Admitted tasks that run on verified nodes only, and the slot until which that is known.
+        self.verified_only: dict[str, int] = {}
         shape = (self.slots, 0)
         self.compute_price: Floats = np.empty(shape)
         self.memory_price: Floats = np.empty(shape)
@@ -87,6 +90,7 @@ class Grid:
         other.nodes, other.column, other.types = [*self.nodes], {**self.column}, [*self.types]
         other.by_rates, other._cells = {}, {}
         other.holds, other.vendors = dict(self.holds), self.vendors.copy()
+        other.verified_only = dict(self.verified_only)
         other._ending = {slot: [*tasks] for slot, tasks in self._ending.items()}
         return other
 
@@ -173,6 +177,7 @@ class Grid:
         self.memory_slack = np.where(
             self.memory_capacity > 0, TOLERANCE * np.abs(self.memory_capacity), -np.inf
         )
+        self.is_verified = np.array([n.is_verified for n in self.nodes], np.bool_)
         self.by_rates = {}
         self._cells = {}
         self._refresh_waste()
@@ -266,6 +271,9 @@ class Grid:
                 held = self.holds.get(task_id)
                 if held is not None and held.cells[-1].slot < slot:
                     del self.holds[task_id]
+        for task_id in [t for t, until in self.verified_only.items() if until < slot]:
+            if task_id not in self.holds:
+                del self.verified_only[task_id]
         if len(self._cells) > 2 * self.slots * len(self.nodes):
             self._cells = {}
 
@@ -339,6 +347,7 @@ class Grid:
             gigabytes = memory.get(slot, 0.0) + hold.memory
             if (
                 not (node.keeps_sold or self._on_sale(node, slot))
+                or (task in self.verified_only and not node.is_verified)
                 or samples > self.compute_capacity[k] * (1 + TOLERANCE)
                 or gigabytes > self.memory_capacity[k] + TOLERANCE * abs(self.memory_capacity[k])
             ):

@@ -59,19 +59,25 @@ class Rates:
         return slots * math.prod(min(need // int(n) + 2, slots + 2) for n in self.units)
 
 
-def find_rates(grid: Grid, rates: Mapping[str, float]) -> Rates:
-    """Give a task's rates over a grid; the same again as long as its nodes stay."""
-    key = tuple(rates.items())
+def find_rates(grid: Grid, rates: Mapping[str, float], *, verified_only: bool = False) -> Rates:
+    """Give a task's rates over a grid; the same again as long as its nodes stay.
+
+    With ``verified_only`` the task cannot run on nodes that are not verified.
+    """
+    key = verified_only, tuple(rates.items())
     known: Rates | None = grid.by_rates.get(key)
     if known is None:
         if len(grid.by_rates) >= _REMEMBERED:
             grid.by_rates.clear()
-        known = grid.by_rates[key] = _rates_on(grid, rates)
+        known = grid.by_rates[key] = _rates_on(grid, rates, verified_only=verified_only)
     return known
 
 
-def _rates_on(grid: Grid, rates: Mapping[str, float]) -> Rates:
-    by_type = [rates.get(name, 0.0) for name in grid.types]
+def _rates_on(grid: Grid, rates: Mapping[str, float], *, verified_only: bool) -> Rates:
+    eligible = grid.is_verified if verified_only else np.ones(len(grid.nodes), np.bool_)
+    # A type none of whose nodes it may use is one that cannot run it.
+    used = set(grid.node_type[eligible].tolist()) if verified_only else range(len(grid.types))
+    by_type = [rates.get(name, 0.0) if g in used else 0.0 for g, name in enumerate(grid.types)]
     usable = sorted({rate for rate in by_type if _LEAST_RATE < rate < math.inf})
     top = usable[-1] if usable else 1.0
     unit = math.ldexp(1.0, math.frexp(top)[1] - _UNIT_BITS)
@@ -80,6 +86,7 @@ def _rates_on(grid: Grid, rates: Mapping[str, float]) -> Rates:
     types = grid.node_type
     node_rate = np.array(by_type, np.float64)[types]
     node_class = np.array([place.get(rate, -1) for rate in by_type], np.int64)[types]
+    node_class = np.where(eligible, node_class, -1)
     node_cost = (grid.ask_per_sample * node_rate).reshape(1, -1)
     return Rates(
         unit=unit,

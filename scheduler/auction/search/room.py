@@ -27,6 +27,8 @@ class PromisedJob:
     rates: Mapping[str, float]
     #: Nodes it is not to go to.
     avoided_nodes: frozenset[str] = frozenset()
+    #: As in ``Task``.
+    verified_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Room:
 
     def rates(self, job: PromisedJob) -> Rates:
         """Give a job's rates over the nodes."""
-        return find_rates(self._grid, job.rates)
+        return find_rates(self._grid, job.rates, verified_only=job.verified_only)
 
     def need(self, job: PromisedJob) -> int:
         """Give a job's work in units of its rates."""

@@ -14,6 +14,7 @@ import math
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduler.auction.search.grid import Floats, Grid, Ints
 from scheduler.auction.search.kernels.cells import Cells, OfferedCells, TaskNeed, gather_cells
@@ -56,7 +57,7 @@ class Search:
         self._task = task
         self._begin = max(task.arrival_slot, from_slot, grid.first_slot)
         self._last = grid.first_slot + grid.slots - 1
-        self._rates: Rates = find_rates(grid, task.rates)
+        self._rates: Rates = find_rates(grid, task.rates, verified_only=task.verified_only)
         slots = max(self._last - self._begin + 1, 0)
         self._vendor_price = np.full(slots, np.inf)
         self._vendor_at = {0: NO_VENDOR}
@@ -360,15 +361,14 @@ class Search:
     def find_refusal(self) -> Refusal:
         """Say why no plan exists; call only when none does."""
         grid, rates = self._grid, self._rates
+        if self._task.verified_only and not grid.is_verified.any():
+            return Refusal.VERIFIED
         if not grid.nodes:
             return Refusal.CAPACITY
-        able = (
-            (rates.node_class >= 0)
-            & (grid.memory_capacity >= self._need_memory)
-            & (grid.compute_capacity >= rates.need_compute)
-        )
+        able = self._find_able(rates)
         if not able.any():
-            return Refusal.MEMORY
+            others = self._find_able(find_rates(grid, self._task.rates))
+            return Refusal.VERIFIED if others.any() else Refusal.MEMORY
         deadline = min(self._task.deadline_slot, self._last)
         if deadline < self._begin + self._start:
             return Refusal.WINDOW
@@ -384,3 +384,12 @@ class Search:
             return Refusal.CAPACITY
         most = int((on_sale * units).max(axis=1).sum())
         return Refusal.WINDOW if most < self._job.need else Refusal.CAPACITY
+
+    def _find_able(self, rates: Rates) -> NDArray[np.bool_]:
+        """Tell which nodes could run the task if nothing were sold of them."""
+        grid = self._grid
+        return (
+            (rates.node_class >= 0)
+            & (grid.memory_capacity >= self._need_memory)
+            & (grid.compute_capacity >= rates.need_compute)
+        )

@@ -79,6 +79,7 @@ def _find_cheaper(
         memory_demand=job.memory_demand,
         bid=0.0,
         rates=job.rates,
+        verified_only=job.verified_only,
     )
     trial = engine.replica()
     found = trial.transition(
@@ -97,6 +98,7 @@ def _find_cheaper(
         compute_demand=job.compute_demand,
         memory_demand=job.memory_demand,
         rates=job.rates,
+        verified_only=job.verified_only,
         cells=found.schedule.cells,
     )
     engine.transition(PlansMoved((move,), slot))

@@ -193,6 +193,7 @@ def attach(
     *checkpoints: Path,
     sink: RecordingSink | None = None,
     start: Path | None = None,
+    pause_at: int | None = None,
 ) -> RecordingSink:
     """Start a job, or continue it from a checkpoint; what it tells is in the sink."""
     sink = sink or RecordingSink()
@@ -203,6 +204,7 @@ def attach(
         checkpoint_paths=checkpoints,
         start_path=start,
         sink=sink,
+        pause_at=pause_at,
     )
     return sink
 

@@ -19,6 +19,7 @@ const REFUSALS: Record<string, string> = {
   capacity: "slots were sold",
   window: "too little time",
   memory: "no node large enough",
+  verified: "no verified node",
 };
 const redraw = throttle(() => void refreshParts(), 2500);
 

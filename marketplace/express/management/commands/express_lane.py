@@ -27,6 +27,11 @@ class Command(BaseCommand):
         parser.add_argument("--seat-limit", default="1", help="most dollars a slot of a seat")
         parser.add_argument("--budget", default="50", help="most dollars an hour for the floor")
         parser.add_argument("--longest-slo-s", type=float, default=180.0, help="seconds")
+        parser.add_argument(
+            "--verified-only",
+            action="store_true",
+            help="buy seats on nodes of verified providers only, and take jobs that ask for them",
+        )
         parser.add_argument("--close", action="store_true", help="buy no more seats")
 
     def handle(self, *_args: Any, **options: Any) -> None:
@@ -43,6 +48,7 @@ class Command(BaseCommand):
                 seat_limit_micros=to_micros(options["seat_limit"]),
                 budget_micros_per_h=to_micros(options["budget"]),
                 slo_max_s=options["longest_slo_s"],
+                verified_only=options["verified_only"],
             )
         except UserError as refusal:
             raise CommandError(refusal.message) from refusal

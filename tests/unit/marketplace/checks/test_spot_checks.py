@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+from datetime import timedelta
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
-from marketplace.checks import choosing
+from marketplace.checks import asking, choosing
 from marketplace.checks.asking import ANSWER_WITHIN, ask_checks, find_check_blob
 from marketplace.checks.choosing import choose_checks
 from marketplace.checks.judging import record_check_result
@@ -33,6 +36,7 @@ from tests.builders import NOW
 from tests.job_builders import at
 from workers.protocol.checks import STEPS_MAX, CheckResult, CheckSpec, StepLoss, losses_agree
 from workers.protocol.messages import SlotPlan
+from workers.protocol.weight_sketch import read_checkpoint_weights, sketch_weights
 from workers.protocol.wire import from_json
 
 pytestmark = pytest.mark.django_db
@@ -44,6 +48,11 @@ CLAIMED = {step: 3.0 - 0.1 * step for step in range(1, STEPS_MAX + 1)}
 @pytest.fixture(autouse=True)
 def every_step_is_checked(settings):
     settings.SPOT_CHECK_SHARE = 1.0
+
+
+@pytest.fixture(autouse=True)
+def a_node_that_stores_nothing_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(asking, "WEIGHTS_WITHIN", timedelta(0))
 
 
 @pytest.fixture
@@ -292,3 +301,139 @@ def test_what_was_built_on_a_failed_nodes_checkpoint_is_taken_back_at_its_fault_
         assert (taken.status, taken.closed_at) == (SliceStatus.PAUSED, at(12))
     at_fault = list_organisations_at_fault(Job.objects.get(), list_slices(job))
     assert at_fault == [liar.provider.organisation_id]
+
+
+# -- weights --------------------------------------------------------------------------------------
+
+WIDTH = 64
+
+
+def weights_at(step: int, *, way: float = 1.0) -> bytes:
+    """A checkpoint whose weights go one way with every step."""
+    rng = np.random.default_rng(0)
+    return save(
+        {
+            "param/layer.lora_A": rng.normal(size=(4, WIDTH)).astype("f4") + 0.01 * way * step,
+            "param/layer.lora_B": np.full((4, WIDTH), 0.1 * way * step, "f4"),
+            "mean/layer.lora_A": np.zeros((4, WIDTH), "f4"),
+        }
+    )
+
+
+def sketch_of(content: bytes, seed: str) -> tuple[float, ...]:
+    weights = read_checkpoint_weights(io.BytesIO(content), size=len(content))
+    return tuple(sketch_weights(weights, seed=seed))
+
+
+def run_with_checkpoints(zone, node: Node, *stored: bytes) -> Slice:
+    """A node that reports true losses, and stores these checkpoints after 2, 4, 6 ... steps."""
+    held = run_job(zone, node)
+    for number, content in enumerate(stored, start=1):
+        store_checkpoint(
+            node=node,
+            lease_token=held.lease_token,
+            step=2 * number,
+            content=io.BytesIO(content),
+            now=at(1),
+        )
+    return held
+
+
+def answer_with_weights(check: SpotCheck, *, seconds: float, trained: bytes | None = None) -> None:
+    """The checker finds the losses that were reported, and the weights that training leads to."""
+    checker = check.checker
+    assert checker is not None
+    plan = NodePlan.objects.filter(node=checker).latest("slot", "revision")
+    asked = [from_json(CheckSpec, one) for one in from_json(SlotPlan, plan.plan).checks]
+    [spec] = [one for one in asked if one.token == check.token]
+    assert spec.until_step == check.end_step
+    steps = range(check.from_step + 1, spec.until_step + 1)
+    result = CheckResult(
+        spec.token,
+        tuple(StepLoss(step, CLAIMED[step]) for step in steps),
+        sketch=sketch_of(trained or weights_at(spec.until_step), spec.sketch_seed),
+    )
+    record_check_result(node=checker, result=result, now=at(seconds))
+
+
+def test_true_losses_with_an_adapter_that_was_not_trained_set_a_node_aside_unpaid(zone):
+    node, checker = market.node(zone), market.node(zone)
+    Provider.objects.filter(pk=checker.provider_id).update(verified_at=NOW)
+    run_with_checkpoints(zone, node, weights_at(0))
+    tick(2)
+    check = SpotCheck.objects.get(from_step=0)
+    assert (check.status, check.end_step) == (CheckStatus.ASKED, 2)
+    answer_with_weights(check, seconds=3)
+    check.refresh_from_db()
+    assert (check.status, check.weights_agree) == (CheckStatus.DISAGREED, False)
+    assert Node.objects.get(pk=node.pk).status == NodeStatus.SUSPENDED
+    job = Job.objects.get()
+    assert (job.step, job.checkpoint_step, job.needs_replan) == (0, 0, True)
+    assert measure_executed_work(job).by_node == ()
+    # The checker is paid, and nobody else.
+    earning = Earning.objects.get()
+    assert earning.organisation == checker.provider.organisation
+    told = job.events.order_by("-seq").values_list("message", flat=True)
+    assert any("stored weights that another node did not find" in text for text in told)
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, 3.0, 0.4])
+def test_weights_that_went_another_way_from_a_checkpoint_are_found(zone, wrong):
+    node, checker = market.node(zone), market.node(zone)
+    Provider.objects.filter(pk=checker.provider_id).update(verified_at=NOW)
+    first, second = weights_at(2), weights_at(2 + 2 * wrong)
+    run_with_checkpoints(zone, node, first, second)
+    tick(2)
+    check = SpotCheck.objects.get(from_step=2)
+    assert (check.status, check.end_step) == (CheckStatus.ASKED, 4)
+    answer_with_weights(check, seconds=3)
+    check.refresh_from_db()
+    assert (check.weights_agree, check.failed_at) == (False, at(3))
+
+
+def test_honest_weights_agree_though_devices_differ(zone):
+    node, checker = market.node(zone), market.node(zone)
+    Provider.objects.filter(pk=checker.provider_id).update(verified_at=NOW)
+    run_with_checkpoints(zone, node, weights_at(2))
+    tick(2)
+    check = SpotCheck.objects.get(from_step=0)
+    answer_with_weights(check, seconds=3, trained=weights_at(2, way=1.15))
+    check.refresh_from_db()
+    assert (check.status, check.weights_agree) == (CheckStatus.AGREED, True)
+    assert Node.objects.get(pk=node.pk).status == NodeStatus.ONLINE
+
+
+def test_a_checkpoint_without_weights_does_not_pass(zone):
+    node, checker = market.node(zone), market.node(zone)
+    Provider.objects.filter(pk=checker.provider_id).update(verified_at=NOW)
+    nan = save({"param/layer.lora_B": np.full((4, WIDTH), np.nan, "f4")})
+    run_with_checkpoints(zone, node, nan)
+    tick(2)
+    check = SpotCheck.objects.get(from_step=0)
+    answer_with_weights(check, seconds=3)
+    assert Node.objects.get(pk=node.pk).status == NodeStatus.SUSPENDED
+
+
+def test_a_checker_of_an_earlier_release_tells_losses_alone(zone):
+    node, checker = market.node(zone), market.node(zone)
+    run_with_checkpoints(zone, node, weights_at(0))
+    tick(2)
+    check = SpotCheck.objects.get(from_step=0)
+    spec = asked_of(checker)
+    assert spec is not None
+    answer(checker, spec)
+    check.refresh_from_db()
+    assert (check.status, check.weights_agree) == (CheckStatus.AGREED, None)
+
+
+def test_the_data_of_a_job_for_verified_providers_is_checked_by_those_alone(zone):
+    node, stranger = market.node(zone), market.node(zone)
+    Provider.objects.filter(pk=node.provider_id).update(verified_at=NOW)
+    run_job(zone, node)
+    Job.objects.update(verified_only=True)
+    tick(2)
+    assert asked_of(stranger) is None
+    known = market.node(zone)
+    Provider.objects.filter(pk=known.provider_id).update(verified_at=NOW)
+    assert tick(3) == 1
+    assert SpotCheck.objects.get().checker == known

@@ -63,6 +63,7 @@ class RuntimeDouble:
         start_path: Path | None = None,
         prompts_path: Path | None = None,
         sink: JobSink,
+        pause_at: int | None = None,
     ) -> None:
         self.note(f"attaching {job.job_id}")
         assert self.gate.wait(30)

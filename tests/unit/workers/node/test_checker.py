@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
+import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 
 from tests.unit.workers.training_builders import (
     attach,
@@ -19,6 +23,13 @@ from workers.node.checker import Checker
 from workers.node.market_client import MarketClient
 from workers.protocol.checks import CheckSpec, losses_agree
 from workers.protocol.job_spec import BaseModelRef, CheckpointRef
+from workers.protocol.weight_sketch import (
+    BUCKETS,
+    read_adapter_weights,
+    read_checkpoint_weights,
+    sketch_weights,
+    weights_agree,
+)
 from workers.protocol.wire import to_json
 from workers.runtime.node_runtime import NodeRuntime
 from workers.runtime.running_job import metrics_from_table
@@ -34,7 +45,7 @@ def runtime(tmp_path):
 
 @pytest.fixture
 def trained(market, runtime, tmp_path):
-    """A job that ran for a while: its settings, its losses by step, and a checkpoint of it."""
+    """A job that ran for a while: its settings, its losses by step, and two checkpoints of it."""
     save_tiny_base(tmp_path / "base")
     data = write_jsonl(tmp_path / "rows.jsonl", completion_rows(40))
     base = BaseModelRef(name="base", source=str(tmp_path / "base"))
@@ -51,7 +62,8 @@ def trained(market, runtime, tmp_path):
     again.wait()
     rows = metrics_from_table(load_checkpoint(again.checkpoints[-1][0]).metrics)
     losses = {row.step: row.train_loss for row in rows if row.train_loss is not None}
-    return spec, losses, CheckpointRef(market.blob(path.read_bytes()), step)
+    start, (end, _) = CheckpointRef(market.blob(path.read_bytes()), step), again.checkpoints[-1]
+    return spec, losses, start, end
 
 
 @pytest.fixture
@@ -66,7 +78,7 @@ def checker(market, runtime, tmp_path):
 
 
 def check(trained, *, resumes: bool, **changes) -> CheckSpec:
-    spec, _, checkpoint = trained
+    spec, _, checkpoint, _ = trained
     start = checkpoint.step if resumes else 0
     fields = {
         "token": f"check-{start}",
@@ -82,7 +94,7 @@ def check(trained, *, resumes: bool, **changes) -> CheckSpec:
 def test_steps_that_are_trained_again_have_the_losses_they_had(
     market, runtime, checker, trained, resumes
 ):
-    _, claimed, checkpoint = trained
+    _, claimed, checkpoint, _ = trained
     asked = check(trained, resumes=resumes)
     checker.take(to_json(asked) | {"surprise": 1})
     checker.take(to_json(asked))
@@ -99,7 +111,7 @@ def test_steps_that_are_trained_again_have_the_losses_they_had(
 
 
 def test_a_check_that_cannot_be_done_is_answered_with_the_reason(market, checker, trained):
-    spec, _, _ = trained
+    spec, _, _, _ = trained
     broken = replace(spec, job_id="chk-1", dataset=replace(spec.dataset, url="/blobs/gone"))
     checker.take({"token": "no check"})
     checker.take(to_json(check(trained, resumes=False, token="over", expires_at=1.0)))
@@ -108,3 +120,65 @@ def test_a_check_that_cannot_be_done_is_answered_with_the_reason(market, checker
     (result,) = market.check_results
     assert (result.token, result.losses) == ("check-0", ())
     assert result.reason
+
+
+def sketch_file(path: Path) -> list[float]:
+    with path.open("rb") as file:
+        weights = read_checkpoint_weights(file, size=path.stat().st_size)
+        return sketch_weights(weights, seed="drawn")
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_the_weights_after_the_same_steps_are_those_that_were_stored(
+    market, checker, trained, tmp_path, resumes
+):
+    _, _, checkpoint, end = trained
+    stored = load_checkpoint(end)
+    asked = check(trained, resumes=resumes, until_step=stored.progress.step, sketch_seed="drawn")
+    checker.take(to_json(asked))
+    market.wait_until(lambda: market.check_results)
+    (result,) = market.check_results
+    assert result.reason == ""
+    begin = None
+    if resumes:
+        first = tmp_path / "first"
+        first.write_bytes(market.blobs[checkpoint.blob.url])
+        begin = sketch_file(first)
+    told = {"start": begin, "found": result.sketch}
+    assert len(result.sketch) == 2 * BUCKETS
+    assert weights_agree(end=sketch_file(end), **told) is True
+    # True losses, and other weights beside them: as they began, the other way, noise, nothing.
+    untrained = [0.0] * BUCKETS + sketch_file(end)[BUCKETS:]
+    begun = untrained if begin is None else begin
+    noise = sketch_weights(
+        ((name, torch.randn_like(values).numpy()) for name, values in stored.params.items()),
+        seed="drawn",
+    )
+    mirrored = [-value for value in sketch_file(end)]
+    for wrong in (begun, noise, mirrored, [0.0] * 2 * BUCKETS, [math.nan] * 2 * BUCKETS):
+        assert weights_agree(end=wrong, **told) is False
+    # Another seed has other sums: no answer can be prepared, or copied from elsewhere.
+    weights = [(name, values.numpy()) for name, values in stored.params.items()]
+    assert weights_agree(end=sketch_weights(weights, seed="other"), **told) is False
+
+
+def test_a_finished_adapter_has_the_sketch_of_the_checkpoint_it_was_made_of(runtime, tmp_path):
+    save_tiny_base(tmp_path / "base")
+    data = write_jsonl(tmp_path / "rows.jsonl", completion_rows(40))
+    base = BaseModelRef(name="base", source=str(tmp_path / "base"))
+    spec = job_spec("job-1", base, data, adapter={"dora": True}, training={"epochs": 2})
+    paused = attach(runtime, spec, data, pause_at=3)
+    paused.wait()
+    assert [step for _, step in paused.checkpoints] == [3]
+    total = paused.events[-1].total_steps
+    last = attach(runtime, replace(spec, job_id="job-2"), data, pause_at=total)
+    last.wait()
+    whole = attach(runtime, replace(spec, job_id="job-3"), data)
+    whole.wait()
+    archive = tmp_path / "adapter.zip"
+    with zipfile.ZipFile(archive, "w") as written:
+        for file in whole.adapter_dir.iterdir():
+            written.write(file, file.name)
+    with archive.open("rb") as file:
+        found = sketch_weights(read_adapter_weights(file), seed="drawn")
+    assert found == pytest.approx(sketch_file(last.checkpoints[-1][0]), rel=1e-3, abs=1e-4)

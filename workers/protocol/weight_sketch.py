@@ -1,0 +1,147 @@
+"""An adapter's weights as a few hundred numbers that only who knows a seed can make.
+
+A spot check compares the weights that a node stored with those that another came to. Whole adapters
+are large, and a checker that were sent the other's could send it back. So the market draws a seed,
+and both sides add each weight, with a sign drawn from the seed and the tensor's name, to one of
+``BUCKETS`` sums (Charikar, Chen and Farach-Colton 2002, count sketch). The distance of two sketches
+is that of the weights up to some 9 %.
+
+Matrices that begin at zero (``lora_B``) have sums of their own, so that how far fresh weights have
+moved is known without knowing what the others began with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.protocol.messages import ADAPTER_FILES
+from workers.protocol.safetensors_header import HeaderError, read_header
+
+#: Sums of each of the two groups of tensors.
+BUCKETS = 256
+#: Weights agree that lie within this share of the way that training moved them. Weights that were
+#: not trained are at 1; the same steps in bfloat16 and in float32 are well within it.
+TOLERANCE = 0.5
+#: A way shorter than this share of the weights themselves says nothing: its steps were too small.
+_LEAST_WAY = 1e-6
+
+_PARAM = "param/"
+_BEGINS_AT_ZERO = ".lora_B"
+_PEFT_BEFORE, _PEFT_AFTER = "base_model.model.", ".weight"
+_PEFT_MAGNITUDE, _MAGNITUDE = "lora_magnitude_vector", "lora_magnitude"
+
+Weights = Iterable[tuple[str, NDArray[np.float32]]]
+
+
+class WeightsUnreadable(ValueError):
+    """The file holds no weights that can be compared; the text says why."""
+
+
+def sketch_weights(weights: Weights, *, seed: str) -> list[float]:
+    """Give the sums of an adapter's weights, of those that begin at zero first.
+
+    Parameters
+    ----------
+    weights : iterable of (str, float32[...])
+        By name and in the layout of checkpoints: both matrices of a module with the rank first.
+    seed : str
+        Of one check.
+    """
+    sums = np.zeros((2, BUCKETS))
+    for name, values in weights:
+        flat = np.asarray(values, np.float64).ravel()
+        signed = np.zeros(-(-len(flat) // BUCKETS) * BUCKETS)
+        signed[: len(flat)] = flat * _draw_signs(f"{seed}|{name}", len(flat))
+        sums[0 if name.endswith(_BEGINS_AT_ZERO) else 1] += signed.reshape(-1, BUCKETS).sum(axis=0)
+    return [float(value) for value in sums.ravel()]
+
+
+def _draw_signs(text: str, count: int) -> NDArray[np.float64]:
+    """Plus and minus ones; the raw bits of the generator are the same in every release."""
+    drawn = np.random.PCG64(int.from_bytes(hashlib.sha256(text.encode()).digest()[:16]))
+    raw = np.asarray(drawn.random_raw(-(-count // 64)), "<u8")
+    signs = np.unpackbits(raw.view(np.uint8), count=count).astype(np.float64)
+    return 2.0 * signs - 1.0
+
+
+def weights_agree(
+    *, start: Sequence[float] | None, end: Sequence[float], found: Sequence[float]
+) -> bool | None:
+    """Tell whether stored weights are those that the same steps lead to.
+
+    Parameters
+    ----------
+    start : sequence of float, optional
+        Sketch of the checkpoint that the steps begin with; ``None``: fresh weights.
+    end : sequence of float
+        Of what was stored.
+    found : sequence of float
+        Of what the checker came to; another length is no sketch.
+
+    Returns
+    -------
+    bool or None
+        ``None``: nothing can be said.
+    """
+    if len(found) != 2 * BUCKETS or not all(map(math.isfinite, found)):
+        return None
+    came_to, stored = np.array(found), np.array(end)
+    if not np.isfinite(stored).all():
+        return False
+    way = came_to[:BUCKETS] if start is None else came_to - np.array(start)
+    moved = float(np.linalg.norm(way))
+    if moved <= _LEAST_WAY * float(np.linalg.norm(came_to)):
+        return None
+    return float(np.linalg.norm(came_to - stored)) <= TOLERANCE * moved
+
+
+def read_checkpoint_weights(file: IO[bytes], *, size: int) -> Iterator[tuple[str, Any]]:
+    """Give the adapter in a checkpoint, tensor by tensor.
+
+    Raises
+    ------
+    WeightsUnreadable
+    """
+    for name, values in _read_tensors(file, size=size):
+        if name.startswith(_PARAM):
+            yield name.removeprefix(_PARAM), values
+
+
+def read_adapter_weights(file: IO[bytes]) -> Iterator[tuple[str, Any]]:
+    """Give a finished adapter by the names and in the layout of checkpoints.
+
+    Raises
+    ------
+    WeightsUnreadable
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            content = archive.read(ADAPTER_FILES[1])
+    except (OSError, KeyError, RuntimeError, zipfile.BadZipFile) as error:
+        raise WeightsUnreadable(f"the adapter cannot be read: {error}") from error
+    for name, values in _read_tensors(io.BytesIO(content), size=len(content)):
+        own = name.removeprefix(_PEFT_BEFORE).removesuffix(_PEFT_AFTER)
+        if own.endswith(_PEFT_MAGNITUDE):
+            own = own.removesuffix(_PEFT_MAGNITUDE) + _MAGNITUDE
+        yield own, values.T if own.endswith(_BEGINS_AT_ZERO) else values
+
+
+def _read_tensors(file: IO[bytes], *, size: int) -> Iterator[tuple[str, Any]]:
+    try:
+        entries = read_header(file, size=size)
+    except HeaderError as error:
+        raise WeightsUnreadable(f"the file cannot be read: {error}") from error
+    for entry in entries:
+        content = file.read(entry.end - entry.start)
+        if entry.dtype == "F32":
+            yield entry.name, np.frombuffer(content, "<f4").reshape(entry.shape)
+        elif entry.name.startswith((_PARAM, _PEFT_BEFORE)):
+            raise WeightsUnreadable(f"the weights are {entry.dtype} and not F32")
