@@ -80,6 +80,7 @@ def ask(
     rows: int = 20,
     dataset: Any = None,
     adapter: Any = ADAPTER,
+    verified_only: bool | None = None,
     **training: Any,
 ) -> ExpressRequest:
     return place_request(
@@ -92,6 +93,7 @@ def ask(
         training=TRAINING | training,
         slo_s=slo_s,
         idempotency_key=key,
+        verified_only=verified_only,
         now=now,
     )
 

@@ -18,10 +18,11 @@ from marketplace.common.errors import Conflict, PaymentRequired, UserError
 from marketplace.express import answering
 from marketplace.express.answering import answer_requests
 from marketplace.express.floor import keep_floor, settle_seats
+from marketplace.express.lanes import set_lane
 from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
 from marketplace.express.requests import measure_express_job
 from marketplace.express.seats import load_seats
-from marketplace.fleet.models import Node, NodeStatus
+from marketplace.fleet.models import Node, NodeStatus, Provider
 from marketplace.jobs.models import Job, JobStatus, Slice
 from marketplace.jobs.services import dispatch_slots, sweep_leases
 from marketplace.payments.models import Earning
@@ -330,3 +331,49 @@ def test_an_answer_looks_at_the_seats_once(zone, lane, owner):
     asked = [one["sql"] for one in sent.captured_queries]
     assert sum("FROM express_seat" in sql for sql in asked) == 2
     assert sum("jobs_job" in sql for sql in asked) == 2
+
+
+def test_a_job_for_verified_providers_sits_only_in_a_lane_that_buys_their_slots(zone, owner):
+    Provider.objects.update(verified_at=NOW)
+    lane = open_lane(zone)
+    with pytest.raises(Conflict) as refused:
+        ask(owner, zone, verified_only=True)
+    assert refused.value.code == "lane_not_verified"
+    # A lane that will buy such seats still has the others.
+    ExpressLane.objects.update(verified_only=True)
+    owner.verified_only = True
+    owner.save()
+    with pytest.raises(Conflict):
+        ask(owner, zone)
+    Bid.objects.filter(pk__in=Seat.objects.filter(lane=lane).values("bid_id")).update(
+        verified_only=True
+    )
+    request = answered(ask(owner, zone))
+    assert request.status == RequestStatus.ADMITTED
+    assert (Bid.objects.get(pk=request.bid_id).verified_only, request.verified_only) == (True, True)
+    assert Job.objects.get(bid_id=request.bid_id).verified_only
+    bounds = {
+        "zone": zone,
+        "organisation": lane.organisation,
+        "is_open": True,
+        "least_seats": 1,
+        "most_seats": 1,
+        "seat_limit_micros": 20_000_000,
+        "budget_micros_per_h": 10**12,
+        "slo_max_s": 150.0,
+    }
+    with pytest.raises(UserError, match="Jobs that ask for verified providers are in the lane"):
+        set_lane(**bounds)
+    Job.objects.filter(bid_id=request.bid_id).update(status="cancelled", finished_at=OPEN_AT)
+    assert not set_lane(**bounds).verified_only
+
+
+def test_seats_of_a_lane_for_verified_providers_are_bid_for_so(zone):
+    Node.objects.filter(zone=zone).update(ask_micros=1)
+    known = market.node(zone, last_heartbeat_at=OPEN_AT)
+    Provider.objects.filter(pk=known.provider_id).update(verified_at=NOW)
+    open_lane(zone, verified_only=True)
+    bids = Bid.objects.filter(pk__in=Seat.objects.values("bid_id"))
+    assert {bid.verified_only for bid in bids} == {True}
+    assert {node for bid in bids for _, node in bid.cells} == {known.pk}
+    assert is_verified(zone) == []

@@ -15,6 +15,7 @@ from django.utils.html import escape
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.common import clock
+from marketplace.fleet.models import Provider
 from marketplace.jobs.models import Dataset, Upload
 from marketplace.jobs.services import intake
 from marketplace.payments.selectors import get_wallet
@@ -348,3 +349,40 @@ def test_somebody_elses_bid_is_not_found(site: Site) -> None:
     site.client.force_login(builders.user())
     assert site.client.get(f"/bids/{bid.pk}").status_code == 404
     assert site.client.post(f"/bids/{bid.pk}/withdraw").status_code == 404
+
+
+def test_verified_providers_only_is_asked_for_in_the_form_and_shown_on_bid_and_job(
+    site: Site,
+) -> None:
+    site.client.post("/bids/new", site.bid_form(verified_only="on"))
+    refused = Bid.objects.get()
+    text = read_page(site.client.get(f"/bids/{refused.pk}"))
+    assert (refused.status, refused.refusal) == ("refused", "verified")
+    assert "No verified node can run it" in text
+    assert "No verified provider has a node here that can run this job" in text
+    assert "No verified node can run it." in read_page(site.client.get("/jobs"))
+
+    Provider.objects.update(verified_at=NOW)
+    site.client.post("/bids/new", site.bid_form(verified_only="on", key="again"))
+    bid = Bid.objects.exclude(pk=refused.pk).get()
+    page = site.client.get(f"/bids/{bid.pk}")
+    assert "<dt>Providers</dt><dd>verified only</dd>" in read_page(page)
+    job = site.client.get(f"/jobs/{page.context['job_id']}")
+    assert "Verified providers only" in read_page(job)
+    assert "verified_only" in str(site.client.get(f"/bids/new?again={bid.pk}").context["form"].data)
+
+
+def test_an_owner_sets_whose_machines_get_the_data_where_a_bid_says_nothing(site: Site) -> None:
+    assert not site.client.get("/bids/new").context["form"].data["verified_only"]
+    text = read_page(site.client.post("/datasets/providers", {"verified_only": "on"}, follow=True))
+    assert "Whose machines get your data is stored." in text
+    site.organisation.refresh_from_db()
+    assert site.organisation.verified_only
+    assert site.client.get("/bids/new").context["form"].data["verified_only"]
+    viewer = builders.user()
+    site.organisation.memberships.create(user=viewer, role="member")
+    other = Client()
+    other.force_login(viewer)
+    other.post("/datasets/providers", {})
+    site.organisation.refresh_from_db()
+    assert site.organisation.verified_only

@@ -9,6 +9,7 @@ from marketplace.api.models import FineTuningRequest, IdempotencyRecord
 from marketplace.api.openai.names import name_file
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.common import clock
+from marketplace.fleet.models import Provider
 from marketplace.jobs.models import Job, MetricPoint
 from marketplace.jobs.services import dispatch_slots
 from marketplace.payments.selectors import get_wallet
@@ -306,3 +307,26 @@ def test_errors_are_those_of_the_client(connect, client, web, owner):
     with pytest.raises(openai.NotFoundError) as refused:
         client.get("/nothing", cast_to=object)
     assert refused.value.code == "unknown_url"
+
+
+def test_a_job_may_ask_for_verified_providers_only(create, connect, data, owner, zone):
+    own = {"bid": {**BID["bid"], "verified_only": True}}
+    told = {"bid_max_price": "5.00", "bid_verified_only": "true"}
+    for terms in ({"extra_body": own}, {"extra_body": None, "metadata": told}):
+        with pytest.raises(openai.APIStatusError) as refused:
+            create(**terms)
+        assert (refused.value.status_code, refused.value.code) == (402, "no_verified_node")
+    with pytest.raises(openai.BadRequestError) as wrong:
+        create(extra_body=None, metadata=told | {"bid_verified_only": "yes"})
+    assert wrong.value.code == "invalid_verified_only"
+    Provider.objects.update(verified_at=clock.now())
+    assert create(extra_body=own).bid["verified_only"] is True
+    assert create(seed=3).bid["verified_only"] is False
+    owner.verified_only = True
+    owner.save()
+    # A key that was used lately may be known for a second as it was.
+    jobs = connect(owner).fine_tuning.jobs
+    terms = {"model": zone.name, "training_file": name_file(data.pk)}
+    assert jobs.create(**terms, extra_body=BID).bid["verified_only"] is True
+    off = {"bid": {**BID["bid"], "verified_only": False}}
+    assert jobs.create(**terms, seed=5, extra_body=off).bid["verified_only"] is False

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('auction', '0016_validation_data'),
+        ('auction', '0017_reservation_fees'),
     ]
 
     operations = [
