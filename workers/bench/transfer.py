@@ -82,7 +82,8 @@ FULL = TransferSize(
     every=2,
     sold_every=4,
     spatial_pairs=11,
-    sold=(12, 20),
+    # the last is what the market sells
+    sold=(12, 20, 27),
     sold_near=(4,),
 )
 

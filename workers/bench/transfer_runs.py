@@ -198,7 +198,7 @@ def train_together(trainer: FusedTrainer, runs: Sequence[TransferRun], *, every:
         while (found := trainer.evaluate_next()) is not None:
             if isinstance(found, StepFailure):
                 raise found.fault
-            _note(trainer, left, found)
+            _note(trainer, left, found, every)
         for result in trainer.round():
             if isinstance(result, StepFailure):
                 raise result.fault
@@ -206,10 +206,14 @@ def train_together(trainer: FusedTrainer, runs: Sequence[TransferRun], *, every:
                 trainer.start_evaluation(result.job_id)
 
 
-def _note(trainer: FusedTrainer, left: dict[str, TransferRun], found: EvaluationResult) -> None:
+def _note(
+    trainer: FusedTrainer, left: dict[str, TransferRun], found: EvaluationResult, every: int
+) -> None:
     run, loss = left[found.job_id], found.found.loss
-    run.losses.append(loss)
     run.job.note_validation(loss)
+    # A start is also looked at where the steps that were sold end.
+    if run.job.progress.step % every == 0 or run.job.done:
+        run.losses.append(loss)
     if run.job.done or run.is_over(run.job, loss):
         tensors = trainer.model.tensors(found.job_id)
         run.adapter = {name: values.clone() for name, values, _ in tensors}
