@@ -94,6 +94,7 @@ urlpatterns = [
         exports.JobExportContentView.as_view(),
         name="api-job-export-content",
     ),
+    path("jobs/<str:job_id>/links", exports.JobLinksView.as_view(), name="api-job-links"),
     path("jobs/<str:job_id>/pushes", exports.JobPushesView.as_view(), name="api-job-pushes"),
     path("jobs/<str:job_id>/pushes/<str:push_id>", exports.JobPushView.as_view()),
     path("jobs/<str:job_id>/cancel", jobs.JobCancelView.as_view(), name="api-job-cancel"),

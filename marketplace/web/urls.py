@@ -10,6 +10,7 @@ from marketplace.web.views import (
     express,
     invoices,
     jobs,
+    links,
     market,
     members,
     money,
@@ -58,6 +59,8 @@ urlpatterns = [
         exports.download_export,
         name="export_download",
     ),
+    path("links/<str:token>", links.download_linked_file, name="file_link"),
+    path("jobs/<str:job_id>/links", exports.make_file_link, name="link_make"),
     path("jobs/<str:job_id>/pushes", exports.push_to_hub, name="hub_push"),
     path("jobs/<str:job_id>/adapter/consent", warm.give_adapter, name="adapter_consent"),
     path(

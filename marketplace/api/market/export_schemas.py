@@ -65,3 +65,13 @@ PUSH_PAGE = inline_serializer(
         "has_more": s.BooleanField(),
     },
 )
+LINK = inline_serializer(
+    name="FileLink",
+    fields={
+        "object": s.CharField(),
+        "job_id": s.CharField(),
+        "file": s.CharField(),
+        "url": s.CharField(help_text="Works without a key; fetch it with GET, in parts too."),
+        "expires_at": s.DateTimeField(),
+    },
+)

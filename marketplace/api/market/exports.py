@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
@@ -14,7 +15,12 @@ from marketplace.api.market import export_schemas as shapes
 from marketplace.api.market import schemas
 from marketplace.api.market.fields import moment, usd
 from marketplace.api.market.owned import get_job
-from marketplace.api.market.requests import ExportRequest, PushRequest, check_body
+from marketplace.api.market.requests import (
+    ExportRequest,
+    LinkRequest,
+    PushRequest,
+    check_body,
+)
 from marketplace.api.pagination import build_page, show_each
 from marketplace.api.views import MarketView
 from marketplace.common import clock
@@ -22,6 +28,7 @@ from marketplace.common.downloads import FileDownload
 from marketplace.common.errors import NotFound
 from marketplace.exports.asking import ask_export
 from marketplace.exports.hub import ask_push
+from marketplace.exports.links import make_link
 from marketplace.exports.models import Export, ExportForm, ExportStatus, HubPush
 from marketplace.exports.prices import compute_price
 from marketplace.exports.results import KEPT_FOR
@@ -94,6 +101,41 @@ class JobExportContentView(MarketView):
     def get(self, request: Request, job_id: str, export_id: str) -> FileDownload:
         job = get_job(get_caller(request).organisation, job_id)
         return open_export(get_export(job, export_id), range_header=request.headers.get("Range"))
+
+
+class JobLinksView(MarketView):
+    """A link to a file of the job that needs no key, for some time.
+
+    It ends before that when the key that made it is revoked.
+    """
+
+    scopes = {"POST": "jobs:read"}
+
+    @extend_schema(
+        operation_id="links_create",
+        request=LinkRequest,
+        responses={201: shapes.LINK, 400: schemas.PROBLEM},
+    )
+    def post(self, request: Request, job_id: str) -> Response:
+        who = get_caller(request)
+        job = get_job(who.organisation, job_id)
+        asked = check_body(LinkRequest, request.data)
+        link = make_link(
+            job=job,
+            file=asked["file"],
+            made_by=who.user,
+            api_key=who.key,
+            lifetime=timedelta(seconds=asked["expires_in_s"]),
+            now=clock.now(),
+        )
+        body = {
+            "object": "link",
+            "job_id": job.pk,
+            "file": asked["file"],
+            "url": link.url,
+            "expires_at": moment(link.expires_at),
+        }
+        return Response(body, status=201)
 
 
 class JobPushesView(MarketView):

@@ -26,7 +26,13 @@ from marketplace.auction.selectors import get_bid
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload
 from marketplace.common.errors import NotFound, UserError
-from marketplace.jobs.models import Artifact, JobStatus
+from marketplace.jobs.downloads import (
+    get_artifact,
+    get_checkpoint,
+    open_adapter,
+    open_checkpoint,
+)
+from marketplace.jobs.models import JobStatus
 from marketplace.jobs.selectors import list_job_checkpoints, list_job_events, list_samples
 from marketplace.jobs.services import cancel_job
 from marketplace.vendors.acceptance import accept, open_dispute
@@ -105,19 +111,8 @@ class JobCheckpointContentView(MarketView):
     )
     def get(self, request: Request, job_id: str, checkpoint_id: str) -> FileDownload:
         job = get_job(get_caller(request).organisation, job_id)
-        found = list_job_checkpoints(job).filter(pk=checkpoint_id.replace("\0", "")).first()
-        if found is None:
-            raise NotFound(
-                "unknown_checkpoint",
-                "The job has no such checkpoint, or a newer one has replaced it.",
-            )
-        return FileDownload(
-            found.file.open("rb"),
-            size=found.bytes,
-            sha256=found.sha256,
-            range_header=request.headers.get("Range"),
-            name=f"{job.pk}-step-{found.step}.safetensors",
-        )
+        found = get_checkpoint(job, checkpoint_id)
+        return open_checkpoint(found, name=job.pk, range_header=request.headers.get("Range"))
 
 
 class JobSamplesView(MarketView):
@@ -202,21 +197,8 @@ class JobAdapterView(MarketView):
     @extend_schema(responses={(200, "application/zip"): OpenApiResponse(OpenApiTypes.BINARY)})
     def get(self, request: Request, job_id: str) -> FileDownload:
         job = get_job(get_caller(request).organisation, job_id)
-        artifact = Artifact.objects.filter(job=job).first()
-        if artifact is None:
-            raise NotFound(
-                "no_adapter",
-                f"The job is {job.status}; its adapter is here once it has succeeded.",
-                extra={"status": job.status},
-            )
-        return FileDownload(
-            artifact.file.open("rb"),
-            size=artifact.bytes,
-            sha256=artifact.sha256,
-            range_header=request.headers.get("Range"),
-            content_type="application/zip",
-            name=f"{job.pk}-adapter.zip",
-        )
+        artifact = get_artifact(job)
+        return open_adapter(artifact, name=job.pk, range_header=request.headers.get("Range"))
 
 
 class JobCancelView(MarketView):

@@ -9,6 +9,7 @@ from typing import Any, cast
 from rest_framework import serializers
 
 from marketplace.api.market.fields import DeadlineField, PriceField, StrictSerializer
+from marketplace.exports.links import ADAPTER, LIFETIME_MAX
 from workers.protocol.exports import FORMS
 
 #: Bids of one ``bids:batch``.
@@ -212,6 +213,20 @@ class DatasetUploadRequest(UploadRequest):
 class ExportRequest(StrictSerializer):
     form = serializers.ChoiceField(
         FORMS, help_text="merged: a tar with weights, configuration and tokenizer for transformers."
+    )
+
+
+class LinkRequest(StrictSerializer):
+    file = serializers.CharField(
+        max_length=60,
+        default=ADAPTER,
+        help_text="adapter, or the id of a checkpoint or of an export of the job.",
+    )
+    expires_in_s = serializers.IntegerField(
+        min_value=1,
+        max_value=int(LIFETIME_MAX.total_seconds()),
+        default=3600,
+        help_text="Seconds for which the link works.",
     )
 
 

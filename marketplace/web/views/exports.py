@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from django.contrib import messages
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
@@ -13,10 +15,13 @@ from marketplace.common import clock
 from marketplace.common.errors import NotFound, UserError
 from marketplace.exports.asking import ask_export
 from marketplace.exports.hub import ask_push
+from marketplace.exports.links import ADAPTER, make_link
 from marketplace.exports.models import ExportForm
 from marketplace.exports.selectors import get_export, open_export
 from marketplace.jobs.models import Job
 from marketplace.web.views.requests import PageRequest, page
+
+LINK_LIFETIME = timedelta(hours=1)
 
 
 @page
@@ -45,6 +50,26 @@ def make_export(request: PageRequest, job_id: str) -> HttpResponse:
 def download_export(request: PageRequest, job_id: str, export_id: str) -> HttpResponseBase:
     export = get_export(_get_job(request.organisation, job_id), export_id)
     return open_export(export, range_header=request.headers.get("Range"))
+
+
+@page
+@require_POST
+def make_file_link(request: PageRequest, job_id: str) -> HttpResponse:
+    job = _get_job(request.organisation, job_id)
+    try:
+        link = make_link(
+            job=job,
+            file=request.POST.get("file", ADAPTER),
+            made_by=request.user,
+            api_key=None,
+            lifetime=LINK_LIFETIME,
+            now=clock.now(),
+        )
+    except UserError as error:
+        messages.error(request, error.message)
+    else:
+        messages.success(request, f"For an hour, this works without a sign-in: {link.url}")
+    return redirect("job_detail", job_id=job.pk)
 
 
 @page

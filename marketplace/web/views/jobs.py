@@ -21,10 +21,15 @@ from marketplace.auction.endings import quote_cancelling
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.selectors import list_bids
 from marketplace.common import clock
-from marketplace.common.downloads import FileDownload
 from marketplace.common.errors import NotFound
 from marketplace.exports.selectors import list_export_choices, list_pushes
 from marketplace.fleet.models import Node
+from marketplace.jobs.downloads import (
+    get_artifact,
+    get_checkpoint,
+    open_adapter,
+    open_checkpoint,
+)
 from marketplace.jobs.models import Artifact, EventKind, Job, JobEvent, JobStatus
 from marketplace.jobs.selectors import (
     add_excerpts,
@@ -365,18 +370,8 @@ def stop_job(request: PageRequest, job_id: str) -> HttpResponse:
 @require_GET
 def download_adapter(request: PageRequest, job_id: str) -> HttpResponseBase:
     job = _job_of(request.organisation, job_id)
-    artifact = Artifact.objects.filter(job=job).first()
-    if artifact is None:
-        raise NotFound(
-            "no_adapter", "This job has no adapter yet. It appears when the job is done."
-        )
-    return FileDownload(
-        artifact.file.open("rb"),
-        size=artifact.bytes,
-        sha256=artifact.sha256,
-        range_header=request.headers.get("Range"),
-        content_type="application/zip",
-        name=f"{_file_name(job)}-adapter.zip",
+    return open_adapter(
+        get_artifact(job), name=_file_name(job), range_header=request.headers.get("Range")
     )
 
 
@@ -394,17 +389,9 @@ def download_vendor_changes(request: PageRequest, job_id: str) -> HttpResponseBa
 @require_GET
 def download_checkpoint(request: PageRequest, job_id: str, checkpoint_id: str) -> HttpResponseBase:
     job = _job_of(request.organisation, job_id)
-    checkpoint = list_job_checkpoints(job).filter(pk=checkpoint_id.replace("\0", "")).first()
-    if checkpoint is None:
-        raise NotFound(
-            "unknown_checkpoint", "This checkpoint is not kept any more; a newer one replaced it."
-        )
-    return FileDownload(
-        checkpoint.file.open("rb"),
-        size=checkpoint.bytes,
-        sha256=checkpoint.sha256,
-        range_header=request.headers.get("Range"),
-        name=f"{_file_name(job)}-step-{checkpoint.step}.safetensors",
+    checkpoint = get_checkpoint(job, checkpoint_id)
+    return open_checkpoint(
+        checkpoint, name=_file_name(job), range_header=request.headers.get("Range")
     )
 
 
