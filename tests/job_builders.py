@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any
 
 from marketplace.fleet.models import Node, NodeStatus, Zone
-from marketplace.fleet.services import create_join_token, join_node
+from marketplace.fleet.services import ListingTerms, create_join_token, join_node
 from marketplace.jobs.models import Job, Slice, SliceStatus
 from marketplace.jobs.services import Opening, open_jobs
 from scheduler.types import Cell
@@ -193,7 +193,7 @@ def joined(zone: Zone, *, name: str = "gpu-1", now: datetime = NOW) -> tuple[Nod
         zone=zone,
         provider=market_builders.provider(),
         created_by=None,
-        ask_micros=400_000,
+        terms=ListingTerms(400_000),
         now=now,
     )
     reply = join_node(request=JoinRequest(token=secret, name=name, facts=facts()), now=now)

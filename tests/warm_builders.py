@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from django.core.files.base import ContentFile
 
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.fleet.slots import slot_ends_at
@@ -76,14 +77,8 @@ def ended(job, zone, *, memorised=0, valid_loss_after=1.0, **figures) -> Job:
 
 
 def quote(owner, zone, data, *, now=LATER, **terms):
-    return make_quote(
-        organisation=owner,
-        zone=zone,
-        dataset=data,
-        deadline_at=slot_ends_at(zone, 130),
-        now=now,
-        **(market.job_terms(**TRAINING) | terms),
-    )
+    job = JobRequest(owner, zone, data, **(market.job_terms(**TRAINING) | terms))
+    return make_quote(job, deadline_at=slot_ends_at(zone, 130), now=now)
 
 
 def ask_others(owner, zone, giver):

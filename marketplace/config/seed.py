@@ -1,7 +1,7 @@
 """A small market to begin with: a few people, two customers with money, a provider, a zone."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.db import transaction
 
@@ -13,6 +13,7 @@ from marketplace.express.bank import give_consent
 from marketplace.express.models import Sharing
 from marketplace.fleet.models import Zone
 from marketplace.fleet.services import (
+    ListingTerms,
     ZoneModel,
     ZoneSlots,
     approve_provider,
@@ -115,9 +116,8 @@ def seed_market(*, terms: SeedTerms, now: datetime) -> SeededMarket:
                 zone=zone,
                 provider=listed,
                 created_by=provider,
-                ask_micros=ask_micros,
+                terms=ListingTerms(ask_micros),
                 now=now,
-                life=timedelta(hours=24),
             )[1]
             for ask_micros in terms.join_asks_micros
         )

@@ -28,6 +28,7 @@ from marketplace.fleet.models import ABSENT, JoinToken, Node, NodeStatus
 from marketplace.fleet.sale_hours import SaleHours
 from marketplace.fleet.selectors import find_provider, list_open_join_tokens, list_open_zones
 from marketplace.fleet.services import (
+    ListingTerms,
     ask_node_to_leave,
     create_join_token,
     drain_node,
@@ -201,9 +202,11 @@ def add_node(request: PageRequest) -> HttpResponse:
                 zone=form.cleaned_data["zone"],
                 provider=ensure_provider(organisation=request.organisation, now=now),
                 created_by=request.user,
-                ask_micros=to_micros(form.cleaned_data["ask"], param="ask"),
-                tier=form.cleaned_data["tier"],
-                available_until_at=form.cleaned_data["until"],
+                terms=ListingTerms(
+                    ask_micros=to_micros(form.cleaned_data["ask"], param="ask"),
+                    tier=form.cleaned_data["tier"],
+                    available_until_at=form.cleaned_data["until"],
+                ),
                 nodes=form.cleaned_data["nodes"] or 1,
                 now=now,
             )

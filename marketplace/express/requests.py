@@ -15,6 +15,7 @@ from django.db import connection, transaction
 
 from marketplace.accounts.models import Organisation, User
 from marketplace.auction.bidding import listener as listening
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.listener import listener
 from marketplace.auction.bidding.measure import MeasuredJob, find_verified_only, measure_job
 from marketplace.auction.bidding.terms import check_name
@@ -143,14 +144,7 @@ def measure_express_job(
             "The express lane tunes soft prompts only. Place a bid for a LoRA adapter.",
             param="adapter.kind",
         )
-    measured = measure_job(
-        organisation=organisation,
-        zone=zone,
-        dataset=dataset,
-        adapter=adapter,
-        training=training,
-        now=now,
-    )
+    measured = measure_job(JobRequest(organisation, zone, dataset, adapter, training), now=now)
     work = measured.work
     slowest = min(work.rates.values(), default=0.0)
     if not slowest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
@@ -44,21 +45,45 @@ JOIN_TOKEN_LIFE = timedelta(hours=24)
 NODES_PER_TOKEN = 16
 
 
+@dataclass(frozen=True, slots=True)
+class ListingTerms:
+    """What a node that joins is put on sale with."""
+
+    #: For one slot of the whole node.
+    ask_micros: int
+    tier: str = Tier.MARKETPLACE
+    #: ``None``: from the moment it joins, and until it leaves.
+    available_from_at: datetime | None = None
+    available_until_at: datetime | None = None
+
+    def check(self, now: datetime) -> None:
+        """Refuse terms that cannot be.
+
+        Raises
+        ------
+        UserError
+            ``invalid_ask``, ``invalid_availability`` or ``invalid_tier``.
+        """
+        check_ask(self.ask_micros)
+        check_availability(self.available_from_at, self.available_until_at, now)
+        if self.tier not in Tier.values:
+            raise UserError(
+                "invalid_tier", f"A tier is one of {', '.join(Tier.values)}.", param="tier"
+            )
+
+
 def create_join_token(
     *,
     zone: Zone,
     provider: Provider,
     created_by: User | None,
-    ask_micros: int,
+    terms: ListingTerms,
     now: datetime,
-    tier: str = Tier.MARKETPLACE,
-    available_from_at: datetime | None = None,
-    available_until_at: datetime | None = None,
     life: timedelta = JOIN_TOKEN_LIFE,
     node: Node | None = None,
     nodes: int = 1,
 ) -> tuple[JoinToken, str]:
-    """A token for one node, or ``nodes`` of one machine, and its secret, which is not kept.
+    """A token for one node, or ``nodes`` of one machine, and its secret, which is not stored.
 
     With ``node`` the token lets that node join again, for new credentials or a new self-test.
 
@@ -67,13 +92,10 @@ def create_join_token(
     NotAllowed
         ``provider_not_approved``, ``provider_suspended`` or ``not_your_node``.
     UserError
-        For an ask, times, a tier or a number of nodes that cannot be.
+        ``invalid_node_count``, or as ``ListingTerms.check``.
     """
     check_may_list(provider)
-    check_ask(ask_micros)
-    check_availability(available_from_at, available_until_at, now)
-    if tier not in Tier.values:
-        raise UserError("invalid_tier", f"A tier is one of {', '.join(Tier.values)}.", param="tier")
+    terms.check(now)
     if not 1 <= nodes <= NODES_PER_TOKEN:
         raise UserError(
             "invalid_node_count",
@@ -88,10 +110,10 @@ def create_join_token(
         provider=provider,
         created_by=created_by,
         secret_hash=hash_secret(secret),
-        tier=tier,
-        ask_micros=ask_micros,
-        available_from_at=available_from_at,
-        available_until_at=available_until_at,
+        tier=terms.tier,
+        ask_micros=terms.ask_micros,
+        available_from_at=terms.available_from_at,
+        available_until_at=terms.available_until_at,
         created_at=now,
         expires_at=now + life,
         node=node,

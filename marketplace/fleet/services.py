@@ -13,7 +13,13 @@ from marketplace.accounts.models import User
 from marketplace.common.errors import Conflict
 from marketplace.fleet import base_models, locks, selectors
 from marketplace.fleet.asks import check_ask, check_availability
-from marketplace.fleet.joining import create_join_token, join_node, list_join_models, note_join_step
+from marketplace.fleet.joining import (
+    ListingTerms,
+    create_join_token,
+    join_node,
+    list_join_models,
+    note_join_step,
+)
 from marketplace.fleet.models import GONE, Ask, Node, NodeStatus, Zone
 from marketplace.fleet.policy_settings import check_policy_settings, set_policy_settings
 from marketplace.fleet.providers import (
@@ -43,6 +49,7 @@ from workers.protocol.messages import Heartbeat
 from workers.protocol.model_shape import ModelShape
 
 __all__ = [
+    "ListingTerms",
     "ZoneModel",
     "ZoneSlots",
     "approve_provider",

@@ -20,18 +20,18 @@ def make_intent(call: GatewayCall) -> Intent:
     customer_id = _ensure_customer(payment.organisation, call)
     is_automatic = payment.purpose == PaymentPurpose.AUTO_TOP_UP
     try:
-        return gateway.create_intent(
+        asked = gateway.IntentRequest(
             payment_id=payment.pk,
             amount_cents=payment.amount_cents,
             customer_id=customer_id,
+            description=PaymentPurpose(payment.purpose).label,
             is_captured_later=payment.purpose == PaymentPurpose.BID,
             saves_card=payment.saves_card,
             card_id=payment.saved_card and payment.saved_card.gateway_id,
             off_session=is_automatic,
             return_url=f"{settings.PUBLIC_URL}/wallet/payments/{payment.pk}",
-            description=PaymentPurpose(payment.purpose).label,
-            key=call.key,
         )
+        return gateway.create_intent(asked, key=call.key)
     except GatewayRefused:
         # A declined card leaves the PaymentIntent open for another.
         found = gateway.find_intent(payment_id=payment.pk, customer_id=customer_id)

@@ -7,6 +7,7 @@ comes first. None of them trusts another.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -48,6 +49,15 @@ _STATUSES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class CardChoice:
+    """The card that pays: one that is saved, or one that its owner gives on the page."""
+
+    saved_card_id: str | None = None
+    #: Whether a card that its owner gives is saved for later payments.
+    is_to_be_saved: bool = False
+
+
 def start_payment(
     *,
     organisation: Organisation,
@@ -56,8 +66,7 @@ def start_payment(
     created_by: User | None,
     key: str,
     now: datetime,
-    card_id: str | None = None,
-    saves_card: bool = False,
+    card: CardChoice = CardChoice(),
     terms: dict[str, Any] | None = None,
 ) -> CardPayment:
     """Store a payment and the call that makes its PaymentIntent; the same key is the same payment.
@@ -72,7 +81,8 @@ def start_payment(
         ``idempotency_key_reused``: the key belongs to another payment.
     """
     check_card_amount(amount_cents)
-    saved_card = None if card_id is None else find_card(organisation, card_id)
+    saved_card_id = card.saved_card_id
+    saved_card = None if saved_card_id is None else find_card(organisation, saved_card_id)
     with transaction.atomic():
         payment, is_new = CardPayment.objects.get_or_create(
             organisation=organisation,
@@ -82,7 +92,7 @@ def start_payment(
                 "amount_cents": amount_cents,
                 "created_by": created_by,
                 "saved_card": saved_card,
-                "saves_card": saves_card and saved_card is None,
+                "saves_card": card.is_to_be_saved and saved_card is None,
                 "terms": terms,
                 "created_at": now,
             },

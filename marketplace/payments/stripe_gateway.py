@@ -114,37 +114,51 @@ def create_customer(*, organisation_id: str, name: str, key: str) -> str:
     return made.id
 
 
-def create_intent(
-    *,
-    payment_id: str,
-    amount_cents: int,
-    customer_id: str,
-    is_captured_later: bool,
-    saves_card: bool,
-    card_id: str | None,
-    off_session: bool,
-    return_url: str,
-    description: str,
-    key: str,
-) -> Intent:
-    """Make a PaymentIntent; with a saved card, confirm it as well."""
-    asked: dict[str, Any] = {
-        "amount": amount_cents,
-        "currency": "usd",
-        "customer": customer_id,
-        "capture_method": "manual" if is_captured_later else "automatic",
-        "allowed_payment_method_types": ["card"],
-        "metadata": {OUR_ROW: payment_id},
-        "description": description,
-        "expand": ["latest_charge.balance_transaction", "payment_method"],
-    }
-    if saves_card:
-        asked["setup_future_usage"] = "off_session"
-    if card_id is not None:
-        asked |= {"payment_method": card_id, "confirm": True}
-        asked |= {"off_session": True} if off_session else {"return_url": return_url}
+@dataclass(frozen=True, slots=True)
+class IntentRequest:
+    """What a PaymentIntent is asked for with."""
+
+    payment_id: str
+    amount_cents: int
+    customer_id: str
+    description: str = ""
+    #: Whether the amount is only authorised now.
+    is_captured_later: bool = False
+    #: Whether the card is saved for later payments.
+    saves_card: bool = False
+    #: The gateway's id of a saved card; ``None``: the owner gives one on the page.
+    card_id: str | None = None
+    #: Whether the card pays while its owner is not there.
+    off_session: bool = False
+    #: Where the bank sends the owner of a saved card back to.
+    return_url: str = ""
+
+    def to_parameters(self) -> dict[str, Any]:
+        """The gateway's own parameters; a saved card is confirmed at once."""
+        parameters: dict[str, Any] = {
+            "amount": self.amount_cents,
+            "currency": "usd",
+            "customer": self.customer_id,
+            "capture_method": "manual" if self.is_captured_later else "automatic",
+            "allowed_payment_method_types": ["card"],
+            "metadata": {OUR_ROW: self.payment_id},
+            "description": self.description,
+            "expand": ["latest_charge.balance_transaction", "payment_method"],
+        }
+        if self.saves_card:
+            parameters["setup_future_usage"] = "off_session"
+        if self.card_id is not None:
+            parameters |= {"payment_method": self.card_id, "confirm": True}
+            where = {"off_session": True} if self.off_session else {"return_url": self.return_url}
+            parameters |= where
+        return parameters
+
+
+def create_intent(asked: IntentRequest, *, key: str) -> Intent:
+    """Make a PaymentIntent, one for each key; with a saved card, confirm it as well."""
+    parameters = asked.to_parameters()
     made = call_gateway(
-        lambda: get_client().v1.payment_intents.create(asked, {"idempotency_key": key})  # type: ignore[arg-type]
+        lambda: get_client().v1.payment_intents.create(parameters, {"idempotency_key": key})  # type: ignore[arg-type]
     )
     return _read_intent(made)
 

@@ -14,6 +14,7 @@ from marketplace.common.errors import UserError
 from marketplace.common.money import format_usd
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_payments import (
+    CardChoice,
     cancel_payment,
     check_card_amount,
     find_card,
@@ -136,8 +137,7 @@ def start_top_up(
         amount_cents=amount_micros // MICROS_PER_CENT,
         created_by=asked_by,
         key=key,
-        card_id=card_id,
-        saves_card=saves_card,
+        card=CardChoice(card_id, is_to_be_saved=saves_card),
         now=now,
     )
 
@@ -205,7 +205,7 @@ def _top_up(rules: WalletRules, available: int, *, now: datetime) -> None:
             amount_cents=rules.auto_amount_cents,
             created_by=None,
             key=f"auto-{rules.auto_count}",
-            card_id=rules.auto_card.pk,
+            card=CardChoice(rules.auto_card.pk),
             now=now,
         )
 

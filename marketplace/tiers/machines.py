@@ -19,6 +19,7 @@ from marketplace.auction.models import Reservation
 from marketplace.fleet.models import GONE, Node, NodeStatus, Tier, Zone
 from marketplace.fleet.selectors import slot_at
 from marketplace.fleet.services import (
+    ListingTerms,
     ask_node_to_leave,
     create_join_token,
     retire_node,
@@ -118,9 +119,11 @@ def _launch_machine(machine_id: str, now: datetime) -> bool:
             provider=tiers.provider if node is None else node.provider,
             created_by=None,
             node=node,
-            ask_micros=compute_ask_micros(machine.zone, machine.price_micros_per_h),
-            tier=machine.tier,
-            available_from_at=now + NEVER if serverless else None,
+            terms=ListingTerms(
+                ask_micros=compute_ask_micros(machine.zone, machine.price_micros_per_h),
+                tier=machine.tier,
+                available_from_at=now + NEVER if serverless else None,
+            ),
             now=now,
         )
         machine.join_token = token  # pyright: ignore[reportAttributeAccessIssue]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from django.db import transaction
@@ -63,64 +65,69 @@ __all__ = [
 HOUSE = "House machines"
 
 
-def set_zone_tiers(
-    *,
-    zone: Zone,
-    provider: Provider,
-    serverless_cap: int,
-    serverful_cap: int,
-    backend: str = ON_THIS_MACHINE,
-    serverless_backend: str | None = None,
-    is_on: bool = True,
-    starts_directly: bool = True,
-    sells_offers: bool = False,
-    figures: dict[str, float] | None = None,
-) -> ZoneTiers:
-    """Let the market run its own machines in a zone, up to these counts; 0 for none.
+@dataclass(frozen=True, slots=True)
+class TierSettings:
+    """What the market may rent in a zone, and how it does."""
 
-    Serverless machines come from the same backend unless another is named.
+    #: Most machines of each tier; 0 for none.
+    serverless_cap: int
+    serverful_cap: int
+    backend: str = ON_THIS_MACHINE
+    #: ``None``: serverless machines come from ``backend`` as well.
+    serverless_backend: str | None = None
+    is_on: bool = True
+    #: Whether a job may begin on a worker, without serverless.
+    starts_directly: bool = True
+    #: Whether what could be rented is on sale before it is, up to the cap.
+    sells_offers: bool = False
+    #: What else to set, by field: pauses and times in seconds, dollars an hour of delay.
+    figures: Mapping[str, float] = field(default_factory=dict[str, float])
 
-    Parameters
-    ----------
-    starts_directly
-        Whether a job may begin on a worker, without serverless.
-    sells_offers
-        Whether what could be rented is on sale before it is, up to the cap.
-    figures
-        What else to set, by field: pauses and times in seconds, dollars an hour of delay.
+    def check(self) -> None:
+        """Refuse settings that cannot be.
+
+        Raises
+        ------
+        UserError
+            ``unknown_backend``, ``invalid_cap`` or ``invalid_figure``.
+        """
+        for named in (self.backend, self.serverless_backend or self.backend):
+            if named not in BACKENDS:
+                raise UserError(
+                    "unknown_backend",
+                    f"There is no backend {named!r}; choose {', '.join(sorted(BACKENDS))}.",
+                    param="backend",
+                )
+        if min(self.serverless_cap, self.serverful_cap) < 0:
+            raise UserError("invalid_cap", "A number of machines is 0 or more.", param="cap")
+        for name, value in self.figures.items():
+            if not 0 <= value < math.inf:
+                raise UserError("invalid_figure", f"{name} must be 0 or more.", param=name)
+
+
+def set_zone_tiers(*, zone: Zone, provider: Provider, settings: TierSettings) -> ZoneTiers:
+    """Let the market run its own machines in a zone, listed by ``provider``.
 
     Raises
     ------
     UserError
-        ``unknown_backend``, ``invalid_cap``, ``invalid_figure`` or ``provider_not_approved``.
+        ``provider_not_approved``, or as ``TierSettings.check``.
     """
     check_may_list(provider)
-    serverless_backend = serverless_backend or backend
-    for named in (backend, serverless_backend):
-        if named not in BACKENDS:
-            raise UserError(
-                "unknown_backend",
-                f"There is no backend {named!r}; choose {', '.join(sorted(BACKENDS))}.",
-                param="backend",
-            )
-    if min(serverless_cap, serverful_cap) < 0:
-        raise UserError("invalid_cap", "A number of machines is 0 or more.", param="cap")
-    for name, value in (figures or {}).items():
-        if not 0 <= value < math.inf:
-            raise UserError("invalid_figure", f"{name} must be 0 or more.", param=name)
+    settings.check()
     tiers, _ = ZoneTiers.objects.update_or_create(
         zone=zone,
         defaults={
             "provider": provider,
-            "backend": backend,
-            "serverless_backend": serverless_backend,
-            "serverless_cap": serverless_cap,
-            "serverful_cap": serverful_cap,
-            "is_on": is_on,
-            "starts_directly": starts_directly,
-            "sells_offers": sells_offers,
-        }
-        | (figures or {}),
+            "backend": settings.backend,
+            "serverless_backend": settings.serverless_backend or settings.backend,
+            "serverless_cap": settings.serverless_cap,
+            "serverful_cap": settings.serverful_cap,
+            "is_on": settings.is_on,
+            "starts_directly": settings.starts_directly,
+            "sells_offers": settings.sells_offers,
+            **settings.figures,
+        },
     )
     return tiers
 

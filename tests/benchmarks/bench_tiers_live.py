@@ -109,7 +109,7 @@ def market_fill(jobs: int, past: int, now: datetime) -> None:
     from marketplace.fleet.selectors import slot_at
     from marketplace.jobs.models import Job, JobStatus
     from marketplace.tiers.models import ZoneTiers
-    from marketplace.tiers.services import set_zone_tiers
+    from marketplace.tiers.services import TierSettings, set_zone_tiers
     from tests import builders
     from tests import market_builders as market
 
@@ -121,7 +121,7 @@ def market_fill(jobs: int, past: int, now: datetime) -> None:
     owner = builders.organisation()
     data = market.dataset(owner, zone)
     slot = slot_at(zone, now)
-    set_zone_tiers(zone=zone, provider=provider, serverless_cap=0, serverful_cap=0)
+    set_zone_tiers(zone=zone, provider=provider, settings=TierSettings(0, 0))
     # What ended is in the tables already.
     ZoneTiers.objects.update(learned_at=now)
     rows = []
@@ -166,7 +166,7 @@ def machines_fill(now: datetime) -> None:
     """Both tiers rented to their caps, a job on every machine."""
     from marketplace.fleet.models import Tier
     from marketplace.fleet.selectors import slot_at
-    from marketplace.fleet.services import create_join_token
+    from marketplace.fleet.services import ListingTerms, create_join_token
     from marketplace.jobs.models import Job, JobStatus, Slice
     from marketplace.tiers.models import Machine, MachineStatus, Stay, ZoneTiers
     from tests import market_builders as market
@@ -178,7 +178,11 @@ def machines_fill(now: datetime) -> None:
     for number, job in enumerate(running):
         tier = Tier.SERVERLESS if number < RENTED else Tier.MARKETPLACE
         token, _ = create_join_token(
-            zone=zone, provider=tiers.provider, created_by=None, ask_micros=1, tier=tier, now=now
+            zone=zone,
+            provider=tiers.provider,
+            created_by=None,
+            terms=ListingTerms(1, tier),
+            now=now,
         )
         node = market.node(zone, of=tiers.provider, last_heartbeat_at=now, tier=tier)
         token.node = node

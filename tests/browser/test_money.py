@@ -44,10 +44,13 @@ split = CostSplit(25_000_000, 0, (Share(paid.pk, 25_000_000),))
 distribute_charge(hold_reference="bid:bid_paid", split=split, now=now - timedelta(days=8))
 mature_earnings(now=now)
 gateway.create_intent(
-    payment_id="pay_other", amount_cents=100_000,
-    customer_id=gateway.create_customer(organisation_id=buyer.pk, name="Buyer", key="customer-1"),
-    is_captured_later=False, saves_card=False, card_id="pm_card_visa", off_session=False,
-    return_url="http://127.0.0.1/", description="", key="other",
+    gateway.IntentRequest(
+        payment_id="pay_other", amount_cents=100_000, card_id="pm_card_visa",
+        customer_id=gateway.create_customer(
+            organisation_id=buyer.pk, name="Buyer", key="customer-1"
+        ),
+    ),
+    key="other",
 )
 """
 START = """

@@ -22,10 +22,10 @@ ROOT = Path(__file__).parents[2]
 TOKEN = """
 from marketplace.common import clock
 from marketplace.fleet.models import Provider, Zone
-from marketplace.fleet.services import create_join_token
+from marketplace.fleet.services import ListingTerms, create_join_token
 print(create_join_token(
     zone=Zone.objects.get(name={zone!r}), provider=Provider.objects.order_by("created_at").first(),
-    created_by=None, ask_micros=10_000_000, now=clock.now(),
+    created_by=None, terms=ListingTerms(10_000_000), now=clock.now(),
 )[1])
 """
 STATUS = """

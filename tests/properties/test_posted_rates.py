@@ -15,6 +15,7 @@ from scheduler.auction import ChainEntry, Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.prices import KnownBids, Settings, solve_prices
 from scheduler.auction.prices.posted_rates import (
+    RateTerms,
     RegisteredNode,
     find_reference_asks,
     post_rates,
@@ -69,7 +70,7 @@ def a_task(rng: np.random.Generator, name: str) -> Task:
 
 
 def post(nodes: list[RegisteredNode], days: list[list[Task]]) -> dict[str, tuple[float, ...]]:
-    found = post_rates(nodes, days, day_slots=DAY, base_memory=2.0)
+    found = post_rates(nodes, days, RateTerms(DAY, 2.0))
     return {node: (rate.floor, *rate.by_block) for node, rate in found.items()}
 
 
@@ -96,8 +97,8 @@ def test_nothing_a_provider_says_of_its_ask_or_availability_moves_its_own_rate(
 @given(seed=st.integers(0, 10**6))
 def test_rates_are_never_below_their_floor_and_follow_from_what_is_given_alone(seed: int) -> None:
     nodes, days = a_zone(seed)
-    found = post_rates(nodes, days, day_slots=DAY, base_memory=2.0)
-    again = post_rates(list(nodes), [list(day) for day in days], day_slots=DAY, base_memory=2.0)
+    found = post_rates(nodes, days, RateTerms(DAY, 2.0))
+    again = post_rates(list(nodes), [list(day) for day in days], RateTerms(DAY, 2.0))
     assert found == again
     for rate in found.values():
         assert min(rate.by_block) >= rate.floor >= 0.0

@@ -14,6 +14,7 @@ from marketplace.api.market.owned import get_dataset
 from marketplace.api.market.requests import QuoteRequest, check_body
 from marketplace.api.market.serialize import serialize_market, serialize_quote, serialize_zone
 from marketplace.api.views import MarketView
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.book.transcript import write_transcript
 from marketplace.auction.selectors import load_market
@@ -67,7 +68,7 @@ class QuotesView(MarketView):
         organisation = get_caller(request).organisation
         asked = check_body(QuoteRequest, request.data)
         held_out_id = asked["validation_dataset_id"]
-        quote = make_quote(
+        job = JobRequest(
             organisation=organisation,
             zone=get_open_zone(asked["zone"]),
             dataset=get_dataset(organisation, asked["dataset_id"]),
@@ -77,10 +78,13 @@ class QuotesView(MarketView):
             adapter=asked["adapter"],
             training=asked["training"],
             model=asked["model"],
-            is_warm=asked["warm_start"],
-            deadline_at=asked["deadline"],
             preparation=asked["preparation"],
             verified_only=asked["verified_only"],
+        )
+        quote = make_quote(
+            job,
+            is_warm=asked["warm_start"],
+            deadline_at=asked["deadline"],
             now=clock.now(),
         )
         return Response(serialize_quote(quote))

@@ -19,6 +19,7 @@ from marketplace.api.openai.files import find_training_data
 from marketplace.api.openai.names import ServedModel, find_model
 from marketplace.api.openai.requests import AUTO, DPO, SUPERVISED
 from marketplace.auction.bidding.beginnings import CONTINUED
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.measure import measure_job
 from marketplace.auction.bidding.terms import parse_price
 from marketplace.common.errors import UserError
@@ -205,14 +206,14 @@ def _find_auto_rate(
     now: datetime,
 ) -> float:
     """The learning rate that the market would choose, which a multiplier multiplies."""
-    measured = measure_job(
+    job = JobRequest(
         organisation=who.organisation,
         zone=model.zone,
         dataset=dataset,
-        validation=validation,
         adapter=adapter,
         training=training,
+        validation=validation,
         model=model_name,
-        now=now,
     )
+    measured = measure_job(job, now=now)
     return measured.terms.training.learning_rate

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from marketplace.auction.bidding.bundles import NewBundle, list_jobs
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.measure import MeasuredJob, find_verified_only, measure_job
 from marketplace.auction.bidding.quotes import (
     QUOTE_LIFE,
@@ -72,12 +73,14 @@ def make_bundle_quote(*, asked: NewBundle, now: datetime) -> SweepQuote:
     )
     measured = [
         measure_job(
-            organisation=asked.organisation,
-            zone=zone,
-            dataset=asked.dataset,
-            adapter=job.adapter,
-            training=job.training,
-            model=asked.model,
+            JobRequest(
+                organisation=asked.organisation,
+                zone=zone,
+                dataset=asked.dataset,
+                adapter=job.adapter,
+                training=job.training,
+                model=asked.model,
+            ),
             now=now,
         )
         for job in jobs

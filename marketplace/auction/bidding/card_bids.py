@@ -20,6 +20,7 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset
 from marketplace.payments.card_payments import (
+    CardChoice,
     cancel_payment,
     fail_authorised,
     start_payment,
@@ -51,7 +52,7 @@ def authorise_bid(
         amount_cents=to_cents(asked.price_micros),
         created_by=asked_by,
         key=f"bid-{asked.idempotency_key}",
-        card_id=card_id,
+        card=CardChoice(card_id),
         terms=_write_terms(asked),
         now=now,
     )

@@ -16,6 +16,7 @@ from marketplace.auction.bidding.beginnings import (
     fill_settings,
     find_beginning,
 )
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.terms import AUTO, RANK_AUTO, JobTerms, resolve_terms
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.ttl_cache import TtlCache
@@ -27,7 +28,7 @@ from marketplace.fleet.selectors import (
     get_work_costs,
     load_rates,
 )
-from marketplace.jobs.models import Dataset, Job
+from marketplace.jobs.models import Dataset, DatasetTokens, Job
 from marketplace.jobs.services import check_held_out, ensure_dataset_tokens
 from marketplace.jobs.starts import Start, StartKind
 from marketplace.jobs.work import Work, measure_work, plan_work
@@ -56,36 +57,78 @@ class MeasuredJob:
     cold_work: Work | None = None
 
 
-def measure_job(
-    *,
-    organisation: Organisation,
-    zone: Zone,
-    dataset: Dataset,
-    validation: Dataset | None = None,
-    adapter: Mapping[str, Any],
-    training: Mapping[str, Any],
-    wish: PreparationWish | None = None,
-    model: str = "",
-    now: datetime,
-) -> MeasuredJob:
+def measure_job(asked: JobRequest, *, now: datetime) -> MeasuredJob:
     """Resolve a job's settings and measure its work.
 
-    The rows of ``validation`` are held out and no others; without it, a share of the data set's
-    own. With a ``wish`` the data are prepared first, and the work is what it would be if every line
-    of the file were a row such as the usable ones are. ``model`` names what it begins with, such as
-    ``ft:`` and one of the owner's jobs. The zone's rates may be up to ``RATES_KEPT_S`` old.
+    The rows of ``asked.validation`` are held out and no others; without it, a share of the data
+    set's own. If a preparation is asked for, the work is what it would be if every line of the file
+    were a row like the usable ones. The zone's rates may be up to ``RATES_KEPT_S`` old.
 
     Raises
     ------
     UserError
         ``invalid_hyperparameter``, ``unknown_dataset``, ``unfit_dataset``, ``zone_closed`` or
-        those of ``find_beginning`` and ``check_held_out``.
+        those of ``find_beginning``, ``check_held_out`` and ``parse_wish``.
     """
+    wish = asked.parse_wish()
+    _check_data(asked, wish)
+    beginning = find_beginning(
+        asked.model,
+        organisation=asked.organisation,
+        zone=asked.zone,
+        dataset=asked.dataset,
+        now=now,
+    )
+    tokens = ensure_dataset_tokens(dataset=asked.dataset, zone=asked.zone)
+    held_out = None if asked.validation is None else _count_held_out(asked, asked.validation, wish)
+    longest = [tokens.longest_row_tokens, *([held_out.longest_row_tokens] if held_out else [])]
+    terms = resolve_terms(
+        adapter=asked.adapter if beginning is None else fill_settings(asked.adapter, beginning),
+        training=_choose_held_out(asked, wish),
+        rows=asked.dataset.rows if wish is None else measure_raw_data(asked.dataset).rows,
+        longest_row_tokens=max(longest),
+        sequence_length_limit=asked.zone.max_sequence_length,
+        model=get_model_shape(asked.zone),
+        rank_limit=_find_rank_limit(asked.zone, asked.adapter, now),
+    )
+    work = measure_work(
+        zone=asked.zone,
+        tokens=tokens,
+        validation=held_out,
+        data_format=asked.dataset.format,
+        adapter=terms.adapter,
+        training=terms.training,
+        rates=_rates.get(asked.zone.pk, now=now, read=lambda: load_rates(asked.zone)),
+    )
+    if wish is not None:
+        work = _count_repaired(work, asked.dataset)
+    if asked.validation is None:
+        _check_can_stop(terms, asked.dataset)
+    cold = MeasuredJob(terms, work)
+    if beginning is None:
+        return cold
+    if beginning.offer is None:
+        return replace(cold, start=build_start(beginning, terms.adapter))
+    if asked.validation is not None:
+        raise Conflict(
+            "offer_ended",
+            "A warm start is offered for a job that holds rows of its own data out. Leave the "
+            "validation data out, or begin with the base model.",
+            param="model",
+        )
+    planned = plan_cold(cold, asked)
+    check_same_job(beginning.offer, planned, is_prepared=wish is not None)
+    return apply_offer(cold, beginning.offer, planned)
+
+
+def _check_data(asked: JobRequest, wish: PreparationWish | None) -> None:
+    """Refuse a zone that is closed and data that the job cannot be trained on."""
+    zone, dataset = asked.zone, asked.dataset
     if not zone.is_open:
         raise Conflict(
             "zone_closed", f"The zone {zone.name} takes no bids now; choose another.", param="zone"
         )
-    if dataset.organisation_id != organisation.pk:
+    if dataset.organisation_id != asked.organisation.pk:
         raise refuse_unknown_dataset()
     if dataset.needs_preparation and wish is None:
         raise UserError(
@@ -95,80 +138,21 @@ def measure_job(
             param="preparation",
         )
     _check_kind(dataset, encoder=get_model_shape(zone).encoder)
-    beginning = find_beginning(
-        model,
-        organisation=organisation,
-        zone=zone,
-        dataset=dataset,
-        now=now,
-    )
-    tokens = ensure_dataset_tokens(dataset=dataset, zone=zone)
-    longest_row_tokens, held_out = tokens.longest_row_tokens, None
-    if validation is not None:
-        if validation.organisation_id != organisation.pk:
-            raise refuse_unknown_dataset("validation_dataset_id")
-        training = _hold_out_only_validation(training, wish)
-        check_held_out(dataset=dataset, held_out=validation)
-        held_out = ensure_dataset_tokens(dataset=validation, zone=zone)
-        longest_row_tokens = max(longest_row_tokens, held_out.longest_row_tokens)
-    rows = dataset.rows if wish is None else measure_raw_data(dataset).rows
-    if wish is not None and wish.validation_share:
-        # The vendor holds rows out; all that it leaves are trained on.
-        training = {**training, "validation_share": 0.0}
-    terms = resolve_terms(
-        adapter=adapter if beginning is None else fill_settings(adapter, beginning),
-        training=training,
-        rows=rows,
-        longest_row_tokens=longest_row_tokens,
-        sequence_length_limit=zone.max_sequence_length,
-        model=get_model_shape(zone),
-        rank_limit=_find_rank_limit(zone, adapter, now),
-    )
-    work = measure_work(
-        zone=zone,
-        tokens=tokens,
-        validation=held_out,
-        data_format=dataset.format,
-        adapter=terms.adapter,
-        training=terms.training,
-        rates=_rates.get(zone.pk, now=now, read=lambda: load_rates(zone)),
-    )
-    if wish is not None:
-        growth = measure_growth(dataset)
-        work = replace(
-            work,
-            compute_demand=math.ceil(work.compute_demand * growth),
-            samples=work.samples * rows // dataset.rows,
-        )
-    if validation is None:
-        _check_can_stop(terms, dataset)
-    cold = MeasuredJob(terms, work)
-    if beginning is None:
-        return cold
-    if beginning.offer is None:
-        return replace(cold, start=build_start(beginning, terms.adapter))
-    if validation is not None:
-        raise Conflict(
-            "offer_ended",
-            "A warm start is offered for a job that holds rows of its own data out. Leave the "
-            "validation data out, or begin with the base model.",
-            param="model",
-        )
-    planned = plan_cold(cold, organisation=organisation, zone=zone, dataset=dataset)
-    check_same_job(beginning.offer, planned, is_prepared=wish is not None)
-    return apply_offer(cold, beginning.offer, planned)
 
 
-def _hold_out_only_validation(
-    training: Mapping[str, Any], wish: PreparationWish | None
-) -> dict[str, Any]:
-    """The settings of a job whose held-out rows are a file of their own.
+def _count_held_out(
+    asked: JobRequest, validation: Dataset, wish: PreparationWish | None
+) -> DatasetTokens:
+    """The tokens of a file whose rows are held out, once it is known to be usable for that."""
+    if validation.organisation_id != asked.organisation.pk:
+        raise refuse_unknown_dataset("validation_dataset_id")
+    _check_held_out_once(asked.training, wish)
+    check_held_out(dataset=asked.dataset, held_out=validation)
+    return ensure_dataset_tokens(dataset=validation, zone=asked.zone)
 
-    Raises
-    ------
-    UserError
-        ``invalid_hyperparameter``: rows of the training data are to be held out as well.
-    """
+
+def _check_held_out_once(training: Mapping[str, Any], wish: PreparationWish | None) -> None:
+    """Refuse to hold out rows of the training data beside a file of their own."""
     if wish is not None:
         raise UserError(
             "invalid_hyperparameter",
@@ -183,7 +167,23 @@ def _hold_out_only_validation(
             "training.validation_share out.",
             param="training.validation_share",
         )
-    return {**training, "validation_share": 0.0}
+
+
+def _choose_held_out(asked: JobRequest, wish: PreparationWish | None) -> Mapping[str, Any]:
+    """The training settings; no share is held out where a file or a vendor gives held-out rows."""
+    if asked.validation is None and not (wish is not None and wish.validation_share):
+        return asked.training
+    return {**asked.training, "validation_share": 0.0}
+
+
+def _count_repaired(work: Work, dataset: Dataset) -> Work:
+    """The work of data as a vendor may deliver them: every line of the file a usable row."""
+    rows = measure_raw_data(dataset).rows
+    return replace(
+        work,
+        compute_demand=math.ceil(work.compute_demand * measure_growth(dataset)),
+        samples=work.samples * rows // dataset.rows,
+    )
 
 
 def _find_rank_limit(zone: Zone, adapter: Mapping[str, Any], now: datetime) -> int | None:
@@ -223,19 +223,17 @@ def apply_offer(cold: MeasuredJob, offer: Offer, planned: ColdJob) -> MeasuredJo
     return MeasuredJob(cold.terms, warm, build_warm_start(offer), cold_work=cold.work)
 
 
-def plan_cold(
-    measured: MeasuredJob, *, organisation: Organisation, zone: Zone, dataset: Dataset
-) -> ColdJob:
-    """A job as warm starts are looked for."""
+def plan_cold(measured: MeasuredJob, asked: JobRequest) -> ColdJob:
+    """The job in the form in which warm starts are looked for."""
+    terms, zone, dataset = measured.terms, asked.zone, asked.dataset
     plan = plan_work(
         tokens=ensure_dataset_tokens(dataset=dataset, zone=zone),
         data_format=dataset.format,
-        virtual_tokens=measured.terms.adapter.virtual_tokens,
-        training=measured.terms.training,
+        virtual_tokens=terms.adapter.virtual_tokens,
+        training=terms.training,
         costs=get_work_costs(zone),
     )
-    terms = measured.terms
-    return ColdJob(organisation, zone, dataset, terms.adapter, terms.training, plan)
+    return ColdJob(asked.organisation, zone, dataset, terms.adapter, terms.training, plan)
 
 
 def _check_can_stop(terms: JobTerms, dataset: Dataset) -> None:

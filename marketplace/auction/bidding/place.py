@@ -23,6 +23,7 @@ from django.db.models import Q
 from marketplace.accounts.models import Organisation, User
 from marketplace.auction.bidding.beginnings import refuse_taken_offers
 from marketplace.auction.bidding.holding_limit import refuse_hoards
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.measure import find_verified_only, measure_job
 from marketplace.auction.bidding.terms import check_deadline, check_name, check_price_micros
 from marketplace.auction.lane import wakeups
@@ -38,7 +39,6 @@ from marketplace.payments.locks import LockedAccounts, lock_wallets
 from marketplace.vendors.endpoint_quotes import EndpointQuote
 from marketplace.vendors.endpoints import ask_for_bid
 from marketplace.vendors.offers import collect_offers
-from marketplace.vendors.wishes import parse_wish
 from marketplace.warm.offers import reserve_offers
 from workers.protocol.wire import to_json
 
@@ -65,7 +65,7 @@ class NewBid:
     validation: Dataset | None = None
     #: What a vendor is to do with the data first; ``None``: they are trained on as they are.
     preparation: Mapping[str, Any] | None = None
-    #: What it begins with, as in ``measure_job``.
+    #: What it begins with, as in ``JobRequest``.
     model: str = ""
     #: The card payment that authorises its price; without one the wallet holds it.
     card_payment_id: str | None = None
@@ -93,6 +93,21 @@ class NewBid:
             **({} if self.verified_only is None else {"verified_only": self.verified_only}),
         }
         object.__setattr__(self, "request_hash", hash_request(request))
+
+    @property
+    def job(self) -> JobRequest:
+        """The job that is bid for."""
+        return JobRequest(
+            organisation=self.organisation,
+            zone=self.zone,
+            dataset=self.dataset,
+            adapter=self.adapter,
+            training=self.training,
+            validation=self.validation,
+            preparation=self.preparation,
+            model=self.model,
+            verified_only=self.verified_only,
+        )
 
     @property
     def key(self) -> tuple[str, str] | None:
@@ -188,18 +203,8 @@ def draft_bid(asked: NewBid, *, now: datetime) -> Bid:
     """
     check_price_micros(asked.price_micros)
     check_deadline(asked.deadline_at, zone=asked.zone, now=now)
-    wish = None if asked.preparation is None else parse_wish(asked.preparation)
-    measured = measure_job(
-        organisation=asked.organisation,
-        zone=asked.zone,
-        dataset=asked.dataset,
-        validation=asked.validation,
-        adapter=asked.adapter,
-        training=asked.training,
-        wish=wish,
-        model=asked.model,
-        now=now,
-    )
+    wish = asked.job.parse_wish()
+    measured = measure_job(asked.job, now=now)
     offers = []
     if wish is not None:
         offers = collect_offers(

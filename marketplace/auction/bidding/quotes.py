@@ -1,13 +1,12 @@
-"""The posted price of a job before anybody bids for it; reserves nothing."""
+"""The posted price of a job before a bid for it; a quote reserves nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 
-from marketplace.accounts.models import Organisation
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.measure import (
     MeasuredJob,
     apply_offer,
@@ -22,12 +21,10 @@ from marketplace.auction.royalties import list_royalties
 from marketplace.auction.task_values import build_task
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import last_slot_until, slot_at, slot_ends_at, slot_starts_at
-from marketplace.jobs.models import Dataset
 from marketplace.vendors.endpoints import ask_for_quotes
 from marketplace.vendors.models import Vendor
 from marketplace.vendors.offers import collect_offers, find_capacities, read_offers
 from marketplace.vendors.quoting import VendorOffer
-from marketplace.vendors.wishes import parse_wish
 from marketplace.warm.offers import ColdJob, Outlook, find_offer
 from scheduler import types as scheduler
 
@@ -94,81 +91,56 @@ class BidQuote:
         return max(0.0, 1 - self.price_micros / self.cold_price_micros)
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the engine quotes at one position of the log."""
+
+    quote: scheduler.Quote
+    #: Of a warm start: the same job without it.
+    cold: scheduler.Quote | None
+    head_hash: str
+
+
 def make_quote(
-    *,
-    organisation: Organisation,
-    zone: Zone,
-    dataset: Dataset,
-    adapter: Mapping[str, Any],
-    training: Mapping[str, Any],
-    deadline_at: datetime,
-    validation: Dataset | None = None,
-    preparation: Mapping[str, Any] | None = None,
-    now: datetime,
-    model: str = "",
-    is_warm: bool = True,
-    verified_only: bool | None = None,
+    asked: JobRequest, *, deadline_at: datetime, now: datetime, is_warm: bool = True
 ) -> BidQuote:
     """The price of a job for one deadline, and by deadline.
 
-    Where there is a warm start that costs less and the job names nothing to begin with, the quote
-    is for it, unless ``is_warm`` says otherwise. ``verified_only`` is as in ``NewBid``.
+    If there is a warm start that costs less and the job names nothing to begin with, the quote is
+    for the warm start, unless ``is_warm`` is false.
 
-    Expires with the current slot, whose end takes away the first cells it may
-    use, and in any case after ``QUOTE_LIFE``.
+    A quote expires after ``QUOTE_LIFE``, or with the current slot if that is sooner: the slot's end
+    takes away the first cells that the job may use.
 
     Raises
     ------
     UserError
         The job could not be bid for as it stands.
     """
+    zone = asked.zone
     check_deadline(deadline_at, zone=zone, now=now)
-    wish = None if preparation is None else parse_wish(preparation)
-    measured = measure_job(
-        organisation=organisation,
-        zone=zone,
-        dataset=dataset,
-        validation=validation,
-        adapter=adapter,
-        training=training,
-        wish=wish,
-        model=model,
-        now=now,
+    wish = asked.parse_wish()
+    measured = unaided = measure_job(asked, now=now)
+    only = find_verified_only(
+        asked.verified_only, organisation=asked.organisation, start=measured.start
     )
-    unaided = measured
-    only = find_verified_only(verified_only, organisation=organisation, start=measured.start)
     offers: list[VendorOffer] = []
     outlook = Outlook.NONE
     if wish is not None:
+        dataset = asked.dataset
         answers = ask_for_quotes(zone=zone, dataset=dataset, wish=wish, now=now, remembers=True)
         offers = collect_offers(zone=zone, dataset=dataset, wish=wish, answers=answers, now=now)
-    elif is_warm and not model and validation is None:
-        planned = plan_cold(measured, organisation=organisation, zone=zone, dataset=dataset)
-        measured, outlook = _warm(measured, replace(planned, verified_only=only), now)
-    slot = slot_at(zone, now)
+    elif is_warm and not asked.model and asked.validation is None:
+        planned = replace(plan_cold(measured, asked), verified_only=only)
+        measured, outlook = _find_warm_start(measured, planned, now)
     deadline_slot = last_slot_until(zone, deadline_at)
-    task = build_task(
-        measured.work,
-        task_id="quote",
-        arrival_slot=slot + 1,
-        deadline_slot=deadline_slot,
-        vendors=read_offers([offer.to_json() for offer in offers]),
-        verified_only=only,
+    found = _ask_engine(
+        zone, measured, offers, deadline_slot=deadline_slot, verified_only=only, now=now
     )
-    capacities = find_capacities(zone=zone, vendor_ids={offer.vendor_id for offer in offers})
-    without, cold_price = None, None
-    with books.read_book(zone=zone, now=now) as book:
-        if measured.cold_work is not None:
-            assert measured.start is not None
-            task = replace(task, vendors=list_royalties(measured.start))
-            cold = replace(task, compute_demand=measured.cold_work.compute_demand, vendors=())
-            without = book.engine.quote(cold, slot=slot)
-            cold_price = without.price
-        answer = book.engine.quote(task, slot=slot, capacities=capacities)
-        if without is not None and not model and not _is_cheaper(answer, than=without):
-            # For the same money the job does all of its steps.
-            measured, answer, outlook, cold_price = unaided, without, Outlook.NONE, None
-        head_hash = book.engine.head_hash
+    answer, cold = found.quote, found.cold
+    if cold is not None and not asked.model and not _is_cheaper(answer, than=cold):
+        # For the same money the job does all of its steps.
+        measured, answer, outlook, cold = unaided, cold, Outlook.NONE, None
     curve = build_curve(zone, answer.curve)
     schedule = answer.schedule
     return BidQuote(
@@ -184,17 +156,50 @@ def make_quote(
         refusal_text=describe_quote_refusal(answer.refusal, zone, measured, curve),
         verified_only=only,
         position=answer.position,
-        head_hash=head_hash,
+        head_hash=found.head_hash,
         made_at=now,
-        expires_at=min(now + QUOTE_LIFE, slot_starts_at(zone, slot + 1)),
+        expires_at=min(now + QUOTE_LIFE, slot_starts_at(zone, slot_at(zone, now) + 1)),
         outlook=outlook,
-        cold_price_micros=None if cold_price is None else int(cold_price),
+        cold_price_micros=None if cold is None or cold.price is None else int(cold.price),
         vendor=_find_vendor(zone, schedule, offers),
     )
 
 
-def _warm(measured: MeasuredJob, planned: ColdJob, now: datetime) -> tuple[MeasuredJob, Outlook]:
-    """The job with the warm start that there is for it, or as it was, and how that stands."""
+def _ask_engine(
+    zone: Zone,
+    measured: MeasuredJob,
+    offers: Sequence[VendorOffer],
+    *,
+    deadline_slot: int,
+    verified_only: bool,
+    now: datetime,
+) -> _Answer:
+    """Quote the job, and where it has a warm start the job without it, from the zone's log."""
+    slot = slot_at(zone, now)
+    task = build_task(
+        measured.work,
+        task_id="quote",
+        arrival_slot=slot + 1,
+        deadline_slot=deadline_slot,
+        vendors=read_offers([offer.to_json() for offer in offers]),
+        verified_only=verified_only,
+    )
+    capacities = find_capacities(zone=zone, vendor_ids={offer.vendor_id for offer in offers})
+    cold = None
+    with books.read_book(zone=zone, now=now) as book:
+        if measured.cold_work is not None:
+            assert measured.start is not None
+            task = replace(task, vendors=list_royalties(measured.start))
+            without = replace(task, compute_demand=measured.cold_work.compute_demand, vendors=())
+            cold = book.engine.quote(without, slot=slot)
+        answer = book.engine.quote(task, slot=slot, capacities=capacities)
+        return _Answer(answer, cold, book.engine.head_hash)
+
+
+def _find_warm_start(
+    measured: MeasuredJob, planned: ColdJob, now: datetime
+) -> tuple[MeasuredJob, Outlook]:
+    """The job with the warm start that is offered for it, or unchanged, and the offer's state."""
     found = find_offer(planned, now=now)
     if found.offer is not None:
         measured = apply_offer(measured, found.offer, planned)

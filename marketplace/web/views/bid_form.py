@@ -14,6 +14,7 @@ from django.views.decorators.http import require_http_methods
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.bidding.card_bids import authorise_bid
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.measure import MeasuredJob, measure_job
 from marketplace.auction.bidding.place import NewBid, place_bid
 from marketplace.auction.bidding.quotes import BidQuote, make_quote
@@ -242,19 +243,17 @@ def _quote(
     if zone is None or dataset is None or deadline is None:
         return None, None
     try:
-        quote = make_quote(
+        job = JobRequest(
             organisation=organisation,
             zone=zone,
             dataset=dataset,
             adapter=form.adapter,
             training=form.training,
             model=form.continues,
-            is_warm=form.is_warm,
-            deadline_at=deadline,
             preparation=form.preparation,
             verified_only=form.cleaned_data.get("verified_only", False),
-            now=now,
         )
+        quote = make_quote(job, is_warm=form.is_warm, deadline_at=deadline, now=now)
     except UserError as error:
         return None, error
     return quote, None
@@ -330,15 +329,15 @@ def _measured(
     if dataset is None:
         return None
     try:
-        return measure_job(
+        job = JobRequest(
             organisation=organisation,
             zone=zone,
             dataset=dataset,
             adapter=form.adapter,
             training=form.training,
             model=form.continues,
-            now=now,
         )
+        return measure_job(job, now=now)
     except UserError:
         return None
 

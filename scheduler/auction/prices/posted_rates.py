@@ -72,15 +72,28 @@ class RegisteredNode:
         return node.ask / node.compute_capacity if node.compute_capacity > 0 else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class RateTerms:
+    """What a zone fixes for all of its rates of a day."""
+
+    #: Slots of a day.
+    day_slots: int
+    #: r_b, GB that the base model takes of every node.
+    base_memory: float
+    #: Money per sample, set by the operator: stands in for the peers' median where a provider is
+    #: alone in the zone.
+    reference: float | None = None
+    #: Money per sample up to which a provider alone in the zone sells at its own ask where no
+    #: ``reference`` is set.
+    cap: float = np.inf
+    settings: RateSettings = RateSettings()
+
+
 def post_rates(
     nodes: Sequence[RegisteredNode],
     past_days: Sequence[Sequence[Task]],
+    terms: RateTerms,
     *,
-    day_slots: int,
-    base_memory: float,
-    reference: float | None = None,
-    cap: float = np.inf,
-    settings: RateSettings | None = None,
     won: Collection[str] = frozenset(),
 ) -> dict[str, NodeRate]:
     """Give every node's rate for the coming day.
@@ -94,17 +107,7 @@ def post_rates(
     past_days : sequence of sequences of Task
         Bids of whole past days, slots counted from the start of the day; those count that
         ``select_counted`` gives.
-    day_slots : int
-        Slots of a day.
-    base_memory : float
-        r_b, GB that the base model takes of every node.
-    reference : float, optional
-        Money per sample, set by the operator: stands in for the peers' median where a
-        provider is alone in the zone.
-    cap : float
-        Money per sample up to which a provider alone in the zone sells at its own ask where
-        no ``reference`` is set.
-    settings : RateSettings, optional
+    terms : RateTerms
     won : collection of str, optional
         Ids of those bids that were admitted; as for ``select_counted``.
 
@@ -113,19 +116,21 @@ def post_rates(
     dict of NodeRate by node id
         Money per sample.
     """
-    chosen = settings or RateSettings()
-    references = find_reference_asks(nodes, reference=reference)
-    blocks = np.arange(0, day_slots, chosen.block_slots)
-    width = np.diff(np.append(blocks, day_slots))
+    chosen = terms.settings
+    references = find_reference_asks(nodes, reference=terms.reference)
+    blocks = np.arange(0, terms.day_slots, chosen.block_slots)
+    width = np.diff(np.append(blocks, terms.day_slots))
     worth: dict[tuple[str, str], Floats] = {}
     for provider in dict.fromkeys(each.provider for each in nodes) if past_days else ():
         known = {g: ask for (p, g), ask in references.items() if p == provider and ask is not None}
         if not known:
             continue
         asking = _register(nodes, provider, known)
-        empty = EmptyZone(asking, base_memory=base_memory)
+        empty = EmptyZone(asking, base_memory=terms.base_memory)
         days = [select_counted(day, empty, won=won) for day in past_days]
-        supply = make_capacity(asking, base_memory=base_memory, first_slot=0, slots=day_slots)
+        supply = make_capacity(
+            asking, base_memory=terms.base_memory, first_slot=0, slots=terms.day_slots
+        )
         for kind, row in _find_worth(supply, days, iterations=chosen.iterations).items():
             worth[provider, kind] = np.add.reduceat(row, blocks) / width
     found: dict[str, NodeRate] = {}
@@ -134,7 +139,7 @@ def post_rates(
         middle = references[key]
         if middle is None:
             # Alone and without a reference: paid as asked, up to a published cap.
-            floor = rate = min(each.ask, cap)
+            floor = rate = min(each.ask, terms.cap)
         elif key in worth:
             floor = chosen.floor_markup * middle
             rate = np.maximum(worth[key], floor)
@@ -149,13 +154,9 @@ def find_joined_rates(
     joined: Sequence[RegisteredNode],
     registered: Sequence[RegisteredNode],
     rates: Mapping[str, NodeRate],
+    terms: RateTerms,
     *,
     knows_days: bool,
-    day_slots: int,
-    base_memory: float,
-    reference: float | None = None,
-    cap: float = np.inf,
-    settings: RateSettings | None = None,
 ) -> dict[str, NodeRate]:
     """Give the rates of nodes that join after the day's rates were posted.
 
@@ -169,26 +170,18 @@ def find_joined_rates(
         Those that come now, and all that came before.
     rates : mapping of NodeRate by node id
         Of those before.
+    terms : RateTerms
     knows_days : bool
         Whether the day's rates were made from past days.
-    day_slots, base_memory, reference, cap, settings
-        As of :func:`post_rates`.
 
     Returns
     -------
     dict of NodeRate by node id
     """
-    chosen = settings or RateSettings()
-    found = post_rates(
-        [*registered, *joined],
-        [],
-        day_slots=day_slots,
-        base_memory=base_memory,
-        reference=reference,
-        cap=cap,
+    if knows_days:
         # Nothing sells above its floor at its own ask.
-        settings=replace(chosen, overflow=0.0) if knows_days else chosen,
-    )
+        terms = replace(terms, settings=replace(terms.settings, overflow=0.0))
+    found = post_rates([*registered, *joined], [], terms)
     given = {each.node.id: found[each.node.id] for each in joined}
     for each in joined if knows_days else ():
         for other in registered:

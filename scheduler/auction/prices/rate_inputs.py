@@ -10,6 +10,7 @@ from typing import Any
 from scheduler.auction.prices.forecast_span import ForecastSpan
 from scheduler.auction.prices.posted_rates import (
     RateSettings,
+    RateTerms,
     RegisteredNode,
     find_joined_rates,
     post_rates,
@@ -63,17 +64,8 @@ def find_rates_of(
     won: Collection[str] = frozenset(),
 ) -> dict[str, NodeRate]:
     """Give the rates that follow from an event's inputs and the bids they name."""
-    cap = inputs["cap"]
-    return post_rates(
-        [from_row(row) for row in inputs["registered"]],
-        past_days,
-        day_slots=day_slots,
-        base_memory=float(inputs["base_memory"]),
-        reference=inputs["reference"],
-        cap=inf if cap is None else float(cap),
-        settings=RateSettings(**inputs["settings"]),
-        won=won,
-    )
+    registered = [from_row(row) for row in inputs["registered"]]
+    return post_rates(registered, past_days, _read_terms(inputs, day_slots), won=won)
 
 
 def find_rates_of_joined(
@@ -81,7 +73,6 @@ def find_rates_of_joined(
 ) -> dict[str, NodeRate]:
     """Give the rates of the nodes that joined last, from an event's inputs and the others'."""
     *earlier, last = inputs["joined_rows"]
-    cap = inputs["cap"]
     joined = [from_row(row) for row in last]
     again = {each.node.id for each in joined}
     before = [from_row(row) for rows in (inputs["registered"], *earlier) for row in rows]
@@ -89,7 +80,14 @@ def find_rates_of_joined(
         joined,
         [each for each in before if each.node.id not in again],
         rates,
+        _read_terms(inputs, day_slots),
         knows_days=bool(inputs.get("past_starts")),
+    )
+
+
+def _read_terms(inputs: Mapping[str, Any], day_slots: int) -> RateTerms:
+    cap = inputs["cap"]
+    return RateTerms(
         day_slots=day_slots,
         base_memory=float(inputs["base_memory"]),
         reference=inputs["reference"],

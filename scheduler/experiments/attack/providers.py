@@ -14,7 +14,12 @@ import numpy as np
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.prices import KnownBids, Settings, solve_prices
-from scheduler.auction.prices.posted_rates import RateSettings, RegisteredNode, post_rates
+from scheduler.auction.prices.posted_rates import (
+    RateSettings,
+    RateTerms,
+    RegisteredNode,
+    post_rates,
+)
 from scheduler.experiments.attack.findings import Finding, Measure
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Decision, NodeSpec, Task
@@ -178,9 +183,7 @@ def _post(
     rates = post_rates(
         [RegisteredNode(each.node, str(each.provider)) for each in listed],
         past_days,
-        day_slots=zone.scenario.slots,
-        base_memory=zone.scenario.base_memory_gb,
-        settings=zone.rates,
+        RateTerms(zone.scenario.slots, zone.scenario.base_memory_gb, settings=zone.rates),
     )
     return events.RatesPosted(
         first_slot=0,

@@ -11,7 +11,7 @@ from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Provider
 from marketplace.fleet.selectors import get_open_zone
-from marketplace.tiers.services import ensure_own_provider, set_zone_tiers
+from marketplace.tiers.services import TierSettings, ensure_own_provider, set_zone_tiers
 
 #: Options that are also fields of ``ZoneTiers``.
 PAUSES = (
@@ -57,23 +57,26 @@ class Command(BaseCommand):
             set_zone_tiers(
                 zone=get_open_zone(options["zone"]),
                 provider=_provider(options["provider"]),
-                serverless_cap=options["serverless"],
-                serverful_cap=options["serverful"],
-                backend=options["backend"],
-                serverless_backend=options["serverless_backend"],
-                is_on=not options["off"],
-                starts_directly=not options["serverless_first"],
-                sells_offers=options["sell_offers"],
-                figures={
-                    name: options[name]
-                    for name in (words.replace("-", "_") for words, _ in PAUSES)
-                    if options[name] is not None
-                },
+                settings=_read_settings(options),
             )
         except UserError as refusal:
             raise CommandError(refusal.message) from refusal
         state = "off" if options["off"] else "on"
         self.stdout.write(f"Tiers of zone {options['zone']}: {state}.")
+
+
+def _read_settings(options: dict[str, Any]) -> TierSettings:
+    names = [words.replace("-", "_") for words, _ in PAUSES]
+    return TierSettings(
+        serverless_cap=options["serverless"],
+        serverful_cap=options["serverful"],
+        backend=options["backend"],
+        serverless_backend=options["serverless_backend"],
+        is_on=not options["off"],
+        starts_directly=not options["serverless_first"],
+        sells_offers=options["sell_offers"],
+        figures={name: options[name] for name in names if options[name] is not None},
+    )
 
 
 def _provider(name: str | None) -> Provider:

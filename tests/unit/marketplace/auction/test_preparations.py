@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
@@ -101,15 +102,8 @@ def test_the_cheapest_vendor_in_time_gets_the_work_and_the_curve_shows_it(zone, 
     data = upload(owner, zone)
 
     def quote(slots):
-        return make_quote(
-            organisation=owner,
-            zone=zone,
-            dataset=data,
-            deadline_at=slot_starts_at(zone, 101 + slots),
-            preparation={},
-            now=NOW,
-            **market.job_terms(epochs=1),
-        )
+        job = JobRequest(owner, zone, data, **market.job_terms(epochs=1), preparation={})
+        return make_quote(job, deadline_at=slot_starts_at(zone, 101 + slots), now=NOW)
 
     near, far = quote(5), quote(30)
     assert (near.vendor.name, near.price_micros) == ("Quick", 190_000)

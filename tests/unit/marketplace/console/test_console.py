@@ -18,11 +18,16 @@ from marketplace.auction.pricing.solve import apply_prices, solve_zone_prices
 from marketplace.common.errors import NotAllowed
 from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider
 from marketplace.fleet.releases import IMAGE_CONTEXT, INSTALL_FILES, WHEEL
-from marketplace.fleet.services import approve_provider, create_join_token, ensure_provider
+from marketplace.fleet.services import (
+    ListingTerms,
+    approve_provider,
+    create_join_token,
+    ensure_provider,
+)
 from marketplace.payments.models import Earning
 from marketplace.payments.selectors import get_wallet
 from marketplace.tiers.models import ZoneTiers
-from marketplace.tiers.services import set_zone_tiers
+from marketplace.tiers.services import TierSettings, set_zone_tiers
 from tests import builders, market_builders
 from tests.builders import NOW
 from tests.pages import read_download, read_page
@@ -191,7 +196,7 @@ def test_a_join_command_that_is_not_used_yet_can_be_revoked(
 ) -> None:
     made = [
         create_join_token(
-            zone=node.zone, provider=node.provider, created_by=None, ask_micros=1, now=NOW
+            zone=node.zone, provider=node.provider, created_by=None, terms=ListingTerms(1), now=NOW
         )[0]
         for _ in range(2)
     ]
@@ -358,7 +363,7 @@ def test_who_asks_to_provide_lists_nothing_until_an_operator_approves(
     assert "Waits for approval" in read_page(stranger.post("/nodes/new", node_form(node)))
     with pytest.raises(NotAllowed, match="once the operator of this market has approved it"):
         create_join_token(
-            zone=node.zone, provider=provider, created_by=None, ask_micros=100_000, now=NOW
+            zone=node.zone, provider=provider, created_by=None, terms=ListingTerms(100_000), now=NOW
         )
     assert JoinToken.objects.filter(provider=provider).count() == 0
 
@@ -403,7 +408,7 @@ def test_the_house_rents_nothing_for_a_provider_that_is_not_approved(
 ) -> None:
     asked = ensure_provider(organisation=builders.organisation(), now=NOW)
     with pytest.raises(NotAllowed, match="approved"):
-        set_zone_tiers(zone=node.zone, provider=asked, serverless_cap=1, serverful_cap=1)
+        set_zone_tiers(zone=node.zone, provider=asked, settings=TierSettings(1, 1))
     assert not ZoneTiers.objects.exists()
 
 

@@ -64,17 +64,14 @@ def test_ledger_and_gateway_agree_after_a_top_up(cards: GatewayControl, operator
 
 def test_what_one_side_lacks_is_named(cards: GatewayControl, operator: Client) -> None:
     made = gateway.create_intent(
-        payment_id="pay_unknown",
-        amount_cents=700,
-        customer_id=gateway.create_customer(
-            organisation_id="org_1", name="Buyer", key="customer-1"
+        gateway.IntentRequest(
+            payment_id="pay_unknown",
+            amount_cents=700,
+            customer_id=gateway.create_customer(
+                organisation_id="org_1", name="Buyer", key="customer-1"
+            ),
+            card_id="pm_card_visa",
         ),
-        is_captured_later=False,
-        saves_card=False,
-        card_id="pm_card_visa",
-        off_session=False,
-        return_url="http://127.0.0.1/",
-        description="",
         key="unknown",
     )
     assert made.charge_id

@@ -19,6 +19,7 @@ from marketplace.fleet.selectors import (
     load_rates,
 )
 from marketplace.fleet.services import (
+    ListingTerms,
     ask_node_to_leave,
     create_join_token,
     drain_node,
@@ -62,8 +63,10 @@ def provider():
 
 
 def token(zone, provider, **more) -> str:
-    terms = {"ask_micros": 400_000, "created_by": None, "now": NOW} | more
-    return create_join_token(zone=zone, provider=provider, **terms)[1]
+    terms = {name: more.pop(name) for name in ListingTerms.__slots__ if name in more}
+    more = {"created_by": None, "now": NOW} | more
+    listed = ListingTerms(**{"ask_micros": 400_000} | terms)
+    return create_join_token(zone=zone, provider=provider, terms=listed, **more)[1]
 
 
 def join(secret: str, *, name: str = "gpu-1", now=NOW, held: str = "", **facts) -> JoinReply:

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.selectors import build_node_spec, load_rates
 from marketplace.fleet.services import (
+    ListingTerms,
     create_join_token,
     join_node,
     note_node_fault,
@@ -189,15 +191,8 @@ class TestZone:
 def quote_price(zone) -> int | None:
     """What a job of 90 units costs that has to be done in the next slot or the one after."""
     owner = builders.organisation(usd="100")
-    quote = make_quote(
-        organisation=owner,
-        zone=zone,
-        dataset=market.dataset(owner, zone),
-        deadline_at=market.slot_at(zone, 103),
-        now=NOW,
-        **market.job_terms(),
-    )
-    return quote.price_micros
+    job = JobRequest(owner, zone, market.dataset(owner, zone), **market.job_terms())
+    return make_quote(job, deadline_at=market.slot_at(zone, 103), now=NOW).price_micros
 
 
 def invented(zone, *, gpu_type: str, samples_per_s: float, jobs: int = 4) -> Node:
@@ -208,7 +203,7 @@ def invented(zone, *, gpu_type: str, samples_per_s: float, jobs: int = 4) -> Nod
         speeds=(build.measurement(jobs=jobs, samples_per_s=samples_per_s),),
     )
     _, secret = create_join_token(
-        zone=zone, provider=market.provider(), created_by=None, ask_micros=1, now=NOW
+        zone=zone, provider=market.provider(), created_by=None, terms=ListingTerms(1), now=NOW
     )
     later = NOW + timedelta(seconds=1)
     reply = join_node(request=JoinRequest(token=secret, name="liar", facts=facts), now=later)

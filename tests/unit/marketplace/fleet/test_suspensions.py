@@ -9,6 +9,7 @@ from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider
 from marketplace.fleet.secrets import hash_secret
 from marketplace.fleet.selectors import find_node_by_api_token
 from marketplace.fleet.services import (
+    ListingTerms,
     ask_node_to_leave,
     create_join_token,
     drain_node,
@@ -51,7 +52,7 @@ def status(node: Node) -> NodeStatus:
 
 def join_again(node: Node, *, named: str | None = None, now=NOW) -> Node:
     _, secret = create_join_token(
-        zone=node.zone, provider=node.provider, created_by=None, ask_micros=1, now=now
+        zone=node.zone, provider=node.provider, created_by=None, terms=ListingTerms(1), now=now
     )
     own = named is None or named == node.name
     Node.objects.filter(pk=node.pk).update(api_token_hash=hash_secret("held"))
@@ -102,7 +103,7 @@ def test_only_operators_suspend_and_lift(node, operator):
 
 def test_a_suspended_provider_joins_no_node_with_a_token_it_had(node, operator):
     token, secret = create_join_token(
-        zone=node.zone, provider=node.provider, created_by=None, ask_micros=1, now=NOW
+        zone=node.zone, provider=node.provider, created_by=None, terms=ListingTerms(1), now=NOW
     )
     own = market.node(node.zone, of=node.provider)
     suspend_node(node=own, suspended_by=operator, now=at(1))
@@ -130,7 +131,7 @@ def test_a_suspended_provider_joins_no_node_with_a_token_it_had(node, operator):
 def test_a_node_that_joins_while_its_provider_is_suspended_is_not_on_sale():
     zone, provider, operator = market.zone(), market.provider(), builders.operator()
     _, secret = create_join_token(
-        zone=zone, provider=provider, created_by=None, ask_micros=1, now=NOW
+        zone=zone, provider=provider, created_by=None, terms=ListingTerms(1), now=NOW
     )
     request = JoinRequest(token=secret, name="gpu-1", facts=build.facts())
 
@@ -153,7 +154,7 @@ def test_a_node_that_joins_while_its_provider_is_suspended_is_not_on_sale():
 
 def test_a_revoked_join_token_lists_no_node(node):
     token, secret = create_join_token(
-        zone=node.zone, provider=node.provider, created_by=None, ask_micros=1, now=NOW
+        zone=node.zone, provider=node.provider, created_by=None, terms=ListingTerms(1), now=NOW
     )
     revoke_join_token(token=token, now=at(1))
     revoke_join_token(token=token, now=at(2))
@@ -167,7 +168,7 @@ def test_a_revoked_join_token_lists_no_node(node):
 def test_revoked_credentials_do_not_open_the_market():
     zone, provider = market.zone(), market.provider()
     _, secret = create_join_token(
-        zone=zone, provider=provider, created_by=None, ask_micros=1, now=NOW
+        zone=zone, provider=provider, created_by=None, terms=ListingTerms(1), now=NOW
     )
     request = JoinRequest(token=secret, name="gpu-1", facts=build.facts())
     reply = join_node(request=request, now=NOW)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.measure import measure_job
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.common.errors import UserError
@@ -132,14 +133,8 @@ def test_rows_are_held_out_in_one_way_only(zone, owner, changed, param):
 
 def test_early_stopping_may_look_at_validation_data(zone, owner):
     data, held_out = (market.dataset(owner, zone, texts=[word]) for word in "ab")
-    measured = measure_job(
-        organisation=owner,
-        zone=zone,
-        dataset=data,
-        validation=held_out,
-        now=NOW,
-        **market.job_terms(early_stopping=2),
-    )
+    terms = market.job_terms(early_stopping=2)
+    measured = measure_job(JobRequest(owner, zone, data, **terms, validation=held_out), now=NOW)
     assert measured.terms.training.early_stopping == 2
 
 

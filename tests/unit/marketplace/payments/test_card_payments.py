@@ -311,17 +311,14 @@ def test_events_about_objects_that_are_not_ours_change_nothing(
     cards: GatewayControl, buyer: Organisation
 ) -> None:
     intent = gateway.create_intent(
-        payment_id="pay_of_another_market",
-        amount_cents=5_000,
-        customer_id=gateway.create_customer(
-            organisation_id="org_other", name="Other", key="customer-1"
+        gateway.IntentRequest(
+            payment_id="pay_of_another_market",
+            amount_cents=5_000,
+            customer_id=gateway.create_customer(
+                organisation_id="org_other", name="Other", key="customer-1"
+            ),
+            card_id="pm_card_createDispute",
         ),
-        is_captured_later=False,
-        saves_card=False,
-        card_id="pm_card_createDispute",
-        off_session=False,
-        return_url="http://127.0.0.1/",
-        description="",
         key="other",
     )
     assert intent.status == "succeeded"

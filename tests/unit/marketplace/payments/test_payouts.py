@@ -50,17 +50,14 @@ def books_balance(db: None, settings: Any) -> Any:
 def provider(cards: GatewayControl) -> Organisation:
     """A provider whose account can be paid, at a market whose gateway has money."""
     gateway.create_intent(
-        payment_id="pay_1",
-        amount_cents=100_000,
-        customer_id=gateway.create_customer(
-            organisation_id="org_1", name="Buyer", key="customer-1"
+        gateway.IntentRequest(
+            payment_id="pay_1",
+            amount_cents=100_000,
+            customer_id=gateway.create_customer(
+                organisation_id="org_1", name="Buyer", key="customer-1"
+            ),
+            card_id="pm_card_visa",
         ),
-        is_captured_later=False,
-        saves_card=False,
-        card_id="pm_card_visa",
-        off_session=False,
-        return_url="http://127.0.0.1/",
-        description="",
         key="buyer",
     )
     made = builders.provider_organisation()

@@ -31,9 +31,9 @@ def _pay(card: str, **more: Any) -> Intent:
         "off_session": False,
         "return_url": "http://127.0.0.1/back",
         "description": "Bid",
-        "key": new_id("key"),
-    }
-    return gateway.create_intent(**(asked | more))
+    } | more
+    key = asked.pop("key", new_id("key"))
+    return gateway.create_intent(gateway.IntentRequest(**asked), key=key)
 
 
 def test_an_authorised_amount_is_captured_in_part_and_once() -> None:

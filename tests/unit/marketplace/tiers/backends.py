@@ -9,7 +9,7 @@ from marketplace.fleet.models import Node, NodeStatus, Provider, Tier, Zone
 from marketplace.fleet.services import join_node
 from marketplace.tiers.models import ZoneTiers
 from marketplace.tiers.provisioning import BackendFault, ListedMachine, MachineOffer
-from marketplace.tiers.services import set_zone_tiers
+from marketplace.tiers.services import TierSettings, set_zone_tiers
 from tests import market_builders
 from tests.job_builders import facts
 from workers.protocol.messages import JoinRequest
@@ -65,9 +65,6 @@ class MemoryBackend:
 
 
 def tiers(zone: Zone, *, provider: Provider | None = None, **caps: int) -> ZoneTiers:
-    return set_zone_tiers(
-        zone=zone,
-        provider=provider or market_builders.provider(),
-        backend="memory",
-        **{"serverless_cap": 2, "serverful_cap": 2, **caps},
-    )
+    settings = TierSettings(**{"serverless_cap": 2, "serverful_cap": 2, **caps}, backend="memory")
+    provider = provider or market_builders.provider()
+    return set_zone_tiers(zone=zone, provider=provider, settings=settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
@@ -112,14 +113,8 @@ def test_a_market_without_a_provider_quotes_admits_rents_and_runs(
 ) -> None:
     owner = builders.organisation(usd="100")
     dataset = market_builders.dataset(owner, zone)
-    quote = make_quote(
-        organisation=owner,
-        zone=zone,
-        dataset=dataset,
-        **market_builders.job_terms(epochs=1),
-        deadline_at=at(300),
-        now=at(101),
-    )
+    job = JobRequest(owner, zone, dataset, **market_builders.job_terms(epochs=1))
+    quote = make_quote(job, deadline_at=at(300), now=at(101))
     assert quote.price_micros is not None
     assert {cell.node for cell in quote.cells} == {listed.pk}
     bid = buy(zone, seconds=102)

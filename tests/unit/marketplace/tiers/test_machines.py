@@ -21,7 +21,7 @@ from marketplace.tiers.machines import (
 )
 from marketplace.tiers.models import Machine, MachineStatus, ZoneTiers
 from marketplace.tiers.provisioning import BackendFault
-from marketplace.tiers.services import run_tier_tick, set_zone_tiers
+from marketplace.tiers.services import TierSettings, run_tier_tick, set_zone_tiers
 from tests import job_builders, market_builders
 from tests.builders import NOW
 from tests.job_builders import at
@@ -248,11 +248,9 @@ def test_a_backend_that_is_away_offers_nothing_and_stops_no_tick(
 def test_settings_that_cannot_be_are_refused(
     zone: Zone, backend: MemoryBackend, terms: dict, code: str
 ) -> None:
+    caps = {"serverless_cap": 1, "serverful_cap": 1}
+    settings = TierSettings(**{"backend": "memory", **caps, **terms})
     with pytest.raises(UserError) as refusal:
-        set_zone_tiers(
-            zone=zone,
-            provider=market_builders.provider(),
-            **{"backend": "memory", "serverless_cap": 1, "serverful_cap": 1, **terms},
-        )
+        set_zone_tiers(zone=zone, provider=market_builders.provider(), settings=settings)
     assert refusal.value.code == code
     assert not ZoneTiers.objects.exists()

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from marketplace.auction.bidding.cancel import cancel_bid
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.place import NewBid, PlacedBid, place_bids
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.book.verify import verify_zone
@@ -548,14 +549,8 @@ def test_with_no_node_that_is_warm_the_quote_is_cold(zone, owner, giver):
     set_consent(organisation=owner, uses_donors=True, gives_adapters=False, now=NOW)
     data = data_of(owner, zone)
     silent = NOW + timedelta(hours=1)
-    found = make_quote(
-        organisation=owner,
-        zone=zone,
-        dataset=data,
-        deadline_at=silent + timedelta(seconds=200),
-        now=silent,
-        **market.job_terms(**TRAINING),
-    )
+    job = JobRequest(owner, zone, data, **market.job_terms(**TRAINING))
+    found = make_quote(job, deadline_at=silent + timedelta(seconds=200), now=silent)
     assert found.outlook is Outlook.NONE
     assert not Probe.objects.exists()
 

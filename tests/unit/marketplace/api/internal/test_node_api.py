@@ -12,7 +12,7 @@ from django.core.files.base import ContentFile
 from django.test import AsyncClient, Client
 
 from marketplace.fleet.models import Node, NodeStatus
-from marketplace.fleet.services import create_join_token
+from marketplace.fleet.services import ListingTerms, create_join_token
 from marketplace.jobs.models import Artifact, Checkpoint, Job, JobStatus, MetricPoint
 from marketplace.jobs.services import dispatch_slots
 from tests import builders
@@ -85,7 +85,7 @@ def test_a_node_joins_trains_and_delivers_over_http(clock):
     zone = market.zone()
     provider = market.provider()
     _, secret = create_join_token(
-        zone=zone, provider=provider, created_by=None, ask_micros=1, now=NOW
+        zone=zone, provider=provider, created_by=None, terms=ListingTerms(1), now=NOW
     )
     stranger = NodeClient(None)
     models = stranger.post(protocol.PATH_JOIN_MODELS, protocol.JoinModelsRequest(secret, 3, 3))

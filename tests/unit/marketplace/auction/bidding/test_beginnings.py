@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.measure import measure_job
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
@@ -126,5 +127,5 @@ def test_early_stopping_needs_rows_that_are_held_out(zone, owner):
     terms = market.job_terms(early_stopping=2, validation_share=0.0)
     data = market.dataset(owner, zone)
     with pytest.raises(UserError, match="holds out none") as caught:
-        measure_job(organisation=owner, zone=zone, dataset=data, now=NOW, **terms)
+        measure_job(JobRequest(owner, zone, data, **terms), now=NOW)
     assert caught.value.param == "training.early_stopping"

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.lane.decide import decide_pending_bids
@@ -16,7 +17,7 @@ from marketplace.auction.selectors import load_market
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import NodeStatus
 from marketplace.fleet.selectors import find_largest_room_gb
-from marketplace.fleet.services import create_join_token, join_node
+from marketplace.fleet.services import ListingTerms, create_join_token, join_node
 from marketplace.payments.models import Hold
 from tests import builders
 from tests import job_builders as build
@@ -38,14 +39,10 @@ def owner():
 
 
 def quote(owner, zone, *, data=None, slots=20, epochs=1, now=NOW, **changed):
-    return make_quote(
-        organisation=owner,
-        zone=zone,
-        dataset=data or market.dataset(owner, zone),
-        deadline_at=zone.epoch_at + timedelta(seconds=10 * (101 + slots)),
-        now=now,
-        **(market.job_terms(epochs=epochs) | changed),
-    )
+    terms = market.job_terms(epochs=epochs) | changed
+    job = JobRequest(owner, zone, data or market.dataset(owner, zone), **terms)
+    deadline_at = zone.epoch_at + timedelta(seconds=10 * (101 + slots))
+    return make_quote(job, deadline_at=deadline_at, now=now)
 
 
 def sell(owner, zone, **terms):
@@ -107,7 +104,7 @@ def open_zone_of_eight_billion(*, memory_gb, device="cuda"):
     """A zone of Llama-3.1-8B, and a node that joined with so much memory."""
     zone = market.zone(model_shape=market.LLAMA_8B, base_memory_gb=16.9, max_sequence_length=4096)
     _, secret = create_join_token(
-        zone=zone, provider=market.provider(), created_by=None, ask_micros=400_000, now=NOW
+        zone=zone, provider=market.provider(), created_by=None, terms=ListingTerms(400_000), now=NOW
     )
     rows = tuple(
         build.measurement(base_memory_gb=16.06, jobs=n, samples_per_s=400.0) for n in (1, 4)

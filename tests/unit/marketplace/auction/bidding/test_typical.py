@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.bidding.typical import EPOCHS, TypicalQuote, make_typical_quotes
 from marketplace.fleet.models import Zone
@@ -34,15 +35,9 @@ def test_prices_are_those_of_a_real_quote() -> None:
     owner = builders.organisation()
     for quote in make_typical_quotes(zone=zone, now=NOW):
         data = market_builders.dataset(owner, zone, rows=quote.job.rows)
-        real = make_quote(
-            organisation=owner,
-            zone=zone,
-            dataset=data,
-            adapter={},
-            training={"epochs": EPOCHS, "sequence_length": zone.reference_sequence_length},
-            deadline_at=quote.deadlines[-1],
-            now=NOW,
-        )
+        training = {"epochs": EPOCHS, "sequence_length": zone.reference_sequence_length}
+        job = JobRequest(owner, zone, data, adapter={}, training=training)
+        real = make_quote(job, deadline_at=quote.deadlines[-1], now=NOW)
         assert quote.prices[-1] == real.price_micros is not None
 
 
