@@ -6,39 +6,62 @@ under a name that changes with every migration, and is made again where it is mi
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import distributions
 from pathlib import Path
 
-from marketplace.config.leftovers import remove_leftovers
 from marketplace.embedded.servers import prepare_postgres, wait_for_postgres
 from marketplace.embedded.stack import Stack
 
 ROOT = Path(__file__).parents[1]
 CLUSTERS_DIR = ROOT / ".data" / "tests" / "clusters"
+#: In that folder: held by the run that makes or copies a cluster.
+LOCK = "lock"
 
 
-def copy_migrated_cluster(data_dir: Path) -> None:
+def copy_migrated_cluster(data_dir: Path, *, clusters_dir: Path = CLUSTERS_DIR) -> None:
     """Put a cluster with a migrated database into the directory of a stack that has none."""
     data_dir.mkdir(parents=True, exist_ok=True)
-    made = _ensure_cluster()
-    # With owners and permissions: where tests run as root, PostgreSQL does not.
-    subprocess.run(["cp", "-a", made / "postgres", data_dir / "postgres"], check=True)
+    # Of two runs that find no cluster the second waits, and copies what the first has made. The
+    # copy is made under the lock too: a run of other migrations removes this cluster.
+    with _lock(clusters_dir):
+        made = _ensure_cluster(clusters_dir)
+        # With owners and permissions: where tests run as root, PostgreSQL does not.
+        subprocess.run(["cp", "-a", made / "postgres", data_dir / "postgres"], check=True)
 
 
-def _ensure_cluster() -> Path:
-    made = CLUSTERS_DIR / _name_migrations()
+@contextmanager
+def _lock(clusters_dir: Path) -> Iterator[None]:
+    clusters_dir.mkdir(parents=True, exist_ok=True)
+    with (clusters_dir / LOCK).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _ensure_cluster(clusters_dir: Path) -> Path:
+    """The folder of the cluster with all migrations; call while holding the lock."""
+    made = clusters_dir / _name_migrations()
     if made.is_dir():
         return made
-    CLUSTERS_DIR.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(CLUSTERS_DIR, "part-*")
-    part = CLUSTERS_DIR / f"part-{os.getpid()}"
-    postgres = prepare_postgres(data_dir=part, durable=False)
-    with Stack(data_dir=part, programs=[postgres.program]) as stack:
+    for old in clusters_dir.iterdir():
+        # Of other migrations, or half made by a run that was killed.
+        if old.is_dir():
+            shutil.rmtree(old, ignore_errors=True)
+    part = clusters_dir / f"part-{os.getpid()}"
+    _make_cluster(part)
+    return part.rename(made)
+
+
+def _make_cluster(data_dir: Path) -> None:
+    postgres = prepare_postgres(data_dir=data_dir, durable=False)
+    with Stack(data_dir=data_dir, programs=[postgres.program]) as stack:
         stack.start("postgres")
         wait_for_postgres(postgres)
         environment = os.environ | {
@@ -48,15 +71,6 @@ def _ensure_cluster() -> Path:
         }
         migrate = ("-W", "ignore", str(ROOT / "manage.py"), "migrate", "--no-input", "-v", "0")
         subprocess.run([sys.executable, *migrate], cwd=ROOT, env=environment, check=True)
-    for old in CLUSTERS_DIR.iterdir():
-        if not old.name.startswith("part-"):
-            shutil.rmtree(old, ignore_errors=True)
-    try:
-        part.rename(made)
-    except OSError:
-        # Another run was quicker.
-        shutil.rmtree(part, ignore_errors=True)
-    return made
 
 
 def _name_migrations() -> str:

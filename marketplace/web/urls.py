@@ -9,6 +9,8 @@ from marketplace.web.views import (
     exports,
     express,
     invoices,
+    job_downloads,
+    job_page,
     jobs,
     links,
     market,
@@ -39,9 +41,11 @@ urlpatterns = [
     path("bundles/<str:bundle_id>", bundles.show_bundle, name="bundle_detail"),
     path("bundles/<str:bundle_id>/withdraw", bundles.withdraw_one_bundle, name="bundle_withdraw"),
     path("jobs", jobs.list_own_jobs, name="job_list"),
-    path("jobs/<str:job_id>", jobs.show_job, name="job_detail"),
-    path("jobs/<str:job_id>/cancel", jobs.stop_job, name="job_stop"),
-    path("jobs/<str:job_id>/changes", jobs.download_vendor_changes, name="changes_download"),
+    path("jobs/<str:job_id>", job_page.show_job, name="job_detail"),
+    path("jobs/<str:job_id>/cancel", job_page.stop_job, name="job_stop"),
+    path(
+        "jobs/<str:job_id>/changes", job_downloads.download_vendor_changes, name="changes_download"
+    ),
     path(
         "jobs/<str:job_id>/preparation/accept",
         preparations.accept_delivery,
@@ -52,7 +56,7 @@ urlpatterns = [
         preparations.refuse_delivery,
         name="preparation_dispute",
     ),
-    path("jobs/<str:job_id>/adapter", jobs.download_adapter, name="adapter_download"),
+    path("jobs/<str:job_id>/adapter", job_downloads.download_adapter, name="adapter_download"),
     path("jobs/<str:job_id>/exports", exports.make_export, name="export_make"),
     path(
         "jobs/<str:job_id>/exports/<str:export_id>",
@@ -65,10 +69,10 @@ urlpatterns = [
     path("jobs/<str:job_id>/adapter/consent", warm.give_adapter, name="adapter_consent"),
     path(
         "jobs/<str:job_id>/checkpoints/<str:checkpoint_id>",
-        jobs.download_checkpoint,
+        job_downloads.download_checkpoint,
         name="checkpoint_download",
     ),
-    path("jobs/<str:job_id>/<str:tab>", jobs.show_job, name="job_tab"),
+    path("jobs/<str:job_id>/<str:tab>", job_page.show_job, name="job_tab"),
     path("express", express.show_express_form, name="express_new"),
     path("express/bank", express.show_prompt_bank, name="prompt_bank"),
     path(

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -120,8 +121,22 @@ def run_moving_sale(
                     _rent_machines(running, zone, names)
     finally:
         running.manage("node_available", *names)
+    found = _describe_move(bid, job, told, path=path, seconds=seconds)
+    say(
+        f"Moved from {found.origin} (${found.origin_usd_per_h:.2f} an hour) to {found.worker} "
+        f"(${found.worker_usd_per_h:.2f}) {found.moved_s:.0f} s after the bid, at step "
+        f"{found.step} of {found.total_steps}: steps lost {found.steps_lost}, paused "
+        f"{found.pause_s:.1f} s, about ${found.saved_usd:.4f} saved"
+    )
+    check_loss(job, path, say=say)
+    return found
+
+
+def _describe_move(
+    bid: dict[str, Any], job: dict[str, Any], told: dict[str, Any], *, path: Path, seconds: float
+) -> Move:
     move = told["data"]["move"]
-    found = Move(
+    return Move(
         job_id=job["id"],
         origin=move["from"],
         origin_usd_per_h=move["from_price_micros_per_h"] / 1e6,
@@ -139,14 +154,6 @@ def run_moving_sale(
         valid_loss_after=job["progress"]["valid_loss"],
         adapter_path=str(path),
     )
-    say(
-        f"Moved from {found.origin} (${found.origin_usd_per_h:.2f} an hour) to {found.worker} "
-        f"(${found.worker_usd_per_h:.2f}) {found.moved_s:.0f} s after the bid, at step "
-        f"{found.step} of {found.total_steps}: steps lost {found.steps_lost}, paused "
-        f"{found.pause_s:.1f} s, about ${found.saved_usd:.4f} saved"
-    )
-    check_loss(job, path, say=say)
-    return found
 
 
 def _rent_machines(running: House, zone: str, names: Sequence[str]) -> None:

@@ -1,25 +1,27 @@
 """The ledger, what is held and earned in it, cards, payouts, caps and invoices."""
 
 from marketplace.payments.models.caps import CapPeriod, SpendingCap
-from marketplace.payments.models.earnings import Earning, EarningKind
-from marketplace.payments.models.funds_requests import FundsRequest
-from marketplace.payments.models.gateway import (
+from marketplace.payments.models.cards import (
     MICROS_PER_CENT,
     PAYMENT_OVER,
-    CallKind,
-    CallStatus,
     CardCustomer,
     CardPayment,
     CardRefund,
     Chargeback,
     Freeze,
-    GatewayCall,
-    GatewayComparison,
     PaymentPurpose,
     PaymentStatus,
     RefundStatus,
     SavedCard,
     WalletRules,
+)
+from marketplace.payments.models.earnings import Earning, EarningKind
+from marketplace.payments.models.funds_requests import FundsRequest
+from marketplace.payments.models.gateway import (
+    CallKind,
+    CallStatus,
+    GatewayCall,
+    GatewayComparison,
     WebhookEvent,
 )
 from marketplace.payments.models.holds import Distribution, Hold, HoldStatus

@@ -7,7 +7,7 @@ from django.db.models import F, Q
 
 from marketplace.accounts.models import ApiKey, Organisation
 from marketplace.common.models import IdField
-from marketplace.payments.models.gateway import CardPayment
+from marketplace.payments.models.cards import CardPayment
 
 
 class HoldStatus(models.TextChoices):

@@ -6,7 +6,7 @@ from django.db.models import F, Q
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.models import IdField
-from marketplace.payments.models.gateway import MICROS_PER_CENT
+from marketplace.payments.models.cards import MICROS_PER_CENT
 
 
 class PayoutAccount(models.Model):

@@ -98,35 +98,20 @@ def build_heat(
     prices = [cell[0] for row in table for cell in row if cell is not None]
     low, high = min(prices, default=0.0), max(prices, default=0.0)
     width = 100 / columns if columns else 100.0
-    seconds = slot_s * step * columns < 3600
-
-    def cell_at(row: HeatRow | HeatNode, column: int, value: _Average | None) -> HeatCell:
-        x, box = f"{column * width:.3f}%", f"{width * 0.9:.3f}%"
-        if value is None:
-            return HeatCell(x, box, "hx", "", "", "", "", "", "0")
-        price, sold, memory = value
-        starts_at = first_slot_at + timedelta(seconds=slot_s * step * column)
-        ends_at = starts_at + timedelta(seconds=slot_s * step)
-        share = sold if by == "sold" else _share(price, low, high)
-        when = f"{format_clock(starts_at, now, seconds=seconds)} to " + format_clock(
-            ends_at, ends_at, seconds=seconds
-        )
-        return HeatCell(
-            x=x,
-            width=box,
-            css=f"h{min(LEVELS - 1, int(share * LEVELS))}",
-            title=f"{row.name}, {row.gpu}",
-            when=when,
-            price=format_usd(round(price)),
-            sold=f"{sold:.0%}".replace("%", " %"),
-            memory=f"{memory:.0%}".replace("%", " %"),
-            memory_share=f"{memory:.3f}",
-        )
+    grid = _Grid(first_slot_at, slot_s * step, columns, now)
 
     heat_rows = []
     for index, (row, values) in enumerate(zip(rows, table, strict=True)):
         fact = facts[row.node_id]
         y = TOP + index * (ROW_HEIGHT + ROW_GAP)
+        cells: list[HeatCell] = []
+        for column, value in enumerate(values):
+            x, box = f"{column * width:.3f}%", f"{width * 0.9:.3f}%"
+            if value is None:
+                cells.append(HeatCell(x, box, "hx", "", "", "", "", "", "0"))
+                continue
+            share = value[1] if by == "sold" else _share(value[0], low, high)
+            cells.append(_fill_cell(x, box, fact, grid.describe(column), value, share))
         heat_rows.append(
             HeatRow(
                 name=fact.name,
@@ -134,12 +119,12 @@ def build_heat(
                 tier=fact.tier,
                 y=y,
                 middle=y + ROW_HEIGHT // 2 + 4,
-                cells=tuple(cell_at(fact, k, value) for k, value in enumerate(values)),
+                cells=tuple(cells),
             )
         )
     return Heat(
         rows=tuple(heat_rows),
-        axis=_axis(first_slot_at, slot_s * step, columns, width, now, seconds),
+        axis=grid.list_labels(width),
         height=TOP + len(rows) * (ROW_HEIGHT + ROW_GAP) + 6,
         row_height=ROW_HEIGHT,
         low=format_usd(round(low)),
@@ -150,7 +135,60 @@ def build_heat(
     )
 
 
+#: Price, share of compute sold and share of memory sold.
 _Average = tuple[float, float, float]
+
+
+def _fill_cell(
+    x: str, width: str, node: HeatNode, when: str, value: _Average, share: float
+) -> HeatCell:
+    price, sold, memory = value
+    return HeatCell(
+        x=x,
+        width=width,
+        css=f"h{min(LEVELS - 1, int(share * LEVELS))}",
+        title=f"{node.name}, {node.gpu}",
+        when=when,
+        price=format_usd(round(price)),
+        sold=f"{sold:.0%}".replace("%", " %"),
+        memory=f"{memory:.0%}".replace("%", " %"),
+        memory_share=f"{memory:.3f}",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """The columns of a heat map in time."""
+
+    first_at: datetime
+    column_s: int
+    columns: int
+    now: datetime
+
+    @property
+    def seconds(self) -> bool:
+        """Whether times are shown to the second."""
+        return self.column_s * self.columns < 3600
+
+    def describe(self, column: int) -> str:
+        """A column's begin and end."""
+        starts_at = self.first_at + timedelta(seconds=self.column_s * column)
+        ends_at = starts_at + timedelta(seconds=self.column_s)
+        start = format_clock(starts_at, self.now, seconds=self.seconds)
+        return f"{start} to {format_clock(ends_at, ends_at, seconds=self.seconds)}"
+
+    def list_labels(self, width: float) -> tuple[tuple[str, str], ...]:
+        """Where the axis has labels, in percent, and what they say."""
+        every = max(1, self.columns // 12)
+        labels: list[tuple[str, str]] = []
+        for column in range(0, self.columns, every):
+            # "Now 09:00:00" takes the room of two.
+            has_room = self.columns - column >= every / 2 and (column > every or not self.seconds)
+            if column == 0 or has_room:
+                at = self.first_at + timedelta(seconds=self.column_s * column)
+                text = format_clock(at, at, seconds=self.seconds)
+                labels.append((f"{column * width:.3f}%", text))
+        return tuple(labels)
 
 
 def _average_columns(
@@ -180,20 +218,3 @@ def _share(price: float, low: float, high: float) -> float:
     """A little more contrast among the cheap cells, where most of them are."""
     span = max(high - low, SPAN_SHARE * high)
     return 0.0 if span <= 0 else ((price - low) / span) ** 0.65
-
-
-def _axis(
-    first_at: datetime, column_s: int, columns: int, width: float, now: datetime, seconds: bool
-) -> tuple[tuple[str, str], ...]:
-    every = max(1, columns // 12)
-    return tuple(
-        (
-            f"{column * width:.3f}%",
-            format_clock(
-                at := first_at + timedelta(seconds=column_s * column), at, seconds=seconds
-            ),
-        )
-        for column in range(0, columns, every)
-        # "Now 09:00:00" takes the room of two.
-        if column == 0 or (columns - column >= every / 2 and (column > every or not seconds))
-    )

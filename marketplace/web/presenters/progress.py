@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from marketplace.auction.models import Bid
@@ -85,3 +86,19 @@ def _loss(job: Job) -> list[tuple[int, float]]:
     known = [(step, loss) for step, loss in points if loss is not None]
     every = max(1, -(-len(known) // EARLIER_POINTS))
     return known[::every]
+
+
+def compute_done_share(job: Job | None) -> float | None:
+    """The share of its steps that a job has done; ``None`` before it knows how many there are."""
+    if job is None or not job.total_steps:
+        return None
+    if job.status == JobStatus.SUCCEEDED:
+        return 1.0
+    return min(1.0, job.step / job.total_steps)
+
+
+def compute_left_s(job: Job | None, now: datetime) -> float | None:
+    """Seconds until a running job is done, by its own estimate."""
+    if job is None or job.eta_at is None or not job.is_active:
+        return None
+    return max(0.0, (job.eta_at - now).total_seconds())

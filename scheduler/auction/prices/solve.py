@@ -149,28 +149,40 @@ def solve_prices(
         sample_worth=worth,
         usual_rates=_usual_rates(tasks),
         seed=seed,
-        inputs={
-            "solver": SOLVER,
-            "position": engine.position,
-            "slot": known.slot,
-            "last_slot": known.last_slot,
-            "day_start": known.day_start,
+        inputs=_list_inputs(engine, known, chosen)
+        | {
             "bids_today": len(today),
             "past_days": len(past_days),
             "forecast_tasks": len(tasks),
             # Times the tasks: the bids expected, on average over the futures.
             "forecast_weight": float(expected / len(tasks)) if tasks else 0.0,
-            "settings": asdict(chosen),
             **(known.given or {}),
         },
-        private={
-            "forecast_digest": digest([task_to_json(task) for task in tasks]),
-            # Bounds on the welfare still to be had, at the prices before and at these.
-            "dual_value_before": float(means.value_before),
-            "dual_value": float(means.value),
-        },
+        private=_list_private(tasks, means),
         salt=salt,
     )
+
+
+def _list_inputs(engine: Engine, known: KnownBids, settings: Settings) -> dict[str, Any]:
+    """Give what a solve is for and runs with."""
+    return {
+        "solver": SOLVER,
+        "position": engine.position,
+        "slot": known.slot,
+        "last_slot": known.last_slot,
+        "day_start": known.day_start,
+        "settings": asdict(settings),
+    }
+
+
+def _list_private(tasks: Sequence[Task], means: _Averages) -> dict[str, Any]:
+    """Give what would tell about single bids; a published log only commits to it."""
+    return {
+        "forecast_digest": digest([task_to_json(task) for task in tasks]),
+        # Bounds on the welfare still to be had, at the prices before and at these.
+        "dual_value_before": float(means.value_before),
+        "dual_value": float(means.value),
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,245 @@
+"""A job's page, and what stops the job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_POST
+
+from marketplace.accounts.models import User
+from marketplace.auction.bidding.choices import explain_choices
+from marketplace.auction.endings import quote_cancelling
+from marketplace.auction.models import Bid
+from marketplace.common import clock
+from marketplace.common.errors import NotFound
+from marketplace.exports.selectors import list_export_choices, list_pushes
+from marketplace.fleet.models import Node
+from marketplace.jobs.models import Artifact, EventKind, Job, JobEvent, JobStatus
+from marketplace.jobs.selectors import (
+    add_excerpts,
+    list_job_checkpoints,
+    list_job_events,
+    list_row_outliers,
+    list_samples,
+    load_metric_series,
+)
+from marketplace.jobs.services import cancel_job
+from marketplace.vendors.models import Preparation
+from marketplace.vendors.selectors import (
+    can_be_disputed,
+    find_preparation,
+    has_open_dispute,
+    list_accesses,
+)
+from marketplace.web.presenters.plans import build_job_ribbon, find_ribbon_nodes, label_node
+from marketplace.web.presenters.progress import compute_done_share, compute_left_s, serialize_plan
+from marketplace.web.presenters.receipt import build_receipt, find_kept, list_bid_lines
+from marketplace.web.presenters.warm import present_lineage
+from marketplace.web.templatetags.finetender import usd
+from marketplace.web.views.jobs import find_own_job
+from marketplace.web.views.requests import PageRequest, page
+
+LATEST_EVENTS = 6
+#: Jobs with less time than this are shown to the second.
+SHORT = timedelta(hours=1)
+TABS = ("metrics", "events", "logs", "checkpoints", "data", "config", "receipt")
+
+
+@page
+@require_GET
+def show_job(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpResponse:
+    if tab not in TABS:
+        raise NotFound("unknown_tab", "A job's page has no such part.")
+    now = clock.now()
+    job = find_own_job(request.organisation, job_id)
+    bid = Bid.objects.select_related("zone").get(pk=job.bid_id)
+    context = {
+        "job": job,
+        "bid": bid,
+        "now": now,
+        "tab": tab,
+        **_describe_progress(bid, job, tab, now),
+        **_describe_results(job, tab),
+        **_describe_money(bid, job, now),
+        **_describe_preparation(find_preparation(job), now),
+        "lineage": present_lineage(job, bid),
+        "config_text": _format_config(job),
+        "choices": explain_choices(
+            bid.resolved,
+            adapter=bid.adapter,
+            training=bid.training,
+            rows=job.dataset.rows,
+            sequence_length_limit=job.zone.max_sequence_length,
+        ),
+    }
+    return render(request, "web/job.html", context)
+
+
+def _describe_progress(bid: Bid, job: Job, tab: str, now: datetime) -> dict[str, Any]:
+    """How far the job is, where it runs, and what happened to it."""
+    machines = find_ribbon_nodes(job.zone)
+    checkpoints = list(list_job_checkpoints(job))
+    events = list(list_job_events(job).order_by("-seq"))
+    return {
+        "tabs": _tabs(job, events, checkpoints),
+        "ribbon": build_job_ribbon(
+            job,
+            now=now,
+            begun_at=bid.created_at,
+            checkpoints=list(job.checkpoints.order_by("step")),
+            machines=machines,
+        ),
+        "plan_data": serialize_plan(bid, job, machines) if tab == "metrics" else None,
+        "share": compute_done_share(job),
+        "left_s": compute_left_s(job, now),
+        "was_stopped": job.status in (JobStatus.CANCELLED, JobStatus.FAILED),
+        "decide_s": bid.decided_at and (bid.decided_at - bid.created_at).total_seconds(),
+        "finish_at": job.finished_at or job.finish_planned_at,
+        "time_shares": _time_shares(bid, job, now),
+        # The plan of a short job is shown to the second.
+        "time_seconds": job.deadline_at - bid.created_at < SHORT,
+        "node_name": _current_node(job),
+        "events": _list_events(events),
+        "latest_events": _list_events(events[:LATEST_EVENTS]),
+        "checkpoints": checkpoints,
+        "series": load_metric_series(job)[-400:],
+    }
+
+
+def _describe_results(job: Job, tab: str) -> dict[str, Any]:
+    """What the job made, and what its data did."""
+    artifact = Artifact.objects.filter(job=job).first()
+    outliers = list_row_outliers(job)
+    return {
+        "outliers": add_excerpts(outliers, dataset=job.dataset) if tab == "data" else outliers,
+        "samples": list_samples(job) if tab == "metrics" else [],
+        "artifact": artifact,
+        "export_choices": list_export_choices(job) if artifact is not None else [],
+        "pushes": list_pushes(job) if artifact is not None else [],
+    }
+
+
+def _describe_money(bid: Bid, job: Job, now: datetime) -> dict[str, Any]:
+    return {
+        "kept_micros": find_kept(bid),
+        "paid_share": min(1.0, bid.paid_micros / bid.price_micros),
+        "lines": list_bid_lines(bid),
+        "receipt": build_receipt(bid, job=job),
+        **_cancel_effect(bid, job, now=now),
+    }
+
+
+def _describe_preparation(preparation: Preparation | None, now: datetime) -> dict[str, Any]:
+    return {
+        "preparation": preparation,
+        "accesses": [] if preparation is None else list_accesses(preparation),
+        "can_dispute": preparation is not None and can_be_disputed(preparation, now=now),
+        "is_disputed": preparation is not None and has_open_dispute(preparation),
+    }
+
+
+def _format_config(job: Job) -> str:
+    """A job's settings; whose adapter a warm start began with is not among them."""
+    settings = {name: job.spec[name] for name in ("adapter", "training")}
+    return json.dumps({"base_model": job.zone.base_model_name, **settings}, indent=2)
+
+
+def _tabs(job: Job, events: list[Any], checkpoints: list[Any]) -> list[dict[str, Any]]:
+    counts = {"events": len(events), "checkpoints": len(checkpoints)}
+    return [
+        {
+            "name": name,
+            "label": name.capitalize(),
+            "count": counts.get(name),
+            "href": reverse("job_detail", args=[job.pk])
+            if name == "metrics"
+            else reverse("job_tab", args=[job.pk, name]),
+        }
+        for name in TABS
+    ]
+
+
+def _time_shares(bid: Bid, job: Job, now: datetime) -> dict[str, float]:
+    """Of the time from bid to deadline: passed, and to spare."""
+    whole = (job.deadline_at - bid.created_at).total_seconds() or 1.0
+    finish = job.finished_at or job.finish_planned_at
+    until = min(finish, now) if job.is_active else finish
+    return {
+        "passed": (until - bid.created_at).total_seconds() / whole,
+        "spare": max(0.0, (job.deadline_at - finish).total_seconds() / whole),
+    }
+
+
+#: The dot beside an event.
+_TONES = {
+    EventKind.OPENED: "good",
+    EventKind.STARTED: "run",
+    EventKind.PAUSED: "idle",
+    EventKind.MOVING: "move",
+    EventKind.NODE_LOST: "bad",
+    EventKind.FAULT: "bad",
+    EventKind.REPLANNED: "move",
+    EventKind.ADAPTER_STORED: "good",
+    EventKind.SUCCEEDED: "good",
+    EventKind.FAILED: "bad",
+}
+
+
+def _list_events(events: Iterable[JobEvent]) -> list[dict[str, Any]]:
+    """Events with the names of who did them."""
+    events = list(events)
+    actors = {event.actor for event in events}
+    names = {node.pk: label_node(node) for node in Node.objects.filter(pk__in=actors)}
+    names |= {user.pk: user.get_short_name() for user in User.objects.filter(pk__in=actors)}
+    return [
+        {
+            "at": event.at,
+            "kind": event.kind,
+            "tone": _TONES.get(EventKind(event.kind), ""),
+            "message": event.message,
+            "who": names.get(event.actor, "the house"),
+        }
+        for event in events
+    ]
+
+
+def _cancel_effect(bid: Bid, job: Job, *, now: datetime) -> dict[str, str]:
+    """What cancelling does to the money, before it is pressed."""
+    if not job.is_active:
+        return {}
+    due = quote_cancelling(bid=bid, job=job, now=now)
+    used_micros = (bid.payment_micros or 0) - due.refund_micros - due.fee_micros
+    kept = []
+    if used_micros:
+        kept.append(f"{usd(used_micros)} for what was done is not returned.")
+    if due.fee_micros:
+        kept.append(
+            f"{usd(due.fee_micros)} is the reservation fee: slots were kept for this job, and "
+            + ("it did little of its work." if used_micros else "nothing has run yet.")
+        )
+    words = " ".join(kept) or "Nothing has run yet, so all of it returns."
+    return {
+        "cancel_words": f"You get back {usd(due.refund_micros)} of "
+        f"{usd(bid.payment_micros or 0)}. {words}",
+        "cancel_label": f"Cancel and get {usd(due.refund_micros)} back",
+    }
+
+
+def _current_node(job: Job) -> str:
+    held = job.slices.filter(status="open").select_related("node").first()
+    return label_node(held.node) if held else ""
+
+
+@page
+@require_POST
+def stop_job(request: PageRequest, job_id: str) -> HttpResponse:
+    cancel_job(
+        job=find_own_job(request.organisation, job_id), cancelled_by=request.user, now=clock.now()
+    )
+    return redirect("job_detail", job_id=job_id)
