@@ -2,7 +2,7 @@
 
 Django sends each hook of a synchronous middleware to a thread and back, which costs more than the
 hooks do. Those of ``API_MIDDLEWARE`` do not block unless a session is involved, so they run on the
-event loop for requests without one. A view that awaits holds no thread meanwhile.
+event loop for requests without one. A view holds no thread while it awaits.
 """
 
 # The stubs know nothing of the handler's and the middlewares' asynchronous methods.

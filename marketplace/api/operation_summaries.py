@@ -1,4 +1,4 @@
-"""A sentence for each operation of the API whose view says nothing of its own."""
+"""A sentence for each operation of the API whose view has no docstring for integrators."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Errors of the market's own API: RFC 9457 ``application/problem+json`` with a ``code``.
 
 ``detail`` says what to do next. Programs compare ``code``; it never changes once
-published. Whatever else helps them is a member of its own, such as ``posted_price``.
+published. What else helps them has members of its own, such as ``posted_price``.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def _kind(request: Request, view: APIView) -> str:
 
 
 def _identity(request: Request) -> str:
-    """Whose limit a request counts for: an organisation's, however many keys and people it has."""
+    """The name of the limit that a request counts for: an organisation has one limit."""
     if isinstance(request.auth, ApiKey) or (request.user and request.user.is_authenticated):
         return get_caller(request).organisation.pk
     return client_address(request._request)

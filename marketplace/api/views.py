@@ -47,7 +47,7 @@ _GIVEN_ID = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 
 
 def request_id_of(given: str) -> str:
-    """The caller's id of a request, or one of ours where there is none or a hostile one."""
+    """The caller's id of a request, or one of ours where it gave none or an unsafe one."""
     return given if _GIVEN_ID.fullmatch(given) else new_id("req")
 
 
@@ -94,7 +94,7 @@ def _is_text(value: Any) -> bool:
 
 
 class AlwaysJson(DefaultContentNegotiation):
-    """For addresses whose clients ask for something else than JSON, and read JSON's errors."""
+    """For clients that ask for another format than JSON and read errors as JSON."""
 
     def select_renderer(self, request: Any, renderers: Any, format_suffix: Any = None) -> Any:
         return renderers[0], renderers[0].media_type

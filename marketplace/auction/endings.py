@@ -51,7 +51,7 @@ class EndedJob:
 
     ending: Ending
     work: ExecutedWork
-    #: Organisations whose nodes lost, failed or delayed it, the latest last.
+    #: Organisations whose nodes lost, failed or delayed the job, the latest last.
     at_fault: tuple[str, ...] = ()
     #: Why money goes back; empty when none does.
     reason: str = ""
@@ -65,20 +65,20 @@ class EndedJob:
         return self.refund_reason or self.reason
 
     def find_organisations(self) -> set[str]:
-        """Everybody whose earnings may change."""
+        """The organisations whose earnings may change."""
         return {node.organisation_id for node in self.work.by_node} | set(self.at_fault)
 
 
 def compute_dues(*, bid: Bid, job: Job, case: EndedJob, now: datetime) -> Settlement:
-    """What is due for a job that ended, within what the house may still bear today."""
+    """What is due for a job that ended, within the market's limits for today."""
     return compute_settlement(
         sold=_describe_sale(bid, job, case, credit_percent=_find_credit_percent(bid, job)),
         work=case.work,
         ending=case.ending,
         at_fault=case.at_fault,
         limits=HouseLimits(
-            # A late express job's price goes back by the schedule, whatever the limits: no more
-            # than the house had for it.
+            # A late express job's price goes back by the schedule, without a limit: no more
+            # than the market took for it.
             fault_micros=MAX_MICROS
             if bid.slo_s is not None
             else _find_fault_limit(case.at_fault, now=now),
@@ -123,7 +123,7 @@ def quote_cancelling(*, bid: Bid, job: Job, now: datetime) -> CancelQuote:
 
 
 def judge_ending(job: Job) -> EndedJob:
-    """How a job ended, as far as money goes, and whose fault it was."""
+    """How a job ended, as far as money goes, and who was at fault."""
     work, slices = measure_executed_work(job), list_slices(job)
     at_fault = tuple(list_organisations_at_fault(job, slices))
     assert job.finished_at is not None
@@ -168,7 +168,7 @@ def _judge_stopping(job: Job, *, at: datetime) -> EndedJob:
 
 
 def _find_organisation_at(slices: Sequence[Slice], at: datetime) -> tuple[str, ...]:
-    """Whose node had the job at a moment."""
+    """The organisation whose node had the job at a moment."""
     return tuple(
         held.node.provider.organisation_id
         for held in slices
@@ -248,9 +248,9 @@ def _find_credit_percent(bid: Bid, job: Job) -> int:
 
 
 def _find_fault_limit(at_fault: Sequence[str], *, now: datetime) -> int:
-    """What the house may still bear today for the latest provider at fault.
+    """What the market may still bear today for the latest provider at fault.
 
-    There is no limit to what the house bears for faults of its own.
+    What the market bears for its own faults has no limit.
     """
     if not at_fault or is_run_by_operator(organisation_id=at_fault[-1]):
         return MAX_MICROS
@@ -260,7 +260,7 @@ def _find_fault_limit(at_fault: Sequence[str], *, now: datetime) -> int:
 
 
 def _find_overrun_limits(bid: Bid, case: EndedJob, *, now: datetime) -> OverrunLimits:
-    """What the house may still add today for a warm start that fell behind."""
+    """What the market may still add today for a warm start that fell behind."""
     if not case.work.overrun:
         return NO_OVERRUNS
     providers = {node.organisation_id for node in case.work.by_node}

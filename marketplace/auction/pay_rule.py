@@ -5,7 +5,7 @@
   posted. A finished job has done all of its work, however early.
 - Work that was never done is refunded: the share of the whole payment that it is, without a
   vendor's price once the vendor's work was accepted.
-- A warm start that falls behind goes on at no cost to its owner: the house pays for what is done
+- A warm start that falls behind goes on at no cost to its owner: the market pays for what is done
   beyond the work that was sold, at the same rate, up to a limit a day for its owner and for each
   provider. An owner's own nodes are not paid for that.
 - **Failed by the house**: the owner gets everything back. Providers at fault get nothing for
@@ -19,8 +19,8 @@
 - An express job holds a seat for all of its work: its share is a quarter.
 - **Late**: the owner gets a credit, ``SLA_CREDIT_PERCENT`` of the payment without a vendor's price
   for accepted work, and with a refund never more than was paid. It comes out of the pay of the
-  providers at fault first, then from the house; of a warm start that fell behind, from the house.
-- What the house bears for one provider's faults is limited for each day, and there is neither
+  providers at fault first, then from the market; of a warm start that fell behind, from the market.
+- What the market bears for one provider's faults is limited for each day, and there is neither
   a credit nor a refund of work done where the owner itself is at fault as a provider.
 
 Nothing here reads or writes anything.
@@ -91,13 +91,13 @@ class NodePay:
     earned_micros: int
     #: What of it is paid: less where the provider is at fault.
     paid_micros: int
-    #: What of it the house adds for a warm start's work beyond that sold.
+    #: What of it the market adds for a warm start's work beyond that sold.
     added_micros: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class OverrunLimits:
-    """What the house may still add today for warm starts that fall behind."""
+    """What the market may still add today for warm starts that fall behind."""
 
     owner_micros: int = 0
     #: By the provider's organisation.
@@ -116,7 +116,7 @@ class SoldJob:
     payment_micros: int
     #: The operational cost in the payment.
     asks_micros: int
-    #: Part of the payment for a vendor's accepted work, which was done whatever the job did.
+    #: Part of the payment for a vendor's accepted work; it is due however the job ended.
     vendor_micros: int = 0
     #: The vendor belongs to the owner, or to people who belong to both.
     is_own_vendor: bool = False
@@ -131,7 +131,7 @@ class SoldJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HouseLimits:
-    """What the house may still bear today."""
+    """What the market may still bear today."""
 
     #: For the organisations at fault.
     fault_micros: int
@@ -151,11 +151,11 @@ class Settlement:
     nodes: tuple[NodePay, ...]
     #: Of the operational cost, what went back to the owner: with the refund or in the credit.
     asks_returned_micros: int
-    #: Pay that the house adds for work of a job that it refunded.
+    #: Pay that the market adds for work of a job that it refunded.
     borne_pay_micros: int
-    #: The part of the credit that the house pays.
+    #: The part of the credit that the market pays.
     borne_credit_micros: int
-    #: Of the refund, what a vendor keeps all the same, so that the house pays it.
+    #: The part of the refund that a vendor keeps; the market pays it to the owner.
     borne_vendor_micros: int = 0
     #: The reservation fee, as far as the work that was done does not come to it.
     fee_micros: int = 0
@@ -224,7 +224,7 @@ def compute_settlement(
 def _share_asks(
     sold: SoldJob, work: ExecutedWork, limits: OverrunLimits
 ) -> tuple[list[int], list[int]]:
-    """What each node earned, and what of it the house adds."""
+    """What each node earned, and the part of it that the market adds."""
     weights = _weigh(work.by_node, sold.posted_rates)
     added = _limit_overruns(
         split_micros(math.floor(sold.asks_micros * work.overrun), weights),
@@ -240,7 +240,7 @@ def _share_asks(
 def _limit_overruns(
     wanted: Sequence[int], *, providers: Sequence[str], owner_id: str, limits: OverrunLimits
 ) -> list[int]:
-    """What the house adds for each node; owners make no money of their own jobs."""
+    """What the market adds for each node; owners earn nothing with their own jobs."""
     added = [0] * len(wanted)
     for provider in set(providers) - {owner_id}:
         own = [
@@ -276,9 +276,9 @@ def _pay_failed(
     faulty: Sequence[bool],
     limits: HouseLimits,
 ) -> Settlement:
-    """Everything goes back to the owner; the house pays those who are not at fault.
+    """Everything goes back to the owner; the market pays those who are not at fault.
 
-    What a vendor keeps goes back as far as the house may bear it: owner, vendor and the provider
+    What a vendor keeps goes back as far as the market may bear it: owner, vendor and the provider
     at fault may be friends.
     """
     innocent = [0 if at else amount for amount, at in zip(earned, faulty, strict=True)]

@@ -2,7 +2,7 @@
 
 Everything is found by the state of the rows and may be asked for twice. The owner's price never
 rises: what a next vendor asks more is paid by the market, up to a limit a day for each organisation
-whose vendor failed. Without it two vendors could share what the market pays the more expensive one.
+whose vendor failed. Without it two vendors could share what the market pays the costlier one.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def _find_next_vendor(lane: Lane, held: Preparation, bid: Bid) -> None:
 
 
 def _find_extra_limit(held: Preparation, *, now: datetime) -> int:
-    """What the house may still pay today where vendors of this organisation failed.
+    """What the market may still pay today where vendors of this organisation failed.
 
     For its own program too: what it cannot prepare is chosen by who uploads it.
     """

@@ -37,7 +37,7 @@ _IN_TURN = f"SELECT EXISTS (SELECT {WAITING} AND retry_at IS NULL)"
 
 
 def list_bids_to_retry(*, zone_id: str, now: datetime, limit: int) -> list[str]:
-    """Bids that were set aside and whose time has come, the longest due first."""
+    """Bids that were set aside and are due for another try, the longest due first."""
     [due] = fetch(Statement(_TO_RETRY, (zone_id, now, str(limit))))
     return [bid_id for (bid_id,) in due]
 

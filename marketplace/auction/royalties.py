@@ -1,7 +1,7 @@
-"""What a donor's owner gets of a price: fixed before the bid, and to the engine a vendor's fee.
+"""The royalty of a donor's owner: fixed before the bid, and passed to the engine as a vendor's fee.
 
-So the price of a warm start is that of its work and the royalty, whatever is bid. It is never above
-the price without the warm start: what would be is returned when the job ends.
+So a warm start costs its work and the royalty; the bid does not enter. It never costs more than
+the cold job: the excess is returned when the job ends.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from marketplace.jobs.starts import Start
 from scheduler.types import LaborVendor
 
-#: Names the fee in the log; nothing tells whose adapter it is for.
+#: Names the fee in the log; the donor's owner cannot be read from it.
 ROYALTY = "royalty"
 
 

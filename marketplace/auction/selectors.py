@@ -50,7 +50,7 @@ def get_bid(organisation: Organisation, bid_id: str) -> Bid:
     Raises
     ------
     NotFound
-        ``unknown_bid``: there is none, or it is somebody else's.
+        ``unknown_bid``: there is no such bid, or it is another organisation's.
     """
     bid = list_bids(organisation).filter(pk=bid_id).first() if "\0" not in bid_id else None
     if bid is None:
@@ -64,7 +64,7 @@ def get_bundle(organisation: Organisation, bundle_id: str) -> Bundle:
     Raises
     ------
     NotFound
-        ``unknown_bundle``: there is none, or it is another organisation's.
+        ``unknown_bundle``: there is no such bundle, or it is another organisation's.
     """
     own = Bundle.objects.filter(organisation=organisation).select_related("zone")
     bundle = own.filter(pk=bundle_id).first() if "\0" not in bundle_id else None

@@ -82,7 +82,7 @@ def settle_finished(*, now: datetime) -> int:
         try:
             release_unused_cells(zone=zone, jobs=ended, now=now)
         except Exception as error:
-            # A zone whose lane cannot be entered must not keep those of others waiting.
+            # If one zone's lane cannot be entered, the others go on.
             for job in ended:
                 _put_off(job, error, now=now)
             continue
@@ -225,7 +225,7 @@ def _find_preparation_refund(job: Job) -> int:
 
 
 def _sum_added(due: Settlement) -> dict[str, int]:
-    """By provider, what the house adds for a warm start that fell behind."""
+    """By provider, what the market adds for a warm start that fell behind."""
     added: defaultdict[str, int] = defaultdict(int)
     for pay in due.nodes:
         added[pay.work.organisation_id] += pay.added_micros

@@ -34,7 +34,7 @@ BLOB_PATH = "/internal/v1/checks/{token}/blobs/{name}"
 
 
 def ask_checks(*, now: datetime) -> int:
-    """Ask for every check whose steps are reported, and give up those that nobody takes."""
+    """Ask for every check whose steps are reported, and give up those that no node takes."""
     _return_unanswered(now)
     asked = 0
     waiting = SpotCheck.objects.filter(status=CheckStatus.WAITING).order_by("created_at", "pk")
@@ -44,7 +44,7 @@ def ask_checks(*, now: datetime) -> int:
 
 
 def _return_unanswered(now: datetime) -> None:
-    """Those whose checker fell silent wait for another one."""
+    """Give checks to another node where the checker fell silent."""
     late = SpotCheck.objects.filter(status=CheckStatus.ASKED, expires_at__lte=now)
     late.filter(attempts__lt=ATTEMPTS_MAX).update(status=CheckStatus.WAITING)
     late.update(status=CheckStatus.UNANSWERED)

@@ -1,4 +1,4 @@
-"""Which steps are checked: a random few, by a draw that no node can foresee."""
+"""Which steps are checked: a random few, by a draw that no node can predict."""
 
 from __future__ import annotations
 

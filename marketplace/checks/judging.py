@@ -1,10 +1,10 @@
-"""What becomes of an answer: the checker is paid, and a node that two opinions contradict fails.
+"""Judging a checker's answer: the checker is paid, and a node that two opinions contradict fails.
 
-Who pays: the house, at the checker's own ask for the work units of the steps, out of its revenue.
+The market pays the checker out of its revenue: its own ask for the work units of the steps.
 One opinion against a node sets it aside only where its provider is one that the operator verified;
 otherwise a node of a third provider is asked. Without one, the operator sees the disagreement.
-A node that fails is suspended, what it did of its running jobs counts for nothing, and they go on
-from the last checkpoint of another node.
+A node that fails is suspended. Its work on running jobs does not count, and the jobs go on from the
+last checkpoint of another node.
 """
 
 from __future__ import annotations

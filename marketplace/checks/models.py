@@ -9,12 +9,12 @@ from marketplace.common.models import IdField
 
 
 class CheckStatus(models.TextChoices):
-    #: Its steps are not all reported yet, or nobody is there to train them again.
+    #: Its steps are not all reported yet, or no other node is there to train them again.
     WAITING = "waiting", "Waiting"
     ASKED = "asked", "Asked"
     AGREED = "agreed", "Agreed"
     DISAGREED = "disagreed", "Disagreed"
-    #: Nobody answered in time.
+    #: No checker answered in time.
     UNANSWERED = "unanswered", "Unanswered"
 
 
@@ -62,7 +62,7 @@ class SpotCheck(models.Model):
     )
     #: Times that somebody was asked.
     attempts = models.PositiveSmallIntegerField(default=0)
-    #: What the house paid for it.
+    #: What the market paid for it.
     paid_micros = models.BigIntegerField(default=0)
     created_at = models.DateTimeField()
     asked_at = models.DateTimeField(null=True)

@@ -26,7 +26,7 @@ class Reliability:
     #: Spot checks of its work that another node's figures agreed with, and those that set it aside.
     agreed: int = 0
     failed: int = 0
-    #: Opinions against it that no one confirmed yet.
+    #: Opinions against it that no second checker has confirmed yet.
     disputed: int = 0
 
     @property

@@ -17,7 +17,7 @@ def new_id(prefix: str) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Whether a text has the form of an id, whatever it names."""
+    """Whether a text has the form of an id, of any kind of row."""
     return _ID.fullmatch(text) is not None
 
 

@@ -161,7 +161,7 @@ def _load_certificates() -> ssl.SSLContext:
 
 
 def resolve_host(host: str, *, port: int, allows_private: bool) -> str:
-    """One address of a host, all of whose addresses may be asked.
+    """One address of a host, if all of its addresses may be called.
 
     Raises
     ------

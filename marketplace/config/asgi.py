@@ -40,7 +40,7 @@ async def lifespan_application(_scope: Any, receive: Any, send: Any) -> None:
     """The server's start and end.
 
     It stops once all requests are answered, so nodes that wait are answered, and streams of events
-    end, when it is told to.
+    end, when it is asked to.
     """
     await receive()
     if threading.current_thread() is threading.main_thread():

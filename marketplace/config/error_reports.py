@@ -1,4 +1,4 @@
-"""Error reports without secrets, whatever the variable is called that holds them.
+"""Error reports without secrets, in variables of any name.
 
 Django hides settings by their names, and a password inside ``REDIS_URL`` has a harmless one.
 """

@@ -9,7 +9,7 @@ import psutil
 
 
 def remove_leftovers(folder: Path, pattern: str) -> None:
-    """Remove those whose process was killed and could not do so itself."""
+    """Remove the directories of processes that were killed before they could do so themselves."""
     for path in folder.glob(pattern):
         pid = path.name.rpartition("-")[2]
         if pid.isdecimal() and not psutil.pid_exists(int(pid)):

@@ -92,7 +92,7 @@ class ReadableTextMiddleware(MiddlewareMixin):
         return None
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
-        """The database took a value for none of its own: NUL in a form, a number too large."""
+        """The database refused a value of the request: NUL in a form, or a number too large."""
         if not isinstance(error, DataError):
             return None
         return _refuse(

@@ -178,7 +178,7 @@ def _ensure_organisation(name: str, owner: User, *, now: datetime) -> Organisati
 
 
 def _replace_key(organisation: Organisation, owner: User, *, now: datetime) -> str:
-    """A fresh key in place of the last one, whose secret cannot be read any more."""
+    """Replace the last key by a fresh one; the last one's secret cannot be read any more."""
     with transaction.atomic():
         for old in ApiKey.objects.filter(
             organisation=organisation, name=KEY_NAME, revoked_at=None

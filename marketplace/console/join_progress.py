@@ -76,7 +76,7 @@ def load_joining(token: JoinToken) -> dict[str, Any]:
 
 
 def describe_steps(progress: Mapping[str, Any], node: Node | None) -> tuple[ShownStep, ...]:
-    """Each step's state, by what the machine told and by whether it is listed."""
+    """Each step's state, from the machine's reports and from whether it is listed."""
     order = list(JoinStep)
     told = [index for index, step in enumerate(order) if step in progress]
     at = order.index(JoinStep.ON_SALE) if node is not None else max(told, default=0)

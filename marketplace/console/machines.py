@@ -39,7 +39,7 @@ class Chart:
     #: Words at the top and the bottom of the y axis, and of now.
     top: str
     now: str
-    #: Height of a line to compare with; None: there is none.
+    #: Height of a line to compare with; ``None``: no line.
     mark: float | None = None
 
 

@@ -102,7 +102,7 @@ def retry(request: PageRequest, payout_id: str) -> HttpResponse:
 @operator_page
 @require_POST
 def take_back(request: PageRequest, transfer_id: str) -> HttpResponse:
-    """A transfer whose work turned out wrong, while its earner's bank has not got it."""
+    """A transfer for work that turned out wrong, before it reached the earner's bank."""
     transfer = Transfer.objects.filter(pk=transfer_id.replace("\0", "")).first()
     try:
         reverse_transfer(

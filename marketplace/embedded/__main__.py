@@ -85,7 +85,7 @@ def _run_demo(
 def _end_machines(running: House) -> None:
     """Give back what the market rents on this machine: these processes are not its children."""
     if any((running.data_dir / "machines").glob("*/process.json")):
-        # No machine may be rented meanwhile.
+        # No machine may be rented during the shutdown.
         try:
             running.stack.stop("beat")
             running.manage("machines_end")

@@ -95,7 +95,7 @@ def main() -> None:
     from django.db import connection
 
     answers = os.fdopen(os.dup(1), "w")
-    # Nothing but answers goes there, whatever writes to the standard output.
+    # Only answers go there; what commands print to the standard output is caught.
     os.dup2(2, 1)
     django.setup()
     for line in sys.stdin:

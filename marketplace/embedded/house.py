@@ -243,7 +243,7 @@ def _build_environment(
 def _prepare_gateway(data_dir: Path, environment: dict[str, str], *, url: str) -> list[Program]:
     """The stand-in for the payment gateway, and where the market finds it.
 
-    Where keys of the gateway itself are given, there is none.
+    There is none where the gateway's own keys are given.
     """
     if (os.environ | environment).get("STRIPE_SECRET_KEY"):
         return []

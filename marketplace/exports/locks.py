@@ -13,7 +13,7 @@ def lock_export(**wanted: object) -> Export | None:
 
 
 def lock_due_push(*, now: datetime) -> HubPush | None:
-    """A push whose turn it is; those that another worker takes are passed over."""
+    """The next push that is due and that no other worker has taken."""
     due = HubPush.objects.select_for_update(of=("self",), skip_locked=True)
     due = due.filter(status=PushStatus.WAITING, due_at__lte=now)
     return due.select_related("job__artifact", "export").order_by("due_at", "pk").first()

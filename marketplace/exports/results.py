@@ -71,7 +71,7 @@ def _unknown() -> NotFound:
 
 
 def _pay(export: Export, *, now: datetime) -> None:
-    """All of the price is the provider's whose node made the file."""
+    """The whole price goes to the provider whose node made the file."""
     assert export.node is not None
     amount = export.price_micros
     settle_holds(settlements=[HoldSettlement(export.hold_reference, amount)], now=now)
@@ -116,7 +116,7 @@ def _fail(export: Export, reason: str, *, now: datetime) -> None:
 
 
 def sweep_exports(*, now: datetime) -> None:
-    """Ask again for exports whose node fell silent, give up old ones, and delete old files."""
+    """Ask again for exports of silent nodes, give up old ones, and delete old files."""
     late = Export.objects.filter(status=ExportStatus.ASKED, expires_at__lte=now)
     old = Export.objects.filter(status=ExportStatus.WAITING, created_at__lte=now - GIVEN_UP_AFTER)
     for pk in [*late.values_list("pk", flat=True), *old.values_list("pk", flat=True)]:

@@ -128,7 +128,7 @@ def _get_label(row: Row) -> str | None:
 
 
 def _hash_row(row: Row) -> np.uint64:
-    """64 bits of what the row says, whatever its keys that nothing reads and its spelling."""
+    """64 bits of a row's content; unread keys, letter case and spaces do not count."""
     said = [[segment.role, segment.text] for segment in (*row.segments, *row.rejected)]
     digest = blake2b(json.dumps(said).encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest))

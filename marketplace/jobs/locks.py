@@ -29,7 +29,7 @@ def lock_jobs(job_ids: Iterable[str]) -> dict[str, Job]:
 
 
 def lock_slice(lease_token: str) -> tuple[Job, Slice] | None:
-    """The slice of a lease and its job, both locked, whatever became of them since."""
+    """The slice of a lease and its job, both locked, in any state."""
     job_id = Slice.objects.filter(lease_token=lease_token).values_list("job_id", flat=True).first()
     if job_id is None:
         return None
@@ -62,6 +62,6 @@ def lock_parted_upload(upload_id: str) -> PartedUpload:
 
 
 def lock_first_upload(uploads: QuerySet[Upload]) -> Upload | None:
-    """The first of these that no one else holds."""
+    """The first of these that no other transaction has locked."""
     free = uploads.select_for_update(skip_locked=True, of=("self",))
     return free.select_related("organisation", "uploaded_by").first()

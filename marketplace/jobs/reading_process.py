@@ -82,7 +82,7 @@ def read_in_process(
     ------
     UserError
         ``dataset_too_complex``: the file takes more time or memory than any of its size should. And
-        whatever else refuses the file as a whole.
+        everything else that refuses the file as a whole.
     MarketFault
         The reader failed by itself.
     """

@@ -133,7 +133,7 @@ def count_stalled_slices(job: Job) -> int:
 
 def get_datasets(ids: Iterable[str]) -> dict[str, Dataset]:
     """Data sets by id as they are now; unknown ones are left out."""
-    # A name with a null byte belongs to no one, and PostgreSQL refuses to be asked for it.
+    # No row has a name with a NUL byte, and PostgreSQL refuses the query.
     found = find_datasets(ids=[pk for pk in ids if "\0" not in pk])
     return {dataset.pk: dataset for dataset in found}
 
@@ -197,7 +197,7 @@ _EXCERPT_CHARS = 400
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """A row whose loss stands out, as the job's owner is shown it."""
+    """A row whose loss stands out, as the page of the job shows it."""
 
     line: int
     loss: float

@@ -9,7 +9,7 @@ from enum import StrEnum
 class StartKind(StrEnum):
     #: The owner chose an adapter of theirs to continue.
     CONTINUED = "continued"
-    #: The market offered a warm start: from an earlier adapter of the owner's, or from another's.
+    #: The market offered a warm start: with the owner's own adapter, or another organisation's.
     OWN = "own"
     DONOR = "donor"
 
@@ -31,7 +31,7 @@ class Start:
 
     kind: StartKind
     artifact_id: str
-    #: Whose result the adapter is.
+    #: The job that made the adapter.
     job_id: str
     #: Its second matrices are multiplied by this.
     scale: float = 1.0

@@ -108,7 +108,7 @@ class StreamConsumer(AsyncJsonWebsocketConsumer):
                 await self.send_json({"type": "pong", "seq": self.sent})
 
     async def _wait_for_turn(self) -> None:
-        """Handlers run one after the other, so a wait slows down no one but this websocket."""
+        """Handlers run one after the other, so a wait slows down this websocket only."""
         now = asyncio.get_running_loop().time()
         spare_s = (SNAPSHOTS_AT_ONCE - 1) * SNAPSHOT_EVERY_S
         self.snapshot_due_at = max(self.snapshot_due_at, now - spare_s)

@@ -1,4 +1,4 @@
-"""Caps on spending: checked when money is held, and told of at 50, 80 and 100 per cent."""
+"""Caps on spending: checked when money is held, with notices at 50, 80 and 100 per cent."""
 
 from __future__ import annotations
 

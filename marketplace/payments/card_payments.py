@@ -299,7 +299,7 @@ def fail_authorised(*, payment_id: str, reason: str, now: datetime) -> None:
 
 
 def conclude_uncollected(call: GatewayCall, *, error: UserError, now: datetime) -> None:
-    """A won bid's price cannot be captured: the wallet pays what it can, the house the rest.
+    """A won bid's price cannot be captured: the wallet pays what it can, the market the rest.
 
     The organisation may not bid until the operator has settled it.
     """

@@ -21,7 +21,7 @@ from marketplace.payments.stripe_gateway import ChargebackState
 def record_chargeback(state: ChargebackState, *, now: datetime) -> Chargeback | None:
     """Book a chargeback as it stands; saying it again changes nothing. Call in a transaction.
 
-    While the bank decides, the house bears the amount and the organisation may not bid. A lost one
+    While the bank decides, the market bears the amount and the organisation may not bid. A lost one
     is paid by the wallet as far as it goes; the organisation stays frozen for the rest. An inquiry
     moves no money and books nothing, unless it becomes a chargeback later.
     """

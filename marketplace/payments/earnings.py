@@ -48,11 +48,11 @@ class CostSplit:
     shares: tuple[Share, ...]
     #: Of what went back, the part that pays for a credit.
     credit_withheld_micros: int = 0
-    #: Pay that the house adds for the work of a job it refunded.
+    #: Pay that the market adds for the work of a job it refunded.
     borne_pay_micros: int = 0
-    #: The part of a credit that the house pays.
+    #: The part of a credit that the market pays.
     borne_credit_micros: int = 0
-    #: Of a refund, what a vendor keeps all the same, so that the house pays it.
+    #: The part of a refund that a vendor keeps; the market pays it to the owner.
     borne_vendor_micros: int = 0
     #: Kept of the price of a job that its owner ended, beyond the work that was done.
     reservation_fee_micros: int = 0
@@ -82,7 +82,7 @@ class CostSplit:
 
 
 def distribute_charge(*, hold_reference: str, split: CostSplit, now: datetime) -> Hold:
-    """Share a winner's payment out, once: what others get, and what is left to the house.
+    """Share a winner's payment out, once: what others get, and what the market keeps.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def _list_distribution_amounts(
     amounts[house(AccountKind.RESERVATION_FEES)] = split.reservation_fee_micros
     revenue_micros = -sum(amounts.values())
     # A vendor whose work was accepted keeps its pay: what a refund of the whole payment, or a
-    # vendor that asks more than the one sold, leaves uncovered is borne by the house.
+    # vendor that asks more than the one sold, leaves uncovered is borne by the market.
     borne = min(max(0, -revenue_micros), vendor_micros)
     amounts[house(AccountKind.REFUNDS)] -= borne
     revenue_micros += borne
@@ -253,7 +253,7 @@ def release_vendor_pay(*, hold_reference: str) -> None:
 def return_vendor_pay(*, hold_reference: str, now: datetime) -> int:
     """Take back what a vendor earned with work that a dispute found wanting, once.
 
-    It goes to the house, which ``refund_charge`` lets give it to the owner. Until the payment was
+    It goes to the market, and ``refund_charge`` gives it to the owner. Until the payment was
     shared out it cannot be told what of it goes back for other reasons.
 
     Returns
@@ -308,7 +308,7 @@ def _find_vendor_earning(hold_reference: str) -> Earning | None:
 def pay_for_check(
     *, check_id: str, organisation_id: str, amount_micros: int, now: datetime
 ) -> None:
-    """Pay a provider, once, for training steps again that another one reported: the house does.
+    """Pay a provider out of the market's revenue, once, for training another one's steps again.
 
     Call in a transaction.
     """
@@ -336,7 +336,7 @@ def pay_for_check(
 
 
 def mature_earnings(*, now: datetime) -> int:
-    """Moves earnings whose delay is over from pending to payable; returns how many."""
+    """Move earnings whose delay is over from pending to payable; the number moved."""
     due = Earning.objects.filter(matured_at=None, withheld_at=None, payable_at__lte=now)
     organisation_ids = due.order_by("organisation_id").values_list("organisation_id", flat=True)
     return sum(

@@ -55,7 +55,7 @@ def grant_funds(
         ``unknown_funds_request``.
     Conflict
         ``funds_request_changed``: another amount is asked for by now.
-        ``funds_request_answered``: it was declined meanwhile.
+        ``funds_request_answered``: it was declined before.
     """
     with transaction.atomic():
         found = _lock(request_id, answered_by=granted_by)
@@ -85,7 +85,7 @@ def decline_funds(*, request_id: str, declined_by: User, now: datetime) -> Funds
     NotFound
         ``unknown_funds_request``.
     Conflict
-        ``funds_request_answered``: it was granted meanwhile.
+        ``funds_request_answered``: it was granted before.
     """
     with transaction.atomic():
         found = _lock(request_id, answered_by=declined_by)

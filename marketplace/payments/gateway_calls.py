@@ -109,7 +109,7 @@ def run_due_calls(*, now: datetime) -> int:
         try:
             run_call(call_id=call_id, now=now)
         except Exception:
-            # One that fails in a way no one foresaw waits for its claim to run out.
+            # After an unexpected failure a call waits until its claim runs out.
             log.exception("the gateway call %s failed", call_id)
     return len(ids)
 

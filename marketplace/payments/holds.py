@@ -45,7 +45,7 @@ class HoldRequest:
     reference: str
     #: The card payment that authorises it; without one it is held in the wallet.
     card_payment_id: str | None = None
-    #: Whose caps it counts for, and which API key's.
+    #: The member and the API key whose caps it counts for.
     placed_by_id: str | None = None
     api_key_id: str | None = None
 
@@ -65,7 +65,7 @@ def place_holds(
     Returns
     -------
     list
-        For each the hold, or why there is none: ``PaymentRequired`` ``insufficient_funds`` where
+        For each the hold, or why it is refused: ``PaymentRequired`` ``insufficient_funds`` where
         less than that is available after those before it, ``NotAllowed``
         ``organisation_frozen`` where a chargeback or a debt is open, or ``spending_cap``.
 

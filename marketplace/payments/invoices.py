@@ -67,7 +67,7 @@ class _DueLine:
 def issue_due_invoices(*, now: datetime, name_references: NameReferences) -> int:
     """Issue an invoice for every organisation and month that is over; how many.
 
-    One whose tax the gateway has not told yet waits for the next run.
+    An invoice without the gateway's answer about tax waits for the next run.
     """
     due = _load_due(before=find_period_start(CapPeriod.MONTH, now))
     return sum(

@@ -23,7 +23,7 @@ from marketplace.payments.queries import find_house_accounts
 
 @dataclass(frozen=True, slots=True, order=True)
 class Account:
-    """Names an account: an organisation's, or, with an empty id, the house's."""
+    """Names an account: an organisation's, or, with an empty id, the market's."""
 
     organisation_id: str
     kind: str
@@ -122,7 +122,7 @@ def post_entries(*, drafts: Iterable[Draft], locked: LockedAccounts, now: dateti
 
 
 def ensure_house_accounts(kinds: Collection[str]) -> dict[str, str]:
-    """The keys of the house's accounts, by kind."""
+    """The keys of the market's accounts, by kind."""
     if not kinds:
         return {}
     found = find_house_accounts(kinds)

@@ -41,7 +41,7 @@ class SharedAsks:
     earned_micros: int
     #: What went back to owners.
     returned_micros: int
-    #: What the house added for work of jobs that it refunded.
+    #: What the market added for work of jobs that it refunded.
     borne_micros: int
     #: What was kept as part of reservation fees.
     kept_micros: int = 0
@@ -59,7 +59,7 @@ class LedgerCheck:
     postings: int
     #: Entries whose postings do not sum to zero.
     unbalanced_entries: tuple[str, ...]
-    #: Accounts whose kept balance is not the sum of their postings.
+    #: Accounts whose stored balance is not the sum of their postings.
     wrong_balances: tuple[str, ...]
     #: Organisations whose open holds do not add up to what their wallet holds.
     wrong_holds: tuple[str, ...]
@@ -287,7 +287,7 @@ def _compute_surplus_over(waiting: QuerySet[Any], kind: AccountKind) -> int:
 
 
 def _sum_with(kind: AccountKind, expression: Combinable) -> int | None:
-    """An account of the house compared with other rows; ``None`` before it exists."""
+    """An account of the market compared with other rows; ``None`` before it exists."""
     return (
         LedgerAccount.objects.filter(kind=kind)
         .annotate(total=Coalesce(Sum("postings__amount_micros"), 0))

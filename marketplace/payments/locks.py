@@ -2,7 +2,7 @@
 event of it, rules of a wallet, a card payment, a refund, a payout, a transfer, ledger accounts by
 key, then holds.
 
-Whatever changes an organisation's money locks its accounts first, so two changes of one
+Every change of an organisation's money locks its accounts first, so two changes of one
 organisation happen one after the other, and none of them can block in a circle.
 """
 

@@ -223,7 +223,7 @@ def _go_on(payout: Payout, *, now: datetime) -> None:
 
 def _send_to_bank(payout: Payout, *, now: datetime) -> None:
     if not _count_sent_cents(payout):
-        # All of it was taken back meanwhile.
+        # All of it was taken back before.
         payout.status, payout.ended_at, payout.retry_at = PayoutStatus.RETURNED, now, None
         payout.save(update_fields=["status", "ended_at", "retry_at"])
         return
@@ -319,7 +319,7 @@ def list_recent_transfers(*, now: datetime, limit: int = 50) -> list[Transfer]:
 def reverse_transfer(
     *, transfer_id: str, amount_cents: int, reversed_by: User, now: datetime
 ) -> Transfer:
-    """Take back what an account got and its bank did not yet; what the house bore is repaid.
+    """Take back what an account got and its bank did not yet; what the market bore is repaid.
 
     Raises
     ------

@@ -25,7 +25,7 @@ _CAPS = ModelQuery(SpendingCap, "WHERE organisation_id = ANY(%s)")
 
 
 def find_house_accounts(kinds: Collection[str]) -> dict[str, str]:
-    """The keys of the house's accounts, by kind, as far as there are any."""
+    """The keys of the market's accounts that exist, by kind."""
     [rows] = fetch(Statement(_HOUSE_ACCOUNTS, ([str(kind) for kind in kinds],)))
     return dict(rows)  # type: ignore[arg-type]
 

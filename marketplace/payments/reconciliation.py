@@ -81,7 +81,7 @@ def reconcile() -> Reconciliation:
 
 
 def compare_with_gateway(*, now: datetime) -> GatewayComparison:
-    """Book fees that the gateway took meanwhile, compare, and remember the result.
+    """Book the gateway's new fees, compare, and store the result.
 
     Call outside of any transaction. Only what the comparison before found as well is a problem:
     the rest may be under way.

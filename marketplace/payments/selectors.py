@@ -34,7 +34,7 @@ class Wallet:
 
 
 class Spender(NamedTuple):
-    """Whose caps a hold counts for."""
+    """The member and the key whose caps a hold counts for."""
 
     placed_by_id: str | None
     api_key_id: str | None
@@ -140,7 +140,7 @@ def find_card_payment_of(*, hold_reference: str) -> CardPayment | None:
 
 
 def sum_borne(*, at_fault_id: str, since: datetime) -> int:
-    """What the house bore for the faults of a provider since a moment."""
+    """What the market bore for the faults of a provider since a moment."""
     borne = Distribution.objects.filter(at_fault=at_fault_id, made_at__gte=since)
     return borne.aggregate(
         total=Coalesce(
@@ -187,7 +187,7 @@ def list_wallet_rows(
 
 
 def get_house_balances() -> dict[str, int]:
-    """The house's accounts, by kind; what was granted shows as negative."""
+    """The market's accounts, by kind; what was granted shows as negative."""
     found = (
         Posting.objects.filter(account__organisation=None)
         .values_list("account__kind")
@@ -197,7 +197,7 @@ def get_house_balances() -> dict[str, int]:
 
 
 def get_buyer_id(hold_reference: str) -> str:
-    """The organisation whose money a hold holds.
+    """The organisation that a hold's money belongs to.
 
     Raises
     ------

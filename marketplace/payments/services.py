@@ -81,7 +81,7 @@ def grant_money(
     Raises
     ------
     NotAllowed
-        ``operators_only``: ``granted_by`` does not run the house.
+        ``operators_only``: ``granted_by`` is no operator.
     """
     if not granted_by.is_operator:
         raise NotAllowed("operators_only", "Only an operator may grant a balance.")
@@ -117,7 +117,7 @@ def credit_demo_money(
 def pay_sla_credit(
     *, organisation: Organisation, amount_micros: int, reference: str, reason: str, now: datetime
 ) -> Entry:
-    """Pays a wallet for a promise the house broke, out of the house's own pocket."""
+    """Pay a wallet for a promise that the market broke, out of the market's revenue."""
     check_amount(amount_micros)
     return _credit_wallet(
         kind=EntryKind.SLA_CREDIT,
@@ -131,7 +131,7 @@ def pay_sla_credit(
 
 
 def record_rent(*, machine_id: str, amount_micros: int, now: datetime) -> None:
-    """Book what a machine that the house rented cost it, once. Call in a transaction."""
+    """Book the cost of a machine that the market rented, once. Call in a transaction."""
     booked = Entry.objects.filter(kind=EntryKind.RENT, reference=machine_id)
     if amount_micros <= 0 or booked.exists():
         return
@@ -163,7 +163,7 @@ def refund_charge(*, hold_reference: str, amount_micros: int, reason: str, now: 
     """Gives back part or all of a charge; one refund per hold and reason.
 
     What is still in clearing comes from there. After the payment was shared out, the
-    providers keep their share and the house bears the refund. What a card paid goes back to it,
+    providers keep their share and the market bears the refund. What a card paid goes back to it,
     but for a part of a cent, which goes into the wallet.
 
     Raises
@@ -240,7 +240,7 @@ def _credit_wallet(
     memo: str,
     actor: User | None = None,
 ) -> Entry:
-    """Moves money from an account of the house into a wallet, once per reference."""
+    """Move money from an account of the market into a wallet, once per reference."""
     wallet = Account(organisation.pk, AccountKind.WALLET_AVAILABLE)
     with transaction.atomic():
         locked = lock_wallet(organisation.pk)

@@ -98,7 +98,7 @@ def set_wallet_rules(
     rules.auto_below_micros = auto_below_micros if auto_card else 0
     rules.auto_amount_cents = auto_amount_cents if auto_card else 0
     rules.auto_stopped = ""
-    # The count is not written: a top-up that begins meanwhile must not be named twice.
+    # The count is not written: a concurrent top-up must not get the same name.
     rules.save(
         update_fields=[
             "notice_below_micros",
@@ -148,7 +148,7 @@ def watch_wallets(*, now: datetime) -> None:
         try:
             _watch_wallet(organisation_id, now=now)
         except Exception:
-            # Another's wallet must not run dry for this one.
+            # A failure here must not stop the top-ups of other wallets.
             log.exception("the wallet of %s could not be watched", organisation_id)
 
 

@@ -42,7 +42,7 @@ PAUSE_MAX = timedelta(hours=1)
 
 
 def receive_webhook(*, body: bytes, signature: str, now: datetime) -> WebhookEvent:
-    """Store an event whose signature is right; one that came before is left as it is.
+    """Store an event with a valid signature, once; a repeated one changes nothing.
 
     Raises
     ------

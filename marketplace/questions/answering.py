@@ -34,7 +34,7 @@ from workers.protocol.wire import from_json, to_json
 BLOB_PATH = "/internal/v1/questions/{token}/blobs/{name}"
 #: Characters of an answer that are taken for each of its tokens.
 TOKEN_CHARS_MAX = 200
-#: What is over is forgotten after this: prompts and answers are no one's business.
+#: Prompts and answers are deleted this long after the end.
 KEPT_FOR = timedelta(minutes=30)
 _REASON_CHARS = 1000
 
@@ -197,7 +197,7 @@ def end_question(question: AskedQuestion, status: QuestionStatus, *, now: dateti
     reference = question.hold_reference
     settle_holds(settlements=[HoldSettlement(reference, price_micros or None)], now=now)
     if price_micros:
-        # What the operator's own server writes is the house's.
+        # What the operator's own server writes earns the market.
         split = CostSplit(asks_micros=0, asks_returned_micros=0, shares=())
         if question.node is not None:
             payee = question.node.provider.organisation_id  # type: ignore[attr-defined]
@@ -207,7 +207,7 @@ def end_question(question: AskedQuestion, status: QuestionStatus, *, now: dateti
 
 
 def cancel_question(*, question_id: str, now: datetime) -> None:
-    """End a question whose owner left; twice is no error."""
+    """End a question whose owner left; ending it twice is no error."""
     with transaction.atomic():
         for question in lock_questions([question_id]):
             if question.is_open:
@@ -216,7 +216,7 @@ def cancel_question(*, question_id: str, now: datetime) -> None:
 
 
 def sweep_questions(*, now: datetime) -> int:
-    """End questions whose time is over, and forget those that ended; how many were ended."""
+    """End questions that are past their deadline, delete old ones; the number ended."""
     late = AskedQuestion.objects.filter(status__in=AskedQuestion.OPEN, expires_at__lte=now)
     ended = 0
     for question_id in late.values_list("pk", flat=True)[:1000]:

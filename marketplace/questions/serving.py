@@ -2,7 +2,7 @@
 
 The server speaks OpenAI's ``/v1/completions``, takes prompts as token numbers and loads adapters at
 run time, as vLLM does (``/v1/load_lora_adapter``). It gets the very tokens that nodes train and
-answer with. Its words are stored and paid for as a node's are, but the price is the house's.
+answer with. Its words are stored and charged like a node's, but the market earns the price.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ async def _copy(question: AskedQuestion, parts: AsyncIterator[Written]) -> None:
             while not gathered.finish and not queue.empty():
                 part = queue.get_nowait()
                 if part is None:
-                    # Whatever ended the reading is raised below.
+                    # The exception that ended the reading is raised below.
                     queue.put_nowait(None)
                     break
                 gathered = _join(gathered, part)

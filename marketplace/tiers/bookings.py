@@ -36,7 +36,7 @@ from scheduler.tiers.demotion import (
     compute_renewal_saving,
 )
 
-#: A job whose booking came to nothing is not booked for again before this.
+#: After a failed booking, a job is not booked for again before this.
 NEEDLESS_PAUSE = timedelta(minutes=2)
 
 

@@ -1,4 +1,4 @@
-"""Jobs that begin on a worker of the house, without a stay on serverless before.
+"""Jobs that begin on a worker of the market, without a stay on serverless before.
 
 The auction has measured the work, so how long a job runs is known before its first step. A
 waiting job that would repay a worker begins there at once, where that is better than to begin

@@ -122,7 +122,7 @@ def _of_machines() -> Iterator[Metric]:
     }
     for tier in Tier.values:
         for state in states:
-            # Reported when there are none, too: a line that ends looks like one that stays.
+            # Zero is reported too: a line that ends looks like one that stays.
             workers.add_metric([tier, state], counts.get((tier, state), 0))
     yield workers
     orphans = Machine.objects.filter(is_orphan=True).count()

@@ -31,7 +31,7 @@ from scheduler.tiers.break_even import break_even_s, move_cost, moves
 
 
 def hand_off_bookings(*, tiers: ZoneTiers, now: datetime) -> int:
-    """Re-plan the jobs whose workers are on sale; how many.
+    """Re-plan the jobs whose workers are on sale; the number of jobs.
 
     Call outside other locks: it enters the zone's lane.
     """
@@ -98,7 +98,7 @@ def _explain_hand_off(origin: Machine | None, machine: Machine, left_s: float) -
 
 
 def _move_still_repays(tiers: ZoneTiers, origin: Machine, machine: Machine, left_s: float) -> bool:
-    """The worker is up: its boot is paid whatever happens now."""
+    """The worker is up: its boot is paid for in any case."""
     paid = origin.price_micros_per_h / 1e6
     worker = machine.price_micros_per_h / 1e6
     cost = move_cost(tiers.checkpoint_s, tiers.restore_s, 0.0, 0.0, paid, worker, 0.0)
@@ -143,7 +143,7 @@ def _move_cost_micros(tiers: ZoneTiers, booking: Booking) -> int:
 
 
 def close_bookings(*, tiers: ZoneTiers, now: datetime) -> int:
-    """Close the bookings whose jobs have moved or will not; how many.
+    """Close the bookings of jobs that have moved or will not; the number closed.
 
     What a move that came to nothing was to save leaves the surplus again; the caller saves
     ``tiers``.

@@ -1,4 +1,4 @@
-"""Machines for an express lane whose zone has sold out: rented within the lane's budget.
+"""Machines for an express lane in a sold-out zone: rented within the lane's budget.
 
 The machine's node comes on sale as any other's does, and the lane bids for its cells. It is given
 back by the rule for idle machines.
@@ -18,7 +18,7 @@ from marketplace.tiers.tier_state import TierState, filter_offers
 def rent_for_lane(*, rented: TierState, offers: Sequence[MachineOffer], now: datetime) -> int:
     """Request what the zone's lane lacks, at most; how many machines.
 
-    One whose slots cost more than the lane bids for a seat would stand idle, so it is not taken.
+    A machine that costs more than the lane bids for a seat would stand idle, so it is not taken.
     """
     zone = rented.tiers.zone
     if rented.coming(serverless=False) or rented.room(serverless=False) < 1:

@@ -1,6 +1,6 @@
 """What could be rented, on sale before it is: a zone without one provider sells its first job.
 
-While the cap has room, the cheapest offer is listed as a node (``NodeStatus.OFFERED``), whose cells
+While the cap has room, the cheapest offer is listed as a node (``NodeStatus.OFFERED``). Its cells
 are on sale from the end of its boot on. The auction treats it as any other node. When a cell is
 sold, the machine is rented in time for it and joins as this node; if it does not come up, the node
 is lost and its jobs get other plans, as after any loss.
@@ -163,7 +163,7 @@ def _follow_price(
 def _close(rented: TierState, listing: ListedOffer, now: datetime) -> None:
     """Take it off sale, and at the next tick out of the market.
 
-    A bid may be decided meanwhile that saw it on sale; then it is rented.
+    A bid that saw it on sale may be decided at the same time; then it is rented.
     """
     on_sale = listing.node.status == NodeStatus.OFFERED
     if on_sale and listing.node.available_until_at is None:

@@ -43,9 +43,9 @@ log = logging.getLogger(__name__)
 
 #: A launch may take this long to show in its backend's list.
 LAUNCH_GRACE = timedelta(seconds=30)
-#: A machine whose node is not in the market by then is given up: our cost, next offer.
+#: A machine is given up if its node has not joined by then. The market bears its cost.
 BOOT_LIMIT = timedelta(minutes=10)
-#: Machines of an offer whose boots tell how long the next one takes.
+#: Boots of an offer's machines from which the time of the next one is estimated.
 BOOTS_REMEMBERED = 5
 #: Serverless machines are the market's own and never on sale: available so far from now.
 NEVER = timedelta(days=36_500)
@@ -69,7 +69,7 @@ def request_machine(
 def find_usable_offers(
     *, tiers: ZoneTiers, offers: Sequence[MachineOffer], now: datetime
 ) -> list[MachineOffer]:
-    """Offers less those whose machines lately did not come up: the next offer, our cost."""
+    """The offers whose machines did come up lately."""
     failed = set(
         Machine.objects.filter(
             zone=tiers.zone, ready_at=None, failed_at__gt=now - OFFER_PAUSE
@@ -217,7 +217,7 @@ def reconcile_machines(*, now: datetime) -> None:
 
 
 def give_back_machines(*, now: datetime) -> tuple[str, ...]:
-    """Rent no more and end every machine, whatever it runs; ids of those that still run.
+    """Rent no more and end every machine, with or without a job; the ids of those that still run.
 
     Their nodes hand over checkpoints as they stop; call again until none is left.
     """
@@ -351,7 +351,7 @@ def _close_machine(machine: Machine, *, reason: str, now: datetime, billed: bool
     ListedOffer.objects.filter(machine=machine, closed_at=None).update(closed_at=now)
     node = find_machine_node(machine)
     if node is not None and node.status != NodeStatus.LEFT:
-        # Whatever it ran is taken back by the leases' sweep and re-planned.
+        # The sweep of leases takes its jobs back and re-plans them.
         retire_node(node=node, now=now)
 
 

@@ -10,7 +10,7 @@ from marketplace.tiers.machines import find_machine_node
 from marketplace.tiers.models import Booking, Stay, ZoneTiers
 from marketplace.tiers.tick_work import NOTED_WITHIN
 
-#: Moves whose pauses say what a move takes here, and how many it takes to believe them.
+#: Moves from whose pauses a move's length is estimated, and the fewest that suffice.
 PAUSES_REMEMBERED, PAUSES_NEEDED = 20, 5
 
 

@@ -181,7 +181,7 @@ def _tick(tiers: ZoneTiers, now: datetime) -> None:
         if not held:
             return
         locked = locks.lock_zone_tiers(tiers.zone_id)
-        # Another tick may have rented meanwhile: only what is seen from here on can be counted
+        # Another tick may have rented since: only what is read from here on can be counted
         # against the caps.
         work = find_tick_work(tiers=locked, now=now)
         if tiers.is_on:

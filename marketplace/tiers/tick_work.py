@@ -18,9 +18,9 @@ from marketplace.jobs.queries import build_ended_check
 from marketplace.tiers.models import ZoneTiers
 from marketplace.tiers.queries import build_tick_check
 
-#: A stay whose job has not gone on elsewhere by then has no pause.
+#: If the job has not gone on elsewhere by then, its stay has no pause.
 NOTED_WITHIN = timedelta(minutes=15)
-#: An offer whose machine did not come up is not taken again before this.
+#: An offer is not taken again for this long after its machine did not come up.
 OFFER_PAUSE = timedelta(minutes=5)
 #: A job that ended later may be committed before one that ended earlier.
 SETTLED_AFTER = timedelta(seconds=30)

@@ -65,13 +65,13 @@ class TierState:
         return self.tiers.serverful_cap - rented
 
     def coming(self, *, serverless: bool) -> int:
-        """Machines asked for, or sold ahead, whose nodes are not in the market yet."""
+        """Machines that were requested or sold ahead and have not joined yet."""
         awaited = (MachineStatus.REQUESTED, MachineStatus.BOOTING)
         asked = sum(one.status in awaited for one in self.of_tier(serverless=serverless))
         return asked if serverless else asked + len(self.sold_ahead)
 
     def online(self, *, serverless: bool) -> Iterator[tuple[Machine, Node]]:
-        """Running machines whose nodes are in the market, cheapest first."""
+        """Running machines that have joined, cheapest first."""
         rows = self.of_tier(serverless=serverless)
         for machine in sorted(rows, key=lambda one: (one.price_micros_per_h, one.pk)):
             node = get_loaded_node(machine)

@@ -238,7 +238,7 @@ def _settle_pay(held: Preparation, *, is_for_owner: bool, now: datetime) -> None
         release_vendor_pay(hold_reference=held.paid_from)
         return
     returned = return_vendor_pay(hold_reference=held.paid_from, now=now)
-    # The owner's part of the vendor's pay; the rest was the house's. What a refund of the whole
+    # The owner's part of the vendor's pay; the market paid the rest. What a refund of the whole
     # payment gave back already stays with the house.
     owed = min(held.sold_micros, measure_refundable(hold_reference=held.paid_from))
     if not returned or not owed:

@@ -148,7 +148,7 @@ def _check_format(preparation: Preparation, reading: Reading) -> None:
 
 
 def _compute_tokens_limit(preparation: Preparation) -> int:
-    """Tokens that rows by people or by others may have: what they add is work nobody has paid."""
+    """Tokens that rows by people or others may have; more would be training that was not paid."""
     source, zone = preparation.source, preparation.job.zone
     tokens = ensure_dataset_tokens(dataset=source, zone=zone).tokens * measure_growth(source)
     translates = Skill.TRANSLATION in parse_wish(preparation.wish).skills

@@ -209,7 +209,7 @@ class _QuoteRequest:
         self.body = build_question(
             request_id=self.request_id, zone_name=listing.zone.name, size=size, wish=wish, now=now
         )
-        # The same work, whatever the question is called and whenever it is asked.
+        # The same work under any name and at any time.
         same = build_question(
             request_id=self.vendor.pk,
             zone_name=listing.zone.name,

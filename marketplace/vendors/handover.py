@@ -181,7 +181,7 @@ def open_link(token: str, *, now: datetime) -> Preparation:
     Raises
     ------
     NotFound
-        ``unknown_link``: not made here, expired, or the work is done or another's.
+        ``unknown_link``: forged, expired, or the work is done or has gone to another vendor.
     """
     unknown = NotFound("unknown_link", "This link is not valid, or not any more.")
     try:

@@ -45,12 +45,12 @@ def lock_row(preparation_id: str, number: int) -> WorkRow | None:
 
 
 def lock_first_row(rows: QuerySet[WorkRow]) -> WorkRow | None:
-    """The first of these that no one holds at this moment."""
+    """The first of these that no other transaction has locked."""
     return rows.select_for_update(of=("self",), no_key=True, skip_locked=True).first()
 
 
 def lock_free_rows(rows: QuerySet[WorkRow]) -> list[WorkRow]:
-    """Those of these that no one holds at this moment, by number."""
+    """Those of these that no other transaction has locked, by number."""
     held = rows.select_for_update(of=("self",), no_key=True, skip_locked=True)
     return list(held.order_by("number"))
 

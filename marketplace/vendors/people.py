@@ -112,7 +112,7 @@ def decide_row(
     value: str = "",
     now: datetime,
 ) -> WorkRow:
-    """Accept a row as proposed, save it as edited, or leave it out; then it is no one's.
+    """Accept a row as proposed, save it as edited, or leave it out; then its lease ends.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def undo(*, preparation: Preparation, user: User, now: datetime) -> list[int]:
 
 
 def hand_in(*, preparation: Preparation, user: User, now: datetime) -> Preparation:
-    """Hand the rows in; the worker checks them, and nothing is changed meanwhile.
+    """Hand the rows in; the worker checks them, and no row can be edited until it is done.
 
     Raises
     ------

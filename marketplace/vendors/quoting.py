@@ -18,7 +18,7 @@ class QuoteFunction:
     minimum_micros: int
     micros_per_1000_rows: int
     micros_per_1000_tokens: int
-    #: Seconds of work, whatever the size, and for each thousand rows.
+    #: Seconds of work for any size, and more for each thousand rows.
     base_s: int
     s_per_1000_rows: int
     valid_until: datetime | None = None

@@ -32,7 +32,7 @@ from marketplace.vendors.wishes import PreparationWish
 
 
 def exclude_open(jobs: QuerySet[Job]) -> QuerySet[Job]:
-    """Those jobs whose preparation, if they have one, is concluded."""
+    """Jobs without a preparation, and jobs whose preparation is concluded."""
     is_open = Preparation.objects.filter(job=OuterRef("pk"), concluded_at__isnull=True)
     return jobs.exclude(Exists(is_open))
 
@@ -194,7 +194,7 @@ def measure_reliability(vendor_ids: Collection[str]) -> dict[str, float | None]:
 
 
 def sum_extra_pay(*, organisation_id: str, since: datetime) -> int:
-    """What the house pays, beyond what owners did, where an organisation's vendors failed."""
+    """What the market pays beyond the owners' part where an organisation's vendors failed."""
     replaced = Preparation.objects.filter(
         replaced_for=organisation_id, replaced_at__gte=since, price_micros__gt=F("sold_micros")
     ).exclude(status__in=[PreparationStatus.FAILED, PreparationStatus.WITHDRAWN])

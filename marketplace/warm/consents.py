@@ -99,7 +99,7 @@ def may_use_donors(dataset: Dataset) -> bool:
 
 
 def filter_given(donors: QuerySet[Donor]) -> QuerySet[Donor]:
-    """Donors whose owners give them to others' jobs, of those that are fit for it."""
+    """Fit donors that their owners give to other organisations' jobs."""
     return annotate_given(donors.filter(IS_FIT)).filter(given=True)
 
 

@@ -83,7 +83,7 @@ class Donor(models.Model):
     #: Validation loss before and after its own training.
     loss_before = models.FloatField()
     loss_after = models.FloatField()
-    #: The scan found text of its rows in it: it is no one's donor but its owner's.
+    #: The scan found text of its rows in it: only its owner's jobs may start with it.
     has_memorised = models.BooleanField()
     #: It came of somebody else's adapter, which is not its owner's to give.
     builds_on_others = models.BooleanField(default=False)

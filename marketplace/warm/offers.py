@@ -292,7 +292,7 @@ def _make_offer(
     mine = Offer.objects.filter(organisation=job.organisation, bid_id=None, job=None)
     if mine.filter(expires_at__gt=now).count() >= OPEN_MAX:
         return FoundOffer(Outlook.NONE)
-    # An organisation whose own starts fell behind is not sold the others' gains.
+    # An organisation whose own starts fell behind gets no starts from others.
     share = max(
         quote_share(likeness, _list_observed(job.zone, likeness, now=now)),
         quote_share(likeness, _list_observed(job.zone, likeness, of=job.organisation, now=now)),

@@ -9,7 +9,7 @@ from marketplace.jobs.starts import Drop
 from marketplace.jobs.work import load_work_plan
 from marketplace.warm.models import Donor, Offer
 
-#: What a start took whose job began again: all of its steps, and the cold job's.
+#: Steps of a start whose job began again: all of its own, and the cold job's.
 SHARE_OF_TWO_RUNS = 2.0
 #: A donor is no longer given when starts of so many organisations began again with it. One alone
 #: may have data that are not what they seem.

@@ -104,7 +104,7 @@ def _plain(dataset: Dataset) -> DataFormat:
 
 
 def build_probe_rows(rows: Sequence[Row]) -> list[str]:
-    """Rows as JSON lines, whatever file they came from."""
+    """Rows as JSON lines, from any format of file."""
     lines: list[str] = []
     left = ROWS_CHARS_MAX
     for row in rows:

@@ -62,6 +62,6 @@ TITLES = {
     402: "Not enough in the wallet",
     403: "Not yours to see",
     404: "Nothing here",
-    409: "This has changed meanwhile",
+    409: "This has changed since you opened the page",
     429: "Too many requests",
 }

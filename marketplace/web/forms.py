@@ -182,7 +182,7 @@ class BidForm(PromptTuningForm, ExpertForm):
 
     @property
     def consent(self) -> dict[str, Any]:
-        """Who may see the data, and what they are told; the automatic vendor always may."""
+        """Who may see the data, and their instructions; the automatic vendor always may."""
         data = self.cleaned_data
         others = {VendorKind.HUMAN: data.get("people"), VendorKind.OUTSIDE: data.get("outside")}
         kinds = [kind.value for kind, may_see in others.items() if may_see]

@@ -81,7 +81,7 @@ def deliver_all(*, clock: Callable[[], datetime]) -> None:
 
 
 def deliver_due(*, now: datetime) -> int:
-    """Send some of the messages whose time has come; gives how many.
+    """Send some of the messages that are due; the number sent.
 
     Call outside of any transaction.
     """
@@ -94,7 +94,7 @@ def deliver_due(*, now: datetime) -> int:
 
 
 def _claim(*, now: datetime) -> list[WebhookMessage]:
-    """Take messages whose time has come, of all organisations in turn."""
+    """Take messages that are due, of all organisations in turn."""
     due = WebhookMessage.objects.filter(status=MessageStatus.PENDING, due_at__lte=now)
     turn = Window(
         RowNumber(), partition_by=F("endpoint__organisation_id"), order_by=F("due_at").asc()

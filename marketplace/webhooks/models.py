@@ -11,7 +11,7 @@ from marketplace.common.models import IdField
 
 
 class WebhookEndpoint(models.Model):
-    """An address of an organisation that is told what happens."""
+    """An address of an organisation that the market calls with events."""
 
     id = IdField(prefix="we")
     organisation = models.ForeignKey(

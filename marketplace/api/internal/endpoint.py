@@ -47,7 +47,7 @@ View = Callable[..., HttpResponse]
 
 
 def node_endpoint(method: str) -> Callable[[View], View]:
-    """A view for one method; whatever it raises becomes a problem document."""
+    """A view for one method; every exception becomes a problem document."""
 
     def decorate(view: View) -> View:
         @csrf_exempt

@@ -102,7 +102,7 @@ class WaitingNodes:
                 # Listening before looking: a plan made in between is heard of.
                 with listener.expecting(node_id) as called:
                     answer = await self._look(asked)
-                    # Not before the token was found good: a stranger must end no one's wait.
+                    # Only after the token was checked: a stranger must not end a node's wait.
                     ended = ended or held.enter_context(self._hold(node_id))
                     left_s = ends_at - loop.time()
                     if answer.plan is not None or answer.rotate_token or left_s <= 0:

@@ -113,7 +113,7 @@ def _place(batch: list[AskedBid]) -> Sequence[PlacedBid | Exception]:
 
 
 def _read(batch: list[_Look]) -> list[Response | None]:
-    """Responses to those whose bid is decided, or who ask for the last time."""
+    """Responses to requests whose bid is decided or whose time to wait is over."""
     refresh_bids(look.placed.bid for look in batch)
     ready = [look for look in batch if look.is_last or look.placed.bid.status != BidStatus.PENDING]
     responses = iter(build_responses([look.placed for look in ready]))

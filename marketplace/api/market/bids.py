@@ -70,7 +70,7 @@ class BidsView(MarketView):
 
 
 def _place_with_upload(request: Request, who: Caller, key: str | None) -> Response:
-    """A bid whose data set may come along, which is stored once as well."""
+    """A bid that may bring its data set; the data set is stored once as well."""
     body = check_body(BidUploadRequest, request.data)
     if body.get("file") is not None:
         body |= {"file": None, "dataset_id": _store_upload(body, who, key).pk}

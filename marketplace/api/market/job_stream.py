@@ -203,7 +203,7 @@ async def _write_events(watcher: _Watcher, after: int) -> AsyncIterator[bytes]:
                     yield _write(event)
             yield b": \n\n"
     except UserError:
-        # The client connects again and is told why not.
+        # The client connects again and then reads the reason.
         return
     finally:
         stopping.cancel()

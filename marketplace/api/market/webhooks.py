@@ -1,4 +1,4 @@
-"""``/api/webhooks``: addresses that are told what happens, and what was sent to them."""
+"""``/api/webhooks``: addresses that the market calls with events, and what was sent to them."""
 
 from __future__ import annotations
 

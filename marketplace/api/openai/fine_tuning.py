@@ -234,7 +234,7 @@ def _create(request: Request, who: Caller, key: str, now: datetime) -> Response:
 
 
 def _find_bid(organisation: Organisation, key: str) -> Bid | None:
-    """The bid of an earlier request under the key, whose answer was lost with its process."""
+    """The bid of an earlier request under the key, if its process died before it answered."""
     return Bid.objects.filter(organisation=organisation, idempotency_key=_bid_key(key)).first()
 
 

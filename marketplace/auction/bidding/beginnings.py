@@ -108,7 +108,7 @@ def _find_offered(
 
 
 def refuse_taken_offers(drafts: Mapping[int, Bid], *, now: datetime) -> dict[int, UserError]:
-    """Refuse those bids whose warm start another bid has, or for whose owner there is no more.
+    """Refuse bids whose warm start another bid has taken, or whose owner may have no more of them.
 
     Call while holding the organisations' wallets; codes: ``offer_ended``.
     """

@@ -223,7 +223,7 @@ def _invalid(sentence: str) -> UserError:
 
 
 def _build_new_bid(asked: NewBundle, job: SweptJob) -> NewBid:
-    # Shortened at the name, so that jobs of a bundle can be told apart.
+    # The name is shortened, not the label, so that the jobs of a bundle stay distinct.
     name = asked.name.strip()[: max(NAME_LIMIT - len(job.label) - 2, 8)]
     return NewBid(
         organisation=asked.organisation,

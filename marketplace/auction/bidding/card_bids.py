@@ -69,13 +69,13 @@ def place_authorised_bid(*, payment: CardPayment, now: datetime) -> Bid | None:
         fail_authorised(payment_id=payment.pk, reason=error.message, now=now)
         return None
     if bid.hold_reference != _find_reference(payment):
-        # The same form was sent with the wallet meanwhile, and that bid stands.
+        # The same form was sent a second time and paid from the wallet; that bid stands.
         cancel_payment(payment_id=payment.pk, now=now)
     return bid
 
 
 def place_authorised_bids(*, now: datetime) -> int:
-    """Place authorised bids whose owners left the page; how many."""
+    """Place authorised bids whose owners left the page; the number placed."""
     waiting = CardPayment.objects.filter(
         purpose=PaymentPurpose.BID, status=PaymentStatus.AUTHORISED, failure="", hold=None
     ).select_related("organisation", "created_by")
@@ -83,7 +83,7 @@ def place_authorised_bids(*, now: datetime) -> int:
         try:
             place_authorised_bid(payment=payment, now=now)
         except Exception:
-            # Another's bid must not wait for this one, which is tried again.
+            # Other bids must not wait for this one; it is tried again.
             log.exception("the bid of %s could not be placed", payment.pk)
     return len(waiting)
 
@@ -124,7 +124,7 @@ def _read_terms(payment: CardPayment) -> NewBid:
     ).first()
     deadline_at = parse_datetime(terms["deadline_at"])
     if zone is None or dataset is None or deadline_at is None:
-        raise UserError("no_dataset", "The data set was deleted meanwhile.")
+        raise UserError("no_dataset", "The data set was deleted. Upload it again.")
     return NewBid(
         organisation=payment.organisation,
         placed_by=payment.created_by,

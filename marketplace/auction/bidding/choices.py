@@ -1,4 +1,4 @@
-"""Why settings that were left to the house are what they are, in a clause each."""
+"""Why settings that the market chose are what they are, in a clause each."""
 
 from __future__ import annotations
 

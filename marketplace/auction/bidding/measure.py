@@ -189,7 +189,7 @@ def _count_repaired(work: Work, dataset: Dataset) -> Work:
 def _find_rank_limit(zone: Zone, adapter: Mapping[str, Any], now: datetime) -> int | None:
     """The largest rank that some node has memory for, if the usual one has none.
 
-    Asked for only where the rank is left to the house.
+    Asked for only where the market chooses the rank.
     """
     if adapter.get("rank", AUTO) not in (AUTO, None) or "kind" in adapter:
         return None

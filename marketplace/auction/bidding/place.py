@@ -111,14 +111,14 @@ class NewBid:
 
     @property
     def key(self) -> tuple[str, str] | None:
-        """The idempotency key and whose it is."""
+        """The idempotency key, with its organisation."""
         if self.idempotency_key is None:
             return None
         return self.organisation.pk, self.idempotency_key
 
 
 def hash_request(request: Mapping[str, Any]) -> str:
-    """SHA-256 of what is asked for: the same request has the same, in whatever order it came."""
+    """SHA-256 of what is asked for; the order of the fields does not matter."""
     text = json.dumps(request, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -292,7 +292,7 @@ def _funded(
     locked: LockedAccounts | None,
     now: datetime,
 ) -> dict[int, Outcome]:
-    """Write those bids whose wallets or cards have the money, with their holds."""
+    """Write the bids that their wallets or cards can pay, with their holds."""
     holds = place_holds(
         wanted=[
             HoldRequest(
@@ -344,7 +344,7 @@ def _first_of_each_key(asked: Sequence[NewBid], which: Iterable[int]) -> list[in
 
 
 def _earlier(asked: Sequence[NewBid], which: Iterable[int]) -> dict[int, Outcome]:
-    """Those of ``which`` whose key has a bid already: that bid, or a conflict."""
+    """For each of ``which`` whose key is used already: the earlier bid, or a conflict."""
     keyed = {index: key for index in which if (key := asked[index].key) is not None}
     if not keyed:
         return {}

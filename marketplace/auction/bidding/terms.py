@@ -32,7 +32,7 @@ AUTO_SAMPLES = 1500
 #: the batch and of how much narrower the model is, since small models want larger steps.
 AUTO_LEARNING_RATE = 2e-4
 AUTO_WIDTH = 4096
-#: Of a soft prompt, whose values are as large as embeddings on every model. Measured on the
+#: Of a soft prompt: its values are as large as embeddings on every model. Measured on the
 #: bundled base: 0.05 to 0.2 end at the lowest loss, a LoRA's rate hardly moves it.
 AUTO_PROMPT_LEARNING_RATE = 0.07
 AUTO_VIRTUAL_TOKENS = 20

@@ -178,8 +178,8 @@ def discard_lane_book(*, zone_id: str) -> None:
 def read_book(*, zone: Zone, now: datetime) -> Iterator[Book]:
     """A replica of the zone's engine, as new as the committed log.
 
-    The caller must change nothing; others in this process wait meanwhile. A
-    zone whose log has not begun is shown as its lane will begin it.
+    The caller must change nothing; other threads of this process wait until it is done. A
+    zone without a log is shown as its lane will begin it.
     """
     with _guard:
         lock = _read_locks.setdefault(zone.pk, threading.Lock())

@@ -39,7 +39,7 @@ def decide_pending_bids(
     """Receive the bids that wait, in the order they arrived, and then decide them.
 
     Two transactions: who dies between them has given receipts, and the next lane decides those
-    bids before anything else happens to the zone. Natural batching: whatever came while the last
+    bids before anything else happens to the zone. Natural batching: all that came while the last
     batch was written is the next one, so a lone bid is decided at once and a crowd shares the
     commits. ``only`` names the one bid to decide.
     """

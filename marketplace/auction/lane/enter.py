@@ -1,9 +1,9 @@
 """The one writer of a zone: applies events to its engine and records what follows.
 
-Whatever changes a zone's book goes through ``enter_lane``: a transaction that
+Every change of a zone's book goes through ``enter_lane``: a transaction that
 holds the zone's advisory lock from its first look at the log to its commit. Bids
 that were received are decided before it. It first
-tells the engine what changed meanwhile (the slot, the fleet) and keeps old
+brings the engine up to date (the slot, the fleet) and keeps old
 promises (new plans for jobs that lost cells), then the caller applies events,
 then everything is written at once: log entries, the head, rows derived from them.
 Either all of it is committed or none, so a lane

@@ -79,7 +79,7 @@ def measure_work_left(
 def list_movable_jobs(
     *, zone: Zone, engine: Engine, first_slot: int, beside: Sequence[PromisedJob]
 ) -> list[PlannedJob]:
-    """Jobs that are in time and whose cells may change so that others are in time too.
+    """Jobs that are in time; their cells may change so that others are in time too.
 
     Left out are jobs with cells that the auction did not sell them, such as those that wait on a
     machine of the market, and jobs with a cell on a node that sells no more.

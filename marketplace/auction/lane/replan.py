@@ -1,4 +1,4 @@
-"""New plans for admitted jobs whose cells were lost, at no cost to their owners."""
+"""New plans for admitted jobs that lost cells, at no cost to their owners."""
 
 from __future__ import annotations
 

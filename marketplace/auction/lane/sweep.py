@@ -111,7 +111,7 @@ def _in_turn(zone: Zone) -> QuerySet[Bid]:
 
 
 def _decide_set_aside(*, zone: Zone, clock: Callable[[], datetime]) -> int:
-    """Try bids again whose time has come, each by itself."""
+    """Try bids again that are due, each by itself."""
     decided = 0
     for bid_id in list_bids_to_retry(zone_id=zone.pk, now=clock(), limit=RETRIES):
         try:

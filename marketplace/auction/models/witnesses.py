@@ -78,7 +78,7 @@ class WitnessCursor(models.Model):
 
 
 class WitnessedLog(models.Model):
-    """Another market's log whose signed heads this market stores, and what keeps it from them."""
+    """Another market's log: its signed heads are stored here, or the error that prevents it."""
 
     #: As the settings name it.
     url = models.CharField(max_length=500, unique=True)

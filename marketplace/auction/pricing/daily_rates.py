@@ -44,7 +44,7 @@ def request_due_rates(*, clock: Callable[[], datetime]) -> list[str]:
                 asked.append(zone.pk)
         except Exception:
             # A zone that is broken must not stop the others.
-            log.exception("zone %s: whether rates are due cannot be told", zone.name)
+            log.exception("zone %s: cannot find out whether rates are due", zone.name)
     for zone_id in asked:
         enqueue("auction.rates_post", expires_s=60.0, zone_id=zone_id)
     return asked

@@ -1,7 +1,7 @@
 """Solving for prices, apart from the lane: from a copy of a zone's engine to its log.
 
 A zone's solve runs in a worker, on a replica at one position of the log. The event
-it gives waits in the ``Pricing`` row until the lane applies it. Whatever goes wrong
+it gives waits in the ``Pricing`` row until the lane applies it. If anything fails
 here, the lane goes on at the prices it has.
 """
 

@@ -47,7 +47,7 @@ class WitnessFailed(Exception):
 
 
 def sign_heads(*, now: datetime) -> int:
-    """Sign the head of each zone whose log has grown since the last time; how many."""
+    """Sign the head of each zone whose log has grown since the last time; the number signed."""
     with advisory_lock(LOCK, "sign", wait=False) as alone:
         if not alone:
             return 0
@@ -84,7 +84,7 @@ def publish_heads(*, now: datetime) -> int:
             try:
                 delivered += _publish(zone, witness, now=now)
             except Exception:
-                # One witness that fails in a way not foreseen must not stop the others.
+                # An unexpected failure of one witness must not stop the others.
                 log.exception("zone %s: heads could not be given to %s", zone.name, witness)
     return delivered
 

@@ -40,7 +40,7 @@ def fetch_witnessed_heads(*, now: datetime) -> int:
         try:
             stored += _fetch(url, now=now)
         except Exception:
-            # One market that answers in a way not foreseen must not stop the others.
+            # An unexpected answer of one market must not stop the others.
             log.exception("heads of %s could not be stored", url)
     return stored
 

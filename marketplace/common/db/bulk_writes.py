@@ -72,7 +72,7 @@ def insert_values(model: type[Model], names: Sequence[str], rows: Iterable[Seque
 
 
 def _send_rows(text: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
-    """Send rows as a statement takes them, unless there are none; how many."""
+    """Run a statement over its rows, if there are any; the number of rows."""
     found = list(rows)
     if found:
         send(Statement(text, [_encode_rows(columns, found)]))

@@ -2,7 +2,7 @@
 
 Django's cursor writes the values into the text of a statement, so that the database parses and
 plans it again each time, and waits for each answer. Here texts are prepared once for each
-connection, and statements that do not need one another's answers share one message. They run in
+connection. Statements that do not wait for each other's results share one message. They run in
 the order in which they were given, each seeing what those before it did.
 """
 
@@ -53,7 +53,7 @@ def execute(statement: Statement) -> int:
 
 
 def send(statement: Statement) -> None:
-    """Run a statement whose rows are not read: now, or, in ``pipeline``, soon."""
+    """Run a statement without reading rows: at once, or at the next flush in ``pipeline``."""
     if _buffer.statements is None:
         _run([statement])
     else:

@@ -166,7 +166,7 @@ if _POOL_MAX:
     _OPTIONS["pool"] = {"min_size": 0, "max_size": _POOL_MAX, "timeout": 10}
 else:
     DATABASES["default"]["CONN_MAX_AGE"] = 300
-# A connection that the server has closed meanwhile is replaced before it is used.
+# A connection that the server closed while it was idle is replaced before it is used.
 DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
@@ -278,7 +278,7 @@ STRIPE_API_URL = environment.loopback_url("STRIPE_API_URL")
 AUCTION_RETIRED_POLICIES = "scheduler.experiments.auction.max_form.policies.RETIRED_POLICIES"
 #: Whether a zone's log shows everybody what others bid; without it, commitments stand there.
 PUBLISH_BIDS = environment.flag("PUBLISH_BIDS", default=False)
-#: Folder of the key that signs heads and receipts; the web server needs none of it.
+#: Folder of the key that signs heads and receipts; the web server does not read it.
 MARKET_KEY_DIR = environment.folder("MARKET_KEY_DIR", DATA_DIR / "keys")
 #: Who gets the signed heads of the logs: files (file:///...) and addresses (https://...).
 AUCTION_WITNESSES = environment.words("AUCTION_WITNESSES", "")

@@ -233,7 +233,7 @@ class Handler(BaseHTTPRequestHandler):
         )
 
     def _call_as_browser(self, path: str, form: str) -> tuple[int, Any, bool]:
-        """A publishable key confirms the PaymentIntent whose secret it knows, and nothing else."""
+        """A publishable key confirms a PaymentIntent by its secret, and may do nothing else."""
         asked = parse_form(form)
         name = path.removeprefix("/v1/payment_intents/").removesuffix("/confirm")
         intent = self.server.books.things.get(name, {})

@@ -63,7 +63,7 @@ class Dataset(models.Model):
     long_lines = models.JSONField(default=list)
     #: Lines among ``faulty_lines`` whose rows are too long, left out by choice.
     left_out_long = models.PositiveIntegerField(default=0)
-    #: A vendor delivered it, and it is not accepted: no one finds it, bids with it or sees it.
+    #: A vendor's delivery that is not accepted yet: it is not listed, shown or bid with.
     is_withheld = models.BooleanField(default=False, db_default=False)
     created_at = models.DateTimeField()
 
@@ -114,7 +114,7 @@ class Upload(models.Model):
     file = models.FileField(upload_to=upload_path, max_length=255, blank=True)
     sha256 = models.CharField(max_length=64)
     bytes = models.PositiveBigIntegerField()
-    #: Whose tokenizer counts, and whose longest sequence says which rows are long.
+    #: The zone whose tokenizer counts and whose longest sequence decides which rows are long.
     zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, null=True, related_name="+")
     #: ``UploadChoices`` as JSON.
     choices = models.JSONField(default=dict)

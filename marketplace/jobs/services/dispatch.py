@@ -4,8 +4,8 @@ Called every second or so, and whenever something changed. Each call compares wh
 in the present slot with what is leased, and writes down only the difference; so two calls at once,
 or a call again after a crash, make the same plan.
 
-- A job whose cell is now gets a lease. It may have been admitted a moment ago.
-- A job whose next cell is on the same node goes on under the lease it has, prolonged.
+- A job with a cell in this slot gets a lease. It may have been admitted a moment ago.
+- A job with its next cell on the same node keeps its lease, which is extended.
 - A job whose cell is on another node waits until its present node has given it up, by a result or
   by losing the lease, and then starts there from its checkpoint.
 - A job without a cell now is left out of its node's plan, which tells the node to checkpoint it.
@@ -173,7 +173,7 @@ def _dispatch_zone(zone: Zone, now: datetime) -> Dispatch:
 
 
 def _find_stranded_jobs(zone: Zone, slot: int) -> set[str]:
-    """Waiting jobs whose last cell is past, and that are not marked yet."""
+    """Waiting jobs that have no cell left and are not marked yet."""
     waiting = Job.objects.filter(
         zone=zone,
         status__in=Job.ACTIVE,
@@ -185,7 +185,7 @@ def _find_stranded_jobs(zone: Zone, slot: int) -> set[str]:
 
 
 def _extend_leases(zone: Zone, slot: int, held_jobs: list[Slice]) -> None:
-    """Let the leases whose jobs stay on their nodes in this slot run on, in one statement."""
+    """Extend the leases of jobs that stay on their nodes in this slot, in one statement."""
     staying = [
         held.pk
         for held in held_jobs

@@ -29,7 +29,7 @@ from marketplace.jobs.spooling import Content, spool_upload
 from marketplace.jobs.upload_choices import UploadChoices, check_choices
 from workers.protocol.wire import to_json
 
-#: What no one decided, and what is done, is forgotten after this.
+#: Undecided and finished uploads are deleted after this.
 UPLOAD_LIFE = timedelta(hours=24)
 _LOOK_EVERY_S = 0.1
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069/\\]")
@@ -51,7 +51,7 @@ def receive_upload(
     Parameters
     ----------
     zone
-        Whose tokenizer counts; the first open zone's unless named.
+        The zone whose tokenizer counts the tokens; by default the first open one.
     key
         The request's; a file that came under it before is that upload.
 

@@ -291,7 +291,7 @@ def build_dataset(upload: Upload, reading: Reading, *, now: datetime) -> Dataset
 
 
 def _find_refusal(reading: Reading, choices: UploadChoices) -> UserError | None:
-    """Why a file cannot be used at all, whatever is chosen."""
+    """Why a file cannot be used at all, with any choice of its owner."""
     reason = reading.fatal
     if reason is not None and reading.columns and choices.asks and not choices.columns:
         return None

@@ -83,7 +83,7 @@ def finish_slice(*, node: Node, result: SliceResult, now: datetime) -> SliceOutc
 
 
 def sweep_leases(*, now: datetime) -> tuple[str, ...]:
-    """Take back every lease that ran out or whose node is gone; returns the jobs' ids."""
+    """Take back every lease that ran out or whose node is gone; the jobs' ids."""
     gone = Q(node__status__in=GONE)
     candidates = list(
         Slice.objects.filter(status=SliceStatus.OPEN)

@@ -20,7 +20,7 @@ class SpendingCap(models.Model):
     organisation = models.ForeignKey(
         Organisation, on_delete=models.PROTECT, related_name="spending_caps"
     )
-    #: Whose bids it is about; null: everybody's.
+    #: The member whose bids count; null: all members.
     member = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
     )

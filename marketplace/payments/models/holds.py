@@ -151,7 +151,7 @@ class Distribution(models.Model):
     borne_credit_micros = models.BigIntegerField()
     #: Of a refund, what a vendor kept all the same.
     borne_vendor_micros = models.BigIntegerField(default=0, db_default=0)
-    #: The provider whose fault the house bears this for, if it was one's.
+    #: The provider at fault for whom the market bears this, if there is one.
     at_fault = models.ForeignKey(
         Organisation, null=True, on_delete=models.PROTECT, related_name="+"
     )

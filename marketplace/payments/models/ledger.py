@@ -1,6 +1,6 @@
 """The ledger: accounts, entries and postings, which are only ever added to.
 
-Sign convention: a posting's amount is what it adds to its account. What the house owes an
+Sign convention: a posting's amount is what it adds to its account. What the market owes an
 organisation (its wallet, its earnings) is positive; where money came from is negative. An
 entry's postings sum to zero, so all postings together always do.
 """
@@ -23,33 +23,33 @@ class AccountKind(models.TextChoices):
     EARNINGS_PENDING = "earnings_pending"
     #: Of an organisation: earned and ready to be paid out.
     EARNINGS_PAYABLE = "earnings_payable"
-    #: Of the house: payments of winners whose jobs are not over.
+    #: Of the market: payments of winners whose jobs are not over.
     CLEARING = "clearing"
-    #: Of the house: what is left of a payment when everyone else has their share.
+    #: Of the market: what is left of a payment when everyone else has their share.
     REVENUE = "revenue"
-    #: Of the house: refunds after the payment had been shared out, and pay for the work of jobs
+    #: Of the market: refunds after the payment had been shared out, and pay for the work of jobs
     #: that were refunded.
     REFUNDS = "refunds"
-    #: Of the house: credits for missed deadlines.
+    #: Of the market: credits for missed deadlines.
     SLA_CREDITS = "sla_credits"
-    #: Of the house: balances granted by an operator.
+    #: Of the market: balances granted by an operator.
     GRANTS = "grants"
-    #: Of the house: what lies at the payment gateway, shown as negative.
+    #: Of the market: what lies at the payment gateway, shown as negative.
     GATEWAY = "gateway"
-    #: Of the house: what the gateway keeps for itself.
+    #: Of the market: what the gateway keeps for itself.
     GATEWAY_FEES = "gateway_fees"
-    #: Of the house: amounts of bids that are authorised on cards and not captured yet.
+    #: Of the market: amounts of bids that are authorised on cards and not captured yet.
     AUTHORISED = "authorised"
-    #: Of the house: on its way back to cards.
+    #: Of the market: on its way back to cards.
     CARD_REFUNDS = "card_refunds"
-    #: Of the house: contested payments, and prices that no card paid.
+    #: Of the market: contested payments, and prices that no card paid.
     #: Stored under the gateway's word, as are the two kinds of entries.
     CHARGEBACKS = "disputes"
-    #: Of the house: earnings on their way to those who earned them.
+    #: Of the market: earnings on their way to those who earned them.
     PAYOUTS = "payouts"
-    #: Of the house: rent of the machines that it rents.
+    #: Of the market: rent of the machines that it rents.
     RENT = "rent"
-    #: Of the house: what it owes to those it rents from.
+    #: Of the market: what it owes to those it rents from.
     SUPPLIERS = "suppliers"
     #: Of the house: what is kept of the prices of jobs that their owners ended, beyond the work
     #: that was done.
@@ -78,7 +78,7 @@ HOUSE_KINDS = (
 
 
 class LedgerAccount(models.Model):
-    """Where amounts gather; one per kind, and per organisation unless the house's own."""
+    """The balance of one kind of money: of an organisation, or of the market itself."""
 
     organisation_id: str | None
 
@@ -156,7 +156,7 @@ class EntryKind(models.TextChoices):
     VENDOR_PAY = "vendor_pay"
     #: A vendor lost a dispute about work that it was paid for.
     VENDOR_RETURN = "vendor_return"
-    #: The house paid a provider for a spot check.
+    #: The market paid a provider for a spot check.
     CHECK_PAY = "check_pay"
     #: A card filled a wallet.
     TOP_UP = "top_up"

@@ -48,7 +48,7 @@ class Backend(Protocol):
         ...
 
     def launch(self, *, machine_id: str, offer: str, market_url: str, join_secret: str) -> None:
-        """Start a machine whose node joins the market; the id names it from now on.
+        """Start a machine; its node joins the market. The id names it from now on.
 
         Raises
         ------
@@ -99,7 +99,7 @@ def _modal() -> Backend:
     )
 
 
-#: The backend whose machines are processes here.
+#: The backend that runs machines as processes of this host.
 ON_THIS_MACHINE = "local"
 #: Makers of backends by name.
 BACKENDS: dict[str, Callable[[], Backend]] = {

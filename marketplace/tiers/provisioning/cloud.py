@@ -60,7 +60,7 @@ def join_command(*, machine_id: str, market_url: str) -> tuple[str, ...]:
 
 
 def list_secrets(join_secret: str) -> dict[str, str]:
-    """What a rented machine's process has in its environment and nobody else may see."""
+    """Secrets in the environment of a rented machine's process."""
     hub = {"HF_TOKEN": settings.HF_TOKEN} if settings.HF_TOKEN else {}
     return {TOKEN_VARIABLE: join_secret, **hub}
 

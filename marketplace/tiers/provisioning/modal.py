@@ -26,7 +26,7 @@ from marketplace.tiers.provisioning.cloud import (
 LIFETIME_S = 24 * 3600
 #: Start-up of table 3 of the Allpass paper, seconds.
 BOOT_S = 3.9
-#: Tags: whose machine it is, and which.
+#: Tags: the market that a machine belongs to, and the machine.
 MARKET_TAG = "finetender-market"
 MACHINE_TAG = "finetender-machine"
 

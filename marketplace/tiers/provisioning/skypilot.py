@@ -92,7 +92,7 @@ class SkyPilotBackend:
         task = self._call(
             self.sky.Task,
             name=machine_id,
-            # SkyPilot wants an image whose user is root; the node needs nothing of that.
+            # SkyPilot needs an image that runs as root; the node does not.
             run=f"cd {WORKDIR} && exec {shlex.join([*AS_NODE, *command])}",
             # Not in ``envs``: SkyPilot shows those to everybody who may see the cluster.
             secrets=list_secrets(join_secret),

@@ -65,9 +65,9 @@ class Preparation(models.Model):
     #: Who has, or had, the work, at what price, and until when.
     vendor = models.ForeignKey(Vendor, on_delete=models.PROTECT, related_name="preparations")
     price_micros = models.PositiveBigIntegerField()
-    #: The vendor's part of what the owner paid; the house pays what a next vendor asks beyond it.
+    #: The vendor's part of what the owner paid; the market pays what a next vendor asks beyond it.
     sold_micros = models.PositiveBigIntegerField(db_default=0)
-    #: Whose vendor failed, so that another has the work, and since when.
+    #: The organisation whose vendor failed, so that another has the work, and since when.
     replaced_for = models.ForeignKey(
         "accounts.Organisation", on_delete=models.PROTECT, null=True, blank=True, related_name="+"
     )
@@ -144,7 +144,7 @@ class Preparation(models.Model):
     def disputable_until(self) -> datetime | None:
         """Until when its owner may ask for the price of a delivery back that the rule accepted.
 
-        ``None``: nobody paid, or it was the owner's to accept.
+        ``None``: the delivery was not paid, or the owner had to accept it.
         """
         if not self.paid_from or self.accepted_at is None or self.accept_by is not None:
             return None
@@ -159,7 +159,7 @@ class Dispute(models.Model):
 
     id = IdField(prefix="dispute")
     preparation = models.ForeignKey(Preparation, on_delete=models.PROTECT, related_name="disputes")
-    #: Whose delivery it is about.
+    #: The delivery that it is about.
     vendor = models.ForeignKey(Vendor, on_delete=models.PROTECT, related_name="disputes")
     reason = models.CharField(max_length=1000)
     opened_by = models.ForeignKey(

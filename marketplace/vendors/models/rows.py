@@ -42,7 +42,7 @@ class WorkRow(models.Model):
     #: Rises with each change.
     version = models.PositiveIntegerField(default=0)
 
-    #: Who edits it, and until when no one else may.
+    #: Who edits it, and until when the others may not.
     leased_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
     )

@@ -53,7 +53,7 @@ class Vendor(models.Model):
     #: What it loses of its price when it delivers in the second of its delays, in percent.
     late_percent = models.PositiveSmallIntegerField(default=0, db_default=0)
 
-    #: Where it is asked for quotes and told of work; empty: its stored function is its quote.
+    #: Where it gets requests for quotes and work; empty: its stored function is its quote.
     endpoint = models.CharField(max_length=300, default="", db_default="", blank=True)
     #: Signs messages both ways; shown to its organisation.
     endpoint_secret = models.CharField(max_length=80, default="", db_default="", blank=True)

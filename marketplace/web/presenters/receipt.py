@@ -1,4 +1,4 @@
-"""Price parts whose shown lines add up to the shown total."""
+"""Price parts, rounded so that the shown lines add up to the shown total."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def build_receipt(bid: Bid, *, job: Job) -> PaymentReceipt:
 
 
 def find_kept(bid: Bid) -> int | None:
-    """What a winner kept of its own limit; ``None`` where it had none of its own."""
+    """What a winner kept of its own limit; ``None`` without one, as in a bundle."""
     if bid.payment_micros is None or bid.is_joint or bid.slo_s is not None:
         return None
     return bid.price_micros - bid.payment_micros
@@ -166,7 +166,7 @@ def _list_payees(bid: Bid) -> tuple[tuple[str, str, int], ...]:
         if work.paid_micros or bid.slo_s is None
     ]
     for fee in list_fees(hold_reference=bid.hold_reference):
-        # Whose adapter a warm start began with is not told.
+        # The owner of a warm start's adapter is not named.
         payees.append(
             ("The owner of the adapter that it began with", "royalty", fee.amount_micros)
             if fee.kind == EarningKind.ROYALTY

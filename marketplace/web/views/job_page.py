@@ -145,7 +145,7 @@ def _describe_preparation(preparation: Preparation | None, now: datetime) -> dic
 
 
 def _format_config(job: Job) -> str:
-    """A job's settings; whose adapter a warm start began with is not among them."""
+    """A job's settings; they do not name the owner of a warm start's adapter."""
     settings = {name: job.spec[name] for name in ("adapter", "training")}
     return json.dumps({"base_model": job.zone.base_model_name, **settings}, indent=2)
 

@@ -104,7 +104,7 @@ def download_heads(request: HttpRequest, zone_name: str) -> HttpResponse:
 @public_page
 @require_GET
 def download_witnessed_heads(request: HttpRequest) -> HttpResponse:
-    """A page of what this market has seen of another's log: a witness file for its customers."""
+    """What this market has seen of another market's log: a witness file for its customers."""
     url = request.GET.get("log", "")
     if url not in settings.AUCTION_WITNESSED:
         raise UserError(

@@ -55,7 +55,7 @@ def show_members(request: PageRequest) -> HttpResponse:
 @owner_page
 @require_POST
 def invite(request: PageRequest) -> HttpResponse:
-    """The invitation goes to the address by mail; its secret is shown to no one else."""
+    """The invitation goes to the address by mail; no page shows its secret."""
     organisation = request.organisation
     try:
         with transaction.atomic():

@@ -37,7 +37,7 @@ def public_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResp
 
 
 def person_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
-    """For people who signed in, whatever they may do in the organisation.
+    """For people who signed in, with any role in the organisation.
 
     Never stored by a cache, for it shows what is theirs.
     """

@@ -1,4 +1,4 @@
-"""Webhooks: what an organisation's own systems are told, and what was sent to them."""
+"""Webhooks: which events go to an organisation's own systems, and what was sent."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ LOOK_EVERY_S = 0.5
 
 class Command(BaseCommand):
     help = (
-        "Rent no more and give every machine back, for example before the house is shut down. "
+        "Rent no more and give every machine back, for example before the market is shut down. "
         "Machines hand over checkpoints first; their jobs are re-planned."
     )
 

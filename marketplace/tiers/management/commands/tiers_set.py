@@ -24,13 +24,13 @@ PAUSES = (
 
 
 class Command(BaseCommand):
-    help = "Let the house rent machines of its own in a zone, up to these counts."
+    help = "Let the market rent machines of its own in a zone, up to these counts."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("zone", help="name of the zone")
         parser.add_argument(
             "--provider",
-            help="organisation that lists the machines' nodes (default: one of the house's own)",
+            help="organisation that lists the machines' nodes (default: one of the market's own)",
         )
         parser.add_argument("--serverless", type=int, default=1, help="most serverless machines")
         parser.add_argument("--serverful", type=int, default=0, help="most other machines")
@@ -84,5 +84,5 @@ def _provider(name: str | None) -> Provider:
         return ensure_own_provider(now=clock.now())
     providers = Provider.objects.filter(organisation__name=name)
     if providers.count() != 1:
-        raise CommandError(f"No one provider is named {name!r}.")
+        raise CommandError(f"Not exactly one provider is named {name!r}.")
     return providers.get()

@@ -40,7 +40,7 @@ def test_the_operator_switches_the_tiers_of_a_zone_on_and_off(
     ("zone_name", "provider", "more", "message"),
     [
         ("nowhere", None, [], "There is no zone 'nowhere'"),
-        (None, "Nobody", [], "No one provider is named 'Nobody'"),
+        (None, "Nobody", [], "Not exactly one provider is named 'Nobody'"),
         (None, None, ["--backend", "memory", "--serverful", "-1"], "0 or more"),
         (None, None, ["--backend", "moon"], "There is no backend 'moon'; choose memory."),
     ],

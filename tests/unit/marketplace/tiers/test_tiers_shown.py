@@ -192,5 +192,5 @@ def test_without_tiers_the_page_of_machines_says_how_to_begin(zone: Zone) -> Non
     client = Client()
     client.force_login(builders.operator())
     html = page(client, "operator_machines", seconds=1)
-    assert "The house rents nothing" in html
+    assert "The house rents no machines" in html
     assert "manage.py tiers_set" in html
