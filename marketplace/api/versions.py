@@ -1,8 +1,8 @@
 """Dated versions of the API, and addresses that will go.
 
 A request may name the version it was written for, ``Finetender-Version: 2026-11-22``; without it,
-it gets the newest. What changes shape comes as a new version, and the answers of the one before
-carry ``Deprecation`` (RFC 9745) and, once its end is fixed, ``Sunset`` (RFC 8594).
+it gets the newest. A change of shape comes as a new version. Answers of the version before carry
+``Deprecation`` (RFC 9745) and, once its end is fixed, ``Sunset`` (RFC 8594).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Who gets what when a job ends: the one rule of pay, as text and as arithmetic.
 
-- The operational cost in a payment belongs to the nodes that did the job's work, in proportion
-  to the work units each did, at the posted rate that its cells were sold for where rates are
-  posted. A finished job has done all of its work, however early.
+- The operational cost in a payment goes to the nodes that did the job's work, in proportion to the
+  work units of each. Where rates are posted, it is paid at the rate that the cells were sold for. A
+  finished job has done all of its work, however early.
 - Work that was never done is refunded: the share of the whole payment that it is, without a
   vendor's price once the vendor's work was accepted.
 - A warm start that falls behind goes on at no cost to its owner: the market pays for what is done
@@ -20,8 +20,8 @@
 - **Late**: the owner gets a credit, ``SLA_CREDIT_PERCENT`` of the payment without a vendor's price
   for accepted work, and with a refund never more than was paid. It comes out of the pay of the
   providers at fault first, then from the market; of a warm start that fell behind, from the market.
-- What the market bears for one provider's faults is limited for each day, and there is neither
-  a credit nor a refund of work done where the owner itself is at fault as a provider.
+- What the market bears for one provider's faults is limited for each day. An owner who is at fault
+  as a provider gets neither a credit nor a refund of work that was done.
 
 Nothing here reads or writes anything.
 """

@@ -1,8 +1,8 @@
 """Long answers, sent a chunk at a time: files, whole or in part (RFC 9110, section 14), and lines.
 
-Django reads a synchronous stream to its end before it sends the first byte of it, so a few slow
-readers of large files would fill the memory. Between two chunks nothing here holds a thread or a
-database connection.
+Django reads a synchronous stream to its end before it sends the first byte, so a few slow readers
+of large files would fill the memory. Between two chunks nothing here holds a thread or a database
+connection.
 """
 
 from __future__ import annotations

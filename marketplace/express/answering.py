@@ -1,8 +1,8 @@
 """The lane's answers: one writer per zone, in its log, with all that follows in one transaction.
 
 Every answer is worked out by ``scheduler.prompts.answers`` from a question that goes into the
-zone's log with it. An admitted job becomes a bid that has won, at the posted price, and a job in
-the cells of its seat, which starts at once or waits for it; jobs that wait are planned with it,
+zone's log with it. An admitted job becomes a bid that won at the posted price, and a job in the
+cells of its seat. The job starts at once or waits for the seat; jobs that wait are planned with it,
 earliest deadline first. A lane that dies in between has answered nothing.
 """
 

@@ -144,8 +144,8 @@ def compute_hourly_cost(lane: ExpressLane) -> float:
 def list_demand(lane: ExpressLane, *, now: datetime) -> list[int]:
     """Seats that requests held or waited for, at evenly spaced moments of the recent past.
 
-    An organisation counts up to the share of the seats that it may have, and a job that takes
-    longer than its SLO on an idle seat not at all: no further seat would have served them.
+    An organisation counts up to the share of the seats that it may have. A job that takes longer
+    than its SLO even on an idle seat does not count: no further seat would have served them.
     """
     begin = now - timedelta(seconds=HISTORY_S)
     requests = list(

@@ -38,8 +38,8 @@ def hash_secret(secret: str) -> str:
 def derive_node_token(*, join_secret: str, node_id: str) -> str:
     """A node's first bearer token, derived so that a retried join gets the same one.
 
-    Only who holds both the join token and the site's ``SECRET_KEY`` can compute it, and the
-    answer to a join that was lost on the way can be given again although no secret is stored.
+    Computing it takes both the join token and the site's ``SECRET_KEY``. So the answer to a join
+    can be repeated if it was lost on the way, although no secret is stored.
     """
     message = "\0".join(("api", node_id, join_secret)).encode()
     return NODE_PREFIX + hmac.new(settings.SECRET_KEY.encode(), message, hashlib.sha256).hexdigest()

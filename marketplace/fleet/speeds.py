@@ -7,7 +7,7 @@ ends early.
 **A node's speed** is the lower median of its recent measurements: what its self-test said, and what
 its jobs were seen to do since. A measurement raises the speed by a bounded factor only, and one
 that lowers it is taken as it is: a node that is slow or busy, or that lied in its self-test, is
-sold as what it turns out to be, and prices no one else out.
+sold at its real speed and does not undercut other nodes.
 
 **A type's rate** is what one job is promised on any node of a GPU type. It follows the type's
 middle node, where a node counts as often as it was measured; a newcomer cannot move it. Nodes that

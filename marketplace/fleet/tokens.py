@@ -72,8 +72,9 @@ def is_token_old(node: Node, *, now: datetime) -> bool:
 def rotate_node_token(*, node: Node, token: str, now: datetime) -> str:
     """Another bearer token for the node that holds ``token``.
 
-    That one stays valid until the new one was used and a little longer, so an answer lost on the
-    way, or a node that dies before it stored it, shuts no node out. Asking again gives another.
+    The old token stays valid until shortly after the first use of the new one. So a node is not
+    locked out if the answer is lost or if the node dies before it has stored the new token. Asking
+    again gives another.
 
     Raises
     ------

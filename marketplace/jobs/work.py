@@ -1,8 +1,8 @@
 """How much work jobs are: the whole of one, what is left of it, and what a node did of it.
 
-Everything is counted from the data set's stretches of tokens (``token_runs``), the job's settings
-and its zone's costs, by the functions with which the node that trains counts it
-(``workers.protocol.work``), to the last unit. Nothing here writes.
+Work is counted from the data set's runs of tokens (``token_runs``), the job's settings and its
+zone's costs. The node that trains counts with the same functions (``workers.protocol.work``), so
+both get the same number of units. Nothing here writes.
 """
 
 from __future__ import annotations

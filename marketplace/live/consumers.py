@@ -1,9 +1,9 @@
 """Websockets: a snapshot, then every later event in order.
 
-The group is joined before the snapshot is read, so an event of the moment in between waits behind
-it and is dropped if the snapshot holds it already. Channels runs a consumer's handlers one after
-the other, which is all the locking this needs. A message Redis lost costs nothing: the browser
-sees the gap and asks for a snapshot, and each of its pings compares numbers with the database.
+The group is joined before the snapshot is read. An event that arrives in between is sent after the
+snapshot, or dropped if the snapshot holds it already. Channels runs a consumer's handlers one after
+the other, which is all the locking this needs. A message Redis lost costs nothing: the browser sees
+the gap and asks for a snapshot, and each of its pings compares numbers with the database.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 event of it, rules of a wallet, a card payment, a refund, a payout, a transfer, ledger accounts by
 key, then holds.
 
-Every change of an organisation's money locks its accounts first, so two changes of one
-organisation happen one after the other, and none of them can block in a circle.
+Every change of an organisation's money locks its accounts first. So two changes of one organisation
+happen one after the other, and no deadlock is possible.
 """
 
 from collections.abc import Collection, Iterable

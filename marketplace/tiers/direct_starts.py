@@ -1,9 +1,9 @@
 """Jobs that begin on a worker of the market, without a stay on serverless before.
 
-The auction has measured the work, so how long a job runs is known before its first step. A
-waiting job that would repay a worker begins there at once, where that is better than to begin
-on serverless and to move (``scheduler.tiers.demotion.decide_start``, as in the simulator). It is
-a booking without an origin: the hand-off gives the job its cells (``handoff``).
+The auction has measured the work, so how long a job runs is known before its first step. A waiting
+job that would repay a worker begins there at once if that is better than a start on serverless and
+a move (``scheduler.tiers.demotion.decide_start``, as in the simulator). It is a booking without an
+origin: the hand-off gives the job its cells (``handoff``).
 """
 
 from __future__ import annotations

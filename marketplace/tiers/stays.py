@@ -1,9 +1,9 @@
 """Jobs on serverless machines until their reserved cells begin, at the market's expense.
 
-The auction's cells are the promise; a stay only fills the time before them. It is
-written as further cells of the job, on a node that is never on sale, so dispatch moves
-the job by checkpoint and restore as between any two cells. A job whose rest would not
-repay the move (``allowance``) stays to its end instead.
+The auction's cells are the promise; a stay only fills the time before them. A stay is written as
+further cells of the job on a node that is never on sale. So dispatch moves the job by checkpoint
+and restore, as between any two cells. A job whose rest would not repay the move (``allowance``)
+stays to its end instead.
 """
 
 from __future__ import annotations

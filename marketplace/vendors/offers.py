@@ -27,8 +27,8 @@ def measure_raw_data(dataset: Dataset) -> DataSize:
 def measure_growth(dataset: Dataset) -> Fraction:
     """How much larger a data set is once all of it is usable, 1 or more: an upper bound.
 
-    A line that cannot be read yet has as many tokens as the others have, or as many as the program
-    that repairs it found in all, whichever is more.
+    A line that cannot be read yet counts as many tokens as the average of the others, or as the
+    repairing program's total implies, whichever is more.
     """
     by_rows = Fraction(_count_raw_rows(dataset), dataset.rows)
     if not dataset.tokens:

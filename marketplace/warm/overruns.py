@@ -1,9 +1,9 @@
 """What the market pays for warm starts that fall behind, and where that ends.
 
 An owner and a provider who work together could let starts fall behind to be paid for it. So what
-the market pays is limited for each owner and for each provider a day, and an owner for whom it paid
-that much, or may have to pay it for starts that are still running, is offered no more until the
-payments are old and the starts have ended.
+the market pays is limited for each owner and for each provider a day. At the limit, an owner is
+offered no further starts until the payments are old. What running starts may still cost counts too,
+until they have ended.
 """
 
 from __future__ import annotations

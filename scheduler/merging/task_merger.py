@@ -151,10 +151,9 @@ def transfer_weights(instance: Instance) -> Floats:
 def choose_partners(instance: Instance, form: Form) -> Ints:
     """Pairs the program is given: those that gain, each unit's best first, ``[pairs]``.
 
-    A pair gains where TranWt is above ``form.least_weight`` (section 5.2). That alone
-    leaves so many that 240 jobs take the solver most of a minute, so ``form.partners``
-    keeps the best few donors of each target, and the best few of each unit to be tuned
-    with, by TranWt on two fair shares.
+    A pair gains where TranWt is above ``form.least_weight`` (section 5.2). That alone leaves so
+    many pairs that 240 jobs take the solver most of a minute. So ``form.partners`` keeps only the
+    best donors of each target and the best partners of each unit, by TranWt on two fair shares.
     """
     if not len(instance.first):
         return np.zeros(0, np.int64)

@@ -1,8 +1,7 @@
 """Break-even demotion: move a job only if what is left of it repays the move.
 
-Not in the paper, whose threshold looks at the time a job has run. A job's steps
-per second are known after a short probe, so its remaining time is too, and the
-move has a price that can be written down.
+Not in the paper, whose threshold looks at the time a job has run. A job's steps per second are
+known after a short probe. They give its remaining time, and with it the cost of a move.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """``python -m workers.bench memory``: what training was predicted to take, and what it took.
 
-Each case trains in a process of its own on the CPU, which counts the pages it really had at its
-largest (``workers.runtime.peak_memory``), the libraries' own left out. Freed tensors go back to the
-system at once there, so that the figure is the tensors and no fragmentation, which is what the
-unused share of a device is for. The prediction is ``workers.protocol.memory``, by which the market
-sells and nodes plan; it should be up to 10 % above the measurement and never below.
+Each case trains in a process of its own on the CPU. The process counts its pages at the peak
+(``workers.runtime.peak_memory``), without those of the libraries. Freed tensors go back to the
+system at once, so the figure counts tensors and no fragmentation; a device keeps an unused share
+for fragmentation. The prediction is ``workers.protocol.memory``, by which the market sells and
+nodes plan; it should be up to 10 % above the measurement and never below.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``python -m workers.exporting``: one adapter in one form.
 
-Ends with 0 when the file is written, and with 3 and a sentence on standard error when the model or
-the adapter cannot be had in this form.
+Exits with 0 when the file is written, and with 3 and a sentence on standard error when the model or
+the adapter cannot be exported in this form.
 """
 
 from __future__ import annotations

@@ -61,9 +61,9 @@ def compare_datasets(
 ) -> Comparison:
     """Match the rows of a delivery with those of the original.
 
-    A row is kept where all of its texts are the same but for spaces and case. It is changed where
-    it asks the same, or has half of its word triples in common with a row of the original that the
-    delivery does not have otherwise.
+    A row is kept where all of its texts are the same but for spaces and case. It is changed if it
+    asks the same, or if it shares half of its word triples with a row of the original that the
+    delivery does not contain otherwise.
 
     Parameters
     ----------

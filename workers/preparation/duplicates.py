@@ -1,8 +1,8 @@
 """Rows that say the same as an earlier one: exactly, or but for a few words.
 
 Candidates come from MinHash signatures in bands (Broder 1997; Leskovec et al., Mining of Massive
-Datasets, 3.4) and count only when their exact Jaccard similarity is high enough, so that two rows
-are never called near duplicates by chance.
+Datasets, 3.4) and count only when their exact Jaccard similarity is high enough, so no two rows
+become near duplicates by a chance collision.
 """
 
 from __future__ import annotations

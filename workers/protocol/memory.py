@@ -89,9 +89,9 @@ def size_node(
 ) -> NodeSizing | None:
     """Set a recomputed pack aside, and leave the rest to jobs; ``None`` where that is nothing.
 
-    The pack is as large as the device's kind wants, but on a tight device at most half of what the
-    base leaves, and never less than the longest row. While jobs leave room, the engine packs
-    without recomputing instead: that takes no more than what is free.
+    The pack has the size that suits the device's kind. On a tight device it has at most half of
+    what the base leaves, and never less than the longest row. While jobs leave room, the engine
+    packs without recomputing instead: that takes no more than what is free.
     """
     rest = limit_gb - base_gb - BESIDES_BYTES / GB
     # whatever jobs come: the inner values that a CPU's pack keeps are of their largest rank

@@ -1,7 +1,7 @@
 """A base model as its ``config.json`` describes it: its sizes, and where adapters sit.
 
-Market and node use the same table of families, so that what the one sells the other can train,
-and an adapter that comes back can be compared with what the model demands.
+Market and node use the same table of families. So the node can train what the market sells, and a
+returned adapter can be compared with what the model demands.
 """
 
 from __future__ import annotations

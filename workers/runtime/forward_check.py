@@ -1,8 +1,8 @@
 """How a loaded base is computed: packed, or by the code that ``transformers`` has for it.
 
 A family's table says where adapters sit, not that a model computes as the engine does: attention
-may have sinks, logits may be scaled or capped. So every base is tried before anything is sold on
-it, on rows of different lengths, one of them longer than its sliding window where that is short.
+may have sinks, logits may be scaled or capped. So every base is checked before it is sold, on rows
+of different lengths. One row is longer than the sliding window if that is short.
 """
 
 from __future__ import annotations

@@ -167,8 +167,8 @@ def held_out(
 ) -> tuple[list[Example], list[Example]]:
     """Split off validation rows: the same ones for the same rows, share and seed.
 
-    At least one row is held out when a share is asked and two rows are there, at least one is kept
-    to train on, and no more than ``VALIDATION_ROWS_MAX`` are held out.
+    If a share is asked for and there are two rows or more, at least one row is held out and at
+    least one is left to train on. At most ``VALIDATION_ROWS_MAX`` rows are held out.
     """
     chosen = choose_validation_rows(rows=len(examples), share=share, seed=seed)
     train = [example for example, held in zip(examples, chosen, strict=True) if not held]

@@ -1,11 +1,11 @@
 """Several devices for one soft prompt: each adds up the gradient of its part of a batch.
 
 Data parallel training, with the trainer in charge: it owns the prompt, its optimizer and its
-checkpoints, sends every member the prompt's values and some of the batch's rows, and adds the
-gradients that come back to its own. A loss is a sum over rows divided by the whole batch's weight,
-so the sum of the parts' gradients is the batch's gradient; only the order of additions differs from
-that of one device. What travels is a prompt each way, some hundred kilobytes at most, whatever the
-base is.
+checkpoints. It sends every member the prompt's values and some of the batch's rows, and adds the
+returned gradients to its own. A loss is a sum over rows divided by the whole batch's weight, so the
+sum of the parts' gradients is the batch's gradient; only the order of additions differs from that
+of one device. What travels is a prompt each way, some hundred kilobytes at most, whatever the base
+is.
 """
 
 from __future__ import annotations

@@ -204,8 +204,8 @@ class TrainingJob:
 
         A job with a target score ends at the first evaluation of trained weights at or below it.
 
-        A warm start that is above its target loss after its steps goes on to its end, and ends
-        before it at the first evaluation at the target.
+        A warm start that is still above its target loss after its steps goes on to the cold job's
+        end. It ends earlier at the first evaluation that reaches the target.
 
         Parameters
         ----------

@@ -11,8 +11,8 @@ import torch
 class SegmentsLinear(torch.autograd.Function):
     """Base product and all adapters of one layer as a single autograd node.
 
-    Gradients of A and B are added into the stacks' ``grad`` directly, on each job's own
-    rows, so that nothing the size of a stack is made per layer and pass.
+    Gradients of A and B are added into the stacks' ``grad`` directly, on each job's own rows. So no
+    layer and pass allocates a tensor of the size of a stack.
     """
 
     @staticmethod

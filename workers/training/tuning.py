@@ -30,8 +30,8 @@ def build_plain_trainer(model: PackedModel) -> FusedTrainer:
 def build_tuned_trainer(model: PackedModel) -> FusedTrainer:
     """Choose libraries, and on CUDA the parts that are to be tried; call before any job is there.
 
-    Each choice is made by running both ways on this base, is checked to give the same
-    numbers but for the order of sums, and falls back to the plain way when anything fails.
+    For each choice both ways run on this base. They must give the same numbers, up to the order of
+    sums. If anything fails, the plain way is used.
     """
     trainer = build_plain_trainer(model)
     use_fastest_products(model)

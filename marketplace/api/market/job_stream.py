@@ -1,7 +1,7 @@
 """``/api/jobs/ID/events/stream``: a job's events as they happen (server-sent events).
 
 The group of the job is joined before the database is read, so nothing falls in between. A message
-that Redis lost shows as a gap in ``seq``, and then the database is read again, as it is every few
+that Redis lost shows as a gap in ``seq``; then the database is read again. It is read every few
 seconds in any case. Neither waiting nor sending holds a thread.
 """
 

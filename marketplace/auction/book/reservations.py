@@ -48,8 +48,8 @@ def build_reservation_rows(
 
     ``posted`` are the cells' posted rates, by sample; ``None`` where the ask is paid.
 
-    Costs are rounded up on their running total, so that no provider is out of
-    pocket and all together are never more than the payment they are part of.
+    Costs are rounded up on their running total: no provider loses by rounding, and the sum
+    never exceeds the payment.
     """
     rows: list[ReservationRow] = []
     total, booked = 0.0, 0

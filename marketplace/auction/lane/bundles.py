@@ -1,7 +1,7 @@
 """Bundles whose bids all win or all lose: their entries in the log, and their money.
 
-The limit of such a bundle is held whole. Once it is decided the hold is released, and each job
-that won has a hold of its own, as any other bid, of what it pays. So what follows (charges,
+The limit of such a bundle is held whole. Once the bundle is decided, its hold is released, and each
+job that won gets a hold of its own for its payment, like any other bid. So what follows (charges,
 refunds, pay for work) knows nothing of bundles.
 """
 

@@ -1,13 +1,11 @@
 """The one writer of a zone: applies events to its engine and records what follows.
 
-Every change of a zone's book goes through ``enter_lane``: a transaction that
-holds the zone's advisory lock from its first look at the log to its commit. Bids
-that were received are decided before it. It first
-brings the engine up to date (the slot, the fleet) and keeps old
-promises (new plans for jobs that lost cells), then the caller applies events,
-then everything is written at once: log entries, the head, rows derived from them.
-Either all of it is committed or none, so a lane
-killed at any point has decided nothing, and the next one decides the same bids.
+Every change of a zone's book goes through ``enter_lane``: a transaction that holds the zone's
+advisory lock from its first look at the log to its commit. Bids that were received are decided
+before it. It first brings the engine up to date (the slot, the fleet) and plans jobs again that
+lost cells. Then the caller applies events. At the end everything is written at once: log entries,
+the head, rows derived from them. Either all of it is committed or none, so a lane killed at any
+point has decided nothing, and the next one decides the same bids.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ def list_movable_jobs(
 ) -> list[PlannedJob]:
     """Jobs that are in time; their cells may change so that others are in time too.
 
-    Left out are jobs with cells that the auction did not sell them, such as those that wait on a
-    machine of the market, and jobs with a cell on a node that sells no more.
+    Two kinds of jobs are left out: those with cells that the auction did not sell them, such as a
+    stay on a machine of the market, and those with a cell on a node that has stopped selling.
     """
     last_slot = max((job.deadline_slot for job in beside), default=first_slot - 1)
     without = {job.task_id for job in beside}

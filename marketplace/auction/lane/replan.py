@@ -109,8 +109,8 @@ def replan_jobs(lane: Lane, *, preferred: Mapping[str, str] | None = None) -> in
 def _measure_promise(lane: Lane, job: Job, bid: Bid) -> PromisedJob:
     """What is left of a job to plan.
 
-    One that got nowhere in its last slices, because a slot ended before it had begun or before its
-    adapter was stored, gets twice as many slots with each of them, up to its deadline.
+    A job may make no progress in its last slices, because a slot ended before it had begun or
+    before its adapter was stored. Each such slice doubles its slots, up to its deadline.
     """
     promise = measure_work_left(zone=lane.zone, job=job, bid=bid)
     stalled = count_stalled_slices(job)

@@ -1,9 +1,9 @@
 """What a sample earns each provider, posted in a zone's log once a day (UTC).
 
-A worker makes the rates on a replica, from the asks as they are then and the bids of past
-days, and the zone's lane posts them. They hold until the next day's are posted: an ask that
-changes meanwhile counts from then on. The log itself says whether a day's rates are
-posted, so the task may run twice, die halfway or run beside another.
+A worker computes the rates on a replica, from the current asks and the bids of past days. The
+zone's lane posts them. They hold until the next day's are posted: an ask that changes meanwhile
+counts from then on. The log itself says whether a day's rates are posted, so the task may run
+twice, die halfway or run beside another.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Heads of other markets' logs: this market is a witness for them, as they may be for it.
 
-The operator names the logs. Their signed heads are fetched every minute or so, stored for
-good and shown to everybody, so that a market which cuts its log or writes it again is found
-out with heads that it cannot take back. Only heads that their key has signed are stored; who
-uses them gives the verifier the keys that it knows of.
+The operator names the logs. Their signed heads are fetched about every minute, stored for good and
+published. A market that cuts or rewrites its log is contradicted by heads that it signed. Only
+heads that their key has signed are stored; who uses them gives the verifier the keys that it knows
+of.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """SQL of our own that is sent many times a second: parsed once, and sent together.
 
-Django's cursor writes the values into the text of a statement, so that the database parses and
-plans it again each time, and waits for each answer. Here texts are prepared once for each
-connection. Statements that do not wait for each other's results share one message. They run in
-the order in which they were given, each seeing what those before it did.
+Django's cursor writes the values into the text of a statement, so the database parses and plans it
+each time, and the caller waits for each result. Here texts are prepared once for each connection.
+Statements that do not wait for each other's results share one message. They run in the order in
+which they were given, each seeing what those before it did.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The demo's second sale: a job that starts at once on serverless and moves when that repays.
 
 The provider takes its nodes off sale for a while, so the bid wins cells that begin later. The
-house starts the job at once on a serverless machine of its own, sees from its speed that a
-cheaper worker repays the move, rents one, and moves the job there when it is ready.
+market starts the job at once on a serverless machine of its own. From the job's speed it computes
+that a cheaper worker repays the move. It rents one and moves the job there when the worker is
+ready.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ def blame_nodes(job: Job, node_ids: Iterable[str]) -> None:
 def blame_overrun(job: Job, held: Slice, *, slot: int) -> None:
     """Note the node under which a plan runs out, if the plan had gone well until then.
 
-    A plan that was made after trouble may be too short through no fault of those who run it, and so
-    may one with a cell in which no slice was opened. Call while holding both.
+    Two kinds of plans may be too short without a fault of the nodes that run them: one that was
+    made after trouble, and one with a cell in which no slice was opened. Call while holding both.
     """
     slices = list(Slice.objects.filter(job=job).values_list("status", "first_slot", "last_slot"))
     had_trouble = job.blamed_nodes or any(status in _TROUBLE for status, _, _ in slices)

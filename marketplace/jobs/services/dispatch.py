@@ -6,8 +6,8 @@ or a call again after a crash, make the same plan.
 
 - A job with a cell in this slot gets a lease. It may have been admitted a moment ago.
 - A job with its next cell on the same node keeps its lease, which is extended.
-- A job whose cell is on another node waits until its present node has given it up, by a result or
-  by losing the lease, and then starts there from its checkpoint.
+- A job with its cell on another node waits until its present node has returned a result or lost the
+  lease. Then it starts there from its checkpoint.
 - A job without a cell now is left out of its node's plan, which tells the node to checkpoint it.
   One that has done its last step ends there instead, while its lease lasts.
 - A job that has no cells left, or will not end within its last one, is marked for the auction.

@@ -17,10 +17,10 @@ def hand_out_plans(
 ) -> list[NextPlanReply | UserError]:
     """An answer to each node: its newest plan, where that is not over and the node lacks it.
 
-    The answer holds no plan where there is none, and is an error, not raised, where the request
-    names another node than its token (``wrong_node``) or an ended session
-    (``session_superseded``). Nothing is counted as delivered: a node that asks again without
-    naming the plan as held gets it again.
+    Without a plan to hand out, the answer holds none. If the request names another node than its
+    token (``wrong_node``) or an ended session (``session_superseded``), the answer is that error;
+    it is not raised. Nothing is counted as delivered: a node that asks again without naming the
+    plan as held gets it again.
     """
     newest = NodePlan.objects.filter(node__in={node.pk for node, _ in asked}, ends_at__gt=now)
     plans = {

@@ -1,8 +1,8 @@
 """Serverless machines of Modal: one sandbox each, found by its tags.
 
-Written against modal 1.6.4. Modal has no call that tells its prices, so what is offered
-is a setting. A sandbox's name is unique among those of the market's app that run, which
-makes a second launch of the same machine an error that means "it is there".
+Written against modal 1.6.4. Modal has no call that tells its prices, so what is offered is a
+setting. A sandbox's name is unique among the running ones of the market's app. So a second launch
+of the same machine fails with an error that means "it is there".
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Solving again: logged prices and rates are held against what the log's own bids lead to.
 
-A replay takes solved prices as they stand, so a market that sees a bid could log prices just
-below it. Here the solve is run again, on the state at the position it names, from the bids
-that the log has in the slots it names, with the seed that follows from the log. What a solve
-names must follow from the log as well (``solve_choices``).
+A replay takes solved prices as they stand, so a market that sees a bid could log prices just below
+it. Here the solve is run again: on the state at its position, from the log's bids in its slots,
+with the seed that follows from the log. What a solve names must follow from the log as well
+(``solve_choices``).
 """
 
 from __future__ import annotations

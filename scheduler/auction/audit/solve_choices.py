@@ -1,10 +1,9 @@
 """What a solve leaves no one to choose: its settings, its slots and the days it looks at.
 
-A market that sees a bid before it is received could run the same solve with other settings,
-other days or another slot until the prices come out just below that bid; each of these solves
-comes to the logged prices when it is run again. So what a solve is made of must follow from
-the log: from its rules, its slot and the length of a day, which the log shows once and which
-then stays.
+A market sees a bid before it is received. It could run the same solve with other settings, days or
+slots until the prices come out just below that bid; each of these solves comes to the logged prices
+when it is run again. So what a solve is made of must follow from the log: from its rules, its slot
+and the length of a day, which the log shows once and which then stays.
 """
 
 from __future__ import annotations

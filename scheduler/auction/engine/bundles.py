@@ -1,8 +1,8 @@
 """Bundles: bids that all win or all lose, and what they cost together.
 
 The bids of a bundle are planned one after another, each with the exact search that decides single
-bids, in the room that those before it leave; so k single bids that come at once pay no less. The
-plans of an earlier deadline serve a later one too, so the cheapest of all deadlines up to the
+bids, in the room that the bids before it leave; so k single bids that come at once pay no less.
+Plans for an earlier deadline also keep a later one. So the cheapest of all deadlines up to the
 bundle's own is taken, and a later deadline never costs more. So that no bundle takes the lane long,
 it is the cheapest of at most ``MOST_TRIED`` different plans.
 """

@@ -1,9 +1,9 @@
 """Price policies: how the dual prices of cells move.
 
-A policy is a small object without state of its own. It says how a task is searched
-for, how prices answer to an admission and to a release, and what it remembers between
-bids (a few numbers, held by the engine and written to its snapshots). Prices move only
-after a bid is decided, so no bid ever moves its own price.
+A policy is a small object without state of its own. It defines the search for a task's cells, the
+change of prices at an admission and at a release, and the state between bids (a few numbers, which
+the engine holds and writes to its snapshots). Prices move only after a bid is decided, so no bid
+ever moves its own price.
 """
 
 from __future__ import annotations
@@ -91,10 +91,9 @@ Policies = Mapping[str, Callable[[ZoneRules], PricePolicy]]
 class Lagrangian:
     """Additive prices per cell, set by ``PricesSolved`` events.
 
-    Between solves the price of a cell grows with the share of it that is taken,
-    ``price * (1 + growth * share)``, and shrinks by the same factor when the share
-    is given back. Bids have no part in that; they reach prices through the
-    forecast of the next solve alone.
+    Between solves the price of a cell grows with its sold share, ``price * (1 + growth * share)``,
+    and shrinks by the same factor when the share is given back. Bids have no part in that; they
+    reach prices through the forecast of the next solve alone.
     """
 
     prices_empty_cells = True

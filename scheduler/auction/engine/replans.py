@@ -25,9 +25,8 @@ class _FoundPlan:
 def replan_task(zone: ZoneState, event: TaskReplanned) -> Replan:
     """Give a job a new plan for the work that is left, whatever it costs.
 
-    A job is never lost: if its deadline cannot be met, it ends as early as can
-    be, and if the horizon is too short for it, it gets as much of the work as can
-    be had at all.
+    A job is never lost: if its deadline cannot be met, it ends as early as possible; if the horizon
+    is too short for it, it gets as much of the work as fits.
     """
     task = event.task
     check_promises(zone, event)

@@ -14,8 +14,8 @@ from scheduler.types import Cell, NodeRate, NodeSpec, Task, VendorCapacity
 class BidsReceived:
     """Bids are in the log, sealed; they are decided in this order, with nothing in between.
 
-    So the prices of a decision are those that were in force when its bid was received, but for
-    what the bids received before it have taken.
+    So a decision is made at the prices that were in force when its bid was received, less the cells
+    that earlier bids have taken.
     """
 
     #: Id and ``chain.seal`` of each.
@@ -163,7 +163,7 @@ class PlansMoved:
     """These jobs go to these cells, all or none, at no cost and without moving a price.
 
     Who found the plans does not matter: the engine takes them only if every job does all of its
-    work by its deadline in cells that have room once all of them have left theirs.
+    work by its deadline, in cells that have room once all moved jobs have left their old ones.
     """
 
     moves: tuple[PlanMove, ...]

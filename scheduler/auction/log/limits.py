@@ -1,8 +1,8 @@
 """Which numbers an event may carry.
 
-Events come from outside. One number that is not finite, or so large that sums
-overflow, would spoil every later price, and a negative ask or price would have
-a provider pay; such an event is refused before anything is changed.
+Events come from outside. A number that is not finite, or so large that sums overflow, would spoil
+every later price. A negative ask or price would make a provider pay; such an event is refused
+before anything is changed.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ Prices that suit the mean of what may come are too low where a rush may come and
 does: the worth of a cell is the mean over futures, each with its own price, not the
 price of the mean future. So several futures are drawn.
 
-Arrivals follow a *course* (``courses``). Today's deviation from the course goes back
-to nothing at a pace that past days and today show (a first-order autoregression of
-the relative deviation). On top of that each future strays from the course by chance,
-and lies above or below it all along, as far as such courses have been wrong.
+Arrivals follow a *course* (``courses``). Today's deviation from the course goes back to nothing at
+a pace that past days and today show (a first-order autoregression of the relative deviation). Each
+future also deviates from its scenario: by noise, and by a level above or below it, as far as such
+scenarios have been wrong.
 """
 
 from __future__ import annotations
@@ -245,8 +245,8 @@ def _pace(seen: Floats, past: Sequence[Floats], before: Floats) -> tuple[float, 
 def _deviation(seen: Floats, course: ArrivalCourse, kept: float, doubt: float) -> Floats:
     """Give the factor of today's present deviation, fading slot by slot.
 
-    One that grows goes on growing for a while, the further the longer deviations last and
-    the less past days are trusted, which would have shown it.
+    A growing deviation goes on growing for a while: longer if deviations last longer, and if past
+    days, which would have shown it, are trusted less.
     """
     now = float(seen[-_RECENT_SLOTS:].sum())
     usual = float(course.before[-_RECENT_SLOTS:].sum())

@@ -1,15 +1,15 @@
 """Day-ahead posted rates: what a sample earns a provider, taken or left.
 
-A provider that is paid its own ask gains by asking more. Here the rate of a sample comes
-from the others' asks and from past days' bids, never from the provider's own ask, and the
-ask only says whether it is enough. The rate is the reserve in the buyer's price and what
-an executed sample earns, so buyers pay at least what providers get, cell by cell.
+A provider that is paid its own ask gains by asking more. Here the rate of a sample comes from the
+others' asks and from past days' bids, never from the provider's own ask. The ask only decides
+whether the provider accepts the rate. The rate is the reserve in the buyer's price and what an
+executed sample earns, so buyers pay at least what providers get, cell by cell.
 
-The *reference ask* of a provider and GPU type is the median of its peers' asks; its nodes'
-*floor* is a little above it. By block of the day the rate is what past days' bids would
-have paid for the provider's cells, had its nodes asked the reference, and never below the
-floor. A solve in the day may lower it towards the floor, by what a sample would cost if
-every node asked its floor; it cannot raise it.
+The *reference ask* of a provider and GPU type is the median of its peers' asks; its nodes' *floor*
+is a little above it. For each block of the day the rate is the price that past days' bids would
+have paid for the provider's cells if its nodes had asked the reference. It is never below the
+floor. A solve in the day may lower it towards the floor, by what a sample would cost if every node
+asked its floor; it cannot raise it.
 
 References
 ----------
@@ -236,8 +236,9 @@ def _find_first_rate(
 ) -> float:
     """Give a node's rate while no past day is known.
 
-    Nodes that ask more than the floor sell at their own ask up to ``overflow`` times the
-    reference, unless their provider has too much of the type for it to be a fair one.
+    Nodes that ask more than the floor sell at their own ask, up to ``overflow`` times the
+    reference. They do not if their provider has so much of the type that its ask would set the
+    price.
     """
     floor = settings.floor_markup * middle
     alike = [n for n in nodes if n.node.gpu_type == each.node.gpu_type]

@@ -1,9 +1,8 @@
 """How arrivals may go on today, and how likely each course is.
 
-A *way* to foretell takes today's count and past days and gives the rest of the day:
-how far the shape of past days is followed, and how much weight their count has beside
-today's. How well each way would have foretold past days from one another, and today
-so far, tells how likely it is to be right now, and how far from right.
+A *way* to foretell takes today's count and past days and gives the rest of the day: how far the
+shape of past days is followed, and how much weight their count has beside today's. Each predictor
+is scored on past days and on today so far. The scores give its weight and its spread.
 """
 
 from __future__ import annotations

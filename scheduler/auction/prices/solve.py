@@ -95,12 +95,11 @@ def solve_prices(
 ) -> PricesSolved:
     """Price what is left against what is expected.
 
-    Pure: reads the engine, changes nothing, and draws from ``seed`` alone. The
-    event carries the prices, so a replay takes them as they are; ``inputs`` says
-    what they were made from, so that the solve itself can be run again on the
-    state the log gives at that position. What would tell about single bids (a
-    digest can be guessed where there is one of them, and a dual value is made of
-    them) is ``private``: a published log commits to it.
+    Pure: reads the engine, changes nothing, and draws from ``seed`` alone. The event carries the
+    prices, so a replay takes them as they are; ``inputs`` says what they were made from, so that
+    the solve itself can be run again on the state the log gives at that position. What could reveal
+    single bids (the digest of a single bid can be guessed, and a dual value is made of bids) is
+    ``private``: a published log commits to it.
 
     Parameters
     ----------
