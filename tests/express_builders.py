@@ -17,7 +17,7 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.express.answering import answer_requests
 from marketplace.express.floor import keep_floor
 from marketplace.express.models import ExpressLane, ExpressRequest
-from marketplace.express.requests import WantedAnswer, place_request
+from marketplace.express.requests import NewExpressRequest, place_request
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Job, Slice
 from marketplace.jobs.services import finish_slice, store_adapter
@@ -85,7 +85,7 @@ def ask(
     **training: Any,
 ) -> ExpressRequest:
     dataset = dataset or market.dataset(owner, zone, rows=rows)
-    asked = WantedAnswer(
+    asked = NewExpressRequest(
         job=JobRequest(owner, zone, dataset, adapter=adapter, training=TRAINING | training),
         placed_by=builders.owner_of(owner),
         name="express",

@@ -68,7 +68,7 @@ def ask_export(
         if price_micros is None:
             raise UserError(
                 "no_node",
-                f"No node of zone {job.zone.name} is online to make it. Try again later.",
+                f"No node of zone {job.zone.name} is online to make the file. Try again later.",
                 status=503,
                 extra={"retry": True},
             )

@@ -243,7 +243,7 @@ def place_request(
     return _store_request(request, api_key_id=asked.api_key_id, now=now)
 
 
-def _hash_request(asked: WantedAnswer) -> str:
+def _hash_request(asked: NewExpressRequest) -> str:
     job = asked.job
     settings = [dict(job.adapter), dict(job.training)]
     request = [job.zone.pk, job.dataset.sha256, asked.name, *settings, asked.slo_s]

@@ -278,7 +278,7 @@ def _is_rented_as(node: Node, facts: NodeFacts) -> bool:
     if facts.gpu_type != node.gpu_type_id:
         raise Conflict(
             "other_gpu",
-            f"This machine has a {facts.gpu_type}, and {node.gpu_type_id} was sold in its place.",
+            f"This machine has a {facts.gpu_type}, but a {node.gpu_type_id} was sold.",
         )
     return True
 

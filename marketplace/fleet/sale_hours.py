@@ -119,7 +119,7 @@ def _check_hours(hours: SaleHours, now: datetime) -> None:
     if begins is None or ends is None or not max(begins, now) < ends <= now + MAINTENANCE_MAX:
         raise UserError(
             "invalid_hours",
-            "Maintenance has a beginning and an end, which is to come, within "
+            "Give maintenance a beginning and an end. The end must be in the future, within "
             f"{MAINTENANCE_MAX.days} days.",
             param="maintenance_until_at",
         )

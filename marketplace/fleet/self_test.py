@@ -106,8 +106,8 @@ def compute_memory_for_sale(
     jobs_gb = size_for_jobs(zone, device=facts.device, limit_gb=facts.memory_gb, base_gb=base_gb)
     if jobs_gb is None:
         raise refuse_node(
-            f"{facts.memory_gb:g} GB leave no room for a job beside {zone.base_model_name}, which "
-            f"takes {base_gb:g} GB, and a pack of rows. List a node with more memory."
+            f"{facts.memory_gb:g} GB are too little: {zone.base_model_name} takes {base_gb:g} GB, "
+            "and a job and a pack of rows need room beside it. List a node with more memory."
         )
     return zone.base_memory_gb + jobs_gb
 

@@ -130,7 +130,7 @@ def _read_item(text: _Text, number: int) -> str:
             return text.take(end)
         if len(text.held) - text.at > _ITEM_CHARS_MAX or not text.read_on():
             if end is None:
-                raise _refuse(f"Item {number} of the list is not whole JSON, or too long.")
+                raise _refuse(f"Item {number} of the list is incomplete JSON or too long.")
             return text.take(end)
 
 

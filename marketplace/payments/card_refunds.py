@@ -48,7 +48,7 @@ def return_to_card(
         if made is not None:
             return made
         if payment.purpose == PaymentPurpose.BID or payment.status != PaymentStatus.PAID:
-            raise Conflict("not_a_top_up", "Only a top-up that was paid can go back to its card.")
+            raise Conflict("not_a_top_up", "Only a paid top-up can go back to its card.")
         if payment.chargebacks.exists():
             raise Conflict("payment_charged_back", "The bank decides about this payment.")
         if freezes := list_freezes([payment.organisation_id]):

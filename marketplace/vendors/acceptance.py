@@ -204,8 +204,8 @@ def decide_dispute(
         if Membership.objects.filter(user=decided_by, organisation=gains).exists():
             raise NotAllowed(
                 "own_dispute",
-                "You belong to the side that gains. Decide for the other, or let another operator "
-                "decide.",
+                "This decision would benefit your own organisation. Decide for the other side, or "
+                "let another operator decide.",
             )
         found.decided_at, found.decided_by = now, decided_by
         found.is_for_owner, found.words = is_for_owner, words

@@ -214,7 +214,7 @@ def _read(path: Path, zone: Zone, *, limit_bytes: int) -> tuple[Reading, bytes]:
             raise _invalid(refusal.message) from refusal
         packed = runs.read_bytes() if runs.exists() else b""
     if is_rewritten:
-        raise _invalid("It is one JSON list; rows are delivered one JSON object a line.")
+        raise _invalid("The delivery is one JSON list. Deliver one JSON object a line.")
     if reading.fatal is not None:
         raise _invalid(reading.fatal)
     if reading.faulty or not reading.rows:

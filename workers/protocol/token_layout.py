@@ -170,8 +170,8 @@ def _split_conversation(
 ) -> list[list[_Piece]]:
     if segments[0].train:
         raise TemplateError(
-            "A conversation begins with an answer, which nothing asks for. Put a message with the "
-            "role system or user before it, or give it the weight 0."
+            "A conversation begins with an answer and has no question before it. Put a message "
+            "with the role system or user first, or give the answer the weight 0."
         )
     messages = write_messages(segments)
     render = partial(encoder.render, tools=json.loads(tools) if tools else None)
@@ -254,8 +254,8 @@ def _find_answer(
     start = answered.rfind(ending, 0, _count_same(answered, other))
     if start < 0:
         raise TemplateError(
-            "The model's chat template rewrites earlier messages with each answer, so the "
-            "answers cannot be told apart. Use prompt and completion rows for this model."
+            "The model's chat template rewrites earlier messages with each answer, so the answers "
+            "cannot be separated. Use prompt and completion rows for this model."
         )
     return start + len(ending)
 

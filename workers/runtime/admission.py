@@ -152,7 +152,7 @@ def _read_first_whole(paths: Sequence[Path], running: RunningJob) -> TrainingSta
             return state
         if path == paths[0]:
             raise SystemFault(
-                "The checkpoint is of another job or of other settings. Start the job afresh."
+                "The checkpoint belongs to another job or to other settings. Start the job again."
             )
     return None
 

@@ -62,9 +62,9 @@ def choose_model(name: str, model: Any) -> PackedModel:
     if difference <= TOLERANCES[packed.dtype]:
         return packed
     raise UserFault(
-        f"The base model {name!r} (type {packed.shape.model_type}) cannot be trained here: rows "
-        f"beside each other have losses {difference:.2g} nats a token away from those of rows "
-        f"alone, and {TOLERANCES[packed.dtype]:g} are allowed. Choose another base model."
+        f"The base model {name!r} (type {packed.shape.model_type}) cannot be trained here: the "
+        f"losses of packed rows differ by {difference:.2g} nats a token from those of single rows, "
+        f"and {TOLERANCES[packed.dtype]:g} is allowed. Choose another base model."
     )
 
 

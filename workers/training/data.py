@@ -179,7 +179,10 @@ def _labels(rows: list[Row], validation_rows: list[Row]) -> tuple[str, ...]:
     """The classes in the order of their numbers, whatever the order of rows: 2 before 10."""
     labels = sorted({_label(row) for row in rows}, key=lambda name: (len(name), name))
     if len(labels) < 2:
-        raise UserFault("All rows have the same label, so there is nothing to tell apart.")
+        raise UserFault(
+            "All rows have the same label, so there is nothing to classify. Add rows with another "
+            "label."
+        )
     for row in validation_rows:
         if _label(row) not in labels:
             raise UserFault(

@@ -20,7 +20,7 @@ from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.common import clock
 from marketplace.express.models import ExpressRequest, LookupRecord, RequestStatus
 from marketplace.express.requests import (
-    WantedAnswer,
+    NewExpressRequest,
     get_request,
     measure_express_job,
     place_request,

@@ -97,9 +97,8 @@ def _find_offered(
     if offer is None:
         raise Conflict(
             "offer_ended",
-            "This warm start is not to be had any more: its time is over, a job began with it, "
-            "its donor was withdrawn, or too many starts of yours fell behind. Ask for a new "
-            "quote.",
+            "This warm start is no longer available: it expired, a job began with it, its donor "
+            "was withdrawn, or too many of your starts fell behind. Ask for a new quote.",
             param="model",
         )
     job = offer.donor.job

@@ -112,8 +112,8 @@ def measure_job(asked: JobRequest, *, now: datetime) -> MeasuredJob:
     if asked.validation is not None:
         raise Conflict(
             "offer_ended",
-            "A warm start is offered for a job that holds rows of its own data out. Leave the "
-            "validation data out, or begin with the base model.",
+            "A warm start needs held-out rows of the job's own data. Leave the validation data "
+            "out, or begin with the base model.",
             param="model",
         )
     planned = plan_cold(cold, asked)
@@ -133,7 +133,7 @@ def _check_data(asked: JobRequest, wish: PreparationWish | None) -> None:
     if dataset.needs_preparation and wish is None:
         raise UserError(
             "needs_preparation",
-            "Not one line of this file can be trained on as it is. Ask for its preparation with "
+            "No line of this file can be used for training as it is. Ask for a preparation with "
             "the bid: a vendor repairs the rows first.",
             param="preparation",
         )
@@ -156,14 +156,14 @@ def _check_held_out_once(training: Mapping[str, Any], wish: PreparationWish | No
     if wish is not None:
         raise UserError(
             "invalid_hyperparameter",
-            "A vendor that prepares the data holds rows of them out itself. Leave the validation "
-            "data out, or the preparation.",
+            "A vendor that prepares the data also holds rows out. Leave out the validation data "
+            "or the preparation.",
             param="preparation",
         )
     if training.get("validation_share", AUTO) not in (AUTO, None, 0):
         raise UserError(
             "invalid_hyperparameter",
-            "The validation data are held out, so no share of the training data is. Leave "
+            "The validation data replace held-out rows of the training data. Leave "
             "training.validation_share out.",
             param="training.validation_share",
         )

@@ -92,7 +92,7 @@ class BidQuote:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _EngineAnswer:
     """What the engine quotes at one position of the log."""
 
     quote: scheduler.Quote
@@ -173,7 +173,7 @@ def _ask_engine(
     deadline_slot: int,
     verified_only: bool,
     now: datetime,
-) -> _Answer:
+) -> _EngineAnswer:
     """Quote the job, and where it has a warm start the job without it, from the zone's log."""
     slot = slot_at(zone, now)
     task = build_task(
@@ -193,7 +193,7 @@ def _ask_engine(
             without = replace(task, compute_demand=measured.cold_work.compute_demand, vendors=())
             cold = book.engine.quote(without, slot=slot)
         answer = book.engine.quote(task, slot=slot, capacities=capacities)
-        return _Answer(answer, cold, book.engine.head_hash)
+        return _EngineAnswer(answer, cold, book.engine.head_hash)
 
 
 def _find_warm_start(

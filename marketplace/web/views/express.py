@@ -28,7 +28,7 @@ from marketplace.express.models import (
 from marketplace.express.previews import list_slo_previews
 from marketplace.express.requests import (
     ExpressTerms,
-    WantedAnswer,
+    NewExpressRequest,
     get_request,
     measure_express_job,
     place_request,
@@ -130,7 +130,7 @@ def _place(request: PageRequest, form: ExpressForm, *, now: datetime) -> Express
         adapter=form.soft_prompt,
         training=form.training,
     )
-    wanted = WantedAnswer(
+    wanted = NewExpressRequest(
         job=job,
         placed_by=request.user,
         name=data["name"],

@@ -62,12 +62,12 @@ def test_numbers_and_keys_are_left_as_they_were_written() -> None:
     [
         (b"", "The list breaks off."),
         (b'[{"a": 1}', "no comma and no end"),
-        (b'[{"a": 1', "Item 1 of the list is not whole JSON"),
-        (b'[{"a": 1}, {"b" 2}]', "Item 2 of the list is not whole JSON"),
+        (b'[{"a": 1', "Item 1 of the list is incomplete JSON"),
+        (b'[{"a": 1}, {"b" 2}]', "Item 2 of the list is incomplete JSON"),
         (b"[1, ]", "No item follows the comma after item 1."),
         (b"[1 2]", "After item 1 of the list there is no comma"),
         (b'["\xff"]', "not UTF-8"),
-        (b"[" * 100_000, "Item 1 of the list is not whole JSON"),
+        (b"[" * 100_000, "Item 1 of the list is incomplete JSON"),
     ],
 )
 def test_a_list_that_is_not_whole_is_refused(data: bytes, words: str) -> None:

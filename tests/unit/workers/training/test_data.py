@@ -152,7 +152,7 @@ def test_classes_are_numbered_the_same_for_any_order_of_rows(tmp_path):
             data.labels.index(row["label"]) for row in order
         ]
     same = write_jsonl(tmp_path / "b.jsonl", rows[1:3])
-    with pytest.raises(UserFault, match="nothing to tell apart"):
+    with pytest.raises(UserFault, match="nothing to classify"):
         prepare(same, DataFormat.CLASSIFICATION)
     with pytest.raises(UserFault, match="which no training row has"):
         prepare(
