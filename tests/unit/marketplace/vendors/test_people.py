@@ -474,7 +474,7 @@ def test_a_lost_dispute_about_pay_lets_the_vendor_have_it(zone, owner, team):
     found = open_dispute(preparation=work, reason="Bad", opened_by=by, now=clock())
     own = builders.operator()
     team.organisation.memberships.create(user=own, role="member")
-    with pytest.raises(NotAllowed, match="side that gains"):
+    with pytest.raises(NotAllowed, match="benefit your own"):
         decide_it(found, is_for_owner=False, now=clock(), by=own)
     decide_it(found, is_for_owner=False, now=clock())
     assert mature_earnings(now=clock() + timedelta(days=8)) == 1

@@ -612,7 +612,7 @@ def test_an_owner_for_whose_starts_the_house_paid_a_days_limit_is_sold_no_more_o
     bid, job = bid_warm(owner, zone, data, quote(owner, zone, data))
     # The start that runs may cost the house all of it: until it has ended there is no other.
     assert quote(owner, zone, data).outlook is Outlook.NONE
-    with pytest.raises(UserError, match="too many starts of yours fell behind"):
+    with pytest.raises(UserError, match="too many of your starts fell behind"):
         bid_for(owner, zone, data, kept, **other_seed)
     ended(job, zone, valid_loss_after=1.0)
     settle_finished(now=market.slot_at(zone, 110))
