@@ -1,6 +1,7 @@
 """Words for money, time and sizes, and the few tags every page uses."""
 
 import json
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -132,6 +133,23 @@ def short_hash(text: str) -> str:
 def initials(name: str) -> str:
     words = [word for word in name.replace("@", " ").replace(".", " ").split() if word[0].isalnum()]
     return "".join(word[0] for word in words[:2]).upper() or "?"
+
+
+@dataclass(frozen=True, slots=True)
+class TableHead:
+    """The head of one column of ``<c-table>``."""
+
+    name: str
+    is_number: bool
+    #: Read by screen readers only.
+    is_hidden: bool
+
+
+@register.filter
+def table_heads(text: str) -> list[TableHead]:
+    """Columns as ``<c-table>`` names them: ``Name | #Number | (Hidden)``."""
+    names = [name.strip() for name in text.split("|")]
+    return [TableHead(n.strip("#()"), n.startswith("#"), n.startswith("(")) for n in names]
 
 
 @register.filter
