@@ -12,6 +12,7 @@ ARGUMENTS_MAX = 8
 #: Numba compiles each of the kernels as one loop; the SDK has the fields of the API as arguments.
 LONG_FUNCTIONS: set[str] = {
     "frontend/sdk/finetender/command_line.py: build_parser",
+    "marketplace/express/answering.py: _answer",
     "marketplace/express/answering.py: _open_job",
     "scheduler/auction/search/kernels/covers.py: cover_by_labels",
     "scheduler/auction/search/kernels/covers.py: cover_by_pairs",
