@@ -202,7 +202,7 @@ def place_request(
     asked = [zone.pk, dataset.sha256, name, dict(adapter), dict(training), slo_s]
     asked += [] if verified_only is None else [verified_only]
     request_hash = _hash_request(asked)
-    earlier = _find_earlier(job.organisation, asked.idempotency_key, request_hash)
+    earlier = _find_earlier(organisation, idempotency_key, request_hash)
     if earlier is not None:
         return earlier
     terms = measure_express_job(
@@ -214,15 +214,15 @@ def place_request(
         verified_only=verified_only,
         now=now,
     )
-    _check_slo(asked.slo_s, terms)
+    _check_slo(slo_s, terms)
     work = terms.measured.work
     request = ExpressRequest(
-        zone=job.zone,
-        organisation=job.organisation,
-        placed_by=asked.placed_by,
-        dataset=job.dataset,
-        name=check_name(asked.name),
-        slo_s=asked.slo_s,
+        zone=zone,
+        organisation=organisation,
+        placed_by=placed_by,
+        dataset=dataset,
+        name=check_name(name),
+        slo_s=slo_s,
         adapter=to_json(terms.measured.terms.adapter),
         training=to_json(terms.measured.terms.training),
         resolved=list(terms.measured.terms.resolved),
@@ -233,21 +233,18 @@ def place_request(
         verified_only=find_verified_only(verified_only, organisation=organisation, start=None),
         work_s=terms.work_s,
         lookup_s=terms.lookup_s,
-        features=describe_dataset(job.dataset).astype("<f4").tobytes() if terms.lookup_s else b"",
+        features=describe_dataset(dataset).astype("<f4").tobytes() if terms.lookup_s else b"",
         price=terms.posted,
-        limit_micros=terms.price_micros(asked.slo_s),
-        idempotency_key=asked.idempotency_key,
+        limit_micros=terms.price_micros(slo_s),
+        idempotency_key=idempotency_key,
         request_hash=request_hash,
         created_at=now,
     )
-    return _store_request(request, api_key_id=asked.api_key_id, now=now)
+    return _store_request(request, api_key_id=api_key_id, now=now)
 
 
-def _hash_request(asked: NewExpressRequest) -> str:
-    job = asked.job
-    settings = [dict(job.adapter), dict(job.training)]
-    request = [job.zone.pk, job.dataset.sha256, asked.name, *settings, asked.slo_s]
-    text = json.dumps(request, sort_keys=True, default=str)
+def _hash_request(asked: list[Any]) -> str:
+    text = json.dumps(asked, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

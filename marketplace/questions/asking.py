@@ -147,20 +147,6 @@ def ask_question(
     return question
 
 
-def _choose_rate(zone: Zone, *, is_forwarded: bool) -> int:
-    """The price of a million tokens: from the zone's asks, or else what the operator posts."""
-    rate_micros = find_rate(zone)
-    if rate_micros is None and is_forwarded:
-        rate_micros = settings.SERVING_RATE_MICROS
-    if rate_micros is None:
-        raise NoNodeOnline(
-            "no_node",
-            f"No node of zone {zone.name} is online to answer. Try again later.",
-            extra={"retry": True},
-        )
-    return rate_micros
-
-
 def count_prompt(zone: Zone, terms: QuestionTerms) -> int:
     """Number of a prompt's tokens; raises as ``encode_prompt``."""
     return len(encode_prompt(zone, terms))

@@ -12,8 +12,11 @@ ARGUMENTS_MAX = 8
 #: Numba compiles each of the kernels as one loop; the SDK has the fields of the API as arguments.
 LONG_FUNCTIONS: set[str] = {
     "frontend/sdk/finetender/command_line.py: build_parser",
+    "marketplace/auction/bidding/bundle_quotes.py: make_bundle_quote",
     "marketplace/express/answering.py: _answer",
     "marketplace/express/answering.py: _open_job",
+    "marketplace/express/seats.py: buy_seats",
+    "marketplace/questions/asking.py: ask_question",
     "scheduler/auction/search/kernels/covers.py: cover_by_labels",
     "scheduler/auction/search/kernels/covers.py: cover_by_pairs",
     "scheduler/auction/search/kernels/deadlines.py: solve_deadline",
@@ -31,7 +34,10 @@ LONG_FUNCTIONS: set[str] = {
     "scheduler/experiments/tiers/traces.py: _rows",
 }
 MANY_ARGUMENTS: set[str] = {
+    "frontend/sdk/finetender/operations.py: get_quote",
     "frontend/sdk/finetender/operations.py: place_bid",
+    "marketplace/express/lanes.py: set_lane",
+    "marketplace/express/requests.py: place_request",
     "scheduler/experiments/attack/decoys.py: compare",
     "scheduler/experiments/attack/decoys.py: measure_both",
     "scheduler/experiments/auction/baselines/placement_kernel.py: place_soonest",
@@ -48,6 +54,7 @@ MANY_ARGUMENTS: set[str] = {
 LONG_FILES: set[str] = {
     "frontend/sdk/finetender/clients.py",
     "frontend/sdk/finetender/command_line.py",
+    "frontend/sdk/finetender/operations.py",
     "marketplace/config/settings/base.py",
     "workers/node/slice_loop.py",
     "workers/runtime/node_runtime.py",

@@ -16,11 +16,9 @@ from marketplace.api.market.fields import moment, usd
 from marketplace.api.market.owned import get_dataset
 from marketplace.api.market.requests import ExpressQuoteRequest, ExpressRequestBody, check_body
 from marketplace.api.views import MarketView
-from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.common import clock
 from marketplace.express.models import ExpressRequest, LookupRecord, RequestStatus
 from marketplace.express.requests import (
-    NewExpressRequest,
     get_request,
     measure_express_job,
     place_request,
@@ -89,18 +87,20 @@ class ExpressRequestsView(MarketView):
         asked = check_body(ExpressRequestBody, request.data)
         dataset = get_dataset(who.organisation, asked["dataset_id"])
         key = read_idempotency_key(request)
-        job = JobRequest(
+        placed = place_request(
             organisation=who.organisation,
+            placed_by=who.user,
+            api_key_id=who.key_id,
             zone=get_open_zone(asked["zone"]),
             dataset=dataset,
+            name=asked["name"] or dataset.name[:64],
             adapter=asked["adapter"],
             training=asked["training"],
             verified_only=asked["verified_only"],
             slo_s=asked["slo_s"],
             idempotency_key=None if key is None else f"api-{key}",
-            api_key_id=who.key_id,
+            now=clock.now(),
         )
-        placed = place_request(asked=wanted, now=clock.now())
         found = wait_for_answer(placed)
         statuses = {RequestStatus.ADMITTED: 201, RequestStatus.PENDING: 202}
         return Response(

@@ -12,7 +12,6 @@ from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.pay_rule import EXPRESS_LEAST_PERCENT, EXPRESS_REFUNDS
 from marketplace.common import clock
 from marketplace.common.errors import UserError
@@ -28,7 +27,6 @@ from marketplace.express.models import (
 from marketplace.express.previews import list_slo_previews
 from marketplace.express.requests import (
     ExpressTerms,
-    NewExpressRequest,
     get_request,
     measure_express_job,
     place_request,
@@ -123,21 +121,18 @@ def _measure(
 
 def _place(request: PageRequest, form: ExpressForm, *, now: datetime) -> ExpressRequest:
     data = form.cleaned_data
-    job = JobRequest(
+    return place_request(
         organisation=request.organisation,
+        placed_by=request.user,
         zone=data["zone"].zone,
         dataset=data["dataset"],
+        name=data["name"],
         adapter=form.soft_prompt,
         training=form.training,
-    )
-    wanted = NewExpressRequest(
-        job=job,
-        placed_by=request.user,
-        name=data["name"],
         slo_s=data["slo_s"] or 0.0,
         idempotency_key=f"form-{data['key']}",
+        now=now,
     )
-    return place_request(asked=wanted, now=now)
 
 
 @page

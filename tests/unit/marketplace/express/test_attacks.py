@@ -25,7 +25,7 @@ from marketplace.jobs.models import CandidatePrompts, Job
 from marketplace.jobs.services import cancel_job, dispatch_slots
 from marketplace.payments.caps import set_cap
 from marketplace.payments.ledger_checks import check_ledger
-from marketplace.payments.models.gateway import Freeze
+from marketplace.payments.models.cards import Freeze
 from marketplace.payments.selectors import get_wallet
 from scheduler.auction.log.chain import ChainEntry
 from scheduler.auction.log.event_json import event_from_json

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.bidding.refusals import describe_bid_refusal
 from marketplace.auction.book.engine_cache import discard_lane_book
@@ -81,16 +82,8 @@ def test_without_a_verified_node_quote_and_refusal_say_so_in_one_sentence(zone, 
         "or later."
     )
     assert describe_bid_refusal(bid) == sentence
-    quote = make_quote(
-        organisation=owner,
-        zone=zone,
-        dataset=bid.dataset,
-        adapter={},
-        training={},
-        deadline_at=bid.deadline_at,
-        verified_only=True,
-        now=NOW,
-    )
+    job = JobRequest(owner, zone, bid.dataset, adapter={}, training={}, verified_only=True)
+    quote = make_quote(job, deadline_at=bid.deadline_at, now=NOW)
     assert (quote.price_micros, quote.refusal_text) == (None, sentence)
     assert get_wallet(organisation=owner).held_micros == 0
 
