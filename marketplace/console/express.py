@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django import forms
 from django.contrib import messages
 from django.http import HttpResponse
@@ -10,8 +12,9 @@ from django.views.decorators.http import require_http_methods
 
 from marketplace.common import clock
 from marketplace.common.errors import UserError
-from marketplace.common.money import to_micros
+from marketplace.common.money import from_micros, to_micros
 from marketplace.express.lanes import set_lane
+from marketplace.express.models import ExpressLane
 from marketplace.express.selectors import summarize_bank, summarize_lanes
 from marketplace.fleet.models import Zone
 from marketplace.web.views.requests import PageRequest, operator_page
@@ -47,19 +50,39 @@ class LaneForm(forms.Form):
     is_open = forms.BooleanField(label="Open", required=False)
 
 
+#: Of a lane that is not there yet.
+DEFAULTS: dict[str, Any] = {
+    "least_seats": 1,
+    "most_seats": 4,
+    "seat_limit": "1.00",
+    "budget": "50.00",
+    "slo_max_s": 180,
+    "is_open": True,
+}
+
+
+def _describe(lane: ExpressLane) -> dict[str, Any]:
+    """A lane's terms as they are, so that saving changes only what was changed."""
+    return {
+        "zone": lane.zone.name,
+        "least_seats": lane.least_seats,
+        "most_seats": lane.most_seats,
+        "seat_limit": f"{from_micros(lane.seat_limit_micros).normalize():f}",
+        "budget": f"{from_micros(lane.budget_micros_per_h).normalize():f}",
+        "slo_max_s": lane.slo_max_s,
+        "is_open": lane.is_open,
+    }
+
+
 @operator_page
 @require_http_methods(["GET", "POST"])
 def show_lanes(request: PageRequest) -> HttpResponse:
     now = clock.now()
-    defaults = {
-        "least_seats": 1,
-        "most_seats": 4,
-        "seat_limit": "1.00",
-        "budget": "50.00",
-        "slo_max_s": 180,
-        "is_open": True,
-    }
-    form = LaneForm(request.POST if request.method == "POST" else None, initial=defaults)
+    lanes = summarize_lanes(now=now)
+    asked = request.GET.get("zone")
+    chosen = [one.lane for one in lanes if asked in (None, one.lane.zone.name)]
+    initial = _describe(chosen[0]) if chosen else DEFAULTS | {"zone": asked}
+    form = LaneForm(request.POST if request.method == "POST" else None, initial=initial)
     status = 200
     if request.method == "POST":
         try:
@@ -70,7 +93,7 @@ def show_lanes(request: PageRequest) -> HttpResponse:
         except UserError as error:
             form.add_error(None, error.message)
         status = 400
-    context = {"now": now, "lanes": summarize_lanes(now=now), "bank": summarize_bank()}
+    context = {"now": now, "lanes": lanes, "bank": summarize_bank()}
     return render(request, "console/express.html", context | {"form": form}, status=status)
 
 

@@ -118,5 +118,23 @@ def test_an_operator_opens_a_lane_and_sees_its_figures(site, client):
     assert client.post("/operator/express", form | {"most_seats": "0"}).status_code == 400
 
 
+def test_the_form_of_a_lane_has_its_terms_so_that_saving_changes_nothing_else(site, lane, client):
+    operator = builders.operator()
+    builders.organisation(owner=operator)
+    client.force_login(operator)
+    shown = client.get(f"/operator/express?zone={site.zone.name}").context["form"].initial
+    assert shown == {
+        "zone": site.zone.name,
+        "least_seats": 1,
+        "most_seats": lane.most_seats,
+        "seat_limit": "20",
+        "budget": "1000000",
+        "slo_max_s": 150.0,
+        "is_open": True,
+    }
+    unknown = client.get("/operator/express?zone=nowhere").context["form"].initial
+    assert (unknown["zone"], unknown["most_seats"]) == ("nowhere", 4)
+
+
 def test_only_operators_see_lanes(site):
     assert site.client.get("/operator/express").status_code in (403, 404)
