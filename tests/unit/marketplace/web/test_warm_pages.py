@@ -53,7 +53,7 @@ def test_the_quote_says_how_much_less_a_warm_start_costs_and_the_form_bids_for_i
         page = read_page(shown)
         assert "About 67 % less with a warm start from your own earlier adapter." in page
         assert "Never above the price without it, for an adapter at least as good." in page
-        assert "Your own adapters are used without asking you" in page
+        assert "Adapters of your own are used without asking you" in page
         offer = Offer.objects.get()
         cold = read_page(site.client.post("/bids/new", form | {"fresh": "on"}))
         assert "less with a warm start" not in cold
