@@ -7,7 +7,7 @@ from typing import Any
 
 from marketplace.common.events import publish_on_commit
 from marketplace.jobs.models import EventKind, Job, JobEvent
-from marketplace.webhooks.outbox import add_messages
+from marketplace.webhooks.outbox import News, add_messages
 
 _MESSAGE_CHARS = 1000
 
@@ -35,13 +35,9 @@ def record_event(
     )
     told = serialize_event(event, status=job.status)
     publish_on_commit(stream=f"job.{job.pk}", event=told | {"progress": serialize_progress(job)})
-    add_messages(
-        organisation_id=job.organisation_id,
-        kind=f"job.{kind}",
-        # OpenAI's clients look for the job's id under this name.
-        data={"id": job.pk, **told},
-        now=now,
-    )
+    # OpenAI's clients look for the job's id under this name.
+    news = News(job.organisation_id, f"job.{kind}", {"id": job.pk, **told})
+    add_messages(news=[news], now=now)
     return event
 
 

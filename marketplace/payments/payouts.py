@@ -33,6 +33,7 @@ from marketplace.payments.models import (
     TransferStatus,
 )
 from marketplace.payments.outbox import WantedCall, add_calls
+from marketplace.payments.payout_messages import announce_payout
 from marketplace.payments.stripe_accounts import PayoutState
 from marketplace.payments.stripe_client import GatewayFault, GatewayRefused
 
@@ -109,6 +110,7 @@ def start_payout(*, organisation_id: str, now: datetime) -> Payout | None:
         transfers = Transfer.objects.bulk_create(_split_by_job(payout, balance))
         _list_unpaid(organisation_id).update(payout=payout)
         add_calls([WantedCall(CallKind.TRANSFER, transfer.pk) for transfer in transfers], now=now)
+        announce_payout(payout, "started", now=now)
     return payout
 
 
@@ -219,6 +221,7 @@ def _go_on(payout: Payout, *, now: datetime) -> None:
     else:
         payout.status, payout.ended_at = PayoutStatus.RETURNED, now
         payout.save(update_fields=["status", "ended_at"])
+        announce_payout(payout, "returned", now=now)
 
 
 def _send_to_bank(payout: Payout, *, now: datetime) -> None:
@@ -226,6 +229,7 @@ def _send_to_bank(payout: Payout, *, now: datetime) -> None:
         # All of it was taken back before.
         payout.status, payout.ended_at, payout.retry_at = PayoutStatus.RETURNED, now, None
         payout.save(update_fields=["status", "ended_at", "retry_at"])
+        announce_payout(payout, "returned", now=now)
         return
     payout.attempts += 1
     payout.status, payout.retry_at = PayoutStatus.SENT, None
@@ -279,6 +283,7 @@ def record_payout(state: PayoutState, *, payout_id: str, now: datetime) -> None:
     if state.status == "paid" and payout.status == PayoutStatus.SENT:
         payout.status, payout.ended_at, payout.failure = PayoutStatus.PAID, now, ""
         payout.save(update_fields=["status", "ended_at", "failure"])
+        announce_payout(payout, "paid", now=now)
     elif state.status in ("failed", "canceled") and payout.status != PayoutStatus.FAILED:
         # A bank may send back what was reported as paid before.
         _fail(payout, state.failure or "The bank did not take the payout.", now=now)
@@ -288,6 +293,7 @@ def _fail(payout: Payout, why: str, *, now: datetime) -> None:
     payout.status, payout.ended_at = PayoutStatus.FAILED, None
     payout.failure, payout.retry_at = why[:300], now + RETRY_AFTER
     payout.save(update_fields=["status", "ended_at", "failure", "retry_at"])
+    announce_payout(payout, "failed", now=now)
 
 
 def retry_failed_payouts(*, now: datetime) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import Q
 
@@ -15,38 +16,68 @@ from marketplace.webhooks.models import WebhookEndpoint, WebhookMessage
 
 DELIVER = "webhooks.deliver"
 
-#: What happens to a job after it was opened, as ``marketplace.jobs`` names it; a type is ``job.``
+#: What happens to a job, as ``marketplace.jobs`` names it; a type is ``job.``
 #: and one of these.
 JOB_KINDS = (
-    *("prepared", "disputed", "started", "paused", "moving", "node_lost", "fault"),
-    *("checkpointed", "replan_wanted", "replanned", "adapter_stored", "succeeded", "failed"),
-    *("cancelled", "settled", "refunded"),
+    *("opened", "prepared", "disputed", "started", "paused", "moving", "node_lost", "fault"),
+    *("checkpointed", "replan_wanted", "replanned", "start_dropped", "adapter_stored"),
+    *("succeeded", "failed", "cancelled", "settled", "refunded"),
 )
 #: Events that OpenAI's clients know by name, and what they are of ours.
 OPENAI_TYPES = {
     f"job.{kind}": f"fine_tuning.job.{kind}" for kind in ("succeeded", "failed", "cancelled")
 }
 TEST_TYPE = "webhook.test"
+BID_REFUSED = "bid.refused"
+#: Of earnings on their way to a provider's or vendor's bank: ``returned`` are payable again.
+PAYOUT_KINDS = ("started", "paid", "failed", "returned")
 #: Everything that an endpoint can ask for.
-EVENT_TYPES = (*(f"job.{kind}" for kind in JOB_KINDS), *OPENAI_TYPES.values())
+EVENT_TYPES = (
+    *(f"job.{kind}" for kind in JOB_KINDS),
+    *OPENAI_TYPES.values(),
+    BID_REFUSED,
+    *(f"payout.{kind}" for kind in PAYOUT_KINDS),
+)
 
 
-def add_messages(
-    *, organisation_id: str, kind: str, data: Mapping[str, Any], now: datetime
-) -> None:
+class News(NamedTuple):
+    """Something that happened to an organisation."""
+
+    organisation_id: str
+    #: One of ``EVENT_TYPES``, by our name.
+    kind: str
+    #: With the ``id`` of what it happened to.
+    data: Mapping[str, Any]
+
+
+def add_messages(*, news: Sequence[News], now: datetime) -> None:
     """Store a message for each endpoint that asked for it. Call in the transaction of the event."""
-    names = [name for name in (kind, OPENAI_TYPES.get(kind)) if name is not None]
-    wanted = Q(events__overlap=names, disabled_at=None)
-    endpoints = WebhookEndpoint.objects.filter(wanted, organisation_id=organisation_id)
+    if not news:
+        return
+    wanted = Q(events__overlap=sorted({name for each in news for name in _name(each.kind)}))
+    endpoints = WebhookEndpoint.objects.filter(
+        wanted,
+        disabled_at=None,
+        organisation_id__in={each.organisation_id for each in news},
+    )
+    by_owner: defaultdict[str, list[WebhookEndpoint]] = defaultdict(list)
+    for endpoint in endpoints:
+        by_owner[endpoint.organisation_id].append(endpoint)
     messages = [
-        build_message(endpoint, kind=name, data=data, now=now)
-        for endpoint in endpoints
-        for name in names
+        build_message(endpoint, kind=name, data=each.data, now=now)
+        for each in news
+        for endpoint in by_owner[each.organisation_id]
+        for name in _name(each.kind)
         if name in endpoint.events
     ]
     if messages:
         WebhookMessage.objects.bulk_create(messages)
         enqueue(DELIVER)
+
+
+def _name(kind: str) -> list[str]:
+    """A type of ours, and OpenAI's name for it if it has one."""
+    return [name for name in (kind, OPENAI_TYPES.get(kind)) if name is not None]
 
 
 def build_message(

@@ -19,11 +19,13 @@ from marketplace.auction.lane.warm_reserves import reserve_worst_cases
 from marketplace.auction.locks import PendingBid
 from marketplace.auction.models import Bid, BidStatus, hold_reference
 from marketplace.common.db.bulk_writes import JsonText, send_updates
+from marketplace.common.money import from_micros
 from marketplace.jobs.services import Opening, open_jobs
 from marketplace.payments.holds import HoldSettlement, settle_holds
 from marketplace.warm.consents import end_withdrawn_starts
 from marketplace.warm.models import Offer
 from marketplace.warm.offers import release_offers
+from marketplace.webhooks.outbox import BID_REFUSED, News, add_messages
 from scheduler import types as scheduler
 from scheduler.auction import ChainEntry
 
@@ -93,6 +95,10 @@ class _Decided:
     schedule: scheduler.Schedule | None
 
     @property
+    def is_admitted(self) -> bool:
+        return self.columns["status"] == BidStatus.ADMITTED
+
+    @property
     def cells(self) -> tuple[scheduler.Cell, ...]:
         return () if self.schedule is None else self.schedule.cells
 
@@ -107,7 +113,7 @@ def record_decisions(
     """Everything that follows from decisions, in the lane's transaction; how many were admitted."""
     decided = [_decided(lane, one) for one in taken]
     send_updates(Bid, DECISION_FIELDS, [(of.bid.pk, *of.columns.values()) for of in decided])
-    admitted = [of for of in decided if of.columns["status"] == BidStatus.ADMITTED]
+    admitted = [of for of in decided if of.is_admitted]
     nodes = lane.book.nodes
     insert_reservations(
         row
@@ -140,11 +146,10 @@ def record_decisions(
         won=[(of.bid, of.columns["payment_micros"]) for of in admitted if of.bid.is_joint],
     )
     # Of a bundle that lost all is released by now; its bids have no holds of their own.
-    ended = [
-        of for of in decided if not of.bid.is_joint or of.columns["status"] == BidStatus.ADMITTED
-    ]
+    ended = [of for of in decided if not of.bid.is_joint or of.is_admitted]
     settle_holds(settlements=[_conclusion(of) for of in ended], now=lane.now)
     _release_warm_starts(decided)
+    add_messages(news=[_build_refusal(of) for of in decided if not of.is_admitted], now=lane.now)
     wakeups.notify_decided(bid_ids=[of.bid.pk for of in decided])
     lane.news["decisions"] = [_news(of.bid.pk, of.columns) for of in decided]
     if warm := [of.bid.pk for of in admitted if of.bid.warm_start is not None]:
@@ -194,9 +199,21 @@ def _conclusion(of: _Decided) -> HoldSettlement:
     )
 
 
+def _build_refusal(of: _Decided) -> News:
+    """A refused bid as its owner's webhooks get it: why, and what would have won."""
+    price, at = of.columns["winning_price_micros"], of.columns["winning_deadline_at"]
+    data = {
+        "id": of.bid.pk,
+        "reason": of.columns["refusal"],
+        "posted_price": None if price is None else f"{from_micros(price):f}",
+        "earliest_deadline": None if at is None else at.isoformat(),
+    }
+    return News(of.bid.organisation_id, BID_REFUSED, data)
+
+
 def _release_warm_starts(decided: Sequence[_Decided]) -> None:
     """Let warm starts of bids that did not win be bid for again."""
-    lost = [of.bid for of in decided if of.columns["status"] != BidStatus.ADMITTED]
+    lost = [of.bid for of in decided if not of.is_admitted]
     if bid_ids := [bid.pk for bid in lost if bid.warm_start is not None]:
         release_offers(bid_ids=bid_ids)
 

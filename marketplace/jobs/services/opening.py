@@ -13,7 +13,9 @@ from marketplace.common.db.pipeline import ensure_transaction
 from marketplace.common.queue import enqueue
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_ends_at
-from marketplace.jobs.models import EventKind, Job, JobEvent, job_id
+from marketplace.jobs.journal import serialize_event
+from marketplace.jobs.models import EventKind, Job, JobEvent, JobStatus, job_id
+from marketplace.webhooks.outbox import News, add_messages
 from scheduler.types import Cell
 
 
@@ -51,6 +53,7 @@ def open_jobs(*, openings: Iterable[Opening], now: datetime) -> list[str]:
     with ensure_transaction():
         insert_values(Job, _JOB_COLUMNS, (_build_job_values(of, now) for of in opened))
         insert_values(JobEvent, _EVENT_COLUMNS, (_build_event_values(of, now) for of in opened))
+        add_messages(news=[_build_news(of, now) for of in opened], now=now)
         if any(of.cells[0][0] <= slot_at(of.opening.zone, now) for of in opened):
             # Others are dispatched when their first slot begins, by the beat.
             enqueue("jobs.slots_dispatch")
@@ -118,6 +121,13 @@ def _build_job_values(of: _OpenedEvent, now: datetime) -> tuple[Any, ...]:
 def _build_event_values(of: _OpenedEvent, now: datetime) -> tuple[Any, ...]:
     message = f"Admitted; planned to finish by {format_moment(of.finish_planned_at)}."
     return (of.job_id, _FIRST_SEQ, now, EventKind.OPENED, message, {"cells": of.cells})
+
+
+def _build_news(of: _OpenedEvent, now: datetime) -> News:
+    """The first event as webhooks get every other one."""
+    values = dict(zip(_EVENT_COLUMNS, _build_event_values(of, now), strict=True))
+    told = serialize_event(JobEvent(**values), status=JobStatus.QUEUED)
+    return News(of.opening.organisation_id, f"job.{EventKind.OPENED}", {"id": of.job_id, **told})
 
 
 def serialize_cells(cells: Iterable[Cell]) -> list[list[Any]]:

@@ -1,5 +1,6 @@
 """Earnings leave by job, in whole cents, once, and what a bank does not take is tried again."""
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +26,8 @@ from marketplace.payments.payouts import (
 from marketplace.payments.selectors import get_earnings, get_house_balances
 from marketplace.payments.services import Share, distribute_charge
 from marketplace.payments.webhooks import fetch_missed_events, process_events, receive_webhook
+from marketplace.webhooks.models import WebhookMessage
+from marketplace.webhooks.services import create_endpoint
 from tests import builders
 from tests.builders import NOW
 from tests.stand_in import GatewayControl
@@ -96,6 +99,13 @@ def test_earnings_leave_by_job_in_whole_cents_and_the_rest_waits(
     cards: GatewayControl, provider: Organisation
 ) -> None:
     _earn(provider, bid_a=1_504_000, bid_b=6_000, bid_c=2_000)
+    create_endpoint(
+        organisation=provider,
+        created_by=builders.owner_of(provider),
+        url="https://93.184.216.34/hook",
+        events=["payout.started", "payout.paid"],
+        now=NOW,
+    )
     for _ in range(2):
         start_due_payouts(now=MATURE)
     payout = Payout.objects.get()
@@ -109,6 +119,10 @@ def test_earnings_leave_by_job_in_whole_cents_and_the_rest_waits(
         run_due_calls(now=MATURE)
     payout.refresh_from_db()
     assert (payout.status, payout.attempts) == ("paid", 1)
+    messages = [json.loads(message.body) for message in WebhookMessage.objects.order_by("pk")]
+    assert [(each["type"], each["data"]["amount"]) for each in messages] == [
+        *(("payout.started", "1.510000"), ("payout.paid", "1.510000")),
+    ]
     house = get_house_balances()
     assert (house[AccountKind.PAYOUTS], house[AccountKind.GATEWAY]) == (0, 1_510_000)
     # The part of a cent leaves with the next.

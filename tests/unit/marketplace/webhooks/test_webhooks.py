@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 import time_machine
+from django.conf import settings
 from django.db import connection
 from django.test import Client
 from standardwebhooks import Webhook, WebhookVerificationError
 
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.common import outbound
-from marketplace.jobs.models import EventKind
+from marketplace.common.money import from_micros
+from marketplace.jobs.models import EventKind, Job
 from marketplace.jobs.services import add_job_event
 from marketplace.webhooks import services
 from marketplace.webhooks.delivery import (
@@ -31,7 +36,7 @@ from marketplace.webhooks.delivery import (
     deliver_due,
 )
 from marketplace.webhooks.models import MessageStatus, WebhookEndpoint, WebhookMessage
-from marketplace.webhooks.outbox import build_message
+from marketplace.webhooks.outbox import EVENT_TYPES, JOB_KINDS, build_message
 from tests import builders, market_builders
 from tests import job_builders as build
 from tests.builders import NOW
@@ -338,3 +343,40 @@ def test_the_page_adds_rotates_replays_and_deletes(owner, receiver):
     assert stranger.get(where).status_code == 404
     client.post(f"{where}/delete")
     assert not WebhookEndpoint.objects.exists()
+
+
+def test_a_refused_bid_and_an_opened_job_reach_their_owner_and_nobody_else(owner, receiver):
+    add_endpoint(owner, receiver, "bid.refused", "job.opened")
+    other = builders.organisation(usd="10")
+    add_endpoint(other, receiver, "bid.refused", "job.opened")
+    rich = builders.organisation(usd="10")
+    add_endpoint(rich, receiver, "bid.refused")
+    zone = market_builders.zone()
+    market_builders.node(zone)
+    won = market_builders.bid(other, zone, price_micros=5_000_000, epochs=3)
+    lost = market_builders.bid(rich, zone, price_micros=123_457, epochs=3)
+    decide_pending_bids(zone=zone, now=NOW)
+    messages = {message.type: message for message in WebhookMessage.objects.all()}
+    assert set(messages) == {"job.opened", "bid.refused"}
+    assert messages["job.opened"].endpoint.organisation_id == other.pk
+    opened = json.loads(messages["job.opened"].body)["data"]
+    job = Job.objects.get(bid_id=won.pk)
+    assert (opened["id"], opened["kind"], opened["status"]) == (job.pk, "opened", "queued")
+    assert opened["data"] == {"cells": job.cells}
+    assert messages["bid.refused"].endpoint.organisation_id == rich.pk
+    refused = json.loads(messages["bid.refused"].body)["data"]
+    lost.refresh_from_db()
+    assert refused["id"] == lost.pk
+    assert refused["reason"] == lost.refusal != ""
+    assert refused["posted_price"] == f"{from_micros(lost.winning_price_micros):f}"
+    assert "123457" not in messages["bid.refused"].body.replace(".", "")
+
+
+def test_the_guide_names_every_type():
+    guide = (Path(settings.BASE_DIR) / "docs" / "guides" / "webhooks.md").read_text()
+    table = guide.partition("| Type | When |")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"`((?:\w+\.)+\w+)`", table)) == sorted(EVENT_TYPES)
+
+
+def test_every_kind_of_event_of_a_job_is_a_type():
+    assert set(JOB_KINDS) == set(EventKind.values)
