@@ -105,7 +105,7 @@ class UploadCompleteView(OpenAiView):
             part_ids=asked["part_ids"],
             md5=asked.get("md5"),
             choices=CHOICES,
-            now=clock.now(),
+            clock=clock.now,
         )
         whole = wait_for_upload(whole, within_s=WAIT_S)
         if whole.status == UploadStatus.REFUSED:
@@ -145,7 +145,10 @@ def _show(upload: PartedUpload) -> dict[str, Any]:
         "expires_at": int(upload.expires_at.timestamp()),
         "filename": upload.name,
         "purpose": FINE_TUNE,
-        "status": upload.status,
+        # Putting the parts together is a state of ours alone.
+        "status": (
+            PartedStatus.PENDING if upload.status == PartedStatus.JOINING else upload.status
+        ),
     }
     if upload.status == PartedStatus.COMPLETED and upload.whole is not None:
         shown["file"] = show_file(upload.whole.dataset or upload.whole)

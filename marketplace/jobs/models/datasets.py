@@ -157,6 +157,8 @@ def part_path(part: UploadPart, _filename: str) -> str:
 
 class PartedStatus(models.TextChoices):
     PENDING = "pending", "Pending"
+    #: A process puts the parts together, under a claim.
+    JOINING = "joining", "Joining"
     COMPLETED = "completed", "Completed"
     CANCELLED = "cancelled", "Cancelled"
     EXPIRED = "expired", "Expired"
@@ -180,6 +182,9 @@ class PartedUpload(models.Model):
     )
     #: Of the parts in their order, once it is completed; forgotten with its ``Upload``.
     whole = models.ForeignKey(Upload, on_delete=models.SET_NULL, null=True, related_name="+")
+    #: Names the process that puts the parts together; its file counts only under the current one.
+    claim = models.CharField(max_length=40, default="", db_default="", blank=True)
+    claimed_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField()
     expires_at = models.DateTimeField()
 
@@ -191,7 +196,7 @@ class PartedUpload(models.Model):
         indexes = [
             models.Index(
                 fields=["expires_at"],
-                condition=Q(status="pending"),
+                condition=Q(status__in=["pending", "joining"]),
                 name="jobs_parted_pending",
             )
         ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -45,6 +46,7 @@ def receive_upload(
     zone: Zone | None = None,
     choices: UploadChoices | None = None,
     key: str | None = None,
+    on_stored: Callable[[Upload], None] | None = None,
 ) -> Upload:
     """Store a file and have it read.
 
@@ -54,6 +56,8 @@ def receive_upload(
         The zone whose tokenizer counts the tokens; by default the first open one.
     key
         The request's; a file that came under it before is that upload.
+    on_stored
+        Called in the transaction that makes the upload; if it raises, nothing is stored.
 
     Raises
     ------
@@ -83,6 +87,8 @@ def receive_upload(
     try:
         with transaction.atomic():
             upload.save(force_insert=True)
+            if on_stored is not None:
+                on_stored(upload)
             enqueue("jobs.read_uploads")
     except BaseException:
         upload.file.delete(save=False)

@@ -1,13 +1,14 @@
 """Files that arrive in parts: announced, sent part by part, and put together in an order.
 
 A part whose answer was lost is sent again; the one that is not named at the end is deleted. The
-whole goes the way of every upload.
+whole goes the way of every upload. A claim, and no lock, holds the parts while they are put
+together.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -19,6 +20,7 @@ from django.db.models import Sum
 
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict, UserError
+from marketplace.common.ids import new_id
 from marketplace.jobs.locks import lock_parted_upload
 from marketplace.jobs.models import PartedStatus, PartedUpload, Upload, UploadPart
 from marketplace.jobs.services.intake import check_room, clean_name, receive_upload
@@ -30,6 +32,10 @@ PART_BYTES_MAX = 64 * 1024**2
 PARTS_MAX = 10_000
 #: Parts are deleted after this.
 PARTED_LIFE = timedelta(hours=24)
+#: A claim that was not renewed for so long belongs to a process that is gone. It is renewed at each
+#: part; then 2 GB are stored.
+CLAIM_LIFE = timedelta(minutes=3)
+OPEN = (PartedStatus.PENDING, PartedStatus.JOINING)
 #: Announced by one organisation and not completed.
 PENDING_MAX = 20
 
@@ -52,7 +58,7 @@ def open_parted_upload(
             param="bytes",
             status=413,
         )
-    pending = PartedUpload.objects.filter(organisation=organisation, status=PartedStatus.PENDING)
+    pending = PartedUpload.objects.filter(organisation=organisation, status__in=OPEN)
     if pending.count() >= PENDING_MAX:
         raise UserError(
             "too_many_uploads",
@@ -118,41 +124,80 @@ def complete_parted_upload(
     part_ids: Sequence[str],
     md5: str | None,
     choices: UploadChoices,
-    now: datetime,
+    clock: Callable[[], datetime],
 ) -> Upload:
     """Put the parts together in an order, and have the file read; once, however often asked.
 
     Raises
     ------
     Conflict
-        ``upload_not_pending``.
+        ``upload_not_pending``, or ``upload_joining``: another process is at it.
     UserError
         ``unknown_part``, ``wrong_size`` or ``file_damaged``; the parts stay.
     """
+    claim = new_id("claim")
+    claimed = _claim_parts(upload.pk, part_ids, claim, clock())
+    if isinstance(claimed, Upload):
+        return claimed
+    mine = PartedUpload.objects.filter(pk=upload.pk, claim=claim, status=PartedStatus.JOINING)
+
+    def renew() -> None:
+        if not mine.update(claimed_at=clock()):
+            raise _ClaimLost
+
+    try:
+        return receive_upload(
+            organisation=upload.organisation,
+            name=upload.name,
+            content=_JoinedParts(claimed, md5=md5, renew=renew),
+            uploaded_by=upload.created_by,
+            choices=choices,
+            now=clock(),
+            on_stored=partial(_complete, upload.pk, claim),
+        )
+    except _ClaimLost:
+        raise _build_joining_conflict() from None
+    except BaseException:
+        mine.update(status=PartedStatus.PENDING, claim="", claimed_at=None)
+        raise
+
+
+def _claim_parts(
+    upload_id: str, part_ids: Sequence[str], claim: str, now: datetime
+) -> Upload | list[UploadPart]:
+    """The parts to put together, now claimed, or the file that they were put together to."""
     with transaction.atomic():
-        # Until the file is stored: a second request waits for it, and finds it done.
-        upload = lock_parted_upload(upload.pk)
+        upload = lock_parted_upload(upload_id)
         if upload.status == PartedStatus.COMPLETED and upload.whole is not None:
             return upload.whole
         _check_pending(upload, now)
         parts = _find_parts(upload, part_ids)
-        whole = receive_upload(
-            organisation=upload.organisation,
-            name=upload.name,
-            content=_JoinedParts(parts, md5=md5),
-            uploaded_by=upload.created_by,
-            choices=choices,
-            now=now,
-        )
-        try:
-            upload.status, upload.whole = PartedStatus.COMPLETED, whole  # pyright: ignore[reportAttributeAccessIssue]
-            upload.save(update_fields=["status", "whole"])
-            _delete_parts(upload)
-        except BaseException:
-            # Its row goes with the transaction.
-            whole.file.delete(save=False)
-            raise
-    return whole
+        upload.status, upload.claim, upload.claimed_at = PartedStatus.JOINING, claim, now
+        upload.save(update_fields=["status", "claim", "claimed_at"])
+    return parts
+
+
+def _complete(upload_id: str, claim: str, whole: Upload) -> None:
+    """Call in the transaction that makes the whole."""
+    upload = lock_parted_upload(upload_id)
+    if upload.claim != claim or upload.status != PartedStatus.JOINING:
+        raise _ClaimLost
+    upload.status, upload.whole = PartedStatus.COMPLETED, whole  # pyright: ignore[reportAttributeAccessIssue]
+    upload.claim = ""
+    upload.save(update_fields=["status", "whole", "claim"])
+    _delete_parts(upload)
+
+
+class _ClaimLost(Exception):
+    """Another process puts the parts together, or has done so."""
+
+
+def _build_joining_conflict() -> Conflict:
+    return Conflict(
+        "upload_joining",
+        "The parts are being put together. Send the same request again in some seconds.",
+        extra={"retry": True},
+    )
 
 
 def _find_parts(upload: PartedUpload, part_ids: Sequence[str]) -> list[UploadPart]:
@@ -178,8 +223,10 @@ def _find_parts(upload: PartedUpload, part_ids: Sequence[str]) -> list[UploadPar
 class _JoinedParts:
     """The bytes of parts, one part after another; read to their end, they have the hash given."""
 
-    def __init__(self, parts: Sequence[UploadPart], *, md5: str | None) -> None:
-        self._chunks = self._read_all(parts, md5)
+    def __init__(
+        self, parts: Sequence[UploadPart], *, md5: str | None, renew: Callable[[], None]
+    ) -> None:
+        self._chunks = self._read_all(parts, md5, renew)
 
     def read(self, size: int, /) -> bytes:
         """The next bytes, at most a chunk of them; none at the end.
@@ -191,9 +238,12 @@ class _JoinedParts:
         """
         return next(self._chunks, b"")
 
-    def _read_all(self, parts: Sequence[UploadPart], md5: str | None) -> Iterator[bytes]:
+    def _read_all(
+        self, parts: Sequence[UploadPart], md5: str | None, renew: Callable[[], None]
+    ) -> Iterator[bytes]:
         digest = hashlib.md5(usedforsecurity=False)
         for part in parts:
+            renew()
             with part.file.open("rb") as file:
                 while chunk := file.read(CHUNK_BYTES):
                     digest.update(chunk)
@@ -224,15 +274,29 @@ def cancel_parted_upload(*, upload: PartedUpload, now: datetime) -> PartedUpload
 
 def sweep_parted_uploads(*, now: datetime) -> None:
     """Delete the parts of files that were not completed in time."""
-    late = PartedUpload.objects.filter(status=PartedStatus.PENDING, expires_at__lte=now)
+    late = PartedUpload.objects.filter(status__in=OPEN, expires_at__lte=now)
     for pk in list(late.values_list("pk", flat=True)[:100]):
         with transaction.atomic():
             upload = lock_parted_upload(pk)
-            if upload.status == PartedStatus.PENDING:
+            if upload.status in OPEN and not _is_joined(upload, now):
                 _end(upload, PartedStatus.EXPIRED)
 
 
+def _is_joined(upload: PartedUpload, now: datetime) -> bool:
+    """Whether a process puts the parts together now."""
+    return (
+        upload.status == PartedStatus.JOINING
+        and upload.claimed_at is not None
+        and upload.claimed_at + CLAIM_LIFE > now
+    )
+
+
 def _check_pending(upload: PartedUpload, now: datetime) -> None:
+    """A claim that nobody renews is over: the upload waits to be completed again."""
+    if _is_joined(upload, now):
+        raise _build_joining_conflict()
+    if upload.status == PartedStatus.JOINING:
+        upload.status = PartedStatus.PENDING
     is_late = upload.expires_at <= now
     if upload.status != PartedStatus.PENDING or is_late:
         is_late = is_late and upload.status == PartedStatus.PENDING

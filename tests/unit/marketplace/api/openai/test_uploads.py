@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import hashlib
 from datetime import timedelta
+from io import BytesIO
 
 import openai
 import pytest
+from django.db import connection, transaction
 
+from marketplace.api.openai.uploads import CHOICES
 from marketplace.common import clock
+from marketplace.common.errors import Conflict
 from marketplace.jobs.models import Dataset, PartedUpload, Upload, UploadPart
 from marketplace.jobs.services import parts as parted
 from marketplace.jobs.services import sweep_parted_uploads
@@ -143,3 +148,87 @@ def test_uploads_of_others_are_not_there(client, connect):
     ):
         with pytest.raises(openai.NotFoundError):
             call()
+
+
+def complete(upload_id, *parts, clock=clock.now):
+    upload = PartedUpload.objects.get(pk=upload_id)
+    return parted.complete_parted_upload(
+        upload=upload, part_ids=parts, md5=None, choices=CHOICES, clock=clock
+    )
+
+
+def test_two_completions_at_once_give_one_file_and_the_row_is_free_meanwhile(
+    client, media, monkeypatch
+):
+    upload = begin(client)
+    part = send(client, upload, ROWS)
+    seen = []
+    receive = parted.receive_upload
+
+    def receive_while_another_asks(**arguments):
+        # Another connection may lock the row, and is sent away at once.
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            seen.append(pool.submit(refuse_another).result(10))
+        return receive(**arguments)
+
+    def refuse_another():
+        try:
+            with transaction.atomic():
+                PartedUpload.objects.select_for_update(nowait=True).get(pk=upload.id)
+            with pytest.raises(Conflict) as refused:
+                complete(upload.id, part)
+            return refused.value.code
+        finally:
+            connection.close()
+
+    monkeypatch.setattr(parted, "receive_upload", receive_while_another_asks)
+    whole = complete(upload.id, part)
+    assert seen == ["upload_joining"]
+    assert complete(upload.id, part) == whole
+    assert Upload.objects.count() == 1
+    assert len([path for path in media.rglob("*") if path.is_file()]) == 1
+
+
+def test_a_completion_whose_process_died_is_taken_over_and_its_late_file_is_not(
+    client, media, monkeypatch
+):
+    upload = begin(client)
+    part = send(client, upload, ROWS)
+    receive = parted.receive_upload
+    wholes = []
+
+    def receive_late(**arguments):
+        # The claim runs out while the file is read, and another process does all of it.
+        monkeypatch.setattr(parted, "receive_upload", receive)
+        late = clock.now() + parted.CLAIM_LIFE
+        wholes.append(complete(upload.id, part, clock=lambda: late))
+        arguments["content"] = BytesIO(ROWS)
+        return receive(**arguments)
+
+    monkeypatch.setattr(parted, "receive_upload", receive_late)
+    with pytest.raises(Conflict):
+        complete(upload.id, part)
+    assert [complete(upload.id, part)] == wholes
+    assert Upload.objects.count() == 1
+    assert len([path for path in media.rglob("*") if path.is_file()]) == 1
+
+
+def test_an_upload_whose_process_died_is_completed_later_or_expires(client, media):
+    upload = begin(client)
+    part = send(client, upload, ROWS)
+    rows = PartedUpload.objects.filter(pk=upload.id)
+    rows.update(status="joining", claim="claim_dead", claimed_at=clock.now())
+    with pytest.raises(openai.ConflictError) as refused:
+        client.with_options(max_retries=0).uploads.complete(upload.id, part_ids=[part])
+    assert refused.value.code == "upload_joining"
+    rows.update(claimed_at=clock.now() - parted.CLAIM_LIFE)
+    assert client.uploads.complete(upload.id, part_ids=[part]).status == "completed"
+    other = begin(client)
+    send(client, other, b"x")
+    late = clock.now() + parted.PARTED_LIFE + timedelta(hours=1)
+    PartedUpload.objects.filter(pk=other.id).update(
+        status="joining", claim="claim_dead", claimed_at=clock.now()
+    )
+    sweep_parted_uploads(now=late)
+    assert PartedUpload.objects.get(pk=other.id).status == "expired"
+    assert not UploadPart.objects.exists()
