@@ -53,6 +53,14 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@$(INSTALL) '.[web,worker,sim,vendor,dev]' $(COUNTED)
 	@touch $@
 
+.PHONY: images
+images: ## Build both images and start each once, where Docker is there
+	@docker info >/dev/null 2>&1 || { echo "No Docker engine answers here: the images were not built."; exit 1; }
+	docker build --file docker/worker.Dockerfile --tag finetender-node .
+	docker build --file docker/web.Dockerfile --tag finetender-web .
+	docker run --rm finetender-node --help >/dev/null
+	docker run --rm finetender-web python -c "import marketplace.config.web_server"
+
 .PHONY: dist
 dist: dist/constraints.txt ## What providers install: the node's package and what its image is built from
 

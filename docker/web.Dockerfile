@@ -27,8 +27,16 @@ COPY workers/__init__.py workers/__init__.py
 COPY workers/protocol workers/protocol
 COPY workers/models workers/models
 COPY workers/preparation workers/preparation
-# The clouds' clients, for machines that the house rents, and what the automatic vendor works with.
-RUN pip install --no-cache-dir --constraint constraints.txt '.[web,vendor,cloud]' && pip uninstall --yes finetender
+# With what the automatic vendor works with.
+RUN pip install --no-cache-dir --constraint constraints.txt '.[web,vendor]' && pip uninstall --yes finetender-market
+# The clouds' clients, for machines that the house rents. SkyPilot's pins leave no versions that fit
+# the market's web server: docker/cloud_requirements.py leaves them out. They are imported once here.
+COPY docker/cloud_requirements.py docker/cloud_requirements.py
+RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['cloud'], sep='\n')" > /tmp/clouds.txt \
+    && pip install --no-cache-dir --no-deps --requirement /tmp/clouds.txt \
+    && pip install --no-cache-dir packaging && python docker/cloud_requirements.py $(sed 's/==.*//' /tmp/clouds.txt) > /tmp/wanted.txt \
+    && pip install --no-cache-dir --constraint constraints.txt --requirement /tmp/wanted.txt \
+    && rm /tmp/clouds.txt /tmp/wanted.txt && python -c 'import modal, sky'
 COPY --from=node-package /src/dist dist
 COPY --from=pages /src/marketplace/web/static marketplace/web/static
 # The values are for this step only; serving demands real ones.
