@@ -292,7 +292,7 @@ def _is_joined(upload: PartedUpload, now: datetime) -> bool:
 
 
 def _check_pending(upload: PartedUpload, now: datetime) -> None:
-    """A claim that nobody renews is over: the upload waits to be completed again."""
+    """A claim that is not renewed is over: the upload waits to be completed again."""
     if _is_joined(upload, now):
         raise _build_joining_conflict()
     if upload.status == PartedStatus.JOINING:
