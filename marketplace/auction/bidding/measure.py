@@ -91,14 +91,25 @@ def measure_job(asked: JobRequest, *, now: datetime) -> MeasuredJob:
         model=get_model_shape(asked.zone),
         rank_limit=_find_rank_limit(asked.zone, asked.adapter, now),
     )
-    work = measure_work(
-        zone=asked.zone,
-        tokens=tokens,
-        validation=held_out,
-        data_format=asked.dataset.format,
-        adapter=terms.adapter,
-        training=terms.training,
-        rates=_rates.get(asked.zone.pk, now=now, read=lambda: load_rates(asked.zone)),
+    rates = _rates.get(asked.zone.pk, now=now, read=lambda: load_rates(asked.zone))
+    # A vendor may hold out the share that was asked for, or less where rows are few.
+    shares = {terms.training.validation_share}
+    if wish is not None and wish.validation_share:
+        shares.add(wish.validation_share)
+    work = max(
+        (
+            measure_work(
+                zone=asked.zone,
+                tokens=tokens,
+                validation=held_out,
+                data_format=asked.dataset.format,
+                adapter=terms.adapter,
+                training=replace(terms.training, validation_share=share),
+                rates=rates,
+            )
+            for share in sorted(shares)
+        ),
+        key=lambda each: each.compute_demand,
     )
     if wish is not None:
         work = _count_repaired(work, asked.dataset)
