@@ -91,26 +91,7 @@ def measure_job(asked: JobRequest, *, now: datetime) -> MeasuredJob:
         model=get_model_shape(asked.zone),
         rank_limit=_find_rank_limit(asked.zone, asked.adapter, now),
     )
-    rates = _rates.get(asked.zone.pk, now=now, read=lambda: load_rates(asked.zone))
-    # A vendor may hold out the share that was asked for, or less where rows are few.
-    shares = {terms.training.validation_share}
-    if wish is not None and wish.validation_share:
-        shares.add(wish.validation_share)
-    work = max(
-        (
-            measure_work(
-                zone=asked.zone,
-                tokens=tokens,
-                validation=held_out,
-                data_format=asked.dataset.format,
-                adapter=terms.adapter,
-                training=replace(terms.training, validation_share=share),
-                rates=rates,
-            )
-            for share in sorted(shares)
-        ),
-        key=lambda each: each.compute_demand,
-    )
+    work = _measure_most_work(asked, terms, tokens=tokens, held_out=held_out, wish=wish, now=now)
     if wish is not None:
         work = _count_repaired(work, asked.dataset)
     if asked.validation is None:
@@ -130,6 +111,39 @@ def measure_job(asked: JobRequest, *, now: datetime) -> MeasuredJob:
     planned = plan_cold(cold, asked)
     check_same_job(beginning.offer, planned, is_prepared=wish is not None)
     return apply_offer(cold, beginning.offer, planned)
+
+
+def _measure_most_work(
+    asked: JobRequest,
+    terms: JobTerms,
+    *,
+    tokens: DatasetTokens,
+    held_out: DatasetTokens | None,
+    wish: PreparationWish | None,
+    now: datetime,
+) -> Work:
+    """The work of a job; of one whose vendor holds rows out, with or without them, what is more.
+
+    A vendor holds out the share that was asked for, or less where rows are few: those rows are not
+    trained on, but are evaluated many times.
+    """
+    shares = {terms.training.validation_share}
+    if wish is not None and wish.validation_share:
+        shares.add(wish.validation_share)
+    rates = _rates.get(asked.zone.pk, now=now, read=lambda: load_rates(asked.zone))
+    possible = [
+        measure_work(
+            zone=asked.zone,
+            tokens=tokens,
+            validation=held_out,
+            data_format=asked.dataset.format,
+            adapter=terms.adapter,
+            training=replace(terms.training, validation_share=share),
+            rates=rates,
+        )
+        for share in sorted(shares)
+    ]
+    return max(possible, key=lambda work: work.compute_demand)
 
 
 def _check_data(asked: JobRequest, wish: PreparationWish | None) -> None:

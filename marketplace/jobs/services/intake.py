@@ -46,7 +46,6 @@ def receive_upload(
     zone: Zone | None = None,
     choices: UploadChoices | None = None,
     key: str | None = None,
-    on_stored: Callable[[Upload], None] | None = None,
 ) -> Upload:
     """Store a file and have it read.
 
@@ -56,8 +55,6 @@ def receive_upload(
         The zone whose tokenizer counts the tokens; by default the first open one.
     key
         The request's; a file that came under it before is that upload.
-    on_stored
-        Called in the transaction that makes the upload; if it raises, nothing is stored.
 
     Raises
     ------
@@ -67,22 +64,41 @@ def receive_upload(
     """
     choices = choices or UploadChoices()
     check_choices(choices)
-    limit = settings.UPLOAD_BYTES_MAX
+    draft = Upload(
+        organisation=organisation,
+        uploaded_by=uploaded_by,
+        name=clean_name(name),
+        zone=zone or list_open_zones().first(),
+        choices=to_json(choices),
+        key=key,
+        created_at=now,
+    )
+    return store_upload(draft, content)
+
+
+def store_upload(
+    upload: Upload, content: Content, *, on_stored: Callable[[Upload], None] | None = None
+) -> Upload:
+    """Store the file of an upload that is not in the database yet, and have it read.
+
+    Parameters
+    ----------
+    on_stored
+        Called in the transaction that makes the upload; if it raises, nothing is stored.
+
+    Raises
+    ------
+    UserError
+        As ``receive_upload``.
+    """
+    owner, limit = upload.organisation, settings.UPLOAD_BYTES_MAX
     with spool_upload(content, limit_bytes=limit, what="The data set") as spooled:
-        if key is not None and (earlier := _find_earlier(organisation, key, spooled.sha256)):
-            return earlier
-        check_room(organisation, spooled.bytes)
-        upload = Upload(
-            organisation=organisation,
-            uploaded_by=uploaded_by,
-            name=clean_name(name),
-            sha256=spooled.sha256,
-            bytes=spooled.bytes,
-            zone=zone or list_open_zones().first(),
-            choices=to_json(choices),
-            key=key,
-            created_at=now,
-        )
+        if upload.key is not None:
+            earlier = _find_earlier(owner, upload.key, spooled.sha256)
+            if earlier is not None:
+                return earlier
+        check_room(owner, spooled.bytes)
+        upload.sha256, upload.bytes = spooled.sha256, spooled.bytes
         upload.file.save(upload.name, File(spooled.file), save=False)
     try:
         with transaction.atomic():

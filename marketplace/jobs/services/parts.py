@@ -21,11 +21,13 @@ from django.db.models import Sum
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict, UserError
 from marketplace.common.ids import new_id
+from marketplace.fleet.selectors import list_open_zones
 from marketplace.jobs.locks import lock_parted_upload
 from marketplace.jobs.models import PartedStatus, PartedUpload, Upload, UploadPart
-from marketplace.jobs.services.intake import check_room, clean_name, receive_upload
+from marketplace.jobs.services.intake import check_room, clean_name, store_upload
 from marketplace.jobs.spooling import CHUNK_BYTES, Content, spool_upload
 from marketplace.jobs.upload_choices import UploadChoices
+from workers.protocol.wire import to_json
 
 #: As OpenAI's.
 PART_BYTES_MAX = 64 * 1024**2
@@ -146,13 +148,16 @@ def complete_parted_upload(
             raise _ClaimLost
 
     try:
-        return receive_upload(
-            organisation=upload.organisation,
-            name=upload.name,
-            content=_JoinedParts(claimed, md5=md5, renew=renew),
-            uploaded_by=upload.created_by,
-            choices=choices,
-            now=clock(),
+        return store_upload(
+            Upload(
+                organisation=upload.organisation,
+                uploaded_by=upload.created_by,
+                name=upload.name,
+                zone=list_open_zones().first(),
+                choices=to_json(choices),
+                created_at=clock(),
+            ),
+            _JoinedParts(claimed, md5=md5, renew=renew),
             on_stored=partial(_complete, upload.pk, claim),
         )
     except _ClaimLost:

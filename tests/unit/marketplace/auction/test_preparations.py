@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from marketplace.auction.bidding.job_request import JobRequest
+from marketplace.auction.bidding.measure import measure_job
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
@@ -20,6 +22,7 @@ from marketplace.fleet.models import Node
 from marketplace.fleet.slots import slot_starts_at
 from marketplace.jobs.models import JobStatus, Slice
 from marketplace.jobs.services import cancel_job, dispatch_slots
+from marketplace.jobs.work import Work
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
 from marketplace.vendors import services
@@ -114,6 +117,31 @@ def test_the_cheapest_vendor_in_time_gets_the_work_and_the_curve_shows_it(zone, 
     assert bid.payment_micros == 190_000
     assert Preparation.objects.get().vendor == quick
     assert Preparation.objects.get().other_offers == [[slow.pk, 1_000, 10, 10]]
+
+
+def test_rows_that_a_vendor_holds_out_are_paid_for_as_they_are_evaluated(zone, owner):
+    data = upload(owner, zone)
+
+    def measure(**wish) -> Work:
+        job = JobRequest(owner, zone, data, **market.job_terms(epochs=1), preparation=wish)
+        return measure_job(job, now=NOW).work
+
+    none, some = measure(validation_share=0), measure(validation_share=0.5)
+    # Half of the rows are trained on once, and evaluated again and again.
+    assert some.compute_demand > none.compute_demand
+    many = JobRequest(
+        owner,
+        zone,
+        data,
+        **market.job_terms(epochs=50),
+        preparation={"validation_share": 0.5},
+    )
+    all_trained = replace(many, preparation={"validation_share": 0})
+    # A vendor may hold out less than was asked for: the work is never sold as less than all of it.
+    assert (
+        measure_job(many, now=NOW).work.compute_demand
+        >= measure_job(all_trained, now=NOW).work.compute_demand
+    )
 
 
 def test_a_bid_that_no_vendor_may_serve_is_refused_and_leaves_no_trace(zone, owner):
