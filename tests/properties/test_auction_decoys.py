@@ -18,7 +18,7 @@ from scheduler.auction.prices import EmptyZone, KnownBids, Settings, select_coun
 from scheduler.auction.prices.counted_bids import LEAST_MOST, MOST_SHARE
 from scheduler.experiments.attack import decoy_kinds, decoys
 from scheduler.experiments.auction.run import make_rules
-from scheduler.types import Decision, Task
+from scheduler.types import Decision, NodeSpec, Task
 from tests.properties.auction_markets import random_node, random_task
 
 BUSY = decoys.make_zones(decoys.QUICK)[0]
@@ -120,6 +120,27 @@ def test_a_bid_counts_exactly_if_an_engine_with_nothing_sold_admits_it(seed: int
         decision = engine.apply(events.BidArrived(task, 0)).outcome
         assert isinstance(decision, Decision)
         assert zone.could_serve(task) is decision.admitted
+
+
+def test_a_bid_for_verified_nodes_counts_where_one_of_those_could_serve_it() -> None:
+    node = NodeSpec(id="a", gpu_type="a40", compute_capacity=4.0, memory_capacity=40.0, ask=1.0)
+    task = Task(
+        id="t",
+        arrival_slot=0,
+        deadline_slot=9,
+        compute_demand=4.0,
+        memory_demand=1.0,
+        bid=10**9,
+        rates={"a40": 2.0},
+    )
+    wary = replace(task, verified_only=True)
+    strangers = EmptyZone([node], base_memory=2.0)
+    assert (strangers.could_serve(task), strangers.could_serve(wary)) == (True, False)
+    both = EmptyZone([node, replace(node, id="b", ask=3.0, is_verified=True)], base_memory=2.0)
+    assert both.could_serve(replace(wary, bid=10.0)) is True
+    # Enough for the stranger's node, and not for the verified one.
+    assert both.could_serve(replace(task, bid=2.0)) is True
+    assert both.could_serve(replace(wary, bid=2.0)) is False
 
 
 @given(

@@ -210,7 +210,7 @@ def test_a_decision_is_the_same_whatever_is_claimed_of_its_hint(
 def test_the_hints_of_an_honest_log_are_looked_for_nowhere_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    market = Market(2, policy="residual", rules=ZoneRules(base_memory=2.0, horizon_slots=10))
+    market = Market(5, policy="residual", rules=ZoneRules(base_memory=2.0, horizon_slots=10))
     log, refused = _hinted(market)
     hints = {_decision(log[i]).winning_deadline_slot for i in refused}
     assert None in hints

@@ -28,6 +28,8 @@ _MARGIN = 1e-9
 _NO_OFFER = (LaborVendor(id="", price=0.0, delay_slots=0),)
 #: Rate of a task on one GPU type, and what a slot of it costs there at least.
 _Option = tuple[float, float]
+#: Rates of a task, its memory, and whether only verified nodes may run it.
+_OptionKey = tuple[tuple[tuple[str, float], ...], float, bool]
 
 
 class EmptyZone:
@@ -50,7 +52,7 @@ class EmptyZone:
         self._base_memory = base_memory
         self._rounding = Rounding(money_quantum)
         self._quantum = money_quantum
-        self._options: dict[tuple[tuple[tuple[str, float], ...], float], list[_Option]] = {}
+        self._options: dict[_OptionKey, list[_Option]] = {}
 
     def could_serve(self, task: Task) -> bool:
         """Tell whether a task would be admitted if nothing were sold.
@@ -79,27 +81,27 @@ class EmptyZone:
 
     def _find_options(self, task: Task) -> list[_Option]:
         """Give the task's rate and its cheapest slot on each GPU type that can hold it."""
-        key = (tuple(task.rates.items()), task.memory_demand)
+        key = (tuple(task.rates.items()), task.memory_demand, task.verified_only)
         found = self._options.get(key)
         if found is None:
             found = self._options[key] = [
                 (rate, rate * ask)
                 for name, rate in task.rates.items()
-                if rate > 0
-                and (ask := self._find_lowest_ask(name, rate, task.memory_demand)) < math.inf
+                if rate > 0 and (ask := self._find_lowest_ask(name, rate, task)) < math.inf
             ]
         return found
 
-    def _find_lowest_ask(self, gpu_type: str, rate: float, memory: float) -> float:
-        """Give the lowest ask per sample among nodes that hold a task; infinity: none does."""
+    def _find_lowest_ask(self, gpu_type: str, rate: float, task: Task) -> float:
+        """Give the lowest ask per sample among nodes that may run a task; infinity: none may."""
         return min(
             (
                 node.ask / node.compute_capacity
                 for node in self._nodes
                 if node.gpu_type == gpu_type
+                and (node.is_verified or not task.verified_only)
                 and rate <= node.compute_capacity * (1 + TOLERANCE)
                 and (free := node.memory_capacity - self._base_memory) > 0
-                and memory <= free * (1 + TOLERANCE)
+                and task.memory_demand <= free * (1 + TOLERANCE)
             ),
             default=math.inf,
         )
@@ -118,6 +120,7 @@ class EmptyZone:
                     compute_capacity=node.compute_capacity,
                     memory_capacity=node.memory_capacity,
                     ask=node.ask,
+                    is_verified=node.is_verified,
                 )
             )
         # Vendors without other work begin at once.

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marketplace.fleet.models import Node, Zone
+from marketplace.fleet.models import Node, Provider, Zone
 from marketplace.fleet.selectors import (
     build_node_spec,
     first_slot_from,
@@ -45,6 +45,7 @@ def test_a_node_is_sold_in_whole_slots_of_its_availability_alone():
     zone = Zone(slot_s=10, epoch_at=EPOCH)
     node = Node(
         pk="node_1",
+        provider=Provider(),
         gpu_type_id="A100",
         compute_capacity=400.0,
         memory_gb=80.0,

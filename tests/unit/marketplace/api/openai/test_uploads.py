@@ -163,13 +163,13 @@ def test_two_completions_at_once_give_one_file_and_the_row_is_free_meanwhile(
     upload = begin(client)
     part = send(client, upload, ROWS)
     seen = []
-    receive = parted.receive_upload
+    store = parted.store_upload
 
-    def receive_while_another_asks(**arguments):
+    def store_while_another_asks(*arguments, **more):
         # Another connection may lock the row, and is sent away at once.
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             seen.append(pool.submit(refuse_another).result(10))
-        return receive(**arguments)
+        return store(*arguments, **more)
 
     def refuse_another():
         try:
@@ -181,7 +181,7 @@ def test_two_completions_at_once_give_one_file_and_the_row_is_free_meanwhile(
         finally:
             connection.close()
 
-    monkeypatch.setattr(parted, "receive_upload", receive_while_another_asks)
+    monkeypatch.setattr(parted, "store_upload", store_while_another_asks)
     whole = complete(upload.id, part)
     assert seen == ["upload_joining"]
     assert complete(upload.id, part) == whole
@@ -194,18 +194,17 @@ def test_a_completion_whose_process_died_is_taken_over_and_its_late_file_is_not(
 ):
     upload = begin(client)
     part = send(client, upload, ROWS)
-    receive = parted.receive_upload
+    store = parted.store_upload
     wholes = []
 
-    def receive_late(**arguments):
+    def store_late(draft, _, **more):
         # The claim runs out while the file is read, and another process does all of it.
-        monkeypatch.setattr(parted, "receive_upload", receive)
+        monkeypatch.setattr(parted, "store_upload", store)
         late = clock.now() + parted.CLAIM_LIFE
         wholes.append(complete(upload.id, part, clock=lambda: late))
-        arguments["content"] = BytesIO(ROWS)
-        return receive(**arguments)
+        return store(draft, BytesIO(ROWS), **more)
 
-    monkeypatch.setattr(parted, "receive_upload", receive_late)
+    monkeypatch.setattr(parted, "store_upload", store_late)
     with pytest.raises(Conflict):
         complete(upload.id, part)
     assert [complete(upload.id, part)] == wholes
