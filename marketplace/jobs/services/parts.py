@@ -145,7 +145,7 @@ def complete_parted_upload(
 
     def renew() -> None:
         if not mine.update(claimed_at=clock()):
-            raise _ClaimLost
+            raise _JoinClaimLost
 
     try:
         return store_upload(
@@ -160,7 +160,7 @@ def complete_parted_upload(
             _JoinedParts(claimed, md5=md5, renew=renew),
             on_stored=partial(_complete, upload.pk, claim),
         )
-    except _ClaimLost:
+    except _JoinClaimLost:
         raise _build_joining_conflict() from None
     except BaseException:
         mine.update(status=PartedStatus.PENDING, claim="", claimed_at=None)
@@ -186,14 +186,14 @@ def _complete(upload_id: str, claim: str, whole: Upload) -> None:
     """Call in the transaction that makes the whole."""
     upload = lock_parted_upload(upload_id)
     if upload.claim != claim or upload.status != PartedStatus.JOINING:
-        raise _ClaimLost
+        raise _JoinClaimLost
     upload.status, upload.whole = PartedStatus.COMPLETED, whole  # pyright: ignore[reportAttributeAccessIssue]
     upload.claim = ""
     upload.save(update_fields=["status", "whole", "claim"])
     _delete_parts(upload)
 
 
-class _ClaimLost(Exception):
+class _JoinClaimLost(Exception):
     """Another process puts the parts together, or has done so."""
 
 

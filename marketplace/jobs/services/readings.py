@@ -248,19 +248,19 @@ def _finish(upload: Upload, found: FoundFile, *, now: datetime) -> None:
         with transaction.atomic():
             held = lock_upload(upload.pk)
             if held.claim != upload.claim or held.status != UploadStatus.READING:
-                raise _ClaimLost
+                raise _ReadingClaimLost
             dataset.save(force_insert=True)
             if upload.zone is not None:
                 store_dataset_tokens(dataset=dataset, zone=upload.zone, reading=reading, runs=runs)
             _close(held, status=UploadStatus.STORED, reading=asdict(reading), dataset=dataset)
-    except _ClaimLost:
+    except _ReadingClaimLost:
         dataset.file.delete(save=False)
     except BaseException:
         dataset.file.delete(save=False)
         raise
 
 
-class _ClaimLost(Exception):
+class _ReadingClaimLost(Exception):
     """Another worker reads the upload, or has read it."""
 
 
