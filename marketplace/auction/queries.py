@@ -65,6 +65,18 @@ ORDER BY bid_id, slot
 """  # noqa: S608
 
 
+def build_held_cells(*, of: Statement, first_slot: int) -> Statement:
+    """Bid, slot and node of the cells that bids hold from a slot on; ``of`` selects the bids'
+    ids."""
+    return Statement(_HELD_CELLS.format(bid_ids=of.text), (*of.values, first_slot))
+
+
+_HELD_CELLS = """
+SELECT bid_id, slot, node_id FROM auction_reservation
+WHERE bid_id IN ({bid_ids}) AND slot >= %s AND released_at IS NULL
+"""
+
+
 def iterate_logged_bids(
     *, zone_id: str, first: int, last: int, every: int
 ) -> Iterator[tuple[str, bool]]:

@@ -29,6 +29,7 @@ from marketplace.express.models import ExpressLane, ExpressRequest, GangSeat, Re
 from marketplace.express.queries import has_waiting_requests
 from marketplace.express.seats import LaneState, buy_seats, load_lane_state
 from marketplace.express.waiting import (
+    AskedLane,
     TakenCells,
     build_lane_question,
     choose_cells,
@@ -169,40 +170,10 @@ def _answer(
     gangs: GangRules,
 ) -> _Answered:
     """Answer one request and write what follows, but for the money. Call in the lane."""
-    now, base, zone = lane.now, request.created_at, terms.zone
-    own_seats = state.held[request.organisation_id]
-    seats = limit_seats(state.seats, own_seats=own_seats)
-    asked = build_lane_question(
-        zone=zone,
-        seats=seats,
-        job=TuningJob(
-            request.pk,
-            zone.base_model_name,
-            0.0,
-            request.slo_s,
-            request.work_s,
-            request.lookup_s,
-        ),
-        base=base,
-        price=request.price,
-        gangs=limit_gang(gangs, seats=len(seats), own_seats=own_seats),
-        now=now,
-    )
-    question, planned = asked.question, asked.planned
-    answer = answer_question(question)
+    asked = _build_question(terms, request, state=state, gangs=gangs, now=lane.now)
+    answer = answer_question(asked.question)
     bid_id = request.planned_bid_id
-    taken: dict[str, TakenCells] = {}
-    if answer["answer"] == LaneAnswer.CERTIFIED:
-        own_places = [
-            [request.pk, seat, answer["start_s"], answer["end_s"]]
-            for seat in answer.get("seats") or [answer["seat"]]
-        ]
-        taken = choose_cells(
-            asked.clock,
-            planned,
-            [*answer["moved"], *own_places],
-            due_at={request.pk: base + timedelta(seconds=request.slo_s)},
-        )
+    taken = _choose_cells(request, asked, answer)
     own_cells = taken.pop(request.pk, None)
     seated = () if own_cells is None else own_cells.cells
     # The seats of a gang are places of one node.
@@ -210,18 +181,61 @@ def _answer(
     entry = lane.apply(
         events.ExpressAnswered(
             job_id=bid_id if cells else request.pk,
-            question=question,
+            question=asked.question,
             answer=answer,
             seats=seated,
             moved={name: one.cells for name, one in taken.items()},
         )
     )
-    move_jobs(planned, taken, now=now)
+    move_jobs(asked.planned, taken, now=lane.now)
     roots = () if own_cells is None else own_cells.roots
-    _record(request, answer, entry, bid_id=bid_id if cells else "", roots=roots, now=now)
+    _record(request, answer, entry, bid_id=bid_id if cells else "", roots=roots, now=lane.now)
     if cells:
-        _open_job(lane, request, answer, entry, cells=cells, bid_id=bid_id)
+        _store_bid(lane, request, answer, entry, bid_id=bid_id)
+        _open_job(lane, request, answer, cells=cells, bid_id=bid_id)
     return _Answered(request, answer, cells)
+
+
+def _build_question(
+    terms: ExpressLane,
+    request: ExpressRequest,
+    *,
+    state: LaneState,
+    gangs: GangRules,
+    now: datetime,
+) -> AskedLane:
+    """What the lane is asked for a request: of the seats, its organisation's share."""
+    zone = terms.zone
+    own_seats = state.held[request.organisation_id]
+    seats = limit_seats(state.seats, own_seats=own_seats)
+    work = (request.slo_s, request.work_s, request.lookup_s)
+    return build_lane_question(
+        zone=zone,
+        seats=seats,
+        job=TuningJob(request.pk, zone.base_model_name, 0.0, *work),
+        base=request.created_at,
+        price=request.price,
+        gangs=limit_gang(gangs, seats=len(seats), own_seats=own_seats),
+        now=now,
+    )
+
+
+def _choose_cells(
+    request: ExpressRequest, asked: AskedLane, answer: dict[str, Any]
+) -> dict[str, TakenCells]:
+    """The cells of a request that was certified, and of the jobs that move for it, by id."""
+    if answer["answer"] != LaneAnswer.CERTIFIED:
+        return {}
+    own_places = [
+        [request.pk, seat, answer["start_s"], answer["end_s"]]
+        for seat in answer.get("seats") or [answer["seat"]]
+    ]
+    return choose_cells(
+        asked.clock,
+        asked.planned,
+        [*answer["moved"], *own_places],
+        due_at={request.pk: request.created_at + timedelta(seconds=request.slo_s)},
+    )
 
 
 def _record(
@@ -255,18 +269,20 @@ _OF_ANSWERS = (
 )
 
 
-def _open_job(
+def _find_due_at(request: ExpressRequest, answer: dict[str, Any]) -> datetime:
+    return request.created_at + timedelta(seconds=answer["slo_s"])
+
+
+def _store_bid(
     lane: Lane,
     request: ExpressRequest,
     answer: dict[str, Any],
     entry: ChainEntry,
     *,
-    cells: tuple[Cell, ...],
     bid_id: str,
 ) -> None:
-    """The admitted job: a bid that won at the posted price, and its work."""
+    """An admitted request as a bid that won at the posted price."""
     price_micros = int(answer["price_micros"])
-    due_at = request.created_at + timedelta(seconds=answer["slo_s"])
     Bid.objects.create(
         pk=bid_id,
         zone_id=request.zone_id,
@@ -276,7 +292,7 @@ def _open_job(
         name=request.name,
         status=BidStatus.ADMITTED,
         price_micros=request.limit_micros,
-        deadline_at=due_at,
+        deadline_at=_find_due_at(request, answer),
         adapter=request.adapter,
         training=request.training,
         resolved=request.resolved,
@@ -296,6 +312,18 @@ def _open_job(
         slo_s=answer["slo_s"],
         reservation_fee_percent=EXPRESS_LEAST_PERCENT,
     )
+
+
+def _open_job(
+    lane: Lane,
+    request: ExpressRequest,
+    answer: dict[str, Any],
+    *,
+    cells: tuple[Cell, ...],
+    bid_id: str,
+) -> None:
+    """The job of the stored bid; a soft prompt may look its start up."""
+    due_at = _find_due_at(request, answer)
     [job_id] = open_jobs(
         openings=[
             Opening(
@@ -311,7 +339,7 @@ def _open_job(
                 },
                 cells=cells,
                 deadline_at=due_at,
-                price_micros=price_micros,
+                price_micros=int(answer["price_micros"]),
                 verified_only=request.verified_only,
             )
         ],

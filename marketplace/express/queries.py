@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from marketplace.auction.queries import build_held_cells
 from marketplace.common.db.pipeline import Statement, fetch
 from marketplace.express.models import RequestStatus
-from marketplace.jobs.models import Job
+from marketplace.jobs.queries import build_recent_jobs
 from scheduler.types import Cell
-
-_ACTIVE = ", ".join(repr(str(status)) for status in Job.ACTIVE)
 
 
 def build_shortage_check(*, zone_id: str, since: datetime) -> Statement:
@@ -85,10 +84,11 @@ class LaneRows:
 def fetch_lane_rows(*, zone_id: str, slot: int, lately: datetime) -> LaneRows:
     """A lane's seats from a slot on, their cells, and the jobs that have not ended or ended since a
     moment; in one message."""
+    recent = build_recent_jobs(zone_id=zone_id, since=lately)
     seats, cells, jobs = fetch(
         Statement(_SEATS, (zone_id, slot)),
-        Statement(_CELLS, (zone_id, slot, slot)),
-        Statement(_JOBS, (zone_id, zone_id, lately)),
+        build_held_cells(of=Statement(_SEAT_BIDS, (zone_id, slot)), first_slot=slot),
+        Statement(_JOBS.format(recent=recent.text), recent.values),
     )
     return LaneRows([SeatRow(*row) for row in seats], cells, [_read_job(*row) for row in jobs])
 
@@ -104,20 +104,15 @@ _SEATS = """
 SELECT bid_id, root, is_burst, first_slot, created_at FROM express_seat
 WHERE lane_id = %s AND last_slot >= %s
 """
-_CELLS = """
-SELECT held.bid_id, held.slot, held.node_id
-FROM express_seat AS seat JOIN auction_reservation AS held ON held.bid_id = seat.bid_id
-WHERE seat.lane_id = %s AND seat.last_slot >= %s AND held.slot >= %s AND held.released_at IS NULL
-"""
+_SEAT_BIDS = "SELECT bid_id FROM express_seat WHERE lane_id = %s AND last_slot >= %s"
 #: A request's id is that of its bid with another prefix: its primary key is looked up, and the
-#: requests of the past are not read. Two parts, so that each uses its partial index.
-_JOBS_OF = f"""
+#: requests of the past are not read.
+_JOBS = f"""
 SELECT job.id, job.organisation_id, job.cells::text, job.started_at, job.finished_at,
     ARRAY(SELECT root FROM express_gangseat WHERE request_id = asked.id ORDER BY id),
     asked.answer::text,
     asked.id, asked.work_s, asked.lookup_s, asked.created_at, asked.bid_id, asked.seat_bid_id
-FROM jobs_job AS job
+FROM ({{recent}}) AS job
 JOIN express_expressrequest AS asked ON asked.id = 'express' || substr(job.bid_id, 4)
-WHERE asked.status = '{RequestStatus.ADMITTED}' AND job.zone_id = %s AND
+WHERE asked.status = '{RequestStatus.ADMITTED}'
 """  # noqa: S608
-_JOBS = f"{_JOBS_OF} job.status IN ({_ACTIVE}) UNION ALL {_JOBS_OF} job.finished_at > %s"

@@ -218,32 +218,12 @@ def buy_seats(
     ``root`` names the chain that the cells go on; without it each is the first of its own. Where
     the wallet of the lane is short, fewer are bid for.
     """
-    slots = last_slot - first_slot + 1
     rates = find_seat_rates(lane.zone)
-    if slots < 1 or not rates:
+    if last_slot < first_slot or not rates:
         return []
-    bids = [
-        Bid(
-            zone=lane.zone,
-            organisation_id=lane.organisation_id,
-            placed_by=None,
-            dataset=None,
-            name="express seat",
-            price_micros=lane.seat_limit_micros * slots,
-            deadline_at=slot_ends_at(lane.zone, last_slot),
-            not_before_slot=first_slot,
-            request_hash=hashlib.sha256(f"{lane.pk}|{first_slot}|{last_slot}".encode()).hexdigest(),
-            created_at=now,
-            adapter={},
-            training={},
-            samples=0,
-            compute_demand=min(rates.values()) * slots,
-            memory_demand_gb=find_seat_memory_gb(lane.zone),
-            rates=rates,
-            verified_only=lane.verified_only,
-        )
-        for _ in range(count)
-    ]
+    bids = _build_seat_bids(
+        lane, first_slot=first_slot, last_slot=last_slot, count=count, rates=rates, now=now
+    )
     with transaction.atomic():
         holds = place_holds(
             wanted=[
@@ -269,6 +249,42 @@ def buy_seats(
         if placed:
             wakeups.wake_lane_on_commit(zone_id=lane.zone_id)
     return [bid.pk for bid in placed]
+
+
+def _build_seat_bids(
+    lane: ExpressLane,
+    *,
+    first_slot: int,
+    last_slot: int,
+    count: int,
+    rates: dict[str, float],
+    now: datetime,
+) -> list[Bid]:
+    """Bids for one seat each, as the auction takes them; not stored."""
+    slots = last_slot - first_slot + 1
+    memory_gb = find_seat_memory_gb(lane.zone)
+    return [
+        Bid(
+            zone=lane.zone,
+            organisation_id=lane.organisation_id,
+            placed_by=None,
+            dataset=None,
+            name="express seat",
+            price_micros=lane.seat_limit_micros * slots,
+            deadline_at=slot_ends_at(lane.zone, last_slot),
+            not_before_slot=first_slot,
+            request_hash=hashlib.sha256(f"{lane.pk}|{first_slot}|{last_slot}".encode()).hexdigest(),
+            created_at=now,
+            adapter={},
+            training={},
+            samples=0,
+            compute_demand=min(rates.values()) * slots,
+            memory_demand_gb=memory_gb,
+            rates=rates,
+            verified_only=lane.verified_only,
+        )
+        for _ in range(count)
+    ]
 
 
 def find_seat_rates(zone: Zone) -> dict[str, float]:

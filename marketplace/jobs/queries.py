@@ -47,6 +47,19 @@ def find_job_ids(*, bid_ids: Sequence[str]) -> dict[str, str]:
 _JOB_IDS = "SELECT bid_id, id FROM jobs_job WHERE bid_id = ANY(%s)"
 
 
+def build_recent_jobs(*, zone_id: str, since: datetime) -> Statement:
+    """A zone's jobs that have not ended, and those that ended after a moment; for a join."""
+    return Statement(_RECENT_JOBS, (zone_id, zone_id, since))
+
+
+_OF_ZONE = (
+    "SELECT id, bid_id, organisation_id, cells, started_at, finished_at"
+    " FROM jobs_job WHERE zone_id = %s"
+)
+#: Two parts, so that each uses its partial index.
+_RECENT_JOBS = f"{_OF_ZONE} AND status IN ({_ACTIVE}) UNION ALL {_OF_ZONE} AND finished_at > %s"
+
+
 def build_ended_check(*, zone_id: str, until: datetime, after: datetime | None) -> Statement:
     """Whether jobs of a zone ended after a moment, if one is given, and up to another."""
     return Statement(_ENDED, (zone_id, until, after, after))

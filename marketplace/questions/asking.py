@@ -86,22 +86,7 @@ def ask_question(
         ``insufficient_funds``.
     """
     only = organisation.verified_only or (job is not None and job.verified_only)
-    rate_micros = find_rate(zone)
-    if rate_micros is None and is_forwarded:
-        rate_micros = settings.SERVING_RATE_MICROS
-    if only and not is_forwarded and not list_trusted_nodes(zone, verified_only=True).exists():
-        raise NoNodeOnline(
-            "no_node",
-            f"No node of a verified provider in zone {zone.name} is online to answer. Try again "
-            "later.",
-            extra={"retry": True},
-        )
-    if rate_micros is None:
-        raise NoNodeOnline(
-            "no_node",
-            f"No node of zone {zone.name} is online to answer. Try again later.",
-            extra={"retry": True},
-        )
+    rate_micros = _find_rate_now(zone, verified_only=only, is_forwarded=is_forwarded)
     prompt_tokens = count_prompt(zone, terms)
     question = AskedQuestion(
         organisation=organisation,
@@ -118,15 +103,7 @@ def ask_question(
         created_at=now,
         expires_at=now + ANSWERED_WITHIN,
     )
-    # Two at once may both find the last place: harmless, the wallet bounds them.
-    held = AskedQuestion.objects.filter(organisation=organisation, status__in=AskedQuestion.OPEN)
-    if held.count() >= OPEN_MAX:
-        raise UserError(
-            "too_many_questions",
-            f"{OPEN_MAX} answers are being written for you. Wait for one of them.",
-            status=429,
-            extra={"retry": True},
-        )
+    _check_open_questions(organisation)
     most_micros = compute_price(tokens=prompt_tokens + terms.max_tokens, rate_micros=rate_micros)
     with transaction.atomic():
         wanted = [
@@ -145,6 +122,35 @@ def ask_question(
         if not is_forwarded:
             wake_nodes(zone.pk)
     return question
+
+
+def _find_rate_now(zone: Zone, *, verified_only: bool, is_forwarded: bool) -> int:
+    """Micro-dollars for a million tokens, if there is a node or a server to answer."""
+    rate_micros = find_rate(zone)
+    whose = "of"
+    if is_forwarded:
+        rate_micros = settings.SERVING_RATE_MICROS if rate_micros is None else rate_micros
+    elif verified_only and not list_trusted_nodes(zone, verified_only=True).exists():
+        rate_micros, whose = None, "of a verified provider in"
+    if rate_micros is None:
+        raise NoNodeOnline(
+            "no_node",
+            f"No node {whose} zone {zone.name} is online to answer. Try again later.",
+            extra={"retry": True},
+        )
+    return rate_micros
+
+
+def _check_open_questions(organisation: Organisation) -> None:
+    """Two at once may both find the last place: harmless, the wallet bounds them."""
+    held = AskedQuestion.objects.filter(organisation=organisation, status__in=AskedQuestion.OPEN)
+    if held.count() >= OPEN_MAX:
+        raise UserError(
+            "too_many_questions",
+            f"{OPEN_MAX} answers are being written for you. Wait for one of them.",
+            status=429,
+            extra={"retry": True},
+        )
 
 
 def count_prompt(zone: Zone, terms: QuestionTerms) -> int:

@@ -12,15 +12,9 @@ ARGUMENTS_MAX = 8
 #: Numba compiles each of the kernels as one loop; the SDK has the fields of the API as arguments.
 LONG_FUNCTIONS: set[str] = {
     "frontend/sdk/finetender/command_line.py: build_parser",
-    "marketplace/auction/bidding/bundle_quotes.py: make_bundle_quote",
-    "marketplace/express/answering.py: _answer",
-    "marketplace/express/answering.py: _open_job",
-    "marketplace/express/seats.py: buy_seats",
-    "marketplace/questions/asking.py: ask_question",
     "scheduler/auction/search/kernels/covers.py: cover_by_labels",
     "scheduler/auction/search/kernels/covers.py: cover_by_pairs",
     "scheduler/auction/search/kernels/deadlines.py: solve_deadline",
-    "workers/node/process.py: __init__",
     "scheduler/experiments/auction/integer_program.py: _one_vendor",
     "scheduler/experiments/auction/max_form/boxes.py: search_window",
     "scheduler/experiments/auction/max_form/curves.py: _cover",

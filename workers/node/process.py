@@ -1,10 +1,4 @@
-"""One process that trains what the market plans for this node.
-
-Threads: the main one waits for signals; ``plan-puller`` asks the market, ``plans`` is the Celery
-worker, ``node`` owns all slices, ``training`` is the runtime's loop, ``heartbeat`` beats,
-``questions`` and ``answers`` take and send what owners ask their models, small pools fetch and
-send.
-"""
+"""What every process of a node begins with: arguments, exit statuses and the lock of its state."""
 
 from __future__ import annotations
 
@@ -12,26 +6,11 @@ import argparse
 import fcntl
 import logging
 import os
-import shutil
-import signal
-import sys
-import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
-from workers.node.credentials import (
-    Credentials,
-    NodeSettingsError,
-    StateDir,
-    default_state_dir,
-    save_credentials,
-)
-
-log = logging.getLogger(__name__)
+from workers.node.credentials import NodeSettingsError, StateDir, default_state_dir
 
 EXIT_OK = 0
 EXIT_SETTINGS = 2
@@ -41,10 +20,6 @@ EXIT_SENT_AWAY = 3
 EXIT_UNUSABLE = 4
 #: In the state directory: held by the process that runs the node, whose id is in it.
 LOCK = "lock"
-#: Checkpoints of jobs that never came back are kept this long.
-_WORK_KEPT_S = 24 * 3600
-#: Seconds between two looks for data sets that have been kept long enough.
-_SWEEP_EVERY_S = 3600.0
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -115,158 +90,3 @@ def lock_state_dir(state: StateDir) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-class NodeProcess:
-    """The parts of a running node, wired together."""
-
-    def __init__(
-        self,
-        credentials: Credentials,
-        state: StateDir,
-        *,
-        grace_s: float,
-        cache_days: float,
-        gang_devices: Sequence[str] = (),
-    ) -> None:
-        # Torch takes seconds to import; what only needs settings must not wait for it.
-        from workers.node.answerer import Answerer
-        from workers.node.blob_cache import BlobCache
-        from workers.node.heartbeats import Heartbeats
-        from workers.node.market_client import MarketClient
-        from workers.node.plan_receiver import PlanReceiver
-        from workers.node.self_test import memory_used_gb
-        from workers.node.slice_loop import SliceLoop
-        from workers.runtime.node_runtime import NodeRuntime
-
-        self._credentials = credentials
-        self._state = state
-        self._grace_s = grace_s
-        self._stop_asked = threading.Event()
-        #: Set by the signal that asks for an update.
-        self.update_asked = False
-        #: Once set, no call to the market waits or starts.
-        self._stopping = threading.Event()
-        remove_leftovers(state)
-        self._client = MarketClient(
-            credentials.market_url, token=credentials.api_token, stopping=self._stopping
-        )
-        self._runtime = NodeRuntime(
-            device=credentials.device,
-            cache_dir=state.work,
-            memory_limit_gb=credentials.memory_gb,
-            gang_devices=gang_devices,
-        )
-        self._cache = BlobCache(state.cache, self._client, kept_days=cache_days)
-        self._node = SliceLoop(
-            node_id=credentials.node_id,
-            client=self._client,
-            runtime=self._runtime,
-            cache=self._cache,
-            work=state.work,
-            outbox=state.outbox,
-            keepalive_s=min(10.0, credentials.heartbeat_every_s),
-        )
-        self._heartbeats = Heartbeats(
-            node=self._node,
-            client=self._client,
-            every_s=credentials.heartbeat_every_s,
-            memory_used_gb=lambda: memory_used_gb(credentials.device),
-        )
-        self._answers = Answerer(
-            node_id=credentials.node_id,
-            runtime=self._runtime,
-            cache=self._cache,
-            client=self._client,
-        )
-        self._plans = PlanReceiver(
-            credentials,
-            self._client,
-            offer=self._node.offer,
-            refused=self._node.refused,
-            rotated=self._keep_token,
-        )
-
-    def run(self) -> int:
-        from workers.training.faults import TrainingFault
-
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._on_signal)
-        # Base models are loaded before the first plan, not while a slot runs.
-        try:
-            for base in self._credentials.base_models:
-                self._runtime.resident(base)
-        except TrainingFault as fault:
-            print(fault, file=sys.stderr)
-            self._runtime.close()
-            self._client.close()
-            return EXIT_UNUSABLE
-        self._node.start()
-        self._heartbeats.start()
-        self._plans.start()
-        self._answers.start()
-        log.info("node %s is ready", self._credentials.node_id)
-        sweep_at = time.monotonic()
-        while not (
-            self._stop_asked.wait(0.5)
-            or self._node.finished.is_set()
-            or self._runtime.device_lost.is_set()
-        ):
-            if time.monotonic() >= sweep_at:
-                self._cache.sweep()
-                sweep_at = time.monotonic() + _SWEEP_EVERY_S
-        is_device_lost = self._runtime.device_lost.is_set()
-        if is_device_lost:
-            log.error("the device failed; this process ends, and a new one can use it again")
-        if self._stop_asked.is_set() or is_device_lost:
-            self._hand_over()
-        status = self._close()
-        return EXIT_UNUSABLE if is_device_lost and status == EXIT_OK else status
-
-    def _keep_token(self, token: str) -> None:
-        self._credentials = replace(self._credentials, api_token=token)
-        save_credentials(self._state, self._credentials)
-
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self._stop_asked.is_set():
-            # A second one: do not wait for anything.
-            self._stopping.set()
-        self.update_asked = self.update_asked or number == signal.SIGHUP
-        self._stop_asked.set()
-
-    def _hand_over(self) -> None:
-        """Checkpoint every job and send what is there, within the grace."""
-        log.info("stopping; handing over jobs")
-        self._node.drain()
-        ends_at = time.monotonic() + self._grace_s
-        while time.monotonic() < ends_at and not self._stopping.is_set():
-            if self._node.finished.wait(0.2):
-                return
-        log.warning("not everything was sent; checkpoints stay on this disk")
-
-    def _close(self) -> int:
-        self._plans.close()
-        self._answers.close()
-        self._heartbeats.close()
-        refusal = self._node.refusal
-        if refusal is None and not self._stop_asked.is_set():
-            # The market asked this node to leave, and nothing is left to do.
-            self._heartbeats.beat()
-        self._stopping.set()
-        self._node.close()
-        self._runtime.close()
-        self._client.close()
-        if refusal is not None:
-            print(f"The market does not accept this node: {refusal}", file=sys.stderr)
-            return EXIT_SENT_AWAY
-        log.info("stopped")
-        return EXIT_OK
-
-
-def remove_leftovers(state: StateDir) -> None:
-    """Remove what an earlier process left that is no longer of use."""
-    shutil.rmtree(state.outbox, ignore_errors=True)
-    oldest = time.time() - _WORK_KEPT_S
-    for folder in state.work.iterdir():
-        if folder.stat().st_mtime < oldest:
-            shutil.rmtree(folder, ignore_errors=True)

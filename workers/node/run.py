@@ -11,7 +11,6 @@ from workers.node.credentials import NodeSettingsError, StateDir, load_credentia
 from workers.node.machine import Supervisor, load_machine
 from workers.node.process import (
     EXIT_SETTINGS,
-    NodeProcess,
     add_run_arguments,
     build_run_arguments,
     lock_state_dir,
@@ -51,6 +50,9 @@ def run(options: argparse.Namespace) -> int:
                 )
             else:
                 assert credentials is not None
+                # Importing torch takes seconds; wrong settings must be reported without it.
+                from workers.node.node_process import NodeProcess
+
                 process = NodeProcess(
                     credentials,
                     state,

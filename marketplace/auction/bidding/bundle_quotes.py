@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from marketplace.auction.bidding.bundles import NewBundle, list_jobs
+from marketplace.auction.bidding.bundles import NewBundle, SweptJob, list_jobs
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.measure import MeasuredJob, find_verified_only, measure_job
 from marketplace.auction.bidding.quotes import (
@@ -71,33 +72,9 @@ def make_bundle_quote(*, asked: NewBundle, now: datetime) -> SweepQuote:
     jobs = list_jobs(
         adapter=asked.adapter, training=asked.training, sweep=asked.sweep, model=asked.model
     )
-    measured = [
-        measure_job(
-            JobRequest(
-                organisation=asked.organisation,
-                zone=zone,
-                dataset=asked.dataset,
-                adapter=job.adapter,
-                training=job.training,
-                model=asked.model,
-            ),
-            now=now,
-        )
-        for job in jobs
-    ]
+    measured = [_measure(asked, job, now=now) for job in jobs]
     slot = slot_at(zone, now)
-    tasks = [
-        build_task(
-            of.work,
-            task_id=f"quote-{place}",
-            arrival_slot=slot + 1,
-            deadline_slot=last_slot_until(zone, asked.deadline_at),
-            verified_only=find_verified_only(
-                asked.verified_only, organisation=asked.organisation, start=of.start
-            ),
-        )
-        for place, of in enumerate(measured)
-    ]
+    tasks = _build_tasks(asked, measured, slot=slot)
     with books.read_book(zone=zone, now=now) as book:
         answer = book.engine.quote_bundle(tasks, slot=slot)
         head_hash = book.engine.head_hash
@@ -126,3 +103,35 @@ def make_bundle_quote(*, asked: NewBundle, now: datetime) -> SweepQuote:
         made_at=now,
         expires_at=min(now + QUOTE_LIFE, slot_starts_at(zone, slot + 1)),
     )
+
+
+def _measure(asked: NewBundle, job: SweptJob, *, now: datetime) -> MeasuredJob:
+    return measure_job(
+        JobRequest(
+            organisation=asked.organisation,
+            zone=asked.zone,
+            dataset=asked.dataset,
+            adapter=job.adapter,
+            training=job.training,
+            model=asked.model,
+        ),
+        now=now,
+    )
+
+
+def _build_tasks(
+    asked: NewBundle, measured: Sequence[MeasuredJob], *, slot: int
+) -> list[scheduler.Task]:
+    """The jobs as they would be bid for in the present slot."""
+    return [
+        build_task(
+            of.work,
+            task_id=f"quote-{place}",
+            arrival_slot=slot + 1,
+            deadline_slot=last_slot_until(asked.zone, asked.deadline_at),
+            verified_only=find_verified_only(
+                asked.verified_only, organisation=asked.organisation, start=of.start
+            ),
+        )
+        for place, of in enumerate(measured)
+    ]

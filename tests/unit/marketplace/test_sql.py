@@ -58,12 +58,6 @@ def read_texts(module: Path) -> Iterator[str]:
             yield node.value
 
 
-#: Tables of other apps that an app's queries.py joins with its own, to read them. The express lane
-#: answers while a buyer waits: which jobs sit on its seats is one look, and without the join it
-#: would read every request of the past.
-JOINED = {"express": frozenset({"auction_reservation", "jobs_job"})}
-
-
 def find_tables(text: str) -> set[str]:
     """The tables that a text of SQL names."""
     return set(re.findall(r"[a-z_]+", text)) & TABLES.keys() if SQL.search(text) else set()
@@ -77,8 +71,7 @@ def find_faults(module: Path, app: str) -> list[str]:
     faults = []
     for text in read_texts(module):
         tables = find_tables(text)
-        joined = JOINED.get(app, frozenset()) if module.name == "queries.py" else frozenset()
-        foreign = sorted(table for table in tables - joined if TABLES[table] != app)
+        foreign = sorted(table for table in tables if TABLES[table] != app)
         if foreign:
             faults.append(f"{app} asks for {', '.join(foreign)}, tables of another app")
         if tables and not is_home(module):
@@ -129,10 +122,3 @@ def test_every_app_is_looked_at() -> None:
     looked_at = {module.relative_to(MARKETPLACE).parts[0] for module in list_modules()}
     assert {"tiers", "auction", "jobs", "fleet", "payments"} <= looked_at
     assert any(TABLES[table] == "tiers" for table in TABLES)
-
-
-@pytest.mark.parametrize("app", sorted(JOINED))
-def test_an_app_joins_no_more_than_it_says(app: str) -> None:
-    texts = read_texts(MARKETPLACE / app / "queries.py")
-    named = {table for text in texts for table in find_tables(text)}
-    assert {table for table in named if TABLES[table] != app} == JOINED[app]
