@@ -5,6 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
+comma := ,
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 BASE_PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
@@ -13,7 +14,12 @@ BASE_PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
 JOBS ?= 2
 PAGES := marketplace/web/static/web/build
 
-INSTALL := set -o pipefail; $(PYTHON) -m pip install --progress-bar off --constraint constraints.txt --editable
+# What the tests need comes with the rest when it will be needed anyway.
+USES := web,worker,sim,vendor
+NEEDS_DEV := $(filter-out help installed setup pages demo run dist images clean,$(or $(MAKECMDGOALS),help))
+INSTALL := set -o pipefail; $(PYTHON) -m pip install --progress-bar off --no-compile --constraint constraints.txt --editable
+# pip compiles one file after another; this uses every core. Some packages carry files that never compile.
+COMPILE := $(PYTHON) -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true
 # Installation takes minutes: say how far it is. Errors stand on the other stream, as pip writes them.
 COUNTED := | awk '/^Collecting/ { if (++n % 20 == 0) print "  " n " packages found"; fflush() } \
   /^Downloading/ && /[0-9][0-9][0-9]\.?[0-9]* MB|GB/ { print "  " $$0; fflush() } \
@@ -45,12 +51,12 @@ $(PYTHON):
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(PYTHON)
 	@echo "Installing packages (about $$(wc -l < constraints.txt), 1 GB; a few minutes)"
-	@$(INSTALL) '.[web,worker,sim,vendor]' $(COUNTED)
-	@touch $@
+	@$(INSTALL) '.[$(USES)$(if $(NEEDS_DEV),$(comma)dev)]' $(COUNTED)
+	@$(COMPILE)
+	@touch $@ && sleep 0.1 $(if $(NEEDS_DEV),&& touch $(VENV)/.installed-dev)
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	@echo "Installing what the tests need"
-	@$(INSTALL) '.[web,worker,sim,vendor,dev]' $(COUNTED)
+	@test $@ -nt $< || { echo "Installing what the tests need" && $(INSTALL) '.[$(USES),dev]' $(COUNTED); }
 	@touch $@
 
 .PHONY: images
@@ -87,14 +93,15 @@ test: ## Everything that must hold
 	@$(MAKE) --no-print-directory --jobs 2 types compiled lint contracts test-pages
 	@$(MAKE) --no-print-directory test-python
 
-# Running houses are tested after the rest, because their nodes measure how fast they are, and at the
-# same time, because both mostly wait. Each needs a process of its own: Playwright leaves an event
-# loop running in which Django does not query.
+# Running houses mostly wait, so the rest is tested at the same time, and gives way to them: their
+# nodes measure how fast they are. Each of the three needs a process of its own: Playwright leaves an
+# event loop running in which Django does not query.
 TOGETHER := --jobs 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 WITHOUT_HOUSES := --ignore=tests/faults --ignore=tests/browser
 test-python: setup-dev browser
-	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal -m "not nightly" $(WITHOUT_HOUSES)
-	@$(MAKE) --no-print-directory $(TOGETHER) test-faults test-browser
+	@$(MAKE) --no-print-directory $(TOGETHER) test-faults test-browser & houses=$$!; \
+	nice $(PYTHON) -m pytest -n $(JOBS) --dist worksteal -m "not nightly" $(WITHOUT_HOUSES); rest=$$?; \
+	wait $$houses && exit $$rest
 
 test-faults: setup-dev ## Processes of a running house are killed
 	$(PYTHON) -m pytest -m "not nightly" tests/faults
