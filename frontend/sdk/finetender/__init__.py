@@ -1,7 +1,8 @@
 """Bid for LoRA fine-tuning on a Finetender market, follow the job, and use the adapter."""
 
 from finetender.app import App, Run, build
-from finetender.clients import AsyncClient, Client
+from finetender.async_client import AsyncClient
+from finetender.client import Client
 from finetender.errors import (
     BidRefusedError,
     BusyError,

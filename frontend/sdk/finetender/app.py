@@ -13,9 +13,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from finetender.clients import Client
+from finetender.client import Client
 from finetender.errors import JobFailedError
-from finetender.operations import Data, Settings
+from finetender.operations.data import Data, Settings
 from finetender.progress import choose_view
 from finetender.values import Bid, Dataset, Job, JobEvent, Quote
 

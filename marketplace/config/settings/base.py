@@ -1,10 +1,9 @@
-"""Settings every way of running shares.
+"""What Django and libraries read, for every way of running; the market's own are in ``market``.
 
-Environment: ``DATABASE_URL``, ``REDIS_URL``, ``SECRET_KEY``, ``ALLOWED_HOSTS``, ``DATA_DIR``,
-``PUBLIC_URL`` and the ones read below; ``environment`` turns a wrong value into a clear error.
+Environment: ``DATABASE_URL``, ``REDIS_URL``, ``SECRET_KEY``, ``ALLOWED_HOSTS`` and the ones read
+here and there; ``environment`` turns a wrong value into a clear error.
 """
 
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,11 +11,9 @@ import dj_database_url
 from csp.constants import NONCE, NONE, SELF
 
 from marketplace.config.settings import environment, schedule
+from marketplace.config.settings.market import *  # noqa: F403
+from marketplace.config.settings.market import BASE_DIR, DATA_DIR, PUBLIC_URL
 
-BASE_DIR = Path(__file__).resolve().parents[3]
-DATA_DIR = environment.folder("DATA_DIR", BASE_DIR / ".data")
-#: Where browsers and nodes reach the market, without a slash at the end.
-PUBLIC_URL = environment.text("PUBLIC_URL", "http://127.0.0.1:8000").rstrip("/")
 _PUBLIC = urlsplit(PUBLIC_URL)
 
 DEBUG = False
@@ -25,22 +22,6 @@ ALLOWED_HOSTS = environment.words("ALLOWED_HOSTS", f"{_PUBLIC.hostname},localhos
 CSRF_TRUSTED_ORIGINS = environment.words(
     "CSRF_TRUSTED_ORIGINS", f"{_PUBLIC.scheme}://{_PUBLIC.netloc}"
 )
-METRICS_TOKEN = environment.text("METRICS_TOKEN", "")
-
-#: Machines the market rents elsewhere: what they run, and what tells them from another market's.
-TIERS_WORKER_IMAGE = environment.text("TIERS_WORKER_IMAGE", "")
-TIERS_TAG = environment.text("TIERS_TAG", "")
-TIERS_SKYPILOT_GPUS = environment.words("TIERS_SKYPILOT_GPUS", "A100,L4,H100")
-#: Dollars an hour; Modal has no call that tells its prices.
-TIERS_MODAL_PRICES = environment.words("TIERS_MODAL_PRICES", "A100=2.10")
-
-#: Folder of what a provider's machine installs from, as ``docker/node_dist.sh`` writes it.
-NODE_INSTALL_DIR = environment.folder("NODE_INSTALL_DIR", BASE_DIR / "dist")
-#: An image of the node that providers can pull; empty: they build it from this market's files.
-NODE_IMAGE = environment.text("NODE_IMAGE", "")
-
-#: Of the hub, for gated base models; rented machines get it, too.
-HF_TOKEN = environment.text("HF_TOKEN", "")
 
 INSTALLED_APPS = [
     "django.contrib.contenttypes",
@@ -247,63 +228,10 @@ ACCOUNT_DEFAULT_HTTP_PROTOCOL = _PUBLIC.scheme
 ACCOUNT_EMAIL_SUBJECT_PREFIX = "[Finetender] "
 MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
 MFA_TOTP_ISSUER = "Finetender"
-#: Whether operators must have a second factor before they see anything.
-OPERATORS_NEED_MFA = environment.flag("OPERATORS_NEED_MFA", default=True)
-
 DEFAULT_FROM_EMAIL = environment.text(
     "DEFAULT_FROM_EMAIL", f"Finetender <no-reply@{_PUBLIC.hostname}>"
 )
 EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
-
-# --- The market -----------------------------------------------------------------------------
-
-#: What the market pays for a missed deadline, in percent of the payment.
-SLA_CREDIT_PERCENT = int(environment.number("SLA_CREDIT_PERCENT", 25))
-#: What the market bears at most in a day for the faults of one provider, in micro-dollars.
-HOUSE_BEARS_MICROS_PER_DAY = int(1_000_000 * environment.number("HOUSE_BEARS_USD_PER_DAY", 25))
-#: Whether an operator approves a provider before it lists nodes, which see the data of jobs.
-PROVIDERS_NEED_APPROVAL = environment.flag("PROVIDERS_NEED_APPROVAL", default=True)
-#: Share of jobs' beginnings and checkpoints whose next steps another provider's node trains again.
-SPOT_CHECK_SHARE = environment.number("SPOT_CHECK_SHARE", 0.02)
-#: What each new organisation can take once, in dollars; nothing where money is real.
-DEMO_MONEY_MICROS = int(environment.number("DEMO_MONEY_USD", 0, at_least=0)) * 1_000_000
-#: The payment gateway's keys; without the secret one, the market takes no cards.
-STRIPE_SECRET_KEY = environment.text("STRIPE_SECRET_KEY", "")
-STRIPE_PUBLISHABLE_KEY = environment.text("STRIPE_PUBLISHABLE_KEY", "")
-#: What its webhooks are signed with; they come to ``/webhooks/stripe``.
-STRIPE_WEBHOOK_SECRET = environment.text("STRIPE_WEBHOOK_SECRET", "")
-#: Where the stand-in of the demo and the tests is; empty: Stripe itself.
-STRIPE_API_URL = environment.loopback_url("STRIPE_API_URL")
-#: Price policies that no longer sell, by name; logs of earlier versions replay under them.
-AUCTION_RETIRED_POLICIES = "scheduler.experiments.auction.max_form.policies.RETIRED_POLICIES"
-#: Whether a zone's log shows everybody what others bid; without it, commitments stand there.
-PUBLISH_BIDS = environment.flag("PUBLISH_BIDS", default=False)
-#: Folder of the key that signs heads and receipts; the web server does not read it.
-MARKET_KEY_DIR = environment.folder("MARKET_KEY_DIR", DATA_DIR / "keys")
-#: Who gets the signed heads of the logs: files (file:///...) and addresses (https://...).
-AUCTION_WITNESSES = environment.words("AUCTION_WITNESSES", "")
-#: Logs of other markets whose signed heads this one stores: https://HOST/market/ZONE/heads.
-AUCTION_WITNESSED = environment.words("AUCTION_WITNESSED", "")
-#: Whether such a market may be inside this one's network, at http:// too.
-AUCTION_WITNESSED_PRIVATE = environment.flag("AUCTION_WITNESSED_PRIVATE", default=False)
-#: Whether vendors' own systems may be inside this market's network, at http:// too.
-VENDOR_ENDPOINTS_PRIVATE = environment.flag("VENDOR_ENDPOINTS_PRIVATE", default=False)
-#: Whether integrators' webhooks may be inside this market's network, at http:// too.
-WEBHOOKS_PRIVATE = environment.flag("WEBHOOKS_PRIVATE", default=False)
-#: Requests a minute, by kind, of an organisation or of an address that no one signed in from; see
-#: ``marketplace.common.request_rates``.
-API_REQUESTS_PER_MINUTE = {
-    kind: int(environment.number(f"API_{kind.upper()}_PER_MINUTE", default, at_least=1))
-    for kind, default in {
-        "read": 1200,
-        "quotes": 600,
-        "bids": 1200,
-        "uploads": 60,
-        "public": 300,
-        "transcripts": 30,
-        "questions": 600,
-    }.items()
-}
 
 # --- Files and pages --------------------------------------------------------------------------
 
@@ -331,43 +259,6 @@ STORAGES = {
     else {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
-#: The operator's own model server (vLLM or another that loads adapters at run time); empty: nodes
-#: answer questions. Zones by its names of their base models, such as ``chat=meta-llama/Llama-3.1``;
-#: without any, all zones under their base models' own names.
-SERVING_URL = environment.text("SERVING_URL", "")
-SERVING_API_KEY = environment.text("SERVING_API_KEY", "")
-SERVING_MODELS = environment.words("SERVING_MODELS")
-#: A folder that the server reads as well: adapters are unpacked into it.
-SERVING_ADAPTERS = environment.folder("SERVING_ADAPTERS", DATA_DIR / "served-adapters")
-#: Micro-dollars for a million tokens while no node of a zone is on sale; none: questions wait.
-SERVING_RATE_MICROS = int(environment.number("SERVING_RATE_MICROS", 0)) or None
-#: Largest file that a node may make of a model, and where adapters are pushed.
-EXPORT_BYTES_MAX = int(environment.number("EXPORT_BYTES_MAX", 64 * 1024**3, at_least=1024))
-HUB_URL = environment.text("HUB_URL", "") or None
-#: Bytes of the largest upload of one data set.
-UPLOAD_BYTES_MAX = int(environment.number("UPLOAD_BYTES_MAX", 2 * 1024**3, at_least=1024))
-
-#: Bytes of all data sets that one organisation may have stored.
-DATASET_BYTES_PER_ORGANISATION = int(
-    environment.number("DATASET_BYTES_PER_ORGANISATION", 4 * 1024**3, at_least=1024)
-)
-
-#: Days between earning and payout; long enough to notice that something was wrong.
-PAYOUT_DELAY_DAYS = environment.number("PAYOUT_DELAY_DAYS", 7)
-#: Days between two payouts to one organisation, and the least that is paid out.
-PAYOUT_EVERY_DAYS = environment.number("PAYOUT_EVERY_DAYS", 7)
-PAYOUT_THRESHOLD_MICROS = int(1_000_000 * environment.number("PAYOUT_THRESHOLD_USD", 10))
-
-#: Who sells, as invoices say it.
-SELLER_NAME = environment.text("SELLER_NAME", "Finetender")
-SELLER_ADDRESS = environment.text("SELLER_ADDRESS", "").replace("\\n", "\n")
-SELLER_COUNTRY = environment.text("SELLER_COUNTRY", "")
-SELLER_TAX_ID = environment.text("SELLER_TAX_ID", "")
-#: The tax in prices by the buyer's country, in thousandths of a percent.
-TAX_RATES = environment.rates("TAX_RATES")
-#: Whether the gateway (Stripe Tax) says what part of a price is tax, instead of the table.
-STRIPE_TAX = environment.flag("STRIPE_TAX", default=False)
-
 LANGUAGE_CODE = "en-us"
 USE_I18N = False
 USE_TZ = True
@@ -400,10 +291,6 @@ UNFOLD = {
 # --- Protection -------------------------------------------------------------------------------
 
 DEFAULT_EXCEPTION_REPORTER = "marketplace.config.error_reports.RedactingReporter"
-#: Proxies in front of the market, each of which appends to ``X-Forwarded-For``; see
-#: ``marketplace.common.client_address``.
-TRUSTED_PROXY_COUNT = int(environment.number("TRUSTED_PROXY_COUNT", 0))
-
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
         "default-src": [NONE],

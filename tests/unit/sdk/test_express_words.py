@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from finetender.calls import Answer, Pause
-from finetender.command_line import describe_lookup, describe_refusal
-from finetender.operations import LOOKUP_LOOKS, await_lookup
+from finetender.commands import describe_lookup, describe_refusal
+from finetender.operations.express import LOOKUP_LOOKS, await_lookup
 from finetender.values import ExpressAnswer
 
 NO = {

@@ -136,7 +136,7 @@ def test_merged_weights_come_from_a_node_and_compute_the_same(
             exporter._pool.submit(lambda: None).result(600)
 
         # Of the SDK alone: the exporter's own thread sleeps too.
-        monkeypatch.setattr("finetender.clients.time", SimpleNamespace(sleep=look))
+        monkeypatch.setattr("finetender.client.time", SimpleNamespace(sleep=look))
         export = client.export_adapter(job.pk, "merged")
         assert client.export_adapter(job.pk, "merged")["id"] == export["id"]
         found = client.download_export(job.pk, export["id"], tmp_path / export["filename"])

@@ -1,0 +1,112 @@
+"""Zones, and the data sets that jobs train with."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from finetender.calls import Answer, Call, Operation, Pause, send
+from finetender.errors import UsageError, build_error
+from finetender.values import Dataset, Zone
+
+#: Seconds between two looks at what is not decided yet.
+LOOK_EVERY_S = 0.5
+Data = str | os.PathLike[str] | Dataset
+Settings = Mapping[str, Any]
+
+
+def list_zones() -> Operation[tuple[Zone, ...]]:
+    """The zones that take bids."""
+    answer = yield from send(Call("GET", "/api/zones"))
+    return read_zones(answer)
+
+
+def upload(
+    path: str | os.PathLike[str],
+    *,
+    zone: str | None = None,
+    name: str | None = None,
+    faulty_lines: str = "refuse",
+    long_rows: str = "refuse",
+) -> Operation[Dataset]:
+    """Store training data; the same file again within a day is the same data set.
+
+    Parameters
+    ----------
+    faulty_lines, long_rows
+        What becomes of rows that cannot be used as they are: ``refuse`` the file, ``leave_out``,
+        and for long rows ``cut``.
+    """
+    file = Path(path)
+    form = {"faulty_lines": faulty_lines, "long_rows": long_rows, "name": name or file.name}
+    if zone is not None:
+        form["zone"] = zone
+    key = f"sdk-{_hash_file(file, form)}"
+    answer = yield from send(
+        Call("POST", "/api/datasets", form=form, file=file, idempotency_key=key)
+    )
+    if answer.status == 201:
+        return Dataset.read(answer.body)
+    where = f"/api/uploads/{answer.body['id']}"
+    while True:
+        yield Pause(LOOK_EVERY_S)
+        seen = (yield from send(Call("GET", where))).body
+        if seen["error"] is not None:
+            raise build_error(400, seen["error"])
+        if seen["dataset_id"] is not None:
+            found = yield from send(Call("GET", f"/api/datasets/{seen['dataset_id']}"))
+            return Dataset.read(found.body)
+
+
+def ensure_dataset(data: Data, *, zone: str | None = None) -> Operation[Dataset]:
+    """The data set of a file, which is stored first, or of an id."""
+    if isinstance(data, Dataset):
+        return data
+    found = choose_zone((yield from list_zones()), zone)
+    dataset_id = yield from find_dataset_id(data, found.name)
+    return Dataset.read((yield from send(Call("GET", f"/api/datasets/{dataset_id}"))).body)
+
+
+def read_zones(answer: Answer) -> tuple[Zone, ...]:
+    return tuple(Zone.read(raw) for raw in answer.body["data"])
+
+
+def choose_zone(zones: tuple[Zone, ...], name: str | None) -> Zone:
+    """The zone of the name; where there is one only, it need not be named."""
+    names = ", ".join(zone.name for zone in zones)
+    if name is None:
+        if len(zones) != 1:
+            raise UsageError(f"Say which zone: {names or 'none takes bids now'}.")
+        return zones[0]
+    for zone in zones:
+        if name in (zone.name, zone.base_model):
+            return zone
+    raise UsageError(f"There is no zone {name!r}; there are {names or 'none'}.")
+
+
+def find_dataset_id(data: Data, zone: str) -> Operation[str]:
+    if isinstance(data, Dataset):
+        return data.id
+    if isinstance(data, str) and data.startswith("ds_") and not Path(data).exists():
+        return data
+    return (yield from upload(data, zone=zone)).id
+
+
+def _hash_file(file: Path, form: Mapping[str, str]) -> str:
+    try:
+        with file.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256")
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
+    digest.update(repr(sorted(form.items())).encode())
+    return digest.hexdigest()
+
+
+def check_id(text: str) -> str:
+    """An id as a part of an address; whatever else somebody passes must not become another one."""
+    if not text or not all(letter.isalnum() or letter in "-_" for letter in text):
+        raise UsageError(f"{text!r} is no id.")
+    return text
