@@ -28,7 +28,7 @@ from workers.node.prober import Prober
 from workers.node.sender import Sender, build_slice_result
 from workers.node.slice_run import SliceRun, SliceState
 from workers.node.slice_sink import SliceSink
-from workers.node.upload_files import discard, link_or_copy
+from workers.node.upload_files import link_or_copy
 from workers.protocol.joining import PROTOCOL_LEAST
 from workers.protocol.messages import PROTOCOL_VERSION, HeartbeatReply, SliceSpec, SlotPlan
 from workers.protocol.reports import Fault, ProgressReply, SliceEnd
@@ -364,7 +364,7 @@ class SliceLoop:
         )
         run.outbox.adapter_dir = adapter_dir
         if status is SliceEnd.FINISHED:
-            self._discard_checkpoint(run)
+            run.outbox.drop_checkpoint()
         self._sender.pump(run)
 
     def _checkpointed(self, run: SliceRun, path: Path, step: int) -> None:
@@ -375,10 +375,7 @@ class SliceLoop:
         except OSError as error:
             log.warning("a checkpoint of %s cannot be sent: %s", run.job_id, error)
             return
-        old = run.outbox.checkpoint
-        if old is not None and old[0] not in (copy, run.outbox.sending):
-            discard(old[0])
-        run.outbox.checkpoint = (copy, step)
+        run.outbox.put_checkpoint(copy, step)
         self._sender.pump(run)
 
     def _closed(self, run: SliceRun) -> None:
@@ -393,9 +390,4 @@ class SliceLoop:
     def _forget(self, run: SliceRun) -> None:
         if self._slices.pop(run.token, None) is not None:
             self._cache.release(run.spec.job.dataset, run.spec.job.validation_dataset)
-        self._discard_checkpoint(run)
-
-    def _discard_checkpoint(self, run: SliceRun) -> None:
-        checkpoint, run.outbox.checkpoint = run.outbox.checkpoint, None
-        if checkpoint is not None and checkpoint[0] != run.outbox.sending:
-            discard(checkpoint[0])
+        run.outbox.drop_checkpoint()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
+from workers.node.upload_files import discard
 from workers.protocol.messages import SliceSpec
 from workers.protocol.reports import ProgressEvent, SliceResult
 
@@ -55,6 +56,19 @@ class Outbox:
     #: Monotonic seconds before which nothing is tried again.
     not_before: float = 0.0
     tries: int = 0
+
+    def put_checkpoint(self, path: Path, step: int) -> None:
+        """Have a newer checkpoint sent; the one that it replaces is deleted."""
+        old = self.checkpoint
+        if old is not None and old[0] not in (path, self.sending):
+            discard(old[0])
+        self.checkpoint = (path, step)
+
+    def drop_checkpoint(self) -> None:
+        """Send no checkpoint; one that is on its way stays until its fate is known."""
+        checkpoint, self.checkpoint = self.checkpoint, None
+        if checkpoint is not None and checkpoint[0] != self.sending:
+            discard(checkpoint[0])
 
 
 @dataclass(slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -30,10 +29,9 @@ from workers.runtime.resident import ResidentBase
 from workers.runtime.resident_bases import ResidentBases
 from workers.runtime.running_job import RunningJob
 from workers.runtime.thread_choice import use_best_threads
-from workers.training.evaluation import Evaluation
-from workers.training.faults import SystemFault, UserFault, is_device_lost
+from workers.runtime.training_rounds import TrainingRounds
+from workers.training.faults import SystemFault
 from workers.training.start_values import load_start_values
-from workers.training.step_results import StepFailure, StepResult
 from workers.training.writing import Tell
 
 log = logging.getLogger(__name__)
@@ -99,6 +97,15 @@ class NodeRuntime:
         self.device_lost = threading.Event()
         self._checkpoints = CheckpointPipe(post=self._commands.put, tell=tell)
         self._endings = JobEndings(remove=self._remove, on_device_lost=self.device_lost.set)
+        self._rounds = TrainingRounds(
+            running=self._running,
+            memory=self._memory,
+            checkpoints=self._checkpoints,
+            endings=self._endings,
+            is_preparing=self._is_preparing,
+            pause=lambda job_id: self._detach(job_id, True),
+            on_device_lost=self.device_lost.set,
+        )
         self._thread.start()
 
     def attach(
@@ -279,30 +286,13 @@ class NodeRuntime:
             began = time.monotonic()
             for resident in self._residents.list():
                 if resident.trainer.jobs:
-                    self._round(resident)
-                    self._evaluate_pack(resident)
+                    self._rounds.run_round(resident)
             self._endings.write_sample_token()
             trained_s = time.monotonic() - began if busy else 0.0
             if not self._answers.write(trained_s=trained_s):
                 self.device_lost.set()
 
-    def _round(self, resident: ResidentBase) -> None:
-        resident.apply_threads()
-        try:
-            results = resident.round(disturbed=self._preparing)
-        # whatever a step raises, the node must live on: it cannot be one job's fault alone
-        except Exception as error:
-            results = list[StepResult | StepFailure](self._fail_all(resident, error))
-        stepped = [self._running[r.job_id] for r in results]
-        self._memory.note_step(resident, stepped)
-        for result in results:
-            running = self._running[result.job_id]
-            if isinstance(result, StepFailure):
-                self._endings.fail(running, result.fault)
-            else:
-                self._after_step(running, result)
-
-    def _preparing(self) -> bool:
+    def _is_preparing(self) -> bool:
         """Whether a job not in the loop yet is being read or loaded, which takes memory too."""
         with self._names_lock:
             return bool(self._attaching.keys() - self._running.keys())
@@ -332,64 +322,7 @@ class NodeRuntime:
         with self._names_lock:
             self._running[running.job.job_id] = running
         tell(lambda: running.report(force=True))
-        self._evaluate_or_go_on(running)
-
-    def _after_step(self, running: RunningJob, step: StepResult) -> None:
-        running.stepped(step)
-        tell(running.report)
-        if running.pause_at is not None and running.job.progress.step >= running.pause_at:
-            self._detach(running.job.job_id, True)
-            return
-        if not running.job.done:
-            self._checkpoints.take_if_due(running)
-        self._evaluate_or_go_on(running)
-
-    def _evaluate_or_go_on(self, running: RunningJob) -> None:
-        """Start the evaluation that is due at the job's step; without one, end a job that is done.
-
-        The job waits for its evaluation; its neighbours train between the evaluation's packs.
-        """
-        if running.is_evaluation_due:
-            running.resident.trainer.start_evaluation(running.job.job_id)
-        elif running.job.done:
-            self._endings.guard(running, lambda: self._endings.finish(running))
-
-    def _evaluate_pack(self, resident: ResidentBase) -> None:
-        """Run one pack of an evaluation, if one is under way."""
-        try:
-            result = resident.trainer.evaluate_next()
-        # only a lost device comes this far
-        except Exception as error:
-            for failure in self._fail_all(resident, error):
-                self._endings.fail(self._running[failure.job_id], failure.fault)
-            return
-        if result is None:
-            return
-        running = self._running[result.job_id]
-        if isinstance(result, StepFailure):
-            self._endings.fail(running, result.fault)
-        elif self._endings.guard(running, lambda: self._note_evaluation(running, result.found)):
-            self._evaluate_or_go_on(running)
-
-    def _fail_all(self, resident: ResidentBase, error: Exception) -> list[StepFailure]:
-        """The end of all jobs of a base whose step failed for no reason of one of them."""
-        log.error("a training step failed", exc_info=error)
-        if is_device_lost(error):
-            self.device_lost.set()
-        return [
-            StepFailure(job_id, SystemFault(f"The node's training step failed: {error}."))
-            for job_id in list(resident.trainer.jobs)
-        ]
-
-    def _note_evaluation(self, running: RunningJob, found: Evaluation) -> None:
-        if not math.isfinite(found.loss):
-            raise UserFault(
-                f"The validation loss is not a finite number at step {running.job.progress.step}. "
-                "Lower the learning rate or check the validation rows."
-            )
-        running.evaluated(found)
-        # The loss belongs to this step alone, so it is not left to a later report.
-        tell(lambda: running.report(force=True))
+        self._rounds.evaluate_or_go_on(running)
 
     def _detach(self, job_id: str, checkpoint: bool, *, may_end: bool = False) -> None:
         running = self._running.get(job_id)
