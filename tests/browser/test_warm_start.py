@@ -57,7 +57,7 @@ def test_a_job_on_nearly_the_same_rows_as_anothers_costs_less_and_pays_a_royalty
         demo.click()
     owner.go("/datasets")
     page.get_by_label("My jobs may begin with adapters that others give").check()
-    page.get_by_role("button", name="Store").click()
+    page.get_by_role("region", name="Warm starts").get_by_role("button", name="Store").click()
     owner.go("/bids/new")
     owner.upload("taken.jsonl", write_rows("When does order {} come?", count=500))
     expect(page.get_by_text("500 rows ready")).to_be_visible()
