@@ -249,6 +249,8 @@ class Scope(models.TextChoices):
     #: Replace and revoke keys that may do no more than this one.
     KEYS_WRITE = "keys:write"
     MEMBERS_READ = "members:read"
+    #: Invite, give roles and remove, where the key's maker is an owner.
+    MEMBERS_WRITE = "members:write"
     WEBHOOKS_READ = "webhooks:read"
     WEBHOOKS_WRITE = "webhooks:write"
     PROVIDER_READ = "provider:read"

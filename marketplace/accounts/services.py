@@ -15,8 +15,9 @@ from marketplace.accounts.secret_hashes import SECRET_BYTES, hash_secret
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 
 INVITATION_LIFE = timedelta(days=14)
-#: Invitations of one organisation that are still open.
+#: Invitations of one organisation that are still open, and those made within a day: each is a mail.
 INVITATIONS_MAX = 100
+INVITATIONS_MAX_WITHIN = timedelta(days=1)
 ROLES_IN_WORDS = "owner, billing, member or viewer"
 
 
@@ -92,6 +93,13 @@ def create_invitation(
         raise Conflict("already_a_member", f"{email} is a member already.", param="email")
     if list_open_invitations(organisation, now=now).count() >= INVITATIONS_MAX:
         raise Conflict("too_many_invitations", "Withdraw invitations that are still open first.")
+    if organisation.invitations.filter(created_at__gt=now - INVITATIONS_MAX_WITHIN).count() >= (
+        INVITATIONS_MAX
+    ):
+        raise Conflict(
+            "too_many_invitations",
+            f"An organisation sends {INVITATIONS_MAX} invitations a day at most. Go on tomorrow.",
+        )
     secret = secrets.token_urlsafe(SECRET_BYTES)
     invitation = Invitation.objects.create(
         organisation=organisation,
@@ -156,17 +164,26 @@ def list_open_invitations(organisation: Organisation, *, now: datetime) -> Query
 def revoke_invitation(
     *, organisation: Organisation, invitation_id: str, revoked_by: User, now: datetime
 ) -> None:
-    """Takes back an invitation that is still open.
+    """Takes back an invitation that is still open; doing so twice changes nothing.
 
     Raises
     ------
     NotAllowed
         ``owners_only``.
+    NotFound
+        ``unknown_invitation``.
+    Conflict
+        ``invitation_accepted``.
     """
     check_owner(organisation=organisation, user=revoked_by)
-    Invitation.objects.filter(
-        pk=invitation_id, organisation=organisation, accepted_at=None, revoked_at=None
-    ).update(revoked_at=now, updated_at=now)
+    found = Invitation.objects.filter(
+        pk=invitation_id.replace("\0", ""), organisation=organisation
+    ).first()
+    if found is None:
+        raise NotFound("unknown_invitation", "There is no such invitation.")
+    open_still = Invitation.objects.filter(pk=found.pk, accepted_at=None, revoked_at=None)
+    if not open_still.update(revoked_at=now, updated_at=now) and found.revoked_at is None:
+        raise Conflict("invitation_accepted", "It was accepted. Remove the member instead.")
 
 
 def end_membership(*, organisation: Organisation, user: User, ended_by: User) -> None:

@@ -30,6 +30,11 @@ SUMMARIES = {
     "pushes_read": "One push to a repository and how far it is.",
     "keys_revoke": "End an API key for good.",
     "members_list": "Who belongs to your organisation, and as what.",
+    "members_update": "Give a member another role. The last owner stays one.",
+    "members_remove": "Take a member out of your organisation. The last owner stays.",
+    "invitations_list": "Invitations that can still be accepted, the latest first.",
+    "invitations_create": "Invite somebody by mail to your organisation.",
+    "invitations_withdraw": "Take back an invitation that nobody has accepted.",
     "webhooks_read": "One webhook.",
     "webhooks_delete": "Delete a webhook. Nothing more is sent to it.",
     # /v1

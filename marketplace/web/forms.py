@@ -252,8 +252,9 @@ class UploadForm(forms.Form):
     file = forms.FileField(allow_empty_file=True, widget=forms.FileInput(attrs={"class": "field"}))
 
 
-#: What a new key may do unless its maker chooses: not replace other keys.
-DEFAULT_SCOPES = [scope for scope in Scope.values if scope != Scope.KEYS_WRITE]
+#: What a new key may do unless its maker chooses: not replace other keys, nor say who is a member.
+_CHOSEN_SCOPES = (Scope.KEYS_WRITE, Scope.MEMBERS_WRITE)
+DEFAULT_SCOPES = [scope for scope in Scope.values if scope not in _CHOSEN_SCOPES]
 
 
 class ApiKeyForm(forms.Form):

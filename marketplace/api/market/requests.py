@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from rest_framework import serializers
 
+from marketplace.accounts.models import Role
 from marketplace.api.market.fields import DeadlineField, PriceField, StrictSerializer
 from marketplace.exports.links import ADAPTER, LIFETIME_MAX
 from workers.protocol.exports import FORMS
@@ -254,6 +255,16 @@ class KeyRotationRequest(StrictSerializer):
         required=False,
         default=24 * 3600,
         help_text="Seconds for which the earlier secret may still be used; a day without it.",
+    )
+
+
+class RoleRequest(StrictSerializer):
+    role = serializers.ChoiceField(Role.values, help_text="What the member may do from now on.")
+
+
+class InvitationRequest(RoleRequest):
+    email = serializers.CharField(
+        max_length=254, help_text="A mail with the address that accepts goes there."
     )
 
 

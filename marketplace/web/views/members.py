@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from django.conf import settings
 from django.contrib import messages
-from django.core.mail import send_mail
-from django.db import transaction
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
-from django.urls import reverse
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
+from marketplace.accounts.invitation_mail import invite_by_mail
 from marketplace.accounts.models import Membership, Role
 from marketplace.accounts.selectors import list_changes
 from marketplace.accounts.services import (
     accept_invitation,
     change_role,
-    create_invitation,
     end_membership,
     list_open_invitations,
     revoke_invitation,
@@ -51,31 +47,17 @@ def show_members(request: PageRequest) -> HttpResponse:
     return render(request, "web/members.html", context)
 
 
-@sensitive_variables("secret", "address", "text")
 @owner_page
 @require_POST
 def invite(request: PageRequest) -> HttpResponse:
-    """The invitation goes to the address by mail; no page shows its secret."""
-    organisation = request.organisation
     try:
-        with transaction.atomic():
-            invitation, secret = create_invitation(
-                organisation=organisation,
-                email=request.POST.get("email", ""),
-                role=request.POST.get("role", ""),
-                invited_by=request.user,
-                now=clock.now(),
-            )
-            address = settings.PUBLIC_URL + reverse("invitation", args=[secret])
-            text = (
-                f"{request.user.get_full_name()} invites you to {organisation.name} on Finetender,"
-                f" as {invitation.role}.\n\nSign in with this address and accept:\n{address}\n\n"
-                f"The invitation ends on {invitation.expires_at:%d %B %Y}.\n"
-            )
-            subject = f"[Finetender] Invitation to {organisation.name}"
-            transaction.on_commit(
-                lambda: send_mail(subject, text, None, [invitation.email]), robust=True
-            )
+        invitation = invite_by_mail(
+            organisation=request.organisation,
+            email=request.POST.get("email", ""),
+            role=request.POST.get("role", ""),
+            invited_by=request.user,
+            now=clock.now(),
+        )
     except UserError as error:
         messages.error(request, error.message)
     else:
@@ -86,13 +68,17 @@ def invite(request: PageRequest) -> HttpResponse:
 @owner_page
 @require_POST
 def withdraw_invitation(request: PageRequest, invitation_id: str) -> HttpResponse:
-    revoke_invitation(
-        organisation=request.organisation,
-        invitation_id=invitation_id.replace("\0", ""),
-        revoked_by=request.user,
-        now=clock.now(),
-    )
-    messages.success(request, "The invitation is withdrawn.")
+    try:
+        revoke_invitation(
+            organisation=request.organisation,
+            invitation_id=invitation_id,
+            revoked_by=request.user,
+            now=clock.now(),
+        )
+    except UserError as error:
+        messages.error(request, error.message)
+    else:
+        messages.success(request, "The invitation is withdrawn.")
     return redirect("members")
 
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 from django.db import IntegrityError, transaction
 
+from marketplace.accounts import services
 from marketplace.accounts.models import Invitation, Membership, Organisation, Role, User
 from marketplace.accounts.selectors import get_current_organisation
 from marketplace.accounts.services import (
@@ -14,6 +15,7 @@ from marketplace.accounts.services import (
     end_membership,
     revoke_invitation,
 )
+from marketplace.common import clock
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 from tests import builders
 from tests.builders import NOW, PASSWORD
@@ -146,12 +148,13 @@ def test_an_accepted_invitation_cannot_be_taken_back_or_by_another() -> None:
         organisation=organisation, email="bo@example.com", role="owner", invited_by=owner, now=NOW
     )
     accept_invitation(secret=secret, user=builders.user(email="bo@example.com"), now=NOW)
-    revoke_invitation(
-        organisation=organisation,
-        invitation_id=invitation.pk,
-        revoked_by=builders.owner_of(organisation),
-        now=NOW,
-    )
+    with pytest.raises(Conflict, match="Remove the member instead"):
+        revoke_invitation(
+            organisation=organisation,
+            invitation_id=invitation.pk,
+            revoked_by=builders.owner_of(organisation),
+            now=NOW,
+        )
     invitation.refresh_from_db()
     assert invitation.revoked_at is None
     with pytest.raises(NotFound):
@@ -191,6 +194,30 @@ def test_an_invitation_that_makes_no_sense_is_refused(email: str, role: str, cod
         )
     assert refused.value.code == code
     assert Invitation.objects.count() == 0
+
+
+def test_invitations_are_no_way_to_send_endless_mail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "INVITATIONS_MAX", 3)
+    owner = builders.user()
+    organisation = builders.organisation(owner=owner)
+    for number in range(4):
+        terms = {"organisation": organisation, "invited_by": owner, "now": clock.now()}
+        if number == 3:
+            with pytest.raises(Conflict, match="3 invitations a day") as refused:
+                create_invitation(email="x@example.com", role="viewer", **terms)
+            assert refused.value.code == "too_many_invitations"
+            break
+        made, _ = create_invitation(email=f"x{number}@example.com", role="viewer", **terms)
+        revoke_invitation(
+            organisation=organisation, invitation_id=made.pk, revoked_by=owner, now=clock.now()
+        )
+    create_invitation(
+        organisation=organisation,
+        email="x@example.com",
+        role="viewer",
+        invited_by=owner,
+        now=clock.now() + timedelta(days=1),
+    )
 
 
 def test_only_owners_invite_and_send_others_away() -> None:

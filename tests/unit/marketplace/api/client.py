@@ -46,6 +46,11 @@ class Api:
     def get(self, path):
         return Client().get(path, headers=self.headers)
 
+    def patch(self, path, body):
+        return Client().patch(
+            path, data=body, content_type="application/json", headers=self.headers
+        )
+
     def delete(self, path):
         return Client().delete(path, headers=self.headers)
 

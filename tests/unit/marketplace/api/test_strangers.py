@@ -11,6 +11,8 @@ from django.core.cache import cache
 from django.core.files.base import ContentFile
 from django.test import Client
 
+from marketplace.accounts.models import Membership
+from marketplace.accounts.services import create_invitation
 from marketplace.api.openapi import render_schema
 from marketplace.auction.bidding.bundles import NewBundle, place_bundle
 from marketplace.exports.models import Export, HubPush
@@ -93,7 +95,12 @@ def ids(settings, tmp_path):
     push = HubPush.objects.create(
         organisation=owner, job=job, repository="a/b", due_at=NOW, created_at=NOW
     )
+    invitation, _ = create_invitation(
+        organisation=owner, email="bo@example.com", role="viewer", invited_by=person, now=NOW
+    )
     made = {
+        "member_id": person.memberships.get(organisation=owner).pk,
+        "invitation_id": invitation.pk,
         "bid_id": bid.pk,
         "bundle_id": bundle.pk,
         "request_id": "xr_01m00000000000000000000000",
@@ -146,8 +153,9 @@ def test_another_organisations_key_finds_nothing_at_any_address(ids, settings):
                     assert send(method, path, owners).status_code == expected, path
     assert walked > 35
     assert WebhookEndpoint.objects.count() == 1
+    assert Membership.objects.filter(pk=made["member_id"], role="owner").exists()
     for path in (
-        *("/api/bids", "/api/jobs", "/api/datasets", "/api/webhooks"),
+        *("/api/bids", "/api/jobs", "/api/datasets", "/api/webhooks", "/api/invitations"),
         *("/v1/files", "/v1/fine_tuning/jobs"),
     ):
         assert send("get", path, strangers).json()["data"] == []
