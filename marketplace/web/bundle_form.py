@@ -29,6 +29,7 @@ PARAMS = {
     "name": "name",
     "dataset_id": "dataset",
     "dataset": "dataset",
+    "validation_dataset_id": "validation",
     "zone": "zone",
     "epochs": "epochs",
     "batch_size": "batch_size",
@@ -76,6 +77,13 @@ class BundleForm(forms.Form):
         empty_label=None,
         widget=forms.Select(attrs={"class": "field"}),
     )
+    validation = forms.ModelChoiceField(
+        label="Validation data",
+        queryset=Dataset.objects.none(),
+        required=False,
+        empty_label="A share of these rows",
+        widget=forms.Select(attrs={"class": "field"}),
+    )
     learning_rates = ValuesField(label="Learning rates", help_text="Such as 0.0001, 0.0003")
     ranks = ValuesField(label="LoRA ranks", help_text="Such as 8, 16")
     seeds = ValuesField(label="Seeds", help_text="Such as 1, 2, 3")
@@ -106,7 +114,8 @@ class BundleForm(forms.Form):
     def __init__(self, data: Any, *, organisation: Organisation, zones: Any) -> None:
         super().__init__(data)
         self.fields["zone"].queryset = zones  # type: ignore[attr-defined]
-        self.fields["dataset"].queryset = list_datasets(organisation)  # type: ignore[attr-defined]
+        for name in ("dataset", "validation"):
+            self.fields[name].queryset = list_datasets(organisation)  # type: ignore[attr-defined]
 
     @property
     def training(self) -> dict[str, Any]:

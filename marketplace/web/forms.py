@@ -34,6 +34,7 @@ PARAMS = {
     "name": "name",
     "file": "file",
     "dataset_id": "dataset",
+    "validation_dataset_id": "validation",
     "zone": "zone",
     "model": "model",
 }
@@ -68,6 +69,14 @@ class BidForm(PromptTuningForm, ExpertForm):
         required=False,
         empty_label="Choose an uploaded data set",
         widget=forms.Select(attrs={"class": "field"}),
+    )
+    validation = forms.ModelChoiceField(
+        label="Validation data",
+        queryset=Dataset.objects.none(),
+        required=False,
+        empty_label="A share of these rows",
+        widget=forms.Select(attrs={"class": "field"}),
+        help_text="Rows to measure the job by, and not to train on. None may stand in both.",
     )
     file = forms.FileField(
         label="Upload a file",
@@ -139,9 +148,10 @@ class BidForm(PromptTuningForm, ExpertForm):
     def __init__(self, *args: Any, organisation: Organisation, zones: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["zone"].queryset = zones  # type: ignore[attr-defined]
-        self.fields["dataset"].queryset = Dataset.objects.filter(  # type: ignore[attr-defined]
-            organisation=organisation
-        ).order_by("-created_at")
+        for name in ("dataset", "validation"):
+            self.fields[name].queryset = Dataset.objects.filter(  # type: ignore[attr-defined]
+                organisation=organisation
+            ).order_by("-created_at")
         self.fields["model"].queryset = list_continuable_jobs(organisation)  # type: ignore[attr-defined]
 
     def clean_price(self) -> str:

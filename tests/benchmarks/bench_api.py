@@ -19,6 +19,8 @@ import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,9 @@ from workers.models import find_bundled_path
 ROWS = ROOT / "workers" / "models" / "datasets" / "support_tone.jsonl"
 PROMPT = "My parcel has not arrived. What can I do?"
 TOKENS, TOGETHER = 64, 8
-TRAINED_WITHIN_S = 600.0
+#: Each adapter is bid for once the one before is there, and done within so many seconds or not.
+TRAINED_WITHIN_S = 300.0
+LOOK_AGAIN_S = 0.5
 #: Seconds between two looks at the memory of the web server.
 LOOK_EVERY_S = 0.02
 
@@ -155,35 +159,67 @@ def answer(api: httpx.Client, model: str) -> dict[str, Any]:
     began = time.monotonic()
     first, tokens = None, 0
     with api.stream("POST", "/v1/chat/completions", json=body) as lines:
+        if lines.status_code != HTTPStatus.OK:
+            raise RuntimeError(f"{model} does not answer: {lines.read().decode()}")
         for line in lines.iter_lines():
             if not line.startswith("data: {"):
                 continue
             chunk = json.loads(line.removeprefix("data: "))
+            if "error" in chunk:
+                raise RuntimeError(f"{model} stopped answering: {chunk['error']['message']}")
             if first is None and any(each["delta"].get("content") for each in chunk["choices"]):
                 first = time.monotonic() - began
             tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
     seconds = time.monotonic() - began
+    if first is None or not tokens:
+        raise RuntimeError(f"{model} answered without a word")
     return {
-        "first_s": None if first is None else round(first, 3),
+        "first_s": round(first, 3),
         "tokens": tokens,
         "tokens_per_s": round(tokens / seconds, 1),
     }
 
 
 def train_adapters(api: httpx.Client, work: dict[str, Any]) -> list[str]:
-    """Names of eight small adapters, one after another the result of a bid."""
+    """Names of eight small adapters, one after another the result of a bid.
+
+    Raises
+    ------
+    RuntimeError
+        A bid lost, or its job did not succeed within its deadline.
+    """
+    models = []
     for seed in range(TOGETHER):
-        training = {"epochs": 1, "batch_size": 32, "seed": seed}
-        bid = {**work, "training": training, "adapter": {"rank": 8}, "price": "5"}
-        api.post("/api/bids", json=bid).raise_for_status()
-    ends_at = time.monotonic() + TRAINED_WITHIN_S
-    while time.monotonic() < ends_at:
+        job = train(api, work | {"training": {"epochs": 1, "batch_size": 32, "seed": seed}})
         found = api.get("/v1/models").raise_for_status().json()["data"]
-        names = [model["id"] for model in found if model["id"].startswith("ft:")]
-        if len(names) >= TOGETHER:
-            return names[:TOGETHER]
-        time.sleep(0.5)
-    raise RuntimeError("the adapters were not trained in time")
+        ending = ":" + job.removeprefix("ftjob-")
+        models += [model["id"] for model in found if model["id"].endswith(ending)]
+        if len(models) != seed + 1:
+            raise RuntimeError(f"/v1/models does not list the adapter of {job}")
+    return models
+
+
+def train(api: httpx.Client, work: dict[str, Any]) -> str:
+    """Bid for a job and wait until it has succeeded; gives its id."""
+    by = datetime.now(UTC) + timedelta(seconds=TRAINED_WITHIN_S)
+    terms = {"deadline": by.isoformat(), "adapter": {"rank": 8}, "price": "5"}
+    answer = api.post("/api/bids", json=work | terms)
+    bid = answer.json()
+    while answer.is_success and bid["status"] == "pending" and datetime.now(UTC) < by:
+        time.sleep(LOOK_AGAIN_S)
+        answer = api.get(f"/api/bids/{bid['id']}")
+        bid = answer.json()
+    if not bid.get("job_id"):
+        raise RuntimeError(f"the bid did not win: {answer.text}")
+    address = f"/api/jobs/{bid['job_id']}"
+    while datetime.now(UTC) < by:
+        job = api.get(address).raise_for_status().json()
+        if job["status"] == "succeeded":
+            return str(job["id"])
+        if job["status"] in ("failed", "cancelled"):
+            raise RuntimeError(f"{job['id']} {job['status']}: {job['failure_reason']}")
+        time.sleep(LOOK_AGAIN_S)
+    raise RuntimeError(f"{address} is not done within {TRAINED_WITHIN_S:.0f} s")
 
 
 def answer_together(api: httpx.Client, models: list[str]) -> dict[str, Any]:

@@ -104,6 +104,7 @@ def _place(request: Request, who: Caller) -> Response:
 
 def _build_new_bundle(body: dict[str, Any], who: Caller, *, key: str | None) -> NewBundle:
     dataset = get_dataset(who.organisation, body["dataset_id"])
+    held_out_id = body["validation_dataset_id"]
     return NewBundle(
         organisation=who.organisation,
         placed_by=who.user,
@@ -121,4 +122,7 @@ def _build_new_bundle(body: dict[str, Any], who: Caller, *, key: str | None) -> 
         idempotency_key=key,
         model=body["model"],
         verified_only=body["verified_only"],
+        validation=None
+        if held_out_id is None
+        else get_dataset(who.organisation, held_out_id, param="validation_dataset_id"),
     )

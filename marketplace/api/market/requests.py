@@ -44,6 +44,20 @@ class VerifiedOnlyField(serializers.BooleanField):
         )
 
 
+class ValidationDatasetField(serializers.CharField):
+    """Data whose rows are held out; ``null``: a share of the training data."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            max_length=40,
+            required=False,
+            allow_null=True,
+            default=None,
+            help_text="A data set of the same format whose rows are held out, instead of a share "
+            "of the training data. Rows that stand in both are refused.",
+        )
+
+
 class WorkRequest(StrictSerializer):
     """What a quote and a bid have in common."""
 
@@ -81,14 +95,7 @@ class WorkRequest(StrictSerializer):
 class ValidatedWorkRequest(WorkRequest):
     """Work whose held-out rows may be data of their own."""
 
-    validation_dataset_id = serializers.CharField(
-        max_length=40,
-        required=False,
-        allow_null=True,
-        default=None,
-        help_text="A data set of the same format whose rows are held out, instead of a share of "
-        "the training data. Rows that stand in both are refused.",
-    )
+    validation_dataset_id = ValidationDatasetField()
 
 
 class QuoteRequest(ValidatedWorkRequest):
@@ -132,6 +139,7 @@ class BundleQuoteRequest(StrictSerializer):
         help_text="What all begin with: 'ft:' and the id of a job of yours, or the base model.",
     )
     verified_only = VerifiedOnlyField()
+    validation_dataset_id = ValidationDatasetField()
     sweep = SettingsField(
         help_text='Values by setting, such as {"training.seed": [1, 2], "adapter.rank": [8, 16]}; '
         "2 to 16 jobs."
@@ -142,14 +150,14 @@ class BundleQuoteRequest(StrictSerializer):
         allow_null=True,
         default=None,
         help_text="null: a bundle trains on its data as they are. Have them prepared with a bid "
-        "of their own first.",
+        "for one job first, and sweep the dataset_id of that job.",
     )
 
     def validate_preparation(self, preparation: dict[str, Any] | None) -> None:
         if preparation is not None:
             raise serializers.ValidationError(
-                "A vendor prepares data for one job. Bid for one job with the preparation first; "
-                "the jobs of a bundle train on the data as they are."
+                "A vendor prepares data for one job. Bid for one job with the preparation first, "
+                "and sweep the data set that its job trains on: GET /api/jobs/{id} names it."
             )
 
     def validate_sweep(self, sweep: dict[str, Any]) -> dict[str, Any]:

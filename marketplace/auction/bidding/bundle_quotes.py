@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from marketplace.auction.bidding.bundles import NewBundle, SweptJob, list_jobs
-from marketplace.auction.bidding.job_request import JobRequest
+from marketplace.auction.bidding.bundles import (
+    NewBundle,
+    build_new_bid,
+    check_ready,
+    list_jobs,
+)
 from marketplace.auction.bidding.measure import MeasuredJob, find_verified_only, measure_job
 from marketplace.auction.bidding.quotes import (
     QUOTE_LIFE,
@@ -69,10 +73,11 @@ def make_bundle_quote(*, asked: NewBundle, now: datetime) -> SweepQuote:
     """
     zone = asked.zone
     check_deadline(asked.deadline_at, zone=zone, now=now)
+    check_ready(asked.dataset)
     jobs = list_jobs(
         adapter=asked.adapter, training=asked.training, sweep=asked.sweep, model=asked.model
     )
-    measured = [_measure(asked, job, now=now) for job in jobs]
+    measured = [measure_job(build_new_bid(asked, job).job, now=now) for job in jobs]
     slot = slot_at(zone, now)
     tasks = _build_tasks(asked, measured, slot=slot)
     with books.read_book(zone=zone, now=now) as book:
@@ -102,20 +107,6 @@ def make_bundle_quote(*, asked: NewBundle, now: datetime) -> SweepQuote:
         head_hash=head_hash,
         made_at=now,
         expires_at=min(now + QUOTE_LIFE, slot_starts_at(zone, slot + 1)),
-    )
-
-
-def _measure(asked: NewBundle, job: SweptJob, *, now: datetime) -> MeasuredJob:
-    return measure_job(
-        JobRequest(
-            organisation=asked.organisation,
-            zone=asked.zone,
-            dataset=asked.dataset,
-            adapter=job.adapter,
-            training=job.training,
-            model=asked.model,
-        ),
-        now=now,
     )
 
 

@@ -67,7 +67,8 @@ class NewBundle:
     model: str = ""
     #: The API key that it came with, whose caps it counts for.
     api_key_id: str | None = None
-    #: As in ``NewBid``.
+    #: As in ``NewBid``, of all jobs.
+    validation: Dataset | None = None
     verified_only: bool | None = None
     #: SHA-256 of what is asked for.
     request_hash: str = field(init=False)
@@ -84,6 +85,7 @@ class NewBundle:
             "price_micros": self.price_micros,
             "deadline_at": self.deadline_at.isoformat(),
             "model": self.model,
+            **({} if self.validation is None else {"validation": self.validation.sha256}),
             **({} if self.verified_only is None else {"verified_only": self.verified_only}),
         }
         object.__setattr__(self, "request_hash", hash_request(request))
@@ -115,6 +117,7 @@ def place_bundle(*, asked: NewBundle, now: datetime) -> Bundle:
     if earlier is not None:
         return earlier
     check_price_micros(asked.price_micros)
+    check_ready(asked.dataset)
     bundle = Bundle(
         zone=asked.zone,
         organisation=asked.organisation,
@@ -129,7 +132,7 @@ def place_bundle(*, asked: NewBundle, now: datetime) -> Bundle:
         created_at=now,
     )
     bids = [
-        draft_bid(_build_new_bid(asked, job), now=now)
+        draft_bid(build_new_bid(asked, job), now=now)
         for job in list_jobs(
             adapter=asked.adapter, training=asked.training, sweep=asked.sweep, model=asked.model
         )
@@ -207,6 +210,23 @@ def list_jobs(
     ]
 
 
+def check_ready(dataset: Dataset) -> None:
+    """Refuse data that a vendor must prepare: it prepares them for one job, not for several.
+
+    Raises
+    ------
+    UserError
+        ``needs_preparation``.
+    """
+    if dataset.needs_preparation:
+        raise UserError(
+            "needs_preparation",
+            "No line of this file can be used for training as it is. Bid for one job with a "
+            "preparation first. The data set that its job trains on can then be swept.",
+            param="dataset_id",
+        )
+
+
 def _build_job(
     adapter: Mapping[str, Any], training: Mapping[str, Any], values: Mapping[str, Any]
 ) -> SweptJob:
@@ -222,7 +242,8 @@ def _invalid(sentence: str) -> UserError:
     return UserError("invalid_sweep", sentence, param="sweep")
 
 
-def _build_new_bid(asked: NewBundle, job: SweptJob) -> NewBid:
+def build_new_bid(asked: NewBundle, job: SweptJob) -> NewBid:
+    """The bid for one job of a bundle."""
     # The name is shortened, not the label, so that the jobs of a bundle stay distinct.
     name = asked.name.strip()[: max(NAME_LIMIT - len(job.label) - 2, 8)]
     return NewBid(
@@ -236,6 +257,7 @@ def _build_new_bid(asked: NewBundle, job: SweptJob) -> NewBid:
         price_micros=asked.price_micros,
         deadline_at=asked.deadline_at,
         idempotency_key=None,
+        validation=asked.validation,
         model=asked.model,
         verified_only=asked.verified_only,
     )

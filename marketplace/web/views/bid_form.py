@@ -20,9 +20,7 @@ from marketplace.auction.bidding.place import NewBid, place_bid
 from marketplace.auction.bidding.quotes import BidQuote, make_quote
 from marketplace.auction.bidding.terms import parse_price
 from marketplace.auction.bidding.wait import wait_for_bid
-from marketplace.auction.models import Bid
 from marketplace.auction.pay_rule import explain_reservation_fee
-from marketplace.auction.selectors import get_bid
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
@@ -37,11 +35,10 @@ from marketplace.payments.top_ups import list_cards
 from marketplace.vendors.reports import count_trouble, list_findings
 from marketplace.vendors.selectors import find_kinds, find_report, list_offers
 from marketplace.vendors.wishes import parse_wish
-from marketplace.web.expert_form import read_expert_settings
-from marketplace.web.forms import LORA, TRAINING, BidForm, get_bid_defaults
+from marketplace.web.forms import BidForm, get_bid_defaults
 from marketplace.web.presenters.curve import build_curve_table, horizon_ends_at, serialize_quote
 from marketplace.web.presenters.warm import present_warm_quote
-from marketplace.web.templatetags.finetender import usd_input
+from marketplace.web.views.earlier_terms import read_earlier_terms
 from marketplace.web.views.payments import make_payment_intent, read_card
 from marketplace.web.views.requests import PageRequest, page
 from marketplace.web.views.uploads import (
@@ -64,7 +61,7 @@ def show_bid_form(request: PageRequest) -> HttpResponse:
     if request.method == "GET":
         initial = get_bid_defaults(zone=zones.first(), now=now)
         initial |= {"verified_only": request.organisation.verified_only}
-        initial |= _read_earlier_terms(request)
+        initial |= read_earlier_terms(request)
         form = BidForm(
             _format_initial(initial), organisation=request.organisation, zones=zones, prefix=None
         )
@@ -115,6 +112,7 @@ def _read_bid(request: PageRequest, form: BidForm) -> NewBid:
         name=data["name"],
         adapter=form.adapter,
         training=form.training,
+        validation=data["validation"],
         model=form.begins_with,
         price_micros=parse_price(data["price"]),
         deadline_at=data["deadline"],
@@ -243,20 +241,28 @@ def _quote(
     if zone is None or dataset is None or deadline is None:
         return None, None
     try:
-        job = JobRequest(
-            organisation=organisation,
-            zone=zone,
-            dataset=dataset,
-            adapter=form.adapter,
-            training=form.training,
-            model=form.continues,
-            preparation=form.preparation,
-            verified_only=form.cleaned_data.get("verified_only", False),
-        )
+        job = _read_job(organisation, form, zone, dataset)
         quote = make_quote(job, is_warm=form.is_warm, deadline_at=deadline, now=now)
     except UserError as error:
         return None, error
     return quote, None
+
+
+def _read_job(
+    organisation: Organisation, form: BidForm, zone: Zone, dataset: Dataset
+) -> JobRequest:
+    """The job that the form describes; a warm start is found for it, and not read."""
+    return JobRequest(
+        organisation=organisation,
+        zone=zone,
+        dataset=dataset,
+        validation=form.cleaned_data.get("validation"),
+        adapter=form.adapter,
+        training=form.training,
+        model=form.continues,
+        preparation=form.preparation,
+        verified_only=form.cleaned_data.get("verified_only", False),
+    )
 
 
 def _quote_halfway(
@@ -329,60 +335,9 @@ def _measured(
     if dataset is None:
         return None
     try:
-        job = JobRequest(
-            organisation=organisation,
-            zone=zone,
-            dataset=dataset,
-            adapter=form.adapter,
-            training=form.training,
-            model=form.continues,
-        )
-        return measure_job(job, now=now)
+        return measure_job(_read_job(organisation, form, zone, dataset), now=now)
     except UserError:
         return None
-
-
-def _read_initial_prompt(bid: Bid) -> dict[str, Any]:
-    """Method and start of an earlier bid, as the form has them."""
-    start = "text" if bid.adapter.get("init_text") else "random"
-    return {
-        "method": bid.adapter.get("kind", "lora"),
-        "initial_prompt": "lookup" if bid.adapter.get("looks_up") else start,
-    }
-
-
-def _read_earlier_terms(request: PageRequest) -> dict[str, Any]:
-    """Terms of an earlier bid, or what the address names."""
-    named = ("dataset", "zone", "name", "model", "prepare")
-    asked = {name: request.GET[name] for name in named if name in request.GET}
-    if "again" in request.GET:
-        bid = get_bid(request.organisation, request.GET["again"])
-        settings = {
-            name: value
-            for group, names in (
-                (bid.adapter, (*LORA, "virtual_tokens", "init_text")),
-                (bid.training, (*TRAINING, "target_loss")),
-            )
-            for name in names
-            if (value := group.get(name)) is not None
-            and not {f"adapter.{name}", f"training.{name}"} & set(bid.resolved)
-        }
-        asked |= (
-            settings
-            | read_expert_settings(bid.adapter, bid.training, resolved=bid.resolved)
-            | _read_initial_prompt(bid)
-            | {
-                "dataset": bid.dataset_id,
-                "zone": bid.zone.name,
-                "name": bid.name,
-                "price": usd_input(bid.price_micros),
-                "model": bid.continued_job_id or "",
-                "verified_only": bid.verified_only,
-            }
-        )
-    if "deadline" in request.GET:
-        asked["deadline"] = request.GET["deadline"]
-    return asked
 
 
 def _format_initial(initial: dict[str, Any]) -> dict[str, Any]:

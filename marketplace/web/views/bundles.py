@@ -69,6 +69,7 @@ def _read(request: PageRequest, form: BundleForm) -> NewBundle | None:
         placed_by=request.user,
         zone=data["zone"],
         dataset=data["dataset"],
+        validation=data["validation"],
         name=data["name"],
         adapter={},
         training=form.training,

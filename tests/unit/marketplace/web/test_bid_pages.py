@@ -386,3 +386,37 @@ def test_an_owner_sets_whose_machines_get_the_data_where_a_bid_says_nothing(site
     other.post("/datasets/providers", {})
     site.organisation.refresh_from_db()
     assert site.organisation.verified_only
+
+
+def test_rows_of_another_file_are_held_out_where_the_form_says_so(site: Site) -> None:
+    held_out = market_builders.dataset(site.organisation, site.zone, texts=["one", "two"])
+    page = read_page(site.client.get(f"/bids/new?dataset={site.dataset.pk}"))
+    assert "A share of these rows" in page
+    site.client.post("/bids/new", site.bid_form(validation=held_out.pk))
+    bid = Bid.objects.get()
+    assert bid.validation_dataset == held_out
+    assert bid.training["validation_share"] == 0.0
+    again = site.client.get(f"/bids/new?again={bid.pk}")
+    assert again.context["form"]["validation"].value() == held_out.pk
+    # The 0 was not chosen: without the file, a share is held out once more.
+    assert again.context["form"]["validation_share"].value() == "auto"
+    job = site.client.get(f"/bids/{bid.pk}").context["job_id"]
+    shown = read_page(site.client.get(f"/jobs/{job}/data"))
+    assert f"/datasets/{held_out.pk}" in shown
+
+
+def test_a_validation_file_that_leaks_or_is_anothers_is_refused_at_its_field(site: Site) -> None:
+    texts = [f"cat {number}" for number in range(40)]
+    data = market_builders.dataset(site.organisation, site.zone, texts=texts)
+    leaking = market_builders.dataset(site.organisation, site.zone, texts=["dog", "cat 7"])
+    form = site.bid_form(dataset=data.pk, validation=leaking.pk)
+    reply = site.client.post("/bids/new", form)
+    assert reply.status_code == 400
+    [error] = reply.context["form"].errors["validation"]
+    assert "1 row stands both in the training data and in the validation data" in error
+    assert "line 2 of the" in error
+    theirs = market_builders.dataset(builders.organisation(), site.zone)
+    reply = site.client.post("/bids/new", site.bid_form(validation=theirs.pk))
+    assert reply.status_code == 400
+    assert list(reply.context["form"].errors) == ["validation"]
+    assert not Bid.objects.exists()

@@ -12,6 +12,7 @@ from marketplace.common import clock
 from marketplace.jobs.models import Job
 from marketplace.payments.selectors import get_wallet
 from marketplace.web.views import bundles
+from tests import market_builders
 from tests.pages import read_page
 from tests.unit.marketplace.web.conftest import Site
 
@@ -96,3 +97,14 @@ def test_a_sweep_of_others_is_not_found(site: Site) -> None:
     address = f"/bundles/{Bundle.objects.get().pk}"
     assert site.client.get(address).status_code == 404
     assert site.client.post(f"{address}/withdraw").status_code == 404
+
+
+def test_all_jobs_of_a_sweep_are_measured_by_one_file(site: Site) -> None:
+    held_out = market_builders.dataset(site.organisation, site.zone, texts=["one", "two"])
+    site.client.post("/bundles/new", FORM | {"validation": held_out.pk, "price": "5"})
+    assert [bid.validation_dataset for bid in Bid.objects.all()] == [held_out] * 3
+    assert {job.validation_dataset for job in Job.objects.all()} == {held_out}
+    # The quote looks at it as well: rows that stand in both are refused before any bid.
+    leaking = FORM | {"dataset": held_out.pk, "validation": held_out.pk, "do": "price"}
+    reply = site.client.get("/bundles/new", leaking)
+    assert "2 rows stand both in the training data" in read_page(reply)

@@ -231,6 +231,32 @@ def test_a_bundle_that_cannot_be_is_refused_and_leaves_no_trace(
         assert_no_trace(owner)
 
 
+def test_data_that_a_vendor_must_prepare_are_prepared_for_one_job_first(
+    zone: Zone, owner: Organisation
+) -> None:
+    data = market.dataset(owner, zone)
+    data.needs_preparation = True
+    for attempt in (
+        lambda: bundle(owner, zone, data=data),
+        lambda: make_bundle_quote(asked=asked(owner, zone, data=data), now=NOW),
+    ):
+        with pytest.raises(UserError, match="Bid for one job with a preparation first") as refused:
+            attempt()
+        assert (refused.value.code, refused.value.param) == ("needs_preparation", "dataset_id")
+    assert_no_trace(owner)
+
+
+def test_one_file_is_held_out_of_all_jobs_and_another_file_is_another_request(
+    zone: Zone, owner: Organisation
+) -> None:
+    data = market.dataset(owner, zone)
+    first, second = (market.dataset(owner, zone, texts=[word]) for word in ("cat", "dog"))
+    made = bundle(owner, zone, data=data, validation=first, idempotency_key="k")
+    assert [bid.validation_dataset for bid in made.bids.all()] == [first] * 3
+    with pytest.raises(Conflict):
+        bundle(owner, zone, data=data, validation=second, idempotency_key="k")
+
+
 def test_a_bundle_needs_all_of_its_money(zone: Zone, owner: Organisation) -> None:
     for changed in (
         {"price_micros": 10_000_001},
