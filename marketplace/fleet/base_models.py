@@ -27,6 +27,8 @@ from workers.protocol.model_shape import ModelShape, parse_model_shape
 
 _TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 _CHAT_TEMPLATE = "chat_template.jinja"
+_TOOL_TEMPLATE = "additional_chat_templates/tool_use.jinja"
+_BESIDE_TOKENIZER = (_TOKENIZER_CONFIG, _CHAT_TEMPLATE, _TOOL_TEMPLATE)
 _BUNDLED = "bundled:"
 _BUNDLED_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _BUNDLED_DIRECTORY = Path(workers.protocol.__file__).parents[1] / "models"
@@ -131,17 +133,14 @@ def find_tokenizer_files(source: str, revision: str | None = None) -> TokenizerF
     """
     directory = Path(source).parent if source.endswith(_TOKENIZER) else bundled_directory(source)
     if directory is not None:
-        config, template = directory / _TOKENIZER_CONFIG, directory / _CHAT_TEMPLATE
+        beside = [directory / name for name in _BESIDE_TOKENIZER]
         return TokenizerFiles(
-            directory / _TOKENIZER,
-            config if config.is_file() else None,
-            template if template.is_file() else None,
+            directory / _TOKENIZER, *(path if path.is_file() else None for path in beside)
         )
     try:
         return TokenizerFiles(
             Path(hf_hub_download(source, _TOKENIZER, revision=revision or "main")),
-            _fetch_if_there(source, _TOKENIZER_CONFIG, revision),
-            _fetch_if_there(source, _CHAT_TEMPLATE, revision),
+            *(_fetch_if_there(source, name, revision) for name in _BESIDE_TOKENIZER),
         )
     except (OSError, ValueError) as error:
         raise UserError(

@@ -21,7 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from marketplace.common.errors import UserError
-from workers.protocol.token_layout import TemplateError, choose_chat_template, describe_refusal
+from workers.protocol.token_layout import TemplateError, choose_chat_templates, describe_refusal
 
 #: Special tokens that a template may name.
 _NAMED_TOKENS = (
@@ -40,13 +40,19 @@ class TokenizerFiles:
     config: Path | None = None
     #: ``chat_template.jinja``.
     chat_template: Path | None = None
+    #: ``additional_chat_templates/tool_use.jinja``.
+    tool_template: Path | None = None
 
 
 class ModelTextEncoder:
     """``token_layout.TextEncoder`` of a base model, from its tokenizer's files."""
 
     def __init__(
-        self, tokenizer: Tokenizer, *, config: Mapping[str, Any], chat_template: str | None
+        self,
+        tokenizer: Tokenizer,
+        *,
+        config: Mapping[str, Any],
+        chat_template: str | Mapping[str, str] | None,
     ) -> None:
         self._tokenizer = tokenizer
         self._special = {
@@ -55,10 +61,12 @@ class ModelTextEncoder:
         eos = self._find_id("eos_token")
         self.suffix: list[int] = [] if eos is None else [eos]
         self.prefix: list[int] = self._find_prefix(config, eos)
-        chosen = choose_chat_template(
+        self._chosen = choose_chat_templates(
             chat_template, adds_bos=self.prefix == [self._find_id("bos_token")]
         )
-        self._template = _build_environment().from_string(chosen)
+        environment = _build_environment()
+        texts = {self._chosen.default, self._chosen.with_tools}
+        self._templates = {text: environment.from_string(text) for text in texts}
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
@@ -71,7 +79,7 @@ class ModelTextEncoder:
         if not messages and not generation:
             return ""
         try:
-            return self._template.render(
+            return self._templates[self._chosen.choose(tools)].render(
                 messages=messages,
                 tools=tools,
                 documents=None,
@@ -109,8 +117,8 @@ def load_text_encoder(files: TokenizerFiles) -> ModelTextEncoder:
         tokenizer.no_padding()
         tokenizer.no_truncation()
         config = json.loads(_read_text(files.config) or "{}")
-        template = _read_text(files.chat_template) or _find_template(config)
-        return ModelTextEncoder(tokenizer, config=config, chat_template=template)
+        templates = _find_templates(files, config)
+        return ModelTextEncoder(tokenizer, config=config, chat_template=templates)
     # The library raises bare ``Exception`` for whatever is wrong with the file.
     except Exception as error:
         raise UserError(
@@ -124,12 +132,16 @@ def _read_text(path: Path | None) -> str | None:
     return None if path is None else path.read_text(encoding="utf-8")
 
 
-def _find_template(config: Mapping[str, Any]) -> str | None:
-    """The template inside the tokenizer's configuration; of several, the default one."""
+def _find_templates(files: TokenizerFiles, config: Mapping[str, Any]) -> dict[str, str]:
+    """A model's chat templates by name, from files of their own or from its configuration."""
+    default = _read_text(files.chat_template)
+    if default is not None:
+        tool_use = _read_text(files.tool_template)
+        return {"default": default} | ({} if tool_use is None else {"tool_use": tool_use})
     found = config.get("chat_template")
     if isinstance(found, list):
-        found = {one["name"]: one["template"] for one in found}.get("default")
-    return found
+        return {one["name"]: one["template"] for one in found}
+    return {"default": found} if found else {}
 
 
 def _read_token(value: Any) -> str | None:

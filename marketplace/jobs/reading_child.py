@@ -129,9 +129,8 @@ def _read_without_long(
 def _load_encoder(files: dict[str, Any] | None) -> ModelTextEncoder | None:
     if files is None:
         return None
-    beside = (files["config"], files["chat_template"])
-    config, template = (None if path is None else Path(path) for path in beside)
-    return load_text_encoder(TokenizerFiles(Path(files["tokenizer"]), config, template))
+    paths = {name: None if path is None else Path(path) for name, path in files.items()}
+    return load_text_encoder(TokenizerFiles(**paths))
 
 
 class _Progress:

@@ -115,4 +115,6 @@ def _find_chat_template(folder: Path) -> str:
         return path.read_text()
     path = folder / "tokenizer_config.json"
     found = json.loads(path.read_text()).get("chat_template") if path.is_file() else None
-    return found if isinstance(found, str) else ""
+    if isinstance(found, list):
+        found = {one["name"]: one["template"] for one in found}.get("default")
+    return found or ""

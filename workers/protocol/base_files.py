@@ -10,7 +10,7 @@ from workers.protocol.blobs import hash_file
 #: Weights, the model's shape, and how text becomes tokens; not what else a hub has beside them.
 _NAMES = (
     *("model*.safetensors", "pytorch_model*.bin", "config.json"),
-    *("tokenizer.json", "tokenizer_config.json", "*.jinja"),
+    *("tokenizer.json", "tokenizer_config.json", "*.jinja", "additional_chat_templates/*.jinja"),
 )
 
 

@@ -103,7 +103,8 @@ def _write_message(segment: Segment) -> dict[str, Any]:
         calls = json.loads(segment.calls)
         message["tool_calls"] = [call | {"id": _spell_identifier(call["id"])} for call in calls]
     if segment.reasoning:
-        message["reasoning_content"] = segment.reasoning
+        # gpt-oss has a name of its own for it
+        message["reasoning_content"] = message["thinking"] = segment.reasoning
     if segment.call_id:
         message["tool_call_id"] = _spell_identifier(segment.call_id)
     if segment.name:

@@ -9,7 +9,9 @@ ends one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, Protocol
@@ -34,15 +36,33 @@ PLAIN_CHAT_TEMPLATE = (
 TokenRun = tuple[Sequence[int], bool]
 
 
-def choose_chat_template(template: str | None, *, adds_bos: bool) -> str:
-    """The model's template, or a plain one that begins as the tokenizer begins a text.
+@dataclass(frozen=True, slots=True)
+class ChatTemplates:
+    """How a model writes conversations; some models have a template of its own for tools."""
+
+    default: str
+    with_tools: str
+
+    def choose(self, tools: Any) -> str:
+        return self.with_tools if tools else self.default
+
+
+def choose_chat_templates(
+    found: str | Mapping[str, str] | None, *, adds_bos: bool
+) -> ChatTemplates:
+    """The model's templates, or a plain one that begins as the tokenizer begins a text.
 
     Parameters
     ----------
+    found
+        The model's one template, or its templates by name: ``default``, and ``tool_use`` for
+        conversations with tools.
     adds_bos
         Whether the tokenizer puts the model's BOS token before a text by itself.
     """
-    return template or ("{{ bos_token }}" if adds_bos else "") + PLAIN_CHAT_TEMPLATE
+    named = {"default": found} if isinstance(found, str) else dict(found or {})
+    default = named.get("default") or ("{{ bos_token }}" if adds_bos else "") + PLAIN_CHAT_TEMPLATE
+    return ChatTemplates(default, named.get("tool_use") or default)
 
 
 class TemplateError(ValueError):
@@ -270,24 +290,51 @@ def _count_same(one: str, other: str) -> int:
 
 def _check_tools(segments: tuple[Segment, ...], tools: str, examples: list[list[_Piece]]) -> None:
     """Refuse what a template would leave out without a word."""
-    names = list_tool_names(tools)
-    names += [name for part in segments if part.train for name in list_call_names(part)]
+    calls = Counter(name for part in segments if part.train for name in list_call_names(part))
     written = "".join(text for example in examples for text, _ in example)
-    if not all(name in written for name in names):
+    if not all(name in written for name in [*list_tool_names(tools), *calls]):
         raise TemplateError(
             "The model's chat template has no place for tools and calls. Choose a model that "
             "calls tools, or write the calls as the text of messages."
         )
+    learnt = _join_learnt(examples)
+    if any(learnt.count(name) < count for name, count in calls.items()):
+        raise TemplateError(
+            "The model's chat template writes only the first of a message's calls. Give each call "
+            "a message of its own, with its answer after it."
+        )
 
 
 def _check_texts(segments: tuple[Segment, ...], examples: list[list[_Piece]]) -> None:
-    """Refuse a template that leaves out what is said beside a call, as Mistral's does."""
-    written = "".join(text for example in examples for text, trained in example if trained)
+    """Refuse a template that leaves out thoughts, or what is said beside a call as Mistral's."""
+    learnt = _join_learnt(examples)
     for part in segments:
-        # a thought before it may be written elsewhere
-        *_, last = part.text.strip().splitlines() or [""]
-        if part.train and part.calls and last.strip() not in written:
+        if not part.train:
+            continue
+        # in the text, thoughts stand between marks that a template may write otherwise
+        marked, _, answer = part.text.rpartition(_THOUGHT_END)
+        for thought in (part.reasoning, marked.rpartition(_THOUGHT_BEGIN)[2]):
+            if _find_last_line(thought) not in learnt:
+                raise TemplateError(
+                    "The model's chat template leaves out what is thought before an answer. Leave "
+                    "reasoning_content and <think> out of the row, or choose a model that writes "
+                    "its thoughts."
+                )
+        if part.calls and _find_last_line(answer) not in learnt:
             raise TemplateError(
                 "The model's chat template leaves out the text beside a call. Leave it out of the "
                 "row, or put it into a message of its own."
             )
+
+
+_THOUGHT_BEGIN, _THOUGHT_END = "<think>", "</think>"
+
+
+def _join_learnt(examples: list[list[_Piece]]) -> str:
+    return "".join(text for example in examples for text, trained in example if trained)
+
+
+def _find_last_line(text: str) -> str:
+    """The last line that is not blank; empty where there is none."""
+    *_, last = text.strip().splitlines() or [""]
+    return last.strip()

@@ -40,11 +40,18 @@ def export_adapter(
     )
     config = json.dumps(build_peft_config(model=model, job=job), indent=2, sort_keys=True)
     write_atomically(directory / "adapter_config.json", f"{config}\n".encode())
-    if not tokenizer.chat_template and job.spec.data_format in _CONVERSATIONS:
+    save_tokenizer(tokenizer, data_format=job.spec.data_format, directory=directory)
+
+
+def save_tokenizer(tokenizer: Any, *, data_format: DataFormat, directory: Path) -> None:
+    """Write the base model's tokenizer, with the chat templates that a job was trained with."""
+    if not tokenizer.chat_template and data_format in _CONVERSATIONS:
         # Who uses the adapter has to write as it was trained.
         tokenizer = copy.copy(tokenizer)
-        tokenizer.chat_template = TokenizerEncoder(tokenizer).template
-    tokenizer.save_pretrained(directory)
+        tokenizer.chat_template = TokenizerEncoder(tokenizer).templates.default
+    # several templates would be files in a folder of their own, which an adapter's zip has not
+    has_several = isinstance(tokenizer.chat_template, dict)
+    tokenizer.save_pretrained(directory, save_jinja_files=not has_several)
 
 
 def format_peft_name(name: str) -> str:

@@ -24,7 +24,7 @@ from workers.protocol.row_order import choose_validation_rows
 from workers.protocol.token_layout import (
     TemplateError,
     TokenRun,
-    choose_chat_template,
+    choose_chat_templates,
     describe_refusal,
     lay_out_rows,
 )
@@ -233,7 +233,7 @@ class TokenizerEncoder:
             ids[:-1] if ids and ids[-1] in (eos, tokenizer.sep_token_id) else ids
         )
         self.suffix: list[int] = [eos] if eos is not None else []
-        self.template = choose_chat_template(
+        self.templates = choose_chat_templates(
             tokenizer.chat_template, adds_bos=self.prefix == [tokenizer.bos_token_id]
         )
 
@@ -254,7 +254,7 @@ class TokenizerEncoder:
             return self._tokenizer.apply_chat_template(
                 messages,
                 tools=tools,
-                chat_template=self.template,
+                chat_template=self.templates.choose(tools),
                 tokenize=False,
                 add_generation_prompt=generation,
             )

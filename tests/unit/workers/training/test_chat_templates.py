@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
-from marketplace.fleet.text_encoder import ModelTextEncoder
+from marketplace.fleet.base_models import find_tokenizer_files
+from marketplace.fleet.text_encoder import ModelTextEncoder, load_text_encoder
 from tests.unit.workers.training_builders import byte_tokenizer, write_jsonl
 from workers.protocol.job_spec import DataFormat
+from workers.protocol.messages import ADAPTER_FILES
 from workers.protocol.records import read_rows
 from workers.protocol.token_layout import TemplateError, lay_out_rows
+from workers.training.adapter_export import save_tokenizer
 from workers.training.data import TokenizerEncoder, prepare_data
 
 TEMPLATES = Path(__file__).parents[3] / "data" / "chat_templates"
@@ -24,6 +29,8 @@ TURNS = [
     {"role": "user", "content": "Sky?"},
     {"role": "assistant", "content": "Blue", "reasoning_content": "It is day."},
 ]
+#: The same without the thought, which only some templates have a place for.
+SAID = [*TURNS[:4], {"role": "assistant", "content": "Blue"}]
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 ARGUMENTS = {"city": "Rome", "at": 7}
 CALL = {"id": "call_abc", "function": {"name": "weather", "arguments": json.dumps(ARGUMENTS)}}
@@ -39,13 +46,30 @@ TOOL_ROW = {
 }
 
 
-def encode(template: str | None) -> TokenizerEncoder:
+#: As gpt-oss: thoughts have a name of their own, and a message writes its first call alone.
+HARMONY = (
+    "{% if tools %}{{ tools | tojson }}{% endif %}"
+    "{% for message in messages %}<|start|>{{ message.role }}<|message|>"
+    "{% if message.thinking %}{{ message.thinking }}<|end|>{% endif %}"
+    "{% if message.tool_calls %}{{ message.tool_calls[0].function | tojson }}<|call|>"
+    "{% else %}{{ message.content }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant<|message|>{% endif %}"
+)
+#: As Hermes 3 and Command R: a template of its own for conversations with tools.
+TWO = {
+    "default": "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+}
+TWO["tool_use"] = f"Tools: {{{{ tools | tojson }}}} {HARMONY}"
+
+
+def encode(template: str | dict[str, str] | None) -> TokenizerEncoder:
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = template
     return TokenizerEncoder(tokenizer)
 
 
-def lay_out(row: dict, template: str | None) -> list[list[tuple[str, str]]]:
+def lay_out(row: dict, template: str | dict[str, str] | None) -> list[list[tuple[str, str]]]:
     """Of each sequence of each example, all of it and what is learnt."""
     [parsed] = read_rows(io.BytesIO(json.dumps(row).encode()))
     tokenizer = byte_tokenizer()
@@ -75,7 +99,7 @@ def test_each_answer_of_a_qwen_chat_is_learnt_after_the_turns_as_they_stood_then
 
 
 def test_each_answer_of_a_mistral_chat_has_the_system_message_in_its_own_turn():
-    [[(first, first_learnt)], [(second, second_learnt)]] = lay_out({"messages": TURNS}, MISTRAL)
+    [[(first, first_learnt)], [(second, second_learnt)]] = lay_out({"messages": SAID}, MISTRAL)
     assert (first_learnt, second_learnt) == (" Hello</s>", " Blue</s>")
     assert first == "<s>[INST] Be brief.\n\nHi[/INST] Hello</s>"
     assert second == "<s>[INST] Hi[/INST] Hello</s>[INST] Be brief.\n\nSky?[/INST] Blue</s>"
@@ -171,9 +195,14 @@ def test_a_preference_of_answers_over_several_turns_needs_one_answer_in_such_tem
     assert rejected[1] == "<think>\n\n</think>\n\nHello<|im_end|>\n"
 
 
-@pytest.mark.parametrize("template", [QWEN, MISTRAL, None])
-@pytest.mark.parametrize("row", [{"messages": TURNS}, TOOL_ROW])
-def test_market_and_node_lay_out_alike(template, row):
+@pytest.mark.parametrize(
+    ("row", "template"),
+    [
+        *product([{"messages": SAID}, TOOL_ROW], [QWEN, MISTRAL, HARMONY, TWO, None]),
+        *product([{"messages": TURNS}], [QWEN, HARMONY]),
+    ],
+)
+def test_market_and_node_lay_out_alike(row, template):
     [parsed] = read_rows(io.BytesIO(json.dumps(row).encode()))
     tokenizer = byte_tokenizer()
     special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
@@ -190,12 +219,12 @@ def test_a_base_without_a_template_begins_chats_as_it_begins_texts():
         def __call__(self, text):
             return type("Encoded", (), {"input_ids": [1]})
 
-    assert TokenizerEncoder(BeginsTexts()).template.startswith("{{ bos_token }}{% if tools %}")
-    assert not encode(None).template.startswith("{{ bos_token }}")
+    assert TokenizerEncoder(BeginsTexts()).templates.default.startswith("{{ bos_token }}{% if")
+    assert not encode(None).templates.default.startswith("{{ bos_token }}")
 
 
 def test_a_row_with_an_empty_answer_is_left_out_and_named(tmp_path):
-    rows = [{"messages": TURNS}, {"messages": [*TURNS[:4], {"role": "assistant", "content": ""}]}]
+    rows = [{"messages": SAID}, {"messages": [*TURNS[:4], {"role": "assistant", "content": ""}]}]
     tokenizer = byte_tokenizer()
     data = prepare_data(
         tokenizer=tokenizer,
@@ -209,3 +238,65 @@ def test_a_row_with_an_empty_answer_is_left_out_and_named(tmp_path):
     )
     assert [example.line for example in data.train] == [1]
     assert data.report.sentences()[1] == ("1 row was left out, because an answer is empty: line 2.")
+
+
+#: As the distilled R1: what is thought is cut off, and a question opens a thought.
+CUTS_THOUGHTS = (
+    "{% for message in messages %}{{ message.role }}:"
+    "{{ message.content.split('</think>')[-1] }};{% endfor %}"
+    "{% if add_generation_prompt %}assistant:<think>{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("thinks", "template"),
+    [
+        ({"content": "Blue", "reasoning_content": "It is day."}, MISTRAL),
+        ({"content": "Blue", "reasoning_content": "It is day."}, None),
+        ({"content": "<think>\nIt is day.\n</think>\n\nBlue"}, CUTS_THOUGHTS),
+    ],
+)
+def test_a_template_that_leaves_thoughts_out_refuses_them(thinks, template):
+    row = {"messages": [*TURNS[1:4], {"role": "assistant"} | thinks]}
+    with pytest.raises(TemplateError, match="leaves out what is thought before an answer"):
+        lay_out(row, template)
+    row["messages"][-1]["weight"] = 0
+    assert lay_out(row, template)
+
+
+def test_thoughts_in_the_text_may_be_written_otherwise():
+    thought = {"role": "assistant", "content": "<think>It is day.</think>Blue"}
+    [[(_, learnt)]] = lay_out({"messages": [TURNS[3], thought]}, QWEN)
+    assert learnt == "<think>\nIt is day.\n</think>\n\nBlue<|im_end|>\n"
+
+
+def test_gpt_oss_has_thoughts_under_a_name_of_its_own():
+    [[(_, learnt)]] = lay_out({"messages": TURNS[3:]}, HARMONY)
+    assert learnt == "It is day.<|end|>Blue<|end|>"
+
+
+def test_a_template_that_writes_one_call_of_several_refuses_the_others():
+    calls = [{"function": {"name": "weather", "arguments": {"city": city}}} for city in "AB"]
+    row = {"tools": [TOOL], "messages": [TURNS[1], {"role": "assistant", "tool_calls": calls}]}
+    with pytest.raises(TemplateError, match="only the first of a message's calls"):
+        lay_out(row, HARMONY)
+    row["messages"][1]["tool_calls"] = calls[:1]
+    [[(_, learnt)]] = lay_out(row, HARMONY)
+    assert learnt == '{"name": "weather", "arguments": {"city": "A"}}<|call|>'
+
+
+def test_conversations_with_tools_stand_in_the_template_that_a_model_has_for_them(tmp_path):
+    assert lay_out({"messages": SAID[1:3]}, TWO) == [[("user:Hi;assistant:Hello;", "Hello;")]]
+    assert lay_out(TOOL_ROW, TWO)[0][0][0].startswith(f"Tools: {json.dumps([TOOL])} ")
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = TWO
+    tokenizer.save_pretrained(tmp_path)
+    assert (tmp_path / "additional_chat_templates" / "tool_use.jinja").is_file()
+    exported = tmp_path / "exported"
+    save_tokenizer(tokenizer, data_format=DataFormat.CHAT, directory=exported)
+    assert {path.name for path in exported.iterdir()} <= set(ADAPTER_FILES)
+    assert AutoTokenizer.from_pretrained(exported).chat_template == TWO
+    [parsed] = read_rows(io.BytesIO(json.dumps(TOOL_ROW).encode()))
+    for folder in (tmp_path, exported):
+        market = load_text_encoder(find_tokenizer_files(f"{folder}/tokenizer.json"))
+        assert list(lay_out_rows([parsed], market)) == list(lay_out_rows([parsed], encode(TWO)))
