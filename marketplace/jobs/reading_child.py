@@ -129,8 +129,8 @@ def _read_without_long(
 def _load_encoder(files: dict[str, Any] | None) -> ModelTextEncoder | None:
     if files is None:
         return None
-    paths = {name: None if path is None else Path(path) for name, path in files.items()}
-    return load_text_encoder(TokenizerFiles(**paths))
+    beside = {name: path and Path(path) for name, path in files.items() if name != "tokenizer"}
+    return load_text_encoder(TokenizerFiles(Path(files["tokenizer"]), **beside))
 
 
 class _Progress:

@@ -6,12 +6,15 @@ Adapters trained on such a base are worth nothing anywhere else, so the node ref
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from workers.protocol.model_shape import ModelShape
 from workers.training.faults import SystemFault
 
 #: Weights that a job brings along: an encoder's classification head.
@@ -49,6 +52,40 @@ def check_base(name: str, *, model: Any, tokenizer: Any, loading: Mapping[str, A
         raise _refuse(
             name, f"has a tokenizer with {ids:,} ids, but embeddings for {rows:,} of them only"
         )
+
+
+def check_depth(name: str, shape: ModelShape, unexpected: Iterable[str]) -> None:
+    """Refuse a model whose files have more blocks than its configuration says.
+
+    Parameters
+    ----------
+    unexpected
+        Names of weights in the files that the model has no place for.
+
+    Raises
+    ------
+    SystemFault
+        Such a model would be trained without its last blocks.
+    """
+    next_block = f"{shape.family.block.format(shape.layers)}."
+    if any(key.startswith(next_block) for key in unexpected):
+        raise _refuse(name, f"has more than the {shape.layers} blocks that its config.json says")
+
+
+def check_index(name: str, directory: Path) -> None:
+    """Refuse an index of weights that names files elsewhere: those are in no hash of the model.
+
+    Raises
+    ------
+    SystemFault
+    """
+    path = directory / "model.safetensors.index.json"
+    if not path.is_file():
+        return
+    files: list[str] = list(json.loads(path.read_text())["weight_map"].values())
+    outside = next((file for file in files if Path(file).name != file), None)
+    if outside is not None:
+        raise _refuse(name, f"takes weights from outside of its folder, {outside[:200]!r}")
 
 
 def find_non_finite(parameters: Iterable[tuple[str, nn.Parameter]]) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -24,7 +25,7 @@ from workers.protocol.base_files import hash_base_files
 from workers.protocol.job_spec import BaseModelRef
 from workers.protocol.memory import GB, JobNeed, PackSizing, job_bytes
 from workers.protocol.pass_bytes import DeviceProfile, unpacking_bytes
-from workers.runtime.base_check import check_base
+from workers.runtime.base_check import check_base, check_depth, check_index
 from workers.runtime.forward_check import choose_model
 from workers.runtime.memory_plan import MemoryPlan
 from workers.runtime.peak_memory import measure_growth
@@ -39,8 +40,10 @@ from workers.training.tuning import build_plain_trainer, build_tuned_trainer
 #: What damaged, missing or foreign files raise, safetensors and older formats alike.
 _LOADING_ERRORS = (
     *(OSError, ValueError, KeyError, RuntimeError, EOFError),
-    *(SafetensorError, UnpicklingError),
+    *(SafetensorError, StrictDataclassError, UnpicklingError),
 )
+#: What the sentence ends with; a model that asks for code of its own must say so by this name.
+_OWN_CODE = "trust_remote_code"
 
 
 @dataclass(slots=True)
@@ -138,7 +141,9 @@ def load_resident(
         When this node cannot load it.
     """
     source = resolve_model_source(ref.source)
-    options: dict[str, Any] = {"revision": ref.revision} if ref.revision else {}
+    # Said, so that no question is asked on a terminal: code of a model's own is never run.
+    options: dict[str, Any] = {_OWN_CODE: False}
+    options |= {"revision": ref.revision} if ref.revision else {}
     try:
         config = AutoConfig.from_pretrained(source, **options)
         encoder = read_shape(config).encoder
@@ -146,7 +151,9 @@ def load_resident(
             # of all methods only this one comes so far
             options["quantization_config"] = Mxfp4Config(dequantize=True)
         loader = AutoModelForSequenceClassification if encoder else AutoModelForCausalLM
-        tokenizer = AutoTokenizer.from_pretrained(source, revision=ref.revision)
+        tokenizer = AutoTokenizer.from_pretrained(
+            source, revision=ref.revision, trust_remote_code=False
+        )
         # A model and a report, which the stubs do not say.
         loaded: Any = loader.from_pretrained(
             source,
@@ -157,16 +164,15 @@ def load_resident(
             **options,
         )
     except _LOADING_ERRORS as error:
-        reason = str(error).rstrip(". ")
-        raise SystemFault(
-            f"The base model {ref.name!r} cannot be loaded from {ref.source!r}: {reason}. "
-            "Check where the model is said to be, and this machine's network."
-        ) from error
+        raise SystemFault(_describe_loading(ref, error)) from error
     model, loading = loaded
-    sha256 = hash_base_files(_find_directory(source, ref.revision))
+    directory = _find_directory(source, ref.revision)
+    check_index(ref.name, directory)
+    sha256 = hash_base_files(directory)
     if ref.sha256 not in (None, sha256):
         raise SystemFault(_describe_other_base(ref))
     check_base(ref.name, model=model, tokenizer=tokenizer, loading=loading)
+    check_depth(ref.name, read_shape(config), loading["unexpected_keys"])
     if ref.four_bit:
         quantize_projections(model, device=device)
     model.to(device)  # pyright: ignore[reportArgumentType]
@@ -185,6 +191,21 @@ def _find_directory(source: str, revision: str | None) -> Path:
     if not isinstance(found, str):
         raise SystemFault(f"The files of {source!r} are not in this machine's cache.")
     return Path(found).parent
+
+
+def _describe_loading(ref: BaseModelRef, error: Exception) -> str:
+    if _OWN_CODE in str(error):
+        return (
+            f"The base model {ref.name!r} from {ref.source!r} asks to run code of its own, which "
+            "no node does. Choose a model that transformers knows by itself."
+        )
+    reason = " ".join(str(error).split()).rstrip(". ")
+    advice = "Check where the model is said to be, and this machine's network."
+    if isinstance(error, SafetensorError):
+        advice = "A file of its weights is cut or damaged: download it again."
+    elif isinstance(error, StrictDataclassError):
+        advice = "Its config.json cannot be right: download it again, or choose another model."
+    return f"The base model {ref.name!r} cannot be loaded from {ref.source!r}: {reason}. {advice}"
 
 
 def _describe_other_base(ref: BaseModelRef) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -77,7 +78,60 @@ def test_a_cut_file_is_refused_with_a_sentence(tmp_path: Path) -> None:
     ref = save_tiny_base(tmp_path)
     path = tmp_path / "model.safetensors"
     path.write_bytes(path.read_bytes()[:2000])
-    assert "cannot be loaded from" in refusal(ref)
+    assert "cannot be loaded from" in (said := refusal(ref))
+    assert said.endswith("A file of its weights is cut or damaged: download it again.")
+
+
+def configure(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("changes", [{"rms_norm_eps": "small"}, {"num_attention_heads": 7}])
+def test_a_configuration_that_cannot_be_is_refused_with_a_sentence(tmp_path: Path, changes) -> None:
+    ref = save_tiny_base(tmp_path)
+    configure(tmp_path, **changes)
+    assert refusal(ref).endswith(
+        "Its config.json cannot be right: download it again, or choose another model."
+    )
+
+
+def test_weights_from_outside_of_the_folder_are_refused(tmp_path: Path) -> None:
+    ref = save_tiny_base(tmp_path / "base")
+    (tmp_path / "base" / "model.safetensors").rename(tmp_path / "other.safetensors")
+    weights = load_file(tmp_path / "other.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, "../other.safetensors")}
+    (tmp_path / "base" / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "takes weights from outside of its folder, '../other.safetensors'" in refusal(ref)
+
+
+def test_fewer_blocks_than_the_files_have_are_refused(tmp_path: Path) -> None:
+    ref = save_tiny_base(tmp_path)
+    configure(tmp_path, num_hidden_layers=1)
+    assert refusal(ref) == (
+        "The base model 'tiny-llama' has more than the 1 blocks that its config.json says. "
+        "Download it again, or name a revision that is whole."
+    )
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_a_model_with_code_of_its_own_is_refused_and_nothing_is_asked(
+    tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda _="": "y")
+    ref = save_tiny_base(tmp_path)
+    (tmp_path / "own.py").write_text("raise SystemError('was run')\n")
+    path = tmp_path / file
+    asks = {
+        "config.json": {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}},
+        "tokenizer_config.json": {
+            "tokenizer_class": "Own",
+            "auto_map": {"AutoTokenizer": [None, "own.Tokenizer"]},
+        },
+    }
+    path.write_text(json.dumps(json.loads(path.read_text()) | asks[file]))
+    assert "asks to run code of its own, which no node does" in refusal(ref)
+    assert "y/N" not in "".join(capfd.readouterr())
 
 
 def test_a_tokenizer_longer_than_the_embeddings_is_refused(tmp_path: Path) -> None:
