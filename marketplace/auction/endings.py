@@ -28,6 +28,7 @@ from marketplace.auction.pay_rule import (
     compute_settlement,
     find_express_refund,
 )
+from marketplace.checks.scores import find_refuted_organisation
 from marketplace.common.money import MAX_MICROS
 from marketplace.jobs.executed_work import (
     ExecutedWork,
@@ -129,6 +130,11 @@ def judge_ending(job: Job) -> EndedJob:
     assert job.finished_at is not None
     is_own_delay = is_held_up_by_owner(job)
     if job.status == JobStatus.SUCCEEDED:
+        refuted = find_refuted_organisation(job)
+        if refuted is not None:
+            reason = "Another node found a higher loss on the held-out rows than was reported"
+            at_fault = (*(one for one in at_fault if one != refuted), refuted)
+            return EndedJob(Ending.FAILED_BY_HOUSE, work, at_fault, reason)
         undone = "Work that early stopping spared"
         if job.finished_at <= job.deadline_at or is_own_delay:
             # To have a job stop at its first evaluation would be another way to cancel it.

@@ -21,6 +21,7 @@ from marketplace.auction.endings import EndedJob, compute_dues, compute_excess, 
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.models import Bid, BidStatus, Reservation, WorkShare
 from marketplace.auction.pay_rule import Ending, Settlement
+from marketplace.checks.scores import exclude_unmeasured, open_score_checks
 from marketplace.common.backoff import compute_backoff
 from marketplace.common.money import format_usd, format_usd_exact
 from marketplace.fleet.models import Zone
@@ -73,7 +74,9 @@ def settle_finished(*, now: datetime) -> int:
     waiting = Bid.objects.filter(status=BidStatus.ADMITTED, retry_at__gt=now)
     unsettled = list_unsettled_jobs().exclude(bid_id__in=waiting.values("pk"))
     # A vendor is paid, and cells are given back, before the rest is shared out.
-    jobs = list(exclude_open(unsettled)[:BATCH_LIMIT])
+    jobs = list(exclude_unmeasured(exclude_open(unsettled))[:BATCH_LIMIT])
+    # Nor is a job that ended at what its node said of held-out rows, before another looked at them.
+    jobs = open_score_checks(jobs, now=now)
     by_zone: defaultdict[Zone, list[Job]] = defaultdict(list)
     for job in jobs:
         by_zone[job.zone].append(job)

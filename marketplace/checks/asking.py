@@ -1,8 +1,10 @@
-"""Asking a node of another provider to train a few steps again, with its next plan."""
+"""Asking a node of another provider to train a few steps again, or to measure a result, with its
+next plan."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from django.db import transaction
@@ -14,11 +16,11 @@ from marketplace.common.errors import NotFound
 from marketplace.common.locks import advisory_lock
 from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import list_trusted_nodes
-from marketplace.jobs.models import Dataset, MetricPoint, SliceStatus
+from marketplace.jobs.models import Artifact, Dataset, MetricPoint, SliceStatus
 from marketplace.jobs.plans import add_to_plan, build_job_spec
 from marketplace.jobs.selectors import DATASET_BLOB, VALIDATION_BLOB, Blob, find_idlest_node
 from workers.protocol.checks import STEPS_MAX, CheckSpec
-from workers.protocol.job_spec import BlobRef, CheckpointRef
+from workers.protocol.job_spec import BlobRef, CheckpointRef, WarmStart
 
 #: Within which a checker answers: it fetches the data and trains a few steps.
 ANSWER_WITHIN = timedelta(minutes=5)
@@ -26,10 +28,12 @@ ANSWER_WITHIN = timedelta(minutes=5)
 WEIGHTS_WITHIN = timedelta(minutes=5)
 #: A check that nobody could take is given up after that.
 GIVEN_UP_AFTER = timedelta(minutes=30)
+#: The same of a result: its owner waits for the money.
+SCORED_WITHIN, SCORE_GIVEN_UP_AFTER = timedelta(minutes=2), timedelta(minutes=6)
 ATTEMPTS_MAX = 3
 #: Steps that the node reported, without which there is nothing to compare.
 CLAIMS_LEAST = 2
-CHECKPOINT_BLOB = "checkpoint"
+CHECKPOINT_BLOB, ADAPTER_BLOB = "checkpoint", "adapter"
 BLOB_PATH = "/internal/v1/checks/{token}/blobs/{name}"
 
 
@@ -55,6 +59,8 @@ def _ask(check_id: str, now: datetime) -> bool:
         check = locks.lock_check(pk=check_id, status=CheckStatus.WAITING)
         if check is None:
             return False
+        if check.claimed_score is not None:
+            return _ask_for_score(check, now)
         claimed = load_claims(check)
         is_over = check.slice.status != SliceStatus.OPEN
         steps = [int(step) for step, _ in claimed]
@@ -76,22 +82,40 @@ def _ask(check_id: str, now: datetime) -> bool:
                 _give_up(check)
             return False
         check.claimed = claimed
-        check.checker = checker  # pyright: ignore[reportAttributeAccessIssue]
-        check.status = CheckStatus.ASKED
-        check.attempts += 1
         within, until_step = ANSWER_WITHIN, steps[-1]
         if check.end_step is not None:
             within = max(within, estimate_time(check, checker, until_step=check.end_step))
             until_step = check.end_step
         if within > LONGEST:
             within, until_step, check.end_step = ANSWER_WITHIN, steps[-1], None
-        check.asked_at, check.expires_at = now, now + within
-        spec = _build_spec(check, until_step=until_step)
-        # A dispatch at the same moment would make a plan without the question.
-        with advisory_lock("jobs.dispatch", check.zone_id, wait=True):
-            if not add_to_plan(check.zone, checker, "checks", spec, now=now):
-                return False
-            check.save()
+        return _hand_over(check, checker, until_step=until_step, within=within, now=now)
+
+
+def _ask_for_score(check: SpotCheck, now: datetime) -> bool:
+    """Ask a node to measure a result. Call while holding the check."""
+    checker = find_checker(check, now=now)
+    is_late = now - check.created_at > SCORE_GIVEN_UP_AFTER
+    if checker is None or is_late:
+        if is_late:
+            _give_up(check)
+        return False
+    return _hand_over(check, checker, until_step=0, within=SCORED_WITHIN, now=now)
+
+
+def _hand_over(
+    check: SpotCheck, checker: Node, *, until_step: int, within: timedelta, now: datetime
+) -> bool:
+    """Put a check into its checker's plan; false where the node has none."""
+    check.checker = checker  # pyright: ignore[reportAttributeAccessIssue]
+    check.status = CheckStatus.ASKED
+    check.attempts += 1
+    check.asked_at, check.expires_at = now, now + within
+    spec = _build_spec(check, until_step=until_step)
+    # A dispatch at the same moment would make a plan without the question.
+    with advisory_lock("jobs.dispatch", check.zone_id, wait=True):
+        if not add_to_plan(check.zone, checker, "checks", spec, now=now):
+            return False
+        check.save()
     return True
 
 
@@ -133,13 +157,20 @@ def _build_spec(check: SpotCheck, *, until_step: int) -> CheckSpec:
         url = BLOB_PATH.format(token=check.token, name=CHECKPOINT_BLOB)
         blob = BlobRef(url=url, sha256=check.sha256, bytes=check.bytes)
         resume_from = CheckpointRef(blob=blob, step=check.from_step)
+    blob_path = BLOB_PATH.replace("{token}", check.token)
+    spec = build_job_spec(check.zone, job, blob_path=blob_path, job_id=check.pk)
+    scores = check.claimed_score is not None
+    if scores:
+        result = Artifact.objects.only("sha256", "bytes").get(job=job)
+        url = blob_path.format(name=ADAPTER_BLOB)
+        start = WarmStart(adapter=BlobRef(url=url, sha256=result.sha256, bytes=result.bytes))
+        spec = replace(spec, warm_start=start)
     assert check.expires_at is not None
     return CheckSpec(
         token=check.token,
         expires_at=check.expires_at.timestamp(),
-        job=build_job_spec(
-            check.zone, job, blob_path=BLOB_PATH.replace("{token}", check.token), job_id=check.pk
-        ),
+        job=spec,
+        scores_start=scores,
         until_step=until_step,
         resume_from=resume_from,
         sketch_seed="" if check.end_step is None else check.sketch_seed,
@@ -160,10 +191,11 @@ def find_check_blob(*, node: Node, token: str, name: str, now: datetime) -> Blob
         .first()
     )
     if check is not None:
-        files: Mapping[str, Dataset | SpotCheck | None] = {
+        files: Mapping[str, Dataset | SpotCheck | Artifact | None] = {
             DATASET_BLOB: check.job.dataset,
             VALIDATION_BLOB: check.job.validation_dataset,
             CHECKPOINT_BLOB: check if check.file else None,
+            ADAPTER_BLOB: None if check.claimed_score is None else check.job.artifact,
         }
         found = files.get(name)
         if found is not None:

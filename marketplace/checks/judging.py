@@ -18,7 +18,7 @@ from django.core.files.base import File
 from django.db import transaction
 
 from marketplace.checks import locks
-from marketplace.checks.asking import find_checker
+from marketplace.checks.asking import ATTEMPTS_MAX, find_checker
 from marketplace.checks.models import CheckStatus, SpotCheck
 from marketplace.common.errors import NotFound
 from marketplace.fleet.models import Node, NodeStatus
@@ -26,7 +26,7 @@ from marketplace.fleet.services import suspend_node
 from marketplace.jobs.services import discard_node_work
 from marketplace.jobs.work import load_work_plan
 from marketplace.payments.services import pay_for_check
-from workers.protocol.checks import CheckResult, losses_agree
+from workers.protocol.checks import CheckResult, losses_agree, score_agrees
 from workers.protocol.weight_sketch import weights_agree
 
 log = logging.getLogger(__name__)
@@ -46,28 +46,43 @@ def record_check_result(*, node: Node, result: CheckResult, now: datetime) -> No
             raise NotFound("unknown_check", "This node was not asked that.")
         if check.status != CheckStatus.ASKED or check.expires_at is None or now > check.expires_at:
             return
-        last = max((int(step) for step, _ in check.claimed), default=0)
-        found = {row.step: row.loss for row in result.losses if check.from_step < row.step <= last}
-        claimed = {int(step): loss for step, loss in check.claimed}
-        check.weights_agree = _compare_weights(check, result)
-        agrees = losses_agree(claimed, found)
-        if check.weights_agree is not None:
-            agrees = check.weights_agree and agrees is not False
-        check.found = [[step, found[step]] for step in sorted(found)]
+        agrees = _compare(check, result)
         check.answered_at = now
         check.status = {
             True: CheckStatus.AGREED,
             False: CheckStatus.DISAGREED,
             None: CheckStatus.UNANSWERED,
         }[agrees]
+        if agrees is None and check.claimed_score is not None and check.attempts < ATTEMPTS_MAX:
+            # Another node is asked: a friend of the node could say that it cannot measure.
+            check.status = CheckStatus.WAITING
         check.save()
         # Jobs and nodes are locked before accounts, as settlement locks them.
         if agrees is False:
             _follow_up(check, now=now)
         if agrees is not None:
-            done = last if check.weights_agree is None else max(last, check.end_step or 0)
-            check.paid_micros = _pay(check, node, until_step=done, now=now)
+            check.paid_micros = _pay(check, node, now=now)
             check.save(update_fields=["paid_micros"])
+
+
+def _compare(check: SpotCheck, result: CheckResult) -> bool | None:
+    """Note what was found; whether it is what the node said, ``None`` where nothing is known."""
+    if check.claimed_score is not None:
+        check.found_score = result.score
+        return score_agrees(check.claimed_score, result.score)
+    last = _find_last_claimed(check)
+    found = {row.step: row.loss for row in result.losses if check.from_step < row.step <= last}
+    claimed = {int(step): loss for step, loss in check.claimed}
+    check.weights_agree = _compare_weights(check, result)
+    check.found = [[step, found[step]] for step in sorted(found)]
+    agrees = losses_agree(claimed, found)
+    if check.weights_agree is None:
+        return agrees
+    return check.weights_agree and agrees is not False
+
+
+def _find_last_claimed(check: SpotCheck) -> int:
+    return max((int(step) for step, _ in check.claimed), default=0)
 
 
 def _compare_weights(check: SpotCheck, result: CheckResult) -> bool | None:
@@ -83,9 +98,15 @@ def _compare_weights(check: SpotCheck, result: CheckResult) -> bool | None:
     return weights_agree(start=start, end=check.end_sketch, found=result.sketch)
 
 
-def _pay(check: SpotCheck, checker: Node, *, until_step: int, now: datetime) -> int:
-    """The checker's ask for the work of the steps, counted by the market."""
-    units = load_work_plan(check.job).count_between(check.from_step, until_step)
+def _pay(check: SpotCheck, checker: Node, *, now: datetime) -> int:
+    """The checker's ask for the work of the steps or of an evaluation, counted by the market."""
+    plan = load_work_plan(check.job)
+    if check.claimed_score is not None:
+        units = plan.evaluation_units
+    else:
+        last = _find_last_claimed(check)
+        done = last if check.weights_agree is None else max(last, check.end_step or 0)
+        units = plan.count_between(check.from_step, done)
     amount = math.ceil(checker.ask_micros * units / checker.compute_capacity)
     pay_for_check(
         check_id=check.pk,
@@ -113,6 +134,7 @@ def _follow_up(check: SpotCheck, *, now: datetime) -> None:
         sketch_seed=check.sketch_seed,
         start_sketch=check.start_sketch,
         end_sketch=check.end_sketch,
+        claimed_score=check.claimed_score,
         sha256=check.sha256,
         bytes=check.bytes,
         token=secrets.token_urlsafe(32),
@@ -131,6 +153,8 @@ def fail_node(check: SpotCheck, *, now: datetime) -> None:
     """Set the checked node aside; what it did of its running jobs is done again, and unpaid."""
     node = check.node
     told = "stored weights" if check.weights_agree is False else "reported losses"
+    if check.claimed_score is not None:
+        told = "reported a loss on held-out rows"
     jobs = discard_node_work(
         node=node,
         reason=f"Node {node.name} {told} that another node did not find.",

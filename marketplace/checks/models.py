@@ -23,7 +23,7 @@ def check_path(check: SpotCheck, _filename: str) -> str:
 
 
 class SpotCheck(models.Model):
-    """A few steps of a slice that are trained again elsewhere."""
+    """A few steps of a slice that are trained again elsewhere, or the score of its result."""
 
     id = IdField(prefix="chk")
     zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
@@ -55,6 +55,10 @@ class SpotCheck(models.Model):
     #: ``[[step, training loss], ...]`` that the node reported, and that the checker found.
     claimed = models.JSONField(default=list)
     found = models.JSONField(default=list)
+    #: Of a result: the loss on the held-out rows that the node reported, and that the checker
+    #: found; null: steps are checked.
+    claimed_score = models.FloatField(null=True)
+    found_score = models.FloatField(null=True)
     #: Under which the checker fetches files and answers.
     token = models.CharField(max_length=64, unique=True)
     status = models.CharField(
@@ -81,8 +85,13 @@ class SpotCheck(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["slice", "from_step"],
-                condition=Q(confirms__isnull=True),
+                condition=Q(confirms__isnull=True, claimed_score__isnull=True),
                 name="checks_once_for_each_start",
+            ),
+            models.UniqueConstraint(
+                fields=["job"],
+                condition=Q(confirms__isnull=True, claimed_score__isnull=False),
+                name="checks_one_score_of_each_job",
             ),
             models.CheckConstraint(
                 condition=Q(status__in=["waiting", "unanswered"]) | Q(checker__isnull=False),

@@ -20,6 +20,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import F, Q, QuerySet
 
 from marketplace.accounts.models import Organisation, User
+from marketplace.checks.scores import exclude_unmeasured, list_refuted_jobs
 from marketplace.common.bounded_cache import remember
 from marketplace.common.errors import NotFound
 from marketplace.express.locks import lock_present_prompts
@@ -252,8 +253,12 @@ def _read_features(dataset: Dataset) -> Features:
 
 
 def record_finished_jobs(*, now: datetime) -> int:
-    """Note what lookups found, and take the prompts of consenting owners in; how many jobs."""
+    """Note what lookups found, and take the prompts of consenting owners in; how many jobs.
+
+    A job that ended early waits until its money is settled: another node may measure its result.
+    """
     drop_used_candidates()
+    _withdraw_refuted(now=now)
     known = LookupRecord.objects.values("job_id")
     finished = (
         Job.objects.filter(
@@ -262,17 +267,26 @@ def record_finished_jobs(*, now: datetime) -> int:
             finished_at__gt=now - RECORDED_FOR,
         )
         .exclude(pk__in=known)
+        .exclude(stopped_early=True, settled_at__isnull=True)
         .select_related("zone", "dataset", "organisation")
         .order_by("finished_at", "pk")
     )
     recorded = 0
-    for job in finished[:BATCH_LIMIT]:
+    for job in exclude_unmeasured(finished)[:BATCH_LIMIT]:
         try:
             recorded += record_finished_job(job=job, now=now)
         except Exception:
             # One job must not keep the others waiting.
             log.exception("the prompt of job %s could not be recorded; it is tried again", job.pk)
     return recorded
+
+
+def _withdraw_refuted(*, now: datetime) -> None:
+    """Take prompts out whose node said of their loss what others did not find."""
+    stored = BankPrompt.objects.filter(withdrawn_at__isnull=True, job_id__in=list_refuted_jobs())
+    if stored.exists():
+        with transaction.atomic():
+            _withdraw(stored, now=now)
 
 
 def record_finished_job(*, job: Job, now: datetime) -> bool:
@@ -313,6 +327,8 @@ def _take_in(job: Job, *, copied: int | None, now: datetime) -> str:
         return "Its owner did not consent."
     if job.verified_only:
         return "It goes to nodes of verified providers only."
+    if job.pk in list_refuted_jobs():
+        return "Another node found a higher loss than was reported."
     if copied is None or copied > COPIED_TOKENS_MAX:
         return "It spells out words of its owner's rows."
     if not _has_learnt(job):

@@ -1,4 +1,5 @@
-"""Answering spot checks: train a few steps of another node's job again, and tell their losses.
+"""Answering spot checks: train a few steps of another node's job again, and tell their losses; or
+measure its result on the held-out rows.
 
 A check is an extra beside the slices: whatever goes wrong with one is told or logged, and the node
 goes on.
@@ -65,27 +66,23 @@ class Checker:
         self._pool.shutdown(cancel_futures=True)
 
     def _answer(self, check: CheckSpec) -> None:
-        losses: tuple[StepLoss, ...] = ()
-        sketch: tuple[float, ...] = ()
-        reason = ""
         try:
-            losses, sketch = self._train_again(check)
+            result = self._train_again(check)
         except ShuttingDownError:
             return
         except (TrainingFault, MarketError, DiskFullError, OSError) as error:
-            reason = str(error)[:300]
+            result = CheckResult(check.token, reason=str(error)[:300])
         # Nothing of a check may end the node.
         except Exception as error:
             log.exception("a check failed")
-            reason = str(error)[:300]
+            result = CheckResult(check.token, reason=str(error)[:300])
         with contextlib.suppress(MarketError):
-            result = CheckResult(check.token, losses, reason, sketch)
             self._client.send(PATH_CHECK_RESULT, result, patience=_PATIENCE)
 
-    def _train_again(self, check: CheckSpec) -> tuple[tuple[StepLoss, ...], tuple[float, ...]]:
-        """Give the losses, and a sketch of the weights where it is asked for."""
+    def _train_again(self, check: CheckSpec) -> CheckResult:
+        """Give the losses, and a sketch of the weights or their score where it is asked for."""
         job = check.job
-        steps = _StepsSink(check.until_step)
+        steps = _StepsSink(check.until_step, scores_start=check.scores_start)
         with contextlib.ExitStack() as stack:
             data = stack.enter_context(self._cache.opened(job.dataset))
             validation = None
@@ -94,32 +91,42 @@ class Checker:
             checkpoints: list[Path] = []
             if check.resume_from is not None:
                 checkpoints = [stack.enter_context(self._cache.opened(check.resume_from.blob))]
+            start = None
+            if job.warm_start is not None:
+                start = stack.enter_context(self._cache.opened(job.warm_start.adapter))
             stack.callback(shutil.rmtree, self._work / job.job_id, ignore_errors=True)
             self._runtime.attach(
                 job=job,
                 data_path=data,
                 validation_path=validation,
                 checkpoint_paths=checkpoints,
-                start_path=None,
+                start_path=start,
                 prompts_path=None,
                 sink=steps,
                 # Weights are compared after exactly the same steps.
-                pause_at=check.until_step,
+                pause_at=max(1, check.until_step),
             )
             left_s = check.expires_at - self._client.market_time()
             steps.reached.wait(max(0.0, left_s))
+            if check.scores_start:
+                self._runtime.detach(job.job_id, checkpoint=False)
+                return CheckResult(check.token, score=steps.score)
             # Its losses, step by step, are in its checkpoint.
             self._runtime.detach(job.job_id, checkpoint=True)
             steps.ended.wait(_PATIENCE.total_s)
             begin = check.resume_from.step if check.resume_from else 0
-            return steps.read_losses(after=begin), steps.sketch(seed=check.sketch_seed)
+            losses, sketch = steps.read_losses(after=begin), steps.sketch(seed=check.sketch_seed)
+            return CheckResult(check.token, losses, sketch=sketch)
 
 
 class _StepsSink:
     """Notes when a job is at its last step to compare, and where its losses are."""
 
-    def __init__(self, until_step: int) -> None:
+    def __init__(self, until_step: int, *, scores_start: bool) -> None:
         self._until_step = until_step
+        self._scores_start = scores_start
+        #: Loss on the held-out rows before the first step.
+        self.score: float | None = None
         self._path: Path | None = None
         self.reached = threading.Event()
         self.ended = threading.Event()
@@ -152,6 +159,9 @@ class _StepsSink:
 
     def progress(self, event: ProgressEvent) -> None:
         """The runtime pauses the job by itself; its checkpoint follows."""
+        if self._scores_start and event.step == 0 and event.valid_loss is not None:
+            self.score = event.valid_loss
+            self.reached.set()
 
     def checkpointed(self, path: Path, step: int) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""Spot checks: a node trains a few steps again that another one reported."""
+"""Spot checks: a node trains a few steps again that another one reported, or measures its result."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ class CheckSpec:
     #: The checker tells its weights after ``until_step`` as ``weight_sketch`` makes them with it;
     #: empty: losses alone are compared.
     sketch_seed: str = ""
+    #: Train nothing; tell the loss on the held-out rows of the weights in ``job.warm_start``.
+    scores_start: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class CheckResult:
     reason: str = ""
     #: Of the weights after the last step; empty: it was not asked for, or not come to.
     sketch: tuple[float, ...] = ()
+    #: Loss on the held-out rows; ``None``: it was not asked for, or could not be measured.
+    score: float | None = None
 
 
 def losses_agree(claimed: Mapping[int, float], found: Mapping[int, float]) -> bool | None:
@@ -67,3 +71,13 @@ def _agrees(claimed: float, found: float) -> bool:
     if not (math.isfinite(claimed) and math.isfinite(found)):
         return False
     return abs(claimed - found) <= ABSOLUTE + RELATIVE * abs(found)
+
+
+def score_agrees(claimed: float, found: float | None) -> bool | None:
+    """Whether weights are as good as was said, within what devices differ by.
+
+    Weights that are better than was said do no harm. ``None``: nothing was measured.
+    """
+    if found is None or not math.isfinite(found):
+        return None
+    return found <= claimed + ABSOLUTE + RELATIVE * abs(found)

@@ -21,7 +21,8 @@ SLA_CREDIT_PERCENT = int(environment.number("SLA_CREDIT_PERCENT", 25))
 HOUSE_BEARS_MICROS_PER_DAY = int(1_000_000 * environment.number("HOUSE_BEARS_USD_PER_DAY", 25))
 #: Whether an operator approves a provider before it lists nodes, which see the data of jobs.
 PROVIDERS_NEED_APPROVAL = environment.flag("PROVIDERS_NEED_APPROVAL", default=True)
-#: Share of jobs' beginnings and checkpoints whose next steps another provider's node trains again.
+#: Share of jobs' beginnings and checkpoints whose next steps another provider's node trains again,
+#: and of results that it measures again; those of early ends always are, unless this is 0.
 SPOT_CHECK_SHARE = environment.number("SPOT_CHECK_SHARE", 0.02)
 #: Whether operators must have a second factor before they see anything.
 OPERATORS_NEED_MFA = environment.flag("OPERATORS_NEED_MFA", default=True)

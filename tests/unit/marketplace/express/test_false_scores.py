@@ -1,8 +1,9 @@
 """A node that says of its loss what is not so: a target score ends a job, and must not pay for it.
 
-A target score is looked at on held-out rows, which only nodes compute. A node that claims it at the
-first evaluation ends the job there: it gets what the work done up to there earns and no more, and
-the owner what was not done back. Without a target no claim ends a job.
+A target score is looked at on held-out rows, which only nodes compute. Another provider's node
+measures the result of a job that ended there before its money is settled. If it loses more than was
+said, the owner gets everything back and the node is set aside, unpaid. Without a target no claim
+ends a job.
 """
 
 from __future__ import annotations
@@ -17,18 +18,29 @@ import pytest
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.models import Reservation
 from marketplace.auction.settlement import settle_finished
+from marketplace.checks.asking import SCORE_GIVEN_UP_AFTER, ask_checks, find_check_blob
+from marketplace.checks.judging import record_check_result
+from marketplace.checks.models import CheckStatus, SpotCheck
 from marketplace.common.errors import UserError
+from marketplace.express.bank import give_consent, record_finished_jobs
 from marketplace.express.floor import settle_seats
-from marketplace.jobs.models import JobStatus, Slice
+from marketplace.express.models import BankPrompt, LookupRecord, Sharing
+from marketplace.fleet.models import NodeStatus, Provider
+from marketplace.jobs.models import JobStatus, NodePlan, Slice
 from marketplace.jobs.services import dispatch_slots, finish_slice, store_adapter
 from marketplace.jobs.work import load_work_plan
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Earning
 from marketplace.payments.selectors import get_wallet
 from tests import job_builders
-from tests.express_builders import OPEN_AT, answered, ask, job_of
+from tests import market_builders as market
+from tests.express_builders import OPEN_AT, answered, ask, job_of, open_lane, zone_with_nodes
+from workers.protocol.checks import CheckResult, CheckSpec, score_agrees
 from workers.protocol.job_spec import AdapterSpec
+from workers.protocol.messages import SlotPlan
 from workers.protocol.reports import SliceEnd
 from workers.protocol.wire import from_json
+from workers.protocol.work import PARTS
 
 pytestmark = pytest.mark.django_db
 
@@ -68,24 +80,152 @@ def claim(job, *, loss, step=1, stopped_early=True):
 
 def earn_of_seats(lane):
     settle_seats(lane, now=after(600))
-    return sum(Earning.objects.values_list("amount_micros", flat=True))
+    earned = Earning.objects.filter(reference__startswith="bid")
+    return sum(earned.values_list("amount_micros", flat=True))
 
 
-def test_a_false_target_score_earns_nothing_beyond_the_seat(zone, lane, owner):
-    before = get_wallet(organisation=owner).available_micros
-    request, job = begin(owner, zone, target_loss=0.5)
-    claim(job, loss=0.01)
-    assert (job.status, job.stopped_early) == (JobStatus.SUCCEEDED, True)
-    settle_finished(now=after(4))
-    # The provider sold its seat to the lane, and has no pay for the job itself.
-    assert not Earning.objects.exists()
-    price = request.answer["price_micros"]
+def measure(score, *, at_s, verified=False):
+    """The node that is asked measures the result and tells what it found."""
+    ask_checks(now=after(at_s))
+    check = SpotCheck.objects.get(status=CheckStatus.ASKED)
+    if verified:
+        Provider.objects.filter(pk=check.checker.provider_id).update(verified_at=OPEN_AT)
+    plan = NodePlan.objects.filter(node=check.checker).latest("slot", "revision")
+    [asked] = [from_json(CheckSpec, one) for one in from_json(SlotPlan, plan.plan).checks]
+    adapter = find_check_blob(
+        node=check.checker, token=asked.token, name="adapter", now=after(at_s)
+    )
+    assert asked.scores_start
+    assert asked.job.warm_start.adapter.sha256 == adapter.sha256
+    said = CheckResult(asked.token, score=score)
+    record_check_result(node=check.checker, result=said, now=after(at_s + 1))
+    check.refresh_from_db()
+    return check
+
+
+def pay_share(request, job):
+    """Of its price, what an owner pays for a job that ended after its first step."""
     plan = load_work_plan(job)
     share = max(0.25, plan.count_ended_at(1) / plan.count_ended_at(plan.total_steps))
+    return request.answer["price_micros"] * share
+
+
+def test_an_early_end_is_settled_once_another_node_has_measured_the_result(zone, lane, owner):
+    zone.work_costs = zone.work_costs | {"forward": PARTS // 2}
+    zone.save()
+    before = get_wallet(organisation=owner).available_micros
+    request, job = begin(owner, zone, target_loss=0.5)
+    claim(job, loss=0.4)
+    assert settle_finished(now=after(4)) == 0
+    assert settle_finished(now=after(5)) == 0
+    check = measure(0.43, at_s=6)
+    assert (check.status, check.found_score) == (CheckStatus.AGREED, 0.43)
+    assert check.paid_micros > 0
+    assert settle_finished(now=after(8)) == 1
     paid = before - get_wallet(organisation=owner).available_micros
-    assert paid == pytest.approx(price * share, abs=1)
-    assert paid < price
+    assert paid == pytest.approx(pay_share(request, job), abs=1)
+    assert paid < request.answer["price_micros"]
+    # The checker is paid for one evaluation; the seat's provider has no pay for the job itself.
+    assert Earning.objects.get().amount_micros == check.paid_micros
+    assert check_ledger().balanced
     assert verify_zone(zone).problems == []
+
+
+def test_a_false_target_score_sets_the_node_aside_unpaid_and_refunds_its_owner(zone, lane, owner):
+    before = get_wallet(organisation=owner)
+    give_consent(organisation=owner, sharing=Sharing.EVERYBODY, given_by=None, now=OPEN_AT)
+    _, job = begin(owner, zone, target_loss=0.5)
+    node = Slice.objects.get(job=job).node
+    claim(job, loss=0.01)
+    assert settle_finished(now=after(4)) == 0
+    assert record_finished_jobs(now=after(5)) == 0
+    check = measure(1.9, at_s=6, verified=True)
+    assert (check.status, check.failed_at) == (CheckStatus.DISAGREED, after(7))
+    assert settle_finished(now=after(8)) == 1
+    assert get_wallet(organisation=owner) == before
+    node.refresh_from_db()
+    assert node.status == NodeStatus.SUSPENDED
+    assert earn_of_seats(lane) == 0
+    record_finished_jobs(now=after(9))
+    assert not BankPrompt.objects.exists()
+    assert LookupRecord.objects.get(pk=job.pk).left_out.startswith("Another node found")
+    told = job.events.values_list("message", flat=True)
+    assert any("Another node found a higher loss on the held-out rows" in text for text in told)
+    assert check_ledger().balanced
+    assert verify_zone(zone).problems == []
+
+
+def test_one_word_against_a_score_needs_a_second(lane, zone, owner):
+    market.node(zone, last_heartbeat_at=OPEN_AT)
+    _, job = begin(owner, zone, target_loss=0.5)
+    node = Slice.objects.get(job=job).node
+    claim(job, loss=0.01)
+    settle_finished(now=after(4))
+    first = measure(1.9, at_s=6)
+    # The owner's money waits for the second opinion as well.
+    assert settle_finished(now=after(8)) == 0
+    second = measure(0.02, at_s=9)
+    assert second.confirms == first
+    assert len({node.provider_id, first.checker.provider_id, second.checker.provider_id}) == 3
+    assert settle_finished(now=after(11)) == 1
+    node.refresh_from_db()
+    assert node.status == NodeStatus.ONLINE
+
+
+def test_a_checker_that_cannot_measure_is_followed_by_another(lane, zone, owner):
+    market.node(zone, last_heartbeat_at=OPEN_AT)
+    _, job = begin(owner, zone, target_loss=0.5)
+    claim(job, loss=0.01)
+    settle_finished(now=after(4))
+    silent = measure(None, at_s=6)
+    assert silent.status == CheckStatus.WAITING
+    found = measure(1.9, at_s=8, verified=True)
+    assert found.pk == silent.pk
+    assert found.attempts == 2
+    assert found.failed_at == after(9)
+
+
+def test_without_another_provider_an_early_end_is_settled_as_it_was_reported(owner):
+    zone = zone_with_nodes(1)
+    open_lane(zone)
+    request, job = begin(owner, zone, target_loss=0.5)
+    before = get_wallet(organisation=owner).available_micros
+    claim(job, loss=0.01)
+    assert settle_finished(now=after(4)) == 1
+    assert SpotCheck.objects.get().status == CheckStatus.UNANSWERED
+    kept = request.answer["price_micros"] - (
+        get_wallet(organisation=owner).available_micros - before
+    )
+    assert kept == pytest.approx(pay_share(request, job), abs=1)
+
+
+def test_a_check_that_nobody_answers_lets_the_money_go(zone, lane, owner):
+    _, job = begin(owner, zone, target_loss=0.5)
+    claim(job, loss=0.01)
+    settle_finished(now=after(4))
+    late = SCORE_GIVEN_UP_AFTER.total_seconds() + 5
+    ask_checks(now=after(late))
+    assert SpotCheck.objects.get().status == CheckStatus.UNANSWERED
+    assert settle_finished(now=after(late + 1)) == 1
+
+
+@pytest.mark.parametrize(("share", "settled"), [(1.0, 0), (0.0, 1)])
+def test_of_jobs_that_ran_to_their_end_the_share_drawn_is_measured(
+    zone, lane, owner, settings, share, settled
+):
+    settings.SPOT_CHECK_SHARE = share
+    _, job = begin(owner, zone)
+    steps = load_work_plan(job).total_steps
+    claim(job, loss=1.0, step=steps, stopped_early=False)
+    assert settle_finished(now=after(4)) == settled
+
+
+@pytest.mark.parametrize(
+    ("found", "agrees"),
+    [(0.5, True), (0.1, True), (0.545, True), (0.56, False), (None, None), (math.nan, None)],
+)
+def test_a_score_agrees_within_what_devices_differ_by(found, agrees):
+    assert score_agrees(0.5, found) is agrees
 
 
 def test_a_seat_pays_the_same_whatever_its_node_claims(zone, lane, owner):

@@ -21,8 +21,9 @@ from tests.unit.workers.training_builders import (
 from workers.node.blob_cache import BlobCache
 from workers.node.checker import Checker
 from workers.node.market_client import MarketClient
-from workers.protocol.checks import CheckSpec, losses_agree
-from workers.protocol.job_spec import BaseModelRef, CheckpointRef
+from workers.node.upload_files import zip_adapter
+from workers.protocol.checks import CheckSpec, losses_agree, score_agrees
+from workers.protocol.job_spec import AdapterKind, BaseModelRef, CheckpointRef, WarmStart
 from workers.protocol.weight_sketch import (
     BUCKETS,
     read_adapter_weights,
@@ -182,3 +183,36 @@ def test_a_finished_adapter_has_the_sketch_of_the_checkpoint_it_was_made_of(runt
     with archive.open("rb") as file:
         found = sketch_weights(read_adapter_weights(file), seed="drawn")
     assert found == pytest.approx(sketch_file(last.checkpoints[-1][0]), rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "adapter", [{}, {"kind": AdapterKind.SOFT_PROMPT, "virtual_tokens": 4, "looks_up": True}]
+)
+def test_a_result_is_measured_on_the_held_out_rows_without_training(
+    market, runtime, checker, tmp_path, adapter
+):
+    save_tiny_base(tmp_path / "base")
+    data = write_jsonl(tmp_path / "rows.jsonl", completion_rows(40))
+    base = BaseModelRef(name="base", source=str(tmp_path / "base"))
+    training = {"epochs": 3, "learning_rate": 0.05, "target_loss": 0.01}
+    spec = job_spec("job-1", base, data, training=training)
+    spec = replace(
+        spec,
+        dataset=market.blob(data.read_bytes()),
+        adapter=replace(spec.adapter, **adapter),
+    )
+    ended = attach(runtime, spec, data)
+    said = ended.wait()
+    assert said.valid_loss_after < said.valid_loss_before - 0.1
+    stored = zip_adapter(ended.adapter_dir, tmp_path / "adapter.zip")
+    start = WarmStart(adapter=market.blob(stored.read_bytes()))
+    job = replace(spec, job_id="chk-1", warm_start=start)
+    asked = CheckSpec("score", time.time() + 60, job, until_step=0, scores_start=True)
+    checker.take(to_json(asked))
+    market.wait_until(lambda: market.check_results)
+    (result,) = market.check_results
+    assert (result.reason, result.losses) == ("", ())
+    assert result.score == pytest.approx(said.valid_loss_after, rel=1e-3)
+    assert score_agrees(said.valid_loss_after, result.score) is True
+    assert score_agrees(said.valid_loss_after - 0.3, result.score) is False
+    assert runtime.jobs() == ()
