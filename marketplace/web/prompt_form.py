@@ -48,6 +48,12 @@ class PromptTuningForm(forms.Form):
     virtual_tokens = HyperField(label="Virtual tokens")
     target_loss = HyperField(label="Stop at a held-out loss of")
 
+    def clean_init_text(self) -> str:
+        text = self.cleaned_data["init_text"].strip()
+        if self.cleaned_data.get("initial_prompt") == "text" and not text:
+            raise forms.ValidationError("Write some, or choose another initial prompt.")
+        return text
+
     @property
     def soft_prompt(self) -> dict[str, Any]:
         """The adapter as the services read it."""
@@ -56,7 +62,7 @@ class PromptTuningForm(forms.Form):
         return {
             "kind": str(AdapterKind.SOFT_PROMPT),
             "virtual_tokens": data.get("virtual_tokens", AUTO),
-            # A lookup compares the words given with the prompts of the bank.
-            "init_text": "" if start == "random" else data.get("init_text", ""),
+            # Pages show the words for this choice alone.
+            "init_text": data.get("init_text", "") if start == "text" else "",
             "looks_up": start == "lookup",
         }

@@ -12,6 +12,7 @@ from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.pay_rule import EXPRESS_LEAST_PERCENT, EXPRESS_REFUNDS
 from marketplace.common import clock
 from marketplace.common.errors import UserError
@@ -26,6 +27,7 @@ from marketplace.express.models import (
 )
 from marketplace.express.previews import list_slo_previews
 from marketplace.express.requests import (
+    ExpressOrder,
     ExpressTerms,
     get_request,
     measure_express_job,
@@ -104,35 +106,29 @@ def _measure(
 ) -> tuple[ExpressTerms | None, UserError | None]:
     if not form.is_valid():
         return None, None
-    data = form.cleaned_data
     try:
-        terms = measure_express_job(
-            organisation=request.organisation,
-            zone=data["zone"].zone,
-            dataset=data["dataset"],
-            adapter=form.soft_prompt,
-            training=form.training,
-            now=now,
-        )
+        terms = measure_express_job(_read_job(request, form), now=now)
     except UserError as error:
         return None, error
     return terms, None
 
 
+def _read_job(request: PageRequest, form: ExpressForm) -> JobRequest:
+    data = form.cleaned_data
+    lane, dataset = data["zone"], data["dataset"]
+    return JobRequest(request.organisation, lane.zone, dataset, form.soft_prompt, form.training)
+
+
 def _place(request: PageRequest, form: ExpressForm, *, now: datetime) -> ExpressRequest:
     data = form.cleaned_data
-    return place_request(
-        organisation=request.organisation,
-        placed_by=request.user,
-        zone=data["zone"].zone,
-        dataset=data["dataset"],
+    order = ExpressOrder(
+        job=_read_job(request, form),
         name=data["name"],
-        adapter=form.soft_prompt,
-        training=form.training,
         slo_s=data["slo_s"] or 0.0,
+        placed_by=request.user,
         idempotency_key=f"form-{data['key']}",
-        now=now,
     )
+    return place_request(order, now=now)
 
 
 @page
