@@ -12,11 +12,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from marketplace.accounts.models import Organisation
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.express.answering import answer_requests
 from marketplace.express.floor import keep_floor
 from marketplace.express.models import ExpressLane, ExpressRequest
-from marketplace.express.requests import place_request
+from marketplace.express.requests import ExpressOrder, place_request
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Job, Slice
 from marketplace.jobs.services import finish_slice, store_adapter
@@ -83,19 +84,21 @@ def ask(
     verified_only: bool | None = None,
     **training: Any,
 ) -> ExpressRequest:
-    return place_request(
-        organisation=owner,
-        placed_by=builders.owner_of(owner),
-        zone=zone,
-        dataset=dataset or market.dataset(owner, zone, rows=rows),
+    order = ExpressOrder(
+        job=JobRequest(
+            owner,
+            zone,
+            dataset or market.dataset(owner, zone, rows=rows),
+            adapter,
+            TRAINING | training,
+            verified_only=verified_only,
+        ),
         name="express",
-        adapter=adapter,
-        training=TRAINING | training,
         slo_s=slo_s,
+        placed_by=builders.owner_of(owner),
         idempotency_key=key,
-        verified_only=verified_only,
-        now=now,
     )
+    return place_request(order, now=now)
 
 
 def answered(request: ExpressRequest, *, now: datetime = OPEN_AT) -> ExpressRequest:

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.common.money import from_micros, to_micros
-from marketplace.express.lanes import set_lane
+from marketplace.express.lanes import LaneTerms, set_lane
 from marketplace.express.models import ExpressLane
 from marketplace.express.selectors import summarize_bank, summarize_lanes
 from marketplace.fleet.models import Zone
@@ -47,6 +47,7 @@ class LaneForm(forms.Form):
     slo_max_s = forms.FloatField(
         label="Longest SLO, s", widget=forms.NumberInput(attrs={"class": "field num"})
     )
+    verified_only = forms.BooleanField(label="Nodes of verified providers only", required=False)
     is_open = forms.BooleanField(label="Open", required=False)
 
 
@@ -70,6 +71,7 @@ def _describe(lane: ExpressLane) -> dict[str, Any]:
         "seat_limit": f"{from_micros(lane.seat_limit_micros).normalize():f}",
         "budget": f"{from_micros(lane.budget_micros_per_h).normalize():f}",
         "slo_max_s": lane.slo_max_s,
+        "verified_only": lane.verified_only,
         "is_open": lane.is_open,
     }
 
@@ -99,13 +101,13 @@ def show_lanes(request: PageRequest) -> HttpResponse:
 
 def _set(request: PageRequest, form: LaneForm) -> None:
     data = form.cleaned_data
-    set_lane(
-        zone=data["zone"],
-        organisation=request.organisation,
+    terms = LaneTerms(
         is_open=data["is_open"],
         least_seats=data["least_seats"],
         most_seats=data["most_seats"],
         seat_limit_micros=to_micros(data["seat_limit"], param="seat_limit"),
         budget_micros_per_h=to_micros(data["budget"], param="budget"),
         slo_max_s=data["slo_max_s"],
+        verified_only=data["verified_only"],
     )
+    set_lane(zone=data["zone"], organisation=request.organisation, terms=terms)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 from marketplace.auction.lane import wakeups
@@ -21,6 +22,7 @@ from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.pay_rule import EXPRESS_LEAST_PERCENT
+from marketplace.common.db.bulk_writes import insert_rows, send_updates
 from marketplace.express.bank import prepare_lookup, read_features
 from marketplace.express.fair_share import find_share, limit_seats
 from marketplace.express.gangs import count_wanted_seats, find_gang_rules, limit_gang
@@ -258,7 +260,7 @@ def _record(
     request.position, request.decision_hash = entry.position, entry.hash
     request.bid_id = bid_id
     request.seat_bid_id, *further = roots or ("",)
-    request.save(update_fields=_OF_ANSWERS)
+    send_updates(ExpressRequest, _OF_ANSWERS, [(request.pk, *_read_answer(request))])
     GangSeat.objects.bulk_create(GangSeat(request=request, root=root) for root in further)
 
 
@@ -267,6 +269,7 @@ _OF_ANSWERS = (
     *("status", "answer", "answered_at", "position", "decision_hash"),
     *("bid_id", "seat_bid_id"),
 )
+_read_answer = attrgetter(*_OF_ANSWERS)
 
 
 def _find_due_at(request: ExpressRequest, answer: dict[str, Any]) -> datetime:
@@ -283,7 +286,7 @@ def _store_bid(
 ) -> None:
     """An admitted request as a bid that won at the posted price."""
     price_micros = int(answer["price_micros"])
-    Bid.objects.create(
+    bid = Bid(
         pk=bid_id,
         zone_id=request.zone_id,
         organisation_id=request.organisation_id,
@@ -312,6 +315,7 @@ def _store_bid(
         slo_s=answer["slo_s"],
         reservation_fee_percent=EXPRESS_LEAST_PERCENT,
     )
+    insert_rows([bid])
 
 
 def _open_job(
@@ -346,7 +350,7 @@ def _open_job(
         now=lane.now,
     )
     # Its last slot may end later: it counts as late only beyond the SLO.
-    Job.objects.filter(pk=job_id).update(finish_planned_at=due_at)
+    send_updates(Job, ("finish_planned_at",), [(job_id, due_at)])
     if answer["looks_up"]:
         job = Job.objects.select_related("zone", "dataset").get(pk=job_id)
         # No longer than was certified, should the bank have grown since.

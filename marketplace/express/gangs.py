@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from marketplace.express.fair_share import find_share
 from marketplace.express.models import ExpressLane, ExpressRequest
-from marketplace.fleet.models import Node, NodeStatus, Zone
-from marketplace.fleet.selectors import load_rates
+from marketplace.fleet.models import NodeStatus, Zone
+from marketplace.fleet.selectors import compute_rates, load_speeds
 from scheduler.prompts.gangs import GangRules, fewest_seats
 
 #: Seconds from an answer to the first step: the order, the data and the base's first pass.
@@ -23,12 +23,12 @@ def find_gang_rules(lane: ExpressLane) -> GangRules:
 
 def _count_places(zone: Zone) -> int:
     """Jobs that a node on sale takes at once, at most: fast ones take more than the zone says."""
-    rates = load_rates(zone)
-    on_sale = Node.objects.filter(zone=zone, status=NodeStatus.ONLINE)
+    known = load_speeds(zone)
+    rates = compute_rates(zone, known)
     counts = [
         math.floor(capacity / rates[gpu_type] + 1e-9)
-        for gpu_type, capacity in on_sale.values_list("gpu_type_id", "compute_capacity")
-        if rates.get(gpu_type)
+        for gpu_type, status, capacity, *_ in known
+        if status == NodeStatus.ONLINE and rates.get(gpu_type)
     ]
     return max([zone.jobs_per_node, *counts])
 

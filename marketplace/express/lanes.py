@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
+
 from django.db.models import Q
 
 from marketplace.accounts.models import Organisation
@@ -14,22 +16,24 @@ from marketplace.jobs.models import Job
 SEATS_MAX = 1000
 
 
-def set_lane(
-    *,
-    zone: Zone,
-    organisation: Organisation,
-    is_open: bool,
-    least_seats: int,
-    most_seats: int,
-    seat_limit_micros: int,
-    budget_micros_per_h: int,
-    slo_max_s: float,
-    verified_only: bool = False,
-) -> ExpressLane:
-    """Open a zone's lane with these bounds, or change them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneTerms:
+    """What an operator chooses for a lane; fields as ``ExpressLane`` has them."""
 
-    ``organisation`` pays for the seats: it needs money in its wallet. With ``verified_only`` they
-    are on nodes of verified providers, and jobs that ask for those may sit on them.
+    is_open: bool
+    least_seats: int
+    most_seats: int
+    seat_limit_micros: int
+    budget_micros_per_h: int
+    slo_max_s: float
+    #: Seats on nodes of verified providers, so that jobs that ask for those may sit on them.
+    verified_only: bool = False
+
+
+def set_lane(*, zone: Zone, organisation: Organisation, terms: LaneTerms) -> ExpressLane:
+    """Open a zone's lane with these terms, or change them.
+
+    ``organisation`` pays for the seats: it needs money in its wallet.
 
     Raises
     ------
@@ -37,29 +41,19 @@ def set_lane(
         ``invalid_lane``: a bound that no lane can have, or jobs that ask for verified providers are
         in a lane that is to buy other seats.
     """
-    if not 0 <= least_seats <= most_seats <= SEATS_MAX:
+    if not 0 <= terms.least_seats <= terms.most_seats <= SEATS_MAX:
         raise _refuse(f"Seats are 0 to {SEATS_MAX}, the least no more than the most.", "seats")
-    if seat_limit_micros <= 0 or budget_micros_per_h <= 0:
+    if terms.seat_limit_micros <= 0 or terms.budget_micros_per_h <= 0:
         raise _refuse("Limit and budget must be above zero.", "budget")
-    if not 1.0 <= slo_max_s <= zone.slot_s * zone.horizon_slots:
+    if not 1.0 <= terms.slo_max_s <= zone.slot_s * zone.horizon_slots:
         raise _refuse("The longest SLO is 1 s to the zone's horizon.", "slo_max_s")
-    if not verified_only and _has_verified_jobs(zone):
+    if not terms.verified_only and _has_verified_jobs(zone):
         raise _refuse(
             "Jobs that ask for verified providers are in the lane. Try again when they have ended.",
             "verified_only",
         )
     lane, _ = ExpressLane.objects.update_or_create(
-        zone=zone,
-        defaults={
-            "organisation": organisation,
-            "is_open": is_open,
-            "least_seats": least_seats,
-            "most_seats": most_seats,
-            "seat_limit_micros": seat_limit_micros,
-            "budget_micros_per_h": budget_micros_per_h,
-            "slo_max_s": slo_max_s,
-            "verified_only": verified_only,
-        },
+        zone=zone, defaults={"organisation": organisation, **asdict(terms)}
     )
     return lane
 

@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from marketplace.auction.queries import build_held_cells
+from marketplace.common.db.model_query import ModelQuery
 from marketplace.common.db.pipeline import Statement, fetch
-from marketplace.express.models import RequestStatus
+from marketplace.express.models import ExpressRequest, RequestStatus
 from marketplace.jobs.queries import build_recent_jobs
 from scheduler.types import Cell
 
@@ -39,6 +40,28 @@ SELECT EXISTS (
     SELECT FROM express_expressrequest
     WHERE zone_id = %s AND status = '{RequestStatus.PENDING}'
 )
+"""  # noqa: S608
+
+
+def find_by_key(*, organisation_id: str, key: str | None) -> list[ExpressRequest]:
+    """An organisation's request under an idempotency key, if there is one."""
+    return _BY_KEY.read(*fetch(_BY_KEY.build_statement(organisation_id, key)))
+
+
+def find_by_key_and_count(request: ExpressRequest) -> tuple[list[ExpressRequest], int]:
+    """The same of a request that is not stored yet, and how many of its organisation's wait in its
+    zone; in one message."""
+    same, [(waiting,)] = fetch(
+        _BY_KEY.build_statement(request.organisation_id, request.idempotency_key),
+        Statement(_COUNT_WAITING, (request.zone_id, request.organisation_id)),
+    )
+    return _BY_KEY.read(same), waiting
+
+
+_BY_KEY = ModelQuery(ExpressRequest, "WHERE organisation_id = %s AND idempotency_key = %s")
+_COUNT_WAITING = f"""
+SELECT count(*) FROM express_expressrequest
+WHERE zone_id = %s AND organisation_id = %s AND status = '{RequestStatus.PENDING}'
 """  # noqa: S608
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
 from concurrent.futures import wait
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -17,18 +16,25 @@ from marketplace.accounts.models import Organisation, User
 from marketplace.auction.bidding import listener as listening
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.listener import listener
-from marketplace.auction.bidding.measure import MeasuredJob, find_verified_only, measure_job
+from marketplace.auction.bidding.measure import (
+    RATES_KEPT_S,
+    MeasuredJob,
+    find_verified_only,
+    measure_job,
+)
 from marketplace.auction.bidding.terms import check_name
 from marketplace.auction.models import Bid, BidStatus
+from marketplace.common.db.pipeline import pipeline
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.queue import enqueue
+from marketplace.common.ttl_cache import TtlCache
 from marketplace.express.bank import count_candidates, count_losses, describe_dataset
 from marketplace.express.gangs import START_S, find_gang_rules
 from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
+from marketplace.express.queries import find_by_key, find_by_key_and_count
 from marketplace.express.seats import SEAT_VIRTUAL_TOKENS, find_seat_memory_gb
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at
-from marketplace.jobs.models import Dataset
 from marketplace.jobs.work import count_units_per_row
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.models import Hold
@@ -45,6 +51,31 @@ FORWARD_SHARE = 1 / 3
 PENDING_MAX = 16
 #: Seconds a request waits for its answer before the answer says where to look.
 WAIT_S = 2.0
+#: What gangs a zone's nodes allow is read so often for prices; an answer reads it again.
+_gang_rules: TtlCache[GangRules] = TtlCache(for_s=RATES_KEPT_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ExpressOrder:
+    """A job that somebody wants done within an SLO, before any of it is checked."""
+
+    job: JobRequest
+    name: str
+    #: Seconds from now.
+    slo_s: float
+    placed_by: User | None
+    api_key_id: str | None = None
+    #: The same key twice is one request.
+    idempotency_key: str | None = None
+
+    def compute_hash(self) -> str:
+        """What tells it from another order under the same key."""
+        job = self.job
+        asked: list[Any] = [job.zone.pk, job.dataset.sha256, self.name]
+        asked += [dict(job.adapter), dict(job.training), self.slo_s]
+        asked += [] if job.verified_only is None else [job.verified_only]
+        text = json.dumps(asked, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +146,7 @@ def _check_verified(lane: ExpressLane, *, now: datetime) -> None:
         )
 
 
-def measure_express_job(
-    *,
-    organisation: Organisation,
-    zone: Zone,
-    dataset: Dataset,
-    adapter: Mapping[str, Any],
-    training: Mapping[str, Any],
-    now: datetime,
-    verified_only: bool | None = None,
-) -> ExpressTerms:
+def measure_express_job(asked: JobRequest, *, now: datetime) -> ExpressTerms:
     """Resolve a prompt-tuning job's settings and measure it for the lane.
 
     Raises
@@ -134,17 +156,18 @@ def measure_express_job(
     Conflict
         As ``get_open_lane``, and ``lane_not_verified``.
     """
+    zone = asked.zone
     lane = get_open_lane(zone)
-    if find_verified_only(verified_only, organisation=organisation, start=None):
+    if _is_verified_only(asked):
         _check_verified(lane, now=now)
-    adapter = {"kind": str(AdapterKind.SOFT_PROMPT)} | dict(adapter)
+    adapter = {"kind": str(AdapterKind.SOFT_PROMPT)} | dict(asked.adapter)
     if adapter["kind"] != AdapterKind.SOFT_PROMPT:
         raise UserError(
             "not_prompt_tuning",
             "The express lane tunes soft prompts only. Place a bid for a LoRA adapter.",
             param="adapter.kind",
         )
-    measured = measure_job(JobRequest(organisation, zone, dataset, adapter, training), now=now)
+    measured = measure_job(replace(asked, adapter=adapter, verified_only=None), now=now)
     work = measured.work
     slowest = min(work.rates.values(), default=0.0)
     if not slowest:
@@ -157,36 +180,31 @@ def measure_express_job(
             param="adapter.virtual_tokens",
         )
     work_s = START_S + SAFETY * work.compute_demand / slowest * zone.slot_s
-    lookup_s = 0.0
-    adapter_tokens = measured.terms.adapter.virtual_tokens
-    candidates = 0
-    if measured.terms.adapter.looks_up:
-        candidates = count_candidates(
-            organisation_id=organisation.pk, zone=zone, tokens=adapter_tokens
-        )
-    if candidates:
-        row_tokens = min(dataset.longest_row_tokens, measured.terms.training.sequence_length)
-        units = count_units_per_row(zone=zone, row_tokens=row_tokens + adapter_tokens)
-        losses = count_losses(candidates)
-        lookup_s = losses * units * FORWARD_SHARE / slowest * zone.slot_s
-    return ExpressTerms(lane, measured, work_s, lookup_s, find_gang_rules(lane))
+    lookup_s = _count_lookup_units(asked, measured) / slowest * zone.slot_s
+    gangs = _gang_rules.get(zone.pk, now=now, read=lambda: find_gang_rules(lane))
+    return ExpressTerms(lane, measured, work_s, lookup_s, gangs)
 
 
-def place_request(
-    *,
-    organisation: Organisation,
-    placed_by: User | None,
-    zone: Zone,
-    dataset: Dataset,
-    name: str,
-    adapter: Mapping[str, Any],
-    training: Mapping[str, Any],
-    slo_s: float,
-    idempotency_key: str | None,
-    now: datetime,
-    api_key_id: str | None = None,
-    verified_only: bool | None = None,
-) -> ExpressRequest:
+def _is_verified_only(asked: JobRequest) -> bool:
+    return find_verified_only(asked.verified_only, organisation=asked.organisation, start=None)
+
+
+def _count_lookup_units(asked: JobRequest, measured: MeasuredJob) -> float:
+    """Work units of the losses that a lookup computes, at most; 0 without one."""
+    adapter = measured.terms.adapter
+    if not adapter.looks_up:
+        return 0.0
+    candidates = count_candidates(
+        organisation_id=asked.organisation.pk, zone=asked.zone, tokens=adapter.virtual_tokens
+    )
+    if not candidates:
+        return 0.0
+    row_tokens = min(asked.dataset.longest_row_tokens, measured.terms.training.sequence_length)
+    units = count_units_per_row(zone=asked.zone, row_tokens=row_tokens + adapter.virtual_tokens)
+    return count_losses(candidates) * units * FORWARD_SHARE
+
+
+def place_request(asked: ExpressOrder, *, now: datetime) -> ExpressRequest:
     """Ask the zone's lane for an SLO, and hold the posted price; the lane answers.
 
     Raises
@@ -199,30 +217,21 @@ def place_request(
     PaymentRequired
         ``insufficient_funds``.
     """
-    asked = [zone.pk, dataset.sha256, name, dict(adapter), dict(training), slo_s]
-    asked += [] if verified_only is None else [verified_only]
-    request_hash = _hash_request(asked)
-    earlier = _find_earlier(organisation, idempotency_key, request_hash)
-    if earlier is not None:
-        return earlier
-    terms = measure_express_job(
-        organisation=organisation,
-        zone=zone,
-        dataset=dataset,
-        adapter=adapter,
-        training=training,
-        verified_only=verified_only,
-        now=now,
-    )
-    _check_slo(slo_s, terms)
+    job, request_hash = asked.job, asked.compute_hash()
+    if asked.idempotency_key is not None:
+        same = find_by_key(organisation_id=job.organisation.pk, key=asked.idempotency_key)
+        if same:
+            return _check_same(same[0], request_hash)
+    terms = measure_express_job(job, now=now)
+    _check_slo(asked.slo_s, terms)
     work = terms.measured.work
     request = ExpressRequest(
-        zone=zone,
-        organisation=organisation,
-        placed_by=placed_by,
-        dataset=dataset,
-        name=check_name(name),
-        slo_s=slo_s,
+        zone=job.zone,
+        organisation=job.organisation,
+        placed_by=asked.placed_by,
+        dataset=job.dataset,
+        name=check_name(asked.name),
+        slo_s=asked.slo_s,
         adapter=to_json(terms.measured.terms.adapter),
         training=to_json(terms.measured.terms.training),
         resolved=list(terms.measured.terms.resolved),
@@ -230,29 +239,24 @@ def place_request(
         compute_demand=work.compute_demand,
         memory_demand_gb=work.memory_demand_gb,
         rates=work.rates,
-        verified_only=find_verified_only(verified_only, organisation=organisation, start=None),
+        verified_only=_is_verified_only(job),
         work_s=terms.work_s,
         lookup_s=terms.lookup_s,
-        features=describe_dataset(dataset).astype("<f4").tobytes() if terms.lookup_s else b"",
+        features=describe_dataset(job.dataset).astype("<f4").tobytes() if terms.lookup_s else b"",
         price=terms.posted,
-        limit_micros=terms.price_micros(slo_s),
-        idempotency_key=idempotency_key,
+        limit_micros=terms.price_micros(asked.slo_s),
+        idempotency_key=asked.idempotency_key,
         request_hash=request_hash,
         created_at=now,
     )
-    return _store_request(request, api_key_id=api_key_id, now=now)
-
-
-def _hash_request(asked: list[Any]) -> str:
-    text = json.dumps(asked, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return _store_request(request, api_key_id=asked.api_key_id, now=now)
 
 
 def _store_request(
     request: ExpressRequest, *, api_key_id: str | None, now: datetime
 ) -> ExpressRequest:
     """Hold the price and store the request, or find the one that the same key made meanwhile."""
-    with transaction.atomic():
+    with transaction.atomic(), pipeline():
         [hold] = place_holds(
             wanted=[
                 HoldRequest(
@@ -268,22 +272,19 @@ def _store_request(
         if not isinstance(hold, Hold):
             raise hold
         # Under the wallet's lock: the same key twice at once is one request.
-        earlier = _find_earlier(request.organisation, request.idempotency_key, request.request_hash)
-        if earlier is not None:
+        same, waiting = find_by_key_and_count(request)
+        if same:
             transaction.set_rollback(True)
-            return earlier
-        _check_pending(request)
+            return _check_same(same[0], request.request_hash)
+        _check_pending(waiting)
         request.save(force_insert=True)
         enqueue("express.answer_requests", zone_id=request.zone_id)
     return request
 
 
-def _check_pending(request: ExpressRequest) -> None:
+def _check_pending(waiting: int) -> None:
     """Refuse another request of those who have many without an answer; the lane serves others."""
-    pending = ExpressRequest.objects.filter(
-        zone=request.zone, organisation=request.organisation, status=RequestStatus.PENDING
-    )
-    if pending.count() >= PENDING_MAX:
+    if waiting >= PENDING_MAX:
         raise UserError(
             "too_many_requests",
             f"{PENDING_MAX} of your requests wait for an answer in this zone. Ask again when the "
@@ -307,13 +308,9 @@ def _check_slo(slo_s: float, terms: ExpressTerms) -> None:
         )
 
 
-def _find_earlier(
-    organisation: Organisation, key: str | None, request_hash: str
-) -> ExpressRequest | None:
-    if key is None:
-        return None
-    earlier = ExpressRequest.objects.filter(organisation=organisation, idempotency_key=key).first()
-    if earlier is not None and earlier.request_hash != request_hash:
+def _check_same(earlier: ExpressRequest, request_hash: str) -> ExpressRequest:
+    """The request that was made under a key before, if it is the same again."""
+    if earlier.request_hash != request_hash:
         raise Conflict(
             "idempotency_key_reused",
             f"The idempotency key was used for {earlier.pk} with another request. "

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from math import ceil
+from typing import Any
 
 from django.db.models import Max, Q, QuerySet
 
@@ -187,9 +188,22 @@ def load_rates(zone: Zone) -> dict[str, float]:
     Types without a node on sale count for nothing; where no node is on sale at all, those that may
     come back speak.
     """
+    return compute_rates(zone, load_speeds(zone))
+
+
+#: Type, status, capacity, measured speeds and joining of a node.
+SpeedRow = tuple[str, str, float, Sequence[Any], datetime]
+
+
+def load_speeds(zone: Zone) -> list[SpeedRow]:
+    """What the rates of a zone are computed from."""
     here = Node.objects.filter(zone=zone).exclude(status=NodeStatus.LEFT)
     columns = ("gpu_type_id", "status", "compute_capacity", "measured_speeds", "joined_at")
-    known = list(here.order_by("pk").values_list(*columns))
+    return list(here.order_by("pk").values_list(*columns))
+
+
+def compute_rates(zone: Zone, known: Sequence[SpeedRow]) -> dict[str, float]:
+    """As ``load_rates``."""
     on_sale = [row for row in known if row[1] in ON_SALE]
     by_type: defaultdict[str, list[NodeSpeed]] = defaultdict(list)
     for gpu_type, _, capacity, measured, joined_at in on_sale or known:

@@ -15,15 +15,16 @@ pytestmark = pytest.mark.browser
 
 OPEN = """
 from marketplace.accounts.models import Organisation
-from marketplace.express.lanes import set_lane
+from marketplace.express.lanes import LaneTerms, set_lane
 from marketplace.fleet.models import Zone
 zone = Zone.objects.get(name={zone!r})
 house = Organisation.objects.get(name="Harbour Analytics")
-set_lane(
-    zone=zone, organisation=house, is_open={is_open}, least_seats=1, most_seats=1,
+terms = LaneTerms(
+    is_open={is_open}, least_seats=1, most_seats=1,
     seat_limit_micros=1_000_000, budget_micros_per_h=10**12,
     slo_max_s=min(90.0, zone.slot_s * zone.horizon_slots / 2),
 )
+set_lane(zone=zone, organisation=house, terms=terms)
 """
 IDLE = """
 from marketplace.common import clock

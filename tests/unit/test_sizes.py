@@ -29,8 +29,6 @@ LONG_FUNCTIONS: set[str] = {
 MANY_ARGUMENTS: set[str] = {
     "frontend/sdk/finetender/operations/bids.py: get_quote",
     "frontend/sdk/finetender/operations/bids.py: place_bid",
-    "marketplace/express/lanes.py: set_lane",
-    "marketplace/express/requests.py: place_request",
     "scheduler/experiments/attack/decoys.py: compare",
     "scheduler/experiments/attack/decoys.py: measure_both",
     "scheduler/experiments/auction/baselines/placement_kernel.py: place_soonest",

@@ -9,6 +9,7 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from marketplace.accounts.models import Organisation
 from marketplace.api.callers import get_caller
 from marketplace.api.idempotency import read_idempotency_key
 from marketplace.api.market import express_schemas, schemas
@@ -16,9 +17,11 @@ from marketplace.api.market.fields import moment, usd
 from marketplace.api.market.owned import get_dataset
 from marketplace.api.market.requests import ExpressQuoteRequest, ExpressRequestBody, check_body
 from marketplace.api.views import MarketView
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.common import clock
 from marketplace.express.models import ExpressRequest, LookupRecord, RequestStatus
 from marketplace.express.requests import (
+    ExpressOrder,
     get_request,
     measure_express_job,
     place_request,
@@ -42,17 +45,9 @@ class ExpressQuotesView(MarketView):
         responses={200: express_schemas.EXPRESS_QUOTE, 400: schemas.PROBLEM},
     )
     def post(self, request: Request) -> Response:
-        organisation = get_caller(request).organisation
         asked = check_body(ExpressQuoteRequest, request.data)
-        terms = measure_express_job(
-            organisation=organisation,
-            zone=get_open_zone(asked["zone"]),
-            dataset=get_dataset(organisation, asked["dataset_id"]),
-            adapter=asked["adapter"],
-            training=asked["training"],
-            verified_only=asked["verified_only"],
-            now=clock.now(),
-        )
+        job = _read_job(asked, get_caller(request).organisation)
+        terms = measure_express_job(job, now=clock.now())
         slos = [terms.least_slo_s * factor for factor in QUOTED]
         return Response(
             {
@@ -85,29 +80,34 @@ class ExpressRequestsView(MarketView):
     def post(self, request: Request) -> Response:
         who = get_caller(request)
         asked = check_body(ExpressRequestBody, request.data)
-        dataset = get_dataset(who.organisation, asked["dataset_id"])
-        key = read_idempotency_key(request)
-        placed = place_request(
-            organisation=who.organisation,
+        job, key = _read_job(asked, who.organisation), read_idempotency_key(request)
+        order = ExpressOrder(
+            job=job,
+            name=asked["name"] or job.dataset.name[:64],
+            slo_s=asked["slo_s"],
             placed_by=who.user,
             api_key_id=who.key_id,
-            zone=get_open_zone(asked["zone"]),
-            dataset=dataset,
-            name=asked["name"] or dataset.name[:64],
-            adapter=asked["adapter"],
-            training=asked["training"],
-            verified_only=asked["verified_only"],
-            slo_s=asked["slo_s"],
             idempotency_key=None if key is None else f"api-{key}",
-            now=clock.now(),
         )
-        found = wait_for_answer(placed)
+        found = wait_for_answer(place_request(order, now=clock.now()))
         statuses = {RequestStatus.ADMITTED: 201, RequestStatus.PENDING: 202}
         return Response(
             serialize_express(found),
             status=statuses.get(RequestStatus(found.status), 200),
             headers={"Location": f"/api/express/{found.pk}"},
         )
+
+
+def _read_job(asked: dict[str, Any], organisation: Organisation) -> JobRequest:
+    dataset = get_dataset(organisation, asked["dataset_id"])
+    return JobRequest(
+        organisation,
+        get_open_zone(asked["zone"]),
+        dataset,
+        asked["adapter"],
+        asked["training"],
+        verified_only=asked["verified_only"],
+    )
 
 
 class ExpressRequestView(MarketView):

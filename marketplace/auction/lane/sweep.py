@@ -30,8 +30,8 @@ RUN_FOR = timedelta(seconds=0.5)
 #: answers sooner. A little longer than between two batches of the API (``CROWD_PACE_S``): the run
 #: then goes on with the next one, which costs less than a wake-up and a run for each.
 CROWD, CROWD_PACE = 4, timedelta(milliseconds=35)
-#: What else the lane is asked to do for a zone between two batches of a crowd, by rooms that the
-#: auction does not know: their customers wait for one batch, not for a run.
+#: What else the lane is asked to do for a zone before a run and between two batches of a crowd, by
+#: rooms that the auction does not know: their customers wait for the batch under way, not for a run.
 BETWEEN_BATCHES: list[Callable[[Zone, Callable[[], datetime]], object]] = []
 #: Bids set aside that one run tries again.
 RETRIES = 20
@@ -55,6 +55,7 @@ def decide_all_pending(
     # A bid placed from now on sends one wake-up, which is handled after this run.
     wakeups.clear_lane_wakeup(zone_id=zone_id)
     zone = Zone.objects.get(pk=zone_id)
+    _do_between_batches(zone, clock)
     decided = _decide_set_aside(zone=zone, clock=clock)
     ends_at = clock() + RUN_FOR
     limit = BATCH_LIMIT

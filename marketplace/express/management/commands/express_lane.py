@@ -12,7 +12,7 @@ from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.common.money import to_micros
 from marketplace.express.floor import run_ticks
-from marketplace.express.lanes import set_lane
+from marketplace.express.lanes import LaneTerms, set_lane
 from marketplace.fleet.selectors import get_open_zone
 
 
@@ -39,9 +39,7 @@ class Command(BaseCommand):
         if buyer is None:
             raise CommandError(f"There is no organisation named {options['buyer']}.")
         try:
-            lane = set_lane(
-                zone=get_open_zone(options["zone"]),
-                organisation=buyer,
+            terms = LaneTerms(
                 is_open=not options["close"],
                 least_seats=options["least_seats"],
                 most_seats=options["most_seats"],
@@ -50,6 +48,7 @@ class Command(BaseCommand):
                 slo_max_s=options["longest_slo_s"],
                 verified_only=options["verified_only"],
             )
+            lane = set_lane(zone=get_open_zone(options["zone"]), organisation=buyer, terms=terms)
         except UserError as refusal:
             raise CommandError(refusal.message) from refusal
         # Its first seats are bid for at once.

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.models import Bid
 from marketplace.auction.settlement import settle_finished
@@ -48,11 +49,7 @@ def lane(zone):
 def test_a_tight_slo_gets_two_seats_of_the_node_and_pays_for_both(zone, lane):
     owner = customer()
     terms = measure_express_job(
-        organisation=owner,
-        zone=zone,
-        dataset=market.dataset(owner, zone, rows=20),
-        adapter=ADAPTER,
-        training=TRAINING,
+        JobRequest(owner, zone, market.dataset(owner, zone, rows=20), ADAPTER, TRAINING),
         now=OPEN_AT,
     )
     assert terms.least_slo_s == 3.6875
@@ -106,11 +103,7 @@ def test_a_gang_that_ended_frees_all_its_seats_and_is_settled_once(zone, lane):
 def test_the_form_previews_what_a_gang_keeps(zone, lane):
     owner = customer()
     terms = measure_express_job(
-        organisation=owner,
-        zone=zone,
-        dataset=market.dataset(owner, zone, rows=20),
-        adapter=ADAPTER,
-        training=TRAINING,
+        JobRequest(owner, zone, market.dataset(owner, zone, rows=20), ADAPTER, TRAINING),
         now=OPEN_AT,
     )
     first, second = list_slo_previews(terms, organisation=owner, now=OPEN_AT)[:2]

@@ -8,6 +8,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane
@@ -18,7 +19,7 @@ from marketplace.common.errors import Conflict, PaymentRequired, UserError
 from marketplace.express import answering
 from marketplace.express.answering import answer_requests
 from marketplace.express.floor import keep_floor, settle_seats
-from marketplace.express.lanes import set_lane
+from marketplace.express.lanes import LaneTerms, set_lane
 from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
 from marketplace.express.requests import measure_express_job
 from marketplace.express.seats import load_seats
@@ -90,11 +91,7 @@ def test_a_chain_goes_on_where_it_ends_and_no_slot_is_bought_twice(zone, lane):
 
 def test_a_job_is_certified_starts_at_once_and_pays_the_posted_price(zone, lane, owner):
     price = measure_express_job(
-        organisation=owner,
-        zone=zone,
-        dataset=market.dataset(owner, zone, rows=20),
-        adapter=ADAPTER,
-        training=TRAINING,
+        JobRequest(owner, zone, market.dataset(owner, zone, rows=20), ADAPTER, TRAINING),
         now=OPEN_AT,
     ).price_micros(100.0)
     before = get_wallet(organisation=owner).available_micros
@@ -158,11 +155,7 @@ def test_an_slo_that_cannot_be_kept_is_refused_with_the_least(zone, lane, owner,
 def test_a_lora_and_an_empty_wallet_are_refused(zone, lane, owner):
     with pytest.raises(UserError) as refused:
         measure_express_job(
-            organisation=owner,
-            zone=zone,
-            dataset=market.dataset(owner, zone),
-            adapter={"kind": "lora"},
-            training=TRAINING,
+            JobRequest(owner, zone, market.dataset(owner, zone), {"kind": "lora"}, TRAINING),
             now=OPEN_AT,
         )
     assert refused.value.code == "not_prompt_tuning"
@@ -352,20 +345,19 @@ def test_a_job_for_verified_providers_sits_only_in_a_lane_that_buys_their_slots(
     assert request.status == RequestStatus.ADMITTED
     assert (Bid.objects.get(pk=request.bid_id).verified_only, request.verified_only) == (True, True)
     assert Job.objects.get(bid_id=request.bid_id).verified_only
-    bounds = {
-        "zone": zone,
-        "organisation": lane.organisation,
-        "is_open": True,
-        "least_seats": 1,
-        "most_seats": 1,
-        "seat_limit_micros": 20_000_000,
-        "budget_micros_per_h": 10**12,
-        "slo_max_s": 150.0,
-    }
+    buyer = lane.organisation
+    terms = LaneTerms(
+        is_open=True,
+        least_seats=1,
+        most_seats=1,
+        seat_limit_micros=20_000_000,
+        budget_micros_per_h=10**12,
+        slo_max_s=150.0,
+    )
     with pytest.raises(UserError, match="Jobs that ask for verified providers are in the lane"):
-        set_lane(**bounds)
+        set_lane(zone=zone, organisation=buyer, terms=terms)
     Job.objects.filter(bid_id=request.bid_id).update(status="cancelled", finished_at=OPEN_AT)
-    assert not set_lane(**bounds).verified_only
+    assert not set_lane(zone=zone, organisation=buyer, terms=terms).verified_only
 
 
 def test_seats_of_a_lane_for_verified_providers_are_bid_for_so(zone):

@@ -130,8 +130,15 @@ def test_the_form_of_a_lane_has_its_terms_so_that_saving_changes_nothing_else(si
         "seat_limit": "20",
         "budget": "1000000",
         "slo_max_s": 150.0,
+        "verified_only": False,
         "is_open": True,
     }
+    ExpressLane.objects.update(verified_only=True)
+    shown = client.get(f"/operator/express?zone={site.zone.name}").context["form"].initial
+    terms = {name: "on" if value is True else value for name, value in shown.items()}
+    assert client.post("/operator/express", terms).status_code == 302
+    lane.refresh_from_db()
+    assert (lane.verified_only, lane.is_open, lane.slo_max_s) == (True, True, 150.0)
     unknown = client.get("/operator/express?zone=nowhere").context["form"].initial
     assert (unknown["zone"], unknown["most_seats"]) == ("nowhere", 4)
 
