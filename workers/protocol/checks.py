@@ -1,4 +1,4 @@
-"""Spot checks: a node trains a few steps again that another one reported, or measures its result."""
+"""Spot checks: a node trains steps again that another one reported, or measures its result."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ RUN_FOR = timedelta(seconds=0.5)
 #: then goes on with the next one, which costs less than a wake-up and a run for each.
 CROWD, CROWD_PACE = 4, timedelta(milliseconds=35)
 #: What else the lane is asked to do for a zone before a run and between two batches of a crowd, by
-#: rooms that the auction does not know: their customers wait for the batch under way, not for a run.
+#: rooms that the auction does not know: their customers wait for one batch, not for a run.
 BETWEEN_BATCHES: list[Callable[[Zone, Callable[[], datetime]], object]] = []
 #: Bids set aside that one run tries again.
 RETRIES = 20
