@@ -1,14 +1,16 @@
 """Refusing bodies before they are stored.
 
-Django's ASGI handler spools a body whole before any view sees the request, so without this anybody
-could fill the disk. Without a session, an API key or a node's token a body may be as long as a
-form; with one, as long as a list of bids; at the addresses of uploads, as long as a data set; and a
-node's uploads may be as long as a checkpoint. A vendor's delivery may be as long as its link
-allows.
+Django's ASGI handler spools a body whole before any view sees the request, whatever its method, so
+without this anybody could fill the disk. A body that comes too slowly is refused as well, since
+each that is open holds a connection and a file. Without a session, an API key or a node's token a
+body may be as long as a form; with one, as long as a list of bids; at the addresses of uploads, as
+long as a data set; and a node's uploads may be as long as a checkpoint. A vendor's delivery may be
+as long as its link allows.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -49,6 +51,9 @@ VENDOR_WORK = "/api/vendor-work/"
 ANONYMOUS_BYTES = 64 * 1024
 #: Of any other request, and beside the file of a form: its other fields and its boundaries.
 FORM_BYTES = 1024 * 1024
+#: A body has so many seconds and one more for each so many bytes that have come.
+BODY_WITHIN_S = 60.0
+BODY_BYTES_PER_S = 4000
 _BEARER = b"Bearer "
 
 
@@ -59,11 +64,14 @@ class BodyLimitMiddleware:
         self._application = application
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
+        if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        if scope["path"].startswith((NODE_UPLOADS, NODE_EXPORTS)):
+        if scope["method"] in ("GET", "HEAD", "OPTIONS"):
+            # Their bodies mean nothing, and are stored like any others.
+            limit = ANONYMOUS_BYTES
+        elif scope["path"].startswith((NODE_UPLOADS, NODE_EXPORTS)):
             if not await _ask(_is_node, headers):
                 detail = "Send this node's bearer token."
                 await _refuse(send, scope["path"], 401, "unknown_node_token", detail)
@@ -97,15 +105,27 @@ class BodyLimitMiddleware:
         if not told.isdigit() or int(told) > limit:
             await _refuse(send, scope["path"], 413, "file_too_large", detail)
             return
+        ends_at = asyncio.get_running_loop().time() + BODY_WITHIN_S
         received = 0
-        answered = False
+        is_whole = is_late = answered = False
 
         async def count() -> Message:
-            nonlocal received
-            message = await receive()
+            nonlocal received, is_whole, is_late
+            if is_whole:
+                # It waits for the caller to go.
+                return await receive()
+            # To the application a refused body looks as if the caller had gone: it stops and says
+            # nothing.
+            gone = {"type": "http.disconnect"}
+            try:
+                async with asyncio.timeout_at(ends_at + received / BODY_BYTES_PER_S):
+                    message = await receive()
+            except TimeoutError:
+                is_late = True
+                return gone
             received += len(message.get("body", b""))
-            # To the application it looks as if the caller had gone: it stops and says nothing.
-            return {"type": "http.disconnect"} if received > limit else message
+            is_whole = not message.get("more_body", False)
+            return gone if received > limit else message
 
         async def pass_on(message: Message) -> None:
             nonlocal answered
@@ -115,6 +135,9 @@ class BodyLimitMiddleware:
         await self._application(scope, count, pass_on)
         if received > limit and not answered:
             await _refuse(send, scope["path"], 413, "file_too_large", detail)
+        elif is_late and not answered:
+            detail = f"The body came too slowly. Send {BODY_BYTES_PER_S:,} bytes a second or more."
+            await _refuse(send, scope["path"], 408, "body_too_slow", detail)
 
 
 def _find_delivery_limit(path: str) -> int:

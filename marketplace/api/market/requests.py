@@ -24,7 +24,7 @@ class SettingsField(serializers.JSONField):
         if isinstance(data, str):
             try:
                 data = json.loads(data)
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise serializers.ValidationError("This must be a JSON object.") from None
         if not isinstance(data, dict):
             raise serializers.ValidationError("This must be a JSON object.")

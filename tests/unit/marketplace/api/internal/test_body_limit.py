@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 
 import pytest
 from asgiref.sync import async_to_sync
 
+from marketplace.api.internal import body_limit
 from marketplace.api.internal.body_limit import (
     ANONYMOUS_BYTES,
     FORM_BYTES,
@@ -43,18 +45,26 @@ class Application:
 
 
 def call(
-    path: str, parts: Sequence[int], *, method: str = "POST", **headers: str
+    path: str,
+    parts: Sequence[int],
+    *,
+    method: str = "POST",
+    stalls: bool = False,
+    **headers: str,
 ) -> tuple[int, str, Application]:
-    """Status, code of the problem and the application, for a body in parts of these sizes."""
+    """Status, code of the problem and the application, for a body in parts of these sizes.
+
+    With ``stalls`` there is more of it that never comes.
+    """
     application = Application()
     waiting = [
-        {"type": "http.request", "body": bytes(size), "more_body": number < len(parts)}
+        {"type": "http.request", "body": bytes(size), "more_body": stalls or number < len(parts)}
         for number, size in enumerate(parts, start=1)
     ]
     sent = []
 
     async def receive():
-        return waiting.pop(0)
+        return waiting.pop(0) if waiting else await asyncio.Future()
 
     async def send(message):
         sent.append(message)
@@ -154,6 +164,19 @@ def test_a_nodes_upload_needs_a_nodes_token_before_its_body(settings):
     assert (status, code) == (413, "file_too_large")
 
 
-def test_reading_needs_no_gate():
-    status, _, application = call(LEASE, [0], method="GET")
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
+def test_reading_needs_no_key_and_brings_no_long_body(method):
+    status, _, application = call(LEASE, [0], method=method)
     assert (status, application.called) == (200, True)
+    # Django stores the body of such a request as that of any other.
+    status, code, application = call("/api/zones", [ANONYMOUS_BYTES, 1, 99], method=method)
+    assert (status, code) == (413, "file_too_large")
+    assert application.read == ANONYMOUS_BYTES
+
+
+def test_a_body_that_comes_too_slowly_is_given_up(monkeypatch, key):
+    monkeypatch.setattr(body_limit, "BODY_WITHIN_S", 0.0)
+    monkeypatch.setattr(body_limit, "BODY_BYTES_PER_S", 1e9)
+    assert call("/api/datasets", [20_000, 20_000], **key)[0] == 200
+    status, code, application = call("/api/datasets", [20_000, 100], stalls=True, **key)
+    assert (status, code, application.read) == (408, "body_too_slow", 20_100)
