@@ -13,7 +13,6 @@ import pytest
 import schemathesis
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
-from django.urls import get_resolver
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
@@ -36,6 +35,7 @@ from marketplace.web.views import uploads as page_uploads
 from tests import builders
 from tests import job_builders as build
 from tests import market_builders as market
+from tests.addresses import fill, list_page_addresses
 from tests.builders import NOW
 from workers.protocol.messages import Heartbeat
 from workers.protocol.reports import SliceEnd as Ended
@@ -108,22 +108,6 @@ FIELDS = (
 )
 
 
-def list_page_addresses() -> list[str]:
-    """Every address of the pages, with ``{}`` for what it names."""
-    found: list[str] = []
-    for pattern in get_resolver().url_patterns:
-        module = str(getattr(pattern, "urlconf_name", ""))
-        if not any(part in module for part in ("web.urls", "console.urls", "live.urls")):
-            continue
-        for one in pattern.url_patterns:  # type: ignore[union-attr]
-            route = str(one.pattern)
-            while "<" in route:
-                before, _, after = route.partition("<")
-                route = before + "{}" + after.partition(">")[2]
-            found.append("/" + route)
-    return [*found, "/accounts/login/", "/accounts/signup/", "/admin/login/"]
-
-
 @pytest.mark.django_db
 def test_no_form_and_no_address_of_a_page_is_our_fault(read_here: None) -> None:
     zone = market.zone()
@@ -146,7 +130,8 @@ def test_no_form_and_no_address_of_a_page_is_our_fault(read_here: None) -> None:
     @settings(max_examples=250, suppress_health_check=WITHIN_A_TEST)
     @given(st.sampled_from(addresses), st.lists(names, min_size=3, max_size=3), values, st.data())
     def ask(address: str, given_names: list[str], fields: dict[str, str], more: Any) -> None:
-        path = address.format(*(quote(name) for name in given_names))
+        given_to = iter(given_names)
+        path = fill(address, lambda _: quote(next(given_to)))
         method = more.draw(st.sampled_from(["get", "post"]))
         if method == "post" and address == "/accounts/login/":
             return
