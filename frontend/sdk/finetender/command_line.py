@@ -31,6 +31,11 @@ def _add_bidding(parsers: Any) -> None:
 
     quote = _add(parsers, "quote", commands.show_quote, "what a job would cost, by deadline")
     _add_work(quote)
+    quote.add_argument(
+        "--warm-start",
+        action="store_true",
+        help="look for an adapter to begin with, which is cheaper",
+    )
 
     bid = _add(parsers, "bid", commands.place_bid, "bid for a job")
     _add_work(bid)
@@ -130,7 +135,9 @@ def _add_group(parsers: Any, name: str, text: str) -> Any:
 def _add_work(parser: argparse.ArgumentParser) -> None:
     _add_settings(parser)
     parser.add_argument("--by", required=True, help="deadline: 90m, 6h, 2d or a moment")
-    parser.add_argument("--model", default="", help="begin with this adapter: ft:JOB")
+    parser.add_argument(
+        "--model", default="", help="begin with this adapter: ft:JOB, or warm:… of a quote"
+    )
     parser.add_argument("--validation", help="a file or data set whose rows are held out")
 
 

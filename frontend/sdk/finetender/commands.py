@@ -67,11 +67,16 @@ def show_quote(chosen: argparse.Namespace) -> None:
             validation=chosen.validation,
             adapter=adapter,
             training=training,
+            warm_start=chosen.warm_start,
         )
     if chosen.json:
         _print_json(quote.raw)
         return
     print(f"Data {quote.dataset_id}, zone {quote.zone}")
+    if quote.model is not None:
+        print(f"With a warm start; ${quote.cold_price} without. Bid with --model {quote.model}")
+    elif chosen.warm_start:
+        print("No warm start was found.")
     if quote.posted_price is None:
         reason = keep_printable(quote.reason or "")
         print(f"No price wins by {_at(quote.deadline)}: {reason}")

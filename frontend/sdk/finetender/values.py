@@ -73,6 +73,10 @@ class Quote:
     expires_at: datetime | None
     #: Where the price falls with a later deadline.
     curve: tuple[CurvePoint, ...]
+    #: A warm start that was found: bid with it as ``model``. ``posted_price`` is the price with it.
+    model: str | None
+    #: The price without that warm start.
+    cold_price: Decimal | None
     raw: Raw = field(repr=False, compare=False)
 
     @classmethod
@@ -90,6 +94,8 @@ class Quote:
             reason=raw["reason_text"],
             expires_at=_moment(raw["expires_at"]),
             curve=curve,
+            model=raw["warm_start"]["model"],
+            cold_price=_usd(raw["warm_start"]["cold_price"]),
             raw=raw,
         )
 

@@ -62,6 +62,7 @@ DECISION = shape(
         "plan": list_of(CELL),
         "finish_planned_at": s.DateTimeField(allow_null=True),
         "reason": s.CharField(allow_null=True),
+        "code": s.CharField(allow_null=True, help_text="That of a 402 for this reason."),
         "reason_text": s.CharField(allow_null=True),
         "posted_price": usd_field(allow_null=True),
         "earliest_deadline": s.DateTimeField(allow_null=True),

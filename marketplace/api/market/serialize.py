@@ -14,7 +14,7 @@ from marketplace.auction.bidding.beginnings import WARM
 from marketplace.auction.bidding.bundle_quotes import SweepQuote
 from marketplace.auction.bidding.choices import explain_choices
 from marketplace.auction.bidding.quotes import BidQuote, CurvePoint
-from marketplace.auction.bidding.refusals import describe_bid_refusal
+from marketplace.auction.bidding.refusals import REFUSAL_CODES, describe_bid_refusal
 from marketplace.auction.book.decision_rows import serialize_parts
 from marketplace.auction.book.reservations import read_first_cells
 from marketplace.auction.models import Bid, BidStatus, Bundle
@@ -28,6 +28,7 @@ from marketplace.fleet.models import Zone
 from marketplace.fleet.policy_settings import find_reservation_fee
 from marketplace.fleet.selectors import list_nodes_on_sale, slot_at, slot_ends_at, slot_starts_at
 from marketplace.jobs.starts import StartKind
+from scheduler.types import Refusal
 from workers.protocol.wire import to_json
 
 
@@ -158,6 +159,7 @@ def _decision_shape(bid: Bid) -> dict[str, Any] | None:
         "plan": [serialize_cell(bid.zone, slot, node) for slot, node in bid.cells or ()],
         "finish_planned_at": moment(bid.finish_planned_at),
         "reason": bid.refusal or None,
+        "code": REFUSAL_CODES[Refusal(bid.refusal)] if bid.refusal else None,
         "reason_text": None if admitted else describe_bid_refusal(bid),
         "posted_price": usd(bid.winning_price_micros),
         "earliest_deadline": moment(bid.winning_deadline_at),

@@ -22,6 +22,8 @@ from finetender.operations.data import (
 from finetender.values import Bid, Quote
 
 Deadline = str | datetime | timedelta
+#: For a warm start, while a node compares some rows. The market gives that up after ten seconds.
+ASK_AGAIN = 30
 
 
 def get_quote(
@@ -35,6 +37,7 @@ def get_quote(
     preparation: Settings | None = None,
     validation: Data | None = None,
     verified_only: bool | None = None,
+    warm_start: bool = False,
 ) -> Operation[Quote]:
     """What a job would cost now, and by deadline; it reserves nothing.
 
@@ -44,10 +47,18 @@ def get_quote(
         Whose rows are held out; without it, a share of the data's own.
     verified_only
         Nodes of verified providers only; without it, as your organisation has it.
+    warm_start
+        Look for an adapter to begin with, which takes some seconds. Bid with the quote's ``model``
+        to use what was found.
     """
     body = yield from _build_work(data, zone, deadline, adapter, training, model, validation)
-    body |= {"preparation": preparation, "verified_only": verified_only}
+    body |= {"preparation": preparation, "verified_only": verified_only, "warm_start": warm_start}
     answer = yield from send(Call("POST", "/api/quotes", json=body))
+    for _ in range(ASK_AGAIN):
+        if answer.body["warm_start"]["outlook"] != "asked":
+            break
+        yield Pause(LOOK_EVERY_S)
+        answer = yield from send(Call("POST", "/api/quotes", json=body))
     return Quote.read(answer.body, dataset_id=body["dataset_id"])
 
 
@@ -95,7 +106,7 @@ def place_bid(
     if bid.status == "refused":
         decision = bid.raw["decision"]
         told = {**decision, "detail": decision["reason_text"], "bid": bid.raw}
-        raise build_error(402, {**told, "code": decision["reason"]})
+        raise build_error(402, told)
     return bid
 
 
