@@ -1,4 +1,5 @@
-"""``python -m workers.bench [check|cpu|gpu|memory|prompts|transfer|warm]``: one JSON line per case.
+"""``python -m workers.bench [check|checklist|cpu|gpu|memory|prompts|transfer|warm]``: cases of
+checks and measurements, one JSON line each.
 
 ``gpu`` needs torch, transformers and peft, no network: weights are made at random. Each
 case stands alone: one that fails prints its error in its line.
@@ -42,6 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
         from workers.bench import checks
 
         return checks.main(arguments[1:])
+    if arguments[:1] == ["checklist"]:
+        from workers.bench import checklist
+
+        return checklist.main(arguments[1:])
     if arguments[:1] == ["memory"]:
         from workers.bench import memory
 

@@ -236,18 +236,18 @@ class MarketClient:
             try:
                 response = call()
             except httpx.TransportError as error:
-                problem = f"no answer ({type(error).__name__}: {error})"
+                problem = _describe_transport(error)
             else:
                 self._learn_clock(response)
                 if response.status_code < 300:
                     return response
                 if response.status_code < 500:
                     raise _refusal(path, response)
-                problem = f"answer {response.status_code}"
+                problem = f"answer {response.status_code}."
             wait = backoff.next_wait_s()
             if time.monotonic() + wait > ends_at:
-                raise MarketUnreachableError(f"{self._http.base_url}{path}: {problem}.")
-            log.info("%s: %s; trying again in %.1f s", path, problem, wait)
+                raise MarketUnreachableError(f"{self._http.base_url}{path}: {problem}")
+            log.info("%s: %s Trying again in %.1f s.", path, problem, wait)
             if self._stopping.wait(wait):
                 raise ShuttingDownError("The node is shutting down.")
 
@@ -283,6 +283,21 @@ def _keep_headers(response: httpx.Response) -> list[tuple[str, str]]:
     return [(name, value) for name, value in response.headers.multi_items() if name not in travel]
 
 
+def _describe_transport(error: httpx.TransportError) -> str:
+    """What kept a call from the market, and what to look at."""
+    said = f"no answer ({type(error).__name__}: {error})."
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return (
+            f"{said} Its certificate cannot be verified: check the address and this machine's "
+            "clock. For an authority of your own, set SSL_CERT_FILE to a file with its certificate."
+        )
+    if isinstance(error, httpx.ProxyError):
+        return f"{said} The proxy that HTTPS_PROXY names refuses: check it, and NO_PROXY."
+    if isinstance(error, httpx.ConnectError):
+        return f"{said} Check the address, this machine's network, and HTTPS_PROXY."
+    return said
+
+
 def _refusal(path: str, response: httpx.Response) -> MarketRefusal:
     code, detail = "", ""
     with suppress(ValueError, AttributeError):
@@ -293,6 +308,8 @@ def _refusal(path: str, response: httpx.Response) -> MarketRefusal:
         detail = f"The market redirects {path}. Use the address it redirects to."
     elif not detail:
         detail = f"The market refused {path} with status {response.status_code}."
+        if response.status_code == 404:
+            detail += " Check that the address is a market's, without a path after its host."
     return MarketRefusal(detail, status=response.status_code, code=code)
 
 

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
 
 from tests.unit.workers.node.market_double import MarketDouble
@@ -231,3 +232,34 @@ def test_an_answer_larger_than_a_message_is_not_read_to_its_end(market, client, 
     monkeypatch.setattr(market_client, "ANSWER_BYTES_MAX", 1)
     with pytest.raises(MarketRefusal, match="more than 1 bytes"):
         client.post(PATH_HEARTBEAT, BEAT, HeartbeatReply)
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (
+            httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate"),
+            "set SSL_CERT_FILE to a file with its certificate.",
+        ),
+        (httpx.ProxyError("407 Proxy Authentication Required"), "check it, and NO_PROXY."),
+        (httpx.ConnectError("Connection refused"), "this machine's network, and HTTPS_PROXY."),
+        (httpx.ReadTimeout("timed out"), "no answer (ReadTimeout: timed out)."),
+    ],
+)
+def test_what_kept_a_call_from_the_market_is_said_with_what_to_look_at(
+    market, client, monkeypatch, error, advice
+):
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(client, "_post_once", fail)
+    with pytest.raises(MarketUnreachableError) as caught:
+        client.post(PATH_HEARTBEAT, BEAT, HeartbeatReply, patience=Patience(total_s=0.0))
+    assert str(caught.value).endswith(advice)
+
+
+def test_an_address_with_a_path_is_said_to_be_no_market(monkeypatch, client):
+    page = httpx.Response(404, html="<h1>Not found</h1>")
+    monkeypatch.setattr(client, "_post_once", lambda *_: page)
+    with pytest.raises(MarketRefusal, match="without a path after its host"):
+        client.post("/elsewhere", BEAT, HeartbeatReply)
