@@ -272,6 +272,10 @@ DOCUMENTS = (
 )
 
 
+#: What anybody may see.
+PUBLIC = ("/api/zones", "/api/market/{zone_name}")
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(("document", "examples", "waits"), DOCUMENTS)
 def test_every_operation_answers_as_its_schema_says(
@@ -284,8 +288,12 @@ def test_every_operation_answers_as_its_schema_says(
     market.dataset(owner, zone)
     _, secret = builders.api_key(owner)
     schema = schemathesis.openapi.from_asgi(document, application)
-    names = ("not_a_server_error", "content_type_conformance", "response_schema_conformance")
-    checks = CHECKS.get_by_names(names)
+    checks = CHECKS.get_by_names(
+        [
+            *("not_a_server_error", "status_code_conformance"),
+            *("content_type_conformance", "response_schema_conformance"),
+        ]
+    )
     results: list[Any] = list(schema.get_all_operations())
     operations = [result.ok() for result in results]
     assert len(operations) > 12
@@ -300,6 +308,15 @@ def test_every_operation_answers_as_its_schema_says(
                 case.call_and_validate(headers={"Authorization": f"Bearer {secret}"}, checks=checks)
 
             send()
+
+        @settings(max_examples=1, suppress_health_check=ANY_HEALTH)
+        @given(operation.as_strategy())
+        def send_without_key(case: Any) -> None:
+            answer = case.call_and_validate(checks=checks)
+            is_refused = answer.status_code == 401
+            assert is_refused or case.operation.path in PUBLIC, case.operation.label
+
+        send_without_key()
 
 
 @pytest.mark.django_db(transaction=True)

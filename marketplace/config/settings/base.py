@@ -276,6 +276,7 @@ SPECTACULAR_SETTINGS = {
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
         "marketplace.api.operation_summaries.add_summaries",
+        "marketplace.api.error_answers.add_error_answers",
     ],
     # Bids and bundles have the same ones.
     "ENUM_NAME_OVERRIDES": {"BidStatusEnum": "marketplace.auction.models.BidStatus.values"},
