@@ -3,7 +3,8 @@
 ``python -m tests.benchmarks.bench_api [--requests 200] [--upload-mb 100]`` starts a house of its
 own, trains eight adapters and prints a JSON line for each case. Answers are compared with
 ``transformers.generate`` with one of these adapters, in this process and with as many tokens,
-greedy; eight together are asked of eight adapters.
+greedy; eight together are asked of eight adapters. ``training`` is the pace of a job while nobody
+asks, and while eight adapters answer all the time.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import shutil
 import statistics
 import tempfile
+import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -34,8 +36,13 @@ from workers.models import find_bundled_path
 ROWS = ROOT / "workers" / "models" / "datasets" / "support_tone.jsonl"
 PROMPT = "My parcel has not arrived. What can I do?"
 TOKENS, TOGETHER = 64, 8
+#: Answers of each adapter: they are short, since a model ends where its rows do.
+ROUNDS = 5
+#: Seconds for which a job's pace is measured.
+PACE_S = 20.0
 #: Each adapter is bid for once the one before is there, and done within so many seconds or not.
 TRAINED_WITHIN_S = 300.0
+DECIDED_WITHIN_S = 60.0
 LOOK_AGAIN_S = 0.5
 #: Seconds between two looks at the memory of the web server.
 LOOK_EVERY_S = 0.02
@@ -70,8 +77,9 @@ def main() -> None:
         for model in models:
             # The first question of each has its node fetch and attach it.
             answer(api, model)
-        report("answer_1", answer(api, models[0]))
+        report("answer_1", answer_in_turn(api, models[:1] * ROUNDS))
         report("answer_8", answer_together(api, models))
+        report("training", measure_pace(api, work, models))
         job = models[0].rpartition(":")[2]
         adapter = api.get(f"/api/jobs/ftjob-{job}/adapter").raise_for_status().content
     report("transformers_1", generate_with_transformers(adapter))
@@ -94,6 +102,9 @@ def report(case: str, figures: dict[str, Any]) -> None:
 
 def measure(send: Callable[[], httpx.Response], count: int) -> dict[str, Any]:
     """Times of requests one after the other, and how many come through eight at a time."""
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        # Each process of the web server reads the zone's log and the data set's tokens once.
+        list(pool.map(lambda _: send().raise_for_status(), range(4 * TOGETHER)))
     times_ms = sorted(_time_ms(send) for _ in range(count))
     began = time.monotonic()
     with ThreadPoolExecutor(TOGETHER) as pool:
@@ -201,18 +212,9 @@ def train_adapters(api: httpx.Client, work: dict[str, Any]) -> list[str]:
 
 def train(api: httpx.Client, work: dict[str, Any]) -> str:
     """Bid for a job and wait until it has succeeded; gives its id."""
-    by = datetime.now(UTC) + timedelta(seconds=TRAINED_WITHIN_S)
-    terms = {"deadline": by.isoformat(), "adapter": {"rank": 8}, "price": "5"}
-    answer = api.post("/api/bids", json=work | terms)
-    bid = answer.json()
-    while answer.is_success and bid["status"] == "pending" and datetime.now(UTC) < by:
-        time.sleep(LOOK_AGAIN_S)
-        answer = api.get(f"/api/bids/{bid['id']}")
-        bid = answer.json()
-    if not bid.get("job_id"):
-        raise RuntimeError(f"the bid did not win: {answer.text}")
-    address = f"/api/jobs/{bid['job_id']}"
-    while datetime.now(UTC) < by:
+    address = f"/api/jobs/{buy_job(api, work)}"
+    ends_at = time.monotonic() + TRAINED_WITHIN_S
+    while time.monotonic() < ends_at:
         job = api.get(address).raise_for_status().json()
         if job["status"] == "succeeded":
             return str(job["id"])
@@ -222,13 +224,91 @@ def train(api: httpx.Client, work: dict[str, Any]) -> str:
     raise RuntimeError(f"{address} is not done within {TRAINED_WITHIN_S:.0f} s")
 
 
+def buy_job(api: httpx.Client, work: dict[str, Any]) -> str:
+    """The id of a job that a bid has won."""
+    by = datetime.now(UTC) + timedelta(seconds=TRAINED_WITHIN_S)
+    terms = {"deadline": by.isoformat(), "adapter": {"rank": 8}, "price": "5"}
+    answer = api.post("/api/bids", json=work | terms)
+    bid = answer.json()
+    ends_at = time.monotonic() + DECIDED_WITHIN_S
+    while answer.is_success and bid["status"] == "pending" and time.monotonic() < ends_at:
+        time.sleep(LOOK_AGAIN_S)
+        answer = api.get(f"/api/bids/{bid['id']}")
+        bid = answer.json()
+    if not bid.get("job_id"):
+        raise RuntimeError(f"the bid did not win: {answer.text}")
+    return str(bid["job_id"])
+
+
+def answer_in_turn(api: httpx.Client, models: list[str]) -> dict[str, Any]:
+    """Answers one after another: seconds to first words, and tokens a second of all."""
+    began = time.monotonic()
+    answers = [answer(api, model) for model in models]
+    tokens = sum(each["tokens"] for each in answers)
+    return {
+        "answers": len(answers),
+        "first_s": statistics.median(each["first_s"] for each in answers),
+        "tokens": tokens,
+        "tokens_per_s": round(tokens / (time.monotonic() - began), 1),
+    }
+
+
 def answer_together(api: httpx.Client, models: list[str]) -> dict[str, Any]:
-    """Tokens a second of several answers at once, each by another adapter."""
+    """The same, of several adapters at once."""
     began = time.monotonic()
     with ThreadPoolExecutor(TOGETHER) as pool:
-        answers = list(pool.map(lambda model: answer(api, model), models))
-    tokens = sum(each["tokens"] for each in answers)
-    return {"tokens": tokens, "tokens_per_s": round(tokens / (time.monotonic() - began), 1)}
+        parts = list(pool.map(lambda model: answer_in_turn(api, [model] * ROUNDS), models))
+    tokens = sum(part["tokens"] for part in parts)
+    return {
+        "answers": sum(part["answers"] for part in parts),
+        "first_s": statistics.median(part["first_s"] for part in parts),
+        "tokens": tokens,
+        "tokens_per_s": round(tokens / (time.monotonic() - began), 1),
+    }
+
+
+def measure_pace(api: httpx.Client, work: dict[str, Any], models: list[str]) -> dict[str, Any]:
+    """Steps a second of a job while nobody asks, and while all adapters answer all the time."""
+    job = buy_job(api, work | {"training": {"epochs": 50, "batch_size": 8, "seed": 1}})
+    while api.get(f"/api/jobs/{job}").raise_for_status().json()["progress"]["step"] < 2:
+        time.sleep(LOOK_AGAIN_S)
+    alone = _measure_steps(api, job)
+    ended = threading.Event()
+
+    def keep_asking(model: str) -> int:
+        tokens = 0
+        while not ended.is_set():
+            tokens += answer(api, model)["tokens"]
+        return tokens
+
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        asking = [pool.submit(keep_asking, model) for model in models]
+        try:
+            beside = _measure_steps(api, job)
+        finally:
+            ended.set()
+        tokens = sum(each.result() for each in asking)
+    api.post(f"/api/jobs/{job}/cancel").raise_for_status()
+    return {
+        "steps_per_s_alone": round(alone, 2),
+        "steps_per_s_beside_answers": round(beside, 2),
+        "slowed_by": round(1 - beside / alone, 3),
+        "answered_tokens_meanwhile": tokens,
+    }
+
+
+def _measure_steps(api: httpx.Client, job: str) -> float:
+    """Steps a second between the first and the last news of the job in ``PACE_S``."""
+    seen: list[tuple[float, int]] = []
+    ends_at = time.monotonic() + PACE_S
+    while time.monotonic() < ends_at:
+        step = api.get(f"/api/jobs/{job}").raise_for_status().json()["progress"]["step"]
+        if not seen or step > seen[-1][1]:
+            seen.append((time.monotonic(), step))
+        time.sleep(0.05)
+    if len(seen) < 2:
+        raise RuntimeError(f"{job} told of no step within {PACE_S:.0f} s")
+    return (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
 
 
 def generate_with_transformers(adapter: bytes) -> dict[str, Any]:
@@ -249,9 +329,15 @@ def generate_with_transformers(adapter: bytes) -> dict[str, Any]:
     )
     model.generate(**inputs, max_new_tokens=2, do_sample=False)
     began = time.monotonic()
-    made = model.generate(**inputs, max_new_tokens=TOKENS, do_sample=False)
-    tokens = made.shape[1] - inputs["input_ids"].shape[1]
-    return {"tokens": tokens, "tokens_per_s": round(tokens / (time.monotonic() - began), 1)}
+    tokens = 0
+    for _ in range(ROUNDS):
+        made = model.generate(**inputs, max_new_tokens=TOKENS, do_sample=False)
+        tokens += made.shape[1] - inputs["input_ids"].shape[1]
+    return {
+        "answers": ROUNDS,
+        "tokens": tokens,
+        "tokens_per_s": round(tokens / (time.monotonic() - began), 1),
+    }
 
 
 if __name__ == "__main__":

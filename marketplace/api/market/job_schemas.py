@@ -68,6 +68,10 @@ JOB = shape(
         "bid_id": s.CharField(),
         "zone": s.CharField(),
         "name": s.CharField(),
+        "dataset_id": s.CharField(help_text="What it trains on; after a preparation, its result."),
+        "validation_dataset_id": s.CharField(
+            allow_null=True, help_text="Whose rows are held out; null: a share of the data set's."
+        ),
         "status": s.ChoiceField(JobStatus.values),
         "verified_only": s.BooleanField(help_text="On nodes of verified providers only."),
         "price": usd_field(),

@@ -64,6 +64,8 @@ def serialize_job(job: Job) -> dict[str, Any]:
         "bid_id": job.bid_id,
         "zone": job.zone.name,
         "name": job.name,
+        "dataset_id": job.dataset_id,
+        "validation_dataset_id": job.validation_dataset_id,
         "status": job.status,
         "verified_only": job.verified_only,
         "price": usd(job.price_micros),

@@ -13,6 +13,7 @@ from marketplace.api.openai import schemas
 from marketplace.api.openai.job_values import serialize_tuned_models
 from marketplace.api.openai.names import find_model
 from marketplace.api.openai.views import OpenAiView
+from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import list_open_zones
 from marketplace.jobs.selectors import list_continuable_jobs
@@ -35,7 +36,7 @@ class ModelsView(OpenAiView):
 
 
 class ModelView(OpenAiView):
-    scopes = {"GET": "jobs:read"}
+    scopes = {"GET": "jobs:read", "DELETE": "jobs:write"}
 
     @extend_schema(operation_id="retrieve_model", responses={200: schemas.MODEL, **schemas.ERRORS})
     def get(self, request: Request, model: str) -> Response:
@@ -43,6 +44,16 @@ class ModelView(OpenAiView):
         if found.job is None:
             return Response(_show_base(found.zone))
         return Response(serialize_tuned_models([found.job])[0])
+
+    @extend_schema(operation_id="delete_model", responses={400: schemas.ERROR})
+    def delete(self, request: Request, model: str) -> Response:
+        find_model(model, organisation=get_caller(request).organisation)
+        raise UserError(
+            "unsupported_operation",
+            "A model stays with the job that made it and cannot be deleted. It costs nothing "
+            "while nobody asks it.",
+            param="model",
+        )
 
 
 def _show_base(zone: Zone) -> dict[str, Any]:

@@ -87,6 +87,10 @@ def test_a_job_is_bid_for_and_followed_to_its_model(client, create, zone, data, 
     assert set(models) == {zone.name, done.fine_tuned_model}
     assert client.models.retrieve(done.fine_tuned_model) == models[done.fine_tuned_model]
     assert client.models.retrieve(zone.name).owned_by == "finetender"
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.models.delete(done.fine_tuned_model)
+    assert refused.value.code == "unsupported_operation"
+    assert client.models.retrieve(done.fine_tuned_model) == models[done.fine_tuned_model]
 
 
 def test_a_job_continues_from_an_adapter(client, create):
