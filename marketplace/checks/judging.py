@@ -13,6 +13,7 @@ import logging
 import math
 import secrets
 from datetime import datetime
+from fractions import Fraction
 
 from django.core.files.base import File
 from django.db import transaction
@@ -21,8 +22,10 @@ from marketplace.checks import locks
 from marketplace.checks.asking import ATTEMPTS_MAX, find_checker
 from marketplace.checks.models import CheckStatus, SpotCheck
 from marketplace.common.errors import NotFound
+from marketplace.common.money import MAX_MICROS
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.services import suspend_node
+from marketplace.jobs.executed_work import measure_executed_work
 from marketplace.jobs.services import discard_node_work
 from marketplace.jobs.work import load_work_plan
 from marketplace.payments.services import pay_for_check
@@ -30,6 +33,10 @@ from workers.protocol.checks import CheckResult, losses_agree, score_agrees
 from workers.protocol.weight_sketch import weights_agree
 
 log = logging.getLogger(__name__)
+
+#: Of what a job's work costs its owner, the most that measuring its result earns: the share that
+#: spot checks of steps cost, too.
+SCORE_PAY_SHARE = Fraction(1, 50)
 
 
 def record_check_result(*, node: Node, result: CheckResult, now: datetime) -> None:
@@ -99,15 +106,21 @@ def _compare_weights(check: SpotCheck, result: CheckResult) -> bool | None:
 
 
 def _pay(check: SpotCheck, checker: Node, *, now: datetime) -> int:
-    """The checker's ask for the work of the steps or of an evaluation, counted by the market."""
+    """The checker's ask for the work of the steps or of an evaluation, counted by the market.
+
+    An evaluation earns a small share of what the job costs its owner at most: owners can bring
+    such checks about, and may be the checker's friends.
+    """
     plan = load_work_plan(check.job)
     if check.claimed_score is not None:
         units = plan.evaluation_units
+        paid = check.job.price_micros * measure_executed_work(check.job).share
+        most = math.floor(paid * SCORE_PAY_SHARE)
     else:
         last = _find_last_claimed(check)
         done = last if check.weights_agree is None else max(last, check.end_step or 0)
-        units = plan.count_between(check.from_step, done)
-    amount = math.ceil(checker.ask_micros * units / checker.compute_capacity)
+        units, most = plan.count_between(check.from_step, done), MAX_MICROS
+    amount = min(most, math.ceil(checker.ask_micros * units / checker.compute_capacity))
     pay_for_check(
         check_id=check.pk,
         organisation_id=checker.provider.organisation.pk,

@@ -3,8 +3,9 @@
 Every tick the newsvendor rule is asked how many seats recent demand repays, within the operator's
 bounds and budget; what is missing of them is bid for, slot after slot, ahead of the longest SLO on
 sale. A seat above the floor without work goes back on sale. When a seat's slots are over its
-providers are paid for the cells as they were sold, used or not; what cells given back cost returns
-to the lane, and what the bid paid above that is the market's.
+providers are paid for the cells as they were sold, used or not, less what owners got back for jobs
+that they held up there; what cells given back cost returns to the lane, and what the bid paid above
+that is the market's.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from django.db import transaction
@@ -24,6 +26,7 @@ from marketplace.auction.models import Bid, BidStatus, Reservation
 from marketplace.auction.pay_rule import compute_asks
 from marketplace.common.queue import enqueue
 from marketplace.express.fair_share import find_share
+from marketplace.express.forfeits import find_forfeits
 from marketplace.express.gangs import count_wanted_seats
 from marketplace.express.locks import lock_seat
 from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
@@ -53,6 +56,8 @@ HISTORY_S, STEP_S = 600.0, 10.0
 SHORTAGE_TO_IDLE = 4.0
 #: Slots that a seat is bid for beyond the longest SLO on sale.
 SPARE_SLOTS = 6
+#: Seats that one run pays for at most.
+SETTLED_MOST = 50
 #: Seconds without work after which a seat above the floor goes back on sale.
 RECLAIM_S = 10.0
 
@@ -253,30 +258,38 @@ def settle_seats(lane: ExpressLane, *, now: datetime) -> int:
         lane=lane, settled_at__isnull=True, last_slot__lt=slot_at(lane.zone, now)
     )
     settled = 0
-    for seat in over.order_by("pk")[:50]:
+    for seat in over.select_related("lane__zone").order_by("pk"):
         settled += settle_seat(seat, now=now)
+        if settled == SETTLED_MOST:
+            break
     return settled
 
 
 def settle_seat(seat: Seat, *, now: datetime) -> bool:
-    """Pay for the cells of one seat; false when it was done before or is not decided yet."""
+    """Pay for the cells of one seat, once.
+
+    False when it was done before, the bid is not decided yet, or a job there is not settled.
+    """
+    forfeits = find_forfeits(seat)
+    if forfeits is None:
+        return False
     with transaction.atomic():
         seat = lock_seat(seat.pk)
         bid = Bid.objects.get(pk=seat.pk)
         if seat.settled_at is not None or bid.status == BidStatus.PENDING:
             return False
         if bid.status == BidStatus.ADMITTED:
-            _pay_providers(bid, now=now)
+            _pay_providers(bid, forfeits, now=now)
         seat.settled_at = now
         seat.save(update_fields=["settled_at"])
     return True
 
 
-def _pay_providers(bid: Bid, *, now: datetime) -> None:
+def _pay_providers(bid: Bid, forfeits: Mapping[str, int], *, now: datetime) -> None:
     """Share the operational cost of a seat among the nodes whose cells it kept.
 
-    What cells cost that were lost or given back returns to the lane; that of a suspended node
-    stays with the market.
+    What cells cost that were lost or given back returns to the lane; that of a suspended node, and
+    what a provider forfeits, stays with the market.
     """
     assert bid.payment_micros is not None
     cells = Reservation.objects.filter(bid=bid)
@@ -291,7 +304,8 @@ def _pay_providers(bid: Bid, *, now: datetime) -> None:
     ):
         paid = min(cost, left)
         left -= paid
-        shares.append(Share(organisation_id, paid))
+        withheld = min(paid, forfeits.get(organisation_id, 0))
+        shares.append(Share(organisation_id, paid - withheld))
     given_back = cells.filter(released_at__isnull=False)
     unused = given_back.aggregate(cost=Sum("operational_cost_micros"))["cost"] or 0
     returned = min(unused, left)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from django.db.models import F, Q, Sum
 
 from marketplace.auction.models import Bid, Reservation
+from marketplace.express.floor import compute_hourly_cost
 from marketplace.express.models import (
     BankPrompt,
     ExpressLane,
@@ -42,6 +43,8 @@ class LaneFigures:
     refused: int
     #: Jobs that ended after the SLO certified to them, or are over it.
     late: int
+    #: What its seats cost in an hour, by the price of the last ones.
+    hourly_micros: int
     #: Paid by the lane for its seats, and to it by its jobs.
     cost_micros: int
     income_micros: int
@@ -102,6 +105,7 @@ def _summarize(lane: ExpressLane, *, now: datetime) -> LaneFigures:
         offered=statuses.count(RequestStatus.OFFERED),
         refused=statuses.count(RequestStatus.REFUSED),
         late=late.count(),
+        hourly_micros=round(compute_hourly_cost(lane) * len(seats)),
         cost_micros=paid or 0,
         income_micros=earned or 0,
     )

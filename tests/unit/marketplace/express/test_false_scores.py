@@ -12,27 +12,35 @@ import io
 import math
 from dataclasses import replace
 from datetime import timedelta
+from fractions import Fraction
 
 import pytest
 
+from marketplace.accounts.models import Role
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.models import Reservation
 from marketplace.auction.settlement import settle_finished
-from marketplace.checks.asking import SCORE_GIVEN_UP_AFTER, ask_checks, find_check_blob
+from marketplace.checks import judging
+from marketplace.checks.asking import (
+    SCORE_GIVEN_UP_AFTER,
+    ask_checks,
+    find_check_blob,
+    find_checker,
+)
 from marketplace.checks.judging import record_check_result
 from marketplace.checks.models import CheckStatus, SpotCheck
 from marketplace.common.errors import UserError
 from marketplace.express.bank import give_consent, record_finished_jobs
 from marketplace.express.floor import settle_seats
 from marketplace.express.models import BankPrompt, LookupRecord, Sharing
-from marketplace.fleet.models import NodeStatus, Provider
+from marketplace.fleet.models import Node, NodeStatus, Provider
 from marketplace.jobs.models import JobStatus, NodePlan, Slice
 from marketplace.jobs.services import dispatch_slots, finish_slice, store_adapter
 from marketplace.jobs.work import load_work_plan
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Earning
 from marketplace.payments.selectors import get_wallet
-from tests import job_builders
+from tests import builders, job_builders
 from tests import market_builders as market
 from tests.express_builders import OPEN_AT, answered, ask, job_of, open_lane, zone_with_nodes
 from workers.protocol.checks import CheckResult, CheckSpec, score_agrees
@@ -110,7 +118,11 @@ def pay_share(request, job):
     return request.answer["price_micros"] * share
 
 
-def test_an_early_end_is_settled_once_another_node_has_measured_the_result(zone, lane, owner):
+@pytest.mark.parametrize("most", [Fraction(1, 50), Fraction(1, 1000)])
+def test_an_early_end_is_settled_once_another_node_has_measured_the_result(
+    zone, lane, owner, monkeypatch, most
+):
+    monkeypatch.setattr(judging, "SCORE_PAY_SHARE", most)
     zone.work_costs = zone.work_costs | {"forward": PARTS // 2}
     zone.save()
     before = get_wallet(organisation=owner).available_micros
@@ -120,7 +132,10 @@ def test_an_early_end_is_settled_once_another_node_has_measured_the_result(zone,
     assert settle_finished(now=after(5)) == 0
     check = measure(0.43, at_s=6)
     assert (check.status, check.found_score) == (CheckStatus.AGREED, 0.43)
-    assert check.paid_micros > 0
+    # Two units at 0.40 dollars for 400, or the share of what the work costs its owner.
+    plan = load_work_plan(job)
+    done = Fraction(plan.count_ended_at(1), plan.count_ended_at(plan.total_steps))
+    assert check.paid_micros == min(2000, math.floor(job.price_micros * done * most)) > 0
     assert settle_finished(now=after(8)) == 1
     paid = before - get_wallet(organisation=owner).available_micros
     assert paid == pytest.approx(pay_share(request, job), abs=1)
@@ -153,6 +168,28 @@ def test_a_false_target_score_sets_the_node_aside_unpaid_and_refunds_its_owner(z
     assert any("Another node found a higher loss on the held-out rows" in text for text in told)
     assert check_ledger().balanced
     assert verify_zone(zone).problems == []
+
+
+def test_a_result_is_measured_by_no_friend_and_by_a_verified_provider_if_there_is_one(
+    zone, lane, owner
+):
+    _, job = begin(owner, zone, target_loss=0.5)
+    ran = Slice.objects.get(job=job).node
+    for party in (owner, ran.provider.organisation):
+        friend = market.node(zone, last_heartbeat_at=after(3)).provider
+        person = builders.owner_of(party)
+        friend.organisation.memberships.create(user=person, role=Role.MEMBER)
+    verified = market.node(zone, last_heartbeat_at=after(3))
+    Provider.objects.filter(pk=verified.provider_id).update(verified_at=OPEN_AT)
+    claim(job, loss=0.4)
+    settle_finished(now=after(4))
+    check = SpotCheck.objects.get()
+    assert find_checker(check, now=after(4)) == verified
+    Provider.objects.filter(pk=verified.provider_id).update(verified_at=None)
+    other = Node.objects.exclude(pk=ran.pk).earliest("pk")
+    for token in map(str, range(20)):
+        check.token = token
+        assert find_checker(check, now=after(4)) in (other, verified)
 
 
 def test_one_word_against_a_score_needs_a_second(lane, zone, owner):

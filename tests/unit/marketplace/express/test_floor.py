@@ -16,6 +16,7 @@ from marketplace.express.fair_share import find_share
 from marketplace.express.floor import list_demand, reclaim_seats, settle_seats
 from marketplace.express.models import ExpressRequest, RequestStatus, Seat
 from marketplace.express.requests import PENDING_MAX
+from marketplace.express.selectors import summarize_lanes
 from marketplace.jobs.services import cancel_job, dispatch_slots
 from marketplace.payments.models import Earning
 from marketplace.payments.selectors import get_wallet
@@ -74,6 +75,15 @@ def test_what_given_back_cells_cost_returns_to_the_lane_and_providers_get_the_re
     assert get_wallet(organisation=lane.organisation).available_micros == before + returned
     assert sum(Earning.objects.values_list("amount_micros", flat=True)) == used
     assert Bid.objects.get(pk=seat.pk).refund_micros == returned > 0
+
+
+def test_what_a_lane_costs_in_an_hour_is_what_its_seats_cost_a_slot(zone, lane):
+    [seat] = Seat.objects.all()
+    slots = seat.last_slot - seat.first_slot + 1
+    [found] = summarize_lanes(now=OPEN_AT)
+    paid = Bid.objects.get(pk=seat.pk).payment_micros
+    assert (found.seats, found.cost_micros) == (1, paid)
+    assert found.hourly_micros == round(paid / slots * 360)
 
 
 def test_a_flood_of_one_organisation_counts_as_its_share_of_demand(zone, owner):

@@ -26,6 +26,7 @@ from marketplace.express.seats import load_seats
 from marketplace.fleet.models import Node, NodeStatus, Provider
 from marketplace.jobs.models import Job, JobStatus, Slice
 from marketplace.jobs.services import dispatch_slots, sweep_leases
+from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Earning
 from marketplace.payments.selectors import get_wallet
 from tests import builders
@@ -39,6 +40,7 @@ from tests.express_builders import (
     ask,
     customer,
     finish,
+    job_of,
     open_lane,
 )
 
@@ -238,6 +240,28 @@ def test_providers_are_paid_for_seats_used_or_not_once(zone, lane):
     bid = Bid.objects.get(pk=seat.pk)
     due = sum(Reservation.objects.filter(bid=bid).values_list("operational_cost_micros", flat=True))
     assert sum(Earning.objects.values_list("amount_micros", flat=True)) == due > 0
+
+
+@pytest.mark.parametrize(("ends_after_s", "percent"), [(90.0, 0), (105.0, 25), (160.0, 100)])
+def test_a_seat_pays_less_by_what_its_provider_cost_the_owner_of_a_late_job(
+    zone, lane, owner, ends_after_s, percent
+):
+    request = answered(ask(owner, zone))
+    dispatch_slots(now=OPEN_AT)
+    job = job_of(request)
+    Slice.objects.update(lease_expires_at=OPEN_AT + timedelta(seconds=900))
+    seat = Seat.objects.get(first_slot__lte=job.cells[0][0], last_slot__gte=job.cells[-1][0])
+    over = max(market.slot_at(zone, seat.last_slot + 1), OPEN_AT + timedelta(seconds=170))
+    # Its money waits for that of the job.
+    assert settle_seats(lane, now=over) == 0
+    finish(job, now=OPEN_AT + timedelta(seconds=ends_after_s))
+    settle_finished(now=OPEN_AT + timedelta(seconds=ends_after_s + 1))
+    assert settle_seats(lane, now=over) == 1
+    bid = Bid.objects.get(pk=seat.pk)
+    due = sum(Reservation.objects.filter(bid=bid).values_list("operational_cost_micros", flat=True))
+    returned = request.answer["price_micros"] * percent // 100
+    assert sum(Earning.objects.values_list("amount_micros", flat=True)) == due - min(due, returned)
+    assert check_ledger().balanced
 
 
 def test_an_altered_answer_is_found(zone, lane, owner):
