@@ -269,6 +269,10 @@ def test_a_seat_pays_the_same_whatever_its_node_claims(zone, lane, owner):
     _, job = begin(owner, zone, target_loss=0.5)
     claim(job, loss=0.01)
     settle_finished(now=after(4))
+    # Its money waits for that of the job.
+    assert earn_of_seats(lane) == 0
+    measure(0.01, at_s=5)
+    settle_finished(now=after(8))
     asks = Reservation.objects.filter(bid_id__in=lane.seats.values("pk"), released_at=None)
     due = sum(asks.values_list("operational_cost_micros", flat=True))
     assert earn_of_seats(lane) == due > 0
