@@ -14,9 +14,9 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "marketplace.config.settings.dev")
     from django.core.management import execute_from_command_line
 
-    from marketplace.embedded.commands import servers_for
+    from marketplace.embedded.commands import find_servers
 
-    with servers_for(sys.argv[1:]):
+    with find_servers(sys.argv[1:]):
         execute_from_command_line(sys.argv)
 
 

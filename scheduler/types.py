@@ -131,7 +131,7 @@ class Task:
     #: e_ikt by node id, one amount per slot from ``arrival_slot`` on. ``None``
     #: takes the node's ask in proportion to the compute used.
     operational_costs: Mapping[str, tuple[float, ...]] | None = None
-    #: Who bids, under whatever name tells owners apart; empty: an owner of its own.
+    #: Who bids, by any name that tells owners apart; empty: an owner of its own.
     owner: str = ""
     #: It runs on verified nodes and on no others.
     verified_only: bool = False

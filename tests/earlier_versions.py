@@ -25,14 +25,14 @@ def selling_under_residual() -> Iterator[None]:
 
     Their logs are of version 1: a bid is decided at once, without a receipt.
     """
-    now = books.with_zone_settings
+    now = books.replace_zone_settings
 
     def under_residual(rules: ZoneRules, *, zone: Zone) -> ZoneRules:
         changed = now(rules, zone=zone)
         return replace(changed, policy="residual", retired=max_form_rules(), version=1)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(books, "with_zone_settings", under_residual)
+        patch.setattr(books, "replace_zone_settings", under_residual)
         patch.setattr(decide, "receive_bids", _decide_at_once)
         yield
     forget_engines()

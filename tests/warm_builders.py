@@ -101,9 +101,15 @@ def answer(node, base, *losses, now=LATER):
     return probe
 
 
+def bid_for_offer(owner, zone, data, offered, **terms):
+    """Bid for the warm start of a quote."""
+    model = f"warm:{offered.measured.start.offer_id}"
+    return market.bid(owner, zone, data=data, model=model, now=LATER, **TRAINING, **terms)
+
+
 def bid_warm(owner, zone, data, offered):
-    offer_id = offered.measured.start.offer_id
-    bid = market.bid(owner, zone, data=data, model=f"warm:{offer_id}", now=LATER, **TRAINING)
+    """Win the warm start of a quote; the bid and its job."""
+    bid = bid_for_offer(owner, zone, data, offered)
     decide_pending_bids(zone=zone, now=LATER)
     bid.refresh_from_db()
     return bid, Job.objects.get(bid_id=bid.pk)

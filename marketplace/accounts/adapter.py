@@ -7,12 +7,12 @@ from django.db import transaction
 from django.http import HttpRequest
 
 from marketplace.accounts.models import Organisation, User
-from marketplace.common.client_address import client_address
+from marketplace.common.client_address import find_client_address
 
 
 class AccountAdapter(DefaultAccountAdapter):
     def get_client_ip(self, request: HttpRequest) -> str:
-        return client_address(request)
+        return find_client_address(request)
 
     def save_user(self, request: HttpRequest, user: User, form: Any, commit: bool = True) -> User:
         """Saves the person and their personal organisation, both or neither."""

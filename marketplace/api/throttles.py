@@ -8,8 +8,8 @@ from rest_framework.views import APIView
 
 from marketplace.accounts.models import ApiKey
 from marketplace.api.callers import get_caller
-from marketplace.common.client_address import client_address
-from marketplace.common.request_rates import Counted, Counter
+from marketplace.common.client_address import find_client_address
+from marketplace.common.request_rates import CountedRequest, Counter
 
 
 def choose_counter(request: Request, view: APIView) -> Counter:
@@ -17,7 +17,7 @@ def choose_counter(request: Request, view: APIView) -> Counter:
     return Counter(kind=_kind(request, view), identity=_identity(request))
 
 
-def note_counted(request: Request, counted: Counted | None) -> None:
+def note_counted(request: Request, counted: CountedRequest | None) -> None:
     """Remember on a request that it was counted."""
     request._request.rate_limit = counted  # type: ignore[attr-defined]
 
@@ -40,7 +40,7 @@ def build_rate_limit_headers(request: Request) -> dict[str, str]:
     return {} if counted is None else counted.headers
 
 
-def _counted(request: Request) -> Counted | None:
+def _counted(request: Request) -> CountedRequest | None:
     return getattr(request._request, "rate_limit", None)
 
 
@@ -56,4 +56,4 @@ def _identity(request: Request) -> str:
     """The name of the limit that a request counts for: an organisation has one limit."""
     if isinstance(request.auth, ApiKey) or (request.user and request.user.is_authenticated):
         return get_caller(request).organisation.pk
-    return client_address(request._request)
+    return find_client_address(request._request)

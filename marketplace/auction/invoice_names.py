@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from marketplace.auction.models import Bid, hold_reference
+from marketplace.auction.models import hold_reference
+from marketplace.auction.selectors import find_paid_bids
 from marketplace.exports.models import REFERENCE_PREFIX as EXPORT_PREFIX
 from marketplace.questions.models import REFERENCE_PREFIX
 
@@ -16,15 +17,8 @@ def name_references(references: Collection[str]) -> dict[str, str]:
     """Each job by its name and bid; all answers of models by one name, to stand in one line."""
     named = {reference: ANSWERS for reference in references if _is_answer(reference)}
     named |= {reference: EXPORTS for reference in references if reference.startswith(EXPORT_PREFIX)}
-    bid_ids = [
-        reference.removeprefix(hold_reference(""))
-        for reference in references
-        if reference.startswith(hold_reference(""))
-    ]
-    bids = Bid.objects.filter(pk__in=bid_ids).select_related("zone").only("name", "zone__name")
-    for bid in bids:
-        named[bid.hold_reference] = f"{bid.name}, {bid.pk}"
-    return named
+    bids = find_paid_bids(one for one in references if one.startswith(hold_reference("")))
+    return named | {reference: f"{bid.name}, {bid.pk}" for reference, bid in bids.items()}
 
 
 def _is_answer(reference: str) -> bool:

@@ -82,6 +82,18 @@ def find_bundle_status(bids: Sequence[Bid]) -> str:
     return BidStatus.CANCELLED
 
 
+def find_paid_bids(references: Iterable[str]) -> dict[str, Bid]:
+    """Bids by the references of their money; references of anything else are left out."""
+    ids = {
+        reference: part
+        for reference in references
+        for part in reference.split(":")
+        if part.startswith("bid_")
+    }
+    bids = Bid.objects.only("pk", "name").in_bulk(set(ids.values()))
+    return {reference: bids[bid_id] for reference, bid_id in ids.items() if bid_id in bids}
+
+
 def refresh_bids(bids: Iterable[Bid]) -> None:
     """Bring up to date, on bids in hand, what deciding or cancelling them changes."""
     # Two requests under one idempotency key have a row of their own each for the same bid.

@@ -29,7 +29,7 @@ from workers.protocol.job_spec import BlobRef, CheckpointRef, WarmStart
 ANSWER_WITHIN = timedelta(minutes=5)
 #: A node stores a checkpoint within that; of one that does not, losses alone are compared.
 WEIGHTS_WITHIN = timedelta(minutes=5)
-#: A check that nobody could take is given up after that.
+#: A check that no node could take is given up after that.
 GIVEN_UP_AFTER = timedelta(minutes=30)
 #: The same of a result: its owner waits for the money.
 SCORED_WITHIN, SCORE_GIVEN_UP_AFTER = timedelta(minutes=2), timedelta(minutes=6)

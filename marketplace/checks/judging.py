@@ -154,7 +154,7 @@ def _follow_up(check: SpotCheck, *, now: datetime) -> None:
         created_at=now,
     )
     if find_checker(second, now=now) is None:
-        log.error("check %s disagrees, and nobody else is there to confirm it", check.pk)
+        log.error("check %s disagrees, and no other provider is online to confirm it", check.pk)
         return
     if check.file:
         with check.file.open("rb") as content:

@@ -13,7 +13,7 @@ from django.http import HttpRequest
 UNKNOWN = "0.0.0.0"  # noqa: S104
 
 
-def client_address(request: HttpRequest) -> str:
+def find_client_address(request: HttpRequest) -> str:
     """The address of the client, as the outermost trusted proxy saw it.
 
     ``TRUSTED_PROXY_COUNT`` proxies stand in front of the market, and each appends the address
@@ -25,7 +25,7 @@ def client_address(request: HttpRequest) -> str:
     )
 
 
-def websocket_address(scope: Mapping[str, Any]) -> str:
+def find_websocket_address(scope: Mapping[str, Any]) -> str:
     """The same for a websocket, by its ASGI scope."""
     forwarded = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
     peer = scope.get("client")

@@ -59,7 +59,7 @@ class Conflict(UserError):
 
 
 class MarketFault(Exception):
-    """The market failed; the caller did nothing wrong and is owed whatever it cost them."""
+    """The market failed; the caller did nothing wrong and is owed what it cost them."""
 
 
 class StorageUnavailable(OSError):

@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from redis import Redis
 from redis.commands.core import Script
 
-from marketplace.common.client_address import client_address
+from marketplace.common.client_address import find_client_address
 from marketplace.common.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Counter:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountedRequest:
     """One request, counted."""
 
     kind: str
@@ -63,7 +63,7 @@ class Counted:
         return None if self.used <= self.limit else self.left_s + 1
 
 
-def count_requests(counters: Sequence[Counter]) -> list[Counted | None]:
+def count_requests(counters: Sequence[Counter]) -> list[CountedRequest | None]:
     """Count a request for each, with one call; ``None`` each where Redis does not answer."""
     seconds = time.time()  # the window of a counter, not a time the market acts on
     window = int(seconds // WINDOW_S)
@@ -76,7 +76,7 @@ def count_requests(counters: Sequence[Counter]) -> list[Counted | None]:
     left_s = (window + 1) * WINDOW_S - seconds
     limits = settings.API_REQUESTS_PER_MINUTE
     return [
-        Counted(kind=one.kind, limit=limits[one.kind], used=int(count), left_s=left_s)
+        CountedRequest(kind=one.kind, limit=limits[one.kind], used=int(count), left_s=left_s)
         for one, count in zip(counters, used, strict=True)
     ]
 
@@ -94,7 +94,7 @@ def check_public_rate(request: HttpRequest, *, kind: str = "public") -> None:
     UserError
         ``too_many_requests``.
     """
-    [counted] = count_requests([Counter(kind, client_address(request))])
+    [counted] = count_requests([Counter(kind, find_client_address(request))])
     if counted is not None and counted.wait_s is not None:
         wait_s = int(counted.wait_s)
         raise UserError(

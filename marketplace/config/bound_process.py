@@ -1,7 +1,7 @@
 """Run a command that cannot outlive its parent.
 
 ``python bound.py [--user NAME] [--signal TERM] -- COMMAND ...`` asks the kernel
-to end the process when the one that started it dies (for whatever reason), then
+to end the process when the one that started it dies, for any reason. Then it
 becomes the command. Run by path, so that it needs no package and starts in
 milliseconds. On systems without ``prctl`` the command runs unbound and the
 supervisor's own clean-up is all there is.

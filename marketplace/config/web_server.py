@@ -1,7 +1,7 @@
 """``python -m marketplace.config.web_server``: the web server, with one process per core.
 
 Four at most unless ``WEB_WORKERS`` says otherwise: each holds some 190 MB, and the bids of one
-process share their work. All of them end with the one that started them, whatever ends it, so
+process share their work. All of them end with the one that started them, for any reason, so
 that nothing holds the port when another is started in its place.
 """
 

@@ -140,7 +140,7 @@ def write_access(running: House, seeded: dict[str, Any]) -> None:
 
 def _stay_up(running: House, seeded: dict[str, Any], traffic: Traffic) -> None:
     print("\n  README's lines over the API, filled in:\n")
-    for line in readme_lines(running.url, seeded["api_key"]):
+    for line in build_readme_lines(running.url, seeded["api_key"]):
         print(f"    {line}")
     print(f"\n  The site stays up at {running.url} until Ctrl-C.\n", flush=True)
     next_at = time.monotonic() + EVERY_S
@@ -152,7 +152,7 @@ def _stay_up(running: House, seeded: dict[str, Any], traffic: Traffic) -> None:
             next_at = time.monotonic() + EVERY_S
 
 
-def readme_lines(url: str, api_key: str) -> list[str]:
+def build_readme_lines(url: str, api_key: str) -> list[str]:
     """The shell lines under "Over the API", with address and key."""
     section = (ROOT / "README.md").read_text().partition("**Over the API.**")[2]
     block = section.partition("```\n")[2].partition("\n```")[0]

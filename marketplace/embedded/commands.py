@@ -21,7 +21,7 @@ WITHOUT_SERVERS = frozenset(
 
 
 @contextmanager
-def servers_for(arguments: Sequence[str]) -> Iterator[None]:
+def find_servers(arguments: Sequence[str]) -> Iterator[None]:
     """Let a command find the embedded servers where the environment names none.
 
     A market that runs is asked as it is. Otherwise its servers are started for as long as the

@@ -103,7 +103,7 @@ def house(
             data_dir=data_dir, url=url, settings=settings, postgres=postgres, redis=redis
         ) | (extra_environment or {})
         servers = [server.program for server in (postgres, redis) if server is not None]
-        nodes = [node_program(data_dir, name) for name in node_names]
+        nodes = [build_node_program(data_dir, name) for name in node_names]
         gateway = _prepare_gateway(data_dir, environment, url=url)
         write_private(data_dir / ENVIRONMENT, json.dumps(environment))
         programs = [*servers, *gateway, *_market_programs(port), *nodes]
@@ -194,7 +194,7 @@ def wait_for_web(running: House) -> None:
         time.sleep(0.1)
 
 
-def node_program(data_dir: Path, name: str = "node") -> Program:
+def build_node_program(data_dir: Path, name: str = "node") -> Program:
     """The GPU node whose credentials lie in ``data_dir/<name>``."""
     # A node of a provider has none of the market's settings, so this one has none either.
     hidden = ("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "DJANGO_SETTINGS_MODULE", "DATA_DIR")

@@ -241,7 +241,7 @@ def _retry_until(attempt, errors: tuple[type[Exception], ...], name: str) -> Non
             return
 
 
-def runtime_dir(data_dir: Path) -> Path:
+def prepare_runtime_dir(data_dir: Path) -> Path:
     """A short private directory for sockets: their paths may have about 100 bytes."""
     key = hashlib.sha256(str(data_dir.resolve()).encode()).hexdigest()[:12]
     path = Path(tempfile.gettempdir()) / f"finetender-{os.getuid()}-{key}"
@@ -253,7 +253,7 @@ def runtime_dir(data_dir: Path) -> Path:
 
 def _socket_dir(data_dir: Path, *, owner: str | None) -> Path:
     """Where PostgreSQL listens: only its own account and ours can enter."""
-    parent = runtime_dir(data_dir)
+    parent = prepare_runtime_dir(data_dir)
     path = parent / "pg"
     path.mkdir(mode=0o700, exist_ok=True)
     if owner is not None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from marketplace.embedded.servers import Program, ServiceFailed, runtime_dir, write_private
+from marketplace.embedded.servers import Program, ServiceFailed, prepare_runtime_dir, write_private
 
 BOUND = Path(__file__).parents[1] / "config" / "bound_process.py"
 #: Lines of a dead process's log that are shown with the error.
@@ -62,7 +62,7 @@ class Stack:
         self.environment = dict(environment or {})
         self.log_dir = self.data_dir / "logs"
         self._process: subprocess.Popen[bytes] | None = None
-        self._control = socket_path(self.data_dir)
+        self._control = build_socket_path(self.data_dir)
 
     def __enter__(self) -> Self:
         self.log_dir.mkdir(parents=True, exist_ok=True)
@@ -216,9 +216,9 @@ class Stack:
         )
 
 
-def socket_path(data_dir: Path) -> Path:
+def build_socket_path(data_dir: Path) -> Path:
     """Control socket of the stack in ``data_dir``, short enough for the kernel."""
-    return runtime_dir(data_dir) / "supervisor.sock"
+    return prepare_runtime_dir(data_dir) / "supervisor.sock"
 
 
 @contextmanager

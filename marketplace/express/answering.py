@@ -57,7 +57,7 @@ BATCH_LIMIT = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Answered:
+class _AnsweredRequest:
     request: ExpressRequest
     answer: dict[str, Any]
     cells: tuple[Cell, ...]
@@ -96,7 +96,7 @@ def _answer_waiting(lane_terms: ExpressLane, *, may_buy: bool, now: datetime) ->
         state = load_lane_state(lane_terms, now=now)
         if may_buy and _buy_burst(lane_terms, waiting, state, now=now):
             return None
-        answered: list[_Answered] = []
+        answered: list[_AnsweredRequest] = []
         gangs = find_gang_rules(lane_terms)
         for request in _order_fairly(waiting, state.held):
             if answered and answered[-1].cells:
@@ -170,7 +170,7 @@ def _answer(
     *,
     state: LaneState,
     gangs: GangRules,
-) -> _Answered:
+) -> _AnsweredRequest:
     """Answer one request and write what follows, but for the money. Call in the lane."""
     asked = _build_question(terms, request, state=state, gangs=gangs, now=lane.now)
     answer = answer_question(asked.question)
@@ -195,7 +195,7 @@ def _answer(
     if cells:
         _store_bid(lane, request, answer, entry, bid_id=bid_id)
         _open_job(lane, request, answer, cells=cells, bid_id=bid_id)
-    return _Answered(request, answer, cells)
+    return _AnsweredRequest(request, answer, cells)
 
 
 def _build_question(
@@ -358,7 +358,7 @@ def _open_job(
         prepare_lookup(job=job, task=task, now=lane.now, most_s=request.lookup_s)
 
 
-def _conclude(of: _Answered) -> HoldSettlement:
+def _conclude(of: _AnsweredRequest) -> HoldSettlement:
     """An admitted job pays its price and gets the rest back, the others get everything back."""
     return HoldSettlement(
         hold_reference=of.request.hold_reference,

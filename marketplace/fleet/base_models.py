@@ -34,7 +34,7 @@ _BUNDLED_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _BUNDLED_DIRECTORY = Path(workers.protocol.__file__).parents[1] / "models"
 
 
-def bundled_directory(source: str) -> Path | None:
+def find_bundled_directory(source: str) -> Path | None:
     """The directory of a bundled or local model; ``None`` for a hub id.
 
     Raises
@@ -65,7 +65,7 @@ def hash_bundled_model(source: str) -> str:
     UserError
         ``unknown_base_model``.
     """
-    directory = bundled_directory(source) if is_bundled(source) else None
+    directory = find_bundled_directory(source) if is_bundled(source) else None
     return "" if directory is None else hash_base_files(directory)
 
 
@@ -77,7 +77,7 @@ def read_model_config(source: str, revision: str | None = None) -> dict[str, obj
     UserError
         ``unknown_base_model``: it cannot be had, or is not a JSON object.
     """
-    directory = bundled_directory(source)
+    directory = find_bundled_directory(source)
     try:
         path = (
             _read_hub_config(source, revision) if directory is None else directory / "config.json"
@@ -131,7 +131,9 @@ def find_tokenizer_files(source: str, revision: str | None = None) -> TokenizerF
     UserError
         ``unknown_tokenizer``: it cannot be had.
     """
-    directory = Path(source).parent if source.endswith(_TOKENIZER) else bundled_directory(source)
+    directory = (
+        Path(source).parent if source.endswith(_TOKENIZER) else find_bundled_directory(source)
+    )
     if directory is not None:
         beside = [directory / name for name in _BESIDE_TOKENIZER]
         return TokenizerFiles(

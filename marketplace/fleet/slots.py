@@ -12,7 +12,7 @@ from marketplace.fleet.models import Zone
 DAY_S = 86_400
 
 
-def slots_per_day(zone: Zone) -> int:
+def count_slots_per_day(zone: Zone) -> int:
     """Whole slots that come nearest to a day, at least one."""
     return max(1, round(DAY_S / zone.slot_s))
 

@@ -25,7 +25,7 @@ from django.http import HttpRequest
 from marketplace.accounts.api_keys import authenticate_api_keys
 from marketplace.accounts.models import ApiKey, Scope, User
 from marketplace.common import clock
-from marketplace.common.client_address import websocket_address
+from marketplace.common.client_address import find_websocket_address
 from marketplace.common.errors import UserError
 from marketplace.live import snapshots
 
@@ -74,7 +74,7 @@ class StreamConsumer(AsyncJsonWebsocketConsumer):
 
     async def connect(self) -> None:
         self.follow()
-        address = websocket_address(cast(dict[str, Any], self.scope))
+        address = find_websocket_address(cast(dict[str, Any], self.scope))
         if _open_sockets[address] >= SOCKETS_PER_ADDRESS:
             await self.close(code=CLOSE_OFFSET + HTTPStatus.TOO_MANY_REQUESTS)
             return

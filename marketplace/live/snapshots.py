@@ -1,9 +1,8 @@
 """Where a stream stands now, as one value.
 
-A snapshot and the events after it are always the same as a later snapshot, whatever happened in
-between. The browser applies events (``frontend/web/src/job/state.ts``), and the tests hold the two
-together. The poll fallback and the websocket give the
-same value.
+A snapshot and the events after it always equal a later snapshot. The browser applies events
+(``frontend/web/src/job/state.ts``), and tests compare the two. The poll fallback and the websocket
+give the same value.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from marketplace.tiers.hazard_tables import HazardTables
 from marketplace.tiers.models import Machine, MachineStatus, ZoneTiers
 from marketplace.tiers.provisioning import MachineOffer
 from marketplace.tiers.tier_state import TierState, filter_offers, get_loaded_node
-from scheduler.tiers.allowance import allowance
+from scheduler.tiers.allowance import compute_allowance
 from scheduler.tiers.break_even import move_cost
 from scheduler.tiers.demotion import Budget, PossibleStart, decide_start
 
@@ -91,7 +91,7 @@ def _try_book(
         # From then on the reserved node serves it for no more.
         expected_s = min(expected_s, wait_s)
     paid, price = serverless.price_micros_per_h / 1e6, worker.price_micros_per_h / 1e6
-    brought = allowance(
+    brought = compute_allowance(
         left_s,
         tiers.threshold_s,
         max(0.0, paid - price),

@@ -18,15 +18,15 @@ from marketplace.jobs.queries import load_running_ages
 from marketplace.tiers import stay_or_move
 from marketplace.tiers.models import ZoneTiers
 from marketplace.tiers.tick_work import SETTLED_AFTER
-from scheduler.tiers.break_even import expected_remaining_s
+from scheduler.tiers.break_even import estimate_remaining_s
 from scheduler.tiers.hazard import (
     AGE_BINS,
     LENGTH_BOUNDS_S,
     LENGTH_CLASSES,
     Hazards,
-    age_bin,
-    hazard_rate,
-    length_class,
+    compute_hazard_rate,
+    find_age_bin,
+    find_length_class,
     observe,
 )
 
@@ -45,9 +45,9 @@ class HazardTables:
 
     def expected_left_s(self, *, done_s: float, left_s: float) -> float:
         """Mean seconds that a job of this age still runs."""
-        row = length_class(done_s + left_s)
-        rate = hazard_rate(self.deaths, self.exposure_s, row, age_bin(done_s))
-        return expected_remaining_s(left_s, rate)
+        row = find_length_class(done_s + left_s)
+        rate = compute_hazard_rate(self.deaths, self.exposure_s, row, find_age_bin(done_s))
+        return estimate_remaining_s(left_s, rate)
 
 
 def learn_from_ended_jobs(*, tiers: ZoneTiers, now: datetime) -> int:
@@ -75,7 +75,7 @@ def learn_from_ended_jobs(*, tiers: ZoneTiers, now: datetime) -> int:
         share = step / total if total and job_id in died else 1.0
         # One that died before its first step tells nothing of its length: the shortest class.
         predicted_s = run_s / share if share > 0 else run_s
-        row = length_class(predicted_s)
+        row = find_length_class(predicted_s)
         observe(tables.deaths, tables.exposure_s, row, 0.0, run_s, job_id in died)
         if job_id in died:
             stay_or_move.settle_death(tiers=tiers, job_id=job_id, run_s=run_s)

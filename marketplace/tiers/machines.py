@@ -78,7 +78,7 @@ def find_usable_offers(
     return [one for one in offers if (tiers.backend_of(one.tier), one.name) not in failed]
 
 
-def boot_s(tiers: ZoneTiers, offer: MachineOffer) -> float:
+def measure_boot_s(tiers: ZoneTiers, offer: MachineOffer) -> float:
     """Seconds from request to a node in the market: as its last boots took, else as offered."""
     ready = Machine.objects.filter(
         zone=tiers.zone, offer=offer.name, backend=tiers.backend_of(offer.tier)

@@ -13,10 +13,10 @@ from marketplace.jobs.queries import load_due_work
 from marketplace.tiers.models import Booking, Machine, MachineStatus, Sample, ZoneTiers
 from marketplace.tiers.provisioning import MachineOffer
 from marketplace.tiers.tier_state import TierState, filter_offers
-from scheduler.tiers.demand import demand, pressure, window_lengths
+from scheduler.tiers.demand import compute_pressure, list_window_lengths, measure_demand
 from scheduler.tiers.holding import is_worth_holding
 from scheduler.tiers.serverful_scaler import TierLoad, compute_worker_change
-from scheduler.tiers.serverless_scaler import next_threshold
+from scheduler.tiers.serverless_scaler import compute_next_threshold
 
 #: How far back the operator's chart goes.
 SAMPLES_KEPT = timedelta(hours=24)
@@ -47,7 +47,7 @@ def measure_pressure(*, rented: TierState, nodes: int, now: datetime) -> Pressur
         Nodes on sale now; those booting are counted here.
     """
     rules, zone = rented.tiers.rules, rented.tiers.zone
-    windows = window_lengths(step_s=rules.tick_s, count=rules.windows)
+    windows = list_window_lengths(step_s=rules.tick_s, count=rules.windows)
     # Jobs on serverless do not count; nor does the demand of a job that can start later
     # (``scheduler.tiers.demand``).
     due = load_due_work(
@@ -58,7 +58,7 @@ def measure_pressure(*, rented: TierState, nodes: int, now: datetime) -> Pressur
         window_s=rules.window_s,
         away=[stay.job_id for stay in rented.stays],
     )
-    found = demand(
+    found = measure_demand(
         remaining_s=due.remaining_s,
         slack_s=due.slack_s,
         gpus=np.ones(len(due.remaining_s)),
@@ -66,7 +66,7 @@ def measure_pressure(*, rented: TierState, nodes: int, now: datetime) -> Pressur
     )
     capacity = float((nodes + rented.coming(serverless=False)) * zone.jobs_per_node)
     return PressureReading(
-        pressure=pressure(found, windows, capacity),
+        pressure=compute_pressure(found, windows, capacity),
         demand_s=float(found[-1]),
         capacity=capacity,
         waiting=due.waiting,
@@ -77,7 +77,7 @@ def compute_threshold(*, tiers: ZoneTiers, measured: PressureReading) -> float:
     """F after this tick (Algorithm 1)."""
     rules = tiers.rules
     lowest, highest = rules.threshold_bounds
-    return next_threshold(
+    return compute_next_threshold(
         tiers.threshold_s,
         measured.pressure,
         rules.gain_up,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from marketplace.tiers.models import Stay, ZoneTiers
-from scheduler.tiers.allowance import allowance
+from scheduler.tiers.allowance import compute_allowance
 from scheduler.tiers.break_even import move_cost
 from scheduler.tiers.demotion import Budget, PossibleMove, decide_demotion
 
@@ -46,7 +46,7 @@ def decide_stay(
     left_s
         Seconds it will run if it does not die.
     expected_s
-        Mean seconds it will run (``scheduler.tiers.break_even.expected_remaining_s``), or
+        Mean seconds it will run (``scheduler.tiers.break_even.estimate_remaining_s``), or
         less where the worker would serve it for less.
     """
     serverless = stay.machine.price_micros_per_h / 1e6
@@ -96,7 +96,7 @@ def settle_stay(*, tiers: ZoneTiers, stay: Stay, moved: bool, now: datetime) -> 
 def settle_death(*, tiers: ZoneTiers, job_id: str, run_s: float) -> None:
     """A job died early: Algorithm 1 would have spent less on it than was thought."""
     for stay in Stay.objects.filter(job=job_id, credit__isnull=False):
-        true = allowance(run_s, stay.budget_s, stay.premium, stay.move_cost)
+        true = compute_allowance(run_s, stay.budget_s, stay.premium, stay.move_cost)
         assert stay.credit is not None
         if true < stay.credit:
             tiers.surplus += true - stay.credit
@@ -110,6 +110,6 @@ def _grant_allowance(
     stay.premium, stay.move_cost, stay.budget_s = premium, cost, tiers.threshold_s
     # One allowance per job, however often it came back to serverless.
     again = Stay.objects.filter(job=stay.job_id, credit__gt=0.0).exists()
-    credit = 0.0 if again else allowance(run_s, tiers.threshold_s, premium, cost)
+    credit = 0.0 if again else compute_allowance(run_s, tiers.threshold_s, premium, cost)
     stay.credit = credit
     tiers.surplus += credit

@@ -17,7 +17,7 @@ from marketplace.auction.models import Reservation
 from marketplace.fleet.models import Node, NodeStatus, Tier
 from marketplace.fleet.selectors import slot_at
 from marketplace.jobs.models import Slice, SliceStatus
-from marketplace.tiers.machines import boot_s, end_machine, request_machine
+from marketplace.tiers.machines import end_machine, measure_boot_s, request_machine
 from marketplace.tiers.models import (
     LIVE,
     Booking,
@@ -92,7 +92,7 @@ class TierState:
 
     def boot_s(self, offer: MachineOffer) -> float:
         if offer.name not in self._boots:
-            self._boots[offer.name] = boot_s(self.tiers, offer)
+            self._boots[offer.name] = measure_boot_s(self.tiers, offer)
         return self._boots[offer.name]
 
     def price_micros_per_h(self, node_id: str) -> int:

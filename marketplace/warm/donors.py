@@ -127,7 +127,7 @@ def _builds_on_others(job: Job) -> bool:
     return False
 
 
-class _Listed:
+class _DonorList:
     """The given donors of a zone and shape, ready to be searched."""
 
     def __init__(self, zone_id: str, shape: str) -> None:
@@ -141,7 +141,7 @@ class _Listed:
         self.vectors = np.frombuffer(vectors, dtype=np.float32).reshape(-1, WIDTH)
 
 
-_listed: TtlCache[_Listed] = TtlCache(for_s=LISTED_S)
+_listed: TtlCache[_DonorList] = TtlCache(for_s=LISTED_S)
 
 
 def has_passes(job: Job, passes: int) -> bool:
@@ -210,7 +210,7 @@ def find_candidates(
     chosen = [own[row][0] for row in choose_candidates(vector, table, most=CANDIDATES_MAX // 2)]
     if uses_donors:
         key = f"{zone.pk}|{shape}"
-        listed = _listed.get(key, now=now, read=lambda: _Listed(zone.pk, shape))
+        listed = _listed.get(key, now=now, read=lambda: _DonorList(zone.pk, shape))
         is_other = (listed.owners != organisation.pk) & (listed.passes >= passes)
         others = np.flatnonzero(is_other)
         most = CANDIDATES_MAX - len(chosen)

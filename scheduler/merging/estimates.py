@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from scheduler.merging.instance import Instance
 from scheduler.merging.iterations import (
-    converged_iterations,
-    iterations_as_printed,
-    spatial_iterations,
+    compute_converged_iterations,
+    compute_printed_iterations,
+    compute_spatial_iterations,
 )
 from scheduler.merging.loss_curve import LossCurve, fit_loss_curve
 from scheduler.merging.time_table import TimeTable
@@ -96,7 +96,7 @@ class PairEstimate:
     iterations: float
 
 
-def allowed_allocations(gpus: int, *, pipeline: bool = False) -> Ints:
+def list_allocations(gpus: int, *, pipeline: bool = False) -> Ints:
     """The set A without 0: 1, 2, 3 and multiples of 4; multiples of 4 for pipelines."""
     fours = np.arange(4, gpus + 1, 4)
     return fours if pipeline else np.r_[np.arange(1, min(gpus, 3) + 1), fours]
@@ -115,8 +115,8 @@ def estimate_jobs(profiles: Sequence[Profile]) -> list[JobEstimate]:
             JobEstimate(
                 id=profile.id,
                 curve=curve,
-                iterations=converged_iterations(curve, unit=_epoch(profile)),
-                iterations_as_printed=iterations_as_printed(curve),
+                iterations=compute_converged_iterations(curve, unit=_epoch(profile)),
+                iterations_as_printed=compute_printed_iterations(curve),
             )
         )
     return found
@@ -151,7 +151,7 @@ def estimate_pairs(
     return _by_probe(profiles, jobs, probes, line)
 
 
-def instance_of(
+def build_instance(
     profiles: Sequence[Profile],
     jobs: Sequence[JobEstimate],
     pairs: Sequence[PairEstimate],
@@ -165,7 +165,7 @@ def instance_of(
     Spatial pairs (equation 4) are set up from gradient estimates only: measured, joint
     tuning saved GPU work in none of 72 pairs, so the probe has no form of it.
     """
-    allocations = allowed_allocations(gpus)
+    allocations = list_allocations(gpus)
     place = {profile.id: i for i, profile in enumerate(profiles)}
     seconds = np.array([_seconds(table, profile, allocations) for profile in profiles])
     left = [max(job.iterations - p.done, 0.0) for job, p in zip(jobs, profiles, strict=True)]
@@ -184,7 +184,7 @@ def instance_of(
         iterations = {(pair.donor, pair.target): pair.iterations for pair in pairs}
         for a, b in combinations(profiles, 2):
             if a.done == 0 and b.done == 0:
-                joint = spatial_iterations(
+                joint = compute_spatial_iterations(
                     first=iterations[b.id, a.id],
                     second=iterations[a.id, b.id],
                     first_batch=a.batch,
@@ -226,7 +226,7 @@ def _by_gradients(
             score = score_by_gradients(donor.embedding, target.embedding)
             gain = float(line.predict(np.array([score]))[0])
             curve = jobs[i].curve.scaled(gain)
-            iterations = converged_iterations(curve, unit=_epoch(target))
+            iterations = compute_converged_iterations(curve, unit=_epoch(target))
             found.append(PairEstimate(donor.id, target.id, score, gain, float(iterations)))
     return found
 

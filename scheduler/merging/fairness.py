@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-def fair_share(gpus: int, jobs: int) -> int:
+def compute_fair_share(gpus: int, jobs: int) -> int:
     """GPUs of one job when all get the same: ``ceil(R / N)`` (section 5.1).
 
     Rounded up as printed, so the shares of all jobs may be more than there are; it is the
@@ -32,6 +32,6 @@ def finish_time_ratio(completion_s: Floats, isolated_s: Floats) -> Floats:
     return completion_s / isolated_s
 
 
-def unfair_share(ratios: Floats) -> float:
+def compute_unfair_share(ratios: Floats) -> float:
     """Share of jobs that a private part of the cluster would have served sooner."""
     return float((ratios > 1.0 + 1e-9).mean())

@@ -15,7 +15,7 @@ CONVERGED_DROP = 0.001
 MOST_ITERATIONS = 1 << 40
 
 
-def iterations_as_printed(curve: LossCurve, *, drop: float = CONVERGED_DROP) -> int:
+def compute_printed_iterations(curve: LossCurve, *, drop: float = CONVERGED_DROP) -> int:
     """Equation 2 read literally: the first k that minimises an indicator.
 
     The indicator is smallest where the curve still drops, so the answer is the first
@@ -27,7 +27,7 @@ def iterations_as_printed(curve: LossCurve, *, drop: float = CONVERGED_DROP) -> 
     return _first(1, peak, lambda k: _drop(curve, k, 1.0) > drop)
 
 
-def converged_iterations(
+def compute_converged_iterations(
     curve: LossCurve, *, drop: float = CONVERGED_DROP, unit: float = 1.0
 ) -> int:
     """Iterations until every further drop is at most ``drop`` (equation 2, repaired).
@@ -62,7 +62,7 @@ def converged_iterations(
     return _first(peak, MOST_ITERATIONS, lambda k: _drop(curve, k, unit) <= drop)
 
 
-def spatial_iterations(
+def compute_spatial_iterations(
     *,
     first: float,
     second: float,

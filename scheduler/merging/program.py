@@ -35,7 +35,7 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ColumnChoice:
     """What the solver found."""
 
     #: Whether each column is chosen, ``[C]``.
@@ -54,7 +54,7 @@ def choose_columns(
     time_limit_s: float,
     gap: float,
     node_limit: int | None = None,
-) -> Chosen:
+) -> ColumnChoice:
     """Choose columns so that each unit is served once and the GPUs suffice.
 
     ``min cost u`` subject to one row per unit, ``sum of its columns = 1``, and
@@ -87,7 +87,7 @@ def choose_columns(
     if len(columns) == units:
         # Nothing but waiting is possible.
         cost = float(columns.cost.sum())
-        return Chosen(np.ones(units, np.bool_), cost, cost, optimal=True)
+        return ColumnChoice(np.ones(units, np.bool_), cost, cost, optimal=True)
     start = choose_by_price(columns, units=units, gpus=gpus)
     model = _model(columns, units=units, gpus=gpus)
     relaxed = _solver(time_limit_s, gap)
@@ -101,7 +101,7 @@ def choose_columns(
         start = _cheaper(columns, start, _round(columns, x, units=units, gpus=gpus))
     objective = float(columns.cost[start].sum())
     if objective - bound <= gap * abs(objective) + 1e-9:
-        return Chosen(start, objective, min(bound, objective), optimal=True)
+        return ColumnChoice(start, objective, min(bound, objective), optimal=True)
     return _search(
         columns,
         model,
@@ -161,7 +161,7 @@ def _spend_rest(taken: Ints, cost: Floats, need: Ints, owner: Ints, gpus: int) -
 
 def _search(
     columns: Columns, model: highspy.HighsLp, solver: highspy.Highs, start: Bools, bound: float
-) -> Chosen:
+) -> ColumnChoice:
     """Branch and bound from a start."""
     model.integrality_ = [highspy.HighsVarType.kInteger] * len(columns)
     solver.passModel(model)
@@ -179,7 +179,7 @@ def _search(
         picked = _cheaper(columns, start, np.array(solver.getSolution().col_value) > 0.5)
     objective = float(columns.cost[picked].sum())
     bound = max(bound, float(info.mip_dual_bound))
-    return Chosen(picked, objective, min(bound, objective), optimal)
+    return ColumnChoice(picked, objective, min(bound, objective), optimal)
 
 
 def _cheaper(columns: Columns, one: Bools, other: Bools) -> Bools:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.merging.fairness import fair_share
+from scheduler.merging.fairness import compute_fair_share
 from scheduler.merging.instance import Assignment, Instance, Merge, Mode
 from scheduler.merging.program import Columns, choose_columns
 
@@ -91,7 +91,7 @@ def merge_tasks(
     Merge
         Feasible always: all may wait.
     """
-    fair = fair_times(instance)
+    fair = compute_fair_times(instance)
     pairs = choose_partners(instance, form)
     columns, sizes = _columns(instance, form, fair, pairs)
     found = choose_columns(
@@ -125,9 +125,9 @@ def merge_tasks(
     )
 
 
-def fair_times(instance: Instance) -> Floats:
+def compute_fair_times(instance: Instance) -> Floats:
     """Seconds each unit would need with its members' fair share of GPUs, ``[N]``."""
-    share = fair_share(instance.gpus, instance.jobs)
+    share = compute_fair_share(instance.gpus, instance.jobs)
     at = _at_most(instance.allocations, np.isfinite(instance.times_s), share * instance.members)
     return instance.times_s[np.arange(len(at)), at]
 
@@ -160,7 +160,7 @@ def choose_partners(instance: Instance, form: Form) -> Ints:
     weights = transfer_weights(instance)
     if form.partners is None:
         return np.flatnonzero((weights > form.least_weight).any(axis=1))
-    share = 2 * fair_share(instance.gpus, instance.jobs)
+    share = 2 * compute_fair_share(instance.gpus, instance.jobs)
     nearest = max(int(np.searchsorted(instance.allocations, share, side="right")) - 1, 0)
     here = weights[:, nearest]
     # Jobs of another set of numbers may not run on this one; their best stands in.
@@ -192,7 +192,7 @@ class _Sizes:
 
 def _columns(instance: Instance, form: Form, fair: Floats, pairs: Ints) -> tuple[Columns, _Sizes]:
     allocations = instance.allocations
-    share = fair_share(instance.gpus, instance.jobs)
+    share = compute_fair_share(instance.gpus, instance.jobs)
     usable = allocations <= instance.gpus
     if form.widest_shares is not None:
         usable &= allocations <= max(form.widest_shares * share, int(allocations[0]))
@@ -244,7 +244,7 @@ def _pair_costs(
     whole = donor + target if form.donor_counted else target
     whole = np.where(spatial, target, whole)
     runs = np.isfinite(whole)
-    share = np.full(len(whole), 2 * fair_share(instance.gpus, instance.jobs))
+    share = np.full(len(whole), 2 * compute_fair_share(instance.gpus, instance.jobs))
     at = _at_most(instance.allocations, runs, share)
     fair_whole = whole[np.arange(len(whole)), at][:, None]
     return np.divide(

@@ -23,7 +23,7 @@ def count_reclaimable(
     warm : int
         GPUs of the pool, busy and booting ones included.
     floor : int
-        GPUs that stay whatever the demand; the paper has none.
+        GPUs that stay at any demand; the paper has none.
     claimed : int
         Idle GPUs that a planned gang counts on; the paper's plan has none.
     now_s : float

@@ -1,13 +1,12 @@
 """The allowance: Algorithm 1 says how much serverless to buy, not for whom.
 
-Corrected Algorithm 1 gives every job the same F seconds on serverless. Long jobs
-burn theirs and have to move all the same; jobs a little longer than F move just
-before their end. The improved policy keeps Algorithm 1, driven by the same pressure,
-as the setter of the *budget* and spends it elsewhere: each job brings what Algorithm
-1 would spend on it, each job takes what it is planned to cost, and what is left over
-(the surplus) lets jobs stay on serverless to their end where staying costs more than
-moving but saves the pause of a move or the wait for a full tier. Money spent on
-serverless then stays at the level of Algorithm 1 by construction.
+Corrected Algorithm 1 gives every job the same F seconds on serverless. Long jobs use
+theirs up and have to move all the same; jobs a little longer than F move just before
+their end. The improved policy keeps Algorithm 1, driven by the same pressure, but only
+to set the *budget*. Each job adds what Algorithm 1 would spend on it and takes what it
+is planned to cost. What is left over is the surplus. It lets jobs stay on serverless to
+their end where staying costs more than moving, but saves the pause of a move or the wait
+for a full tier. So the money spent on serverless stays at the level of Algorithm 1.
 
 Amounts are premiums over the serverful price, in dollars times 3600 per hour price,
 per job (GPUs counted).
@@ -16,7 +15,9 @@ per job (GPUs counted).
 from __future__ import annotations
 
 
-def allowance(run_s: float, threshold_s: float, premium_price: float, move_cost: float) -> float:
+def compute_allowance(
+    run_s: float, threshold_s: float, premium_price: float, move_cost: float
+) -> float:
     """What corrected Algorithm 1 would spend on a job beyond its serverful run.
 
     Parameters
@@ -36,7 +37,7 @@ def allowance(run_s: float, threshold_s: float, premium_price: float, move_cost:
     return threshold_s * premium_price + move_cost
 
 
-def covers(surplus: float, extra: float, share: float) -> bool:
+def is_stay_paid(surplus: float, extra: float, share: float) -> bool:
     """Whether the surplus pays for a job to stay.
 
     One job may take at most ``share`` of what is there: a small surplus then goes to

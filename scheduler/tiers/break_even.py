@@ -31,7 +31,7 @@ def move_cost(
     )
 
 
-def break_even_s(cost: float, serverless_price: float, worker_price: float) -> float:
+def compute_break_even_s(cost: float, serverless_price: float, worker_price: float) -> float:
     """F*: the remaining seconds above which a move pays; infinite if it never does.
 
     ``F* = cost / (c_s - p)`` with the cost of :func:`move_cost`.
@@ -41,7 +41,7 @@ def break_even_s(cost: float, serverless_price: float, worker_price: float) -> f
     return cost / (serverless_price - worker_price)
 
 
-def expected_remaining_s(remaining_s: float, hazard: float) -> float:
+def estimate_remaining_s(remaining_s: float, hazard: float) -> float:
     """Mean seconds a job still runs if it may die at ``hazard`` deaths per second.
 
     ``(1 - exp(-h r)) / h``: ``r`` when jobs do not die, ``1 / h`` when they die fast.
@@ -54,17 +54,17 @@ def expected_remaining_s(remaining_s: float, hazard: float) -> float:
     return -math.expm1(-hazard * remaining_s) / hazard
 
 
-def moves(expected_s: float, boot_s: float, threshold_s: float) -> bool:
+def is_move_due(expected_s: float, boot_s: float, threshold_s: float) -> bool:
     """Whether a job should be handed to a worker that is ready in ``boot_s``.
 
     Parameters
     ----------
     expected_s : float
-        From :func:`expected_remaining_s`.
+        From :func:`estimate_remaining_s`.
     boot_s : float
         The boot happens while the job goes on running on serverless (just-in-time
         hand-off), so only what is left after it can repay the move.
     threshold_s : float
-        F* of :func:`break_even_s`.
+        F* of :func:`compute_break_even_s`.
     """
     return expected_s - boot_s > threshold_s

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-def soft_deadlines_s(
+def compute_soft_deadlines_s(
     *, arrived_s: Floats, predicted_s: Floats, factors: Floats, given_s: Floats | None = None
 ) -> Floats:
     """The deadlines the policies read, on the clock of ``arrived_s``.

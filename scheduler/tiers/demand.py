@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-def window_lengths(*, step_s: float, count: int) -> Floats:
+def list_window_lengths(*, step_s: float, count: int) -> Floats:
     """The windows ``step_s, 2 step_s, ..., count step_s``.
 
     Section 3.3 (Algorithm 1, line 9) keeps the windows whose start has passed and
@@ -26,7 +26,9 @@ def window_lengths(*, step_s: float, count: int) -> Floats:
     return np.arange(1, count + 1, dtype=np.float64) * step_s
 
 
-def demand(*, remaining_s: Floats, slack_s: Floats, gpus: Floats, windows_s: Floats) -> Floats:
+def measure_demand(
+    *, remaining_s: Floats, slack_s: Floats, gpus: Floats, windows_s: Floats
+) -> Floats:
     """Equation 1 by latest starts: work that must be done inside each window.
 
     Parameters
@@ -58,12 +60,12 @@ def _ramps(starts: Floats, slopes: Floats, at: Floats) -> Floats:
     return at * slope[reached] - offset[reached]
 
 
-def ramp(*, length_s: float, slack_s: float, remaining_s: float) -> float:
-    """One job's demand in one window (see :func:`demand`)."""
+def compute_ramp(*, length_s: float, slack_s: float, remaining_s: float) -> float:
+    """One job's demand in one window (see :func:`measure_demand`)."""
     return max(0.0, min(remaining_s, length_s - max(0.0, slack_s)))
 
 
-def pressure(demands: Floats, windows_s: Floats, capacity: float) -> float:
+def compute_pressure(demands: Floats, windows_s: Floats, capacity: float) -> float:
     """Equation 2: the largest ratio of demand to capacity over the windows.
 
     Parameters

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from scheduler.tiers.allowance import covers
-from scheduler.tiers.break_even import break_even_s, move_cost, moves
+from scheduler.tiers.allowance import is_stay_paid
+from scheduler.tiers.break_even import compute_break_even_s, is_move_due, move_cost
 
 
 class PossibleMove(NamedTuple):
     """A probed job on serverless, and the worker it could move to."""
 
-    #: Mean seconds it still runs (:func:`~scheduler.tiers.break_even.expected_remaining_s`).
+    #: Mean seconds it still runs (:func:`~scheduler.tiers.break_even.estimate_remaining_s`).
     expected_s: float
     #: Seconds since it was admitted to serverless.
     age_s: float
@@ -74,13 +74,15 @@ def decide_demotion(move: PossibleMove, budget: Budget, share: float) -> Demotio
     premium = move.serverless_price - move.worker_price
     stays_for = (move.age_s + move.expected_s) * premium * move.gpus
     moves_for = ((move.age_s + move.boot_s) * premium + move.cost) * move.gpus
-    repaid_s = break_even_s(move.cost, move.serverless_price, move.worker_price)
-    if not moves(move.expected_s, move.boot_s, repaid_s):
+    repaid_s = compute_break_even_s(move.cost, move.serverless_price, move.worker_price)
+    if not is_move_due(move.expected_s, move.boot_s, repaid_s):
         surplus = budget.surplus + (budget.planned - stays_for)
         return DemotionDecision(False, stays_for, surplus)
     surplus = budget.surplus + (budget.planned - moves_for)
-    worth_s = break_even_s(move.cost + move.delay_cost, move.serverless_price, move.worker_price)
-    if covers(surplus, stays_for - moves_for, share) and not moves(
+    worth_s = compute_break_even_s(
+        move.cost + move.delay_cost, move.serverless_price, move.worker_price
+    )
+    if is_stay_paid(surplus, stays_for - moves_for, share) and not is_move_due(
         move.expected_s, move.boot_s, worth_s
     ):
         return DemotionDecision(False, stays_for, surplus + (moves_for - stays_for))
@@ -90,7 +92,7 @@ def decide_demotion(move: PossibleMove, budget: Budget, share: float) -> Demotio
 class PossibleStart(NamedTuple):
     """A job that has not begun, whose work is known, and the worker it could begin on."""
 
-    #: Mean seconds it runs (:func:`~scheduler.tiers.break_even.expected_remaining_s`).
+    #: Mean seconds it runs (:func:`~scheduler.tiers.break_even.estimate_remaining_s`).
     expected_s: float
     #: Seconds until the worker, or a serverless machine, is ready.
     boot_s: float
@@ -170,7 +172,7 @@ def repays_rent(
 ) -> bool:
     """Whether a job is long enough to rent a worker for it."""
     cost = boot_s * (worker_price + delay_price)
-    return moves(expected_s, 0.0, break_even_s(cost, serverless_price, worker_price))
+    return is_move_due(expected_s, 0.0, compute_break_even_s(cost, serverless_price, worker_price))
 
 
 class PossibleRehoming(NamedTuple):
@@ -221,8 +223,8 @@ def compute_move_saving(move: PossibleRehoming) -> float:
         move.price_offered,
         move.delay_price,
     )
-    repaid_s = break_even_s(cost, move.price_paid, move.price_offered)
-    if not moves(move.expected_s, move.boot_s, repaid_s):
+    repaid_s = compute_break_even_s(cost, move.price_paid, move.price_offered)
+    if not is_move_due(move.expected_s, move.boot_s, repaid_s):
         return -1.0
     paused = pause_s * move.delay_price
     saved = (move.price_paid - move.price_offered) * (move.expected_s - move.boot_s)
@@ -255,6 +257,6 @@ def compute_renewal_saving(
         Dollars times 3600; ``-1.0`` if the worker should be kept.
     """
     cost = move_cost(0.0, 0.0, boot_s, boot_s, price_paid, price_offered, delay_price)
-    if not moves(left_s, 0.0, break_even_s(cost, price_paid, price_offered)):
+    if not is_move_due(left_s, 0.0, compute_break_even_s(cost, price_paid, price_offered)):
         return -1.0
     return max(0.0, (price_paid - price_offered) * left_s - price_offered * boot_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def backlog_key(due_s: float, remaining_s: float, overloaded: bool) -> float:
+def compute_backlog_key(due_s: float, remaining_s: float, overloaded: bool) -> float:
     """The improved backlog's key, lowest first.
 
     Earliest deadline first keeps every deadline that can be kept; once the tier is

@@ -23,14 +23,14 @@ PRIOR_EXPOSURE_S = 3600.0
 Hazards = NDArray[np.float64]
 
 
-def age_bin(age_s: float) -> int:
+def find_age_bin(age_s: float) -> int:
     """The bin of an age in seconds."""
     if age_s < 30.0:
         return 0
     return min(AGE_BINS - 1, 1 + int(math.log2(age_s / 30.0)))
 
 
-def length_class(predicted_s: float) -> int:
+def find_length_class(predicted_s: float) -> int:
     """The class of a predicted run time in seconds."""
     row = 0
     while row < LENGTH_CLASSES - 1 and predicted_s >= LENGTH_BOUNDS_S[row]:
@@ -38,7 +38,7 @@ def length_class(predicted_s: float) -> int:
     return row
 
 
-def hazard_rate(deaths: Hazards, exposure_s: Hazards, row: int, column: int) -> float:
+def compute_hazard_rate(deaths: Hazards, exposure_s: Hazards, row: int, column: int) -> float:
     """Deaths per second among jobs of length class ``row`` in age bin ``column``.
 
     Parameters
@@ -59,7 +59,7 @@ def observe(
 ) -> None:
     """Adds what was seen of one job between two ages to the tables, in place.
 
-    The loop repeats the bins of :func:`age_bin` by their ends, so that it calls
+    The loop repeats the bins of :func:`find_age_bin` by their ends, so that it calls
     nothing and can be compiled as it stands.
     """
     column, end_s = 0, 30.0

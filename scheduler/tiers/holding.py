@@ -2,9 +2,9 @@
 
 A rent holds its price for as long as it lasts, so a worker rented cheaply is worth more than
 its next minute. It is kept while what the next job saves by it is more than the rent until that
-job is expected. The wait is at least as long as the time since the last job that took a worker,
-so when jobs stop coming the workers go one after the other (the break-even of ski rental:
-Karlin, Manasse, Rudolph and Sleator, 1988).
+job is expected. The wait is at least as long as the time since the last job that took a worker.
+So when jobs stop coming, the workers are given back one after the other (the break-even of ski
+rental: Karlin, Manasse, Rudolph and Sleator, 1988).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 
-def workers_change_printed(
+def compute_printed_workers_change(
     demand_s: float, workers: float, rate: float, window_s: float, pressure: float
 ) -> int:
     """Algorithm 2 letter by letter.

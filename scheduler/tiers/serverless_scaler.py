@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def next_threshold(
+def compute_next_threshold(
     threshold_s: float,
     pressure: float,
     gain_up: float,

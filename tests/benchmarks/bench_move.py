@@ -1,9 +1,9 @@
 """A job moved between two local processes: ``python -m tests.benchmarks.bench_move [--rounds N]``.
 
 Runs a whole house and sells jobs that start on serverless-local and move to marketplace-local.
-Prints one JSON line per move: how long the job paused, from the last step reported by the one
-node to the first by the other (both run already), how much of it passed before the second had
-the lease, and how long after the bid the job started, its machine's boot included.
+Prints one JSON line per move. It says how long the job paused, from the last step reported by one
+node to the first by the other (both run already), and how much of that passed before the second had
+the lease. It also says how long after the bid the job started, its machine's boot included.
 """
 
 from __future__ import annotations

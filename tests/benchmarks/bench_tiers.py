@@ -12,7 +12,7 @@ import numpy as np
 from scheduler.experiments.tiers.loop import run_loop
 from scheduler.experiments.tiers.run import outcome, prepare, simulate
 from scheduler.experiments.tiers.workload import Workload, calibrated_burst, seren_like
-from scheduler.tiers.demand import demand, pressure, window_lengths
+from scheduler.tiers.demand import compute_pressure, list_window_lengths, measure_demand
 
 #: Seconds each policy may take on one core, and the live tick.
 LIMITS_S = {"improved": 20.0, "corrected": 10.0}
@@ -58,14 +58,14 @@ def run_twice(workload: Workload, policy: str, cap: int | None) -> None:
 def live_tick_s() -> float:
     """Median time of demand and pressure over 10,000 live jobs."""
     rng = np.random.default_rng(0)
-    windows = window_lengths(step_s=60.0, count=30)
+    windows = list_window_lengths(step_s=60.0, count=30)
     remaining, slack = rng.uniform(10, 40_000, 10_000), rng.uniform(-600, 90_000, 10_000)
     gpus = np.ones(10_000)
     times: list[float] = []
     for _ in range(50):
         started = time.process_time()
-        found = demand(remaining_s=remaining, slack_s=slack, gpus=gpus, windows_s=windows)
-        pressure(found, windows, 4000.0)
+        found = measure_demand(remaining_s=remaining, slack_s=slack, gpus=gpus, windows_s=windows)
+        compute_pressure(found, windows, 4000.0)
         times.append(time.process_time() - started)
     return statistics.median(times)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from marketplace.embedded.__main__ import readme_lines
+from marketplace.embedded.__main__ import build_readme_lines
 from marketplace.embedded.house import ROOT
 from tests.conftest import Market
 from tests.faults.steps import until
@@ -44,7 +44,7 @@ def pasted(lines: str, *, where: Path = ROOT, **environment: str) -> str:
 def test_the_lines_over_the_api_train_a_job_and_fetch_its_adapter(
     market: Market, tmp_path: Path
 ) -> None:
-    *lines, download = readme_lines(market.url, market.api_key)
+    *lines, download = build_readme_lines(market.url, market.api_key)
     assert "-OJ" in download
     assert f"@{DATASET} " in "\n".join(lines)
     few = tmp_path / DATASET

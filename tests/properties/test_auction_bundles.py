@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.auction import Engine, verify
-from scheduler.auction.audit.transcripts import transcript_lines, verify_transcript
+from scheduler.auction.audit.transcripts import verify_transcript, write_transcript_lines
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import ChainEntry, seal
 from scheduler.types import Decision, Refusal, Task
@@ -144,7 +144,7 @@ def test_a_log_with_bundles_replays_retraces_and_verifies_with_and_without_bids(
     found = verify(log, begin)
     assert found.ok, found.problem
     for shows in (None, lambda entry: False):
-        lines = transcript_lines(log, snapshot=begin, shows=shows)
+        lines = write_transcript_lines(log, snapshot=begin, shows=shows)
         found = verify_transcript(list(lines))
         assert found.ok, found.problem
         assert found.head_hash == engine.head_hash

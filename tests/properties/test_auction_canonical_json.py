@@ -15,7 +15,7 @@ from scheduler.auction.log.canonical_json import (
     serialize_bid,
     serialize_decision,
 )
-from scheduler.auction.log.chain import canonical, hash_entry, serialize_entry
+from scheduler.auction.log.chain import encode_canonical, hash_entry, serialize_entry
 from scheduler.auction.log.event_json import event_to_json
 from scheduler.auction.log.outcomes import Outcome, Replan, outcome_to_json
 from scheduler.types import Cell, Decision, LaborVendor, PriceParts, Refusal, Schedule, Task
@@ -111,8 +111,8 @@ def test_texts_and_hash_of_a_decision_are_those_of_its_json(
     event: events.BidArrived, decision: Decision, position: int
 ) -> None:
     entry = serialize_entry(position=position, event=event, outcome=decision, prev_hash="ab")
-    assert entry.event.encode() == canonical(event_to_json(event))
-    assert entry.outcome.encode() == canonical(outcome_to_json(decision))
+    assert entry.event.encode() == encode_canonical(event_to_json(event))
+    assert entry.outcome.encode() == encode_canonical(outcome_to_json(decision))
     assert entry.hash == _expected_hash(event, decision, position=position, prev_hash="ab")
 
 
@@ -133,8 +133,8 @@ def test_what_is_no_bid_is_written_as_before() -> None:
         (events.PricesSolved(0, {}, {}, private={"a": 1}, salt="s"), REFUSED),
     ):
         entry = serialize_entry(position=7, event=event, outcome=outcome, prev_hash="")
-        assert entry.event.encode() == canonical(event_to_json(event))
-        assert entry.outcome.encode() == canonical(outcome_to_json(outcome))
+        assert entry.event.encode() == encode_canonical(event_to_json(event))
+        assert entry.outcome.encode() == encode_canonical(outcome_to_json(outcome))
         assert entry.hash == _expected_hash(event, outcome, position=7, prev_hash="")
 
 
@@ -161,4 +161,4 @@ def test_what_is_not_finite_is_refused_and_not_written(broken: Any, number: floa
 def test_numbers_of_other_kinds_are_written_as_the_encoder_writes_them(slot: Any) -> None:
     event = events.BidArrived(PLAIN, slot)
     entry = serialize_entry(position=1, event=event, outcome=REFUSED, prev_hash="")
-    assert entry.event.encode() == canonical(event_to_json(event))
+    assert entry.event.encode() == encode_canonical(event_to_json(event))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scheduler.auction.search.grid import TOLERANCE, Grid
 from scheduler.auction.search.kernels.cells import Rows
 from scheduler.auction.search.kernels.covers import cover_by_pairs
-from scheduler.auction.search.kernels.relaxation import find_least_cover, multiplier
+from scheduler.auction.search.kernels.relaxation import find_least_cover, find_multiplier
 from scheduler.auction.search.task_search import Search
 from scheduler.experiments.auction.max_form.search import MaxFormSearch
 from scheduler.experiments.auction.reference import search_by_enumeration
@@ -120,7 +120,9 @@ def test_a_cover_by_pairs_of_counts_is_the_cheapest_of_all_covers(
     )
     need = find_least_cover(np.array(units), data.draw(st.integers(1, 7 * slots)))
     cell = np.arange(2 * slots).reshape(slots, 2)
-    mu, bound = multiplier(cost, np.array(units, np.float64), need, 0, slots - 1, 0.0, math.inf)
+    mu, bound = find_multiplier(
+        cost, np.array(units, np.float64), need, 0, slots - 1, 0.0, math.inf
+    )
     expected = math.inf
     for choice in product((None, 0, 1), repeat=slots):
         taken = [(i, c) for i, c in enumerate(choice) if c is not None]

@@ -17,7 +17,7 @@ from scheduler.auction import (
     rules_from_json,
     rules_to_json,
 )
-from scheduler.auction.audit.transcripts import transcript_lines
+from scheduler.auction.audit.transcripts import write_transcript_lines
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import hash_entry
 from scheduler.experiments.auction.max_form.engine import make_engine
@@ -94,7 +94,7 @@ def test_a_log_without_bids_still_shows_every_price_to_be_right(
     log = _run(market, steps)
     shown = data.draw(st.sets(st.integers(1, steps)))
     lines = list(
-        transcript_lines(log, rules=market.rules, shows=lambda entry: entry.position in shown)
+        write_transcript_lines(log, rules=market.rules, shows=lambda entry: entry.position in shown)
     )
     found = verify_transcript(lines)
     assert found.ok, found.problem

@@ -10,7 +10,7 @@ import pytest
 from scheduler.auction.prices import Settings
 from scheduler.auction.prices.capacity import Supply
 from scheduler.auction.prices.demand_response import Demand
-from scheduler.auction.prices.descent import dual_value
+from scheduler.auction.prices.descent import compute_dual_value
 from scheduler.auction.prices.solve import find_node_prices
 from scheduler.auction.prices.type_pools import pool_by_type
 from scheduler.experiments.auction.bounds import lagrangian_bound, make_capacity
@@ -94,7 +94,7 @@ def test_the_dual_value_bounds_by_type_as_tightly_as_node_by_node() -> None:
     rng = np.random.default_rng(1)
     price = pools.floor + rng.uniform(0.0, 2.0, pools.compute.shape)
     memory = np.zeros_like(price)
-    by_type = dual_value(pools, Demand(tasks, pools), price, memory)
+    by_type = compute_dual_value(pools, Demand(tasks, pools), price, memory)
     each = np.maximum(price[:, type_of] + pools.ask[type_of] - supply.ask, 0.0)
     gains = by_type - float(np.sum(supply.compute * each))
     assert gains == pytest.approx(Demand(tasks, pools).answer(price, memory).upper, rel=1e-9)

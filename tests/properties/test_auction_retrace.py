@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler.auction import ChainEntry
 from scheduler.auction.log import events
-from scheduler.auction.log.outcomes import Changed
+from scheduler.auction.log.outcomes import GridChange
 from scheduler.experiments.auction.max_form.engine import make_engine
 from scheduler.types import Cell, Decision, Schedule
 from tests.properties.auction_markets import Market, restore
@@ -69,5 +69,5 @@ def test_what_a_log_cannot_say_is_refused() -> None:
     assert "not on sale" in refused(elsewhere(replace(first, slot=10**6)))
     # An outcome of another kind is not taken at its word.
     engine = restore(before)
-    engine.retrace(entry.event, Changed(), entry_hash=entry.hash)
+    engine.retrace(entry.event, GridChange(), entry_hash=entry.hash)
     assert engine.snapshot() == market.engine.snapshot()

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scheduler.auction import ChainEntry, Changed
+from scheduler.auction import ChainEntry, GridChange
 from scheduler.auction.audit.verify import verify_public
 from scheduler.auction.joint.least_laxity import JointPlan, plan_by_laxity
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import entry_to_json, hide_bid
-from scheduler.auction.log.outcomes import Moved
+from scheduler.auction.log.outcomes import MovedPlans
 from scheduler.experiments.auction.cheaper_plans import find_cheaper_plans
 from scheduler.experiments.auction.exact_replans import plan_exactly
 from scheduler.types import Cell
@@ -45,7 +45,7 @@ class Loss:
         for name in self.rng.sample(names, min(len(names), 2)):
             entry = market.engine.apply(events.NodeLeft(name, market.slot))
             self.entries.append(entry)
-            assert isinstance(entry.outcome, Changed)
+            assert isinstance(entry.outcome, GridChange)
             hit |= {dropped.task_id for dropped in entry.outcome.dropped}
         held = self.held()
         ahead = [one for one in before.values() if one.compute_demand > 0]
@@ -85,7 +85,7 @@ class Loss:
         assert overuse(engine) == []
         types = {node.id: node.gpu_type for node in engine.nodes}
         moved = {move.task_id: move for move in plan.moves}
-        assert isinstance(entry.outcome, Moved)
+        assert isinstance(entry.outcome, MovedPlans)
         left = {one.task_id: one.cells for one in entry.outcome.released}
         assert left.keys() == moved.keys() | set(plan.given_up)
         for promise in (*self.lost, *self.movable):

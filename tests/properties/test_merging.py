@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from scheduler.experiments.merging.printed import merge_as_printed
 from scheduler.merging.instance import Instance, Mode
-from scheduler.merging.iterations import converged_iterations
+from scheduler.merging.iterations import compute_converged_iterations
 from scheduler.merging.loss_curve import LossCurve, fit_loss_curve
 from scheduler.merging.program import Columns, choose_by_price, choose_columns
 from scheduler.merging.task_merger import CHOSEN, REPAIRED, RUNNABLE, Form, merge_tasks
@@ -161,7 +161,7 @@ def curves(draw: st.DrawFn) -> LossCurve:
 def test_convergence_is_the_first_iteration_after_the_last_large_drop(
     curve: LossCurve, unit: int
 ) -> None:
-    found = converged_iterations(curve, drop=0.01, unit=float(unit))
+    found = compute_converged_iterations(curve, drop=0.01, unit=float(unit))
     k = np.arange(1.0, 4000.0)
     drops = curve.at(k) - curve.at(k + unit)
     large = np.flatnonzero(drops > 0.01)
@@ -172,8 +172,8 @@ def test_convergence_is_the_first_iteration_after_the_last_large_drop(
 def test_a_gain_never_adds_iterations_and_saves_at_most_its_root(
     curve: LossCurve, gain: float
 ) -> None:
-    alone = converged_iterations(curve, drop=1e-3)
-    gained = converged_iterations(curve.scaled(gain), drop=1e-3)
+    alone = compute_converged_iterations(curve, drop=1e-3)
+    gained = compute_converged_iterations(curve.scaled(gain), drop=1e-3)
     assert gained <= alone
     # The root of 1 + G holds exactly for k far above constant / linear.
     lag = curve.constant / curve.linear

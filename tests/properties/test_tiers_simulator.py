@@ -17,7 +17,7 @@ from scheduler.experiments.tiers.run import outcome, prepare
 from scheduler.experiments.tiers.state import JobStage, RunState
 from scheduler.experiments.tiers.supply import SupplyRules
 from scheduler.experiments.tiers.workload import OwnerRules, Workload
-from scheduler.tiers.demand import demand, window_lengths
+from scheduler.tiers.demand import list_window_lengths, measure_demand
 
 #: Policies without gangs (hpa) or with a pool of fixed size are drawn with care.
 NAMES = sorted(name for name in POLICIES if not name.startswith("hpa"))
@@ -117,7 +117,7 @@ def test_demand_kept_up_to_date_is_the_demand_counted_anew(world: RunState, shar
     left = np.maximum(
         0.0, jobs["predicted_s"] - track["done_s"] - running * (now - track["since_s"])
     )
-    windows = window_lengths(step_s=choice.tick_s, count=int(choice.windows))
+    windows = list_window_lengths(step_s=choice.tick_s, count=int(choice.windows))
     gpus = jobs["gpus"].astype(float)
     if choice.printed_demand:
         counted = demand_printed(
@@ -127,7 +127,7 @@ def test_demand_kept_up_to_date_is_the_demand_counted_anew(world: RunState, shar
         due = ~running & ~restoring & (track["restores"] == 1)
         left += due * choice.restore_s
         left += restoring * np.maximum(0.0, track["since_s"] + choice.restore_s - now)
-        counted = demand(
+        counted = measure_demand(
             remaining_s=left, slack_s=jobs["due_s"] - now - left, gpus=gpus, windows_s=windows
         )
     np.testing.assert_allclose(demands(world, now), counted, rtol=1e-9, atol=1e-3)

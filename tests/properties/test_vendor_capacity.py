@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.auction import Engine, ZoneRules
-from scheduler.auction.audit.transcripts import transcript_lines, verify_transcript
+from scheduler.auction.audit.transcripts import verify_transcript, write_transcript_lines
 from scheduler.auction.audit.verify import verify
 from scheduler.auction.log import events
 from scheduler.auction.log.outcomes import Replan
@@ -153,7 +153,7 @@ def test_no_vendor_is_overbooked_and_every_replay_agrees(seed: int) -> None:
     for entry in log[at:]:
         resumed.retrace(entry.event, entry.outcome, entry_hash=entry.hash)
     assert json.dumps(resumed.snapshot()) == json.dumps(engine.snapshot())
-    published = list(transcript_lines(log, rules=_rules(), shows=lambda _: False))
+    published = list(write_transcript_lines(log, rules=_rules(), shows=lambda _: False))
     assert verify_transcript(published).ok
 
 

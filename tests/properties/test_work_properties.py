@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from marketplace.common.errors import UserError
-from marketplace.fleet.base_models import bundled_directory, find_tokenizer_files
+from marketplace.fleet.base_models import find_bundled_directory, find_tokenizer_files
 from marketplace.fleet.text_encoder import load_text_encoder
 from marketplace.jobs.dataset_reader import read_dataset
 from marketplace.jobs.token_runs import TokenRuns, TokenRunsBuilder
@@ -112,7 +112,7 @@ costs = st.builds(
 
 @lru_cache
 def node_tokenizer() -> Any:
-    return AutoTokenizer.from_pretrained(bundled_directory(SOURCE))
+    return AutoTokenizer.from_pretrained(find_bundled_directory(SOURCE))
 
 
 def market_count(

@@ -1,8 +1,9 @@
 """``python -m workers.bench transfer [--quick] [--out FILE]``: does an adapter help other tasks?
 
-Every task is trained from the base, then from every other task's adapter with its B as it
-is and scaled by 0.5, from an adapter of the same task with other rows, and together with others;
-each until it reaches the loss on held-out rows that the cold run ended with. Two scores that are
+Every task is trained from the base, and then in four other ways: from every other task's adapter
+with its B as it is, the same with B scaled by 0.5, from an adapter of the same task with other
+rows, and together with others. Each run ends when it reaches the loss on held-out rows that the
+cold run ended with. Two scores that are
 known before training are compared with what was found: the donor's loss on 16 rows of the target
 less the base's, and the cosine of squared gradients.
 

@@ -36,7 +36,7 @@ from workers.models.corpus import (
     extract_docstring_prose,
 )
 from workers.models.recipe import Recipe, Stage
-from workers.models.tokenizer import encode, plain, train_tokenizer
+from workers.models.tokenizer import encode, read_plain_words, train_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def pretrain(recipe: Recipe, target: Path, *, say: Any = print) -> PretrainRepor
     torch.manual_seed(recipe.seed)
     corpus, opened = build_corpora(recipe)
     tokenizer = train_tokenizer(
-        (plain(document) for document in corpus.training),
+        (read_plain_words(document) for document in corpus.training),
         vocabulary=recipe.vocabulary,
         context=recipe.context,
     )

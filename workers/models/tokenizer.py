@@ -57,7 +57,7 @@ def train_tokenizer(
     )
 
 
-def plain(document: Document) -> str:
+def read_plain_words(document: Document) -> str:
     """A document's words without special tokens, to learn merges from."""
     if isinstance(document, str):
         return document

@@ -25,7 +25,7 @@ from workers.node.heartbeats import Heartbeats
 from workers.node.market_client import MarketClient
 from workers.node.plan_receiver import PlanReceiver
 from workers.node.process import EXIT_OK, EXIT_SENT_AWAY, EXIT_UNUSABLE
-from workers.node.self_test import memory_used_gb
+from workers.node.self_test import measure_memory_used_gb
 from workers.node.slice_loop import SliceLoop
 from workers.runtime.node_runtime import NodeRuntime
 from workers.training.faults import TrainingFault
@@ -82,7 +82,7 @@ class NodeProcess:
             node=self._node,
             client=self._client,
             every_s=credentials.heartbeat_every_s,
-            memory_used_gb=lambda: memory_used_gb(credentials.device),
+            memory_used_gb=lambda: measure_memory_used_gb(credentials.device),
         )
         self._answers = Answerer(
             node_id=credentials.node_id,

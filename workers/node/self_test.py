@@ -129,7 +129,7 @@ def measure_node(
     return NodeFacts(
         hostname=socket.gethostname(),
         device=torch.device(device).type,
-        gpu_type=gpu_type(device),
+        gpu_type=find_gpu_type(device),
         gpu_count=torch.cuda.device_count() if device.startswith("cuda") else 0,
         memory_gb=round(offered, 3),
         cores=count_usable_cores(),
@@ -285,7 +285,7 @@ def _job(name: str, ref: BaseModelRef, data: Path, batch_size: int, length: int)
     )
 
 
-def memory_used_gb(device: str) -> float | None:
+def measure_memory_used_gb(device: str) -> float | None:
     """What this process holds on the device now."""
     if device.startswith("cuda"):
         return torch.cuda.memory_allocated() / 1e9
@@ -300,7 +300,7 @@ def count_usable_cores() -> int:
     return psutil.cpu_count() or 1
 
 
-def gpu_type(device: str) -> str:
+def find_gpu_type(device: str) -> str:
     """The device's name in the fleet, such as ``A100-80GB``; all CPUs are ``cpu``."""
     if not device.startswith("cuda"):
         return "cpu"

@@ -302,7 +302,7 @@ def build_slice_result(
 ) -> SliceResult:
     """A summary in the form the market takes."""
     figures = {field.name: getattr(summary, field.name) for field in fields(JobFigures)}
-    figures |= {name: finite(figures[name]) for name in _LOSSES}
+    figures |= {name: drop_nan(figures[name]) for name in _LOSSES}
     figures["outliers"] = tuple(row for row in summary.outliers if math.isfinite(row.loss))
     return SliceResult(
         lease_token=token, status=status, fault=fault, reason=reason[:_REASON_CHARS], **figures
@@ -313,13 +313,13 @@ def _pause(tries: int) -> float:
     return min(_LONGEST_PAUSE_S, 0.25 * 2 ** min(tries, 10))
 
 
-def finite(value: float | None) -> float | None:
+def drop_nan(value: float | None) -> float | None:
     """JSON has no NaN; a loss that is NaN is not sent."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def _finite_event(event: ProgressEvent) -> ProgressEvent:
-    values = {name: finite(getattr(event, name)) for name in _NUMBERS}
+    values = {name: drop_nan(getattr(event, name)) for name in _NUMBERS}
     return replace(event, **values)
 
 

@@ -41,7 +41,7 @@ def build_shingles(text: str) -> frozenset[str]:
     return frozenset(map(" ".join, zip(words, words[1:], words[2:], strict=False)))
 
 
-def jaccard_similarity(left: frozenset[str], right: frozenset[str]) -> float:
+def compute_jaccard_similarity(left: frozenset[str], right: frozenset[str]) -> float:
     """Share of shingles that two sets have in common, 0 to 1."""
     together = len(left | right)
     return len(left & right) / together if together else 1.0
@@ -96,7 +96,7 @@ class NearDuplicateIndex:
         # In an order of their own, so that the signature is the same in every process.
         signature.update(sorted(shingles))
         for other in sorted(self._indexes[label].query(signature)):
-            if jaccard_similarity(shingles, self._load_set(other)) >= self._similarity:
+            if compute_jaccard_similarity(shingles, self._load_set(other)) >= self._similarity:
                 return int(other), shingles, signature
         return None, shingles, signature
 

@@ -58,7 +58,7 @@ class _Utf8Stream:
         return part
 
 
-class _Rejoined:
+class _RejoinedStream:
     """A stream with its first bytes put back."""
 
     def __init__(self, first: bytes, stream: ByteStream) -> None:
@@ -112,7 +112,7 @@ def _as_utf8(stream: ByteStream) -> ByteStream:
     for mark, encoding in _UTF16:
         if first == mark:
             return _Utf8Stream(stream, encoding, b"")
-    return _Rejoined(first, stream)
+    return _RejoinedStream(first, stream)
 
 
 def _looks_like_json(head: bytes) -> bool:

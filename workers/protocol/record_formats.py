@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from workers.protocol.job_spec import DataFormat
-from workers.protocol.record_keys import REQUIRED, ignored_keys, recognise, refuse_unknown_keys
+from workers.protocol.record_keys import REQUIRED, list_ignored_keys, recognise, refuse_unknown_keys
 from workers.protocol.record_messages import parse_message, parse_tools
 from workers.protocol.record_types import CHAT_ROLES, Row, Segment, ValueRefusal
 
@@ -59,7 +59,7 @@ def parse_row_object(
         format=own,
         segments=segments,
         rejected=rejected,
-        ignored_keys=ignored_keys(keys, own, used),
+        ignored_keys=list_ignored_keys(keys, own, used),
         tools=tools,
     )
 

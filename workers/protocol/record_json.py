@@ -165,10 +165,12 @@ def _duplicate_refusal(text: str, key: str) -> RowRefusal:
     seen: set[tuple[str | int, ...]] = set()
     for kind, start, end, at in _walk(text):
         if kind == "key" and at in seen and at[-1] == key:
-            return RowRefusal(f"Key {shown(key)} stands twice in one object.", start=start, end=end)
+            return RowRefusal(
+                f"Key {show_name(key)} stands twice in one object.", start=start, end=end
+            )
         if kind == "key":
             seen.add(at)
-    return RowRefusal(f"Key {shown(key)} stands twice in one object.")
+    return RowRefusal(f"Key {show_name(key)} stands twice in one object.")
 
 
 def _constant_refusal(text: str, name: str) -> RowRefusal:
@@ -179,7 +181,7 @@ def _constant_refusal(text: str, name: str) -> RowRefusal:
     return RowRefusal(message)
 
 
-def shown(name: object) -> str:
+def show_name(name: object) -> str:
     """A key or role from the file, short and safe enough to stand in a sentence."""
     text = re.sub(r"[^\x20-\x7e\xa0-\ud7ff]", "?", str(name))
     return text if len(text) <= 40 else f"{text[:39]}…"

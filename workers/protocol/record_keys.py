@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from workers.protocol.job_spec import DataFormat
-from workers.protocol.record_json import shown
+from workers.protocol.record_json import show_name
 from workers.protocol.record_types import CHAT_ROLES, Row, ValueRefusal
 
 #: Keys a row must have, in the order in which a row with several is recognised.
@@ -123,7 +123,9 @@ class IgnoredKeys:
     def found(self) -> tuple[IgnoredKey, ...]:
         """Keys with a hint first, then by how many rows have them."""
         keys = [
-            IgnoredKey(shown(key) or "(no name)", self._rows[key], row.line, hint(key, row.format))
+            IgnoredKey(
+                show_name(key) or "(no name)", self._rows[key], row.line, find_hint(key, row.format)
+            )
             for key, row in self._first.items()
         ]
         keys.sort(key=lambda found: (not found.hint, -found.rows, found.line, found.key))
@@ -148,7 +150,7 @@ def describe_ignored_keys(keys: Iterable[IgnoredKey]) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def hint(key: str, data_format: DataFormat) -> str:
+def find_hint(key: str, data_format: DataFormat) -> str:
     """What the owner of an ignored key most likely meant; empty when nothing comes to mind."""
     return "" if len(key) > _KEY_CHARS else _hint(key, data_format)
 
@@ -159,14 +161,14 @@ def _hint(key: str, data_format: DataFormat) -> str:
     misplaced = _MISPLACED.get((data_format, key))
     if misplaced is not None:
         return misplaced
-    meant = near(key, _MEANINGFUL[data_format])
+    meant = find_near_word(key, _MEANINGFUL[data_format])
     if meant is not None:
         return f"Did you mean {meant}? Then rename it."
-    misspelt = near(key, [name for kind, name in _MISPLACED if kind is data_format])
+    misspelt = find_near_word(key, [name for kind, name in _MISPLACED if kind is data_format])
     return "" if misspelt is None else _MISPLACED[data_format, misspelt]
 
 
-def near(name: object, known: Iterable[str]) -> str | None:
+def find_near_word(name: object, known: Iterable[str]) -> str | None:
     """The known word that ``name`` is one slip of the pen away from, if there is one.
 
     A slip is a letter too many, too few or wrong, two letters swapped, or another case.
@@ -180,9 +182,9 @@ def suggest_names(names: Iterable[str], known: Iterable[str]) -> str:
     """A question to end a refusal with, with a space before it; empty when nothing is near."""
     known = tuple(known)
     for name in names:
-        meant = near(name, known)
+        meant = find_near_word(name, known)
         if meant is not None:
-            return f" Did you mean {meant} by {shown(name)}?"
+            return f" Did you mean {meant} by {show_name(name)}?"
     return ""
 
 
@@ -197,7 +199,7 @@ def recognise_csv_format(header: frozenset[str]) -> DataFormat | None:
     return None if kind is DataFormat.CHAT else kind
 
 
-def ignored_keys(
+def list_ignored_keys(
     keys: frozenset[str], data_format: DataFormat, used: frozenset[str]
 ) -> tuple[str, ...]:
     """The keys of a row that nothing reads, those with a hint first."""
@@ -205,7 +207,7 @@ def ignored_keys(
     if not ignored:
         return ()
     return tuple(
-        sorted(ignored, key=lambda key: (not hint(key, data_format), key))[:_KEYS_OF_A_ROW]
+        sorted(ignored, key=lambda key: (not find_hint(key, data_format), key))[:_KEYS_OF_A_ROW]
     )
 
 
@@ -232,19 +234,19 @@ def refuse_unknown_keys(keys: frozenset[str], data_format: DataFormat | None) ->
     first = sorted(keys)[:4]
     word = "Key" if len(first) == 1 else "Keys"
     verb = "is" if len(first) == 1 else "are"
-    names = ", ".join(shown(key) for key in first)
+    names = ", ".join(show_name(key) for key in first)
     meant = suggest_names(others, sorted({key for _, required in REQUIRED for key in required}))
     return ValueRefusal(f"{word} {names} {verb} not known.{meant} {KNOWN_FORMATS}", first[0])
 
 
 def refuse_unknown_message_key(key: str) -> str:
     meant = suggest_names([key], sorted(MESSAGE_KEYS))
-    return f"Key {shown(key)} is not known in a message.{meant} Use role, content and weight."
+    return f"Key {show_name(key)} is not known in a message.{meant} Use role, content and weight."
 
 
 def refuse_unknown_role(role: object) -> str:
-    name = shown(role) if isinstance(role, str) else "of this kind"
-    meant = near(role, CHAT_ROLES)
+    name = show_name(role) if isinstance(role, str) else "of this kind"
+    meant = find_near_word(role, CHAT_ROLES)
     question = "" if meant is None else f" Did you mean {meant}?"
     return f"Role {name} is not known.{question} Use system, user, assistant or tool."
 

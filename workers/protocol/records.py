@@ -24,7 +24,7 @@ from enum import StrEnum
 
 from workers.protocol.job_spec import DataFormat
 from workers.protocol.record_formats import parse_row_object
-from workers.protocol.record_json import locate, parse_object, shown
+from workers.protocol.record_json import locate, parse_object, show_name
 from workers.protocol.record_keys import (
     IgnoredKey,
     IgnoredKeys,
@@ -320,7 +320,7 @@ def _csv_rows(
             header = [cell.strip().lower() for cell in cells]
             twice = [cell for cell, times in Counter(header).items() if times > 1]
             if twice:
-                reason = f"Column {shown(twice[0])} stands twice in the first line. Rename one."
+                reason = f"Column {show_name(twice[0])} stands twice in the first line. Rename one."
                 yield build_line_error(feed.first, RowRefusal(reason), fatal=True)
                 return
             continue

@@ -71,7 +71,7 @@ def prepare(
         validation_path=validation_path,
         data_format=job.data_format,
         skip_lines=job.skip_lines,
-        sequence_length=sequence_length(job, resident.model.context_length),
+        sequence_length=choose_sequence_length(job, resident.model.context_length),
         validation_share=job.training.validation_share,
         seed=job.training.seed,
     )
@@ -157,7 +157,7 @@ def _read_first_whole(paths: Sequence[Path], running: RunningJob) -> TrainingSta
     return None
 
 
-def sequence_length(job: JobSpec, context_length: int) -> int:
+def choose_sequence_length(job: JobSpec, context_length: int) -> int:
     """Tokens a row may have: what was asked, as far as the model's context goes."""
     virtual = job.adapter.virtual_tokens if job.adapter.kind is AdapterKind.SOFT_PROMPT else 0
     left = context_length - virtual

@@ -24,7 +24,7 @@ PACKED_ATTENTION = "finetender_packed"
 log = logging.getLogger(__name__)
 
 
-def packed_attention(
+def attend_packed(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -214,4 +214,4 @@ def _repeat_heads(values: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
 
 
 _flash = _Flash()
-AttentionInterface.register(PACKED_ATTENTION, packed_attention)
+AttentionInterface.register(PACKED_ATTENTION, attend_packed)

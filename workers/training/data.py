@@ -138,7 +138,7 @@ def prepare_data(
         train = examples
         valid = reader.build(validation_rows)
     else:
-        train, valid = held_out(examples, share=validation_share, seed=seed)
+        train, valid = hold_out_rows(examples, share=validation_share, seed=seed)
     report = RowCounts(
         rows=len(rows),
         train_rows=len(train),
@@ -162,7 +162,7 @@ def prepare_data(
     return PreparedData(tuple(train), tuple(valid), kind, report, labels, prompts)
 
 
-def held_out(
+def hold_out_rows(
     examples: list[Example], *, share: float, seed: int
 ) -> tuple[list[Example], list[Example]]:
     """Split off validation rows: the same ones for the same rows, share and seed.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workers.training.faults import is_out_of_memory, too_big
+from workers.training.faults import is_out_of_memory, refuse_row_too_big
 from workers.training.job import TrainingJob
 from workers.training.objective import (
     cache_reference_losses,
@@ -61,7 +61,7 @@ class EvaluationRun:
             if not is_out_of_memory(error):
                 raise
             if len(rows) == 1:
-                raise too_big(sizes[0]) from None
+                raise refuse_row_too_big(sizes[0]) from None
             self._limit = sum(sizes[: len(rows)]) // 2
             return None
         self._total, self._hits = self._total + loss, self._hits + right

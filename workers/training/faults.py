@@ -29,7 +29,7 @@ def is_device_lost(error: Exception) -> bool:
     return isinstance(error, torch.AcceleratorError)
 
 
-def too_big(tokens: int) -> SystemFault:
+def refuse_row_too_big(tokens: int) -> SystemFault:
     """One row is more than the device holds."""
     return SystemFault(
         f"The node ran out of memory on a single row of {tokens} tokens. Train on a node with "

@@ -19,7 +19,7 @@ from workers.training.faults import (
     TrainingFault,
     is_device_lost,
     is_out_of_memory,
-    too_big,
+    refuse_row_too_big,
 )
 from workers.training.gang import Gang, GangLost, GangPart, PartGradient, divide_shares
 from workers.training.job import StepBatch, TrainingJob
@@ -361,7 +361,7 @@ class FusedTrainer:
         self._pack_was_too_big = False
         job = self.jobs[share.job_id]
         if len(share.examples) == 1:
-            fault = too_big(job.tokens_of(share.examples[0]))
+            fault = refuse_row_too_big(job.tokens_of(share.examples[0]))
             return [StepFailure(job.job_id, fault)]
         job.micro_tokens = sum(job.tokens_of(e) for e in share.examples) // 2
         return []

@@ -68,7 +68,7 @@ class KeyValues:
         Parameters
         ----------
         query, key, value : float[1, H, T, D]
-            As in ``packed_attention``.
+            As in ``attend_packed``.
         window : int, optional
             How many tokens a token sees, itself included; all before it by default.
 

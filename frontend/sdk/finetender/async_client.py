@@ -100,7 +100,7 @@ class AsyncClient:
 
     async def watch(self, job_id: str, *, after: int = 0) -> AsyncIterator[JobEvent]:
         """What happens to a job until it ends; a broken connection is made again."""
-        path = jobs.events_path(job_id)
+        path = jobs.build_events_path(job_id)
         follower = JobFollower(after=after)
         while not follower.is_done:
             try:
@@ -136,20 +136,20 @@ class AsyncClient:
         self, job_id: str, path: str | Path, *, on_bytes: OnBytes | None = None
     ) -> Path:
         """Fetch a finished adapter; a broken download continues where it ended."""
-        return await self._download(jobs.adapter_path(job_id), Path(path), on_bytes)
+        return await self._download(jobs.build_adapter_path(job_id), Path(path), on_bytes)
 
     async def download_export(
         self, job_id: str, export_id: str, path: str | Path, *, on_bytes: OnBytes | None = None
     ) -> Path:
         """Fetch an export that is ready."""
-        where = jobs.export_path(job_id, export_id)
+        where = jobs.build_export_path(job_id, export_id)
         return await self._download(where, Path(path), on_bytes)
 
     async def download_checkpoint(
         self, job_id: str, checkpoint_id: str, path: str | Path, *, on_bytes: OnBytes | None = None
     ) -> Path:
         """Fetch a stored checkpoint."""
-        where = jobs.checkpoint_path(job_id, checkpoint_id)
+        where = jobs.build_checkpoint_path(job_id, checkpoint_id)
         return await self._download(where, Path(path), on_bytes)
 
     async def _download(self, path: str, target: Path, on_bytes: OnBytes | None) -> Path:

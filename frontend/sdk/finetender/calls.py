@@ -71,7 +71,7 @@ class NoAnswer:
 Operation = Generator[Call | Pause, Answer | NoAnswer | None, T]
 
 
-def new_key() -> str:
+def draw_key() -> str:
     """A key for a request that must be done once, however often it is sent."""
     return str(uuid.uuid4())
 

@@ -105,7 +105,7 @@ class Client:
 
     def watch(self, job_id: str, *, after: int = 0) -> Iterator[JobEvent]:
         """What happens to a job until it ends; a broken connection is made again."""
-        path = jobs.events_path(job_id)
+        path = jobs.build_events_path(job_id)
         follower = JobFollower(after=after)
         while not follower.is_done:
             try:
@@ -135,7 +135,7 @@ class Client:
         model
             A zone's name, a tuned model (``ft:…``), or the id of a job.
         settings
-            ``max_tokens``, ``temperature`` and whatever else ``/v1/chat/completions`` takes.
+            ``max_tokens``, ``temperature`` and all other settings of ``/v1/chat/completions``.
         """
         name = self.run(jobs.find_model_name(model))
         reader = ChatReader()
@@ -149,20 +149,20 @@ class Client:
         self, job_id: str, path: str | Path, *, on_bytes: OnBytes | None = None
     ) -> Path:
         """Fetch a finished adapter; a broken download continues where it ended."""
-        return self._download(jobs.adapter_path(job_id), Path(path), on_bytes)
+        return self._download(jobs.build_adapter_path(job_id), Path(path), on_bytes)
 
     def download_export(
         self, job_id: str, export_id: str, path: str | Path, *, on_bytes: OnBytes | None = None
     ) -> Path:
         """Fetch an export that is ready."""
-        where = jobs.export_path(job_id, export_id)
+        where = jobs.build_export_path(job_id, export_id)
         return self._download(where, Path(path), on_bytes)
 
     def download_checkpoint(
         self, job_id: str, checkpoint_id: str, path: str | Path, *, on_bytes: OnBytes | None = None
     ) -> Path:
         """Fetch a stored checkpoint."""
-        where = jobs.checkpoint_path(job_id, checkpoint_id)
+        where = jobs.build_checkpoint_path(job_id, checkpoint_id)
         return self._download(where, Path(path), on_bytes)
 
     def download_transcript(self, zone: str, path: str | Path) -> Path:

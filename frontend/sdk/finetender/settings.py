@@ -21,7 +21,7 @@ class Access:
     api_key: str
 
 
-def config_path() -> Path:
+def find_config_path() -> Path:
     """The file in which the command line keeps the key."""
     folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(folder).expanduser() / "finetender" / "access.json"
@@ -37,7 +37,7 @@ def find_access(url: str | None = None, api_key: str | None = None) -> Access:
     """
     stored: dict[str, str] = {}
     with suppress(OSError, ValueError):
-        stored = json.loads(config_path().read_text())
+        stored = json.loads(find_config_path().read_text())
     url = url or os.environ.get(URL_VARIABLE) or stored.get("url")
     key = api_key or os.environ.get(KEY_VARIABLE)
     if key is None and url is not None and url.rstrip("/") == stored.get("url"):
@@ -57,7 +57,7 @@ def find_access(url: str | None = None, api_key: str | None = None) -> Access:
 
 def store_access(access: Access) -> Path:
     """Keep an address and a key for later commands, readable by this person only."""
-    path = config_path()
+    path = find_config_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:

@@ -44,7 +44,7 @@ from workers.protocol.generation import (
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _WaitingRequest:
     token: str
     request: NextQuestionsRequest
 
@@ -64,7 +64,9 @@ class WaitingAnswerers:
         UserError
             The token is unknown, or names another node than the request.
         """
-        asked = _Asked(find_bearer_token(request), read_message(request, NextQuestionsRequest))
+        asked = _WaitingRequest(
+            find_bearer_token(request), read_message(request, NextQuestionsRequest)
+        )
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + max(0.0, min(asked.request.wait_s, WAIT_MAX_S))
         node = await run_in_thread(lambda: authenticate_node(request))
@@ -96,7 +98,7 @@ class WaitingAnswerers:
                 ended.set_result(None)
 
 
-def _look(batch: list[_Asked]) -> Sequence[tuple[Question, ...] | Exception]:
+def _look(batch: list[_WaitingRequest]) -> Sequence[tuple[Question, ...] | Exception]:
     asked_listener.listen()
     now = clock.now()
     # A token may have been revoked while its node waited.
@@ -106,7 +108,7 @@ def _look(batch: list[_Asked]) -> Sequence[tuple[Question, ...] | Exception]:
 
 
 def _hand_out(
-    asked: _Asked, node: Node | None, zones: Collection[str], now: datetime
+    asked: _WaitingRequest, node: Node | None, zones: Collection[str], now: datetime
 ) -> tuple[Question, ...] | Exception:
     if node is None:
         return NodeUnknown()

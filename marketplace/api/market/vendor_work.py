@@ -8,7 +8,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from marketplace.api.internal.endpoint import build_refusal, refuse_method
 from marketplace.common import clock
-from marketplace.common.client_address import client_address
+from marketplace.common.client_address import find_client_address
 from marketplace.common.downloads import FileDownload
 from marketplace.common.request_rates import check_public_rate
 from marketplace.vendors.handover import open_data, open_link, receive_delivery
@@ -21,7 +21,9 @@ def send_data(request: HttpRequest, token: str) -> HttpResponseBase:
         return refuse_method("GET")
     try:
         check_public_rate(request)
-        file, size, name = open_data(token=token, address=client_address(request), now=clock.now())
+        file, size, name = open_data(
+            token=token, address=find_client_address(request), now=clock.now()
+        )
         return FileDownload(
             file,
             size=size,

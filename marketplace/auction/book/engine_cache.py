@@ -112,10 +112,10 @@ def build_first_rules(zone: Zone, *, now: datetime) -> ZoneRules:
         first_slot=slot_at(zone, now),
         money_quantum=1.0,
     )
-    return with_zone_settings(begun, zone=zone)
+    return replace_zone_settings(begun, zone=zone)
 
 
-def with_zone_settings(rules: ZoneRules, *, zone: Zone) -> ZoneRules:
+def replace_zone_settings(rules: ZoneRules, *, zone: Zone) -> ZoneRules:
     """A log's rules with what sells now and the zone's present settings in place of its own.
 
     Raises

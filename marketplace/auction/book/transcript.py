@@ -23,7 +23,7 @@ def write_transcript(zone: Zone, *, with_bids: bool) -> Iterator[str]:
     first = books.find_first_snapshot(zone_id=zone.pk)
     if first is None:
         return
-    yield from transcripts.transcript_lines(
+    yield from transcripts.write_transcript_lines(
         _read_entries(zone),
         zone=zone.name,
         rules=books.restore_engine(first).rules,

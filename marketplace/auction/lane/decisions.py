@@ -85,7 +85,7 @@ class TakenBid(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Decided:
+class _DecidedBid:
     """A bid and the columns that its decision fills."""
 
     bid: PendingBid
@@ -174,7 +174,7 @@ DECISION_FIELDS = [
 ]
 
 
-def _decided(lane: Lane, taken: TakenBid) -> _Decided:
+def _decided(lane: Lane, taken: TakenBid) -> _DecidedBid:
     bid, entry, cold_price_micros = taken
     decision = entry.outcome
     assert isinstance(decision, scheduler.Decision)
@@ -185,21 +185,21 @@ def _decided(lane: Lane, taken: TakenBid) -> _Decided:
         "cold_price_micros": cold_price_micros,
     }
     schedule = decision.schedule if decision.admitted else None
-    return _Decided(
+    return _DecidedBid(
         bid=bid,
         columns={name: columns[name] for name in DECISION_FIELDS},
         schedule=schedule,
     )
 
 
-def _conclusion(of: _Decided) -> HoldSettlement:
+def _conclusion(of: _DecidedBid) -> HoldSettlement:
     """Winners pay their price and get the rest back, the others get everything back."""
     return HoldSettlement(
         hold_reference=hold_reference(of.bid.pk), charge_micros=of.columns["payment_micros"]
     )
 
 
-def _build_refusal(of: _Decided) -> News:
+def _build_refusal(of: _DecidedBid) -> News:
     """A refused bid as its owner's webhooks get it: why, and what would have won."""
     price, at = of.columns["winning_price_micros"], of.columns["winning_deadline_at"]
     data = {
@@ -211,14 +211,14 @@ def _build_refusal(of: _Decided) -> News:
     return News(of.bid.organisation_id, BID_REFUSED, data)
 
 
-def _release_warm_starts(decided: Sequence[_Decided]) -> None:
+def _release_warm_starts(decided: Sequence[_DecidedBid]) -> None:
     """Let warm starts of bids that did not win be bid for again."""
     lost = [of.bid for of in decided if not of.is_admitted]
     if bid_ids := [bid.pk for bid in lost if bid.warm_start is not None]:
         release_offers(bid_ids=bid_ids)
 
 
-def _opening(lane: Lane, of: _Decided) -> Opening:
+def _opening(lane: Lane, of: _DecidedBid) -> Opening:
     bid = of.bid
     assert bid.dataset_id is not None
     return Opening(

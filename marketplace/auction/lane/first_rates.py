@@ -11,7 +11,7 @@ from django.db.models import Q
 from marketplace.auction.lane.lane import Lane
 from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.fleet.selectors import build_node_spec, slot_at
-from marketplace.fleet.slots import slots_per_day
+from marketplace.fleet.slots import count_slots_per_day
 from scheduler.auction import ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.prices.posted_rates import RateSettings, RegisteredNode
@@ -19,7 +19,7 @@ from scheduler.auction.prices.rate_inputs import (
     describe_inputs,
     find_rates_of,
     find_rates_of_joined,
-    to_row,
+    write_row,
 )
 from scheduler.types import NodeRate, Task
 
@@ -55,7 +55,7 @@ def post_first_rates(lane: Lane) -> bool:
             )
         )
         return True
-    rows = [to_row(each) for each in registered if each.node.id in missing]
+    rows = [write_row(each) for each in registered if each.node.id in missing]
     inputs = {
         **posted.inputs,
         "joined": [*posted.inputs.get("joined", ()), *missing],
@@ -110,7 +110,7 @@ def build_rates(
         Ids of those bids that were admitted.
     """
     midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    day_slots = slots_per_day(zone)
+    day_slots = count_slots_per_day(zone)
     settings = RateSettings(block_slots=min(max(1, round(BLOCK_S / zone.slot_s)), day_slots))
     inputs = {
         "day": midnight.date().isoformat() if given is not None else "",

@@ -11,7 +11,7 @@ from marketplace.fleet.models import Zone
 from scheduler.auction import ChainEntry
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import SerializedEntry
-from scheduler.auction.log.outcomes import Changed, Dropped, Outcome
+from scheduler.auction.log.outcomes import DroppedCells, GridChange, Outcome
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Lane:
     #: New entries, with the texts that are stored of them.
     entries: list[tuple[ChainEntry, SerializedEntry]] = field(default_factory=list)
     #: Cells that admitted jobs lost with their nodes; noted and emptied by ``replan``.
-    dropped: list[Dropped] = field(default_factory=list)
+    dropped: list[DroppedCells] = field(default_factory=list)
     #: Further members of the event that browsers get.
     news: dict[str, object] = field(default_factory=dict)
 
@@ -38,7 +38,7 @@ class Lane:
         entry, texts = self.book.engine.apply_serialized(event)
         self.entries.append((entry, texts))
         outcome: Outcome = entry.outcome
-        if isinstance(outcome, Changed):
+        if isinstance(outcome, GridChange):
             self.dropped.extend(outcome.dropped)
         return entry
 

@@ -31,10 +31,10 @@ def sync_rules(lane: Lane) -> None:
     if lane.book.rules_seen == (lane.zone.settings, rules):
         return
     try:
-        if books.with_zone_settings(rules, zone=lane.zone) != rules:
+        if books.replace_zone_settings(rules, zone=lane.zone) != rules:
             # The caller may have read the zone before the operator's last change.
             zone = Zone.objects.get(pk=lane.zone.pk)
-            wanted = books.with_zone_settings(rules, zone=zone)
+            wanted = books.replace_zone_settings(rules, zone=zone)
             if wanted != rules:
                 _rules_change(lane, wanted)
     except (UserError, ValueError) as error:

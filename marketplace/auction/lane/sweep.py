@@ -95,7 +95,7 @@ def decide_all_pending(
 
 
 def _do_between_batches(zone: Zone, clock: Callable[[], datetime]) -> None:
-    """Whatever fails there is tried again by its own task, and no bid waits for it."""
+    """A failure here is logged and retried by the work's own task; no bid waits for it."""
     for do in BETWEEN_BATCHES:
         try:
             do(zone, clock)

@@ -23,7 +23,7 @@ from marketplace.common.locks import advisory_session_lock
 from marketplace.common.queue import enqueue
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at
-from marketplace.fleet.slots import slots_per_day
+from marketplace.fleet.slots import count_slots_per_day
 from scheduler.auction import Engine
 from scheduler.auction.audit.rates_again import find_term_problem
 from scheduler.auction.log import events
@@ -100,7 +100,7 @@ def _make_rates(zone: Zone, *, now: datetime) -> events.RatesPosted:
     midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     span = choose_rate_span(
         day_start=slot_at(zone, midnight),
-        day_slots=slots_per_day(zone),
+        day_slots=count_slots_per_day(zone),
         began=rules.first_slot,
         past_days=rules.settings.get("past_days", PAST_DAYS),
     )

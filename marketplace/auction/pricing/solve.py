@@ -33,7 +33,7 @@ from marketplace.common.locks import advisory_session_lock
 from marketplace.common.queue import enqueue
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import list_nodes_on_sale, slot_at
-from marketplace.fleet.slots import slots_per_day
+from marketplace.fleet.slots import count_slots_per_day
 from scheduler.auction.log import events
 from scheduler.auction.log.event_json import event_to_json
 from scheduler.auction.prices import KnownBids, solve_prices
@@ -179,7 +179,7 @@ def _solve(zone: Zone, *, due: DueSolve, now: datetime) -> events.PricesSolved:
     # The log's, not the operator's wish: who checks a solve knows no other.
     settings = engine.rules.settings
     span = choose_span(
-        day_slots=slots_per_day(zone),
+        day_slots=count_slots_per_day(zone),
         # Bids that arrive in a slot start in the next: a task's arrival is that one.
         began=engine.rules.first_slot + 1,
         slot=due.slot + 1,

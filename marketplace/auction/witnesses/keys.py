@@ -43,7 +43,7 @@ class SigningKey:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
+class _LoadedKey:
     """A key that this process has read, and the file it was read from."""
 
     path: Path
@@ -52,7 +52,7 @@ class _Loaded:
     key: SigningKey
 
 
-_loaded: _Loaded | None = None
+_loaded: _LoadedKey | None = None
 
 
 def load_signing_key(*, now: datetime) -> SigningKey:
@@ -76,7 +76,7 @@ def load_signing_key(*, now: datetime) -> SigningKey:
         return _loaded.key
     key = _signing_key(_read_key_file(path))
     _record_public_key(key.public_key, vouched_by="", now=now)
-    _loaded = _Loaded(path, found.st_ino, found.st_mtime_ns, key)
+    _loaded = _LoadedKey(path, found.st_ino, found.st_mtime_ns, key)
     return key
 
 

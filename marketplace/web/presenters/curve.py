@@ -37,7 +37,7 @@ def serialize_quote(quote: BidQuote) -> dict[str, Any]:
     return {
         "now": quote.made_at.timestamp(),
         "expires": quote.expires_at.timestamp(),
-        "horizonEnd": horizon_ends_at(zone, quote.made_at).timestamp(),
+        "horizonEnd": find_horizon_end(zone, quote.made_at).timestamp(),
         "slot": zone.slot_s,
         "slotEdge": slot_starts_at(zone, first_free).timestamp(),
         "curve": [
@@ -64,5 +64,5 @@ def build_curve_table(quote: BidQuote) -> list[Any]:
     return [curve[round(index * step)] for index in range(TABLE_ROWS)]
 
 
-def horizon_ends_at(zone: Zone, now: datetime) -> datetime:
+def find_horizon_end(zone: Zone, now: datetime) -> datetime:
     return slot_starts_at(zone, slot_at(zone, now) + zone.horizon_slots)

@@ -61,7 +61,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchHit:
     """Something that a search found."""
 
     title: str
@@ -187,22 +187,22 @@ def _name_answer(answer: Mapping[str, Any]) -> str:
     return ""
 
 
-def search_docs(words: str) -> list[Found]:
+def search_docs(words: str) -> list[SearchHit]:
     """Sections of guides and operations that have all the words."""
     wanted = words.lower().split()
     return [found for found in _list_searched() if _has_all(found, wanted)][:_FOUND_MAX]
 
 
-def _has_all(found: Found, wanted: list[str]) -> bool:
+def _has_all(found: SearchHit, wanted: list[str]) -> bool:
     text = f"{found.title} {found.words}".lower()
     return bool(wanted) and all(word in text for word in wanted)
 
 
-def _list_searched() -> Iterator[Found]:
+def _list_searched() -> Iterator[SearchHit]:
     for guide in load_guides().values():
         for heading, anchor, words in guide.sections:
             title = guide.title if heading == guide.title else f"{guide.title}: {heading}"
-            yield Found(title, f"/docs/{guide.slug}#{anchor}", words)
+            yield SearchHit(title, f"/docs/{guide.slug}#{anchor}", words)
     for surface in SURFACES:
         for operation in load_reference(surface):
             members = (*operation.parameters, *operation.body)
@@ -210,4 +210,4 @@ def _list_searched() -> Iterator[Found]:
                 [operation.description, *(f"{one.name} {one.description}" for one in members)]
             )
             where = f"/docs/api/{surface}#{operation.anchor}"
-            yield Found(f"{operation.method} {operation.path}", where, words)
+            yield SearchHit(f"{operation.method} {operation.path}", where, words)

@@ -36,7 +36,7 @@ from marketplace.vendors.reports import count_trouble, list_findings
 from marketplace.vendors.selectors import find_kinds, find_report, list_offers
 from marketplace.vendors.wishes import parse_wish
 from marketplace.web.forms import BidForm, get_bid_defaults
-from marketplace.web.presenters.curve import build_curve_table, horizon_ends_at, serialize_quote
+from marketplace.web.presenters.curve import build_curve_table, find_horizon_end, serialize_quote
 from marketplace.web.presenters.warm import present_warm_quote
 from marketplace.web.views.earlier_terms import read_earlier_terms
 from marketplace.web.views.payments import make_payment_intent, read_card
@@ -278,7 +278,7 @@ def _quote_halfway(
     spare = timedelta(seconds=slot_s * math.ceil(TIME_TO_READ_S / slot_s))
     deadline = max(
         quote.curve[len(quote.curve) // 2].deadline_at,
-        min(quote.curve[0].deadline_at + spare, horizon_ends_at(quote.zone, now)),
+        min(quote.curve[0].deadline_at + spare, find_horizon_end(quote.zone, now)),
     )
     form.cleaned_data["deadline"] = deadline
     form.data = form.data.copy()

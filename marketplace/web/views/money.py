@@ -12,7 +12,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from marketplace.accounts.models import Organisation
-from marketplace.auction.models import Bid
+from marketplace.auction.selectors import find_paid_bids
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.common.money import count_decimals, format_usd_exact, to_micros
@@ -42,6 +42,7 @@ from marketplace.web.views.requests import PageRequest, money_page, page
 
 ROWS_PER_PAGE = 30
 PAYMENTS_LISTED = 10
+HOLDS_LISTED = 20
 
 #: What an entry is called, and what it did.
 WORDS = {
@@ -83,13 +84,14 @@ def show_wallet(request: PageRequest) -> HttpResponse:
         before=int(before) if before.isascii() and before.isdigit() and len(before) < 19 else None,
     )
     double = request.GET.get("view") == "double"
-    holds = Hold.objects.filter(organisation=organisation, status=HoldStatus.HELD)
+    holds = Hold.objects.filter(organisation=organisation, status=HoldStatus.HELD)[:HOLDS_LISTED]
+    bids = find_paid_bids(hold.reference for hold in holds)
     balance = get_wallet(organisation=organisation)
     told = _list_rows(rows, double=double)
     context = {
         "wallet": balance,
         "total_micros": balance.available_micros + balance.held_micros,
-        "holds": [(hold, _names([hold.reference]).get(hold.reference)) for hold in holds[:20]],
+        "holds": [(hold, bids.get(hold.reference)) for hold in holds],
         "rows": told,
         "decimals": count_decimals(_amounts(told)),
         "double": double,
@@ -146,7 +148,7 @@ def ask_for_money(request: PageRequest) -> HttpResponse:
 
 
 def _list_rows(rows: list[StatementRow], *, double: bool) -> list[dict[str, Any]]:
-    bids = _names([row.reference for row in rows])
+    bids = find_paid_bids(row.reference for row in rows)
     legs: dict[str, list[Posting]] = {}
     if double:
         postings = Posting.objects.filter(entry__in=[row.entry_id for row in rows])
@@ -193,14 +195,3 @@ def _amounts(told: list[dict[str, Any]]) -> Iterator[int]:
         yield from (item["row"].available_after_micros, item["row"].available_change_micros)
         for leg in item["legs"]:
             yield leg["debit"] or leg["credit"] or 0
-
-
-def _names(references: list[str]) -> dict[str, Bid]:
-    """Bids by the reference their money goes by."""
-    ids = {
-        part: reference
-        for reference in references
-        for part in reference.split(":")
-        if part.startswith("bid_")
-    }
-    return {ids[bid.pk]: bid for bid in Bid.objects.filter(pk__in=ids).only("pk", "name")}

@@ -31,7 +31,7 @@ from scheduler.auction.log.rules import ZoneRules, rules_from_json, rules_to_jso
 _FIELDS = {"position", "event", "outcome", "prev_hash", "hash"}
 
 
-def transcript_lines(
+def write_transcript_lines(
     entries: Iterable[ChainEntry],
     *,
     zone: str | None = None,

@@ -45,7 +45,7 @@ from scheduler.auction.log.events import (
     VendorChanged,
 )
 from scheduler.auction.log.limits import check_event
-from scheduler.auction.log.outcomes import Changed, Outcome, Released, Replan
+from scheduler.auction.log.outcomes import GridChange, Outcome, ReleasedCells, Replan
 from scheduler.auction.log.rules import ZoneRules, rules_to_json
 from scheduler.auction.search.holdings import CellReservation
 from scheduler.auction.search.room import Room
@@ -103,8 +103,8 @@ class Engine:
         ----------
         event : Event
         hint : DeadlineHint, optional
-            What a log says of a refused bid. The outcome is the same whatever it
-            says, and sooner there if it is true.
+            What a log says of a refused bid. The outcome does not depend on it; a true
+            hint only saves time.
 
         Raises
         ------
@@ -152,7 +152,7 @@ class Engine:
         zone = self._zone
         match event:
             case BidsReceived() | ReceiptsVoided():
-                return Changed()
+                return GridChange()
             case BidArrived(task=task, slot=slot):
                 if zone.bundle is not None:
                     return bundles.decide_member(zone, zone.bundle, task, slot)
@@ -161,13 +161,13 @@ class Engine:
                 return bundles.decide_bundle(zone, event)
             case ExpressAnswered(seats=seats, moved=moved):
                 check_seats(zone, chain(seats, *moved.values()))
-                return Changed()
+                return GridChange()
             case ExpressPlanned(moved=moved):
                 check_seats(zone, chain(*moved.values()))
-                return Changed()
+                return GridChange()
             case SlotAdvanced(slot=slot):
                 zone.advance(slot)
-                return Changed()
+                return GridChange()
             case NodeJoined(node=node):
                 return fleet_events.add_node(zone, node)
             case NodeChanged(node=node):
@@ -175,26 +175,26 @@ class Engine:
             case NodeLeft(node_id=node_id, from_slot=from_slot):
                 return fleet_events.remove_node(zone, node_id, from_slot)
             case CellsReleased(task_id=task_id, cells=cells):
-                return Released(cells=zone.release(task_id, cells))
+                return ReleasedCells(cells=zone.release(task_id, cells))
             case VendorChanged(vendor=vendor):
                 zone.grid.vendors.capacity[vendor.id] = vendor.capacity
-                return Changed()
+                return GridChange()
             case PreparationEnded(task_id=task_id, slot=slot):
                 zone.grid.vendors.end(task_id, slot=slot)
-                return Changed()
+                return GridChange()
             case TaskReplanned():
                 return replans.replan_task(zone, event)
             case PlansMoved():
                 return plan_moves.move_plans(zone, event)
             case PricesSolved():
                 zone.set_prices(event)
-                return Changed()
+                return GridChange()
             case RatesPosted():
                 zone.post_rates(event)
-                return Changed()
+                return GridChange()
             case RulesChanged(rules=rules):
                 zone.change_rules(rules)
-                return Changed()
+                return GridChange()
 
     def _decide(self, task: Task, slot: int, hint: DeadlineHint | None) -> Decision:
         return decide.decide(self._zone, task, slot, hint)
@@ -204,7 +204,7 @@ class Engine:
     ) -> Outcome:
         """Apply an event of a log in which bids are left out; no entry is made.
 
-        Whatever does not depend on bids is worked out again. In a log of version 1 price
+        All that does not depend on bids is worked out again. In a log of version 1 price
         movements may depend on them and are taken from the logged outcome; from version 2
         on none does. ``sealed`` are the seals of bids whose amounts are left out.
         """

@@ -3,54 +3,54 @@
 from __future__ import annotations
 
 from scheduler.auction.engine.zone_state import ZoneState
-from scheduler.auction.log.outcomes import Changed, Dropped
-from scheduler.auction.search.grid import until
+from scheduler.auction.log.outcomes import DroppedCells, GridChange
+from scheduler.auction.search.grid import cut_sale
 from scheduler.auction.search.holdings import HeldCell
 from scheduler.types import Cell, NodeSpec
 
 
-def add_node(zone: ZoneState, node: NodeSpec) -> Changed:
+def add_node(zone: ZoneState, node: NodeSpec) -> GridChange:
     """Put a node on sale; one of that name starts afresh."""
     grid = zone.grid
-    dropped: tuple[Dropped, ...] = ()
+    dropped: tuple[DroppedCells, ...] = ()
     if node.id in grid.column:
         dropped = _drop_cells(zone, grid.held_after(node.id, grid.first_slot))
         grid.remove_node(node.id)
     zone.add_node(node)
-    return Changed(dropped=dropped)
+    return GridChange(dropped=dropped)
 
 
-def change_node(zone: ZoneState, node: NodeSpec) -> Changed:
+def change_node(zone: ZoneState, node: NodeSpec) -> GridChange:
     """Put a node's new terms in place; what it cannot keep is dropped."""
     grid = zone.grid
     if node.id not in grid.column:
         zone.add_node(node)
-        return Changed()
+        return GridChange()
     # The new terms say what is overbooked; once more, since dropped cells are free again.
     grid.change_node(node)
     dropped = _drop_cells(zone, grid.overbooked(node.id))
     grid.change_node(node)
-    return Changed(dropped=dropped)
+    return GridChange(dropped=dropped)
 
 
-def remove_node(zone: ZoneState, node_id: str, from_slot: int) -> Changed:
+def remove_node(zone: ZoneState, node_id: str, from_slot: int) -> GridChange:
     """End a node's sale; what it holds from then on is dropped."""
     grid = zone.grid
     if node_id not in grid.column:
-        return Changed()
+        return GridChange()
     dropped = _drop_cells(zone, grid.held_after(node_id, from_slot))
     if from_slot <= grid.first_slot:
         grid.remove_node(node_id)
     else:
-        grid.change_node(until(grid.nodes[grid.column[node_id]], from_slot - 1))
-    return Changed(dropped=dropped)
+        grid.change_node(cut_sale(grid.nodes[grid.column[node_id]], from_slot - 1))
+    return GridChange(dropped=dropped)
 
 
-def _drop_cells(zone: ZoneState, lost: list[tuple[str, HeldCell]]) -> tuple[Dropped, ...]:
+def _drop_cells(zone: ZoneState, lost: list[tuple[str, HeldCell]]) -> tuple[DroppedCells, ...]:
     by_task: dict[str, list[Cell]] = {}
     for task_id, hold in lost:
         by_task.setdefault(task_id, []).append(hold.cell)
     return tuple(
-        Dropped(task_id=task_id, cells=zone.release(task_id, cells))
+        DroppedCells(task_id=task_id, cells=zone.release(task_id, cells))
         for task_id, cells in by_task.items()
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.events import PlanMove, PlansMoved
-from scheduler.auction.log.outcomes import Dropped, Moved
+from scheduler.auction.log.outcomes import DroppedCells, MovedPlans
 from scheduler.auction.search.grid import TOLERANCE, Floats, Grid, Ints
 from scheduler.auction.search.holdings import TaskHolding
 from scheduler.auction.search.rates import find_rates
@@ -26,7 +26,7 @@ class _PlacedMove:
     rate: Floats
 
 
-def move_plans(zone: ZoneState, event: PlansMoved) -> Moved:
+def move_plans(zone: ZoneState, event: PlansMoved) -> MovedPlans:
     """Give jobs their new cells; no price moves.
 
     Raises
@@ -52,12 +52,12 @@ def move_plans(zone: ZoneState, event: PlansMoved) -> Moved:
             memory_rises=(0.0,) * count,
         )
         grid.reserve(one.move.task_id, holding, rows=one.rows, columns=one.columns, rate=one.rate)
-    return Moved(released)
+    return MovedPlans(released)
 
 
-def _release(grid: Grid, task_id: str, slot: int) -> Dropped:
+def _release(grid: Grid, task_id: str, slot: int) -> DroppedCells:
     gone = grid.release(task_id, grid.held(task_id, from_slot=slot))
-    return Dropped(task_id, tuple(hold.cell for hold in gone))
+    return DroppedCells(task_id, tuple(hold.cell for hold in gone))
 
 
 def _place(grid: Grid, move: PlanMove, slot: int) -> _PlacedMove:

@@ -1,9 +1,9 @@
 """Price policies: how the dual prices of cells move.
 
-A policy is a small object without state of its own. It defines the search for a task's cells, the
-change of prices at an admission and at a release, and the state between bids (a few numbers, which
-the engine holds and writes to its snapshots). Prices move only after a bid is decided, so no bid
-ever moves its own price.
+A policy is a small object without state of its own. It defines the search for a task's cells and
+the change of prices at an admission and at a release. It also defines the state between bids, a few
+numbers that the engine holds and writes to its snapshots. Prices move only after a bid is decided,
+so no bid ever moves its own price.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class _FoundPlan:
 
 
 def replan_task(zone: ZoneState, event: TaskReplanned) -> Replan:
-    """Give a job a new plan for the work that is left, whatever it costs.
+    """Give a job a new plan for the work that is left, at any cost.
 
     A job is never lost: if its deadline cannot be met, it ends as early as possible; if the horizon
     is too short for it, it gets as much of the work as fits.

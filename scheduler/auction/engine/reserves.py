@@ -65,7 +65,7 @@ def find_floors(posted: RatesPosted, nodes: Sequence[NodeSpec]) -> Floats:
 
 
 def move_prices(grid: Grid, reserves: Floats) -> None:
-    """Put reserves in place; what a sample costs stays wherever it is above them."""
+    """Put reserves in place; what a sample costs stays where it is above them."""
     before = grid.reserve_price if len(grid.reserve_price) else grid.ask_per_sample.reshape(1, -1)
     above = (grid.compute_price > 0) & (before < np.inf)
     cost = np.where(above, before + grid.compute_price, 0.0)

@@ -2,7 +2,7 @@
 
 Nearly all entries of a log are a bid and its decision, and hashing them takes longer
 than most searches when it goes through dictionaries. What is written here is, to the
-last character, what ``log.canonical`` writes of ``event_to_json`` and
+last character, what ``log.encode_canonical`` writes of ``event_to_json`` and
 ``outcome_to_json``; what is not of the plain kind it was made for is left to those.
 """
 
@@ -47,7 +47,7 @@ class _Unusual(Exception):
     """A value that the general encoder has to see to."""
 
 
-def commitment(*, bid: float, salt: str) -> str:
+def compute_commitment(*, bid: float, salt: str) -> str:
     """Give what stands for a bid in the chain: it can be opened, not guessed."""
     return hashlib.sha256(f"{salt}|{float(bid)!r}".encode()).hexdigest()
 
@@ -100,7 +100,7 @@ def _bid_texts(event: BidArrived) -> Texts:
     arrival = f'"task":{{"arrival_slot":{task.arrival_slot},'
     before, after = _rest_of(task, event.version)
     salt = _quoted(event.salt)
-    sealed = commitment(bid=bid, salt=event.salt)
+    sealed = compute_commitment(bid=bid, salt=event.salt)
     told = hidden = ""
     if task.owner:
         told = f'"owner":{_quoted(task.owner)},'

@@ -11,7 +11,7 @@ from scheduler.auction.log.canonical_json import (
     Texts,
     commit_owner,
     commit_private,
-    commitment,
+    compute_commitment,
     serialize_bid,
     serialize_canonical,
     serialize_decision,
@@ -21,14 +21,14 @@ from scheduler.auction.log.events import BidArrived, Event
 from scheduler.auction.log.outcomes import Outcome, outcome_from_json, outcome_to_json
 
 
-def canonical(value: Any) -> bytes:
+def encode_canonical(value: Any) -> bytes:
     """Give the one JSON text of a value; floats are written so as to come back exactly."""
     return serialize_canonical(value).encode("ascii")
 
 
 def digest(value: Any) -> str:
     """Give the SHA-256 of a value's canonical JSON, in hex."""
-    return hashlib.sha256(canonical(value)).hexdigest()
+    return hashlib.sha256(encode_canonical(value)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def _hide_amount(task: Mapping[str, Any], *, salt: str) -> dict[str, Any]:
     """Give a task with commitments in place of its bid and its owner, if it shows them."""
     shown = dict(task)
     if "bid" in shown:
-        shown["bid_commitment"] = commitment(bid=shown.pop("bid"), salt=salt)
+        shown["bid_commitment"] = compute_commitment(bid=shown.pop("bid"), salt=salt)
         if "owner" in shown:
             shown["owner_commitment"] = commit_owner(shown.pop("owner"), salt=salt)
     return shown

@@ -35,7 +35,7 @@ from scheduler.auction.log.events import (
 )
 from scheduler.types import NodeSpec, Task
 
-#: Most an amount of money or a price may be, in whatever unit.
+#: Most that an amount of money or a price may be, in any unit.
 MOST_MONEY = 1e30
 #: Slots count no further than floats count exactly.
 MOST_SLOT = 2**53

@@ -11,7 +11,7 @@ from scheduler.types import Cell, Decision, PriceParts, Refusal, Schedule
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DroppedCells:
     """Cells a job held and holds no longer."""
 
     task_id: str
@@ -19,14 +19,14 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class GridChange:
     """The grid changed; the jobs named lost cells and need a new plan."""
 
-    dropped: tuple[Dropped, ...] = ()
+    dropped: tuple[DroppedCells, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class ReleasedCells:
     """Cells that went back on sale; those not held any more are left out."""
 
     cells: tuple[Cell, ...]
@@ -52,13 +52,13 @@ class Replan:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MovedPlans:
     """Jobs have the cells that the event names; what each left, those given up last."""
 
-    released: tuple[Dropped, ...]
+    released: tuple[DroppedCells, ...]
 
 
-Outcome = Decision | Changed | Released | Replan | Moved
+Outcome = Decision | GridChange | ReleasedCells | Replan | MovedPlans
 
 
 def _parts_to_json(parts: PriceParts | None) -> list[float] | None:
@@ -90,13 +90,13 @@ def _schedule_from_json(data: Mapping[str, Any] | None) -> Schedule | None:
     )
 
 
-def _dropped_to_json(dropped: tuple[Dropped, ...]) -> list[Any]:
+def _dropped_to_json(dropped: tuple[DroppedCells, ...]) -> list[Any]:
     return [[d.task_id, cells_to_json(d.cells)] for d in dropped]
 
 
-def _dropped_from_json(data: list[Any]) -> tuple[Dropped, ...]:
+def _dropped_from_json(data: list[Any]) -> tuple[DroppedCells, ...]:
     return tuple(
-        Dropped(task_id=str(task_id), cells=cells_from_json(cells)) for task_id, cells in data
+        DroppedCells(task_id=str(task_id), cells=cells_from_json(cells)) for task_id, cells in data
     )
 
 
@@ -127,11 +127,11 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
                 "notes": dict(outcome.notes),
                 "raised": [list(pair) for pair in outcome.raised],
             }
-        case Changed(dropped=dropped):
+        case GridChange(dropped=dropped):
             return {"type": "Changed", "dropped": _dropped_to_json(dropped)}
-        case Moved(released=released):
+        case MovedPlans(released=released):
             return {"type": "Moved", "released": _dropped_to_json(released)}
-        case Released(cells=cells):
+        case ReleasedCells(cells=cells):
             return {"type": "Released", "cells": cells_to_json(cells)}
         case Replan():
             return {
@@ -172,11 +172,11 @@ def outcome_from_json(data: Mapping[str, Any]) -> Outcome:
                 raised=_raised_from_json(data["raised"]),
             )
         case "Changed":
-            return Changed(dropped=_dropped_from_json(data["dropped"]))
+            return GridChange(dropped=_dropped_from_json(data["dropped"]))
         case "Moved":
-            return Moved(released=_dropped_from_json(data["released"]))
+            return MovedPlans(released=_dropped_from_json(data["released"]))
         case "Released":
-            return Released(cells=cells_from_json(data["cells"]))
+            return ReleasedCells(cells=cells_from_json(data["cells"]))
         case "Replan":
             return Replan(
                 task_id=str(data["task_id"]),

@@ -57,10 +57,10 @@ def make_capacity(
     )
 
 
-def grouped(supply: Supply) -> tuple[Supply, Ints]:
+def pool_places(supply: Supply) -> tuple[Supply, Ints]:
     """Pool places of one GPU type and ask (the same in every slot, where asks have slots).
 
-    Whatever fits the places fits the pool, so a bound on the pool's welfare is
+    All that fits the places fits the pool, so a bound on the pool's welfare is
     one on theirs.
 
     Returns

@@ -1,11 +1,11 @@
 """Which bids count: those that could win in an empty zone, and of one owner not too many.
 
-Whatever later prices are made of (arrivals, worths, work, rates, bursts) is made of these
-bids alone. A bid that could not win even in an empty zone costs its owner nothing, so it
-must move nothing. What an owner has won counts whole, since it has paid for it; a job whose
-price went back, because most of its work was never done, counts like a refused bid. Of
-refused bids as many count as an owner has won, or up to a share of all others' bids, or as
-many as a middling other owner's: a flood of bids just below the price would otherwise raise it.
+Later prices are made of these bids alone: of their arrivals, worths, work, rates and bursts. A
+bid that could not win even in an empty zone costs its owner nothing, so it must move nothing.
+What an owner has won counts whole, since it has paid for it. A job whose price was given back,
+because most of its work was never done, counts like a refused bid. Of an owner's refused bids
+count as many as it has won, or a share of all others' bids, or as many as the median other owner
+has, whichever is most. Without this bound a flood of bids just below the price would raise it.
 """
 
 from __future__ import annotations

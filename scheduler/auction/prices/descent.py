@@ -22,7 +22,7 @@ class Duals:
     value: float
 
 
-def dual_value(
+def compute_dual_value(
     pools: TypePools, demand: Demand, compute_price: Floats, memory_price: Floats
 ) -> float:
     """Give (6) at prices: worth of all room plus what tasks gain at them."""
@@ -90,5 +90,5 @@ def descend(
         excess = np.clip(answer.memory / safe_memory - 1.0, -1.0, 2.0)
         phi = np.where(has_memory, np.maximum(phi + size * unit_gb * excess, 0.0), 0.0)
     mean_lam, mean_phi = sums[0] / max(kept, 1), sums[1] / max(kept, 1)
-    mean = Duals(mean_lam, mean_phi, dual_value(pools, demand, mean_lam, mean_phi))
+    mean = Duals(mean_lam, mean_phi, compute_dual_value(pools, demand, mean_lam, mean_phi))
     return Duals(best[1], best[2], best[0]), mean

@@ -4,10 +4,10 @@ Prices that suit the mean of what may come are too low where a rush may come and
 does: the worth of a cell is the mean over futures, each with its own price, not the
 price of the mean future. So several futures are drawn.
 
-Arrivals follow a *course* (``courses``). Today's deviation from the course goes back to nothing at
-a pace that past days and today show (a first-order autoregression of the relative deviation). Each
-future also deviates from its scenario: by noise, and by a level above or below it, as far as such
-scenarios have been wrong.
+Each future follows a scenario (``scenarios``). Today's deviation from the scenario fades at a pace
+that past days and today show (a first-order autoregression of the relative deviation). Each future
+also deviates from its scenario: by noise, and by a constant factor above or below it, as far as
+such scenarios have been wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from scheduler.auction.prices.scenarios import ArrivalCourse, find_scenarios
+from scheduler.auction.prices.scenarios import ArrivalScenario, find_scenarios
 from scheduler.auction.search.grid import Floats
 from scheduler.types import Task
 
@@ -36,11 +36,10 @@ _TREND_SLOTS, _TREND_BIDS = 6, 50.0
 _TREND_NOISE = 2.0
 #: How far the growth goes on: its factor, and what it keeps from slot to slot.
 _TREND, _TREND_KEPT = 3.0, 0.85
-#: Most that today's deviation may multiply its course by.
+#: Most that today's deviation may multiply its scenario by.
 _MOST_DEVIATION = 8.0
-#: Bids still expected of a slot under way that has had more than a mean one, as a share
-#: of those it has had, and the slots for which this counts beside those that today and
-#: past days tell of.
+#: For a slot under way that has had more bids than a mean slot: bids still expected, as a share of
+#: those it has had, and for how many observed slots this prior counts.
 _MORE_OF_BURST, _LIKE_BURSTS = 0.5, 4.0
 #: Prior of a deviation's pace and size: what it keeps from slot to slot, its
 #: variance, the slots it counts for, and the slots apart at which it is compared.
@@ -48,8 +47,8 @@ _KEPT, _VARIANCE, _PRIOR_SEEN, _LAG = 0.97, 0.06, 36, 3
 #: Least and most of what a deviation is taken to keep from slot to slot: of a rush half is
 #: expected to be over within 23 slots, however long it has lasted.
 _LEAST_KEPT, _MOST_KEPT = 0.05, 0.97
-#: Least variance by which a future strays where no past day tells its course.
-_STRAYING = 0.6
+#: Least variance of a future's noise where no past day predicts its scenario.
+_NOISE_VARIANCE = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +63,8 @@ class Forecast:
 class ArrivalForecast:
     """What the rest of the day may bring."""
 
-    #: Courses, and bids expected by slot on each, today's deviation in it.
-    courses: tuple[ArrivalCourse, ...]
+    #: Scenarios, and bids expected by slot in each, with today's deviation.
+    scenarios: tuple[ArrivalScenario, ...]
     expected: tuple[Floats, ...]
     #: What a deviation keeps from slot to slot, and the variance of those by chance.
     kept: float
@@ -77,9 +76,9 @@ class ArrivalForecast:
     def mean(self) -> Floats:
         """Bids expected by slot.
 
-        Errors are judged in logs, so a course is a middling one: the mean lies above.
+        Errors are measured in logs, so a scenario is a median: the mean lies above it.
         """
-        shares = [course.share for course in self.courses]
+        shares = [scenario.share for scenario in self.scenarios]
         return np.average(self.expected, axis=0, weights=shares) * np.exp(self.spread**2 / 2)
 
 
@@ -117,7 +116,7 @@ def forecast_futures(
         weight.
     futures : int
         How many; all are equally likely. A single one is the mean of what may come,
-        without straying.
+        without noise.
     seed : int
 
     Returns
@@ -131,38 +130,38 @@ def forecast_futures(
         under_way = 0
     begin = slot + (under_way > 0)
     elapsed, remaining = begin - day_start, last_slot - begin + 1
-    seen = _counts([t.arrival_slot - day_start for t in today], elapsed)
-    past = [_counts([t.arrival_slot for t in day], elapsed + remaining) for day in past_days]
+    seen = _count_by_slot([t.arrival_slot - day_start for t in today], elapsed)
+    past = [_count_by_slot([t.arrival_slot for t in day], elapsed + remaining) for day in past_days]
     more = np.zeros(begin - slot)
     if under_way:
-        # As many as were foreseen before, or as such bursts go on for.
+        # As many as were forecast before, or as such bursts still bring.
         missing = float(forecast_arrivals(seen[:-1], past, remaining + 1).mean[0]) - under_way
-        more[0] = max(missing, _burst_excess(float(under_way), seen[:-1], past))
+        more[0] = max(missing, _expect_of_burst(float(under_way), seen[:-1], past))
         seen[-1] += max(missing, 0.0)
-    foreseen = forecast_arrivals(seen, past, remaining)
+    forecast = forecast_arrivals(seen, past, remaining)
     donors = list(today)
     if len(donors) < _ENOUGH:
         donors += [t for day in past_days for t in day]
-    mean = foreseen.mean
+    mean = forecast.mean
     if futures == 1:
         rate = np.concatenate([more, mean])
-        return (_drawn(rate, donors, slot, last_slot, most, np.random.default_rng(seed)),)
-    upto = list(accumulate(course.share for course in foreseen.courses))
+        return (_draw_tasks(rate, donors, slot, last_slot, most, np.random.default_rng(seed)),)
+    upto = list(accumulate(scenario.share for scenario in forecast.scenarios))
     rates: list[Floats] = []
     for n in range(futures):
-        course = min(bisect_left(upto, (n + 0.5) / futures * upto[-1]), len(upto) - 1)
-        # Futures go in pairs that stray to opposite sides.
+        scenario = min(bisect_left(upto, (n + 0.5) / futures * upto[-1]), len(upto) - 1)
+        # Futures go in pairs that deviate to opposite sides.
         side = 1.0 if n % 2 == 0 else -1.0
         pair, pairs = n // 2, (futures + 1) // 2
         level = side * NormalDist().inv_cdf(0.5 + (pair + 0.5) / (2 * pairs))
         chance = side * np.random.default_rng([seed, futures + pair]).normal(size=remaining)
-        strays = _straying(chance, foreseen.kept, foreseen.variance)
-        rates.append(foreseen.expected[course] * strays * np.exp(foreseen.spread * level))
+        noise = _draw_noise(chance, forecast.kept, forecast.variance)
+        rates.append(forecast.expected[scenario] * noise * np.exp(forecast.spread * level))
     # Few futures: together they shall expect neither more nor less than the mean.
     total = float(np.sum(rates)) / futures
     scale = float(mean.sum()) / total if total > 0 else 1.0
     return tuple(
-        _drawn(
+        _draw_tasks(
             np.concatenate([more, rate * scale]),
             donors,
             slot,
@@ -174,28 +173,28 @@ def forecast_futures(
     )
 
 
-def _counts(slots: Sequence[int], length: int) -> Floats:
+def _count_by_slot(slots: Sequence[int], length: int) -> Floats:
     """Count by slot, those outside the length left out."""
     found = np.array([slot for slot in slots if 0 <= slot < length], np.int64)
     return np.bincount(found, minlength=max(length, 0)).astype(np.float64)
 
 
 def forecast_arrivals(seen: Floats, past: Sequence[Floats], remaining: int) -> ArrivalForecast:
-    """Foresee the rest of the day from today's and past days' counts."""
+    """Forecast the rest of the day from today's and past days' counts."""
     found = find_scenarios(seen, past, remaining)
-    likeliest = max(found.courses, key=lambda course: course.share)
-    kept, variance = _pace(seen, past, likeliest.before)
+    likeliest = max(found.scenarios, key=lambda scenario: scenario.share)
+    kept, variance = _measure_pace(seen, past, likeliest.before)
     doubt = 1.0 - found.trust
     return ArrivalForecast(
-        courses=found.courses,
-        expected=tuple(c.rest * _deviation(seen, c, kept, doubt) for c in found.courses),
+        scenarios=found.scenarios,
+        expected=tuple(c.rest * _compute_deviation(seen, c, kept, doubt) for c in found.scenarios),
         kept=kept,
-        variance=max(variance, doubt * _STRAYING),
+        variance=max(variance, doubt * _NOISE_VARIANCE),
         spread=found.spread,
     )
 
 
-def _burst_excess(had: float, seen: Floats, past: Sequence[Floats]) -> float:
+def _expect_of_burst(had: float, seen: Floats, past: Sequence[Floats]) -> float:
     """Give the bids that a slot with so many brings yet, by those that brought as many.
 
     Slots of past days count in proportion to their day.
@@ -211,11 +210,11 @@ def _burst_excess(had: float, seen: Floats, past: Sequence[Floats]) -> float:
     return total / count
 
 
-def _pace(seen: Floats, past: Sequence[Floats], before: Floats) -> tuple[float, float]:
+def _measure_pace(seen: Floats, past: Sequence[Floats], before: Floats) -> tuple[float, float]:
     """Give what a relative deviation keeps from slot to slot, and its variance.
 
     Regression of the deviation on itself ``_LAG`` slots earlier, counting noise
-    (Poisson) taken off, over today against its course and past days against their
+    (Poisson) taken off, over today against its scenario and past days against their
     mean.
     """
     rows = [(seen, before, 1.0)]
@@ -227,11 +226,11 @@ def _pace(seen: Floats, past: Sequence[Floats], before: Floats) -> tuple[float, 
     spread = _PRIOR_SEEN * _VARIANCE
     kept, held, count = spread * _KEPT**_LAG, spread, float(_PRIOR_SEEN)
     least = 0.5 * spread
-    for day, course, weight in rows:
+    for day, scenario, weight in rows:
         if len(day) <= _LAG:
             continue
-        able = course > 0
-        safe = np.where(able, course, 1.0)
+        able = scenario > 0
+        safe = np.where(able, scenario, 1.0)
         off = np.where(able, day / safe - 1.0, 0.0)
         true = off**2 - np.where(able, 1.0 / safe, 0.0)
         kept += weight * float(np.sum(off[:-_LAG] * off[_LAG:]))
@@ -242,26 +241,34 @@ def _pace(seen: Floats, past: Sequence[Floats], before: Floats) -> tuple[float, 
     return share ** (1.0 / _LAG), float(np.clip(spread / count, 1e-3, 4.0))
 
 
-def _deviation(seen: Floats, course: ArrivalCourse, kept: float, doubt: float) -> Floats:
+def _compute_deviation(
+    seen: Floats, scenario: ArrivalScenario, kept: float, doubt: float
+) -> Floats:
     """Give the factor of today's present deviation, fading slot by slot.
 
     A growing deviation goes on growing for a while: longer if deviations last longer, and if past
     days, which would have shown it, are trusted less.
     """
     now = float(seen[-_RECENT_SLOTS:].sum())
-    usual = float(course.before[-_RECENT_SLOTS:].sum())
+    usual = float(scenario.before[-_RECENT_SLOTS:].sum())
     ratio = np.log((_RECENT_BIDS + now) / (_RECENT_BIDS + usual))
-    ahead = np.arange(1, len(course.rest) + 1)
+    ahead = np.arange(1, len(scenario.rest) + 1)
     fading = kept**ahead
     log = ratio * fading
     if len(seen) >= 2 * _TREND_SLOTS:
-        rise = doubt * _TREND * kept**_TREND_SLOTS * _growth(seen, course.before) / _TREND_SLOTS
+        rise = (
+            doubt
+            * _TREND
+            * kept**_TREND_SLOTS
+            * _measure_growth(seen, scenario.before)
+            / _TREND_SLOTS
+        )
         log += rise * _TREND_KEPT * (1 - _TREND_KEPT**ahead) / (1 - _TREND_KEPT) * fading
     factor = np.exp(np.minimum(log, np.log(_MOST_DEVIATION)))
-    return factor / factor.mean() if course.whole and len(factor) else factor
+    return factor / factor.mean() if scenario.has_fixed_total and len(factor) else factor
 
 
-def _growth(seen: Floats, before: Floats) -> float:
+def _measure_growth(seen: Floats, before: Floats) -> float:
     """Give how much the log of today's deviation grew over the last ``_TREND_SLOTS``.
 
     Shrunk by what counting noise alone would make of it.
@@ -274,8 +281,8 @@ def _growth(seen: Floats, before: Floats) -> float:
     return grown * max(1.0 - noise / grown**2, 0.0) if grown != 0 else 0.0
 
 
-def _straying(chance: Floats, kept: float, variance: float) -> Floats:
-    """Give factors of mean one that wander, beginning at one."""
+def _draw_noise(chance: Floats, kept: float, variance: float) -> Floats:
+    """Give factors of mean one that follow an autoregression and begin at one."""
     spread = np.log1p(variance)
     walk, at = np.empty(len(chance)), 0.0
     fresh = np.sqrt(1.0 - kept * kept)
@@ -286,7 +293,7 @@ def _straying(chance: Floats, kept: float, variance: float) -> Floats:
     return np.exp(np.sqrt(spread) * walk - 0.5 * reached)
 
 
-def _drawn(
+def _draw_tasks(
     rates: Floats,
     donors: Sequence[Task],
     slot: int,
@@ -305,13 +312,13 @@ def _drawn(
     picks: list[int] = rng.integers(len(donors), size=count).tolist()
     return Forecast(
         tasks=tuple(
-            _moved(donors[pick], arrival, last_slot)
+            _move_task(donors[pick], arrival, last_slot)
             for pick, arrival in zip(picks, slots, strict=True)
         ),
         weight=total / count,
     )
 
 
-def _moved(task: Task, arrival: int, last_slot: int) -> Task:
+def _move_task(task: Task, arrival: int, last_slot: int) -> Task:
     window = task.deadline_slot - task.arrival_slot
     return replace(task, arrival_slot=arrival, deadline_slot=min(arrival + window, last_slot))

@@ -48,7 +48,7 @@ def describe_inputs(
 ) -> dict[str, Any]:
     """Give what an event says of that which rates are made from, past days left out."""
     return {
-        "registered": [to_row(each) for each in registered],
+        "registered": [write_row(each) for each in registered],
         "base_memory": base_memory,
         "reference": zone_settings.get("reference_rate_micros"),
         "cap": zone_settings.get("ask_cap_micros"),
@@ -64,7 +64,7 @@ def find_rates_of(
     won: Collection[str] = frozenset(),
 ) -> dict[str, NodeRate]:
     """Give the rates that follow from an event's inputs and the bids they name."""
-    registered = [from_row(row) for row in inputs["registered"]]
+    registered = [read_row(row) for row in inputs["registered"]]
     return post_rates(registered, past_days, _read_terms(inputs, day_slots), won=won)
 
 
@@ -73,9 +73,9 @@ def find_rates_of_joined(
 ) -> dict[str, NodeRate]:
     """Give the rates of the nodes that joined last, from an event's inputs and the others'."""
     *earlier, last = inputs["joined_rows"]
-    joined = [from_row(row) for row in last]
+    joined = [read_row(row) for row in last]
     again = {each.node.id for each in joined}
-    before = [from_row(row) for rows in (inputs["registered"], *earlier) for row in rows]
+    before = [read_row(row) for rows in (inputs["registered"], *earlier) for row in rows]
     return find_joined_rates(
         joined,
         [each for each in before if each.node.id not in again],
@@ -106,7 +106,7 @@ def find_other_terms(rows: Sequence[Sequence[Any]], nodes: Sequence[NodeSpec]) -
     return None
 
 
-def to_row(each: RegisteredNode) -> list[Any]:
+def write_row(each: RegisteredNode) -> list[Any]:
     """Give a node, its provider and its terms as plain JSON values."""
     node = each.node
     return [
@@ -119,8 +119,8 @@ def to_row(each: RegisteredNode) -> list[Any]:
     ]
 
 
-def from_row(row: Sequence[Any]) -> RegisteredNode:
-    """Read what ``to_row`` wrote."""
+def read_row(row: Sequence[Any]) -> RegisteredNode:
+    """Read what ``write_row`` wrote."""
     node_id, provider, gpu_type, capacity, memory, ask = row
     return RegisteredNode(
         NodeSpec(

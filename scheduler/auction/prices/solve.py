@@ -19,7 +19,7 @@ from scheduler.auction.log.value_json import task_to_json
 from scheduler.auction.prices.capacity import Supply
 from scheduler.auction.prices.counted_bids import EmptyZone, select_counted
 from scheduler.auction.prices.demand_response import Demand
-from scheduler.auction.prices.descent import Duals, descend, dual_value
+from scheduler.auction.prices.descent import Duals, compute_dual_value, descend
 from scheduler.auction.prices.forecast import Forecast, forecast_futures
 from scheduler.auction.prices.type_pools import TypePools, pool_by_type
 from scheduler.auction.search.grid import Floats, Ints
@@ -212,7 +212,7 @@ def _average_prices(
         if not future.tasks:
             continue
         demand = Demand(future.tasks, pools, np.full(len(future.tasks), future.weight * each))
-        before += dual_value(pools, demand, *begin) / len(futures)
+        before += compute_dual_value(pools, demand, *begin) / len(futures)
         mean = _find_mean(pools, demand, begin, settings)
         lam += mean.compute_price / len(futures)
         phi += mean.memory_price / len(futures)

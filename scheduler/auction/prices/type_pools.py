@@ -1,4 +1,4 @@
-"""Room pooled by GPU type, whose nodes share one price of a sample whatever they ask.
+"""Room pooled by GPU type, whose nodes share one price of a sample at any ask.
 
 Buyers pay ``max(price, ask)`` for a sample on a node, so at the optimum of the dual (6)
 the compute price of a node is ``max(0, price - ask)``: one price for each type and slot
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.auction.prices.capacity import Supply, grouped
+from scheduler.auction.prices.capacity import Supply, pool_places
 from scheduler.auction.search.grid import Floats, Ints
 
 #: Share of an ask below and above it within which a node's room comes on sale. A step
@@ -79,7 +79,7 @@ class TypePools:
 def pool_by_type(supply: Supply) -> tuple[TypePools, Ints]:
     """Pool places of one GPU type.
 
-    Whatever fits the places fits the pool, so a bound on the pool's welfare is
+    All that fits the places fits the pool, so a bound on the pool's welfare is
     one on theirs.
 
     Returns
@@ -88,7 +88,7 @@ def pool_by_type(supply: Supply) -> tuple[TypePools, Ints]:
     type_of : int64[places]
         Pool of each place.
     """
-    by_ask, ask_of = grouped(supply)
+    by_ask, ask_of = pool_places(supply)
     types = list(dict.fromkeys(by_ask.types))
     ask_type = np.array([types.index(name) for name in by_ask.types], np.int64)
     asks = np.atleast_2d(by_ask.ask)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from scheduler.auction.search.holdings import CellReservation, HeldCell, TaskHolding
 from scheduler.auction.search.vendor_book import VendorBook
-from scheduler.auction.search.waste import WASTE_UNITS, unfilled
+from scheduler.auction.search.waste import WASTE_UNITS, measure_unfilled
 from scheduler.types import Cell, Horizon, NodeSpec
 
 Floats = NDArray[np.float64]
@@ -196,7 +196,9 @@ class Grid:
         self.waste_unit = np.where(most > 0, most, 1.0) / WASTE_UNITS
         self.waste = np.zeros((len(self.types), WASTE_UNITS + 1))
         for g, name in enumerate(self.types):
-            self.waste[g] = unfilled(self.usual_rates.get(name, ()), unit=self.waste_unit[g])
+            self.waste[g] = measure_unfilled(
+                self.usual_rates.get(name, ()), unit=self.waste_unit[g]
+            )
 
     def _restock(self, k: int) -> None:
         """Work out from the reservations what is free in one column."""
@@ -384,7 +386,7 @@ def _over(node: NodeSpec, slot: int) -> bool:
     return node.available_until is not None and node.available_until < slot
 
 
-def until(node: NodeSpec, last_slot: int) -> NodeSpec:
+def cut_sale(node: NodeSpec, last_slot: int) -> NodeSpec:
     """Give the node with its sale ended no later than a slot."""
     end = last_slot if node.available_until is None else min(last_slot, node.available_until)
     return replace(node, available_until=end)

@@ -15,7 +15,7 @@ WASTE_UNITS = 2048
 
 
 @lru_cache(maxsize=64)
-def unfilled(rates: tuple[float, ...], *, unit: float) -> Floats:
+def measure_unfilled(rates: tuple[float, ...], *, unit: float) -> Floats:
     """Give what no mix of rates fills of 0 to ``WASTE_UNITS`` units, in samples.
 
     Rates are rounded up to whole units, so what counts as filled does fit.

@@ -18,7 +18,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules
-from scheduler.auction.audit.transcripts import transcript_lines, verify_transcript
+from scheduler.auction.audit.transcripts import verify_transcript, write_transcript_lines
 from scheduler.auction.log.chain import digest, entry_to_json, hash_entry, hide_bid
 from scheduler.auction.log.event_json import event_from_json
 from scheduler.auction.log.heads import Head, SignedHead, sign_head
@@ -116,7 +116,9 @@ def make_victim(size: ForgerySize, *, seed: int) -> Victim:
 def write_lines(log: Sequence[_Entry], rules: ZoneRules, *, shows_bids: bool) -> list[str]:
     """Write entries as a transcript, every hash made to fit what they say."""
     header = next(
-        transcript_lines([], zone=_ZONE, rules=rules, shows=None if shows_bids else lambda _: False)
+        write_transcript_lines(
+            [], zone=_ZONE, rules=rules, shows=None if shows_bids else lambda _: False
+        )
     )
     lines, head = [header], digest(rules_to_json(rules))
     for position, data in enumerate(log, start=1):

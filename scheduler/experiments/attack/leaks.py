@@ -1,9 +1,9 @@
 """What the public log tells of others' bids, by estimators that see all of it.
 
 A competitor knows every amount of some days and reads the published logs of others: no bids,
-no salts. It estimates bids there from the price alone, from price and needs, and from
-whatever else is published: the parts of the price, solved prices before and after, what came
-of the bids about it. What the log leaks is what the last has over the second.
+no salts. It makes three estimates of the bids there: from the price alone, from price and needs,
+and from all that is published (the parts of the price, solved prices before and after, outcomes of
+the bids about it). What the log leaks is by how much the third is better than the second.
 """
 
 from __future__ import annotations

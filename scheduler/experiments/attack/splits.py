@@ -62,7 +62,7 @@ class Splitter:
 
 
 @dataclass(slots=True)
-class Observed:
+class SplitTally:
     """What bundles cost and what splitting them would have brought, on one zone."""
 
     #: Gains by kind of split, as shares of the bundle's price.
@@ -74,7 +74,7 @@ class Observed:
 class DayWatch:
     """Looks at a day before each of its bids."""
 
-    def __init__(self, found: Observed) -> None:
+    def __init__(self, found: SplitTally) -> None:
         self._found = found
         self._bids = 0
         self._open: list[tuple[str, float, float, Splitter]] = []
@@ -146,8 +146,8 @@ def run(size: DecoySize) -> Iterator[Finding]:
         )
 
 
-def _observe(zone: AttackedZone, size: DecoySize) -> Observed:
-    found = Observed(defaultdict(list), [])
+def _observe(zone: AttackedZone, size: DecoySize) -> SplitTally:
+    found = SplitTally(defaultdict(list), [])
     for seed in range(size.days):
         watch = DayWatch(found)
         run_policy(

@@ -86,7 +86,7 @@ class DayQuality:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class SettingResult:
     """One setting and seed."""
 
     setting: str

@@ -17,7 +17,7 @@ from scheduler.experiments.auction.experiments import (
     Ratio,
     Winner,
 )
-from scheduler.experiments.auction.quality import Measured
+from scheduler.experiments.auction.quality import SettingResult
 from scheduler.experiments.auction.run import SOLVE_EVERY
 from scheduler.experiments.auction.scenario import Scenario
 
@@ -31,7 +31,7 @@ class AuctionFindings:
 
     size: AuctionSize
     #: By figure, then x: one measurement per seed.
-    days: Mapping[str, Mapping[str, Sequence[Measured]]]
+    days: Mapping[str, Mapping[str, Sequence[SettingResult]]]
     lies: Sequence[Lie]
     #: Misreports that paid, under the critical payment and eq. 14.
     profitable: tuple[int, int]
@@ -111,12 +111,17 @@ def _parameters() -> list[str]:
     return lines
 
 
-def _mean(measured: Sequence[Measured], name: str) -> float:
+def _mean(measured: Sequence[SettingResult], name: str) -> float:
     return float(np.mean([m.share(name) for m in measured]))
 
 
 def _figure(
-    figure: str, title: str, paper: str, rows: Mapping[str, Sequence[Measured]], *, planned: int
+    figure: str,
+    title: str,
+    paper: str,
+    rows: Mapping[str, Sequence[SettingResult]],
+    *,
+    planned: int,
 ) -> list[str]:
     seeds = ", ".join(f"{x}: {len(ms)}" for x, ms in rows.items() if len(ms) < planned)
     lines = [
@@ -142,7 +147,7 @@ def _figure(
     return [*lines, "", f"![{title}]({figure}.png)", ""]
 
 
-def _over(measured: Sequence[Measured], ours: str) -> str:
+def _over(measured: Sequence[SettingResult], ours: str) -> str:
     parts: list[str] = []
     for other in ("titan", "eft", "ntm"):
         base = _mean(measured, other)

@@ -29,7 +29,7 @@ from scheduler.experiments.auction.experiments import (
     Winner,
 )
 from scheduler.experiments.auction.progress import Progress
-from scheduler.experiments.auction.quality import DayQuality, Measured
+from scheduler.experiments.auction.quality import DayQuality, SettingResult
 from scheduler.experiments.auction.report import AuctionFindings
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.experiments.auction.tables import write
@@ -195,7 +195,7 @@ def _findings(
     work: Mapping[tuple[Any, ...], RunJob],
     progress: Progress,
 ) -> AuctionFindings:
-    days: dict[str, dict[str, list[Measured]]] = {}
+    days: dict[str, dict[str, list[SettingResult]]] = {}
     for point in plan:
         for seed in range(size.seeds):
             found = {
@@ -205,7 +205,7 @@ def _findings(
             if any(result is None for result in found.values()):
                 continue
             results = {name: DayQuality(**found[name]) for name in NAMES}
-            measured = Measured(point.x, seed, found[BOUND]["value"], results)
+            measured = SettingResult(point.x, seed, found[BOUND]["value"], results)
             days.setdefault(point.figure, {}).setdefault(point.x, []).append(measured)
     lies: dict[str, Any] = progress.get(work["lies",].key) or {"lies": [], "profitable": [0, 0]}
     winners: dict[str, Any] = progress.get(work["winners",].key) or {"winners": [], "won": [0, 0]}

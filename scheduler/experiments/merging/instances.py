@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduler.merging.estimates import allowed_allocations
+from scheduler.merging.estimates import list_allocations
 from scheduler.merging.instance import Instance
 
 #: Median seconds of a job on one GPU, and the standard deviation of the logarithm.
@@ -18,7 +18,7 @@ def draw_instance(*, jobs: int, gpus: int, fresh: float, seed: int) -> Instance:
     240 jobs on 240 GPUs do. Half of the pairs are predicted to help.
     """
     rng = np.random.default_rng([seed, 51])
-    allocations = allowed_allocations(gpus)
+    allocations = list_allocations(gpus)
     work = JOB_S * np.exp(JOB_SPREAD * rng.standard_normal(jobs))
     loss = rng.uniform(0.02, 0.08, jobs)
     times = work[:, None] * (1.0 + loss[:, None] * (allocations - 1)) / allocations

@@ -18,10 +18,10 @@ from scheduler.merging.estimates import (
     DonorLoss,
     Estimator,
     Profile,
-    allowed_allocations,
+    build_instance,
     estimate_jobs,
     estimate_pairs,
-    instance_of,
+    list_allocations,
 )
 from scheduler.merging.instance import Instance, Merge, Mode
 from scheduler.merging.task_merger import FORMS, merge_tasks
@@ -107,7 +107,7 @@ def estimate(data: Mapping[str, Any], *, estimator: Estimator) -> dict[str, Any]
     )
     jobs = estimate_jobs(profiles)
     pairs = estimate_pairs(profiles, jobs, probes, line, estimator)
-    instance = instance_of(profiles, jobs, pairs, table, gpus=gpus, estimator=estimator)
+    instance = build_instance(profiles, jobs, pairs, table, gpus=gpus, estimator=estimator)
     written = write_instance(instance, [profile.id for profile in profiles])
     for row, job in zip(written["jobs"], jobs, strict=True):
         row["iterations"] = job.iterations
@@ -133,7 +133,7 @@ def read_instance(data: Mapping[str, Any]) -> tuple[Instance, list[str]]:
     pairs = _list(data.get("pairs", []), "pairs", MOST_PAIRS)
     names = [str(job["id"]) for job in jobs]
     place = _places(names)
-    allocations = allowed_allocations(gpus)
+    allocations = list_allocations(gpus)
     column = {int(a): i for i, a in enumerate(allocations)}
     first: list[int] = []
     second: list[int] = []

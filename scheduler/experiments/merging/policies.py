@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scheduler.experiments.merging.cluster import Merging, MergingPlan, View
 from scheduler.experiments.merging.transfer import TransferShares
-from scheduler.merging.estimates import allowed_allocations
+from scheduler.merging.estimates import list_allocations
 from scheduler.merging.instance import Instance, Mode
 from scheduler.merging.program import Columns, choose_by_price
 from scheduler.merging.task_merger import CHOSEN, REPAIRED, RUNNABLE, Form, merge_tasks
@@ -215,7 +215,7 @@ class TaskMerger:
 def _ladder(gpus: int) -> Ints:
     """Numbers of GPUs in steps of about a third, up to 64 or the cluster."""
     kept: list[int] = []
-    for number in allowed_allocations(min(gpus, 64)).tolist():
+    for number in list_allocations(min(gpus, 64)).tolist():
         if not kept or number >= 1.3 * kept[-1]:
             kept.append(number)
     return np.array(kept, np.int64)

@@ -12,9 +12,9 @@ from itertools import permutations
 import highspy
 import numpy as np
 
-from scheduler.merging.fairness import fair_share
+from scheduler.merging.fairness import compute_fair_share
 from scheduler.merging.instance import Assignment, Instance, Merge, Mode
-from scheduler.merging.task_merger import fair_times, transfer_weights
+from scheduler.merging.task_merger import compute_fair_times, transfer_weights
 
 #: One choice: objective, unit, partner (-1 alone), mode, GPUs.
 _Choice = tuple[float, int, int, Mode, int]
@@ -86,9 +86,9 @@ def merge_as_printed(instance: Instance, *, literal: bool, time_limit_s: float =
 
 def _choices(instance: Instance) -> tuple[list[_Choice], list[range]]:
     """All variables, and which of them make up each sum of (9)."""
-    fair = fair_times(instance)
+    fair = compute_fair_times(instance)
     weights = transfer_weights(instance)
-    share = 2 * fair_share(instance.gpus, instance.jobs)
+    share = 2 * compute_fair_share(instance.gpus, instance.jobs)
     choices: list[_Choice] = []
     groups: list[range] = []
 

@@ -11,7 +11,7 @@ from scheduler.experiments.merging.cluster import Cluster
 from scheduler.experiments.merging.policies import POLICIES, Policy
 from scheduler.experiments.merging.transfer import TransferShares, World
 from scheduler.experiments.merging.workload import Jobs, speed_up
-from scheduler.merging.fairness import finish_time_ratio, unfair_share
+from scheduler.merging.fairness import compute_unfair_share, finish_time_ratio
 
 Floats = NDArray[np.float64]
 
@@ -203,7 +203,7 @@ def _outcome(
         makespan_s=float(cluster.finish_s.max()),
         gpu_hours=cluster.busy_gpu_s / 3600.0,
         p99_fairness=float(np.percentile(ratios, 99)),
-        unfair=unfair_share(ratios),
+        unfair=compute_unfair_share(ratios),
         temporal=float(cluster.temporal.mean()),
         spatial=float(cluster.spatial.mean()),
         warm=cluster.warm / count,

@@ -12,7 +12,7 @@ from scheduler.prompts.rules import LaneRules
 
 
 @dataclass(slots=True)
-class Running:
+class RunningGang:
     """A job on its gang."""
 
     job: TuningJob
@@ -31,7 +31,7 @@ class Pool:
     idle_since_s: list[float] = field(default_factory=list[float])
     #: When each booting GPU is ready.
     ready_s: list[float] = field(default_factory=list[float])
-    running: dict[str, Running] = field(default_factory=dict[str, Running])
+    running: dict[str, RunningGang] = field(default_factory=dict[str, RunningGang])
 
     @property
     def busy(self) -> int:
@@ -120,7 +120,7 @@ class PooledCluster:
             work = job.work_gpu_s / self._gains[job.id] + shared_s
             true = Course(True, work, course.fixed_s)
             self.lookups_s[job.id] = course.fixed_s or job.lookup_gpu_s / gpus
-        pool.running[job.id] = Running(
+        pool.running[job.id] = RunningGang(
             job,
             gpus,
             self.now_s + run_s(course, gpus, rules),

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler.experiments.prompts.outcome import TuningOutcome, summarize
-from scheduler.experiments.prompts.workload import MODELS, Drawn
+from scheduler.experiments.prompts.workload import MODELS, DrawnJob
 from scheduler.prompts.jobs import TOLERANCE_S, tuning_s
 from scheduler.prompts.rules import LaneRules
 
@@ -22,7 +22,7 @@ from scheduler.prompts.rules import LaneRules
 class Elastic:
     """A job in the cluster."""
 
-    drawn: Drawn
+    drawn: DrawnJob
     boot_s: float
     #: GPU seconds left: as predicted, without the bank's gain, and in truth; lookup included.
     predicted_gpu_s: float
@@ -39,7 +39,7 @@ class Elastic:
 
 
 def run_elasticflow(
-    drawn: Sequence[Drawn], *, load: str, slo: float, seed: int, gpus: int, rules: LaneRules
+    drawn: Sequence[DrawnJob], *, load: str, slo: float, seed: int, gpus: int, rules: LaneRules
 ) -> TuningOutcome:
     """Run the whole trace.
 

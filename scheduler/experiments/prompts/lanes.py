@@ -203,10 +203,10 @@ class ChosenLane(TuningLane):
 class InflessLane(TuningLane):
     """An autoscaler of inference instances, with gangs and the bank added to it.
 
-    First come, first served and each base model on its own: a job claims as many instances
-    as it needs to meet its SLO from warm ones, those that are missing are started at once,
-    each in its own time, and the gang waits for its slowest. Idle instances stay for the
-    window. No job waits for GPUs that others will release.
+    First come, first served, and each base model on its own. A job claims as many warm
+    instances as it needs to meet its SLO. Those that are missing are started at once, each
+    with its own start-up time, and the gang waits for its slowest. Idle instances stay for
+    the window. No job waits for GPUs that others will release.
     """
 
     rng: np.random.Generator

@@ -10,7 +10,7 @@ from scheduler.experiments.prompts.elasticflow import run_elasticflow
 from scheduler.experiments.prompts.lanes import TuningLane
 from scheduler.experiments.prompts.outcome import TuningOutcome, summarize
 from scheduler.experiments.prompts.policies import ELASTICFLOW, make_lane
-from scheduler.experiments.prompts.workload import MODELS, Drawn, WorkloadRules, draw_jobs
+from scheduler.experiments.prompts.workload import MODELS, DrawnJob, WorkloadRules, draw_jobs
 from scheduler.prompts.rules import LaneRules
 
 #: The paper's cluster.
@@ -81,7 +81,7 @@ def simulate(
     )
 
 
-def run_lane(lane: TuningLane, drawn: Sequence[Drawn], gpus: int) -> PooledCluster:
+def run_lane(lane: TuningLane, drawn: Sequence[DrawnJob], gpus: int) -> PooledCluster:
     """Run a lane from before the first arrival to the end of the last job.
 
     Rounds come at multiples of ``lane.rules.round_s``, where something has happened since the last.

@@ -1,12 +1,12 @@
 """Jobs for the simulator, after the paper's section 6.1.
 
 The paper's traces are not published. What it prints is kept: how many jobs of each base
-model come in 20 minutes, minutes with five times the mean rate, durations from a few
-seconds to several minutes, SLOs of the duration times S plus the start-up of a GPU, and
-by how much the bank shortens a run. What it does not print (the spread of durations, the
-sizes of gangs, the start-up of each model) is ours, stands in :class:`WorkloadRules`, and is
-chosen once: so that the repaired rules of the paper pay and violate what they should at
-medium load. See ``docs/algorithms/prompts.md``.
+model come in 20 minutes, minutes with five times the mean rate, and durations from a few
+seconds to several minutes. So are SLOs of the duration times S plus the start-up of a GPU, and
+by how much the bank shortens a run. What it does not print is ours: the spread of durations,
+the sizes of gangs and the start-up of each model. It stands in :class:`WorkloadRules` and was
+chosen once, so that the paper's repaired rules cost and violate at medium load what the paper
+says. See ``docs/algorithms/prompts.md``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class WorkloadRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnJob:
     """A job and what the scheduler does not know of it."""
 
     job: TuningJob
@@ -75,7 +75,7 @@ class Drawn:
 
 def draw_jobs(
     *, load: str, slo: float, seed: int, rules: WorkloadRules | None = None
-) -> tuple[Drawn, ...]:
+) -> tuple[DrawnJob, ...]:
     """Draw 20 minutes of jobs.
 
     Parameters
@@ -106,7 +106,7 @@ def draw_jobs(
     if seed < 0:
         raise ValueError(f"a seed must not be below zero, got {seed}")
     rules = rules or WorkloadRules()
-    drawn: list[Drawn] = []
+    drawn: list[DrawnJob] = []
     for index, (model, count) in enumerate(zip(MODELS, LOADS[load], strict=True)):
         rng = np.random.default_rng([seed, index])
         drawn.extend(_draw_model(model, count * rules.minutes // PAPER_MINUTES, slo, rng, rules))
@@ -115,7 +115,7 @@ def draw_jobs(
 
 def _draw_model(
     model: BaseModel, count: int, slo: float, rng: np.random.Generator, rules: WorkloadRules
-) -> list[Drawn]:
+) -> list[DrawnJob]:
     weights = rng.gamma(rules.burstiness, size=rules.minutes)
     minute = rng.choice(rules.minutes, size=count, p=weights / weights.sum())
     submitted = np.sort(60.0 * (minute + rng.random(count)))
@@ -126,7 +126,7 @@ def _draw_model(
     low, high = model.gains
     gain = low * (high / low) ** rng.random(count)
     return [
-        Drawn(
+        DrawnJob(
             TuningJob(
                 id=f"{model.name}-{k:03d}",
                 base_model=model.name,

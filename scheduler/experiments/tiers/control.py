@@ -60,10 +60,10 @@ BREAK_EVEN, EITHER = int(Demotion.BREAK_EVEN), int(Order.DEADLINE_OR_SHORTEST)
 HPA_UTILISATION = 0.7
 HPA_STABLE_TICKS = 5
 
-pressure_of = compiled(demand.pressure)
-next_threshold = compiled(serverless_scaler.next_threshold)
+pressure_of = compiled(demand.compute_pressure)
+next_threshold = compiled(serverless_scaler.compute_next_threshold)
 compute_worker_change = compiled(serverful_scaler.compute_worker_change)
-workers_change_printed = compiled(serverful_scaler.workers_change_printed)
+workers_change_printed = compiled(serverful_scaler.compute_printed_workers_change)
 move_cost = compiled(break_even.move_cost)
 decide_demotion = compiled(demotion.decide_demotion)
 compute_move_saving = compiled(demotion.compute_move_saving)

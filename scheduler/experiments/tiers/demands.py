@@ -1,11 +1,11 @@
 """D(t, T) of equations 1 and 2, kept up to date for jobs that wait.
 
 The demand of a job at work changes all the time, but there are no more of those than
-workers. The demand of a waiting job is a ramp that stands still until its latest
-start comes into the longest window, slides through it, and stands still again once
-the latest start has passed. So waiting jobs are *far* (nothing to count), *near*
-(counted one by one, for as many ticks as there are windows) or *late* (counted
-together), and a long backlog costs nothing at a tick. Sums over late jobs are whole
+workers. The demand of a waiting job is a ramp. It does not move until the job's latest
+start comes into the longest window, slides through that window, and stops once the latest
+start has passed. So a waiting job is *far* (nothing to count), *near* (counted alone, for as
+many ticks as there are windows) or *late* (counted with the others), and a long backlog costs
+nothing at a tick. Sums over late jobs are whole
 numbers of microseconds (2**-20 s), so that adding and removing leaves no trace.
 """
 

@@ -193,7 +193,7 @@ class DrawnSupply(NamedTuple):
     lives_s: Floats
 
 
-class Learned(NamedTuple):
+class LearnedTables(NamedTuple):
     """Tables of ``scheduler.tiers.hazard``."""
 
     deaths: Floats
@@ -264,7 +264,7 @@ class RunState(NamedTuple):
     taken: Ints
     #: Sums over late jobs (``demands.py``).
     late: Ints
-    learned: Learned
+    learned: LearnedTables
     series: Records
     #: One record of ``TALLY``.
     tally: Records
@@ -290,7 +290,9 @@ def new_world(
     tally["empty"] = slots
     tally["head"] = tally["tail"] = -1
     tally["threshold_s"] = choice.threshold_s
-    learned = Learned(np.zeros((LENGTH_CLASSES, AGE_BINS)), np.zeros((LENGTH_CLASSES, AGE_BINS)))
+    learned = LearnedTables(
+        np.zeros((LENGTH_CLASSES, AGE_BINS)), np.zeros((LENGTH_CLASSES, AGE_BINS))
+    )
     return RunState(
         choice=chosen,
         jobs=jobs,

@@ -42,8 +42,8 @@ SERVERFUL_ONLY, BREAK_EVEN = int(Demotion.SERVERFUL_ONLY), int(Demotion.BREAK_EV
 BUSY = int(Worker.BUSY)
 
 compute_renewal_saving = compiled(demotion.compute_renewal_saving)
-allowance_of = compiled(allowance.allowance)
-backlog_key = compiled(edf.backlog_key)
+allowance_of = compiled(allowance.compute_allowance)
+backlog_key = compiled(edf.compute_backlog_key)
 
 
 @compiled

@@ -17,11 +17,11 @@ SERVERLESS, SERVERFUL = int(JobStage.SERVERLESS), int(JobStage.SERVERFUL)
 FIRST_QUEUE_S = 300.0
 SECOND_QUEUE_S = 3600.0
 
-length_class = compiled(hazard.length_class)
+length_class = compiled(hazard.find_length_class)
 observe = compiled(hazard.observe)
-age_bin = compiled(hazard.age_bin)
-hazard_rate = compiled(hazard.hazard_rate)
-expected_remaining_s = compiled(break_even.expected_remaining_s)
+age_bin = compiled(hazard.find_age_bin)
+hazard_rate = compiled(hazard.compute_hazard_rate)
+expected_remaining_s = compiled(break_even.estimate_remaining_s)
 
 
 @compiled

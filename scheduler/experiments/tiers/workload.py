@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from scheduler.experiments.tiers.state import JOB, Records, records
 from scheduler.experiments.tiers.supply import SupplyRules, boot_times
-from scheduler.tiers.deadlines import soft_deadlines_s
+from scheduler.tiers.deadlines import compute_soft_deadlines_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -173,7 +173,7 @@ def draw_jobs(*, workload: Workload, owners: OwnerRules, supply: SupplyRules, se
     n = len(workload)
     low, high = owners.deadline_factors
     predicted = workload.duration_s
-    due = soft_deadlines_s(
+    due = compute_soft_deadlines_s(
         arrived_s=workload.arrive_s,
         predicted_s=predicted,
         factors=rng.uniform(low, high, n),

@@ -7,7 +7,7 @@ from decimal import Decimal
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from finetender.calls import Call, Operation, Pause, new_key, send
+from finetender.calls import Call, Operation, Pause, draw_key, send
 from finetender.deadlines import parse_deadline
 from finetender.errors import build_error
 from finetender.operations.data import (
@@ -97,7 +97,7 @@ def place_bid(
     body |= {"price": str(price), "preparation": preparation, "verified_only": verified_only}
     if name is not None:
         body["name"] = name
-    key = idempotency_key or new_key()
+    key = idempotency_key or draw_key()
     answer = yield from send(Call("POST", "/api/bids", json=body, idempotency_key=key))
     bid = Bid.read(answer.body)
     while bid.status == "pending":
@@ -133,7 +133,7 @@ def _build_work(
     """What a quote and a bid have in common; data that is a file is stored first."""
     answer = yield from send(Call("GET", "/api/zones"))
     zone = choose_zone(read_zones(answer), zone_name)
-    # The market's clock counts, whatever this machine's says.
+    # Deadlines count on the market's clock, which may differ from this machine's.
     told = answer.headers.get("date")
     now = parsedate_to_datetime(told) if told else datetime.now(UTC)
     at = parse_deadline(deadline, now=now, latest=zone.latest_deadline)

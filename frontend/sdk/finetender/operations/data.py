@@ -106,7 +106,7 @@ def _hash_file(file: Path, form: Mapping[str, str]) -> str:
 
 
 def check_id(text: str) -> str:
-    """An id as a part of an address; whatever else somebody passes must not become another one."""
+    """An id as a part of a path; any other text could lead to another path and is refused."""
     if not text or not all(letter.isalnum() or letter in "-_" for letter in text):
         raise UsageError(f"{text!r} is no id.")
     return text

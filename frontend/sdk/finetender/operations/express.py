@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from finetender.calls import Call, Operation, Pause, new_key, send
+from finetender.calls import Call, Operation, Pause, draw_key, send
 from finetender.operations.data import (
     LOOK_EVERY_S,
     Data,
@@ -46,7 +46,7 @@ def ask_express(
     """Buy prompt tuning that is done within seconds, and wait for the lane's answer."""
     body = yield from _build_express(data, zone, adapter, training)
     body |= {"slo_s": within_s, "name": name}
-    key = idempotency_key or new_key()
+    key = idempotency_key or draw_key()
     answer = yield from send(Call("POST", "/api/express", json=body, idempotency_key=key))
     found = ExpressAnswer.read(answer.body)
     while found.status == "pending":

@@ -110,19 +110,19 @@ def push_adapter(
     return push
 
 
-def export_path(job_id: str, export_id: str) -> str:
+def build_export_path(job_id: str, export_id: str) -> str:
     return f"{_job_path(job_id)}/exports/{check_id(export_id)}/content"
 
 
-def adapter_path(job_id: str) -> str:
+def build_adapter_path(job_id: str) -> str:
     return f"{_job_path(job_id)}/adapter"
 
 
-def checkpoint_path(job_id: str, checkpoint_id: str) -> str:
+def build_checkpoint_path(job_id: str, checkpoint_id: str) -> str:
     return f"{_job_path(job_id)}/checkpoints/{check_id(checkpoint_id)}/content"
 
 
-def events_path(job_id: str) -> str:
+def build_events_path(job_id: str) -> str:
     return f"{_job_path(job_id)}/events/stream"
 
 

@@ -82,9 +82,9 @@ class Cells(NamedTuple):
 def gather_cells(offer: OfferedCells, job: TaskNeed) -> Cells:
     """List the cells a best schedule may use: the cheapest of every slot and rate.
 
-    Ties go to the node where the task leaves the least that no mix of usual rates can fill
-    (``OfferedCells.waste``), then to the fuller node (best fit), then to the node that joined
-    first; none of it depends on the bid.
+    Ties go to the node where the task leaves the least room that no mix of usual rates can fill
+    (``OfferedCells.waste``). Then they go to the fuller node (best fit), then to the node that
+    joined first. None of it depends on the bid.
     """
     slots, nodes = offer.lam.shape
     classes = job.rate.shape[0]

@@ -1,4 +1,4 @@
-"""Compiled exact covers of one window, whatever the number of distinct rates.
+"""Compiled exact covers of one window, for any number of distinct rates.
 
 Each function returns the cells of the cheapest cover that undercuts ``limit``
 (in ``path``, in slot order; 0 cells when none does). With one rate the
@@ -31,10 +31,10 @@ def cover_by_pairs(
 
     A cover is least in its counts (slow, fast), and for each number of fast cells
     the number of slow ones follows. For given counts the problem is a
-    transportation problem with three states per slot (unused, slow, fast), so
+    transportation problem with three states per slot (unused, slow, fast). So
     shortest paths over three states lead from the optimum of one pair to that of
-    the next; with work priced at ``mu``, the best choice of every slot by itself
-    is the optimum of the counts it has, and the walk goes out from there both
+    the next. With work priced at ``mu``, the best choice of every slot by itself
+    is the optimum of the counts that it has; the walk starts there and goes both
     ways. A pair costs at least ``bound`` plus ``mu`` times what it does too much.
     """
     cost = rows.cost

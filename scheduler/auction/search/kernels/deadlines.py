@@ -12,7 +12,11 @@ from scheduler.auction.search.kernels.cells import (
     gather_cells,
 )
 from scheduler.auction.search.kernels.compiled import INFINITY, Floats, Ints, compiled
-from scheduler.auction.search.kernels.relaxation import find_least_cover, greedy, multiplier
+from scheduler.auction.search.kernels.relaxation import (
+    cover_greedily,
+    find_least_cover,
+    find_multiplier,
+)
 from scheduler.auction.search.kernels.window import (
     BestCover,
     compute_schedule_cost,
@@ -73,7 +77,7 @@ def solve_deadline(
         every[j] = j
     charge = cells.own[:end].copy()
     m = fill_rows(every, cells.starts[start], end, cells, charge, rows)
-    mu, bound = multiplier(rows.cost, units, need, 0, m - 1, 0.0, INFINITY)
+    mu, bound = find_multiplier(rows.cost, units, need, 0, m - 1, 0.0, INFINITY)
     if bound == INFINITY:
         return ceiling, 0, 0
     _tilt_later(charge, cells, bound + job.entry[start], ceiling)
@@ -90,14 +94,14 @@ def solve_deadline(
         cheapest = job.entry[t]
         m = fill_rows(every, cells.starts[t], end, cells, charge, rows)
         filled = t
-        mu, bound = multiplier(rows.cost, units, need, 0, m - 1, mu, INFINITY)
+        mu, bound = find_multiplier(rows.cost, units, need, 0, m - 1, mu, INFINITY)
         if bound == INFINITY:
             break
         vendor_slots[count] = t
         promise[count] = cheapest + bound
         price[count] = mu
         count += 1
-        n = greedy(rows.cost, rows.cell, units, need, 0, m - 1, mu, path)
+        n = cover_greedily(rows.cost, rows.cell, units, need, 0, m - 1, mu, path)
         if n > 0:
             offer_schedule(path, n, t, charge, job, found)
     order = np.argsort(promise[:count], kind="mergesort")
@@ -215,7 +219,7 @@ def _solved(cells: Cells, job: TaskNeed, deadline: int) -> tuple[int, int, Ints,
 
 @compiled
 def solve_curve(cells: Cells, job: TaskNeed, first: int, last: int) -> Floats:
-    """Find the least cost by every deadline of a range, whatever the number of rates.
+    """Find the least cost by every deadline of a range, for any number of rates.
 
     Cost never rises with the deadline, and a schedule serves every deadline from
     its own end on: so the walk goes from the last deadline to just before the end

@@ -13,7 +13,7 @@ from scheduler.auction.search.kernels.compiled import INFINITY, Floats, Ints, co
 
 
 @compiled
-def relaxed(
+def relax_cover(
     best: Floats,
     units: Floats,
     need: int,
@@ -59,7 +59,7 @@ def relaxed(
 
 
 @compiled
-def multiplier(
+def find_multiplier(
     best: Floats,
     units: Floats,
     need: int,
@@ -97,13 +97,13 @@ def multiplier(
                     right = max(right, best[t, c] / units[c])
         if right <= 0.0:
             return 0.0, 0.0
-    right_bound, right_slope = relaxed(best, units, need, first, last, right)
+    right_bound, right_slope = relax_cover(best, units, need, first, last, right)
     while right_slope > 0.0:
         left, left_bound, left_slope = right, right_bound, right_slope
         right = 2.0 * right
         if right > 1e300:
             return left, left_bound
-        right_bound, right_slope = relaxed(best, units, need, first, last, right)
+        right_bound, right_slope = relax_cover(best, units, need, first, last, right)
     for _ in range(24):
         if right_slope == 0.0 or right_bound >= enough:
             return right, right_bound
@@ -114,7 +114,7 @@ def multiplier(
         )
         if not left < mu < right:
             break
-        bound, slope = relaxed(best, units, need, first, last, mu)
+        bound, slope = relax_cover(best, units, need, first, last, mu)
         if slope > 0.0:
             if bound <= left_bound:
                 break
@@ -129,7 +129,7 @@ def multiplier(
 
 
 @compiled
-def greedy(
+def cover_greedily(
     best: Floats,
     best_cell: Ints,
     units: Floats,

@@ -13,7 +13,7 @@ import numpy as np
 from scheduler.auction.search.kernels.cells import Cells, Rows, TaskNeed
 from scheduler.auction.search.kernels.compiled import INFINITY, Floats, Ints, compiled
 from scheduler.auction.search.kernels.covers import cover_by_labels, cover_by_pairs
-from scheduler.auction.search.kernels.relaxation import greedy, multiplier
+from scheduler.auction.search.kernels.relaxation import cover_greedily, find_multiplier
 
 
 class BestCover(NamedTuple):
@@ -88,13 +88,13 @@ def search_window(
     path = np.empty(slots, np.int64)
     enough = found.value[0] - job.entry[vendor_slot]
     m = fill_rows(pool, 0, pool.shape[0], cells, charge, rows)
-    mu, bound = multiplier(rows.cost, units, need, 0, m - 1, mu, enough)
+    mu, bound = find_multiplier(rows.cost, units, need, 0, m - 1, mu, enough)
     if bound >= enough:
         return
     if classes == 2:
         n, _ = cover_by_pairs(rows, job.units, need, m, mu, bound, enough, path)
     else:
-        n = greedy(rows.cost, rows.cell, units, need, 0, m - 1, mu, path)
+        n = cover_greedily(rows.cost, rows.cell, units, need, 0, m - 1, mu, path)
         # With one rate the rounded relaxation is exact.
         if classes > 2:
             if n > 0:

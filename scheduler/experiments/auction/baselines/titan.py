@@ -8,7 +8,7 @@ from itertools import groupby
 
 import numpy as np
 
-from scheduler.auction.prices.capacity import Supply, check_costs, grouped
+from scheduler.auction.prices.capacity import Supply, check_costs, pool_places
 from scheduler.auction.search.grid import Ints
 from scheduler.experiments.auction.baselines.first_fit import SupplyRoom, random_vendors
 from scheduler.experiments.auction.baselines.outcome import BaselineOutcome
@@ -53,7 +53,7 @@ def titan(
             compute=np.where(_useful(room, fixed), room.compute, 0.0),
             memory=room.memory,
         )
-        pools, pool_of = grouped(now)
+        pools, pool_of = pool_places(now)
         found = offline_optimum(fixed, pools, time_limit_s=time_limit_s, relative_gap=0.005)
         wanted = found.chosen
         # Without any solution in time, first come, first served.

@@ -4,7 +4,7 @@
 solves for prices with the rest, does not.
 """
 
-from scheduler.auction.prices.capacity import Supply, grouped, make_capacity
+from scheduler.auction.prices.capacity import Supply, make_capacity, pool_places
 from scheduler.experiments.auction.bounds.dual_bound import LagrangianBound, lagrangian_bound
 
-__all__ = ["LagrangianBound", "Supply", "grouped", "lagrangian_bound", "make_capacity"]
+__all__ = ["LagrangianBound", "Supply", "lagrangian_bound", "make_capacity", "pool_places"]

@@ -24,7 +24,7 @@ from scheduler.auction.search.kernels.compiled import (
     extend_rows,
 )
 from scheduler.auction.search.kernels.covers import cover_by_labels, cover_by_pairs
-from scheduler.auction.search.kernels.relaxation import greedy, multiplier
+from scheduler.auction.search.kernels.relaxation import cover_greedily, find_multiplier
 from scheduler.auction.search.kernels.window import BestCover
 from scheduler.experiments.auction.max_form.fronts import PricedCells
 
@@ -170,7 +170,7 @@ def search_window(
         open_boxes[at] = open_boxes[count]
         stretch[at] = stretch[count]
         m = fill_rows(pool, begin, end, cells, charge, job, box, rows)
-        mu, bound = multiplier(cost, units, need, 0, m - 1, box[4], enough)
+        mu, bound = find_multiplier(cost, units, need, 0, m - 1, box[4], enough)
         if bound >= enough:
             continue
         if classes == 2:
@@ -243,7 +243,7 @@ def cheapest_cover(
         No cover of the box costs less.
     """
     classes = units.shape[0]
-    n = greedy(rows.cost, rows.cell, units, need, 0, m - 1, mu, path)
+    n = cover_greedily(rows.cost, rows.cell, units, need, 0, m - 1, mu, path)
     if classes == 1:
         return n, bound
     if n > 0:

@@ -6,7 +6,11 @@ import numpy as np
 
 from scheduler.auction.search.kernels.cells import TaskNeed
 from scheduler.auction.search.kernels.compiled import INFINITY, Ints, compiled
-from scheduler.auction.search.kernels.relaxation import find_least_cover, greedy, multiplier
+from scheduler.auction.search.kernels.relaxation import (
+    cover_greedily,
+    find_least_cover,
+    find_multiplier,
+)
 from scheduler.experiments.auction.max_form.boxes import (
     BestCover,
     Rows,
@@ -68,7 +72,7 @@ def solve_deadline(
     whole = np.array([0.0, 0.0, INFINITY, INFINITY])
     charge = cells.own[:end].copy()
     m = fill_rows(every, cells.starts[start], end, cells, charge, job, whole, rows)
-    mu, bound = multiplier(rows.cost, units, need, 0, m - 1, 0.0, INFINITY)
+    mu, bound = find_multiplier(rows.cost, units, need, 0, m - 1, 0.0, INFINITY)
     if bound == INFINITY:
         return ceiling, 0, 0
     # Later slots cost more by less than any price's precision: among equals the
@@ -90,14 +94,14 @@ def solve_deadline(
         cheapest = job.entry[t]
         m = fill_rows(every, cells.starts[t], end, cells, charge, job, whole, rows)
         filled = t
-        mu, bound = multiplier(rows.cost, units, need, 0, m - 1, mu, INFINITY)
+        mu, bound = find_multiplier(rows.cost, units, need, 0, m - 1, mu, INFINITY)
         if bound == INFINITY:
             break
         doors[count] = t
         promise[count] = cheapest + bound
         price[count] = mu
         count += 1
-        n = greedy(rows.cost, rows.cell, units, need, 0, m - 1, mu, path)
+        n = cover_greedily(rows.cost, rows.cell, units, need, 0, m - 1, mu, path)
         if n > 0:
             offer_schedule(path, n, t, cells, charge, job, found)
     order = np.argsort(promise[:count], kind="mergesort")

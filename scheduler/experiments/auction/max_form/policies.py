@@ -22,12 +22,12 @@ class Residual:
     """Eqs. 7-8 of the paper, on the cells with room.
 
     It departs from the printed mechanism in three ways, each for a reason found by
-    running the printed one. It searches only cells with room, so no bid is
-    turned away after it moved prices. Its alpha and beta are running maxima over
-    decided bids of value per sample and per GB slot that a schedule must at
-    least pay for (a job smaller than one slot still pays for the slot, so one
-    tiny job cannot set a huge price); Lemma 2 needs no more than that. And
-    b-bar can be made unit-free, see ``max_form_rules``.
+    running the printed one. First, it searches only cells with room, so no bid is
+    turned away after it moved prices. Second, its alpha and beta are running maxima,
+    over decided bids, of the value per sample and per GB slot that a schedule must at
+    least pay for; Lemma 2 needs no more. A job smaller than one slot still pays for
+    the slot, so one tiny job cannot set a huge price. Third, b-bar can be made
+    unit-free, see ``max_form_rules``.
     """
 
     prices_empty_cells = False

@@ -11,7 +11,7 @@ from decimal import Decimal
 import finetender
 import pytest
 from finetender.__main__ import main
-from finetender.settings import config_path
+from finetender.settings import find_config_path
 
 from marketplace.api.market import job_stream
 from marketplace.common import clock
@@ -161,10 +161,10 @@ def test_commands_print_results_and_end_with_their_codes(
     monkeypatch.delenv("FINETENDER_API_KEY")
     assert run(capsys, "jobs") == (2, "")
     assert run(capsys, "login", "--url", url, "--key", f"{secret}x") == (3, "")
-    assert not config_path().exists()
+    assert not find_config_path().exists()
     code, told = run(capsys, "login", "--url", url, "--key", secret)
-    assert (code, told) == (0, f"Signed in to {url}. The key is in {config_path()}.\n")
-    assert config_path().stat().st_mode & 0o777 == 0o600
+    assert (code, told) == (0, f"Signed in to {url}. The key is in {find_config_path()}.\n")
+    assert find_config_path().stat().st_mode & 0o777 == 0o600
     code, told = run(capsys, "quote", str(rows), "--by", "5m", "--epochs", "1", "--json")
     price = json.loads(told)["posted_price"]
     work = [str(rows), "--by", "5m", "--epochs", "1"]

@@ -8,7 +8,7 @@ from django.test import RequestFactory
 from rest_framework.request import Request
 
 from marketplace.api.throttles import _identity
-from marketplace.common.client_address import client_address
+from marketplace.common.client_address import find_client_address
 
 PEER = "10.0.0.7"
 
@@ -35,7 +35,7 @@ def test_the_address_is_what_the_outermost_trusted_proxy_saw(
     headers = {} if forwarded is None else {"X-Forwarded-For": forwarded}
     request = RequestFactory().get("/", headers=headers, REMOTE_ADDR=PEER)
     request.user = None  # type: ignore[assignment]
-    assert client_address(request) == found
+    assert find_client_address(request) == found
     # Sign-in and API limits go by the same.
     assert get_adapter().get_client_ip(request) == found
     assert _identity(Request(request)) == found
@@ -43,4 +43,4 @@ def test_the_address_is_what_the_outermost_trusted_proxy_saw(
 
 def test_a_request_over_a_unix_socket_has_an_address_too() -> None:
     request = RequestFactory().get("/", REMOTE_ADDR="")
-    assert client_address(request) == "0.0.0.0"
+    assert find_client_address(request) == "0.0.0.0"

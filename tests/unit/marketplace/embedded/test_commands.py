@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from marketplace.embedded.commands import servers_for
+from marketplace.embedded.commands import find_servers
 from marketplace.embedded.house import ENVIRONMENT
 from marketplace.embedded.stack import hold_directory
 
@@ -32,7 +32,7 @@ def data_dir(tmp_path: Path, monkeypatch) -> Path:
 def test_servers_that_do_not_run_are_started_for_as_long_as_the_command_takes(
     data_dir: Path,
 ) -> None:
-    with servers_for(["ledger_check"]):
+    with find_servers(["ledger_check"]):
         url = os.environ["DATABASE_URL"]
         assert os.environ["SECRET_KEY"] == "the market's own"
         assert os.environ["REDIS_URL"].startswith("redis://:")
@@ -43,7 +43,7 @@ def test_servers_that_do_not_run_are_started_for_as_long_as_the_command_takes(
 
 
 def test_a_market_that_runs_is_asked_as_it_is(data_dir: Path) -> None:
-    with hold_directory(data_dir), servers_for(["auction_verify"]):
+    with hold_directory(data_dir), find_servers(["auction_verify"]):
         assert os.environ["DATABASE_URL"] == "postgresql://as-it-was"
         assert os.environ["REDIS_URL"] == "redis://as-it-was"
     assert not (data_dir / "postgres").exists()
@@ -51,7 +51,7 @@ def test_a_market_that_runs_is_asked_as_it_is(data_dir: Path) -> None:
 
 def test_servers_that_are_named_are_left_alone(data_dir: Path) -> None:
     os.environ["DATABASE_URL"] = "postgresql://named"
-    with servers_for(["ledger_check"]):
+    with find_servers(["ledger_check"]):
         assert os.environ["DATABASE_URL"] == "postgresql://named"
         assert "REDIS_URL" not in os.environ
     assert not (data_dir / "postgres").exists()
@@ -59,13 +59,13 @@ def test_servers_that_are_named_are_left_alone(data_dir: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["--version"], ["help"], ["collectstatic"]])
 def test_a_command_that_needs_no_database_starts_none(data_dir: Path, arguments) -> None:
-    with servers_for(arguments):
+    with find_servers(arguments):
         assert "DATABASE_URL" not in os.environ
     assert not (data_dir / "postgres").exists()
 
 
 def test_without_an_embedded_market_nothing_happens(data_dir: Path) -> None:
     (data_dir / ENVIRONMENT).unlink()
-    with servers_for(["ledger_check"]):
+    with find_servers(["ledger_check"]):
         assert "DATABASE_URL" not in os.environ
     assert not (data_dir / "stack.lock").exists()

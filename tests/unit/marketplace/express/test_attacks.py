@@ -29,7 +29,7 @@ from marketplace.payments.models.cards import Freeze
 from marketplace.payments.selectors import get_wallet
 from scheduler.auction.log.chain import ChainEntry
 from scheduler.auction.log.event_json import event_from_json
-from scheduler.auction.log.outcomes import Changed
+from scheduler.auction.log.outcomes import GridChange
 from tests import builders
 from tests import market_builders as market
 from tests.express_builders import (
@@ -140,7 +140,7 @@ def read_answer(request):
     """The log's entry of an answer, as ``verify`` reads it."""
     row = LogEntry.objects.get(zone=request.zone, position=request.position)
     event = event_from_json(json.loads(row.event))
-    return ChainEntry(row.position, event, Changed(), row.prev_hash, row.hash)
+    return ChainEntry(row.position, event, GridChange(), row.prev_hash, row.hash)
 
 
 def list_problems(entry, zone):

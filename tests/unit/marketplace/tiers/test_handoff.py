@@ -15,7 +15,7 @@ from marketplace.fleet.selectors import slot_at
 from marketplace.jobs.models import Job, JobStatus, Slice, SliceStatus
 from marketplace.jobs.services import cancel_job, dispatch_slots, sweep_leases
 from marketplace.tiers import handoff
-from marketplace.tiers.machines import boot_s, reconcile_machines
+from marketplace.tiers.machines import measure_boot_s, reconcile_machines
 from marketplace.tiers.models import Booking, BookingOutcome, Machine, Stay, ZoneTiers
 from tests import market_builders
 from tests.job_builders import SLOT, at, lease
@@ -272,7 +272,7 @@ def test_a_job_that_lost_its_place_starts_again_on_serverless_at_once(
 
 
 def test_boots_take_as_long_as_the_last_ones_did(house: ZoneTiers) -> None:
-    assert boot_s(house, CHEAP) == CHEAP.boot_s
+    assert measure_boot_s(house, CHEAP) == CHEAP.boot_s
     for number, took in enumerate((1000, 20, 30, 40, 50, 60)):
         Machine.objects.create(
             zone=house.zone,
@@ -283,4 +283,4 @@ def test_boots_take_as_long_as_the_last_ones_did(house: ZoneTiers) -> None:
             requested_at=at(100 * number),
             ready_at=at(100 * number) + timedelta(seconds=took),
         )
-    assert boot_s(house, CHEAP) == 40.0
+    assert measure_boot_s(house, CHEAP) == 40.0

@@ -153,12 +153,12 @@ def test_what_a_dead_job_brought_to_the_allowance_is_what_it_would_truly_have_co
 def test_many_living_jobs_are_observed_like_one_after_another(
     jobs: list[tuple[float, float]],
 ) -> None:
-    from scheduler.tiers.hazard import length_class
+    from scheduler.tiers.hazard import find_length_class
 
     deaths, one_by_one = np.zeros((2, LENGTH_CLASSES, AGE_BINS))
     together = np.zeros_like(one_by_one)
     for lived_s, left_s in jobs:
-        observe(deaths, one_by_one, length_class(lived_s + left_s), 0.0, lived_s, False)
+        observe(deaths, one_by_one, find_length_class(lived_s + left_s), 0.0, lived_s, False)
     lived, left = np.array(jobs, dtype=np.float64).reshape(-1, 2).T
     hazard_tables.observe_running_jobs(together, lived_s=lived, predicted_s=lived + left)
     assert np.allclose(one_by_one, together, rtol=1e-12, atol=1e-6)

@@ -19,7 +19,7 @@ from marketplace.fleet.models import Provider
 from marketplace.jobs.models import Dataset, Upload
 from marketplace.jobs.services import intake
 from marketplace.payments.selectors import get_wallet
-from marketplace.web.presenters.curve import horizon_ends_at
+from marketplace.web.presenters.curve import find_horizon_end
 from marketplace.web.views import bid_form, uploads
 from tests import builders, market_builders
 from tests.builders import NOW
@@ -304,7 +304,7 @@ def test_new_data_brings_its_own_deadline_unless_one_was_chosen(
     curve = [tread.deadline_at for tread in left["quote"].curve]
     slot = timedelta(seconds=site.zone.slot_s)
     minutes = -(-timedelta(minutes=5) // slot) * slot
-    ends = horizon_ends_at(site.zone, NOW)
+    ends = find_horizon_end(site.zone, NOW)
     offered = max(curve[len(curve) // 2], min(curve[0] + minutes, ends))
     assert left["quote"].deadline_at == offered
     assert curve[0] < offered

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from scheduler.merging.estimates import allowed_allocations
+from scheduler.merging.estimates import list_allocations
 from scheduler.merging.instance import Instance
 
 #: Donor, target or second unit, whether spatial, and seconds on each number of GPUs.
@@ -18,7 +18,7 @@ def instance(
     gpus: int, times: Sequence[Sequence[float]], pairs: Sequence[Pair] = (), **other: Any
 ) -> Instance:
     """One member each, nothing held, nobody waited yet, unless ``other`` says so."""
-    count, allocations = len(times), allowed_allocations(gpus)
+    count, allocations = len(times), list_allocations(gpus)
     shape = (len(pairs), len(allocations))
     arrays = {
         "members": np.ones(count, np.int64),

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from scheduler.merging.iterations import (
-    converged_iterations,
-    iterations_as_printed,
-    spatial_iterations,
+    compute_converged_iterations,
+    compute_printed_iterations,
+    compute_spatial_iterations,
 )
 from scheduler.merging.loss_curve import LossCurve, fit_loss_curve
 from scheduler.merging.time_table import TimeTable
@@ -112,16 +112,16 @@ def test_a_fit_refuses_losses_that_make_no_curve(
 
 
 def test_equation_two_read_literally_stops_at_the_first_iteration() -> None:
-    assert iterations_as_printed(PLAIN) == 1
+    assert compute_printed_iterations(PLAIN) == 1
     # A curve that begins flat: 1 / (0.002 k^2 + 1) drops by 0.001 from k = 1 on.
-    assert iterations_as_printed(LossCurve(1e-4, 0.0, 1.0, 0.0)) == 5
+    assert compute_printed_iterations(LossCurve(1e-4, 0.0, 1.0, 0.0)) == 5
 
 
 def test_training_has_converged_when_every_further_drop_is_small() -> None:
     # 1 / (0.01 k + 0.5) drops by 0.01 / ((0.01 k + 0.5)(0.01 k + 0.51)): 0.001 at k = 265.7.
-    assert converged_iterations(PLAIN) == 266
+    assert compute_converged_iterations(PLAIN) == 266
     # Over 50 iterations the drop must be fifty times smaller per iteration.
-    assert converged_iterations(PLAIN, unit=50.0) == 2162
+    assert compute_converged_iterations(PLAIN, unit=50.0) == 2162
 
 
 def test_a_flat_start_is_not_convergence() -> None:
@@ -129,12 +129,12 @@ def test_a_flat_start_is_not_convergence() -> None:
     curve = LossCurve(1e-4, 0.0, 1.0, 0.0)
     drops = curve.at(np.arange(1.0, 1000.0)) - curve.at(np.arange(2.0, 1001.0))
     assert drops[0] < 0.001 < drops.max()
-    assert converged_iterations(curve) == int(np.flatnonzero(drops > 0.001)[-1]) + 2
+    assert compute_converged_iterations(curve) == int(np.flatnonzero(drops > 0.001)[-1]) + 2
 
 
 def test_a_gain_shrinks_the_iterations_by_its_root_only() -> None:
-    alone = converged_iterations(PLAIN)
-    gained = converged_iterations(PLAIN.scaled(1.0))
+    alone = compute_converged_iterations(PLAIN)
+    gained = compute_converged_iterations(PLAIN.scaled(1.0))
     # (k + 50) goes with 1 / sqrt(2), so doubling the performance saves less than a third.
     assert (alone, gained) == (266, 174)
     assert (gained + 50.5) / (alone + 50.5) == pytest.approx(2**-0.5, abs=0.005)
@@ -144,7 +144,7 @@ def test_a_gain_shrinks_the_iterations_by_its_root_only() -> None:
 
 def test_a_spatial_pair_runs_the_epochs_of_the_slower_task_over_the_rows_of_both() -> None:
     # 400 x 10 / 1000 = 4 epochs and 300 x 20 / 2000 = 3; an epoch of both is 3000 / 30.
-    found = spatial_iterations(
+    found = compute_spatial_iterations(
         first=400.0,
         second=300.0,
         first_batch=10,

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scheduler.merging.fairness import fair_share, finish_time_ratio, unfair_share
+from scheduler.merging.fairness import compute_fair_share, compute_unfair_share, finish_time_ratio
 from scheduler.merging.instance import Assignment, Mode
 from scheduler.merging.task_merger import (
     CHOSEN,
     REPAIRED,
     RUNNABLE,
     choose_partners,
-    fair_times,
+    compute_fair_times,
     merge_tasks,
     transfer_weights,
 )
@@ -29,13 +29,13 @@ TWO = instance(
 
 
 def test_the_fair_share_rounds_up() -> None:
-    assert [fair_share(8, jobs) for jobs in (1, 3, 8, 9)] == [8, 3, 1, 1]
+    assert [compute_fair_share(8, jobs) for jobs in (1, 3, 8, 9)] == [8, 3, 1, 1]
 
 
 def test_a_job_is_unfairly_treated_when_it_ends_later_than_alone_on_its_share() -> None:
     ratios = finish_time_ratio(np.array([100.0, 50.0, 60.0]), np.array([80.0, 50.0, 90.0]))
     assert ratios.tolist() == pytest.approx([1.25, 1.0, 2 / 3])
-    assert unfair_share(ratios) == pytest.approx(1 / 3)
+    assert compute_unfair_share(ratios) == pytest.approx(1 / 3)
 
 
 def test_transfer_weights_compare_with_shortest_first() -> None:
@@ -113,7 +113,7 @@ def test_a_unit_of_two_jobs_counts_and_weighs_as_two() -> None:
     times = [[1200.0, 600.0, 400.0, 300.0], [1200.0, 600.0, 400.0, 300.0]]
     both = instance(6, times, members=np.array([2, 1]))
     assert both.jobs == 3
-    assert fair_times(both).tolist() == [300.0, 600.0]
+    assert compute_fair_times(both).tolist() == [300.0, 600.0]
     assert merge_tasks(both, CHOSEN).assignments == (
         Assignment(0, None, Mode.NORMAL, 4),
         Assignment(1, None, Mode.NORMAL, 2),

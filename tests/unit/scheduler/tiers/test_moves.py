@@ -7,9 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from scheduler.tiers.allowance import allowance, covers
-from scheduler.tiers.break_even import break_even_s, expected_remaining_s, move_cost, moves
-from scheduler.tiers.deadlines import soft_deadlines_s
+from scheduler.tiers.allowance import compute_allowance, is_stay_paid
+from scheduler.tiers.break_even import (
+    compute_break_even_s,
+    estimate_remaining_s,
+    is_move_due,
+    move_cost,
+)
+from scheduler.tiers.deadlines import compute_soft_deadlines_s
 from scheduler.tiers.demotion import (
     Budget,
     DemotionDecision,
@@ -22,14 +27,14 @@ from scheduler.tiers.demotion import (
     decide_start,
     repays_rent,
 )
-from scheduler.tiers.edf import backlog_key
+from scheduler.tiers.edf import compute_backlog_key
 from scheduler.tiers.hazard import (
     AGE_BINS,
     LENGTH_CLASSES,
     PRIOR_EXPOSURE_S,
-    age_bin,
-    hazard_rate,
-    length_class,
+    compute_hazard_rate,
+    find_age_bin,
+    find_length_class,
     observe,
 )
 from scheduler.tiers.holding import is_worth_holding, update_mean
@@ -43,33 +48,33 @@ def test_break_even_on_the_marketplace_and_on_the_conventional_cloud(
     boot_s: float, price: float, expected_s: float
 ) -> None:
     cost = move_cost(30.0, 250.0, boot_s, 280.0, 2.10, price, 0.0)
-    assert break_even_s(cost, 2.10, price) == pytest.approx(expected_s, abs=1.0)
+    assert compute_break_even_s(cost, 2.10, price) == pytest.approx(expected_s, abs=1.0)
 
 
 def test_a_price_of_delay_keeps_longer_jobs_on_serverless() -> None:
     cost = move_cost(30.0, 250.0, 0.0, 280.0, 2.0, 1.0, 5.0)
     assert cost == 30 * 2.0 + 250 * 1.0 + 280 * 5.0
-    assert break_even_s(cost, 2.0, 1.0) == 1710.0
+    assert compute_break_even_s(cost, 2.0, 1.0) == 1710.0
 
 
 @pytest.mark.parametrize("price", [2.10, 3.0])
 def test_no_job_moves_to_a_worker_as_dear_as_serverless(price: float) -> None:
-    assert break_even_s(100.0, 2.10, price) == math.inf
-    assert not moves(1e12, 0.0, break_even_s(100.0, 2.10, price))
+    assert compute_break_even_s(100.0, 2.10, price) == math.inf
+    assert not is_move_due(1e12, 0.0, compute_break_even_s(100.0, 2.10, price))
 
 
 def test_only_what_is_left_after_the_boot_can_repay_the_move() -> None:
-    assert moves(301.0, 100.0, 200.0)
-    assert not moves(300.0, 100.0, 200.0)
+    assert is_move_due(301.0, 100.0, 200.0)
+    assert not is_move_due(300.0, 100.0, 200.0)
 
 
 def test_expected_remaining_time_is_the_whole_rest_without_deaths() -> None:
-    assert expected_remaining_s(1234.5, 0.0) == 1234.5
+    assert estimate_remaining_s(1234.5, 0.0) == 1234.5
 
 
 def test_expected_remaining_time_is_the_mean_life_of_jobs_that_die_fast() -> None:
-    assert expected_remaining_s(1e9, 0.01) == pytest.approx(100.0)
-    assert expected_remaining_s(100.0, 0.01) == pytest.approx(100.0 * (1 - math.exp(-1)))
+    assert estimate_remaining_s(1e9, 0.01) == pytest.approx(100.0)
+    assert estimate_remaining_s(100.0, 0.01) == pytest.approx(100.0 * (1 - math.exp(-1)))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +82,7 @@ def test_expected_remaining_time_is_the_mean_life_of_jobs_that_die_fast() -> Non
     [(0.0, 0), (29.9, 0), (30.0, 1), (60.0, 2), (119.0, 2), (120.0, 3), (1e9, 13)],
 )
 def test_ages_fall_in_doubling_bins(age: float, column: int) -> None:
-    assert age_bin(age) == column
+    assert find_age_bin(age) == column
 
 
 def test_exposure_is_split_over_the_ages_lived_through() -> None:
@@ -88,8 +93,8 @@ def test_exposure_is_split_over_the_ages_lived_through() -> None:
     assert exposure[2, :4].tolist() == [20.0, 30.0, 60.0, 30.0]
     assert deaths[2].tolist() == [0, 0, 0, 1] + [0] * (AGE_BINS - 4)
     assert exposure.sum() == 140.0
-    assert hazard_rate(deaths, exposure, 2, 3) == 1.0 / (30.0 + PRIOR_EXPOSURE_S)
-    assert hazard_rate(deaths, exposure, 1, 3) == 0.0
+    assert compute_hazard_rate(deaths, exposure, 2, 3) == 1.0 / (30.0 + PRIOR_EXPOSURE_S)
+    assert compute_hazard_rate(deaths, exposure, 1, 3) == 0.0
 
 
 def test_the_last_age_bin_is_open() -> None:
@@ -100,34 +105,34 @@ def test_the_last_age_bin_is_open() -> None:
 
 
 def test_length_classes_part_minutes_from_hours_and_days() -> None:
-    assert [length_class(s) for s in (1.0, 600.0, 3600.0, 21600.0)] == [0, 1, 2, 3]
+    assert [find_length_class(s) for s in (1.0, 600.0, 3600.0, 21600.0)] == [0, 1, 2, 3]
 
 
 def test_a_job_brings_what_a_threshold_would_spend_on_it() -> None:
-    assert allowance(200.0, 300.0, 1.5, 400.0) == 300.0
-    assert allowance(300.0, 300.0, 1.5, 400.0) == 450.0
-    assert allowance(1e6, 300.0, 1.5, 400.0) == 850.0
+    assert compute_allowance(200.0, 300.0, 1.5, 400.0) == 300.0
+    assert compute_allowance(300.0, 300.0, 1.5, 400.0) == 450.0
+    assert compute_allowance(1e6, 300.0, 1.5, 400.0) == 850.0
 
 
 def test_one_job_takes_at_most_its_share_of_the_surplus() -> None:
-    assert covers(1000.0, 100.0, 0.1)
-    assert not covers(1000.0, 100.1, 0.1)
-    assert not covers(-5.0, 1.0, 0.1)
+    assert is_stay_paid(1000.0, 100.0, 0.1)
+    assert not is_stay_paid(1000.0, 100.1, 0.1)
+    assert not is_stay_paid(-5.0, 1.0, 0.1)
 
 
 def test_an_overloaded_backlog_goes_by_what_is_left() -> None:
-    assert backlog_key(100.0, 7.0, False) == 100.0
-    assert backlog_key(100.0, 7.0, True) == 7.0
+    assert compute_backlog_key(100.0, 7.0, False) == 100.0
+    assert compute_backlog_key(100.0, 7.0, True) == 7.0
 
 
 def test_deadlines_are_given_or_inferred_from_the_predicted_run_time() -> None:
     arrived, predicted = np.array([100.0, 100.0]), np.array([60.0, 60.0])
     factors = np.array([5.0, 2.0])
-    inferred = soft_deadlines_s(arrived_s=arrived, predicted_s=predicted, factors=factors)
+    inferred = compute_soft_deadlines_s(arrived_s=arrived, predicted_s=predicted, factors=factors)
     assert inferred.tolist() == [400.0, 220.0]
 
     def given(due_s: float) -> list[float]:
-        return soft_deadlines_s(
+        return compute_soft_deadlines_s(
             arrived_s=arrived,
             predicted_s=predicted,
             factors=factors,
@@ -139,7 +144,9 @@ def test_deadlines_are_given_or_inferred_from_the_predicted_run_time() -> None:
     with pytest.raises(ValueError, match=r"deadline 99\.0 lies before the arrival 100\.0"):
         given(99.0)
     with pytest.raises(ValueError, match="above zero"):
-        soft_deadlines_s(arrived_s=arrived, predicted_s=np.array([60.0, 0.0]), factors=factors)
+        compute_soft_deadlines_s(
+            arrived_s=arrived, predicted_s=np.array([60.0, 0.0]), factors=factors
+        )
 
 
 #: Serverless at $2.10, a worker at $0.60, a move of 30 s and 250 s: F* is 142 s, and 1076 s

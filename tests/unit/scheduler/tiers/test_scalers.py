@@ -7,8 +7,12 @@ import math
 import pytest
 
 from scheduler.tiers.rules import TierRules, Variant
-from scheduler.tiers.serverful_scaler import TierLoad, compute_worker_change, workers_change_printed
-from scheduler.tiers.serverless_scaler import next_threshold
+from scheduler.tiers.serverful_scaler import (
+    TierLoad,
+    compute_printed_workers_change,
+    compute_worker_change,
+)
+from scheduler.tiers.serverless_scaler import compute_next_threshold
 
 #: G_up, R_up, G_dn, R_dn of section 5.1.
 GAINS = (10.0, 100.0, 2.0, 30.0)
@@ -22,50 +26,50 @@ UNBOUNDED = (-math.inf, math.inf)
 def test_the_threshold_follows_the_pressure_within_its_rates(
     pressure: float, expected: float
 ) -> None:
-    assert next_threshold(300.0, pressure, *GAINS, 60.0, 3600.0) == expected
+    assert compute_next_threshold(300.0, pressure, *GAINS, 60.0, 3600.0) == expected
 
 
 def test_the_printed_threshold_falls_below_zero_when_idle() -> None:
     threshold = 300.0
     for _ in range(151):
-        threshold = next_threshold(threshold, 0.0, *GAINS, *UNBOUNDED)
+        threshold = compute_next_threshold(threshold, 0.0, *GAINS, *UNBOUNDED)
     assert threshold == -2.0
 
 
 def test_the_printed_threshold_has_no_ceiling() -> None:
     threshold = 300.0
     for _ in range(1000):
-        threshold = next_threshold(threshold, math.inf, *GAINS, *UNBOUNDED)
+        threshold = compute_next_threshold(threshold, math.inf, *GAINS, *UNBOUNDED)
     assert threshold == 100_300.0
 
 
 def test_the_clamped_threshold_stays_in_its_bounds() -> None:
-    assert next_threshold(61.0, 0.0, *GAINS, 60.0, 3600.0) == 60.0
-    assert next_threshold(3590.0, math.inf, *GAINS, 60.0, 3600.0) == 3600.0
+    assert compute_next_threshold(61.0, 0.0, *GAINS, 60.0, 3600.0) == 60.0
+    assert compute_next_threshold(3590.0, math.inf, *GAINS, 60.0, 3600.0) == 3600.0
 
 
 @pytest.mark.parametrize("pressure", [0.0, 0.3, 0.999])
 def test_the_falling_rate_limit_never_binds(pressure: float) -> None:
-    with_limit = next_threshold(300.0, pressure, *GAINS, *UNBOUNDED)
-    without = next_threshold(300.0, pressure, 10.0, 100.0, 2.0, math.inf, *UNBOUNDED)
+    with_limit = compute_next_threshold(300.0, pressure, *GAINS, *UNBOUNDED)
+    without = compute_next_threshold(300.0, pressure, 10.0, 100.0, 2.0, math.inf, *UNBOUNDED)
     assert with_limit == without
 
 
 @pytest.mark.parametrize("workers", [1, 10, 1000])
 def test_the_printed_scaler_never_releases_a_pool_without_demand(workers: int) -> None:
-    assert workers_change_printed(0.0, workers, 1.0, 1800.0, 0.0) == 0
+    assert compute_printed_workers_change(0.0, workers, 1.0, 1800.0, 0.0) == 0
 
 
 def test_the_printed_scaler_buys_the_same_demand_again_at_every_tick() -> None:
     # Demand worth 11 workers and 10 of them there: one is missing.
     demand_s, window = 11 * 1800.0, 1800.0
-    assert workers_change_printed(demand_s, 10.0, 1.0, window, 1.1) == 11
+    assert compute_printed_workers_change(demand_s, 10.0, 1.0, window, 1.1) == 11
     assert compute_worker_change(TierLoad(demand_s, 10.0, 1.0, window, 1.1, 0.0, 0.0)) == 1
 
 
 def test_the_printed_scaler_releases_workers_because_of_demand() -> None:
     # Below full pressure its shortfall, meant for scale-out, is what it releases.
-    assert workers_change_printed(9 * 1800.0, 10.0, 1.0, 1800.0, 0.9) == -8
+    assert compute_printed_workers_change(9 * 1800.0, 10.0, 1.0, 1800.0, 0.9) == -8
 
 
 def test_the_corrected_scaler_releases_what_demand_does_not_fill() -> None:

@@ -9,8 +9,8 @@ from workers.preparation.duplicates import (
     ExactDuplicates,
     NearDuplicateIndex,
     build_shingles,
+    compute_jaccard_similarity,
     hash_text,
-    jaccard_similarity,
 )
 
 WORDS = [f"word{n}" for n in range(60)]
@@ -39,7 +39,7 @@ def find_all(texts: list[str], *, similarity: float = 0.85) -> list[int | None]:
 
 def test_one_changed_word_in_sixty_is_a_near_duplicate() -> None:
     other = LONG.replace("word30", "else")
-    assert jaccard_similarity(build_shingles(LONG), build_shingles(other)) == 55 / 61
+    assert compute_jaccard_similarity(build_shingles(LONG), build_shingles(other)) == 55 / 61
     assert find_all([LONG, other]) == [None, 0]
     assert find_all([LONG, other], similarity=0.95) == [None, None]
 
@@ -66,7 +66,7 @@ def test_every_near_duplicate_is_one_by_exact_similarity(rows: list[list[str]]) 
     for position, first in enumerate(find_all(texts)):
         if first is not None:
             assert first < position
-            assert jaccard_similarity(sets[first], sets[position]) >= 0.85
+            assert compute_jaccard_similarity(sets[first], sets[position]) >= 0.85
         else:
             # Equal sets always share every band.
             assert all(sets[position] != earlier for earlier in sets[:position])

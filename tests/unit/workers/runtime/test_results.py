@@ -28,7 +28,7 @@ from workers.protocol.job_spec import AdapterKind, BaseModelRef, DataFormat, Job
 from workers.runtime.node_runtime import NodeRuntime
 from workers.runtime.resident import ResidentBase
 from workers.runtime.running_job import find_row_outliers
-from workers.training.data import held_out
+from workers.training.data import hold_out_rows
 from workers.training.faults import UserFault
 from workers.training.packing import Example, PackShare, TokenSequence, build_pack
 
@@ -244,7 +244,7 @@ def test_an_encoder_learns_classes_and_stock_peft_gives_the_same_logits(tmp_path
 def _held_out(path, seed) -> Any:
     """The rows the engine held out, found by its own rule."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return held_out(rows, share=0.1, seed=seed)[1]
+    return hold_out_rows(rows, share=0.1, seed=seed)[1]
 
 
 @pytest.mark.parametrize("encoder", [True, False])

@@ -147,7 +147,7 @@ def test_packed_attention_equals_sequence_by_sequence(causal, key_heads):
     for fast in (True, False):
         inputs = [h.clone().requires_grad_() for h in heads]
         if fast:
-            out = attention.packed_attention(module, *inputs, None, pack=pack, scaling=0.3)[0][0]
+            out = attention.attend_packed(module, *inputs, None, pack=pack, scaling=0.3)[0][0]
         else:
             rows = [h[0] for h in inputs]
             out = reference.attention(rows[0], rows[1], rows[2], pack, causal=causal, scaling=0.3)

@@ -14,7 +14,7 @@ from marketplace.auction.models import Bid, LogEntry
 from marketplace.common.errors import Conflict
 from marketplace.fleet.models import Zone
 from scheduler.auction.audit.witness import read_witness
-from scheduler.auction.log.canonical_json import commit_private, commitment
+from scheduler.auction.log.canonical_json import commit_private, compute_commitment
 from scheduler.auction.log.chain import PRIVATE_PARTS, digest, hash_entry
 from tests import builders, market_builders
 from tests.builders import NOW
@@ -58,7 +58,7 @@ def assert_true(proof: dict[str, Any]) -> None:
         previous = entry["hash"]
     own = next(entry for entry in proof["entries"] if entry["position"] == proof["position"])
     opening, published = proof["opening"], own["outcome"].get("private_commitment")
-    sealed = commitment(bid=opening["bid"], salt=opening["salt"])
+    sealed = compute_commitment(bid=opening["bid"], salt=opening["salt"])
     assert own["event"]["task"]["bid_commitment"] == sealed
     if "private" in opening:
         assert published == commit_private(opening["private"], salt=opening["salt"])

@@ -17,7 +17,7 @@ from scheduler.auction.prices.rate_inputs import (
     describe_inputs,
     find_rates_of,
     find_rates_of_joined,
-    to_row,
+    write_row,
 )
 from scheduler.types import Decision, NodeRate, NodeSpec
 from tests.unit.scheduler.auction.builders import node, task
@@ -89,7 +89,7 @@ def write(forge: Forge = lambda event: event, *, joins: Forge | None = None) -> 
 
 
 def let_join(posted: events.RatesPosted, late: NodeSpec) -> events.RatesPosted:
-    rows = [to_row(each) for each in register([late])]
+    rows = [write_row(each) for each in register([late])]
     inputs = {**posted.inputs, "joined": [late.id], "joined_rows": [rows]}
     made = find_rates_of_joined(inputs, rates=posted.rates, day_slots=DAY)
     return replace(posted, rates={**posted.rates, **made}, inputs=inputs)

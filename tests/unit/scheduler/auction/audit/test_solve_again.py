@@ -11,7 +11,7 @@ import pytest
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules
 from scheduler.auction.audit.solve_choices import SolveChoices
-from scheduler.auction.audit.transcripts import transcript_lines, verify_transcript
+from scheduler.auction.audit.transcripts import verify_transcript, write_transcript_lines
 from scheduler.auction.audit.verify import Verification, verify
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import seal
@@ -75,7 +75,7 @@ def test_an_honest_solve_comes_to_the_logged_prices() -> None:
     log = write(lambda solved: solved)
     found = check(log)
     assert (found.ok, found.solved_again, found.taken_as_logged) == (True, 1, 0)
-    lines = list(transcript_lines(log, rules=RULES))
+    lines = list(write_transcript_lines(log, rules=RULES))
     assert verify_transcript(lines).solved_again == 1
 
 
@@ -200,14 +200,14 @@ def test_what_a_solve_is_made_of_is_checked_where_bids_are_left_out_too(problem:
         }
         return replace(solved, inputs={**solved.inputs, **told})
 
-    lines = transcript_lines(write(forge), rules=RULES, shows=lambda _: False)
+    lines = write_transcript_lines(write(forge), rules=RULES, shows=lambda _: False)
     found = verify_transcript(lines)
     assert (found.ok, found.taken_as_logged) == (False, 0)
     assert problem in (found.problem or "")
 
 
 def test_a_log_without_bids_says_how_many_solves_it_takes_as_logged() -> None:
-    lines = transcript_lines(write(dear), rules=RULES, shows=lambda _: False)
+    lines = write_transcript_lines(write(dear), rules=RULES, shows=lambda _: False)
     found = verify_transcript(lines)
     assert (found.ok, found.solved_again, found.taken_as_logged) == (True, 0, 1)
 
@@ -227,7 +227,7 @@ def test_a_log_without_bids_says_how_many_solves_it_takes_as_logged() -> None:
 def test_a_line_that_says_more_or_otherwise_than_what_is_hashed_is_found(
     change: Callable[[dict[str, Any]], dict[str, Any]], shows: Callable[[ChainEntry], bool] | None
 ) -> None:
-    *lines, last = transcript_lines(write(lambda solved: solved), rules=RULES, shows=shows)
+    *lines, last = write_transcript_lines(write(lambda solved: solved), rules=RULES, shows=shows)
     found = verify_transcript([*lines, json.dumps(change(json.loads(last)))])
     assert (found.ok, found.position) == (False, len(lines))
     assert found.problem == f"line {len(lines) + 1} says something that its hash does not cover"

@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from scheduler.auction import Engine, ZoneRules
-from scheduler.auction.audit.transcripts import transcript_lines, verify_transcript
+from scheduler.auction.audit.transcripts import verify_transcript, write_transcript_lines
 from scheduler.auction.audit.witness import read_witness
 from scheduler.auction.log import events
 from scheduler.auction.log.heads import Head, SignedHead, sign_head, signed_head_to_json
@@ -30,7 +30,7 @@ def history(*bids: float) -> tuple[Engine, list[str]]:
         engine.apply(events.BidArrived(task(f"t{i}", bid=bid), 0, f"salt {i}"))
         for i, bid in enumerate(bids)
     ]
-    lines = list(transcript_lines(entries, zone="a", rules=RULES))
+    lines = list(write_transcript_lines(entries, zone="a", rules=RULES))
     return engine, lines
 
 
@@ -114,7 +114,7 @@ def test_heads_from_before_a_transcripts_snapshot_are_passed_over() -> None:
     first = engine.apply(events.NodeJoined(node(ask=10.0)))
     snapshot = engine.snapshot()
     rest = [engine.apply(events.BidArrived(task(), 0, "s"))]
-    lines = list(transcript_lines(rest, zone="a", snapshot=snapshot))
+    lines = list(write_transcript_lines(rest, zone="a", snapshot=snapshot))
     found = verify_transcript(lines, witness=[head(0, "ab" * 32), head(1, first.hash)])
     assert (found.ok, found.witnessed) == (True, 1)
     assert not verify_transcript(lines, witness=[head(1, "ab" * 32)]).ok

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.auction import Changed, Dropped, Engine, Released, Replan, ZoneRules
+from scheduler.auction import DroppedCells, Engine, GridChange, ReleasedCells, Replan, ZoneRules
 from scheduler.auction.log import events
 from scheduler.types import Cell, LaborVendor, Refusal, Task, VendorCapacity
 from tests.properties.auction_markets import restore
@@ -135,7 +135,7 @@ def test_slots_retire_and_open_at_the_end_at_no_price() -> None:
     price(engine, 1.0)
     decide(engine, task(compute_demand=24.0))
     assert (engine.prices().compute_price > 0).all()
-    assert engine.apply(events.SlotAdvanced(2)).outcome == Changed()
+    assert engine.apply(events.SlotAdvanced(2)).outcome == GridChange()
     prices = engine.prices()
     assert prices.first_slot == 2
     assert (prices.compute_price[0] > 0).tolist() == [True] * 4 + [False] * 2
@@ -151,7 +151,7 @@ def test_a_node_that_leaves_takes_its_cells_along_and_says_whose() -> None:
     engine = zone(node("a"), node("b", available_from=3))
     decide(engine, task(compute_demand=16.0, deadline_slot=3))
     left = engine.apply(events.NodeLeft("a", 2)).outcome
-    assert left == Changed(dropped=(Dropped("t", (Cell(2, "a"), Cell(3, "a"))),))
+    assert left == GridChange(dropped=(DroppedCells("t", (Cell(2, "a"), Cell(3, "a"))),))
     assert [n.available_until for n in engine.nodes] == [1, None]
     plan = engine.apply(events.TaskReplanned(task(compute_demand=8.0, deadline_slot=4), 2)).outcome
     assert isinstance(plan, Replan)
@@ -161,7 +161,7 @@ def test_a_node_that_leaves_takes_its_cells_along_and_says_whose() -> None:
     assert not plan.late
     engine.apply(events.SlotAdvanced(2))
     assert [n.id for n in engine.nodes] == ["b"]
-    assert engine.apply(events.NodeLeft("nobody", 0)).outcome == Changed()
+    assert engine.apply(events.NodeLeft("nobody", 0)).outcome == GridChange()
 
 
 def test_a_node_that_comes_back_starts_afresh() -> None:
@@ -169,7 +169,7 @@ def test_a_node_that_comes_back_starts_afresh() -> None:
     price(engine, 1.0)
     decide(engine, task())
     back = engine.apply(events.NodeJoined(node())).outcome
-    assert back == Changed(dropped=(Dropped("t", (Cell(0, "n"), Cell(1, "n"))),))
+    assert back == GridChange(dropped=(DroppedCells("t", (Cell(0, "n"), Cell(1, "n"))),))
     assert engine.reservations() == ()
     assert not engine.prices().compute_price.any()
 
@@ -179,7 +179,7 @@ def test_a_smaller_node_keeps_its_oldest_jobs() -> None:
     decide(engine, task("old", deadline_slot=1))
     decide(engine, task("young", deadline_slot=1))
     changed = engine.apply(events.NodeChanged(node(compute_capacity=5.0, ask=7.0))).outcome
-    assert changed == Changed(dropped=(Dropped("young", (Cell(0, "n"), Cell(1, "n"))),))
+    assert changed == GridChange(dropped=(DroppedCells("young", (Cell(0, "n"), Cell(1, "n"))),))
     assert {r.task_id for r in engine.reservations()} == {"old"}
 
 
@@ -204,8 +204,8 @@ def test_only_cells_that_are_held_can_be_released() -> None:
     engine = zone(node())
     decide(engine, task())
     release = events.CellsReleased("t", (Cell(1, "n"), Cell(5, "n")))
-    assert engine.apply(release).outcome == Released((Cell(1, "n"),))
-    assert engine.apply(release).outcome == Released(())
+    assert engine.apply(release).outcome == ReleasedCells((Cell(1, "n"),))
+    assert engine.apply(release).outcome == ReleasedCells(())
     assert [r.cell for r in engine.reservations()] == [Cell(0, "n")]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scheduler.auction import Engine, ZoneRules
-from scheduler.auction.audit.transcripts import transcript_lines, verify_transcript
+from scheduler.auction.audit.transcripts import verify_transcript, write_transcript_lines
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import ChainEntry, seal
 from scheduler.types import Cell
@@ -151,7 +151,7 @@ def whole_log() -> list[ChainEntry]:
 @pytest.mark.parametrize("shown", [True, False])
 def test_a_log_with_receipts_verifies_with_bids_and_without(shown: bool) -> None:
     shows = None if shown else (lambda _: False)
-    lines = list(transcript_lines(whole_log(), rules=RULES, shows=shows))
+    lines = list(write_transcript_lines(whole_log(), rules=RULES, shows=shows))
     assert verify_transcript(lines).ok
     if not shown:
         text = "\n".join(lines)

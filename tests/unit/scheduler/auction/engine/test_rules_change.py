@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules
-from scheduler.auction.audit.transcripts import transcript_lines
+from scheduler.auction.audit.transcripts import write_transcript_lines
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import entry_to_json, hide_bid
 from scheduler.auction.log.event_json import event_from_json, event_to_json
@@ -124,7 +124,7 @@ def test_a_published_log_commits_to_what_a_solve_was_made_from_and_does_not_tell
     shown = hide_bid(entry_to_json(log[4]))
     assert "8.75" not in json.dumps(shown)
     assert "secret" not in json.dumps(shown)
-    lines = list(transcript_lines(log, rules=RESIDUAL, shows=lambda _: False))
+    lines = list(write_transcript_lines(log, rules=RESIDUAL, shows=lambda _: False))
     found = verify_transcript(lines)
     assert (found.ok, found.entries, found.head_hash) == (True, 6, engine.head_hash)
     forged = [line.replace(shown["event"]["private_commitment"], "0" * 64) for line in lines]

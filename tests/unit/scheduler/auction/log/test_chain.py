@@ -16,11 +16,11 @@ from typing import Any, get_args
 import pytest
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules, entry_from_json, entry_to_json
-from scheduler.auction.audit.transcripts import transcript_lines, verify_transcript
+from scheduler.auction.audit.transcripts import verify_transcript, write_transcript_lines
 from scheduler.auction.audit.verify import verify, verify_public
 from scheduler.auction.log import events
 from scheduler.auction.log.canonical_json import commit_owner
-from scheduler.auction.log.chain import canonical, commitment, hide_bid
+from scheduler.auction.log.chain import compute_commitment, encode_canonical, hide_bid
 from scheduler.auction.log.event_json import event_from_json, event_to_json
 from scheduler.auction.log.outcomes import outcome_from_json
 from scheduler.types import Cell, LaborVendor, VendorCapacity
@@ -112,9 +112,9 @@ def test_entries_come_back_even_where_a_store_writes_numbers_its_own_way() -> No
 
 
 def test_canonical_json_is_one_text_per_value() -> None:
-    assert canonical({"b": 0.1, "a": [1, None, True]}) == b'{"a":[1,null,true],"b":0.1}'
+    assert encode_canonical({"b": 0.1, "a": [1, None, True]}) == b'{"a":[1,null,true],"b":0.1}'
     with pytest.raises(ValueError, match="not JSON compliant"):
-        canonical(float("nan"))
+        encode_canonical(float("nan"))
 
 
 def test_unknown_types_are_named() -> None:
@@ -132,7 +132,7 @@ def test_the_chain_commits_to_a_bid_and_does_not_tell_it() -> None:
     assert arrived(5.0, "a").hash == arrived(5.0, "a").hash
     assert len({arrived(b, s).hash for b in (5.0, 6.0) for s in ("a", "b")}) == 4
     hidden = hide_bid(entry_to_json(arrived(5.0, "a")))
-    assert hidden["event"]["task"]["bid_commitment"] == commitment(bid=5.0, salt="a")
+    assert hidden["event"]["task"]["bid_commitment"] == compute_commitment(bid=5.0, salt="a")
     assert "5.0" not in json.dumps(hidden["event"])
 
 
@@ -165,9 +165,9 @@ def test_a_transcript_verifies_from_its_rules_and_from_any_snapshot(at: int) -> 
     log = [engine.apply(event) for event in EVENTS[:at]]
     snapshot = engine.snapshot()
     tail = [engine.apply(event) for event in EVENTS[at:]]
-    whole = verify_transcript(transcript_lines([*log, *tail], rules=RULES))
+    whole = verify_transcript(write_transcript_lines([*log, *tail], rules=RULES))
     assert (whole.ok, whole.entries, whole.head_hash) == (True, len(EVENTS), engine.head_hash)
-    part = verify_transcript(transcript_lines(tail, snapshot=snapshot))
+    part = verify_transcript(write_transcript_lines(tail, snapshot=snapshot))
     assert (part.ok, part.entries, part.head_hash) == (True, len(tail), engine.head_hash)
 
 
@@ -200,7 +200,7 @@ def test_no_value_of_a_transcript_can_be_altered_unnoticed(shown: bool) -> None:
     """Not by the last bit of a number, nor in what is only there to be read."""
     _, log = _log(RULES)
     shows = None if shown else lambda _: False
-    lines = [json.loads(line) for line in transcript_lines(log, rules=RULES, shows=shows)]
+    lines = [json.loads(line) for line in write_transcript_lines(log, rules=RULES, shows=shows)]
     header = {"bids_left_out"}
     paths = [path for path in _leaves(lines) if not header.intersection(path)]
     assert len(paths) > 200
@@ -234,7 +234,7 @@ def test_verify_needs_something_to_start_from() -> None:
     with pytest.raises(ValueError, match="snapshot"):
         verify([])
     with pytest.raises(ValueError, match="either"):
-        next(transcript_lines([]))
+        next(write_transcript_lines([]))
 
 
 def _verify(path: Path) -> subprocess.CompletedProcess[str]:
@@ -250,7 +250,7 @@ def test_the_command_says_yes_to_a_true_log_and_no_to_one_that_is_off_by_a_cent(
     tmp_path: Path,
 ) -> None:
     engine, log = _log(RULES)
-    lines = list(transcript_lines(log, rules=RULES))
+    lines = list(write_transcript_lines(log, rules=RULES))
     path = tmp_path / "transcript.jsonl"
     path.write_text("\n".join(lines) + "\n")
     done = _verify(path)
@@ -283,7 +283,7 @@ def test_the_command_says_yes_to_a_true_log_and_no_to_one_that_is_off_by_a_cent(
         ("", "line 1 is not JSON"),
         ("{}", "neither rules nor a snapshot"),
         ("[]", "line 1 is not a JSON object"),
-        (next(transcript_lines([], rules=RULES)) + "\n{}", "line 2 is not a log entry"),
+        (next(write_transcript_lines([], rules=RULES)) + "\n{}", "line 2 is not a log entry"),
     ],
 )
 def test_a_file_that_is_no_transcript_is_refused_by_line(

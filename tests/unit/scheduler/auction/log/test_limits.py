@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.auction import Changed, Dropped, ZoneRules
+from scheduler.auction import DroppedCells, GridChange, ZoneRules
 from scheduler.auction.engine.rounding import Rounding
 from scheduler.auction.log import events
 from scheduler.experiments.auction.max_form.engine import make_engine
@@ -170,7 +170,7 @@ def test_a_node_changed_to_nothing_gives_up_its_jobs() -> None:
         events.NodeChanged(node(ask=1.0, compute_capacity=0.0, memory_capacity=0.0))
     ).outcome
     assert json.loads(json.dumps(engine.snapshot())) == engine.snapshot()
-    assert changed == Changed(dropped=(Dropped("t", (Cell(0, "n"), Cell(1, "n"))),))
+    assert changed == GridChange(dropped=(DroppedCells("t", (Cell(0, "n"), Cell(1, "n"))),))
     assert engine.reservations() == ()
     engine.apply(events.NodeChanged(node(ask=1.0)))
     assert decide(engine, task("again")).payment == 0.8

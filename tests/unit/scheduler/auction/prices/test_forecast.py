@@ -106,15 +106,15 @@ def test_a_single_past_day_is_followed_nearly_as_far_as_two_that_agree() -> None
 def test_a_day_of_another_shape_goes_on_as_its_mean_or_up_to_the_past_total() -> None:
     today = counts({slot: 40 for slot in range(20) if slot % 3 != 2}, slots=20)
     past = counts(dict.fromkeys(range(6), 100) | {39: 500})
-    found = find_scenarios(today, [past], 20).courses
-    (ended,) = [course for course in found if course.whole]
+    found = find_scenarios(today, [past], 20).scenarios
+    (ended,) = [scenario for scenario in found if scenario.has_fixed_total]
     # Half of it has the 540 that are missing to 1,100; the rest goes on about as so far.
     assert ended.share == pytest.approx(0.5)
     assert ended.rest.sum() == pytest.approx(540.0)
-    on = [course for course in found if course.share > 1e-9 and not course.whole]
-    assert sum(course.share for course in on) == pytest.approx(0.5)
-    assert all(np.ptp(course.rest) == 0.0 for course in on)
-    assert [course.rest.sum() for course in on] == pytest.approx([555.0, 558.0], rel=0.01)
+    on = [scenario for scenario in found if scenario.share > 1e-9 and not scenario.has_fixed_total]
+    assert sum(scenario.share for scenario in on) == pytest.approx(0.5)
+    assert all(np.ptp(scenario.rest) == 0.0 for scenario in on)
+    assert [scenario.rest.sum() for scenario in on] == pytest.approx([555.0, 558.0], rel=0.01)
     early, late = by_half(
         forecast(
             tasks({slot: 40 for slot in range(20) if slot % 3 != 2}),
@@ -131,8 +131,8 @@ def test_past_days_whose_totals_differ_tell_less_of_todays() -> None:
 
     def ended(*factors: int) -> float:
         past = [counts({slot: n * factor for slot, n in shape.items()}) for factor in factors]
-        (course,) = [c for c in find_scenarios(today, past, 20).courses if c.whole]
-        return course.share
+        (scenario,) = [c for c in find_scenarios(today, past, 20).scenarios if c.has_fixed_total]
+        return scenario.share
 
     assert ended(1, 1, 1) == pytest.approx(0.5)
     # The logs of 1 and 2 have a standard deviation of 0.347, that of half the share is 0.2.
@@ -143,10 +143,10 @@ def test_past_days_whose_totals_differ_tell_less_of_todays() -> None:
 def test_a_quieter_day_of_the_usual_shape_is_not_expected_to_make_up_for_it() -> None:
     past = [counts(dict.fromkeys(range(40), 60))] * 2
     found = find_scenarios(counts(dict.fromkeys(range(30), 30), slots=30), past, 10)
-    (ended,) = [course for course in found.courses if course.whole]
+    (ended,) = [scenario for scenario in found.scenarios if scenario.has_fixed_total]
     assert ended.share == 0.0
     # 300 at today's rate; 600 on past days, and 900 more to their total.
-    expected = sum(course.share * course.rest.sum() for course in found.courses)
+    expected = sum(scenario.share * scenario.rest.sum() for scenario in found.scenarios)
     assert 300.0 < expected < 345.0
 
 
@@ -154,11 +154,15 @@ def test_what_ends_at_a_past_total_is_moved_by_a_rush_and_not_made_more() -> Non
     today = counts(dict.fromkeys(range(16), 10) | dict.fromkeys(range(16, 20), 40), slots=20)
     past = [counts(dict.fromkeys(range(6), 100) | {39: 200})] * 2
     found = forecast_arrivals(today, past, 20)
-    pairs = list(zip(found.courses, found.expected, strict=True))
-    ((ended, moved),) = [(course, rate) for course, rate in pairs if course.whole]
+    pairs = list(zip(found.scenarios, found.expected, strict=True))
+    ((ended, moved),) = [(scenario, rate) for scenario, rate in pairs if scenario.has_fixed_total]
     assert moved.sum() == pytest.approx(ended.rest.sum()) == pytest.approx(480.0)
     assert moved[0] > 1.5 * moved[-1]
-    assert all(rate.sum() > 1.2 * c.rest.sum() for c, rate in pairs if not c.whole and c.share > 0)
+    assert all(
+        rate.sum() > 1.2 * c.rest.sum()
+        for c, rate in pairs
+        if not c.has_fixed_total and c.share > 0
+    )
 
 
 @given(
@@ -174,7 +178,7 @@ def test_courses_are_likely_to_a_whole_whatever_came(
     today = np.array(seen, np.float64)
     days = [np.array(day, np.float64) for day in past]
     found = forecast_arrivals(today, days, 40 - len(seen))
-    shares = [course.share for course in found.courses]
+    shares = [scenario.share for scenario in found.scenarios]
     assert min(shares) >= 0.0
     assert sum(shares) == pytest.approx(1.0)
     for rate in (*found.expected, found.mean):
@@ -188,7 +192,7 @@ def test_past_days_that_do_not_look_like_each_other_are_not_trusted() -> None:
     unlike = [counts({slot: 600}) for slot in (5, 12, 31, 34, 37)]
     alike = [counts(dict.fromkeys(range(30), 15) | {35: 150})] * 5
     shapes = [
-        sum(c.share for c in find_scenarios(today, past, 20).courses if np.ptp(c.rest) > 0.0)
+        sum(c.share for c in find_scenarios(today, past, 20).scenarios if np.ptp(c.rest) > 0.0)
         for past in (unlike, alike)
     ]
     assert find_scenarios(today, unlike, 20).trust < 0.1

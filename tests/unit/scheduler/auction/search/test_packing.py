@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.log.event_json import event_from_json, event_to_json
-from scheduler.auction.search.waste import WASTE_UNITS, unfilled
+from scheduler.auction.search.waste import WASTE_UNITS, measure_unfilled
 from scheduler.types import Decision, NodeSpec, Task
 
 RATES = {"g": (4.0, 6.0)}
@@ -109,7 +109,7 @@ def test_nodes_that_join_later_are_packed_as_well() -> None:
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=4, unique=True), st.integers(0, 60))
 def test_what_cannot_be_filled_is_what_no_mix_fills(sizes: list[int], room: int) -> None:
-    found = unfilled(tuple(map(float, sizes)), unit=1.0)[room]
+    found = measure_unfilled(tuple(map(float, sizes)), unit=1.0)[room]
     ranges = [range(room // size + 1) for size in sizes]
     sums = (
         sum(n * s for n, s in zip(times, sizes, strict=True))
@@ -119,5 +119,5 @@ def test_what_cannot_be_filled_is_what_no_mix_fills(sizes: list[int], room: int)
 
 
 def test_rates_above_every_capacity_fill_nothing_and_spoil_nothing() -> None:
-    assert unfilled((WASTE_UNITS + 1.0,), unit=1.0).max() == 0.0
-    assert unfilled((), unit=1.0).max() == 0.0
+    assert measure_unfilled((WASTE_UNITS + 1.0,), unit=1.0).max() == 0.0
+    assert measure_unfilled((), unit=1.0).max() == 0.0

@@ -9,11 +9,16 @@ import numpy as np
 import pytest
 
 from scheduler.auction.prices.demand_response import Demand
-from scheduler.auction.prices.descent import dual_value
+from scheduler.auction.prices.descent import compute_dual_value
 from scheduler.auction.prices.type_pools import pool_by_type
 from scheduler.experiments.auction.baselines import earliest_finish, no_merging, titan
 from scheduler.experiments.auction.baselines.outcome import BaselineOutcome
-from scheduler.experiments.auction.bounds import Supply, grouped, lagrangian_bound, make_capacity
+from scheduler.experiments.auction.bounds import (
+    Supply,
+    lagrangian_bound,
+    make_capacity,
+    pool_places,
+)
 from scheduler.experiments.auction.bounds.offline_program import linear_bound, offline_optimum
 from scheduler.types import LaborVendor, NodeSpec, Task
 from tests.unit.scheduler.experiments.auction.builders import CROWDED, crowded
@@ -66,7 +71,7 @@ def test_any_prices_at_all_bound_the_optimum(seed: int) -> None:
     for scale in (0.0, 0.1, 1.0, 10.0):
         lam = rng.random(pools.compute.shape) * scale
         phi = rng.random(pools.memory.shape) * scale * 100.0
-        assert dual_value(pools, demand, lam, phi) >= best.welfare * (1 - 1e-5)
+        assert compute_dual_value(pools, demand, lam, phi) >= best.welfare * (1 - 1e-5)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -191,7 +196,7 @@ def test_eft_takes_the_quickest_vendor_and_the_first_cells() -> None:
 
 def test_pools_hold_what_their_nodes_hold() -> None:
     supply = make_capacity(CROWDED.fleet() * 2, base_memory=2.0, first_slot=0, slots=3)
-    pools, pool_of = grouped(supply)
+    pools, pool_of = pool_places(supply)
     assert pools.types == ("a100", "a40")
     assert pool_of.tolist() == [0, 1, 0, 1]
     assert pools.compute.tolist() == [[16_000.0, 8_000.0]] * 3

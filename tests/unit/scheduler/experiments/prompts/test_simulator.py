@@ -18,7 +18,7 @@ from scheduler.experiments.prompts.tuning_tasks import TaskRules
 from scheduler.experiments.prompts.workload import (
     LOADS,
     MODELS,
-    Drawn,
+    DrawnJob,
     WorkloadRules,
     draw_jobs,
 )
@@ -31,11 +31,11 @@ PLAIN = LaneRules(connect_s=0.0, exchange_share=0.0, lookup_share=0.0)
 
 def make_drawn(
     name: str, submitted_s: float, work_gpu_s: float, slo_s: float, *, gain: float = 2.0
-) -> Drawn:
-    return Drawn(TuningJob(name, "gpt2-base", submitted_s, slo_s, work_gpu_s, 5.0), gain)
+) -> DrawnJob:
+    return DrawnJob(TuningJob(name, "gpt2-base", submitted_s, slo_s, work_gpu_s, 5.0), gain)
 
 
-def run_by_hand(lane: TuningLane, *drawn: Drawn, gpus: int = 4) -> PooledCluster:
+def run_by_hand(lane: TuningLane, *drawn: DrawnJob, gpus: int = 4) -> PooledCluster:
     return run_lane(lane, drawn, gpus)
 
 
