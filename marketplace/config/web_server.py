@@ -72,6 +72,7 @@ def main(arguments: list[str]) -> None:
             workers=workers,
             access_log=False,
             log_level=options.log_level,
+            http="marketplace.config.http_protocol:BoundedHttpProtocol",
             ws="websockets",
             # One notion of where a request comes from: ``marketplace.common.client_address``.
             proxy_headers=False,
