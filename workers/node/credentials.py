@@ -28,6 +28,10 @@ class NodeSettingsError(Exception):
     """The node cannot start like this; the text says what to do."""
 
 
+#: Room for credentials and the lock, many times over.
+_LEAST_BYTES = 64 * 1024
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """What joining the market gave this node."""
@@ -75,15 +79,18 @@ class StateDir:
         Raises
         ------
         NodeSettingsError
-            When they cannot be made.
+            When they cannot be made, or hold no further file: credentials must have a place.
         """
         try:
             for folder in (self.path, self.cache, self.work):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.path) as file:
+                file.write(bytes(_LEAST_BYTES))
+                file.flush()
         except OSError as error:
             raise NodeSettingsError(
-                f"The state directory {self.path} cannot be made: {error.strerror}. "
-                "Choose another with --state-dir."
+                f"The state directory {self.path} cannot be made or written: {error.strerror}. "
+                "Free space there, or choose another with --state-dir."
             ) from None
 
 

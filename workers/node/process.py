@@ -74,7 +74,7 @@ def lock_state_dir(state: StateDir) -> Iterator[None]:
     Raises
     ------
     NodeSettingsError
-        When another process holds it.
+        When another process holds it, or the process's id cannot be written there.
     """
     descriptor = os.open(state.path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     try:
@@ -85,8 +85,14 @@ def lock_state_dir(state: StateDir) -> Iterator[None]:
                 f"Another process runs this node already ({state.path}). "
                 "Stop it first, or choose another --state-dir."
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, str(os.getpid()).encode())
+        try:
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, str(os.getpid()).encode())
+        except OSError as error:
+            raise NodeSettingsError(
+                f"The state directory {state.path} cannot be written: {error.strerror}. "
+                "Free space there."
+            ) from None
         yield
     finally:
         os.close(descriptor)

@@ -183,7 +183,25 @@ def test_a_state_directory_that_cannot_be_made_spares_the_token(market, tmp_path
     (tmp_path / "file").write_text("")
     code = joining(market, tmp_path / "file" / "x", "--token", "join-token")
     assert code == join.EXIT_REFUSED
-    assert "Choose another with --state-dir" in capsys.readouterr().err
+    assert "choose another with --state-dir" in capsys.readouterr().err
+    assert market.requests == []
+
+
+def test_a_full_disk_spares_the_token(market, tmp_path, capsys, monkeypatch):
+    def fail(**_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("workers.node.credentials.tempfile.TemporaryFile", fail)
+    code = joining(market, tmp_path, "--token", "join-token")
+    assert code == join.EXIT_REFUSED
+    assert (
+        capsys.readouterr()
+        .err.strip()
+        .endswith(
+            "cannot be made or written: No space left on device. "
+            "Free space there, or choose another with --state-dir."
+        )
+    )
     assert market.requests == []
 
 
