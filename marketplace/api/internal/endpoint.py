@@ -39,7 +39,9 @@ class NodeUnknown(UserError):
 
     def __init__(self) -> None:
         super().__init__(
-            "unknown_node_token", "Send the token this node got when it joined, as a bearer token."
+            "unknown_node_token",
+            "The node's token is not known, or was revoked. Send the one that it got when it "
+            "joined, as a bearer token, or join again with a token from the provider console.",
         )
 
 
