@@ -2,8 +2,8 @@
 
 import os
 
-from celery import Celery
-from celery.signals import task_postrun, worker_ready
+from celery import Celery, Task
+from celery.signals import task_postrun, task_prerun, worker_ready
 
 from marketplace.config.garbage_collection import freeze_gc
 
@@ -25,6 +25,16 @@ def _redbeat_configure(sender: Celery, **_: object) -> None:
         # Seconds until another beat takes over from one that died.
         redbeat_lock_timeout=10,
     )
+
+
+@task_prerun.connect
+@task_postrun.connect
+def _drop_unusable_connections(sender: Task, **_: object) -> None:
+    """As Django does around a request; the others keep what they have prepared."""
+    from django.db import close_old_connections
+
+    if not sender.request.is_eager:
+        close_old_connections()
 
 
 @worker_ready.connect

@@ -2,10 +2,14 @@
 
 import json
 import re
+from unittest.mock import Mock
 
 import pytest
 from asgiref.testing import ApplicationCommunicator
+from celery.fixups.django import DjangoWorkerFixup
+from celery.signals import task_prerun
 from django.conf import settings
+from django.db import connection
 from django.test import Client, override_settings
 
 from marketplace.config.asgi import application
@@ -122,3 +126,30 @@ def test_celery_takes_json_only_and_gives_back_what_a_dead_worker_had() -> None:
     assert app.conf.task_acks_late
     assert app.conf.task_reject_on_worker_lost
     assert app.conf.broker_url == app.conf.redbeat_redis_url == settings.REDIS_URL
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_has_one_connection_for_all_tasks_until_it_cannot_be_used(monkeypatch) -> None:
+    monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", 300)
+    connection.close()
+    fixup = DjangoWorkerFixup(app)
+    task = Mock(request=Mock(is_eager=False))
+
+    def run_task() -> object:
+        fixup.on_task_prerun(task)
+        task_prerun.send(sender=task)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            [used] = cursor.fetchone()
+        fixup.on_task_postrun(task)
+        return used
+
+    first = run_task()
+    assert run_task() == first
+    # The server closes it between two tasks.
+    connection.connection.close()
+    second = run_task()
+    assert second != first
+    assert run_task() == second
+    connection.close_at = 0.0
+    assert run_task() != second
