@@ -102,7 +102,7 @@ def ask(
 
 
 def answered(request: ExpressRequest, *, now: datetime = OPEN_AT) -> ExpressRequest:
-    assert answer_requests(zone=request.zone, now=now) >= 1
+    assert answer_requests(zone_id=request.zone.pk, now=now) >= 1
     request.refresh_from_db()
     return request
 

@@ -16,6 +16,8 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any
 
+from django.db.models import Exists
+
 from marketplace.auction.lane import wakeups
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane
@@ -63,20 +65,20 @@ class _AnsweredRequest:
     cells: tuple[Cell, ...]
 
 
-def answer_requests(*, zone: Zone, now: datetime) -> int:
+def answer_requests(*, zone_id: str, now: datetime) -> int:
     """Answer the requests that wait in a zone, in fair order; how many.
 
     Where a request finds all seats taken, and the operator's bound allows more, the lane first bids
     for a burst of unsold cells.
     """
-    if not has_waiting_requests(zone_id=zone.pk):
-        return 0
-    lane_terms = ExpressLane.objects.select_related("zone").filter(zone=zone).first()
+    waiting = ExpressRequest.objects.filter(zone=zone_id, status=RequestStatus.PENDING)
+    lane = ExpressLane.objects.select_related("zone").filter(Exists(waiting), zone=zone_id)
+    lane_terms = lane.first()
     if lane_terms is None:
         return 0
     answered = _answer_waiting(lane_terms, may_buy=True, now=now)
     if answered is None:
-        decide_pending_bids(zone=zone, now=now)
+        decide_pending_bids(zone=lane_terms.zone, now=now)
         answered = _answer_waiting(lane_terms, may_buy=False, now=now)
     return answered or 0
 
@@ -85,7 +87,7 @@ def answer_between_batches(zone: Zone, clock: Callable[[], datetime]) -> int:
     """The same where the lane is at work on a crowd of bids; how many."""
     if not has_waiting_requests(zone_id=zone.pk):
         return 0
-    return answer_requests(zone=zone, now=clock())
+    return answer_requests(zone_id=zone.pk, now=clock())
 
 
 def _answer_waiting(lane_terms: ExpressLane, *, may_buy: bool, now: datetime) -> int | None:

@@ -4,12 +4,11 @@ from celery import shared_task
 
 from marketplace.common import clock
 from marketplace.express import answering, bank, floor
-from marketplace.fleet.models import Zone
 
 
 @shared_task(name="express.answer_requests")
 def answer_requests(*, zone_id: str) -> None:
-    answering.answer_requests(zone=Zone.objects.get(pk=zone_id), now=clock.now())
+    answering.answer_requests(zone_id=zone_id, now=clock.now())
 
 
 @shared_task(name="express.tick")

@@ -94,7 +94,7 @@ def test_a_flood_of_one_organisation_counts_as_its_share_of_demand(zone, owner):
         ask(owner, zone, slo_s=6.0)
     assert (refused.value.code, refused.value.status) == ("too_many_requests", 429)
     before = get_wallet(organisation=owner)
-    assert answer_requests(zone=zone, now=OPEN_AT) == PENDING_MAX
+    assert answer_requests(zone_id=zone.pk, now=OPEN_AT) == PENDING_MAX
     assert max(list_demand(lane, now=OPEN_AT)) == find_share(6) == 3
     # Nor does it buy more than its share ahead of others.
     assert lane.seats.count() <= 3

@@ -114,7 +114,7 @@ def test_a_job_is_certified_starts_at_once_and_pays_the_posted_price(zone, lane,
 
 def test_a_second_answer_changes_nothing(zone, lane, owner):
     request = answered(ask(owner, zone))
-    assert answer_requests(zone=zone, now=OPEN_AT) == 0
+    assert answer_requests(zone_id=zone.pk, now=OPEN_AT) == 0
     assert Job.objects.count() == 1
     assert ask(owner, zone, key=None).pk != request.pk
 
@@ -204,7 +204,7 @@ def test_one_organisation_does_not_get_all_seats(zone, owner):
     other = builders.organisation()
     builders.fund_wallet(other, usd="1000")
     third = ask(other, zone)
-    answer_requests(zone=zone, now=OPEN_AT)
+    answer_requests(zone_id=zone.pk, now=OPEN_AT)
     status = [ExpressRequest.objects.get(pk=one.pk).status for one in (first, second, third)]
     assert status == [RequestStatus.ADMITTED, RequestStatus.REFUSED, RequestStatus.ADMITTED]
 
@@ -280,7 +280,7 @@ def test_a_lane_that_dies_in_an_answer_has_answered_nothing(zone, lane, owner, m
     with monkeypatch.context() as broken:
         broken.setattr(answering, "settle_holds", die)
         with pytest.raises(RuntimeError, match="killed"):
-            answer_requests(zone=zone, now=OPEN_AT)
+            answer_requests(zone_id=zone.pk, now=OPEN_AT)
     request.refresh_from_db()
     assert request.status == RequestStatus.PENDING
     assert not Job.objects.exists()
@@ -341,10 +341,10 @@ def test_bids_go_on_where_the_lane_between_them_fails(zone, lane, owner, monkeyp
 def test_an_answer_looks_at_the_seats_once(zone, lane, owner):
     for _ in range(3):
         ask(owner, zone, slo_s=5.0)
-    answer_requests(zone=zone, now=OPEN_AT)
+    answer_requests(zone_id=zone.pk, now=OPEN_AT)
     ask(owner, zone, slo_s=5.0)
     with CaptureQueriesContext(connection) as sent:
-        assert answer_requests(zone=zone, now=OPEN_AT) == 1
+        assert answer_requests(zone_id=zone.pk, now=OPEN_AT) == 1
     asked = [one["sql"] for one in sent.captured_queries]
     assert sum("FROM express_seat" in sql for sql in asked) == 2
     assert sum("jobs_job" in sql for sql in asked) == 2

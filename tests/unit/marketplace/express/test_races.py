@@ -45,8 +45,8 @@ def test_auction_and_lane_at_once_sell_no_cell_twice_and_answer_each_request_onc
     results = at_once(
         [
             lambda: decide_pending_bids(zone=zone, now=OPEN_AT),
-            lambda: answer_requests(zone=zone, now=OPEN_AT),
-            lambda: answer_requests(zone=zone, now=OPEN_AT),
+            lambda: answer_requests(zone_id=zone.pk, now=OPEN_AT),
+            lambda: answer_requests(zone_id=zone.pk, now=OPEN_AT),
             lambda: keep_floor(lane, now=OPEN_AT),
             lambda: reclaim_seats(lane, now=OPEN_AT),
             lambda: bring_forward(lane, now=OPEN_AT),
@@ -77,7 +77,7 @@ def test_one_key_sent_six_times_at_once_is_one_request_one_hold_and_one_job():
     assert len({one.pk for one in found}) == 1
     request = ExpressRequest.objects.get()
     assert get_wallet(organisation=owner).held_micros == request.limit_micros
-    at_once([lambda: answer_requests(zone=zone, now=OPEN_AT)] * 3)
+    at_once([lambda: answer_requests(zone_id=zone.pk, now=OPEN_AT)] * 3)
     request.refresh_from_db()
     assert request.status == RequestStatus.ADMITTED
     assert Job.objects.count() == 1
@@ -114,7 +114,7 @@ def test_two_lanes_at_once_give_the_last_seat_to_one_of_two_requests():
     zone = zone_with_nodes(1)
     open_lane(zone, most_seats=1)
     asked = [ask(customer(), zone, slo_s=5.0) for _ in range(2)]
-    results = at_once([lambda: answer_requests(zone=zone, now=OPEN_AT)] * 2)
+    results = at_once([lambda: answer_requests(zone_id=zone.pk, now=OPEN_AT)] * 2)
     assert sum(one for one in results if isinstance(one, int)) == 2
     for request in asked:
         request.refresh_from_db()

@@ -71,7 +71,7 @@ def test_an_slo_is_chosen_by_its_price_and_answered(site, lane):
     [asked] = ExpressRequest.objects.all()
     assert (reply.status_code, reply["Location"]) == (302, f"/express/{asked.pk}")
     # The floor begins two slots on: all it can say now is later or no.
-    answer_requests(zone=site.zone, now=asked.created_at)
+    answer_requests(zone_id=site.zone.pk, now=asked.created_at)
     asked.refresh_from_db()
     assert asked.status != RequestStatus.PENDING
     assert "Place in the log" in read_page(site.client.get(f"/express/{asked.pk}"))

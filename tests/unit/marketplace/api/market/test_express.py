@@ -52,7 +52,7 @@ def test_prices_fall_with_the_slo_and_the_answer_is_in_the_log(api, zone, lane):
     assert asked.status_code == 202
     again = api.post("/api/express", body | {"slo_s": quote["longest_slo_s"]}, key="k")
     assert again.json()["id"] == asked.json()["id"]
-    answer_requests(zone=zone, now=ExpressRequest.objects.get().created_at)
+    answer_requests(zone_id=zone.pk, now=ExpressRequest.objects.get().created_at)
     found = api.get(asked["Location"]).json()
     assert found["status"] in ("admitted", "offered", "refused")
     assert found["position"] > 0
