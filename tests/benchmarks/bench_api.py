@@ -14,6 +14,7 @@ import io
 import json
 import shutil
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -44,6 +45,8 @@ PACE_S = 20.0
 TRAINED_WITHIN_S = 300.0
 DECIDED_WITHIN_S = 60.0
 LOOK_AGAIN_S = 0.5
+#: Of a house in which something failed, the last lines of what its processes said.
+LOG_LINES = 60
 #: Seconds between two looks at the memory of the web server.
 LOOK_EVERY_S = 0.02
 
@@ -92,6 +95,12 @@ def run_house() -> Iterator[tuple[House, dict[str, Any]]]:
     try:
         with house(data_dir=folder, durable=False, own_servers=True) as running:
             yield running, open_market(running, say=lambda _: None)
+    except Exception:
+        for name in ("web", "node"):
+            log = folder / "logs" / f"{name}.log"
+            lines = log.read_text().splitlines()[-LOG_LINES:] if log.exists() else []
+            print(*lines, sep="\n", file=sys.stderr)
+        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

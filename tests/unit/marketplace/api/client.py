@@ -32,27 +32,29 @@ class Api:
         self.owner = owner
         _, secret = builders.api_key(owner, scopes=scopes)
         self.headers = {"Authorization": f"Bearer {secret}"}
+        # One for all requests: each new one loads the middleware.
+        self._client = Client()
 
     def post(self, path, body=None, *, key=None, **more):
         headers = self.headers | ({"Idempotency-Key": key} if key else {})
-        return Client().post(
+        return self._client.post(
             path, data=body, content_type="application/json", headers=headers, **more
         )
 
     def form(self, path, fields, *, key=None):
         headers = self.headers | ({"Idempotency-Key": key} if key else {})
-        return Client().post(path, data=fields, headers=headers)
+        return self._client.post(path, data=fields, headers=headers)
 
     def get(self, path):
-        return Client().get(path, headers=self.headers)
+        return self._client.get(path, headers=self.headers)
 
     def patch(self, path, body):
-        return Client().patch(
+        return self._client.patch(
             path, data=body, content_type="application/json", headers=self.headers
         )
 
     def delete(self, path):
-        return Client().delete(path, headers=self.headers)
+        return self._client.delete(path, headers=self.headers)
 
 
 def body_of(api, on, **changed):

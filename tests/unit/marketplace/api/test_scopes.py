@@ -15,10 +15,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 PUBLIC = {("get", "/api/zones"), ("get", "/api/market/{zone_name}")}
 
 
-def send(method, path, headers):
+def send(client, method, path, headers):
     address = fill(path, lambda _: "x")
     body = {} if method == "get" else {"data": b"{}", "content_type": "application/json"}
-    return getattr(Client(headers=headers), method)(address, **body)
+    return getattr(client, method)(address, headers=headers, **body)
 
 
 def read_code(answer):
@@ -33,8 +33,9 @@ def test_every_operation_needs_a_key_with_its_scope(settings):
     _, secret = builders.api_key(builders.organisation(), scopes=["provider:write"])
     operations = [each for each in list_operations() if each not in PUBLIC]
     assert len(operations) > 35
+    client = Client()
     for method, path in operations:
-        without = send(method, path, {})
+        without = send(client, method, path, {})
         assert (without.status_code, read_code(without)) == (401, "not_signed_in"), (method, path)
-        answer = send(method, path, {"Authorization": f"Bearer {secret}"})
+        answer = send(client, method, path, {"Authorization": f"Bearer {secret}"})
         assert (answer.status_code, read_code(answer)) == (403, "missing_scope"), (method, path)

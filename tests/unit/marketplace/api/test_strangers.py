@@ -123,15 +123,18 @@ def test_another_organisations_key_finds_nothing_at_any_address(ids, settings):
     owners, made = ids
     _, strangers = builders.api_key(builders.organisation(usd="10"))
 
+    client = Client()
+
     def send(method, path, secret):
         address = fill(path, made.__getitem__)
-        client = Client(headers={"Authorization": f"Bearer {secret}"})
+        headers = {"Authorization": f"Bearer {secret}"}
         if method == "get":
-            answer = client.get(address)
+            answer = client.get(address, headers=headers)
             # Nothing reads a download here, so nothing else closes its file.
             answer.close()
             return answer
-        return getattr(client, method)(address, data={}, content_type="application/json")
+        body = {"data": {}, "content_type": "application/json"}
+        return getattr(client, method)(address, headers=headers, **body)
 
     walked = 0
     for method, path in list_operations():
