@@ -282,7 +282,10 @@ SPECTACULAR_SETTINGS = {
         "marketplace.api.error_answers.add_error_answers",
     ],
     # Bids and bundles have the same ones.
-    "ENUM_NAME_OVERRIDES": {"BidStatusEnum": "marketplace.auction.models.BidStatus.values"},
+    "ENUM_NAME_OVERRIDES": {
+        "BidStatusEnum": "marketplace.auction.models.BidStatus.values",
+        "MemberRoleEnum": "marketplace.accounts.models.Role.values",
+    },
 }
 
 UNFOLD = {
