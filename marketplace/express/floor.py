@@ -43,7 +43,7 @@ from marketplace.payments.services import (
 )
 from scheduler.auction.log import events
 from scheduler.prompts.admission import LaneAnswer
-from scheduler.prompts.floor import newsvendor_floor
+from scheduler.prompts.floor import compute_newsvendor_floor
 from scheduler.prompts.reclaim import count_reclaimable
 from scheduler.types import Cell
 
@@ -129,7 +129,7 @@ def _list_tried(lane: ExpressLane, *, now: datetime) -> set[tuple[str, int]]:
 
 def find_floor(lane: ExpressLane, *, now: datetime) -> int:
     """The seats that recent demand repays, within bounds and budget."""
-    found = newsvendor_floor(
+    found = compute_newsvendor_floor(
         list_demand(lane, now=now),
         shortage=SHORTAGE_TO_IDLE,
         idle=1.0,

@@ -9,7 +9,7 @@ from marketplace.express.fair_share import find_share
 from marketplace.express.models import ExpressLane, ExpressRequest
 from marketplace.fleet.models import NodeStatus, Zone
 from marketplace.fleet.selectors import compute_rates, load_speeds
-from scheduler.prompts.gangs import GangRules, fewest_seats
+from scheduler.prompts.gangs import GangRules, find_fewest_seats
 
 #: Seconds from an answer to the first step: the order, the data and the base's first pass.
 START_S = 2.0
@@ -40,7 +40,7 @@ def count_wanted_seats(request: ExpressRequest) -> int:
     law = request.price.get("gang")
     if law is None:
         return 1
-    return fewest_seats(request.work_s, request.slo_s, GangRules(**law)) or 1
+    return find_fewest_seats(request.work_s, request.slo_s, GangRules(**law)) or 1
 
 
 def limit_gang(rules: GangRules, *, seats: int, own_seats: int) -> GangRules:

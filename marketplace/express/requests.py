@@ -39,7 +39,7 @@ from marketplace.jobs.work import count_units_per_row
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.models import Hold
 from scheduler.prompts.answers import compute_price_micros
-from scheduler.prompts.gangs import GangRules, gang_run_s
+from scheduler.prompts.gangs import GangRules, compute_gang_run_s
 from workers.protocol.job_spec import AdapterKind
 from workers.protocol.wire import to_json
 
@@ -92,7 +92,7 @@ class ExpressTerms:
     @property
     def least_slo_s(self) -> float:
         """The shortest SLO that idle seats keep: the largest gang on sale."""
-        return gang_run_s(self.work_s, self.gangs.most, self.gangs)
+        return compute_gang_run_s(self.work_s, self.gangs.most, self.gangs)
 
     def price_micros(self, slo_s: float) -> int:
         """The posted price at an SLO."""

@@ -14,9 +14,15 @@ from dataclasses import replace
 from marketplace.fleet.models import Zone
 from workers.protocol.adapter_check import LABELS_MAX
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
-from workers.protocol.memory import GB, JobNeed, find_longest_example, size_node, sold_job_bytes
+from workers.protocol.memory import (
+    GB,
+    JobNeed,
+    count_sold_job_bytes,
+    find_longest_example,
+    size_node,
+)
 from workers.protocol.model_shape import ModelShape, parse_model_shape
-from workers.protocol.pass_bytes import describe_device, unpacking_bytes
+from workers.protocol.pass_bytes import count_unpacking_bytes, describe_device
 
 
 def compute_memory_demand(*, zone: Zone, adapter: AdapterSpec, rows: int = 0) -> float:
@@ -28,7 +34,7 @@ def compute_memory_demand(*, zone: Zone, adapter: AdapterSpec, rows: int = 0) ->
         Of the data set: an encoder's head has no more labels.
     """
     need = JobNeed(adapter, labels=min(rows, LABELS_MAX))
-    taken = sold_job_bytes(
+    taken = count_sold_job_bytes(
         ModelShape(**zone.model_shape),
         need,
         dtype=zone.dtype,
@@ -105,5 +111,5 @@ def compute_base_model_gb(
     others += 3 * shape.layers * shape.hidden_size * shape.experts_size
     taken = layers * (_FOUR_BIT_BYTES if four_bit else width) + others * width
     if four_bit:
-        taken += unpacking_bytes(shape)
+        taken += count_unpacking_bytes(shape)
     return _OVERHEAD * taken / GB

@@ -22,7 +22,7 @@ from marketplace.tiers.models import Machine, MachineStatus, ZoneTiers
 from marketplace.tiers.provisioning import MachineOffer
 from marketplace.tiers.tier_state import TierState, filter_offers, get_loaded_node
 from scheduler.tiers.allowance import compute_allowance
-from scheduler.tiers.break_even import move_cost
+from scheduler.tiers.break_even import compute_move_cost
 from scheduler.tiers.demotion import Budget, PossibleStart, decide_start
 
 
@@ -95,7 +95,9 @@ def _try_book(
         left_s,
         tiers.threshold_s,
         max(0.0, paid - price),
-        move_cost(tiers.checkpoint_s, tiers.restore_s, worker.boot_s, 0.0, paid, price, 0.0),
+        compute_move_cost(
+            tiers.checkpoint_s, tiers.restore_s, worker.boot_s, 0.0, paid, price, 0.0
+        ),
     )
     decision = decide_start(
         PossibleStart(

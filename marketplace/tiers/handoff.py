@@ -27,7 +27,7 @@ from marketplace.tiers.direct_starts import has_not_begun
 from marketplace.tiers.machines import compute_rent_micros, find_machine_node
 from marketplace.tiers.models import Booking, BookingOutcome, Machine, MachineStatus, ZoneTiers
 from marketplace.tiers.pauses import find_resumed_at, pause_s
-from scheduler.tiers.break_even import compute_break_even_s, is_move_due, move_cost
+from scheduler.tiers.break_even import compute_break_even_s, compute_move_cost, is_move_due
 
 
 def hand_off_bookings(*, tiers: ZoneTiers, now: datetime) -> int:
@@ -101,7 +101,7 @@ def _move_still_repays(tiers: ZoneTiers, origin: Machine, machine: Machine, left
     """The worker is up: its boot is paid for in any case."""
     paid = origin.price_micros_per_h / 1e6
     worker = machine.price_micros_per_h / 1e6
-    cost = move_cost(tiers.checkpoint_s, tiers.restore_s, 0.0, 0.0, paid, worker, 0.0)
+    cost = compute_move_cost(tiers.checkpoint_s, tiers.restore_s, 0.0, 0.0, paid, worker, 0.0)
     return is_move_due(left_s, 0.0, compute_break_even_s(cost, paid, worker))
 
 

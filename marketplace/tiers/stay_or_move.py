@@ -12,7 +12,7 @@ from datetime import datetime
 
 from marketplace.tiers.models import Stay, ZoneTiers
 from scheduler.tiers.allowance import compute_allowance
-from scheduler.tiers.break_even import move_cost
+from scheduler.tiers.break_even import compute_move_cost
 from scheduler.tiers.demotion import Budget, PossibleMove, decide_demotion
 
 #: Columns of a stay that :func:`decide_stay` changes.
@@ -52,7 +52,7 @@ def decide_stay(
     serverless = stay.machine.price_micros_per_h / 1e6
     worker = target.price_micros_per_h / 1e6
     age_s = (now - stay.started_at).total_seconds()
-    cost = move_cost(
+    cost = compute_move_cost(
         tiers.checkpoint_s, tiers.restore_s, target.boot_s, 0.0, serverless, worker, 0.0
     )
     if stay.credit is None:

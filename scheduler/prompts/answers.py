@@ -13,9 +13,15 @@ from dataclasses import asdict
 from typing import Any, NamedTuple, cast
 
 from scheduler.prompts.admission import LaneAnswer, admit_job
-from scheduler.prompts.gangs import FoundGang, GangRules, find_gang, gang_run_s, held_seat_s
+from scheduler.prompts.gangs import (
+    FoundGang,
+    GangRules,
+    compute_gang_run_s,
+    compute_held_seat_s,
+    find_gang,
+)
 from scheduler.prompts.jobs import Course, TuningJob, run_s
-from scheduler.prompts.planning import Promise, course_of, keep_promises
+from scheduler.prompts.planning import Promise, choose_course, keep_promises
 from scheduler.prompts.pools import WarmPool
 from scheduler.prompts.rules import LaneRules
 
@@ -136,7 +142,7 @@ def answer_question(question: Mapping[str, Any]) -> dict[str, Any]:
             "seats": list(gang.seats),
             "start_s": gang.start_s,
             "end_s": gang.end_s,
-            "looks_up": course_of(job, state.now_s, state.rules).looks_up,
+            "looks_up": choose_course(job, state.now_s, state.rules).looks_up,
             "price_micros": _price(job, job.slo_s, question),
         }
     if found.promise is None or found.plan is None:
@@ -220,16 +226,18 @@ def compute_price_micros(
         The fields of :class:`~scheduler.prompts.gangs.GangRules`, where gangs are sold.
     """
     if gang is not None:
-        work_s = held_seat_s(work_s, slo_s, GangRules(**gang))
+        work_s = compute_held_seat_s(work_s, slo_s, GangRules(**gang))
     share = min(1.0, work_s / slo_s)
     return math.ceil(rate_micros * work_s * (1.0 + urgency_percent / 100.0 * share))
 
 
 def _least_slo_s(job: TuningJob, state: _State, gangs: Mapping[str, Any] | None) -> float:
     """The SLO that an idle seat just keeps, or the largest gang that is sold."""
-    length_s = run_s(course_of(job, state.now_s, state.rules), 1, state.rules)
+    length_s = run_s(choose_course(job, state.now_s, state.rules), 1, state.rules)
     if gangs is not None:
-        length_s = gang_run_s(length_s, _read_gang_rules(gangs).most, _read_gang_rules(gangs))
+        length_s = compute_gang_run_s(
+            length_s, _read_gang_rules(gangs).most, _read_gang_rules(gangs)
+        )
     return state.now_s - job.submitted_s + length_s
 
 
@@ -238,7 +246,7 @@ def _price(job: TuningJob, slo_s: float, question: Mapping[str, Any]) -> int:
 
 
 def _find_gang(job: TuningJob, state: _State, gangs: Mapping[str, Any]) -> FoundGang | None:
-    course = course_of(job, state.now_s, state.rules)
+    course = choose_course(job, state.now_s, state.rules)
     return find_gang(
         run_s(course, 1, state.rules),
         job.due_s,

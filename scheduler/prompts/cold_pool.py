@@ -9,7 +9,7 @@ from scheduler.prompts.delaying import delay_schedulable, delay_schedulable_prin
 from scheduler.prompts.jobs import TOLERANCE_S, Course, TuningJob, run_s
 from scheduler.prompts.pools import WarmPool
 from scheduler.prompts.rules import LaneRules, Repairs
-from scheduler.prompts.warm_pool import course_printed, order_pending
+from scheduler.prompts.warm_pool import choose_printed_course, order_pending
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def grow_pools(
     grown: dict[str, int] = {}
     for job in order_pending(jobs, now_s, repairs):
         pool = pools[job.base_model]
-        course = course_printed(job, rules)
+        course = choose_printed_course(job, rules)
         slo_s = job.due_s - now_s if repairs.time_left else job.slo_s
         if delays:
             delayed = _delay(free_at_s[pool.base_model], course, slo_s, now_s, rules, repairs)

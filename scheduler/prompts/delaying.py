@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.prompts.jobs import TOLERANCE_S, Course, fewest_gpus, run_s
+from scheduler.prompts.jobs import TOLERANCE_S, Course, find_fewest_gpus, run_s
 from scheduler.prompts.rules import LaneRules
 
 
@@ -39,7 +39,7 @@ def delay_schedulable(
     Departures from the text: line 29 (``k < len``) leaves out the last GPU of the pool, line
     30 marks one GPU of k and stores a length among timestamps.
     """
-    gpus = fewest_gpus(course, until_s, free_at_s, rules)
+    gpus = find_fewest_gpus(course, until_s, free_at_s, rules)
     if not gpus:
         return None
     return take_gang(free_at_s, gpus, free_at_s[gpus - 1] + run_s(course, gpus, rules)), gpus

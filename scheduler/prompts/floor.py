@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def newsvendor_floor(
+def compute_newsvendor_floor(
     demand_gpus: Sequence[int], *, shortage: float, idle: float, least: int, most: int
 ) -> int:
     """Choose the floor of a warm pool.

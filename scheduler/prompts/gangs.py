@@ -45,7 +45,7 @@ class FoundGang:
     end_s: float
 
 
-def gang_run_s(work_s: float, seats: int, rules: GangRules) -> float:
+def compute_gang_run_s(work_s: float, seats: int, rules: GangRules) -> float:
     """Seconds that a job runs at most on so many seats of one node.
 
     Parameters
@@ -62,15 +62,15 @@ def gang_run_s(work_s: float, seats: int, rules: GangRules) -> float:
     return rules.fixed_s + shared_s * (rules.places - seats + 1) / rules.places
 
 
-def fewest_seats(work_s: float, within_s: float, rules: GangRules) -> int:
+def find_fewest_seats(work_s: float, within_s: float, rules: GangRules) -> int:
     """Find the fewest idle seats of one node that end a job within so many seconds; 0: none do."""
     for seats in range(1, rules.most + 1):
-        if gang_run_s(work_s, seats, rules) <= within_s + TOLERANCE_S:
+        if compute_gang_run_s(work_s, seats, rules) <= within_s + TOLERANCE_S:
             return seats
     return 0
 
 
-def held_seat_s(work_s: float, slo_s: float, rules: GangRules) -> float:
+def compute_held_seat_s(work_s: float, slo_s: float, rules: GangRules) -> float:
     """Seconds of seats that an SLO is charged for: those that the fewest seats hold.
 
     Parameters
@@ -85,8 +85,8 @@ def held_seat_s(work_s: float, slo_s: float, rules: GangRules) -> float:
         No gang counts for less than a smaller one, so that no SLO costs more than a shorter one:
         a job that has all of a node holds it more briefly than one that has half.
     """
-    most = fewest_seats(work_s, slo_s, rules) or rules.most
-    return max(seats * gang_run_s(work_s, seats, rules) for seats in range(1, most + 1))
+    most = find_fewest_seats(work_s, slo_s, rules) or rules.most
+    return max(seats * compute_gang_run_s(work_s, seats, rules) for seats in range(1, most + 1))
 
 
 def find_gang(
@@ -126,7 +126,7 @@ def find_gang(
         times.sort()
         for size in range(2, min(rules.most, len(times)) + 1):
             start_s = max(now_s, times[size - 1][0])
-            end_s = start_s + gang_run_s(work_s, size, rules)
+            end_s = start_s + compute_gang_run_s(work_s, size, rules)
             if end_s <= due_s + TOLERANCE_S:
                 found.append((size, end_s, node, start_s))
                 break

@@ -70,7 +70,7 @@ def order_by_deadline(jobs: Iterable[TuningJob]) -> list[TuningJob]:
     return sorted(jobs, key=attrgetter("due_s", "submitted_s", "id"))
 
 
-def tuning_s(work_gpu_s: float, gpus: int, rules: LaneRules) -> float:
+def compute_tuning_s(work_gpu_s: float, gpus: int, rules: LaneRules) -> float:
     """Seconds of work on a gang: a nearly linear speed-up (section 2.2).
 
     Parameters
@@ -91,10 +91,10 @@ def run_s(course: Course, gpus: int, rules: LaneRules) -> float:
     """Seconds from the moment a gang is free to the end of the job."""
     if gpus == 1:
         return course.fixed_s + course.work_gpu_s
-    return course.fixed_s + tuning_s(course.work_gpu_s, gpus, rules)
+    return course.fixed_s + compute_tuning_s(course.work_gpu_s, gpus, rules)
 
 
-def fewest_gpus(
+def find_fewest_gpus(
     course: Course, until_s: float, free_at_s: Sequence[float], rules: LaneRules
 ) -> int:
     """Find the smallest gang that ends in time, as soon as that many GPUs are free.
@@ -127,7 +127,7 @@ def fewest_gpus(
     size = 1
     while size <= most:
         left_s = until_s - free_at_s[size - 1] - fixed_s + TOLERANCE_S
-        if (work_gpu_s if size == 1 else tuning_s(work_gpu_s, size, rules)) <= left_s:
+        if (work_gpu_s if size == 1 else compute_tuning_s(work_gpu_s, size, rules)) <= left_s:
             return size
         shared_s = left_s - rules.connect_s
         if shared_s <= 0:

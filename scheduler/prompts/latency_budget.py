@@ -11,7 +11,7 @@ def affords_lookup(job: TuningJob, budget_s: float) -> bool:
     return 0.0 < job.lookup_gpu_s <= budget_s
 
 
-def budget_printed_s(job: TuningJob, rules: LaneRules) -> float:
+def compute_printed_budget_s(job: TuningJob, rules: LaneRules) -> float:
     """The paper's budget: a share of the whole SLO, seconds."""
     return rules.lookup_share * job.slo_s
 

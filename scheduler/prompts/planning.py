@@ -35,7 +35,7 @@ from scheduler.prompts.jobs import (
     Allocation,
     Course,
     TuningJob,
-    fewest_gpus,
+    find_fewest_gpus,
     order_by_deadline,
     run_s,
 )
@@ -69,7 +69,7 @@ class Round:
     unclaimed: Mapping[str, int]
 
 
-def course_of(job: TuningJob, now_s: float, rules: LaneRules) -> Course:
+def choose_course(job: TuningJob, now_s: float, rules: LaneRules) -> Course:
     """How a job runs in the lane: the gang shares the lookup, whose budget is a share of the rest.
 
     With the paper's budget, a share of the whole SLO, the lookup of a job that has waited would
@@ -164,11 +164,11 @@ def _plan(
         if before is not None and _can_keep(before, times, rules):
             promises.append(_take(job, before.gpus, before.course, times, now_s, rules))
             continue
-        course = course_of(job, now_s, rules)
-        gpus = fewest_gpus(course, job.due_s, times, rules)
+        course = choose_course(job, now_s, rules)
+        gpus = find_fewest_gpus(course, job.due_s, times, rules)
         if not gpus:
             ready_s = ready[job.base_model]
-            added, gpus = fewest_new(course, job.due_s, times, cold, ready_s, rules)
+            added, gpus = find_fewest_new(course, job.due_s, times, cold, ready_s, rules)
             if not gpus:
                 late.append(job)
                 continue
@@ -180,7 +180,7 @@ def _plan(
     for job in late:
         times = free[job.base_model]
         if times and times[0] <= now_s:
-            taken = _take(job, 1, course_of(job, now_s, rules), times, now_s, rules)
+            taken = _take(job, 1, choose_course(job, now_s, rules), times, now_s, rules)
             starts.append(Allocation(job, 1, taken.course))
         elif not times and cold:
             cold -= 1
@@ -191,7 +191,7 @@ def _plan(
     return Round(tuple(starts), growths, tuple(promises), unclaimed)
 
 
-def fewest_new(
+def find_fewest_new(
     course: Course,
     until_s: float,
     free_at_s: Sequence[float],

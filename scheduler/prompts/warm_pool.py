@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler.prompts.jobs import TOLERANCE_S, Allocation, Course, TuningJob, run_s
-from scheduler.prompts.latency_budget import affords_lookup, budget_printed_s, predict_course
+from scheduler.prompts.latency_budget import (
+    affords_lookup,
+    compute_printed_budget_s,
+    predict_course,
+)
 from scheduler.prompts.rules import LaneRules, Repairs
 
 
@@ -50,7 +54,7 @@ def allocate_warm(
         if repairs.pool_bound and idle < 1:
             break
         slo_s = _slo_s(job, now_s, repairs)
-        course = course_printed(job, rules)
+        course = choose_printed_course(job, rules)
         gpus = 1
         most = min(idle, rules.max_gpus) - (1 if repairs.pool_bound else 0)
         while run_s(course, gpus, rules) > slo_s + TOLERANCE_S and gpus <= most:
@@ -62,14 +66,14 @@ def allocate_warm(
             late.append(job)
     if repairs.late_jobs:
         served.extend(
-            Allocation(job, 1, course_printed(job, rules)) for job in late[: max(0, idle)]
+            Allocation(job, 1, choose_printed_course(job, rules)) for job in late[: max(0, idle)]
         )
     return tuple(served)
 
 
-def course_printed(job: TuningJob, rules: LaneRules) -> Course:
+def choose_printed_course(job: TuningJob, rules: LaneRules) -> Course:
     """How a job runs under the paper's budget: on one GPU of its gang, if a fifth is enough."""
-    looks_up = affords_lookup(job, budget_printed_s(job, rules))
+    looks_up = affords_lookup(job, compute_printed_budget_s(job, rules))
     return predict_course(job, looks_up, rules, shared=False)
 
 

@@ -30,7 +30,7 @@ def compute_allowance(
         Serverless price minus serverful price, dollars per hour.
     move_cost : float
         Cost of one move without the value of delay
-        (:func:`scheduler.tiers.break_even.move_cost`).
+        (:func:`scheduler.tiers.break_even.compute_move_cost`).
     """
     if run_s <= threshold_s:
         return run_s * premium_price

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 
-def move_cost(
+def compute_move_cost(
     checkpoint_s: float,
     restore_s: float,
     boot_s: float,
@@ -34,7 +34,7 @@ def move_cost(
 def compute_break_even_s(cost: float, serverless_price: float, worker_price: float) -> float:
     """F*: the remaining seconds above which a move pays; infinite if it never does.
 
-    ``F* = cost / (c_s - p)`` with the cost of :func:`move_cost`.
+    ``F* = cost / (c_s - p)`` with the cost of :func:`compute_move_cost`.
     """
     if worker_price >= serverless_price:
         return math.inf

@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 from scheduler.tiers.allowance import is_stay_paid
-from scheduler.tiers.break_even import compute_break_even_s, is_move_due, move_cost
+from scheduler.tiers.break_even import compute_break_even_s, compute_move_cost, is_move_due
 
 
 class PossibleMove(NamedTuple):
@@ -26,7 +26,7 @@ class PossibleMove(NamedTuple):
     serverless_price: float
     worker_price: float
     #: One GPU's move without the value of delay
-    #: (:func:`~scheduler.tiers.break_even.move_cost`).
+    #: (:func:`~scheduler.tiers.break_even.compute_move_cost`).
     cost: float
     #: Value of the delay, in the same unit; infinite where no worker is to be had and the wait
     #: has no known end.
@@ -214,7 +214,7 @@ def compute_move_saving(move: PossibleRehoming) -> float:
     pause_s = move.checkpoint_s + move.restore_s
     if move.ends_s <= move.due_s < move.ends_s + pause_s:
         return -1.0
-    cost = move_cost(
+    cost = compute_move_cost(
         move.checkpoint_s,
         move.restore_s,
         move.boot_s,
@@ -256,7 +256,7 @@ def compute_renewal_saving(
     float
         Dollars times 3600; ``-1.0`` if the worker should be kept.
     """
-    cost = move_cost(0.0, 0.0, boot_s, boot_s, price_paid, price_offered, delay_price)
+    cost = compute_move_cost(0.0, 0.0, boot_s, boot_s, price_paid, price_offered, delay_price)
     if not is_move_due(left_s, 0.0, compute_break_even_s(cost, price_paid, price_offered)):
         return -1.0
     return max(0.0, (price_paid - price_offered) * left_s - price_offered * boot_s)

@@ -11,11 +11,11 @@ from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.memory import (
     GB,
     JobNeed,
+    count_sold_job_bytes,
     find_longest_example,
     fit_pack,
     size_node,
-    sold_job_bytes,
-    total_gb,
+    sum_total_gb,
 )
 from workers.protocol.model_shape import ModelShape
 from workers.protocol.pass_bytes import describe_device
@@ -64,7 +64,7 @@ def nodes_with_jobs(draw):
     kinds = encoder_adapters if shape.encoder else adapters
     for adapter in draw(st.lists(kinds, max_size=12)):
         need = JobNeed(adapter, labels=draw(st.integers(2, 50)) if shape.encoder else 0)
-        gb = sold_job_bytes(shape, need, sequence_length=length, **terms) / GB
+        gb = count_sold_job_bytes(shape, need, sequence_length=length, **terms) / GB
         if gb <= left_gb:
             left_gb -= gb
             needs.append(need)
@@ -88,7 +88,7 @@ def test_a_node_admits_together_what_the_market_sold_of_it_together(made, unfore
     )
     assert pack is not None
     assert pack.token_budget >= longest
-    peak_gb = total_gb(shape, profile, base_gb=base_gb, pack=pack, needs=needs)
+    peak_gb = sum_total_gb(shape, profile, base_gb=base_gb, pack=pack, needs=needs)
     assert peak_gb <= limit_gb + 2e-6
 
 

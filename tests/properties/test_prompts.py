@@ -21,9 +21,9 @@ from scheduler.prompts.clustering import (
     normalize_features,
 )
 from scheduler.prompts.cold_pool import grow_pools
-from scheduler.prompts.jobs import Course, TuningJob, fewest_gpus, run_s
+from scheduler.prompts.jobs import Course, TuningJob, find_fewest_gpus, run_s
 from scheduler.prompts.lookup import look_up_all, look_up_by_halving, look_up_two_layers
-from scheduler.prompts.planning import Round, fewest_new, keep_promises, plan_round
+from scheduler.prompts.planning import Round, find_fewest_new, keep_promises, plan_round
 from scheduler.prompts.pools import WarmPool
 from scheduler.prompts.replacement import insert_prompt
 from scheduler.prompts.rules import PRINTED, REPAIRED, LaneRules
@@ -77,7 +77,7 @@ def pools(draw: st.DrawFn) -> dict[str, WarmPool]:
 def test_the_fewest_gpus_are_those_a_search_of_every_size_finds(
     course: Course, until_s: float, free_at_s: tuple[float, ...], rules: LaneRules
 ) -> None:
-    found = fewest_gpus(course, until_s, free_at_s, rules)
+    found = find_fewest_gpus(course, until_s, free_at_s, rules)
     ends = [
         free_at_s[k - 1] + run_s(course, k, rules)
         for k in range(1, min(len(free_at_s), rules.max_gpus) + 1)
@@ -98,7 +98,7 @@ def test_new_gpus_are_as_few_as_any_gang_in_time_needs(
     ready_s: float,
     rules: LaneRules,
 ) -> None:
-    added, gpus = fewest_new(course, until_s, free_at_s, cold, ready_s, rules)
+    added, gpus = find_fewest_new(course, until_s, free_at_s, cold, ready_s, rules)
 
     def in_time(new: int, size: int, slack_s: float) -> bool:
         times = sorted((*free_at_s, *([ready_s] * new)))

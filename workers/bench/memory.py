@@ -29,10 +29,10 @@ from workers.protocol.memory import (
     USABLE_SHARE,
     JobNeed,
     PackSizing,
+    count_sold_job_bytes,
     find_longest_example,
     size_node,
-    sold_job_bytes,
-    total_gb,
+    sum_total_gb,
 )
 from workers.protocol.model_shape import ModelShape, parse_model_shape
 from workers.protocol.pass_bytes import DeviceProfile
@@ -148,7 +148,7 @@ def count_sharing_jobs(base: SharedBase, gpu_gb: float) -> int:
     )
     if sized is None:
         return 0
-    job = sold_job_bytes(
+    job = count_sold_job_bytes(
         base.shape, JobNeed(AdapterSpec()), dtype="bfloat16", sequence_length=_SEQUENCE_LENGTH
     )
     return int(sized.jobs_gb / (job / GB))
@@ -209,7 +209,7 @@ def measure_case(case: MemoryCase) -> dict[str, Any]:
     assert growth.peak_bytes is not None, "this system does not count a process's pages"
     shape = read_shape(config)
     base_gb = sum(p.numel() * p.element_size() for p in fused.base_parameters) / 1e9
-    predicted = total_gb(
+    predicted = sum_total_gb(
         shape,
         DeviceProfile("cpu", 4),
         base_gb=base_gb,

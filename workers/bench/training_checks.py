@@ -26,7 +26,7 @@ from workers.protocol.job_spec import (
     JobSpec,
     TrainingSpec,
 )
-from workers.protocol.memory import JobNeed, PackSizing, total_gb
+from workers.protocol.memory import JobNeed, PackSizing, sum_total_gb
 from workers.protocol.pass_bytes import DeviceProfile
 from workers.protocol.reports import Fault, ProgressEvent
 from workers.runtime.job_sink import JobSummary
@@ -176,7 +176,7 @@ def check_memory(device: torch.device) -> Iterator[dict[str, Any]]:
         with model.streaming(pack):
             compute_nll(model, pack).mean().backward()
         base_gb = sum(p.numel() * p.element_size() for p in model.model.parameters()) / 1e9
-        predicted = total_gb(
+        predicted = sum_total_gb(
             model.shape,
             DeviceProfile("cuda", 2),
             base_gb=base_gb,

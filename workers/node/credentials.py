@@ -94,7 +94,7 @@ class StateDir:
             ) from None
 
 
-def default_state_dir() -> Path:
+def find_default_state_dir() -> Path:
     """``$FINETENDER_STATE_DIR``, else a folder in the user's own state directory."""
     chosen = os.environ.get(STATE_DIR_VARIABLE)
     if chosen:

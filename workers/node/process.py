@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from workers.node.credentials import NodeSettingsError, StateDir, default_state_dir
+from workers.node.credentials import NodeSettingsError, StateDir, find_default_state_dir
 
 EXIT_OK = 0
 EXIT_SETTINGS = 2
@@ -26,7 +26,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state-dir",
         type=Path,
-        default=default_state_dir(),
+        default=find_default_state_dir(),
         help="where this node keeps its credentials and files (%(default)s)",
     )
     parser.add_argument(

@@ -19,7 +19,7 @@ from pathlib import Path
 from workers.node.credentials import (
     NodeSettingsError,
     StateDir,
-    default_state_dir,
+    find_default_state_dir,
     load_credentials,
 )
 from workers.node.machine import load_machine
@@ -42,7 +42,7 @@ _INSTALL_LIMIT_S = 3600.0
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m workers update", description=__doc__)
     parser.add_argument(
-        "--state-dir", type=Path, default=default_state_dir(), help="the node's (%(default)s)"
+        "--state-dir", type=Path, default=find_default_state_dir(), help="the node's (%(default)s)"
     )
     options = parser.parse_args(arguments)
     state = StateDir(options.state_dir)

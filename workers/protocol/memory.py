@@ -11,7 +11,7 @@ A pack is largest either while a chunk of logits is there or later, while a bloc
 logits are gone by then.
 
 This is the constraint ``r_b + sum r_i <= C_km``, (4g) of the auction's paper. The market sells
-``size_node(...).jobs_gb`` of a node in pieces of ``sold_job_bytes``; the node admits by
+``size_node(...).jobs_gb`` of a node in pieces of ``count_sold_job_bytes``; the node admits by
 ``fit_pack``. What the market sells of one node, that node therefore admits: it counts the same
 terms for its own device, a pack need not be larger than the longest row that is there, and the
 market sets aside one for the longest that it sells.
@@ -155,7 +155,9 @@ def find_longest_example(shape: ModelShape, *, sequence_length: int) -> int:
     return 2 * max(sequence_length, _VIRTUAL_TOKENS_MAX + 16)
 
 
-def sold_job_bytes(shape: ModelShape, need: JobNeed, *, dtype: str, sequence_length: int) -> float:
+def count_sold_job_bytes(
+    shape: ModelShape, need: JobNeed, *, dtype: str, sequence_length: int
+) -> float:
     """Bytes of one job on whichever node of a zone it runs: at most so many.
 
     Of a GPU with a whole pack, since a CPU's job has its state alone.
@@ -163,10 +165,10 @@ def sold_job_bytes(shape: ModelShape, need: JobNeed, *, dtype: str, sequence_len
     profile = describe_device("cuda", dtype)
     longest = find_longest_example(shape, sequence_length=sequence_length)
     pack = PackSizing(max(profile.pack_tokens, longest), recompute=True)
-    return job_bytes(shape, profile, need, pack=pack)
+    return count_job_bytes(shape, profile, need, pack=pack)
 
 
-def adapter_parameters(
+def count_adapter_parameters(
     shape: ModelShape, *, rank: int, target_modules: tuple[str, ...] | None
 ) -> int:
     """Trainable weights of a LoRA adapter.
@@ -195,7 +197,7 @@ def find_adapted(
     return tuple(projections[name] for name in match_modules(targets, projections))
 
 
-def job_bytes(
+def count_job_bytes(
     shape: ModelShape, profile: DeviceProfile, need: JobNeed, *, pack: PackSizing
 ) -> float:
     """Bytes of one job beside the base and a pack.
@@ -240,7 +242,9 @@ def _inner_bytes(
 def _count_adapter(shape: ModelShape, adapter: AdapterSpec) -> int:
     if adapter.kind is AdapterKind.SOFT_PROMPT:
         return 0
-    parameters = adapter_parameters(shape, rank=adapter.rank, target_modules=adapter.target_modules)
+    parameters = count_adapter_parameters(
+        shape, rank=adapter.rank, target_modules=adapter.target_modules
+    )
     if adapter.dora:
         parameters += sum(part.outputs for part in find_adapted(shape, adapter.target_modules))
     return parameters
@@ -256,7 +260,7 @@ def pack_bytes(
     return sizes.count_bytes(pack.token_budget)
 
 
-def total_gb(
+def sum_total_gb(
     shape: ModelShape,
     profile: DeviceProfile,
     *,

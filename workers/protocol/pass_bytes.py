@@ -49,7 +49,7 @@ def describe_device(device: str, dtype: str) -> DeviceProfile:
     return DeviceProfile(device, 2 if is_half else FLOAT_BYTES)
 
 
-def kept_bytes(shape: ModelShape, profile: DeviceProfile, *, recompute: bool) -> float:
+def count_kept_bytes(shape: ModelShape, profile: DeviceProfile, *, recompute: bool) -> float:
     """Bytes of a pack's token that live until its blocks run backward, adapters not counted.
 
     With ``recompute`` a block keeps its input only.
@@ -59,7 +59,7 @@ def kept_bytes(shape: ModelShape, profile: DeviceProfile, *, recompute: bool) ->
     return shape.layers * _block_bytes(shape, profile)
 
 
-def working_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
+def count_working_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
     """Bytes of a pack's token that come and go within one block: gradients on their way back."""
     widest = max(shape.intermediate_size, shape.query_size, shape.hidden_size)
     return profile.activation_bytes * (3 * widest + 3 * shape.hidden_size)
@@ -78,19 +78,19 @@ def answer_bytes(shape: ModelShape, profile: DeviceProfile, *, tokens: int) -> f
     return QUESTIONS_MAX * room * layers * shape.kv_size * profile.activation_bytes
 
 
-def unpacking_bytes(shape: ModelShape) -> float:
+def count_unpacking_bytes(shape: ModelShape) -> float:
     """Bytes of the one matrix of a four-bit base that is there in full: its values and codes."""
     return 8.0 * max(part.inputs * part.outputs for part in shape.list_block_projections())
 
 
-def head_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
+def count_head_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
     """Bytes of one chunk of logits; an encoder has a handful of labels instead."""
     if shape.encoder:
         return 0.0
     return LOSS_CHUNK_TOKENS[profile.device] * shape.vocab_size * _LOGIT_BYTES
 
 
-def inner_token_bytes(
+def count_inner_token_bytes(
     shape: ModelShape, profile: DeviceProfile, *, rank: int, recompute: bool
 ) -> float:
     """Bytes of a CPU pack's token for the adapter it belongs to, of the largest rank there is."""
@@ -131,8 +131,8 @@ def size_pass(
     longest
         The longest row, which a base's own code pays for by its square.
     """
-    passing = working_bytes(shape, profile)
-    kept = kept_bytes(shape, profile, recompute=recompute)
+    passing = count_working_bytes(shape, profile)
+    kept = count_kept_bytes(shape, profile, recompute=recompute)
     # one block at a time is whole where they are recomputed
     again = _block_bytes(shape, profile) if recompute else 0.0
     if shape.stock:
@@ -143,10 +143,10 @@ def size_pass(
         else:
             kept += shape.layers * _STOCK_PAIR_FLOATS * pairs
         passing, kept, again = (_STOCK_PADDING * size for size in (passing, kept, again))
-    sizes = PassBytes(kept, passing + again, head_bytes(shape, profile))
+    sizes = PassBytes(kept, passing + again, count_head_bytes(shape, profile))
     if profile.device != "cpu" and not shape.stock:
         return sizes
-    inner = inner_token_bytes(shape, profile, rank=rank, recompute=recompute)
+    inner = count_inner_token_bytes(shape, profile, rank=rank, recompute=recompute)
     return add_inner(sizes, inner, recompute=recompute)
 
 

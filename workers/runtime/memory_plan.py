@@ -21,7 +21,7 @@ from workers.protocol.memory import (
     PackSizing,
     fit_pack,
     pack_bytes,
-    total_gb,
+    sum_total_gb,
 )
 from workers.protocol.model_shape import ModelShape
 from workers.protocol.pass_bytes import DeviceProfile
@@ -90,7 +90,7 @@ def fit(
     if found is not None:
         return found
     least = PackSizing(longest_tokens, recompute=True)
-    need = total_gb(plan.shape, plan.profile, base_gb=base_gb, pack=least, needs=needs)
+    need = sum_total_gb(plan.shape, plan.profile, base_gb=base_gb, pack=least, needs=needs)
     raise SystemFault(
         f"This job does not fit: base and jobs need {need:.3f} GB with its longest row of "
         f"{longest_tokens} tokens, and the node may use {plan.limit_gb:.3f} GB. Lower rank or "

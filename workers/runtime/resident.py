@@ -23,8 +23,8 @@ from transformers.utils.quantization_config import Mxfp4Config
 from workers.models import find_bundled_path, is_bundled
 from workers.protocol.base_files import hash_base_files
 from workers.protocol.job_spec import BaseModelRef
-from workers.protocol.memory import GB, JobNeed, PackSizing, job_bytes
-from workers.protocol.pass_bytes import DeviceProfile, unpacking_bytes
+from workers.protocol.memory import GB, JobNeed, PackSizing, count_job_bytes
+from workers.protocol.pass_bytes import DeviceProfile, count_unpacking_bytes
 from workers.runtime.base_check import check_base, check_depth, check_index
 from workers.runtime.forward_check import choose_model
 from workers.runtime.memory_plan import MemoryPlan
@@ -91,7 +91,7 @@ class ResidentBase:
     def compute_job_gb(self, job: TrainingJob) -> float:
         """What a job takes beside base and pack, by the plan."""
         pack = self._size(self.trainer.token_budget)
-        return job_bytes(self.plan.shape, self.plan.profile, job.memory_need, pack=pack) / GB
+        return count_job_bytes(self.plan.shape, self.plan.profile, job.memory_need, pack=pack) / GB
 
     def round(self, *, disturbed: Callable[[], bool]) -> list[StepResult | StepFailure]:
         """A round of the loop; on CPUs the first after a job came is held against the plan.
@@ -233,7 +233,7 @@ def build_resident(
     packed = choose_model(ref.name, model)
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     if ref.four_bit:
-        size += unpacking_bytes(packed.shape)
+        size += count_unpacking_bytes(packed.shape)
     trainer = build_plain_trainer(packed) if reproducible else build_tuned_trainer(packed)
     profile = DeviceProfile(packed.device.type, packed.model.dtype.itemsize)
     plan = MemoryPlan(packed.shape, profile, base_gb=size / 1e9, limit_gb=limit_gb)

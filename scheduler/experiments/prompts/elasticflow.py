@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from scheduler.experiments.prompts.outcome import TuningOutcome, summarize
 from scheduler.experiments.prompts.workload import MODELS, DrawnJob
-from scheduler.prompts.jobs import TOLERANCE_S, tuning_s
+from scheduler.prompts.jobs import TOLERANCE_S, compute_tuning_s
 from scheduler.prompts.rules import LaneRules
 
 
@@ -35,7 +35,7 @@ class Elastic:
         """When it ends on a gang of this size."""
         ready_s = max(now_s, self.ready_s) if gpus == self.gpus else now_s + self.boot_s
         work = self.predicted_gpu_s if predicted else self.true_gpu_s
-        return ready_s + tuning_s(work, gpus, rules)
+        return ready_s + compute_tuning_s(work, gpus, rules)
 
 
 def run_elasticflow(
@@ -108,7 +108,7 @@ def _work(one: Elastic, from_s: float, until_s: float, rules: LaneRules) -> None
         return
     for name in ("predicted_gpu_s", "true_gpu_s"):
         left = getattr(one, name)
-        share = min(1.0, worked_s / tuning_s(left, one.gpus, rules)) if left > 0 else 0.0
+        share = min(1.0, worked_s / compute_tuning_s(left, one.gpus, rules)) if left > 0 else 0.0
         setattr(one, name, left * (1.0 - share))
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from scheduler.experiments.prompts.cluster import PooledCluster
 from scheduler.prompts.admission import admit_job
 from scheduler.prompts.cold_pool import grow_pools
-from scheduler.prompts.floor import newsvendor_floor
-from scheduler.prompts.jobs import TuningJob, fewest_gpus
+from scheduler.prompts.floor import compute_newsvendor_floor
+from scheduler.prompts.jobs import TuningJob, find_fewest_gpus
 from scheduler.prompts.latency_budget import predict_course
 from scheduler.prompts.planning import Promise, Round, keep_promises, plan_round
 from scheduler.prompts.pools import WarmPool
@@ -190,7 +190,7 @@ class ChosenLane(TuningLane):
         for name, pool in cluster.pools.items():
             history = self._demand.setdefault(name, deque(maxlen=SAMPLES))
             history.append(pool.busy + waiting[name])
-            self._floors[name] = newsvendor_floor(
+            self._floors[name] = compute_newsvendor_floor(
                 history,
                 shortage=self.shortage_ratio,
                 idle=1.0,
@@ -218,7 +218,7 @@ class InflessLane(TuningLane):
         for job in list(self.pending.values()):
             pool = cluster.pools[job.base_model]
             course = predict_course(job, True, self.rules, shared=False)
-            gpus = max(1, fewest_gpus(course, job.slo_s, [0.0] * cluster.gpus, self.rules))
+            gpus = max(1, find_fewest_gpus(course, job.slo_s, [0.0] * cluster.gpus, self.rules))
             if not claimed[job.base_model] and len(pool.idle_since_s) >= gpus:
                 cluster.start(job, gpus, course, self.rules)
                 del self.pending[job.id]

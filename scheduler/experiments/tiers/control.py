@@ -64,7 +64,7 @@ pressure_of = compiled(demand.compute_pressure)
 next_threshold = compiled(serverless_scaler.compute_next_threshold)
 compute_worker_change = compiled(serverful_scaler.compute_worker_change)
 workers_change_printed = compiled(serverful_scaler.compute_printed_workers_change)
-move_cost = compiled(break_even.move_cost)
+move_cost = compiled(break_even.compute_move_cost)
 decide_demotion = compiled(demotion.decide_demotion)
 compute_move_saving = compiled(demotion.compute_move_saving)
 

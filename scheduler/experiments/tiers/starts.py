@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 BOOKED, HELD, BUSY = int(JobStage.BOOKED), int(Worker.HELD), int(Worker.BUSY)
 
-move_cost = compiled(break_even.move_cost)
+move_cost = compiled(break_even.compute_move_cost)
 decide_start = compiled(demotion.decide_start)
 repays_rent = compiled(demotion.repays_rent)
 

@@ -16,7 +16,7 @@ from marketplace.fleet.self_test import compute_memory_for_sale
 from tests import job_builders as build
 from tests import market_builders as market
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
-from workers.protocol.memory import adapter_parameters
+from workers.protocol.memory import count_adapter_parameters
 from workers.protocol.model_shape import parse_model_shape
 from workers.protocol.wire import to_json
 
@@ -28,8 +28,8 @@ LLAMA_8B = Zone(
 def test_the_adapter_of_a_known_model_has_the_known_number_of_weights():
     # Llama 3 8B with rank 16 on all seven projections: 41.9 million, as PEFT prints it.
     shape = market.LLAMA_8B
-    assert adapter_parameters(shape, rank=16, target_modules=None) == 41_943_040
-    assert adapter_parameters(shape, rank=8, target_modules=("q_proj", "v_proj")) == 3_407_872
+    assert count_adapter_parameters(shape, rank=16, target_modules=None) == 41_943_040
+    assert count_adapter_parameters(shape, rank=8, target_modules=("q_proj", "v_proj")) == 3_407_872
 
 
 def test_a_job_takes_its_state_a_copy_in_16_bits_and_its_share_of_a_pack():

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.prompts.answers import answer_question, build_question, compute_price_micros
-from scheduler.prompts.gangs import GangRules, fewest_seats, find_gang, gang_run_s, held_seat_s
+from scheduler.prompts.gangs import (
+    GangRules,
+    compute_gang_run_s,
+    compute_held_seat_s,
+    find_fewest_seats,
+    find_gang,
+)
 from tests.unit.scheduler.prompts.builders import EVEN, make_job
 
 RULES = GangRules(most=4, places=4, fixed_s=2.0)
@@ -28,8 +34,13 @@ def find(seats, *, due_s, work_s=42.0, now_s=0.0, most=4):
 
 
 def test_a_gang_gains_the_neighbours_that_are_not_there():
-    assert [gang_run_s(42.0, seats, RULES) for seats in (1, 2, 3, 4)] == [42.0, 32.0, 22.0, 12.0]
-    assert [fewest_seats(42.0, s, RULES) for s in (42, 32, 31, 12, 11)] == [1, 2, 3, 4, 0]
+    assert [compute_gang_run_s(42.0, seats, RULES) for seats in (1, 2, 3, 4)] == [
+        42.0,
+        32.0,
+        22.0,
+        12.0,
+    ]
+    assert [find_fewest_seats(42.0, s, RULES) for s in (42, 32, 31, 12, 11)] == [1, 2, 3, 4, 0]
 
 
 def test_the_fewest_seats_of_one_node_are_taken_those_that_came_free_last():
@@ -65,12 +76,14 @@ def test_a_shorter_slo_never_costs_less_and_more_seats_never_take_longer(work_s,
         for slo_s in sorted(slos)
     ]
     assert prices[0] >= prices[1] >= int(1000 * work_s)
-    runs = [gang_run_s(work_s, seats, r) for seats in range(1, r.places + 1)]
+    runs = [compute_gang_run_s(work_s, seats, r) for seats in range(1, r.places + 1)]
     assert runs == sorted(runs, reverse=True)
     # What an SLO is charged for covers the seats that it takes.
-    seats = fewest_seats(work_s, slos[0], r)
+    seats = find_fewest_seats(work_s, slos[0], r)
     if seats:
-        assert held_seat_s(work_s, slos[0], r) >= seats * gang_run_s(work_s, seats, r)
+        assert compute_held_seat_s(work_s, slos[0], r) >= seats * compute_gang_run_s(
+            work_s, seats, r
+        )
 
 
 @given(
@@ -89,7 +102,7 @@ def test_a_gang_ends_in_time_on_free_seats_of_one_node_and_no_smaller_one_would(
     def ends_in_time(size, node):
         free = sorted(f if f <= 0 else f + 1.0 for _, n, f in named if n == node)
         start_s = max(0.0, free[size - 1]) if size <= len(free) else 1e9
-        return start_s + gang_run_s(work_s, size, r) <= due_s
+        return start_s + compute_gang_run_s(work_s, size, r) <= due_s
 
     if found is None:
         assert not any(ends_in_time(k, node) for k in range(2, r.most + 1) for node in "nm")

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.prompts.jobs import Course, fewest_gpus, order_by_deadline, run_s
+from scheduler.prompts.jobs import Course, find_fewest_gpus, order_by_deadline, run_s
 from scheduler.prompts.latency_budget import (
     affords_lookup,
-    budget_printed_s,
+    compute_printed_budget_s,
     predict_course,
 )
-from scheduler.prompts.planning import course_of
+from scheduler.prompts.planning import choose_course
 from scheduler.prompts.rules import LaneRules
 from tests.unit.scheduler.prompts.builders import EVEN, make_job
 
@@ -31,15 +31,15 @@ def test_the_smallest_gang_is_counted_from_when_its_last_gpu_is_free(
     until_s: float, gpus: int
 ) -> None:
     course = Course(looks_up=False, work_gpu_s=100.0, fixed_s=0.0)
-    assert fewest_gpus(course, until_s, (0.0, 0.0, 10.0, 10.0), EVEN) == gpus
+    assert find_fewest_gpus(course, until_s, (0.0, 0.0, 10.0, 10.0), EVEN) == gpus
 
 
 def test_a_gang_is_no_larger_than_the_pool_and_the_rules_allow() -> None:
     course = Course(looks_up=False, work_gpu_s=100.0, fixed_s=0.0)
-    assert fewest_gpus(course, 25.0, (0.0,) * 4, EVEN) == 4
-    assert fewest_gpus(course, 25.0, (0.0,) * 3, EVEN) == 0
-    assert fewest_gpus(course, 25.0, (0.0,) * 4, replace(EVEN, max_gpus=3)) == 0
-    assert fewest_gpus(course, 25.0, (), EVEN) == 0
+    assert find_fewest_gpus(course, 25.0, (0.0,) * 4, EVEN) == 4
+    assert find_fewest_gpus(course, 25.0, (0.0,) * 3, EVEN) == 0
+    assert find_fewest_gpus(course, 25.0, (0.0,) * 4, replace(EVEN, max_gpus=3)) == 0
+    assert find_fewest_gpus(course, 25.0, (), EVEN) == 0
 
 
 def test_jobs_of_one_deadline_go_in_order_of_submission_then_by_id() -> None:
@@ -51,7 +51,7 @@ def test_jobs_of_one_deadline_go_in_order_of_submission_then_by_id() -> None:
 
 def test_a_lookup_is_afforded_up_to_its_budget_and_never_without_a_bank() -> None:
     job = make_job(slo_s=100.0, lookup_gpu_s=20.0)
-    assert budget_printed_s(job, EVEN) == 20.0
+    assert compute_printed_budget_s(job, EVEN) == 20.0
     assert affords_lookup(job, 20.0)
     assert not affords_lookup(job, 19.9)
     assert not affords_lookup(make_job(lookup_gpu_s=0.0), 1e9)
@@ -60,10 +60,10 @@ def test_a_lookup_is_afforded_up_to_its_budget_and_never_without_a_bank() -> Non
 def test_the_lanes_budget_shrinks_as_the_deadline_comes_nearer() -> None:
     # A fifth of the 50 s that are left is what it takes; a moment later it is not.
     job = make_job(slo_s=100.0, submitted_s=7.0, lookup_gpu_s=10.0)
-    assert course_of(job, 57.0, EVEN).looks_up
+    assert choose_course(job, 57.0, EVEN).looks_up
     for late_s in (57.1, 107.0, 1000.0):
-        assert not course_of(job, late_s, EVEN).looks_up
-    assert not course_of(replace(job, lookup_gpu_s=0.0), 57.0, EVEN).looks_up
+        assert not choose_course(job, late_s, EVEN).looks_up
+    assert not choose_course(replace(job, lookup_gpu_s=0.0), 57.0, EVEN).looks_up
 
 
 def test_a_gang_shares_the_lookup_in_the_lane_and_waits_for_it_in_the_paper() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.prompts.admission import Admission, LaneAnswer, admit_job
 from scheduler.prompts.cold_pool import Growth
-from scheduler.prompts.floor import newsvendor_floor
+from scheduler.prompts.floor import compute_newsvendor_floor
 from scheduler.prompts.jobs import TuningJob
 from scheduler.prompts.planning import Promise, Round, keep_promises, plan_round
 from scheduler.prompts.pools import WarmPool
@@ -164,13 +164,15 @@ def test_gpus_idle_for_the_window_go_back_above_the_floor_and_unclaimed(
 
 def test_the_floor_covers_the_share_of_demand_that_its_costs_ask_for() -> None:
     def floor(shortage: float, least: int = 0, most: int = 20) -> int:
-        return newsvendor_floor(range(10), shortage=shortage, idle=1.0, least=least, most=most)
+        return compute_newsvendor_floor(
+            range(10), shortage=shortage, idle=1.0, least=least, most=most
+        )
 
     assert floor(1.0) == 4
     assert floor(3.0) == 7
     assert floor(3.0, most=6) == 6
     assert floor(0.01, least=2) == 2
-    assert newsvendor_floor([], shortage=1.0, idle=1.0, least=3, most=6) == 3
+    assert compute_newsvendor_floor([], shortage=1.0, idle=1.0, least=3, most=6) == 3
     with pytest.raises(ValueError, match="bounds must rise"):
         floor(1.0, least=7, most=6)
     with pytest.raises(ValueError, match="costs must be above zero"):

@@ -10,9 +10,9 @@ import pytest
 from scheduler.tiers.allowance import compute_allowance, is_stay_paid
 from scheduler.tiers.break_even import (
     compute_break_even_s,
+    compute_move_cost,
     estimate_remaining_s,
     is_move_due,
-    move_cost,
 )
 from scheduler.tiers.deadlines import compute_soft_deadlines_s
 from scheduler.tiers.demotion import (
@@ -47,12 +47,12 @@ from scheduler.tiers.rules import TierRules
 def test_break_even_on_the_marketplace_and_on_the_conventional_cloud(
     boot_s: float, price: float, expected_s: float
 ) -> None:
-    cost = move_cost(30.0, 250.0, boot_s, 280.0, 2.10, price, 0.0)
+    cost = compute_move_cost(30.0, 250.0, boot_s, 280.0, 2.10, price, 0.0)
     assert compute_break_even_s(cost, 2.10, price) == pytest.approx(expected_s, abs=1.0)
 
 
 def test_a_price_of_delay_keeps_longer_jobs_on_serverless() -> None:
-    cost = move_cost(30.0, 250.0, 0.0, 280.0, 2.0, 1.0, 5.0)
+    cost = compute_move_cost(30.0, 250.0, 0.0, 280.0, 2.0, 1.0, 5.0)
     assert cost == 30 * 2.0 + 250 * 1.0 + 280 * 5.0
     assert compute_break_even_s(cost, 2.0, 1.0) == 1710.0
 
@@ -152,7 +152,7 @@ def test_deadlines_are_given_or_inferred_from_the_predicted_run_time() -> None:
 #: Serverless at $2.10, a worker at $0.60, a move of 30 s and 250 s: F* is 142 s, and 1076 s
 #: with the delay at $5 an hour.
 PRICES = (2.10, 0.60)
-COST = move_cost(30.0, 250.0, 0.0, 0.0, *PRICES, 0.0)
+COST = compute_move_cost(30.0, 250.0, 0.0, 0.0, *PRICES, 0.0)
 DELAY = 280.0 * 5.0
 
 
@@ -199,7 +199,7 @@ def test_a_job_moves_on_only_for_what_is_worth_more_than_the_wait_for_a_better_o
             PossibleRehoming(expected_s, expected_s, due_s, 36.04, 30.0, 250.0, 1.29, 0.40, price)
         )
 
-    cost = move_cost(30.0, 250.0, 36.04, 280.0, 1.29, 0.40, price)
+    cost = compute_move_cost(30.0, 250.0, 36.04, 280.0, 1.29, 0.40, price)
     worth_s = cost / (1.29 - 0.40) + 36.04
     assert saves(worth_s - 0.1) == -1.0
     # Beyond its cost it just saves the pause, which the owner bears.

@@ -16,7 +16,7 @@ from workers.node.credentials import (
     Credentials,
     NodeSettingsError,
     StateDir,
-    default_state_dir,
+    find_default_state_dir,
     load_credentials,
     save_credentials,
 )
@@ -221,7 +221,7 @@ class TestCredentials:
 
     def test_the_environment_chooses_the_directory(self, monkeypatch, tmp_path):
         monkeypatch.setenv("FINETENDER_STATE_DIR", str(tmp_path))
-        assert default_state_dir() == tmp_path
+        assert find_default_state_dir() == tmp_path
         monkeypatch.delenv("FINETENDER_STATE_DIR")
         monkeypatch.setenv("XDG_STATE_HOME", "/var/state")
-        assert str(default_state_dir()) == "/var/state/finetender-node"
+        assert str(find_default_state_dir()) == "/var/state/finetender-node"

@@ -13,7 +13,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.unit.workers.training_builders import tiny_model
 from workers.protocol.job_spec import AdapterSpec
-from workers.protocol.pass_bytes import DeviceProfile, inner_token_bytes, kept_bytes
+from workers.protocol.pass_bytes import DeviceProfile, count_inner_token_bytes, count_kept_bytes
 from workers.runtime.forward_check import choose_model, measure_difference
 from workers.training.adapter_export import to_peft_layout
 from workers.training.faults import UserFault
@@ -95,8 +95,8 @@ def test_packs_have_the_losses_of_the_models_own_code_beyond_windows_too(family)
             model.hidden(pack)
         counted = saved.total / pack.tokens
     profile = DeviceProfile("cpu", 4)
-    predicted = kept_bytes(model.shape, profile, recompute=False)
-    predicted += inner_token_bytes(model.shape, profile, rank=8, recompute=False)
+    predicted = count_kept_bytes(model.shape, profile, recompute=False)
+    predicted += count_inner_token_bytes(model.shape, profile, rank=8, recompute=False)
     # Masks of windows and rotary angles, which weigh much in so small a model, are not in the sum.
     assert 0.88 < predicted / counted < 1.15
 

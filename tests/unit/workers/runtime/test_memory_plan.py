@@ -18,8 +18,8 @@ from tests.unit.workers.training_builders import (
     write_jsonl,
 )
 from workers.protocol.job_spec import AdapterSpec
-from workers.protocol.memory import GB, JobNeed, PackSizing, pack_bytes, total_gb
-from workers.protocol.pass_bytes import DeviceProfile, head_bytes
+from workers.protocol.memory import GB, JobNeed, PackSizing, pack_bytes, sum_total_gb
+from workers.protocol.pass_bytes import DeviceProfile, count_head_bytes
 from workers.runtime import peak_memory
 from workers.runtime.memory_plan import MemoryPlan, fit
 from workers.runtime.node_runtime import NodeRuntime
@@ -41,7 +41,7 @@ NEEDS = (JobNeed(AdapterSpec(rank=8)),)
 def build_plan(*, free_gb: float, **more) -> MemoryPlan:
     """A plan that leaves so much for the packs of ``NEEDS``."""
     none = PackSizing(0, recompute=False)
-    own_gb = total_gb(SHAPE, ENGINE, base_gb=4.0, pack=none, needs=NEEDS) - measure_gb(0)
+    own_gb = sum_total_gb(SHAPE, ENGINE, base_gb=4.0, pack=none, needs=NEEDS) - measure_gb(0)
     return MemoryPlan(SHAPE, ENGINE, base_gb=4.0, limit_gb=own_gb + free_gb, **more)
 
 
@@ -65,7 +65,7 @@ def test_the_pack_takes_what_base_head_and_jobs_leave():
 
 def test_logits_and_a_block_that_runs_backward_are_not_there_at_once():
     kept = SHAPE.layers * SHAPE.hidden_size * ENGINE.activation_bytes
-    head = head_bytes(SHAPE, ENGINE)
+    head = count_head_bytes(SHAPE, ENGINE)
     short, twice = measure_gb(4, recompute=True) * GB, measure_gb(8, recompute=True) * GB
     assert (short, twice) == (4 * kept + head, 8 * kept + head)
     longer = measure_gb(2000, recompute=True) * GB

@@ -18,9 +18,16 @@ from transformers import (
 
 from workers.bench.memory import SHARED_BASES, SHARED_GPUS, count_sharing_jobs
 from workers.protocol.job_spec import AdapterSpec
-from workers.protocol.memory import BESIDES_BYTES, GB, JobNeed, PackSizing, job_bytes, size_node
+from workers.protocol.memory import (
+    BESIDES_BYTES,
+    GB,
+    JobNeed,
+    PackSizing,
+    count_job_bytes,
+    size_node,
+)
 from workers.protocol.model_shape import parse_model_shape
-from workers.protocol.pass_bytes import DeviceProfile, inner_token_bytes, kept_bytes
+from workers.protocol.pass_bytes import DeviceProfile, count_inner_token_bytes, count_kept_bytes
 from workers.training.packed_model import PackedModel
 from workers.training.rehearsal import rehearsal
 from workers.training.saved_bytes import SavedBytes
@@ -67,8 +74,8 @@ def test_what_a_token_keeps_is_what_autograd_keeps(family, dtype):
         with model.streaming(pack), SavedBytes(model.model) as saved:
             model.hidden(pack)
         counted = saved.total / pack.tokens
-    predicted = kept_bytes(shape, profile, recompute=False)
-    predicted += inner_token_bytes(shape, profile, rank=RANK, recompute=False)
+    predicted = count_kept_bytes(shape, profile, recompute=False)
+    predicted += count_inner_token_bytes(shape, profile, rank=RANK, recompute=False)
     # Rotary angles, which all layers share, are not in the sum.
     assert predicted == pytest.approx(counted, rel=0.01)
 
@@ -82,7 +89,7 @@ def test_recomputed_blocks_keep_their_inputs_alone():
         with model.streaming(pack), SavedBytes(model.model) as saved:
             model.hidden(pack)
         counted = saved.total / pack.tokens
-    inputs = kept_bytes(shape, profile, recompute=True)
+    inputs = count_kept_bytes(shape, profile, recompute=True)
     assert inputs == shape.layers * 64 * 4
     # Beside them: rotary angles, the last norm and what it noted.
     assert counted - inputs == 4 * (2 * 16 + 32 + 1)
@@ -103,7 +110,7 @@ class TestSharing:
         def size(rank: int = 8, targets=None, tokens: int = 1024) -> float:
             pack = PackSizing(tokens, recompute=True)
             need = JobNeed(AdapterSpec(rank=rank, target_modules=targets))
-            return job_bytes(shape, profile, need, pack=pack)
+            return count_job_bytes(shape, profile, need, pack=pack)
 
         assert size(targets=("q_proj",)) < size() < size(rank=9)
         assert size() <= size(tokens=2048)
