@@ -54,7 +54,11 @@ def list_items(device: str) -> list[ChecklistItem]:
         look = "import torch; print(torch.__version__, torch.get_num_threads())"
     found = [ChecklistItem("installation", (sys.executable, "-c", look), 120)]
     found += [
-        ChecklistItem(f"check-{name}", (*bench, "check", "--device", device, "--only", name), 300)
+        ChecklistItem(
+            f"check-{name}",
+            (*bench, "check", "--device", device, "--only", name),
+            480 if name == "families" else 300,
+        )
         for name in CHECKS
     ]
     if (_ROOT / _TESTS).is_file():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -48,11 +49,24 @@ def draw_job_examples(case: BenchCase, job: int, rows: int, vocabulary: int) -> 
 
 
 class Fused:
-    """All jobs in one step of the engine."""
+    """All jobs in one step of the engine.
 
-    def __init__(self, case: BenchCase, model: Any, steps: int) -> None:
+    Parameters
+    ----------
+    choose
+        How the base is computed: packed, unless something else is said.
+    """
+
+    def __init__(
+        self,
+        case: BenchCase,
+        model: Any,
+        steps: int,
+        *,
+        choose: Callable[[Any], PackedModel] = PackedModel,
+    ) -> None:
         self.base_parameters = list(model.parameters())
-        self.trainer = build_tuned_trainer(PackedModel(model))
+        self.trainer = build_tuned_trainer(choose(model))
         for index in range(case.jobs):
             job = _job(case, index, steps, model.config.vocab_size)
             values = self.trainer.model.draw_initial_values(job.spec.adapter, seed=index)

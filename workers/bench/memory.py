@@ -16,10 +16,11 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from transformers import GPT2Config, LlamaConfig, Qwen3Config
+from transformers import AutoConfig, GPT2Config
 
 from workers.bench.cases import BenchCase
 from workers.bench.contestants import Fused
@@ -36,6 +37,7 @@ from workers.protocol.memory import (
 )
 from workers.protocol.model_shape import ModelShape, parse_model_shape
 from workers.protocol.pass_bytes import DeviceProfile
+from workers.runtime.forward_check import choose_model
 from workers.runtime.peak_memory import measure_growth
 from workers.training.architectures import read_shape
 
@@ -53,6 +55,8 @@ class MemoryCase:
     pack_tokens: int
     length: int
     recompute: bool = False
+    #: How much of the measurement a good prediction may be.
+    most_above: float = MOST_ABOVE
 
 
 CASES = (
@@ -62,6 +66,13 @@ CASES = (
     MemoryCase("llama, 4 jobs, recomputed", "llama", (16,) * 4, 2048, 256, recompute=True),
     MemoryCase("qwen3, 4 jobs", "qwen3", (16,) * 4, 1024, 128),
     MemoryCase("gpt2, 4 jobs", "gpt2", (16,) * 4, 1024, 128),
+    # packed, with an output layer or experts of their own
+    MemoryCase("granite, 4 jobs", "granite", (16,) * 4, 1024, 128),
+    MemoryCase("mixtral, 4 jobs", "mixtral", (16,) * 4, 1024, 128),
+    # by their own code, one job a pass: counted with room to spare
+    MemoryCase("gemma2, 2 jobs", "gemma2", (16,) * 2, 1024, 512, most_above=3.0),
+    MemoryCase("gemma2, recomputed", "gemma2", (16,) * 2, 1024, 512, True, most_above=3.0),
+    MemoryCase("gpt_oss, 2 jobs", "gpt_oss", (16,) * 2, 1024, 512, most_above=3.0),
 )
 
 
@@ -154,6 +165,14 @@ def count_sharing_jobs(base: SharedBase, gpu_gb: float) -> int:
     return int(sized.jobs_gb / (job / GB))
 
 
+#: Under which name mixtures of experts say how many there are.
+_EXPERTS = {
+    "mixtral": "num_local_experts",
+    "gpt_oss": "num_local_experts",
+    "qwen3_moe": "num_experts",
+}
+
+
 def build_config(family: str) -> Any:
     """A base of some 40 million weights: enough that what a process takes besides is little."""
     sizes = {
@@ -179,7 +198,13 @@ def build_config(family: str) -> Any:
             bos_token_id=0,
             eos_token_id=0,
         )
-    return Qwen3Config(**sizes, head_dim=64) if family == "qwen3" else LlamaConfig(**sizes)
+    more: dict[str, Any] = {"head_dim": 64, "pad_token_id": 0}
+    if family in _EXPERTS:
+        more |= {_EXPERTS[family]: 8, "num_experts_per_tok": 2, "intermediate_size": 704}
+        more |= {"moe_intermediate_size": 704}
+    if "llama" in family or family == "stablelm":
+        more = {}
+    return AutoConfig.for_model(family, **(sizes | more))
 
 
 def measure_case(case: MemoryCase) -> dict[str, Any]:
@@ -202,7 +227,7 @@ def measure_case(case: MemoryCase) -> dict[str, Any]:
     )
     with measure_growth() as growth:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        fused = Fused(bench, model, 3)
+        fused = Fused(bench, model, 3, choose=partial(choose_model, case.family))
         fused.trainer.token_budget = case.pack_tokens
         fused.trainer.model.checkpoint_layers = case.recompute
         fused.step()
@@ -254,6 +279,6 @@ def main(arguments: list[str]) -> int:
             sys.stderr.write(done.stderr)
             return 1
         row = json.loads(done.stdout.splitlines()[-1])
-        is_good = is_good and 1.0 <= row["ratio"] <= MOST_ABOVE
+        is_good = is_good and 1.0 <= row["ratio"] <= case.most_above
         print(json.dumps(row), flush=True)
     return 0 if is_good else 1
