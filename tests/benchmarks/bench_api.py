@@ -39,8 +39,9 @@ PROMPT = "My parcel has not arrived. What can I do?"
 TOKENS, TOGETHER = 64, 8
 #: Answers of each adapter: they are short, since a model ends where its rows do.
 ROUNDS = 5
-#: Seconds for which a job's pace is measured.
+#: Seconds for which a job's pace is measured, and epochs of that job: more than it does meanwhile.
 PACE_S = 20.0
+PACE_EPOCHS = 20
 #: Each adapter is bid for once the one before is there, and done within so many seconds or not.
 TRAINED_WITHIN_S = 300.0
 DECIDED_WITHIN_S = 60.0
@@ -221,7 +222,8 @@ def train_adapters(api: httpx.Client, work: dict[str, Any]) -> list[str]:
 
 def train(api: httpx.Client, work: dict[str, Any]) -> str:
     """Bid for a job and wait until it has succeeded; gives its id."""
-    address = f"/api/jobs/{buy_job(api, work)}"
+    by = datetime.now(UTC) + timedelta(seconds=TRAINED_WITHIN_S)
+    address = f"/api/jobs/{buy_job(api, work, deadline=by.isoformat())}"
     ends_at = time.monotonic() + TRAINED_WITHIN_S
     while time.monotonic() < ends_at:
         job = api.get(address).raise_for_status().json()
@@ -233,10 +235,9 @@ def train(api: httpx.Client, work: dict[str, Any]) -> str:
     raise RuntimeError(f"{address} is not done within {TRAINED_WITHIN_S:.0f} s")
 
 
-def buy_job(api: httpx.Client, work: dict[str, Any]) -> str:
+def buy_job(api: httpx.Client, work: dict[str, Any], *, deadline: str) -> str:
     """The id of a job that a bid has won."""
-    by = datetime.now(UTC) + timedelta(seconds=TRAINED_WITHIN_S)
-    terms = {"deadline": by.isoformat(), "adapter": {"rank": 8}, "price": "5"}
+    terms = {"deadline": deadline, "adapter": {"rank": 8}, "price": "5"}
     answer = api.post("/api/bids", json=work | terms)
     bid = answer.json()
     ends_at = time.monotonic() + DECIDED_WITHIN_S
@@ -278,8 +279,13 @@ def answer_together(api: httpx.Client, models: list[str]) -> dict[str, Any]:
 
 def measure_pace(api: httpx.Client, work: dict[str, Any], models: list[str]) -> dict[str, Any]:
     """Steps a second of a job while nobody asks, and while all adapters answer all the time."""
-    job = buy_job(api, work | {"training": {"epochs": 50, "batch_size": 8, "seed": 1}})
+    latest = api.get("/api/zones").raise_for_status().json()["data"][0]["latest_deadline"]
+    training = {"epochs": PACE_EPOCHS, "batch_size": 8, "seed": 1}
+    job = buy_job(api, work | {"training": training}, deadline=latest)
+    ends_at = time.monotonic() + TRAINED_WITHIN_S
     while api.get(f"/api/jobs/{job}").raise_for_status().json()["progress"]["step"] < 2:
+        if time.monotonic() > ends_at:
+            raise RuntimeError(f"{job} has not begun within {TRAINED_WITHIN_S:.0f} s")
         time.sleep(LOOK_AGAIN_S)
     alone = _measure_steps(api, job)
     ended = threading.Event()
