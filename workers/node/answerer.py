@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -43,7 +44,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds a request waits for a question.
 WAIT_S = 20.0
-#: Seconds over which written tokens are gathered into one request.
+#: Seconds between two requests with written tokens: those written meanwhile go together. The first
+#: words and the end of an answer do not wait.
 GATHER_S = 0.04
 _PAUSE_S = 2.0
 _ONCE = Patience(total_s=0.0)
@@ -144,16 +146,27 @@ class Answerer:
         self._written.put(Written(question.token, finish="error", reason=reason, fault=fault))
 
     def _send_all(self) -> None:
+        sent_at = -math.inf
         while not self._closing.is_set():
             first = self._written.get()
             if first is None:
                 return
-            time.sleep(GATHER_S)
-            items = [first]
-            with contextlib.suppress(Empty):
-                while (item := self._written.get_nowait()) is not None:
-                    items.append(item)
+            items = self._gather(first, until=sent_at + GATHER_S)
+            sent_at = time.monotonic()
             self._send(merge_written(items))
+
+    def _gather(self, first: Written, *, until: float) -> list[Written]:
+        """What is written until then, or until an answer ends, and what is there already."""
+        items: list[Written] = []
+        item: Written | None = first
+        with contextlib.suppress(Empty):
+            while item is not None:
+                items.append(item)
+                if item.finish:
+                    until = -math.inf
+                left_s = until - time.monotonic()
+                item = self._written.get(block=left_s > 0, timeout=max(left_s, 0.0))
+        return items
 
     def _send(self, items: list[Written]) -> None:
         try:
