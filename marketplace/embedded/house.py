@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 import time
@@ -267,6 +268,10 @@ def _ensure_secret_key(path: Path) -> str:
     return path.read_text()
 
 
+#: What comes by the clock gives way to bids, pages and the lane, whose answers people wait for.
+_NICE = ("nice", "-n", "5") if shutil.which("nice") else ()
+
+
 def _market_programs(port: int) -> list[Program]:
     python = sys.executable
     worker = (python, *CELERY, "worker", "--loglevel", "INFO", "--without-gossip")
@@ -278,11 +283,15 @@ def _market_programs(port: int) -> list[Program]:
         ),
         Program(
             name="worker",
-            command=(*worker, "--queues", "default,preparation", "--pool", "threads")
+            command=(*_NICE, *worker, "--queues", "default,preparation", "--pool", "threads")
             + ("--concurrency", "4", "--hostname", "worker@%h"),
             priority=200,
         ),
-        Program(name="beat", command=(python, *CELERY, "beat", "--loglevel", "INFO"), priority=300),
+        Program(
+            name="beat",
+            command=(*_NICE, python, *CELERY, "beat", "--loglevel", "INFO"),
+            priority=300,
+        ),
         Program(
             name="web",
             command=(python, "-m", "marketplace.config.web_server", "--port", str(port)),

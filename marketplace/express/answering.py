@@ -31,7 +31,12 @@ from marketplace.express.gangs import count_wanted_seats, find_gang_rules, limit
 from marketplace.express.locks import lock_requests
 from marketplace.express.models import ExpressLane, ExpressRequest, GangSeat, RequestStatus
 from marketplace.express.queries import has_waiting_requests
-from marketplace.express.seats import LaneState, buy_seats, load_lane_state
+from marketplace.express.seats import (
+    LaneState,
+    buy_seats,
+    load_lane_state,
+    was_burst_refused,
+)
 from marketplace.express.waiting import (
     AskedLane,
     TakenCells,
@@ -138,6 +143,8 @@ def _buy_burst(
     first = slot_at(lane.zone, now) + 1
     due_at = max(request.created_at + timedelta(seconds=request.slo_s) for request in waiting)
     last = max(first, slot_at(lane.zone, due_at) + 1)
+    if was_burst_refused(lane, first_slot=first, last_slot=last, now=now):
+        return False
     return bool(
         buy_seats(lane, first_slot=first, last_slot=last, count=short, is_burst=True, now=now)
     )

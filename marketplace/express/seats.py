@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from marketplace.auction.lane import wakeups
-from marketplace.auction.models import Bid
+from marketplace.auction.models import Bid, BidStatus
 from marketplace.express.models import ExpressLane, ExpressRequest, Seat
 from marketplace.express.queries import REQUEST_FIELDS, JobRow, fetch_lane_rows
 from marketplace.fleet import selectors as fleet
@@ -30,6 +30,8 @@ from workers.protocol.job_spec import AdapterKind, AdapterSpec
 
 #: A seat whose last job ended before this has been without work for long enough to be given up.
 LATELY = timedelta(minutes=1)
+#: How long a burst that the auction refused is not bid for again in the same slot.
+BURST_RETRY = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +251,22 @@ def buy_seats(
         if placed:
             wakeups.wake_lane_on_commit(zone_id=lane.zone_id)
     return [bid.pk for bid in placed]
+
+
+def was_burst_refused(lane: ExpressLane, *, first_slot: int, last_slot: int, now: datetime) -> bool:
+    """Whether the auction just refused a seat for these slots, or for fewer of them.
+
+    Trying again for each of a crowd's requests would keep the lane from answering them.
+    """
+    tried = Seat.objects.filter(
+        lane=lane,
+        is_burst=True,
+        first_slot=first_slot,
+        last_slot__lte=last_slot,
+        created_at__gt=now - BURST_RETRY,
+    )
+    refused = Bid.objects.filter(pk__in=tried.values("pk"), status=BidStatus.REFUSED)
+    return refused.exists()
 
 
 def _build_seat_bids(

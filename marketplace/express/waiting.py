@@ -225,38 +225,56 @@ def move_jobs(planned: PlannedSeats, taken: Mapping[str, TakenCells], *, now: da
         ExpressRequest.objects.filter(bid_id=bid_id).update(seat_bid_id=found.roots[0])
 
 
+@dataclass(frozen=True, slots=True)
+class _ForwardPlan:
+    """Jobs that wait, planned again on the seats as they are; some begin sooner."""
+
+    asked: AskedLane
+    answer: dict[str, Any]
+    taken: dict[str, TakenCells]
+
+
 def bring_forward(lane_terms: ExpressLane, *, now: datetime) -> int:
     """Give seats that came free before their time to jobs that wait; how many were moved."""
-    if not any(seat.waiting for seat in load_seats(lane_terms, now=now)):
+    if _plan_forward(lane_terms, now=now) is None:
         return 0
-    zone = lane_terms.zone
-    with enter_lane(zone=zone, now=now) as lane:
-        seats = load_seats(lane_terms, now=now)
-        dues = [job.due_at for seat in seats for job in seat.waiting]
-        if not dues:
-            return 0
-        seats = [seat for seat in seats if slot_ends_at(zone, seat.last_slot) >= max(dues)]
-        clock = LaneClock(zone, now)
-        planned = divide_waiting(zone, seats, latest_at=max(dues))
-        question = build_waiting_question(
-            clock.list_promises(planned),
-            clock.list_seats(planned),
-            0.0,
-            rules=find_rules(zone),
-        )
-        answer = plan_waiting(question)
-        taken = choose_cells(clock, planned, answer["moved"], due_at={})
-        if not any(_is_sooner(planned.movable.get(name), one) for name, one in taken.items()):
+    with enter_lane(zone=lane_terms.zone, now=now) as lane:
+        # As they are now that nothing else can change them.
+        plan = _plan_forward(lane_terms, now=now)
+        if plan is None:
             return 0
         lane.apply(
             events.ExpressPlanned(
-                question=question,
-                answer=answer,
-                moved={name: one.cells for name, one in taken.items()},
+                question=plan.asked.question,
+                answer=plan.answer,
+                moved={name: one.cells for name, one in plan.taken.items()},
             )
         )
-        move_jobs(planned, taken, now=now)
-    return len(taken)
+        move_jobs(plan.asked.planned, plan.taken, now=now)
+    return len(plan.taken)
+
+
+def _plan_forward(lane_terms: ExpressLane, *, now: datetime) -> _ForwardPlan | None:
+    """Plan the jobs that wait on the seats as they are; ``None`` where none begins sooner."""
+    zone = lane_terms.zone
+    seats = load_seats(lane_terms, now=now)
+    dues = [job.due_at for seat in seats for job in seat.waiting]
+    if not dues:
+        return None
+    seats = [seat for seat in seats if slot_ends_at(zone, seat.last_slot) >= max(dues)]
+    clock = LaneClock(zone, now)
+    planned = divide_waiting(zone, seats, latest_at=max(dues))
+    question = build_waiting_question(
+        clock.list_promises(planned),
+        clock.list_seats(planned),
+        0.0,
+        rules=find_rules(zone),
+    )
+    answer = plan_waiting(question)
+    taken = choose_cells(clock, planned, answer["moved"], due_at={})
+    if not any(_is_sooner(planned.movable.get(name), one) for name, one in taken.items()):
+        return None
+    return _ForwardPlan(AskedLane(clock, planned, question), answer, taken)
 
 
 def _is_sooner(before: SeatedJob | None, taken: TakenCells) -> bool:

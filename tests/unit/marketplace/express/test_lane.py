@@ -16,7 +16,7 @@ from marketplace.auction.lane.sweep import decide_all_pending
 from marketplace.auction.models import Bid, BidStatus, LogEntry, Reservation
 from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import Conflict, PaymentRequired, UserError
-from marketplace.express import answering
+from marketplace.express import answering, seats
 from marketplace.express.answering import answer_requests
 from marketplace.express.floor import keep_floor, settle_seats
 from marketplace.express.lanes import LaneTerms, set_lane
@@ -104,8 +104,8 @@ def test_a_job_is_certified_starts_at_once_and_pays_the_posted_price(zone, lane,
 
     [started] = dispatch_slots(now=OPEN_AT).started
     job = Job.objects.get(pk=started)
-    seats = {(cell.slot, cell.node) for _, cell in load_seats(lane, now=OPEN_AT)[0].cells}
-    assert {tuple(cell) for cell in job.cells} <= seats
+    held = {(cell.slot, cell.node) for _, cell in load_seats(lane, now=OPEN_AT)[0].cells}
+    assert {tuple(cell) for cell in job.cells} <= held
     assert job.deadline_at == OPEN_AT + timedelta(seconds=100)
     entry = LogEntry.objects.get(zone=zone, position=request.position)
     assert (entry.kind, entry.hash) == ("ExpressAnswered", request.decision_hash)
@@ -195,6 +195,29 @@ def test_a_burst_takes_unsold_cells_when_all_seats_are_taken(zone, owner):
     assert request.status == RequestStatus.ADMITTED
     assert Seat.objects.get(pk=request.seat_bid_id).is_burst
     assert lane.seats.count() == 2
+    assert is_verified(zone) == []
+
+
+def test_a_burst_that_was_refused_is_not_bid_for_again_at_once_unless_it_is_shorter(
+    zone, owner, monkeypatch
+):
+    lane = open_lane(zone, most_seats=3)
+    answered(ask(owner, zone, slo_s=60.0))
+    ExpressLane.objects.update(seat_limit_micros=1)
+    bursts = lane.seats.filter(is_burst=True)
+
+    def ask_another(slo_s):
+        answered(ask(customer(), zone, slo_s=slo_s))
+        return list(bursts.order_by("created_at", "pk").values_list("first_slot", "last_slot"))
+
+    assert ask_another(15.0) == [(104, 105)]
+    assert Bid.objects.get(pk=bursts.get().pk).status == BidStatus.REFUSED
+    assert ask_another(15.0) == [(104, 105)]
+    assert sorted(ask_another(6.0)) == [(104, 104), (104, 105)]
+    # More slots than were refused are not tried either.
+    assert sorted(ask_another(30.0)) == [(104, 104), (104, 105)]
+    monkeypatch.setattr(seats, "BURST_RETRY", timedelta(0))
+    assert sorted(ask_another(6.0)) == [(104, 104), (104, 104), (104, 105)]
     assert is_verified(zone) == []
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.models import LogEntry
+from marketplace.express import waiting
 from marketplace.express.models import RequestStatus
 from marketplace.express.seats import load_seats
 from marketplace.express.waiting import bring_forward
@@ -56,6 +57,19 @@ def test_an_earlier_deadline_goes_before_a_job_that_waits(zone, first):
     assert verify_zone(zone).problems == []
 
 
+def test_a_tick_that_moves_nothing_leaves_the_zone_to_others(zone, lane, first, monkeypatch):
+    answered(ask(customer(), zone, slo_s=60.0))
+
+    def fail(**_):
+        raise AssertionError("the lane was entered")
+
+    monkeypatch.setattr(waiting, "enter_lane", fail)
+    assert bring_forward(lane, now=after(1)) == 0
+    finish(job_of(first), now=after(2))
+    with pytest.raises(AssertionError, match="the lane was entered"):
+        bring_forward(lane, now=after(3))
+
+
 def test_a_job_that_waits_is_never_pushed_over_its_deadline(zone, first):
     answered(ask(customer(), zone, slo_s=19.0))
     found = answered(ask(customer(), zone, slo_s=18.9))
@@ -76,8 +90,8 @@ def test_a_seat_that_comes_free_early_starts_the_next_job_at_once(zone, lane, fi
 
 
 def test_all_that_wait_end_within_what_they_were_certified(zone, lane, first):
-    waiting = [answered(ask(customer(), zone, slo_s=s)) for s in (90.0, 50.0, 70.0, 35.0)]
-    assert {one.status for one in waiting} == {RequestStatus.ADMITTED}
+    asked = [answered(ask(customer(), zone, slo_s=s)) for s in (90.0, 50.0, 70.0, 35.0)]
+    assert {one.status for one in asked} == {RequestStatus.ADMITTED}
     at, job = after(2), job_of(first)
     for _ in range(5):
         finish(job, now=at)
