@@ -1,18 +1,23 @@
-"""One decision on 240 GPUs, a long run: ``python -m tests.benchmarks.bench_merging``."""
+"""One decision on 240 GPUs, a donor search, a run: ``python -m tests.benchmarks.bench_merging``."""
 
 from __future__ import annotations
 
 import argparse
 import time
 
+import numpy as np
+
 from scheduler.experiments.merging.instances import draw_instance
 from scheduler.experiments.merging.run import simulate
 from scheduler.experiments.merging.transfer import MEASURED
 from scheduler.experiments.merging.workload import fine_tuning_day
 from scheduler.merging.task_merger import CHOSEN, merge_tasks
+from scheduler.merging.warm_starts import choose_candidates
 
 #: CPU seconds of one decision, all jobs new and most of them running, and of a simulation.
 NEW_LIMIT_S, RUNNING_LIMIT_S, SIMULATION_LIMIT_S = 2.0, 0.060, 60.0
+#: CPU seconds of the nearest eight among this many donors.
+DONORS, SEARCH_LIMIT_S = 10_000, 0.020
 
 
 def main() -> None:
@@ -27,6 +32,10 @@ def main() -> None:
             f"(limit {1000 * limit:.0f}), {sum(proven for _, proven in found)} of "
             f"{options.seeds} proven"
         )
+    print(
+        f"nearest of {DONORS:,} donors: {1000 * time_search():.1f} ms "
+        f"(limit {1000 * SEARCH_LIMIT_S:.0f})"
+    )
     jobs = fine_tuning_day(seed=0, jobs=options.jobs, gpus=240)
     for policy in ("ymir-chosen", "warm-starts", "optimus-like", "srtf"):
         started = time.process_time()
@@ -44,6 +53,16 @@ def time_decision(fresh: float, seed: int) -> tuple[float, bool]:
     started = time.process_time()
     merge = merge_tasks(instance, CHOSEN)
     return time.process_time() - started, merge.optimal
+
+
+def time_search() -> float:
+    """Mean CPU seconds of one search."""
+    donors = np.random.default_rng(0).normal(size=(DONORS, 256)).astype(np.float32)
+    donors /= np.linalg.norm(donors, axis=1, keepdims=True)
+    started = time.process_time()
+    for target in donors[:20]:
+        choose_candidates(target, donors)
+    return (time.process_time() - started) / 20
 
 
 if __name__ == "__main__":

@@ -64,8 +64,8 @@ def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
                 link("Jobs", "job_list", "jobs"),
                 link("New bid", "bid_new", "plus"),
                 link("Express", "express_new", "bolt"),
-                link("Datasets", "dataset_list", "data"),
-                link("Playground", "playground", "bolt"),
+                link("Data sets", "dataset_list", "data"),
+                link("Playground", "playground", "chat"),
             ),
         ),
         NavGroup("Money", (link("Wallet", "wallet", "wallet"),)),
@@ -73,26 +73,26 @@ def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
             "Provide",
             (
                 link("Nodes", "node_list", "node"),
-                link("Data work", "vendor_list", "data"),
-                link("Payouts", "payouts", "wallet"),
+                link("Data work", "vendor_list", "clean"),
+                link("Payouts", "payouts", "earn"),
             ),
         ),
         NavGroup(
             "Workspace",
             (
                 link("API keys", "api_key_list", "key"),
-                link("Webhooks", "webhook_list", "bolt"),
+                link("Webhooks", "webhook_list", "chain"),
                 link("Members", "members", "team"),
-                link("Docs", "docs", "data"),
+                link("Docs", "docs", "book"),
             ),
         ),
     ]
     if request.user.is_operator:
         machines = link("Machines", "operator_machines", "tiers")
         providers = link("Providers", "operator_providers", "node")
-        money = link("Money", "operator_money", "wallet")
+        money = link("Money", "operator_money", "ledger")
         lanes = link("Express lanes", "operator_express", "bolt")
-        vendors = link("Vendors", "operator_vendors", "data")
+        vendors = link("Vendors", "operator_vendors", "clean")
         overview = link("Overview", "operator", "home")
         house = (overview, machines, lanes, providers, vendors, money)
         groups.append(NavGroup("House", house))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -38,13 +36,10 @@ def test_the_nearest_donors_come_first_and_of_equals_the_first() -> None:
     assert choose_candidates(target, donors[:1]) == [0]
 
 
-def test_eight_of_ten_thousand_donors_are_found_in_milliseconds() -> None:
+def test_of_ten_thousand_donors_the_nearest_eight_are_found() -> None:
     donors = unit_rows(10_000)
     target = donors[1234]
-    began = time.process_time()
-    for _ in range(20):
-        found = choose_candidates(target, donors)
-    assert (time.process_time() - began) / 20 < 0.02
+    found = choose_candidates(target, donors)
     assert found[0] == 1234
     assert len(found) == CANDIDATES_MAX
     by_hand = np.argsort(-(donors @ target), kind="stable")[:CANDIDATES_MAX]
