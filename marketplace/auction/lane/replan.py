@@ -34,7 +34,8 @@ from scheduler.auction.joint.least_laxity import plan_by_laxity
 from scheduler.auction.log import events
 from scheduler.auction.search.room import PromisedJob
 
-#: A new plan may cost the market so much more than the cheapest if it ends sooner, as a share.
+#: A new plan may cost the market so much more than the cheapest if it ends sooner, as a share of
+#: what all of the job's work would cost so.
 TOLERANCE = 0.1
 
 
@@ -145,9 +146,18 @@ def _build_event(
         salt=get_commitment_salt(),
         preferred_node=preferred_node,
         avoided_nodes=tuple(list_nodes_to_avoid(wanted.job)),
-        tolerance=TOLERANCE,
+        tolerance=_find_tolerance(wanted),
         version=lane.book.engine.rules.version,
     )
+
+
+def _find_tolerance(wanted: PlannedJob) -> float:
+    """What a new plan may cost beyond the cheapest, as a share of the cheapest.
+
+    A job of which little is left does not wait for a cheaper slot: it may cost twice the little.
+    """
+    left = wanted.promise.compute_demand
+    return TOLERANCE * (max(1.0, wanted.bid.compute_demand / left) if left else 1.0)
 
 
 def _replan_together(
