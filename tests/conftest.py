@@ -50,11 +50,18 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+#: Of a test that is longer than ``make test`` allows.
+NIGHTLY_TIMEOUT_S = 3600
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Browser tests come last: Playwright leaves an event loop running, and Django refuses to query
-    the database from a thread that has one.
+    the database from a thread that has one. What runs at night may take an hour.
     """
+    for item in items:
+        if item.get_closest_marker("nightly") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(NIGHTLY_TIMEOUT_S))
     items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
 
 

@@ -12,7 +12,7 @@ from marketplace.accounts.models import ApiKey, Invitation, Membership, Organisa
 
 # Roles and capabilities say who may do what; Django's groups would be a second way.
 admin.site.unregister(Group)
-# One sign-in for everybody: limited by address and account, and asking for the second factor.
+# One sign-in for all: limited by address and account, and asking for the second factor.
 admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]
 
 

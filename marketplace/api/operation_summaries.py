@@ -34,7 +34,7 @@ SUMMARIES = {
     "members_remove": "Take a member out of your organisation. The last owner stays.",
     "invitations_list": "Invitations that can still be accepted, the latest first.",
     "invitations_create": "Invite somebody by mail to your organisation.",
-    "invitations_withdraw": "Take back an invitation that nobody has accepted.",
+    "invitations_withdraw": "Take back an open invitation.",
     "webhooks_read": "One webhook.",
     "webhooks_delete": "Delete a webhook. Nothing more is sent to it.",
     # /v1

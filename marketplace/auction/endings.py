@@ -254,7 +254,7 @@ def _find_credit_percent(bid: Bid, job: Job) -> int:
 
 
 def _find_fault_limit(at_fault: Sequence[str], *, now: datetime) -> int:
-    """What the market may still bear today for the latest provider at fault.
+    """What the market may still pay today for the latest provider at fault.
 
     What the market bears for its own faults has no limit.
     """

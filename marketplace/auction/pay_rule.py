@@ -131,7 +131,7 @@ class SoldJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HouseLimits:
-    """What the market may still bear today."""
+    """What the market may still pay today."""
 
     #: For the organisations at fault.
     fault_micros: int

@@ -165,12 +165,12 @@ def _follow_up(check: SpotCheck, *, now: datetime) -> None:
 def fail_node(check: SpotCheck, *, now: datetime) -> None:
     """Set the checked node aside; what it did of its running jobs is done again, and unpaid."""
     node = check.node
-    told = "stored weights" if check.weights_agree is False else "reported losses"
+    claim = "stored weights" if check.weights_agree is False else "reported losses"
     if check.claimed_score is not None:
-        told = "reported a loss on held-out rows"
+        claim = "reported a loss on held-out rows"
     jobs = discard_node_work(
         node=node,
-        reason=f"Node {node.name} {told} that another node did not find.",
+        reason=f"Node {node.name} {claim} that another node did not find.",
         now=now,
     )
     if node.status != NodeStatus.LEFT:

@@ -18,7 +18,7 @@ from workers.protocol.blobs import hash_file
 @require_safe
 def download_install_file(request: HttpRequest, name: str) -> FileDownload:
     """The node's wheel, the versions it was tried with, or what its image is built from."""
-    # Megabytes for everybody who asks: counted as downloads of a log are.
+    # Megabytes for each request: counted as downloads of a log are.
     check_public_rate(request, kind="transcripts")
     path = find_install_file(name)
     if path is None:

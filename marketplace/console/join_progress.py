@@ -78,17 +78,17 @@ def load_joining(token: JoinToken) -> dict[str, Any]:
 def describe_steps(progress: Mapping[str, Any], node: Node | None) -> tuple[ShownStep, ...]:
     """Each step's state, from the machine's reports and from whether it is listed."""
     order = list(JoinStep)
-    told = [index for index, step in enumerate(order) if step in progress]
-    at = order.index(JoinStep.ON_SALE) if node is not None else max(told, default=0)
+    reported = [index for index, step in enumerate(order) if step in progress]
+    at = order.index(JoinStep.ON_SALE) if node is not None else max(reported, default=0)
     steps = []
     for index, step in enumerate(order):
         said = progress.get(step, {})
         detail = said.get("detail", "")
         if step is JoinStep.ON_SALE and node is not None:
             steps.append(_describe_sale(node))
-        elif index < at or (step is JoinStep.CONNECTED and told):
+        elif index < at or (step is JoinStep.CONNECTED and reported):
             steps.append(ShownStep(LABELS[step], "done", detail))
-        elif index > at or not told:
+        elif index > at or not reported:
             steps.append(ShownStep(LABELS[step], "ahead"))
         elif said.get("failed"):
             steps.append(ShownStep(LABELS[step], "failed", detail))

@@ -114,7 +114,7 @@ def draw_charts(zone: TierSummary, *, now: datetime) -> tuple[Chart, ...]:
 
 
 def _path(points: Sequence[tuple[float, float]], *, longest: float) -> str:
-    """A line of steps: what was measured holds until the next measurement, but not for ever."""
+    """A line of steps: a measurement holds until the next one, up to a limit."""
     words: list[str] = []
     following = [x for x, _ in points[1:]] + [1.0]
     broken = True

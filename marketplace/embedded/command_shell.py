@@ -82,10 +82,10 @@ class CommandShell:
         words = f"This failed: manage.py {' '.join(command)}"
         if not answer:
             raise ServiceFailed(f"{words}\nThe process for commands has ended.")
-        told = json.loads(answer)
-        if told["error"] is not None:
-            raise ServiceFailed(f"{words}\n{told['printed']}{told['error']}")
-        return told["printed"]
+        reply = json.loads(answer)
+        if reply["error"] is not None:
+            raise ServiceFailed(f"{words}\n{reply['printed']}{reply['error']}")
+        return reply["printed"]
 
 
 def main() -> None:
@@ -108,8 +108,8 @@ def main() -> None:
             except (Exception, SystemExit):
                 error = traceback.format_exc()
         connection.close()
-        told = {"printed": printed.getvalue(), "error": error}
-        print(json.dumps(told), file=answers, flush=True)
+        reply = {"printed": printed.getvalue(), "error": error}
+        print(json.dumps(reply), file=answers, flush=True)
 
 
 if __name__ == "__main__":

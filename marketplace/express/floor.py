@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 #: The past that demand is looked at over, and the distance of its moments.
 HISTORY_S, STEP_S = 600.0, 10.0
 #: A seat that is missing costs this many times what an idle one does: the refund of a late job
-#: and the customer who was told no.
+#: and the customer who was refused.
 SHORTAGE_TO_IDLE = 4.0
 #: Slots that a seat is bid for beyond the longest SLO on sale.
 SPARE_SLOTS = 6
@@ -168,7 +168,7 @@ def list_demand(lane: ExpressLane, *, now: datetime) -> list[int]:
         if request.status == RequestStatus.ADMITTED:
             until = ended.get(request.bid_id) or now
         else:
-            # One that was told no would have sat there for its work.
+            # One that was refused would have sat there for its work.
             until = request.created_at + timedelta(seconds=request.work_s)
         wanted = count_wanted_seats(request)
         spans[request.organisation_id].append((request.created_at, until, wanted))

@@ -33,10 +33,12 @@ def record_event(
         message=message[:_MESSAGE_CHARS],
         data=data or {},
     )
-    told = serialize_event(event, status=job.status)
-    publish_on_commit(stream=f"job.{job.pk}", event=told | {"progress": serialize_progress(job)})
+    event_data = serialize_event(event, status=job.status)
+    publish_on_commit(
+        stream=f"job.{job.pk}", event=event_data | {"progress": serialize_progress(job)}
+    )
     # OpenAI's clients look for the job's id under this name.
-    news = News(job.organisation_id, f"job.{kind}", {"id": job.pk, **told})
+    news = News(job.organisation_id, f"job.{kind}", {"id": job.pk, **event_data})
     add_messages(news=[news], now=now)
     return event
 

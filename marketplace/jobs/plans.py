@@ -65,11 +65,11 @@ def record_plans(
     latest = _load_latest_plans(zone)
     changed: dict[str, int] = {}
     for node in nodes:
-        tokens, told = sorted(leased.get(node.pk, ())), latest.get(node.pk)
-        same_slot = told is not None and told.slot == slot
-        if (told.lease_tokens if told else []) == tokens and (same_slot or not tokens):
+        tokens, sent = sorted(leased.get(node.pk, ())), latest.get(node.pk)
+        same_slot = sent is not None and sent.slot == slot
+        if (sent.lease_tokens if sent else []) == tokens and (same_slot or not tokens):
             continue
-        changed[node.pk] = told.revision + 1 if told and same_slot else 1
+        changed[node.pk] = sent.revision + 1 if sent and same_slot else 1
     if not changed:
         return []
     slices = _load_slices(token for node_id in changed for token in leased.get(node_id, ()))

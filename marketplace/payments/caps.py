@@ -149,10 +149,10 @@ def _notice(cap_id: str, *, now: datetime) -> bool:
     if cap is None:
         return False
     since = find_period_start(cap.period, now)
-    told = cap.noticed_percent if cap.noticed_from_at == since else 0
+    noticed_percent = cap.noticed_percent if cap.noticed_from_at == since else 0
     spent = sum_spent(cap, now=now)
     reached = next((share for share in NOTICES if 100 * spent >= share * cap.amount_micros), 0)
-    if not spent or reached <= told:
+    if not spent or reached <= noticed_percent:
         return False
     cap.noticed_from_at, cap.noticed_percent = since, reached
     cap.save(update_fields=["noticed_from_at", "noticed_percent"])

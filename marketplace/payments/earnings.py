@@ -254,7 +254,7 @@ def return_vendor_pay(*, hold_reference: str, now: datetime) -> int:
     """Take back what a vendor earned with work that a dispute found wanting, once.
 
     It goes to the market, and ``refund_charge`` gives it to the owner. Until the payment was
-    shared out it cannot be told what of it goes back for other reasons.
+    shared out, its share cannot be separated from what goes back for other reasons.
 
     Returns
     -------

@@ -187,8 +187,8 @@ def _issue_invoice(
                 now=now,
             )
         if tax.calculation_id:
-            told = {"calculation": tax.calculation_id, "number": invoice.number}
-            add_calls([WantedCall(CallKind.TAX_RECORD, invoice.pk, told)], now=now)
+            tax_record = {"calculation": tax.calculation_id, "number": invoice.number}
+            add_calls([WantedCall(CallKind.TAX_RECORD, invoice.pk, tax_record)], now=now)
     return True
 
 

@@ -42,7 +42,7 @@ def create_account(*, organisation_id: str, key: str) -> str:
     """A connected account for an organisation; the same one when asked again with the key.
 
     The market bears its losses and pays its fees; the gateway asks who it is; it pays its bank only
-    when told to, so that a payout that fails is seen and tried again here.
+    when asked to, so that a payout that fails is seen and tried again here.
     """
     made = call_gateway(
         lambda: get_client().v1.accounts.create(

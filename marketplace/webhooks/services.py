@@ -106,7 +106,7 @@ def enable_endpoint(*, endpoint: WebhookEndpoint) -> None:
 
 
 def send_test(*, endpoint: WebhookEndpoint, now: datetime) -> WebhookMessage:
-    """Send a message that tells of nothing.
+    """Send a message about no event.
 
     Raises
     ------

@@ -28,7 +28,7 @@ class PossibleMove(NamedTuple):
     #: One GPU's move without the value of delay
     #: (:func:`~scheduler.tiers.break_even.compute_move_cost`).
     cost: float
-    #: Value of the delay, in the same unit; infinite where no worker is to be had and the wait
+    #: Value of the delay, in the same unit; infinite where no worker is available and the wait
     #: has no known end.
     delay_cost: float
     #: GPUs of the job.

@@ -93,7 +93,7 @@ class SequentialPeft:
     Parameters
     ----------
     packed : bool
-        Lay a batch's rows in one, told apart by their positions, in the place of padding.
+        Lay a batch's rows in one, separated by their positions, in the place of padding.
     """
 
     def __init__(self, case: BenchCase, model: Any, steps: int, *, packed: bool = False) -> None:

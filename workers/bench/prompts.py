@@ -41,7 +41,7 @@ from workers.training.prompt_lookup import LookupRun
 CANDIDATES, TOKENS_OF_ROW = 60, 64
 ADAPTER = AdapterSpec(kind=AdapterKind.SOFT_PROMPT, virtual_tokens=20)
 REPEATS = 3
-#: Steps of a gang, of which the median is told.
+#: Steps of a gang, of which the median is reported.
 STEPS = 5
 
 

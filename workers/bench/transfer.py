@@ -115,8 +115,8 @@ def main(arguments: list[str]) -> int:
 def measure_transfer(size: TransferSize, *, known: Collection[RowName] = ()) -> Rows:
     """Train everything and yield a row for each run as it is there.
 
-    What the market would sell comes first, then related pairs: a run that is broken off has told
-    most of what there is to tell.
+    What the market would sell comes first, then related pairs: a run that is broken off has
+    reported most of the findings.
 
     Parameters
     ----------

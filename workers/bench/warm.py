@@ -41,7 +41,7 @@ from workers.training.step_results import StepFailure, StepResult
 BASE = BaseModelRef(name=TINY, source=f"{BUNDLED_PREFIX}{TINY}")
 DATA = DATASETS / "support_tone.jsonl"
 ADAPTER = AdapterSpec(rank=8, alpha=16.0)
-#: Switches, and probes, of which the median is told.
+#: Switches, and probes, of which the median is reported.
 REPEATS = 5
 #: Makes one step in a fresh process, and nothing else.
 ONE_STEP = "--one-step"

@@ -1,7 +1,7 @@
 """Answering spot checks: train a few steps of another node's job again, and tell their losses; or
 measure its result on the held-out rows.
 
-A check is an extra beside the slices: whatever goes wrong with one is told or logged, and the node
+A check is an extra beside the slices: each fault of one is reported or logged, and the node
 goes on.
 """
 

@@ -257,8 +257,8 @@ class MarketClient:
 
     def _learn_clock(self, response: httpx.Response) -> None:
         with suppress(ValueError, TypeError, KeyError):
-            told = parsedate_to_datetime(response.headers["date"]).timestamp() + 0.5
-            offset = told - time.time()
+            market_time = parsedate_to_datetime(response.headers["date"]).timestamp() + 0.5
+            offset = market_time - time.time()
             self.clock_offset_s = offset if abs(offset) > _CLOCK_TOLERANCE_S else 0.0
 
 

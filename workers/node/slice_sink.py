@@ -1,4 +1,4 @@
-"""A job's sink on a node: what the runtime tells of a slice, brought to the node's thread."""
+"""A job's sink on a node: what the runtime reports of a slice, handed to the node's thread."""
 
 from __future__ import annotations
 

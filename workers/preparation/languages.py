@@ -8,7 +8,7 @@ from typing import Any
 
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-#: The languages told from each other, by ISO 639-1 code. Rarer ones of the model are left out,
+#: The languages that are distinguished, by ISO 639-1 code. Rarer ones of the model are left out,
 #: because they draw texts of their larger neighbours.
 _CODES = (
     "af am ar az be bg bn bs ca cs cy da de el en es et eu fa fi fr ga "

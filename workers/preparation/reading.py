@@ -164,7 +164,7 @@ def _read_json_lines(stream: HeadedStream, limits: Limits) -> Iterator[RawRow]:
 def _read_json_list(stream: HeadedStream, limits: Limits) -> Iterator[RawRow]:
     """The objects of one JSON list, on one line, on a line each, or indented.
 
-    Objects are told apart by their braces. A text never goes on over a line's end in JSON, so a
+    Objects are separated by their braces. A text never goes on over a line's end in JSON, so a
     quote that is not closed spoils one line only; and where each object has a line of its own, a
     brace that is not closed spoils one object only.
     """

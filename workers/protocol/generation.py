@@ -19,7 +19,7 @@ PATH_WRITTEN = "/internal/v1/questions/written"
 
 #: Questions that a node answers at a time.
 QUESTIONS_MAX = 8
-#: Stop texts of a question, most characters of one, and likeliest tokens that are told of a place.
+#: Stop texts of a question, most characters of one, and likeliest tokens given for a place.
 STOPS_MAX, STOP_CHARS_MAX, TOP_TOKENS_MAX = 4, 200, 20
 
 
@@ -49,7 +49,7 @@ class Question:
     top_p: float = 1.0
     seed: int = 0
     stop: tuple[str, ...] = ()
-    #: How many of the likeliest tokens are told of each place; ``None``: no probabilities.
+    #: How many of the likeliest tokens are given for each place; ``None``: no probabilities.
     top_tokens: int | None = None
 
 

@@ -21,7 +21,7 @@ VERSION_NOT_SPOKEN = "version_not_spoken"
 #: POST, under a join token in its body: how far a machine is. Its answer is empty.
 PATH_JOIN_STEP = "/internal/v1/join/step"
 
-#: POST, open to everybody: which release of the node this market serves.
+#: POST, public: which release of the node this market serves.
 PATH_RELEASE = "/internal/v1/release"
 
 #: Least driver of NVIDIA's for what PyTorch was built with, by CUDA's major version.

@@ -21,7 +21,7 @@ class SliceSpec:
     #: Unix seconds. The node stops the job then unless the lease was renewed.
     lease_expires_at: float
     job: JobSpec
-    #: Optimizer step to continue from; ``None`` starts afresh.
+    #: Optimizer step to continue from; ``None`` starts from the first step.
     resume_from: CheckpointRef | None = None
 
 

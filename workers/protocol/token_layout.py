@@ -70,7 +70,7 @@ class TemplateError(ValueError):
 
 
 def describe_refusal(error: Exception) -> str:
-    """What an owner is told when a template refuses a conversation with an error."""
+    """The message for an owner when a template refuses a conversation with an error."""
     return (
         f"The model's chat template refuses a conversation: {str(error).rstrip('. !')}. Check the "
         "order of the roles."

@@ -154,7 +154,7 @@ def format_checkpoint_name(step: int) -> str:
 def list_checkpoints(directory: Path) -> list[Path]:
     """A job's checkpoints on disk, the one written last first.
 
-    Not by step: what a run left that began afresh later, or the damaged end of an earlier
+    Not by step: what a run left that began again later, or the damaged end of an earlier
     one, may be further on and is older all the same.
     """
     found: list[tuple[int, str, Path]] = []

@@ -104,7 +104,7 @@ class RunningJob:
     lookup: LookupFigures | None = None
     #: Of a soft prompt that is done.
     copied_tokens: int | None = None
-    #: It leaves after this step; ``None``: at its end, or when it is told to.
+    #: It leaves after this step; ``None``: at its end, or when it is asked to.
     pause_at: int | None = None
     #: Seconds that attaching it took; Unix seconds of its first and last step since.
     attach_s: float | None = None

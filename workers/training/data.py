@@ -215,8 +215,8 @@ def _read(
                 ignored.note(row)
     if errors:
         different = {error.message: error for error in reversed(errors)}
-        told = sorted(different.values(), key=lambda error: error.line)[:3]
-        first = "; ".join(f"line {error.line}: {error.message}" for error in told)
+        reported = sorted(different.values(), key=lambda error: error.line)[:3]
+        first = "; ".join(f"line {error.line}: {error.message}" for error in reported)
         count = "1 line" if len(errors) == 1 else f"{len(errors)} lines"
         raise UserFault(f"{count} of the data cannot be read: {first}")
     return rows, ignored.found(), tuple(empty)

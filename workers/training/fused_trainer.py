@@ -245,7 +245,7 @@ class FusedTrainer:
         if recorded is not None:
             failed = self._not_finite(jobs, recorded[0])
             if failed:
-                # what they added is in everybody's gradients already
+                # what they added is in all jobs' gradients already
                 self._rewind(list(self.jobs))
             else:
                 note_losses(jobs, shares, rows, *recorded)
@@ -319,7 +319,7 @@ class FusedTrainer:
         if self.model.stream.form == "dense" and len(self.jobs) > 1:
             bad = [j.job_id for j, n in zip(jobs, norm_values, strict=True) if not math.isfinite(n)]
             if bad:
-                # side by side, one job's NaN gradient may have reached everybody's: alone,
+                # side by side, one job's NaN gradient may have reached all: alone,
                 # and in the form that keeps rows apart, each shows whether it was its own
                 self._rewind(list(self.jobs))
                 self._suspects = bad
@@ -341,7 +341,7 @@ class FusedTrainer:
                 grad.zero_()
 
     def _out_of_memory(self, shares: list[PackShare]) -> list[StepResult | StepFailure]:
-        """Find out who is too big, alone; halve its micro-batch; spare everybody else."""
+        """Find out who is too big, alone; halve its micro-batch; leave the others as they are."""
         recordings = self.fixed is not None and bool(self.fixed.shapes)
         if self.fixed is not None:
             self.fixed.forget()

@@ -29,7 +29,7 @@ def plan_pack(waiting: Sequence[PackRequest], *, token_budget: int) -> dict[str,
     Everyone gets an equal share of the tokens; what small batches leave free goes to the
     others (water-filling). When not even one example of each fits, those who waited
     longest come first. The first of them gets in however long its example is, so no job
-    waits for ever.
+    waits without end.
 
     Returns
     -------

@@ -78,5 +78,5 @@ def _count_bytes(values: Mapping[str, torch.Tensor]) -> int:
 def _other_shape() -> UserFault:
     return UserFault(
         "The adapter to start from has another rank, other modules or other labels than this job. "
-        "Use its settings, or start afresh."
+        "Use its settings, or start without it."
     )

@@ -178,7 +178,7 @@ class Writer:
             self._take(answer, logits_V)
 
     def end(self, token: str) -> None:
-        """Write no more of an answer; nothing more is told of it."""
+        """Write no more of an answer, and report no more of it."""
         answer = self._answers.get(token)
         if answer is not None:
             self._remove(answer)
@@ -264,7 +264,7 @@ class Writer:
         return logits_SV.float().cpu()
 
     def _take(self, answer: _Answer, logits_V: torch.Tensor) -> None:
-        """Choose the answer's next token, and tell what can be told of it."""
+        """Choose the answer's next token, and report what is certain of it."""
         token = choose_token(logits_V, answer.question, answer.random)
         if token in self._stop_tokens:
             self._finish(answer, self._decode(answer)[answer.sent :], "stop")

@@ -82,11 +82,11 @@ class JobFollower:
 
     def read(self, line: str) -> JobEvent | None:
         """The event that a line ends, unless it was given already."""
-        told = self._lines.read(line)
-        if told is None:
+        parsed = self._lines.read(line)
+        if parsed is None:
             return None
         self.attempts.note_progress()
-        kind, data = told
+        kind, data = parsed
         if kind == "end":
             self.is_done = True
             return None
@@ -112,10 +112,10 @@ class ChatReader:
         MarketError
             The answer ended early; the words before were given.
         """
-        told = self._lines.read(line)
-        if told is None:
+        parsed = self._lines.read(line)
+        if parsed is None:
             return ""
-        data = told[1]
+        data = parsed[1]
         if data == "[DONE]":
             self.is_done = True
             return ""

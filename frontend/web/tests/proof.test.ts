@@ -88,7 +88,7 @@ describe("the check of a decision", () => {
     const report = await decisionCheck(record, claim);
     expect(report.steps.map((step) => [step.ok, step.title])).toEqual([
       [true, "Your limit went in as you gave it"],
-      [true, "The record says what you were told"],
+      [true, "The record holds the answer that you got"],
       [true, "You were asked less than your limit"],
       [true, "Not a letter of it was changed"],
       [true, "It builds on the entry before"],
@@ -200,7 +200,7 @@ describe("the check of a decision with a receipt", () => {
   it("finds the receipt before the decision, signed, and nothing in between", async () => {
     const report = await decisionCheck(received, { ...claim, ...told });
     expect(report.steps.slice(-4).map((step) => [step.ok, step.title])).toEqual([
-      [true, "The rest was told to you alone"],
+      [true, "The rest was sent to you alone"],
       [true, "Your receipt came before the decision"],
       [true, "No price was set after your receipt"],
       [true, "The market signed your receipt"],

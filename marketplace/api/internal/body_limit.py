@@ -101,8 +101,8 @@ class BodyLimitMiddleware:
         headers: Headers,
     ) -> None:
         detail = f"The body is larger than {limit:,} bytes. Send less."
-        told = headers.get(b"content-length", b"0")
-        if not told.isdigit() or int(told) > limit:
+        declared = headers.get(b"content-length", b"0")
+        if not declared.isdigit() or int(declared) > limit:
             await _refuse(send, scope["path"], 413, "file_too_large", detail)
             return
         ends_at = asyncio.get_running_loop().time() + BODY_WITHIN_S
@@ -151,8 +151,8 @@ def _find_delivery_limit(path: str) -> int:
 
 def _is_short(headers: Headers) -> bool:
     """Whether a body says that anybody may send it."""
-    told = headers.get(b"content-length", b"")
-    return told.isdigit() and len(told) < 10 and int(told) <= ANONYMOUS_BYTES
+    declared = headers.get(b"content-length", b"")
+    return declared.isdigit() and len(declared) < 10 and int(declared) <= ANONYMOUS_BYTES
 
 
 async def _ask(who: Callable[[Headers], bool], headers: Headers) -> bool:

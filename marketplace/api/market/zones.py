@@ -44,7 +44,7 @@ class TranscriptView(MarketView):
     """The zone's whole log as JSON lines, to be replayed by ``python -m scheduler auction verify``.
 
     Bids stand in it as salted commitments, so that everything but what others bid can be checked.
-    Operators get the bids too, and everybody does where ``PUBLISH_BIDS`` is set.
+    Operators get the bids too, and so do all callers where ``PUBLISH_BIDS`` is set.
     """
 
     scopes = {"GET": "bids:read"}

@@ -15,7 +15,7 @@ from marketplace.fleet.selectors import get_model_shape, load_rates, slot_at, sl
 from marketplace.jobs.work import count_units_per_row, measure_equal_rows
 from scheduler import types as scheduler
 
-#: Seconds for which one answer serves everybody who looks at the market.
+#: Seconds for which one answer serves all visitors of the market.
 KEPT_S = 10.0
 
 

@@ -1,8 +1,8 @@
 """What the owner of a decided bid needs to check its decision without trusting the market.
 
-The published log commits to a bid, and to what its decision tells of it, by salted hashes. Its
+The published log commits to a bid, and to what its decision reveals of it, by salted hashes. Its
 owner gets the salt and what was committed to, the signed receipt, and the entries from the receipt
-on, exactly as everybody may read them. Nothing else is needed: the commitments, the hashes and the
+on, exactly as they are published. Nothing else is needed: the commitments, the hashes and the
 places in the chain are SHA-256 sums of this text (``scheduler.auction.log.chain``), and
 ``frontend/web/src/proof`` computes them in the browser.
 """

@@ -127,7 +127,7 @@ def _replay_row(
 ) -> tuple[ChainEntry | None, str | None]:
     """What the engine answers to a row's event, or what is wrong with the row.
 
-    The hash covers the event; of the outcome it leaves out what tells of a bid, so that is
+    The hash covers the event; of the outcome it leaves out what reveals a bid, so that is
     compared as text, of which there is only one for a value.
     """
     if row.position != engine.position + 1:

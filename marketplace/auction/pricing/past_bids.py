@@ -1,4 +1,4 @@
-"""What a zone's log tells of the bids to come: its past arrivals, as a forecast takes them.
+"""A zone's past arrivals, as a forecast of the bids to come takes them.
 
 Days are counted back from the present: today is the last 24 hours, so that no
 midnight makes the market forget what it saw an hour ago. A past day is used when

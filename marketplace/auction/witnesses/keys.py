@@ -83,7 +83,7 @@ def load_signing_key(*, now: datetime) -> SigningKey:
 def rotate_signing_key(*, now: datetime) -> SigningKey:
     """Replace the market's key; the old one signs the new one and is then destroyed.
 
-    What the old key signed stays valid: public keys are listed for ever.
+    What the old key signed stays valid: public keys stay listed.
 
     Raises
     ------

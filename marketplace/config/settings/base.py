@@ -184,7 +184,7 @@ CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
-# Celery would connect to the database anew for each task, which costs more than most tasks do.
+# Celery would open a database connection for each task, which costs more than most tasks do.
 # ``config.celery`` replaces only connections that cannot be used, as Django does.
 CELERY_DB_REUSE_MAX = 1_000_000_000
 CELERY_TASK_DEFAULT_QUEUE = "default"

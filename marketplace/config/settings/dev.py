@@ -3,7 +3,7 @@
 from marketplace.config.settings import environment
 from marketplace.config.settings.base import *  # noqa: F403
 
-# Debug pages show settings and variables to everybody who reaches the port; ask for them.
+# Debug pages show settings and variables to all who reach the port; ask for them.
 DEBUG = environment.flag("DEBUG", default=False)
 SECRET_KEY = environment.text("SECRET_KEY", "finetender-insecure-development-key")
 

@@ -31,7 +31,7 @@ OPERATORS_NEED_MFA = environment.flag("OPERATORS_NEED_MFA", default=True)
 
 #: Price policies that no longer sell, by name; logs of earlier versions replay under them.
 AUCTION_RETIRED_POLICIES = "scheduler.experiments.auction.max_form.policies.RETIRED_POLICIES"
-#: Whether a zone's log shows everybody what others bid; without it, commitments stand there.
+#: Whether a zone's log publishes all bids; without it, commitments stand there.
 PUBLISH_BIDS = environment.flag("PUBLISH_BIDS", default=False)
 #: Folder of the key that signs heads and receipts; the web server does not read it.
 MARKET_KEY_DIR = environment.folder("MARKET_KEY_DIR", DATA_DIR / "keys")

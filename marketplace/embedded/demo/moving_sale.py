@@ -90,7 +90,7 @@ def run_moving_sale(
     DemoFailed
         The job did not succeed, or did not move.
     """
-    zone, told = seeded["zone"], None
+    zone, move_event = seeded["zone"], None
     names = [node.name for node in nodes]
     _rent_machines(running, zone, names)
     say(
@@ -100,7 +100,7 @@ def run_moving_sale(
     try:
         with api_client(running, seeded["api_key"]) as market:
             epochs = _choose_epochs(market, first)
-            while told is None:
+            while move_event is None:
                 started = time.monotonic()
                 bid = place_bid(
                     market,
@@ -113,8 +113,8 @@ def run_moving_sale(
                 job = follow_job(running, market, bid["job_id"], say=say)
                 path = fetch_adapter(market, job["id"], running.data_dir / "adapters")
                 seconds = time.monotonic() - started
-                told = _find_move_event(market, job["id"], must=epochs >= EPOCHS_MAX)
-                if told is None:
+                move_event = _find_move_event(market, job["id"], must=epochs >= EPOCHS_MAX)
+                if move_event is None:
                     # This machine is much faster than the first sale let think.
                     say("It ended on serverless before its worker was up; once more, longer")
                     epochs = min(EPOCHS_MAX, 3 * epochs)
@@ -122,7 +122,7 @@ def run_moving_sale(
                     _rent_machines(running, zone, names)
     finally:
         running.manage("node_available", *names)
-    found = _describe_move(bid, job, told, path=path, seconds=seconds)
+    found = _describe_move(bid, job, move_event, path=path, seconds=seconds)
     say(
         f"Moved from {found.origin} (${found.origin_usd_per_h:.2f} an hour) to {found.worker} "
         f"(${found.worker_usd_per_h:.2f}) {found.moved_s:.0f} s after the bid, at step "
@@ -134,9 +134,14 @@ def run_moving_sale(
 
 
 def _describe_move(
-    bid: dict[str, Any], job: dict[str, Any], told: dict[str, Any], *, path: Path, seconds: float
+    bid: dict[str, Any],
+    job: dict[str, Any],
+    move_event: dict[str, Any],
+    *,
+    path: Path,
+    seconds: float,
 ) -> Move:
-    move = told["data"]["move"]
+    move = move_event["data"]["move"]
     return Move(
         job_id=job["id"],
         origin=move["from"],
@@ -148,8 +153,8 @@ def _describe_move(
         steps_lost=move["steps_lost"],
         saved_usd=move["saved_micros"] / 1e6,
         pause_s=round(move["pause_s"] or 0.0, 1),
-        started_s=_seconds_between(bid["created_at"], told["started_at"]),
-        moved_s=_seconds_between(bid["created_at"], told["moved_at"]),
+        started_s=_seconds_between(bid["created_at"], move_event["started_at"]),
+        moved_s=_seconds_between(bid["created_at"], move_event["moved_at"]),
         seconds=round(seconds, 1),
         valid_loss_before=job["progress"]["valid_loss_before"],
         valid_loss_after=job["progress"]["valid_loss"],
@@ -174,7 +179,7 @@ def _choose_epochs(market: httpx.Client, first: Sale) -> int:
 
 
 def _find_move_event(market: httpx.Client, job_id: str, *, must: bool) -> dict[str, Any] | None:
-    """The event that tells of the move, with when the job first started and when it moved.
+    """The event of the move, with when the job first started and when it moved.
 
     ``None`` where there was none, unless there ``must`` have been.
     """

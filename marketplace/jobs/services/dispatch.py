@@ -291,11 +291,11 @@ def _record_plans(present: _ZoneView, held_now: Iterable[Slice]) -> list[NodePla
     for held in held_now:
         if held.job.node_in(present.slot) == held.node_id:
             leased[held.node_id].append(held.lease_token)
-    told = [
+    informed = [
         node
         for _, node in sorted(present.nodes.items())
         if node.status not in (*GONE, NodeStatus.STOPPING, NodeStatus.OFFERED)
     ]
     return record_plans(
-        zone=present.zone, nodes=told, slot=present.slot, leased=leased, now=present.now
+        zone=present.zone, nodes=informed, slot=present.slot, leased=leased, now=present.now
     )

@@ -126,8 +126,10 @@ def _build_event_values(of: _OpenedEvent, now: datetime) -> tuple[Any, ...]:
 def _build_news(of: _OpenedEvent, now: datetime) -> News:
     """The first event as webhooks get every other one."""
     values = dict(zip(_EVENT_COLUMNS, _build_event_values(of, now), strict=True))
-    told = serialize_event(JobEvent(**values), status=JobStatus.QUEUED)
-    return News(of.opening.organisation_id, f"job.{EventKind.OPENED}", {"id": of.job_id, **told})
+    event_data = serialize_event(JobEvent(**values), status=JobStatus.QUEUED)
+    return News(
+        of.opening.organisation_id, f"job.{EventKind.OPENED}", {"id": of.job_id, **event_data}
+    )
 
 
 def serialize_cells(cells: Iterable[Cell]) -> list[list[Any]]:

@@ -44,7 +44,7 @@ CLAIM_LIFE = timedelta(seconds=WALL_S + 2 * REPAIR_WALL_S + 60)
 
 
 def read_next_upload(*, clock: Callable[[], datetime]) -> bool:
-    """Read the upload whose turn it is; whether there was one that could be read.
+    """Read the next upload in turn; whether there was one that could be read.
 
     The oldest comes first, but those of organisations that none is read of before the others.
     """

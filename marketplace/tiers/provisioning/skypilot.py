@@ -94,7 +94,7 @@ class SkyPilotBackend:
             name=machine_id,
             # SkyPilot needs an image that runs as root; the node does not.
             run=f"cd {WORKDIR} && exec {shlex.join([*AS_NODE, *command])}",
-            # Not in ``envs``: SkyPilot shows those to everybody who may see the cluster.
+            # Not in ``envs``: SkyPilot shows those to all who may see the cluster.
             secrets=list_secrets(join_secret),
             resources=self._call(
                 self.sky.Resources,

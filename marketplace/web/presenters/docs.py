@@ -126,14 +126,14 @@ def load_reference(surface: str) -> tuple[Operation, ...]:
 
 def _list_operations(document: Mapping[str, Any]) -> Iterator[Operation]:
     for path, item in document["paths"].items():
-        for method, told in item.items():
-            content = told.get("requestBody", {}).get("content", {})
+        for method, operation in item.items():
+            content = operation.get("requestBody", {}).get("content", {})
             shapes = [kind["schema"] for kind in content.values()]
             yield Operation(
-                anchor=told["operationId"],
+                anchor=operation["operationId"],
                 method=method.upper(),
                 path=path,
-                description=told.get("description") or told.get("summary", ""),
+                description=operation.get("description") or operation.get("summary", ""),
                 parameters=tuple(
                     BodyMember(
                         name=one["name"],
@@ -141,13 +141,14 @@ def _list_operations(document: Mapping[str, Any]) -> Iterator[Operation]:
                         is_required=one.get("required", False),
                         description=one.get("description", ""),
                     )
-                    for one in told.get("parameters", ())
+                    for one in operation.get("parameters", ())
                 ),
                 body=tuple(_list_members(document, shapes[0])) if shapes else (),
                 answers=tuple(
-                    (status, _name_answer(answer)) for status, answer in told["responses"].items()
+                    (status, _name_answer(answer))
+                    for status, answer in operation["responses"].items()
                 ),
-                is_deprecated=told.get("deprecated", False),
+                is_deprecated=operation.get("deprecated", False),
             )
 
 

@@ -46,7 +46,7 @@ def show_caps(request: PageRequest) -> HttpResponse:
 
 
 def _read_spender(request: PageRequest) -> dict[str, str | None]:
-    """A member's or a key's id, by its prefix; neither: everybody."""
+    """A member's or a key's id, by its prefix; neither: all of the organisation."""
     chosen = request.POST.get("who", "").replace("\0", "")
     is_key = chosen.startswith("key_")
     return {

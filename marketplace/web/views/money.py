@@ -87,13 +87,13 @@ def show_wallet(request: PageRequest) -> HttpResponse:
     holds = Hold.objects.filter(organisation=organisation, status=HoldStatus.HELD)[:HOLDS_LISTED]
     bids = find_paid_bids(hold.reference for hold in holds)
     balance = get_wallet(organisation=organisation)
-    told = _list_rows(rows, double=double)
+    listed = _list_rows(rows, double=double)
     context = {
         "wallet": balance,
         "total_micros": balance.available_micros + balance.held_micros,
         "holds": [(hold, bids.get(hold.reference)) for hold in holds],
-        "rows": told,
-        "decimals": count_decimals(_amounts(told)),
+        "rows": listed,
+        "decimals": count_decimals(_amounts(listed)),
         "double": double,
         "older": rows[-1].cursor if len(rows) == ROWS_PER_PAGE else None,
         "now": clock.now(),
@@ -189,9 +189,9 @@ def _describe(row: StatementRow) -> str:
     return words.get(row.kind, row.kind.replace("_", " ").capitalize())
 
 
-def _amounts(told: list[dict[str, Any]]) -> Iterator[int]:
+def _amounts(listed: list[dict[str, Any]]) -> Iterator[int]:
     """Every amount of the table, so that its columns can have the decimals of the finest."""
-    for item in told:
+    for item in listed:
         yield from (item["row"].available_after_micros, item["row"].available_change_micros)
         for leg in item["legs"]:
             yield leg["debit"] or leg["credit"] or 0

@@ -25,7 +25,7 @@ class PageRequest(HttpRequest):
 
 
 def public_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
-    """For everybody, as it is now, and not too often for one address."""
+    """Public and never cached; rate-limited by address."""
 
     @never_cache
     @wraps(view)

@@ -91,10 +91,10 @@ def find_term_problem(engine: Engine, event: RatesPosted) -> str | None:
         before.day_slots,
     ):
         return "blocks or days have another length than before"
-    told = inputs["reference"], inputs["cap"], float(inputs["base_memory"])
+    claimed = inputs["reference"], inputs["cap"], float(inputs["base_memory"])
     settings = rules.settings
     known = settings.get("reference_rate_micros"), settings.get("ask_cap_micros")
-    if told != (*known, rules.base_memory):
+    if claimed != (*known, rules.base_memory):
         return "the reference, the cap or the base's memory is not that of the rules"
     if not event.first_slot <= engine.horizon.first_slot < event.first_slot + event.day_slots:
         return "the rates are for another day"

@@ -86,7 +86,7 @@ def verify_transcript(
     ------
     ValueError
         If the lines are not a transcript; the message says what is wrong, and where that
-        can be told in which line.
+        can be reported with its line.
     """
     numbered = enumerate((line for line in lines if line.strip()), start=1)
     _, first = next(numbered, (0, ""))
@@ -160,8 +160,8 @@ def _noted(
         try:
             comparison.note(position=int(data["position"]), hash_=str(data["hash"]))
             if not loose and not _is_as_hashed(data):
-                told = f"line {number} says something that its hash does not cover"
-                loose.append((int(data["position"]), told))
+                reason = f"line {number} says something that its hash does not cover"
+                loose.append((int(data["position"]), reason))
         except (KeyError, TypeError) as error:
             raise _not_an_entry(number, error) from error
         yield number, data

@@ -200,11 +200,13 @@ def _compare_public(
     expected = outcome_to_json(logged)
     version = int(event_data.get("version", 1))
     if hidden and version > 1:
-        told = {name: value for name, value in expected.items() if name not in PRIVATE_PARTS}
-        told["private_commitment"] = str(data["outcome"]["private_commitment"])
+        public_outcome = {
+            name: value for name, value in expected.items() if name not in PRIVATE_PARTS
+        }
+        public_outcome["private_commitment"] = str(data["outcome"]["private_commitment"])
     else:
-        told = expected
-    hash_ = hash_entry(position=position + 1, event=shown, outcome=told, prev_hash=head)
+        public_outcome = expected
+    hash_ = hash_entry(position=position + 1, event=shown, outcome=public_outcome, prev_hash=head)
     if hash_ != data["hash"]:
         return "the hash is not that of the entry"
     problem = audit.find_problem(engine, event, position=position)

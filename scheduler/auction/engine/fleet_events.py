@@ -10,7 +10,7 @@ from scheduler.types import Cell, NodeSpec
 
 
 def add_node(zone: ZoneState, node: NodeSpec) -> GridChange:
-    """Put a node on sale; one of that name starts afresh."""
+    """Put a node on sale; one of that name starts again without history."""
     grid = zone.grid
     dropped: tuple[DroppedCells, ...] = ()
     if node.id in grid.column:

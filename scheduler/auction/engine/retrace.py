@@ -1,4 +1,4 @@
-"""The way back to a state that the log tells of, without deciding again."""
+"""Restores a state from the log without deciding again."""
 
 from __future__ import annotations
 

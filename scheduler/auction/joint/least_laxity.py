@@ -7,7 +7,7 @@ Hard-Real-Time Environment*, MIT, 1983, section 2), and a job that finds no plac
 one that has another place to go.
 
 Departures: time is slots, a job may use another node in each, and a placed job moves at most to
-let a late one in. As a second and a third try all jobs that may move are placed afresh, by laxity
+let a late one in. As a second and a third try all jobs that may move are placed again, by laxity
 and by deadline; the plan that keeps most promises is taken.
 """
 
@@ -67,14 +67,14 @@ def plan_by_laxity(
     swapped = _place_with_swaps(room, lost, movable)
     plans = [build_plan(room, swapped, lost=lost, movable=movable)]
     if plans[0].kept < len(lost):
-        everybody = [*lost, *movable]
+        all_jobs = [*lost, *movable]
         for order in (_by_laxity(room), _by_deadline):
-            afresh = engine.room(slot=slot)
-            for job in everybody:
-                afresh.release(job)
-            placed = _place_in_order(afresh, sorted(everybody, key=order))
+            emptied = engine.room(slot=slot)
+            for job in all_jobs:
+                emptied.release(job)
+            placed = _place_in_order(emptied, sorted(all_jobs, key=order))
             if all(job.task_id in placed for job in movable):
-                plans.append(build_plan(afresh, placed, lost=lost, movable=movable))
+                plans.append(build_plan(emptied, placed, lost=lost, movable=movable))
     return max(plans, key=lambda plan: (plan.kept, -len(plan.moves)))
 
 

@@ -39,7 +39,7 @@ class Texts(NamedTuple):
     """An event or an outcome as it is stored, and as the chain covers it."""
 
     stored: str
-    #: With a commitment in place of the bid, and without what tells of it.
+    #: With a commitment in place of the bid, and without what reveals it.
     chained: str
 
 
@@ -101,12 +101,12 @@ def _bid_texts(event: BidArrived) -> Texts:
     before, after = _rest_of(task, event.version)
     salt = _quoted(event.salt)
     sealed = compute_commitment(bid=bid, salt=event.salt)
-    told = hidden = ""
+    owner_text = hidden = ""
     if task.owner:
-        told = f'"owner":{_quoted(task.owner)},'
+        owner_text = f'"owner":{_quoted(task.owner)},'
         hidden = f'"owner_commitment":"{commit_owner(task.owner, salt=event.salt)}",'
     return Texts(
-        f'{{"salt":{salt},"slot":{slot},{arrival}"bid":{_number(bid)},{before}{told}{after}',
+        f'{{"salt":{salt},"slot":{slot},{arrival}"bid":{_number(bid)},{before}{owner_text}{after}',
         f'{{"slot":{slot},{arrival}"bid_commitment":"{sealed}",{before}{hidden}{after}',
     )
 
@@ -153,7 +153,7 @@ def _open_decision_texts(decision: Decision) -> Texts:
 
 
 def _decision_texts(decision: Decision, *, salt: str) -> Texts:
-    """Version 2: what tells of the bid is committed to."""
+    """Version 2: what reveals the bid is committed to."""
     begin, (task, schedule), later = _pieces_of(decision)
     raised = f'"raised":{_raised(decision.raised)},'
     surplus = f'"surplus":{_amount(decision.surplus)},'

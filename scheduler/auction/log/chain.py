@@ -50,7 +50,7 @@ PRIVATE_PARTS = ("raised", "surplus", "winning_deadline_price", "winning_deadlin
 
 
 def select_public_part(event: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what the chain is made of: bids and what tells of them as commitments.
+    """Give what the chain is made of: bids and what reveals them as commitments.
 
     A log can so be shown with some bids left out and its chain still be checked.
     Takes an event and an outcome as JSON values, bids given or left out already.
@@ -103,10 +103,10 @@ def seal(event: BidArrived) -> str:
     It covers all that the published log will say of the bid, the commitment to its amount
     included.
     """
-    told = serialize_bid(event)
-    if told is None:
+    arrival = serialize_bid(event)
+    if arrival is None:
         return digest(select_public_part(event_to_json(event), {})["event"])
-    return hashlib.sha256(told.chained.encode("ascii")).hexdigest()
+    return hashlib.sha256(arrival.chained.encode("ascii")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +122,18 @@ def serialize_entry(
     *, position: int, event: Event, outcome: Outcome, prev_hash: str
 ) -> SerializedEntry:
     """Give the texts and the hash of an entry."""
-    told, decided = serialize_bid(event), serialize_decision(event, outcome)
-    if told is None or decided is None:
+    arrival, decided = serialize_bid(event), serialize_decision(event, outcome)
+    if arrival is None or decided is None:
         event_data, outcome_data = event_to_json(event), outcome_to_json(outcome)
         public = select_public_part(event_data, outcome_data)
-        told = Texts(serialize_canonical(event_data), serialize_canonical(public["event"]))
+        arrival = Texts(serialize_canonical(event_data), serialize_canonical(public["event"]))
         decided = Texts(serialize_canonical(outcome_data), serialize_canonical(public["outcome"]))
     chained = (
-        f'{{"event":{told.chained},"outcome":{decided.chained},'
+        f'{{"event":{arrival.chained},"outcome":{decided.chained},'
         f'"position":{position},"prev_hash":{serialize_canonical(prev_hash)}}}'
     )
     return SerializedEntry(
-        event=told.stored,
+        event=arrival.stored,
         outcome=decided.stored,
         hash=hashlib.sha256(chained.encode("ascii")).hexdigest(),
     )

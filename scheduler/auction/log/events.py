@@ -38,7 +38,7 @@ class BidArrived:
     task: Task
     #: Slot in which it is decided; it may use no earlier one.
     slot: int
-    #: Secret text that the log's commitments to the bid and what tells of it are made with.
+    #: Secret text that the log's commitments to the bid and what reveals it are made with.
     salt: str = ""
     #: ``ZoneRules.version`` of the rules in force.
     version: int = 1
@@ -56,7 +56,7 @@ class BundleArrived:
     bundle_id: str
     #: Of one deadline and slot; each names the bundle.
     arrivals: tuple[BidArrived, ...]
-    #: As in ``BidArrived``, for what the outcome tells of the sum of the bids.
+    #: As in ``BidArrived``, for what the outcome reveals of the sum of the bids.
     salt: str = ""
     #: As in ``BidArrived``.
     version: int = 2
@@ -71,7 +71,7 @@ class SlotAdvanced:
 
 @dataclass(frozen=True, slots=True)
 class NodeJoined:
-    """A node goes on sale; an id seen before starts afresh."""
+    """A node goes on sale; an id seen before starts again without history."""
 
     node: NodeSpec
 

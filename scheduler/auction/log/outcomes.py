@@ -37,7 +37,7 @@ class Replan:
     """A job's new plan."""
 
     task_id: str
-    #: ``None`` when not one cell is to be had.
+    #: ``None`` when no cell is free.
     schedule: Schedule | None
     #: Operational cost and prices of the new cells; the owner pays none of it.
     parts: PriceParts | None

@@ -11,7 +11,7 @@ from typing import Any
 FIXED_RULES = ("base_memory", "horizon_slots", "first_slot", "money_quantum")
 
 #: Version of the log's entries that a log written now has. From 2 on a bid is received in the
-#: log before it is decided, and what a decision tells of bids is committed to, not published.
+#: log before it is decided, and what a decision reveals of bids is committed to, not published.
 LOG_VERSION = 2
 
 #: Most slots on sale at a time: each is a row of every table of the grid.

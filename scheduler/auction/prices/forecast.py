@@ -220,7 +220,7 @@ def _measure_pace(seen: Floats, past: Sequence[Floats], before: Floats) -> tuple
     rows = [(seen, before, 1.0)]
     if len(past) > 1:
         mean = np.sum(past, axis=0) / len(past)
-        # Each day is part of the mean, and tells of another day than today.
+        # Each day is part of the mean, and another day than today.
         weight = 0.5 * len(past) / (len(past) - 1)
         rows += [(day, mean * (day.sum() / max(mean.sum(), 1e-9)), weight) for day in past]
     spread = _PRIOR_SEEN * _VARIANCE

@@ -82,10 +82,10 @@ def run(size: ForgerySize) -> Iterator[Finding]:
             without.append(float(passes))
             head = draw_head(lines, honest, rng)
             with_head.append(float(passes and is_accepted(lines, [head])))
-        told = "bids shown" if shows_bids else "bids left out"
+        form = "bids shown" if shows_bids else "bids left out"
         yield Finding(
             experiment="forgeries",
-            case=f"a log altered at random, every hash made to fit, {told}",
+            case=f"a log altered at random, every hash made to fit, {form}",
             measures={
                 "pass_one_witnessed_head": Measure.of(with_head),
                 "pass_no_witness": Measure.of(without),

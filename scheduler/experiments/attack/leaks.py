@@ -1,4 +1,4 @@
-"""What the public log tells of others' bids, by estimators that see all of it.
+"""What the public log reveals of others' bids, by estimators that see all of it.
 
 A competitor knows every amount of some days and reads the published logs of others: no bids,
 no salts. It makes three estimates of the bids there: from the price alone, from price and needs,
@@ -65,7 +65,7 @@ class Sight:
     #: What is known without the log: log price, hour and needs.
     needs: tuple[float, ...]
     #: What the log says besides.
-    told: tuple[float, ...]
+    revealed: tuple[float, ...]
 
 
 #: Which bids are estimated.
@@ -131,7 +131,7 @@ def see_day(scenario: Scenario, day: Sequence[Task], *, settings: Settings) -> l
                 price=price,
                 before=before,
                 needs=(log(price), float(event["slot"]), *_list_needs(task)),
-                told=(
+                revealed=(
                     float(before),
                     *(part / price for part in parts),
                     *_list_prices(published[earlier[-1]]["event"], task),
@@ -224,7 +224,7 @@ def estimate(known: Sequence[Sight], sought: Sequence[Sight]) -> dict[str, float
     return {
         "price": alone,
         "price_and_needs": best(lambda sight: sight.needs),
-        "whole_log": best(lambda sight: (*sight.needs, *sight.told)),
+        "whole_log": best(lambda sight: (*sight.needs, *sight.revealed)),
     }
 
 

@@ -128,8 +128,8 @@ def _scores() -> list[str]:
             ("gradients", False, world.gradient_correlation),
             ("probe, B scaled", True, world.probe_correlation),
         ):
-            told = TransferShares(world, tasks, seed=0, scaled=scaled, correlation=r)
-            found = told.assess(donor, target)
+            shares = TransferShares(world, tasks, seed=0, scaled=scaled, correlation=r)
+            found = shares.assess(donor, target)
             lines.append(
                 f"| {world.name} | {name} | {found.correlation:.2f} | {100 * found.sign:.1f} | "
                 f"{100 * found.majority:.1f} |"

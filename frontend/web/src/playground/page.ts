@@ -85,8 +85,8 @@ async function write(side: string, fields: URLSearchParams, signal: AbortSignal)
       }),
     });
     if (!answer.ok || !answer.body) {
-      const told = (await answer.json()) as { error: { message: string } };
-      facts.textContent = told.error.message;
+      const refusal = (await answer.json()) as { error: { message: string } };
+      facts.textContent = refusal.error.message;
       return;
     }
     for await (const part of readWords(answer.body)) {

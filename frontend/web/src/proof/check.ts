@@ -116,7 +116,7 @@ function limitStep({ computed, published, opens }: Opening, claim: Claim): Step 
     ok,
     title: ok ? "Your limit went in as you gave it" : "The record holds another limit",
     detail: ok
-      ? `${gives}, the commitment everybody can read.`
+      ? `${gives}, the public commitment.`
       : `${gives}; ${other}.`,
   };
 }
@@ -137,7 +137,7 @@ function saysTheSame(proof: Value, own: Value, claim: Claim): Step {
   const said = admitted ? `admitted at ${usdExact(payment)}` : "refused";
   return {
     ok: same,
-    title: same ? "The record says what you were told" : "The record says something else",
+    title: same ? "The record holds the answer that you got" : "The record says something else",
     detail: `Entry ${count(claim.position)}: ${String(plain(member(outcome, "task_id")))}, ${said}.`,
   };
 }
@@ -167,8 +167,8 @@ async function privateHolds(proof: Value, own: Value): Promise<Step> {
   const ok = computed === plain(member(own, "outcome", "private_commitment"));
   return {
     ok,
-    title: ok ? "The rest was told to you alone" : "The record holds another answer to you",
-    detail: `What only you were told, such as a later deadline, gives ${shortHash(computed)} with your salt.`,
+    title: ok ? "The rest was sent to you alone" : "The record holds another answer to you",
+    detail: `What was sent to you alone, such as a later deadline, gives ${shortHash(computed)} with your salt.`,
   };
 }
 

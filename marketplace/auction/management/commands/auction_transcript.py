@@ -19,7 +19,7 @@ class Command(BaseCommand):
         parser.add_argument("--zone", required=True)
         parser.add_argument("--out", required=True, type=Path)
         parser.add_argument(
-            "--with-bids", action="store_true", help="also what everybody bid; for the operator"
+            "--with-bids", action="store_true", help="with all bids; for the operator"
         )
 
     def handle(self, *_args: Any, **options: Any) -> None:

@@ -23,7 +23,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--password",
             default=os.environ.get("DEMO_PASSWORD"),
-            help="of everybody; or the environment variable DEMO_PASSWORD",
+            help="of all users; or the environment variable DEMO_PASSWORD",
         )
         parser.add_argument("--grant", default="250", help="dollars in the owner's wallet")
         parser.add_argument("--zone", default="finetender-tiny")

@@ -31,13 +31,13 @@ def test_a_published_entry_holds_neither_a_bid_nor_what_follows_from_it() -> Non
 def test_every_priced_bid_is_seen_with_its_price_on_the_right_side() -> None:
     assert {sight.admitted for sight in SIGHTS} == {True, False}
     assert all((sight.bid > sight.price) is sight.admitted for sight in SIGHTS)
-    assert len({len(sight.told) for sight in SIGHTS}) == 1
+    assert len({len(sight.revealed) for sight in SIGHTS}) == 1
     assert len({sight.before for sight in SIGHTS}) == len(SIGHTS)
 
 
 def test_an_amount_that_a_log_told_would_be_found() -> None:
     rng = np.random.default_rng(0)
-    known = [replace(s, told=(log(s.bid) + 0.01 * rng.normal(),)) for s in SIGHTS * 3]
+    known = [replace(s, revealed=(log(s.bid) + 0.01 * rng.normal(),)) for s in SIGHTS * 3]
     found = leaks.estimate(known, known[: len(SIGHTS)])
     assert found["whole_log"] < 0.1 * found["price"]
     assert found["whole_log"] < 0.1 * found["price_and_needs"]
