@@ -23,6 +23,7 @@ from workers.protocol import (
     plan_queue,
     probes,
     reports,
+    turns,
 )
 from workers.protocol.messages import PROTOCOL_VERSION
 from workers.protocol.wire import from_json
@@ -38,6 +39,7 @@ MODULES = (
     joining,
     checks,
     generation,
+    turns,
 )
 _PLAIN: dict[Any, Any] = {str: "text", int: 3, float: 1.5, bool: True, Any: {"any": 1}}
 _OLD_TYPES: dict[str, Any] = {"str": str, "int": int, "float": float, "bool": bool, "any": Any}

@@ -8,7 +8,7 @@ a circle.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -81,6 +81,17 @@ def lock_lane(*, zone_id: str) -> tuple[MarketHead | None, object]:
         build_fleet_digest(zone_id=zone_id),
     )
     return (MarketHead.from_db("default", _HEAD_COLUMNS, heads[0]) if heads else None), fleet
+
+
+def lock_lanes(zone_ids: Iterable[str]) -> None:
+    """Keep these zones from being sold until the transaction ends, without looking at their logs.
+
+    Raises
+    ------
+    django.db.OperationalError
+        A lane was at work for longer than the database's lock timeout.
+    """
+    fetch(*(advisory_lock_statement(LANE, zone_id) for zone_id in sorted(set(zone_ids))))
 
 
 #: Namespace of the zones' advisory locks.

@@ -72,6 +72,23 @@ class NodeForm(forms.Form):
         widget=forms.NumberInput(attrs={"class": "field num"}),
         help_text="Each is a node of its own, for the same ask.",
     )
+    is_shared = forms.BooleanField(
+        label="These GPUs serve another model at other hours",
+        required=False,
+        help_text="They take turns, each in its hours of sale.",
+    )
+    opens = forms.TimeField(
+        label="Sold each day from",
+        required=False,
+        widget=forms.TimeInput(format="%H:%M", attrs={"type": "time", "class": "field num"}),
+        help_text="UTC. Leave both empty to sell it all day.",
+    )
+    closes = forms.TimeField(
+        label="Sold each day until",
+        required=False,
+        widget=forms.TimeInput(format="%H:%M", attrs={"type": "time", "class": "field num"}),
+        help_text="Before another node of the GPU begins, its base model must be loaded.",
+    )
     until = forms.DateTimeField(
         label="Offered until",
         required=False,
@@ -85,3 +102,9 @@ class NodeForm(forms.Form):
     def __init__(self, *args: Any, zones: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["zone"].queryset = zones  # type: ignore[attr-defined]
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or {}
+        if cleaned.get("is_shared") and not (cleaned.get("opens") and cleaned.get("closes")):
+            self.add_error("opens", "Say in which hours this node is sold.")
+        return cleaned

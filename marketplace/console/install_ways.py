@@ -19,8 +19,15 @@ class InstallWay:
     lines: str
 
 
-def list_install_ways(token: JoinToken, secret: str) -> list[InstallWay]:
-    """Those that this market has files for; the join secret is in them."""
+def list_install_ways(
+    token: JoinToken, secret: str, *, is_shared: bool = False
+) -> list[InstallWay]:
+    """Those that this market has files for; the join secret is in them.
+
+    ``is_shared``: on GPUs that have a node already, which must be stopped meanwhile.
+    """
+    if is_shared:
+        return _list_ways_beside(secret)
     nodes = token.uses_left
     gpus = f" --gpus {nodes}" if nodes > 1 else ""
     join = f"join --url {settings.PUBLIC_URL}{gpus} --run"
@@ -53,3 +60,23 @@ def list_install_ways(token: JoinToken, secret: str) -> list[InstallWay]:
             )
         )
     return ways
+
+
+def _list_ways_beside(secret: str) -> list[InstallWay]:
+    join = f"join --url {settings.PUBLIC_URL} --also"
+    image = settings.NODE_IMAGE or _IMAGE
+    return [
+        InstallWay(
+            "Where the node runs as a service",
+            "sudo systemctl stop finetender-node\n"
+            f"FINETENDER_JOIN_TOKEN={secret} ~/finetender/bin/finetender-node {join}\n"
+            "sudo systemctl start finetender-node",
+        ),
+        InstallWay(
+            "Where it runs in Docker",
+            "docker stop finetender\n"
+            f"docker run --rm --gpus all -e FINETENDER_JOIN_TOKEN={secret} "
+            f"-v finetender:/state {image} {join} --state-dir /state\n"
+            "docker start finetender",
+        ),
+    ]

@@ -101,6 +101,8 @@ def _describe_sale(node: Node) -> ShownStep:
     label = LABELS[JoinStep.ON_SALE]
     if node.status == NodeStatus.ONLINE:
         return ShownStep(label, "done", f"from the next slot of {node.zone.slot_s} s on")
+    if node.status == NodeStatus.RESTING and node.available_from_at is not None:
+        return ShownStep(label, "done", f"rests until {node.available_from_at:%H:%M} UTC")
     if node.status in GONE:
         return ShownStep(label, "failed", f"It is {NodeStatus(node.status).label.lower()} now.")
     return ShownStep(label, "now", "loading the base model to run")

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.models import WorkShare
+from marketplace.auction.node_hours import change_sale_hours
 from marketplace.auction.pay_rule import PAY_RULE
 from marketplace.auction.selectors import MarketNow, load_market
 from marketplace.checks.reliability import measure_reliability
@@ -37,9 +38,9 @@ from marketplace.fleet.services import (
     revoke_join_token,
     revoke_node_token,
     set_node_ask,
-    set_sale_hours,
     undrain_node,
 )
+from marketplace.fleet.turns import find_rest
 from marketplace.jobs.models import Slice
 from marketplace.jobs.switches import measure_switches
 from marketplace.payments.selectors import get_earnings, list_earnings, sum_earned
@@ -47,6 +48,9 @@ from marketplace.web.views.requests import PageRequest, owner_page, page
 from workers.protocol.joining import CUDA_MAJOR, DISK_BESIDE_BASE_GB, LEAST_DRIVER
 
 EARNINGS_LISTED = 12
+_HEARD = (NodeStatus.ONLINE, NodeStatus.DRAINING, NodeStatus.RESTING)
+#: Where the page shows what is wrong with the terms of a new node.
+_FIELDS = {"invalid_amount": "ask", "invalid_ask": "ask", "invalid_hours": "opens"}
 #: Other providers of a GPU type that a band of asks takes.
 BAND_PROVIDERS = 5
 
@@ -84,17 +88,19 @@ def _load_nodes_page(organisation: Organisation, *, now: datetime) -> dict[str, 
         "nodes": [
             {
                 "node": node,
-                "is_heard": node.status in (NodeStatus.ONLINE, NodeStatus.DRAINING),
+                "is_heard": node.status in _HEARD,
                 "jobs": running.get(node.pk, 0),
                 "sold": _mean(rows[node.pk].compute_sold) if node.pk in rows else None,
                 "band": _ask_band(node),
                 "switches": switches.get(node.pk),
                 "past": reliability[node.pk],
                 "hours": _build_hours_form(node),
+                "rest": find_rest(node, now=now),
             }
             for node in nodes
         ],
         "online": sum(node.status == NodeStatus.ONLINE for node in nodes),
+        "resting": sum(node.status == NodeStatus.RESTING for node in nodes),
         "heats": _group_heat_rows(nodes, books),
         "sold_share": _mean(sold),
         "earnings": get_earnings(organisation=organisation),
@@ -206,17 +212,19 @@ def add_node(request: PageRequest) -> HttpResponse:
                     ask_micros=to_micros(form.cleaned_data["ask"], param="ask"),
                     tier=form.cleaned_data["tier"],
                     available_until_at=form.cleaned_data["until"],
+                    opens=form.cleaned_data["opens"],
+                    closes=form.cleaned_data["closes"],
                 ),
                 nodes=form.cleaned_data["nodes"] or 1,
                 now=now,
             )
         except UserError as error:
-            form.add_error(
-                "ask" if error.code in ("invalid_amount", "invalid_ask") else None, error.message
-            )
+            form.add_error(_FIELDS.get(error.code), error.message)
         else:
             # In the answer to the POST itself: the secret is in no address and no session.
-            context |= {"secret": secret, "ways": list_install_ways(token, secret)}
+            is_shared = form.cleaned_data["is_shared"]
+            ways = list_install_ways(token, secret, is_shared=is_shared)
+            context |= {"secret": secret, "ways": ways, "is_shared": is_shared}
             context |= load_joining(token)
     return render(request, "console/node_new.html", context)
 
@@ -282,7 +290,7 @@ def change_hours(request: PageRequest, node_id: str) -> HttpResponse:
         messages.error(request, "Write times as hours and minutes, UTC.")
         return redirect("node_list")
     try:
-        set_sale_hours(node=node, hours=SaleHours(**form.cleaned_data), now=clock.now())
+        change_sale_hours(node=node, hours=SaleHours(**form.cleaned_data), now=clock.now())
     except UserError as error:
         messages.error(request, error.message)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 
 from django.db import transaction
 
@@ -20,11 +20,13 @@ from marketplace.fleet.models import (
     Node,
     NodeStatus,
     Provider,
+    SharedDevice,
     Tier,
     Zone,
 )
 from marketplace.fleet.providers import check_may_list
 from marketplace.fleet.releases import agree_on_version
+from marketplace.fleet.sale_hours import SaleHours, check_hours, has_hours, move_window
 from marketplace.fleet.secrets import create_join_secret, derive_node_token, hash_secret, hash_user
 from marketplace.fleet.self_test import (
     check_facts,
@@ -33,6 +35,7 @@ from marketplace.fleet.self_test import (
     find_self_test_speed,
     select_work_measurements,
 )
+from marketplace.fleet.shared_devices import check_hours_apart, find_device_for_join
 from marketplace.fleet.work_costs import fit_work_costs
 from workers.protocol.job_spec import WorkCosts
 from workers.protocol.joining import JoinStepReport, clean_detail
@@ -55,6 +58,9 @@ class ListingTerms:
     #: ``None``: from the moment it joins, and until it leaves.
     available_from_at: datetime | None = None
     available_until_at: datetime | None = None
+    #: Each day, UTC; ``None``: all day.
+    opens: time | None = None
+    closes: time | None = None
 
     def check(self, now: datetime) -> None:
         """Refuse terms that cannot be.
@@ -62,9 +68,10 @@ class ListingTerms:
         Raises
         ------
         UserError
-            ``invalid_ask``, ``invalid_availability`` or ``invalid_tier``.
+            ``invalid_ask``, ``invalid_availability``, ``invalid_hours`` or ``invalid_tier``.
         """
         check_ask(self.ask_micros)
+        check_hours(SaleHours(self.opens, self.closes), now)
         check_availability(self.available_from_at, self.available_until_at, now)
         if self.tier not in Tier.values:
             raise UserError(
@@ -114,6 +121,8 @@ def create_join_token(
         ask_micros=terms.ask_micros,
         available_from_at=terms.available_from_at,
         available_until_at=terms.available_until_at,
+        sale_opens=terms.opens,
+        sale_closes=terms.closes,
         created_at=now,
         expires_at=now + life,
         node=node,
@@ -173,12 +182,14 @@ def join_node(*, request: JoinRequest, now: datetime) -> JoinReply:
     Raises
     ------
     NotAllowed
-        ``unknown_join_token``, ``join_token_expired``, ``join_token_revoked`` or
-        ``provider_suspended``.
+        ``unknown_join_token``, ``join_token_expired``, ``join_token_revoked``,
+        ``provider_suspended`` or ``unknown_neighbour``.
     Conflict
         ``join_token_used`` by another machine, ``node_name_taken``, or ``version_not_spoken``.
+        Beside another node of its device also ``hours_overlap`` or ``hours_missing``.
     UserError
-        ``invalid_node``: the self-test lacks something or names something impossible.
+        ``invalid_node``: the self-test lacks something or names something impossible;
+        ``invalid_hours``: it shares its device and has none.
     """
     with transaction.atomic():
         token = _check_usable(locks.lock_join_token(hash_secret(request.token)), now)
@@ -220,6 +231,9 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
     # Two machines may take one name at once, and an operator may suspend the provider meanwhile.
     check_may_list(locks.lock_provider(token.provider_id))
     zone, facts = token.zone, request.facts
+    device = find_device_for_join(
+        provider=token.provider, neighbour_token=request.neighbour_token, now=now
+    )
     known = token.node if token.used_at is None else None
     measured = check_facts(zone, request.name, facts)
     _pin_base_model(zone, measured)
@@ -236,6 +250,7 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
         node.ask_micros = token.ask_micros
         node.available_from_at = token.available_from_at
         node.available_until_at = token.available_until_at
+    _set_hours(node, token=token, device=device, now=now)
     node.gpu_type = gpu_type
     node.self_test_speed = speed
     node.measured_speeds = []
@@ -255,7 +270,9 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
     node.api_token_set_at = now
     node.old_api_token_hash = ""
     node.plan_session = ""
+    node.load_s = max(0.0, facts.load_s)
     node.facts = to_json(facts)
+    check_hours_apart(node)
     node.save()
     latest = Ask.objects.filter(node=node).order_by("-set_at", "-pk").first()
     if latest is None or latest.ask_micros != node.ask_micros:
@@ -263,6 +280,20 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
             node=node, ask_micros=node.ask_micros, set_by=token.created_by, set_at=now
         )
     return node
+
+
+def _set_hours(node: Node, *, token: JoinToken, device: SharedDevice | None, now: datetime) -> None:
+    """Have the node sold in its token's hours, and on the device that it shares."""
+    if device is not None:
+        node.shared_device = device
+    elif node.status == NodeStatus.LEFT:
+        # It comes back by itself, perhaps on another machine.
+        node.shared_device = None
+    if token.sale_opens is not None:
+        node.sale_opens, node.sale_closes = token.sale_opens, token.sale_closes
+        node.offered_until_at = token.available_until_at
+    if has_hours(node):
+        move_window(node, now=now)
 
 
 def _is_rented_as(node: Node, facts: NodeFacts) -> bool:
@@ -354,4 +385,5 @@ def _build_join_reply(node: Node, zone: Zone, join_secret: str) -> JoinReply:
         api_token=derive_node_token(join_secret=join_secret, node_id=node.pk),
         heartbeat_every_s=zone.heartbeat_every_s,
         base_models=(selectors.build_base_model_ref(zone),),
+        shares_device=node.shared_device_id is not None,
     )

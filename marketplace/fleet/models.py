@@ -22,6 +22,8 @@ class NodeStatus(models.TextChoices):
     #: Joined, never heard of since.
     JOINING = "joining", "Joining"
     ONLINE = "online", "Online"
+    #: Outside its hours of sale, while its device serves another node's zone; its machine is heard.
+    RESTING = "resting", "Resting"
     #: Silent for longer than a few heartbeats.
     OFFLINE = "offline", "Offline"
     #: Not sold any more; what was sold is still served.
@@ -34,11 +36,13 @@ class NodeStatus(models.TextChoices):
 
 
 #: Nodes whose free cells may be sold.
-ON_SALE = (NodeStatus.OFFERED, NodeStatus.ONLINE)
+ON_SALE = (NodeStatus.OFFERED, NodeStatus.ONLINE, NodeStatus.RESTING)
 #: No machine of a provider: not rented yet, or away for good.
 ABSENT = (NodeStatus.OFFERED, NodeStatus.LEFT)
 #: Nodes that run nothing: what is leased to them is taken back.
 GONE = (NodeStatus.OFFLINE, NodeStatus.SUSPENDED, NodeStatus.LEFT)
+#: Nodes to which nothing is leased at present.
+NOT_RUNNING = (*GONE, NodeStatus.STOPPING, NodeStatus.RESTING)
 
 
 class GpuType(models.Model):
@@ -146,6 +150,20 @@ class Zone(models.Model):
         return self.name
 
 
+class SharedDevice(models.Model):
+    """A GPU whose nodes serve a zone each, in turn: at one time the process of one of them runs.
+
+    Its provider's row is locked while hours of its nodes change, so that they stay apart. That they
+    do not overlap is a constraint of the database, too (``fleet_node_hours_apart``, migration 17).
+    """
+
+    provider = models.ForeignKey(Provider, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"gpu_{self.pk}"
+
+
 class Node(models.Model):
     """A machine that runs jobs of one zone."""
 
@@ -178,6 +196,12 @@ class Node(models.Model):
     maintenance_until_at = models.DateTimeField(null=True, blank=True)
     #: The end of the window before there were hours.
     offered_until_at = models.DateTimeField(null=True, blank=True)
+    #: What it takes turns on with other nodes; null: it has its device to itself.
+    shared_device = models.ForeignKey(
+        SharedDevice, on_delete=models.PROTECT, null=True, blank=True, related_name="nodes"
+    )
+    #: The longest that its base model took to load since it joined, in seconds.
+    load_s = models.FloatField(default=0.0)
     last_heartbeat_at = models.DateTimeField(null=True)
     memory_used_gb = models.FloatField(null=True)
     #: Slices that failed by the market's fault since the last checkpoint or adapter.
@@ -209,10 +233,17 @@ class Node(models.Model):
     zone_id: str
     provider_id: str
     gpu_type_id: str
+    shared_device_id: int | None
 
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["provider", "name"], name="fleet_node_name_once"),
+            models.CheckConstraint(
+                condition=Q(shared_device__isnull=True)
+                | Q(sale_opens__isnull=False)
+                | Q(status=NodeStatus.LEFT),
+                name="fleet_node_shares_in_hours",
+            ),
             models.CheckConstraint(
                 condition=Q(
                     compute_capacity__gt=0,
@@ -269,6 +300,9 @@ class JoinToken(models.Model):
     ask_micros = models.BigIntegerField()
     available_from_at = models.DateTimeField(null=True, blank=True)
     available_until_at = models.DateTimeField(null=True, blank=True)
+    #: As of ``Node``; null: it is sold all day, or in the hours that it has.
+    sale_opens = models.TimeField(null=True, blank=True)
+    sale_closes = models.TimeField(null=True, blank=True)
     created_at = models.DateTimeField()
     expires_at = models.DateTimeField()
     #: Set when created to let a known node join again, else the first one that it listed.

@@ -14,7 +14,7 @@ from django.db import transaction
 from django.db.models import Q
 
 from marketplace.common.errors import UserError
-from marketplace.fleet import locks
+from marketplace.fleet import locks, shared_devices
 from marketplace.fleet.models import Node, NodeStatus
 
 _DAY = timedelta(days=1)
@@ -55,19 +55,27 @@ def set_sale_hours(*, node: Node, hours: SaleHours, now: datetime) -> Node:
     Raises
     ------
     UserError
-        ``invalid_hours``: an end without a beginning, or a time that is over.
+        ``invalid_hours``: an end without a beginning, a time that is over, or all day where the
+        node shares its device.
+    Conflict
+        ``hours_overlap`` with those of a node that shares its device.
     """
-    _check_hours(hours, now)
+    check_hours(hours, now)
     with transaction.atomic():
+        # Another node may join on its device meanwhile.
+        locks.lock_provider(node.provider_id)
         node = locks.lock_present_node(node.pk)
         if not has_hours(node):
             node.offered_until_at = node.available_until_at
         node.sale_opens, node.sale_closes = hours.opens, hours.closes
         node.maintenance_from_at = hours.maintenance_from_at
         node.maintenance_until_at = hours.maintenance_until_at
-        _move_window(node, now)
+        shared_devices.leave_device_if_alone(node)
+        shared_devices.check_hours_apart(node)
+        move_window(node, now=now)
         node.save(
             update_fields=[
+                "shared_device",
                 *("sale_opens", "sale_closes", "maintenance_from_at", "maintenance_until_at"),
                 *("offered_until_at", "available_from_at", "available_until_at"),
             ]
@@ -84,7 +92,7 @@ def move_sale_windows(*, now: datetime) -> int:
         with transaction.atomic():
             node = locks.lock_node(node_id)
             before = (node.available_from_at, node.available_until_at)
-            _move_window(node, now)
+            move_window(node, now=now)
             if (node.available_from_at, node.available_until_at) != before:
                 node.save(update_fields=["available_from_at", "available_until_at"])
                 moved += 1
@@ -95,16 +103,27 @@ def has_hours(node: Node) -> bool:
     return node.sale_opens is not None or node.maintenance_until_at is not None
 
 
-def _move_window(node: Node, now: datetime) -> None:
+def move_window(node: Node, *, now: datetime) -> None:
+    """Set the node's availability, which is not stored, by its hours."""
+    node.available_from_at, node.available_until_at = find_node_window(node, now=now)
+
+
+def find_node_window(node: Node, *, now: datetime) -> tuple[datetime | None, datetime | None]:
+    """The window of a node that has hours, by them and not as it was stored last."""
     hours = SaleHours(
         node.sale_opens, node.sale_closes, node.maintenance_from_at, node.maintenance_until_at
     )
-    node.available_from_at, node.available_until_at = find_sale_window(
-        hours, offered_until_at=node.offered_until_at, now=now
-    )
+    return find_sale_window(hours, offered_until_at=node.offered_until_at, now=now)
 
 
-def _check_hours(hours: SaleHours, now: datetime) -> None:
+def check_hours(hours: SaleHours, now: datetime) -> None:
+    """Refuse hours that cannot be.
+
+    Raises
+    ------
+    UserError
+        ``invalid_hours``.
+    """
     if (hours.opens is None) != (hours.closes is None) or (
         hours.opens is not None and hours.opens == hours.closes
     ):

@@ -288,4 +288,6 @@ def find_present_status(node: Node, now: datetime) -> NodeStatus:
         return NodeStatus.SUSPENDED
     if is_node_silent(node, now):
         return NodeStatus.OFFLINE
-    return NodeStatus.ONLINE if node.drained_at is None else NodeStatus.DRAINING
+    if node.drained_at is not None:
+        return NodeStatus.DRAINING
+    return NodeStatus.RESTING if node.status == NodeStatus.RESTING else NodeStatus.ONLINE

@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
-from django.db.models.functions import Coalesce
 
 from marketplace.accounts.models import User
 from marketplace.common.errors import Conflict
 from marketplace.fleet import base_models, locks, selectors
 from marketplace.fleet.asks import check_ask, check_availability
+from marketplace.fleet.heartbeats import answer_turn, record_heartbeat, sweep_offline_nodes
 from marketplace.fleet.joining import (
     ListingTerms,
     create_join_token,
@@ -45,13 +45,13 @@ from marketplace.fleet.tokens import (
     revoke_node_token,
     rotate_node_token,
 )
-from workers.protocol.messages import Heartbeat
 from workers.protocol.model_shape import ModelShape
 
 __all__ = [
     "ListingTerms",
     "ZoneModel",
     "ZoneSlots",
+    "answer_turn",
     "approve_provider",
     "ask_node_to_leave",
     "create_join_token",
@@ -90,8 +90,6 @@ __all__ = [
 FAULTS_IN_ROW_MAX = 3
 #: A node's capacity follows its measured speed in steps of at least this share.
 SPEED_CHANGE_LEAST = 0.2
-#: Between these a node goes by its own heartbeats.
-_ITS_OWN = (NodeStatus.JOINING, NodeStatus.ONLINE, NodeStatus.STOPPING, NodeStatus.OFFLINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,46 +180,6 @@ def _check_base_model(zone: Zone) -> None:
         )
 
 
-def record_heartbeat(*, node: Node, heartbeat: Heartbeat, now: datetime) -> Node:
-    """The node is alive; one that was silent, or was being stopped, is on sale again.
-
-    One that drains, is suspended or has left stays so: its provider or an operator changes that.
-    """
-    with transaction.atomic():
-        node = locks.lock_node(node.pk)
-        node.last_heartbeat_at = now
-        node.memory_used_gb = heartbeat.memory_used_gb
-        if node.status in _ITS_OWN:
-            heard = NodeStatus.ONLINE if node.drained_at is None else NodeStatus.DRAINING
-            node.status = NodeStatus.STOPPING if heartbeat.draining else heard
-        node.save(update_fields=["last_heartbeat_at", "memory_used_gb", "status"])
-    return node
-
-
-def sweep_offline_nodes(*, now: datetime) -> tuple[str, ...]:
-    """Mark silent nodes; one that was asked to leave has left. Returns the ids that changed."""
-    changed: list[str] = []
-    for zone in Zone.objects.order_by("pk"):
-        silent = (
-            Node.objects.filter(zone=zone)
-            .annotate(heard_at=Coalesce("last_heartbeat_at", "joined_at"))
-            .filter(heard_at__lte=selectors.compute_silence_limit(zone, now))
-        )
-        heard = silent.filter(
-            status__in=[
-                *(NodeStatus.JOINING, NodeStatus.ONLINE, NodeStatus.STOPPING, NodeStatus.DRAINING)
-            ]
-        )
-        with transaction.atomic():
-            locks.lock_nodes(heard.values_list("pk", flat=True))
-            # Asked again under the lock: a heartbeat may have come in between.
-            changed += heard.values_list("pk", flat=True)
-            leaving = heard.filter(status=NodeStatus.DRAINING, leave_asked_at__isnull=False)
-            leaving.update(status=NodeStatus.LEFT, left_at=now)
-            heard.update(status=NodeStatus.OFFLINE)
-    return tuple(sorted(changed))
-
-
 def set_node_ask(*, node: Node, ask_micros: int, set_by: User | None, now: datetime) -> Node:
     """A new ask for cells not yet sold; those sold keep the ask of their sale."""
     check_ask(ask_micros)
@@ -241,10 +199,23 @@ def set_node_availability(
     available_until_at: datetime | None,
     now: datetime,
 ) -> Node:
-    """When cells of the node may be sold; those sold outside it are still served."""
+    """When cells of the node may be sold; those sold outside it are still served.
+
+    Raises
+    ------
+    UserError
+        ``invalid_availability``.
+    Conflict
+        ``device_shared``: its hours say when it is sold, by which other nodes go, too.
+    """
     check_availability(available_from_at, available_until_at, now)
     with transaction.atomic():
         node = locks.lock_node(node.pk)
+        if node.shared_device_id is not None:
+            raise Conflict(
+                "device_shared",
+                f"{node.name} shares its GPU with other nodes. Change its hours of sale instead.",
+            )
         node.available_from_at = available_from_at
         node.available_until_at = available_until_at
         node.save(update_fields=["available_from_at", "available_until_at"])

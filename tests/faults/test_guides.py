@@ -70,4 +70,6 @@ def test_the_blocks_of_all_guides_run(market: Market, tmp_path: Path) -> None:
     assert "altered: refused" in said["webhooks python"]
     assert "bid_required" in said["moving-from-openai python"]
     assert "--memory-gb" in said["running-a-node bash"]
+    assert "--also" in said["running-a-node bash"]
+    assert said["provide bash"] == "nodes listed\n"
     assert '"ok": true' in said["verify-the-auction bash"]

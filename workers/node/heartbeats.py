@@ -36,6 +36,8 @@ class Heartbeats:
         self._client = client
         self._every_s = every_s
         self._memory_used_gb = memory_used_gb
+        #: Seconds from the process's start until its base models were loaded.
+        self.load_s = 0.0
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
@@ -54,6 +56,7 @@ class Heartbeats:
             lease_tokens=self._node.leases(),
             memory_used_gb=self._memory_used_gb(),
             draining=self._node.draining,
+            load_s=self.load_s,
         )
         try:
             reply = self._client.post(

@@ -23,8 +23,9 @@ from workers.node.credentials import (
 )
 from workers.node.devices import choose_device, read_driver_version
 from workers.node.join_steps import JoinSteps
-from workers.node.machine import join_machine, load_machine
+from workers.node.machine import find_neighbour, join_machine, load_machine
 from workers.node.market_client import MarketClient, MarketError, MarketRefusal, Patience
+from workers.node.neighbours import join_neighbours
 from workers.node.process import add_run_arguments, lock_state_dir, quiet_library_logs
 from workers.node.run import run
 from workers.protocol.job_spec import BaseModelRef
@@ -72,6 +73,12 @@ def add_join_arguments(parser: argparse.ArgumentParser) -> None:
         help="join so many GPUs of this machine, or all of them, each as a node of its own",
     )
     parser.add_argument(
+        "--also",
+        action="store_true",
+        help="join a further node on each GPU that has joined here, for another zone at other"
+        " hours; stop the node first",
+    )
+    parser.add_argument(
         "--memory-gb", type=float, default=None, help="memory to offer (default: most there is)"
     )
     parser.add_argument(
@@ -102,6 +109,10 @@ def join(options: argparse.Namespace) -> int:
     if options.if_new and has_joined(StateDir(options.state_dir)):
         return run(options)
     try:
+        if options.also:
+            check_token(options)
+            status = join_neighbours(options)
+            return run(options) if options.run and status == EXIT_OK else status
         if options.gpus is not None:
             check_token(options)
             status = join_machine(options, name=options.name or build_default_name())
@@ -124,6 +135,11 @@ def register(options: argparse.Namespace) -> Credentials:
     """
     check_token(options)
     state = StateDir(options.state_dir)
+    if load_machine(state) is not None:
+        raise NodeSettingsError(
+            f"{state.path} is the state directory of a machine with nodes of its own. Join with "
+            "--gpus or --also, or choose another --state-dir."
+        )
     # Before the token is used up: the credentials must have a place to go.
     state.prepare()
     if options.memory_gb is not None and not 0 < options.memory_gb < float("inf"):
@@ -142,8 +158,15 @@ def register(options: argparse.Namespace) -> Credentials:
         elif options.memory_gb is not None:
             facts = replace(facts, memory_gb=round(options.memory_gb, 3))
         held_token = "" if held is None else held.api_token
-        request = JoinRequest(options.token, name, facts, held_token)
+        neighbour = find_neighbour(state)
+        neighbour_token = "" if neighbour is None else load_credentials(neighbour).api_token
+        request = JoinRequest(options.token, name, facts, held_token, neighbour_token)
         request, reply = _send_join(client, request, may_rename=options.name is None)
+        if request.neighbour_token and not reply.shares_device:
+            raise NodeSettingsError(
+                "This market is of an earlier release, which knows of no turns on a GPU. Take "
+                f"the node {request.name} away there."
+            )
         credentials = _build_credentials(options, request, reply)
         save_credentials(state, credentials)
     return credentials
@@ -157,7 +180,12 @@ def check_token(options: argparse.Namespace) -> None:
 def has_joined(state: StateDir) -> bool:
     """Whether all of the directory's nodes have credentials."""
     machine = load_machine(state)
-    folders = [""] if machine is None else [member.folder for member in machine.members]
+    # Where a further node on a GPU did not join, the first one still runs.
+    folders = (
+        [""]
+        if machine is None
+        else [member.folder for member in machine.members if not member.turns_with]
+    )
     return all(StateDir(state.path / folder).credentials.exists() for folder in folders)
 
 

@@ -1,7 +1,8 @@
 """All GPUs of a machine: one node process for each, under one supervisor.
 
 Each has a state directory, a name and credentials of its own below the machine's state directory,
-sees one GPU only, and runs on the cores near that. ``machine.json`` says which there are.
+sees one GPU only, and runs on the cores near that. ``machine.json`` says which there are. Where
+several nodes share a GPU, to serve a zone each, they take turns (``turns``).
 """
 
 from __future__ import annotations
@@ -20,24 +21,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from workers.node.credentials import NodeSettingsError, StateDir
+from workers.node.credentials import NodeSettingsError, StateDir, load_credentials
 from workers.node.gpus import list_gpus, read_near_cores, share_cores
-from workers.node.process import (
-    EXIT_OK,
-    EXIT_SENT_AWAY,
-    EXIT_SETTINGS,
-    lock_state_dir,
-)
+from workers.node.process import EXIT_OK, EXIT_SETTINGS, lock_state_dir
+from workers.node.turns import FINAL, FIRST_PAUSE_S, LONGEST_PAUSE_S, RAN_WELL_S, TurnKeeper
 from workers.protocol.wire import dumps, loads
 
 log = logging.getLogger(__name__)
 
 _MACHINE = "machine.json"
-#: Ways to end after which starting again would change nothing.
-FINAL = frozenset({EXIT_OK, EXIT_SENT_AWAY})
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-#: A process that ran so long before it failed starts again at once.
-_RAN_WELL_S = 600.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -55,6 +47,13 @@ class Member:
     environment: dict[str, str] = field(default_factory=dict[str, str])
     #: It runs on these; none: the system decides.
     cores: tuple[int, ...] = ()
+    #: Folder of the first node of its device, where it takes turns with that; empty: of its own.
+    turns_with: str = ""
+
+    @property
+    def device_folder(self) -> str:
+        """That of the first node of its device."""
+        return self.turns_with or self.folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +119,19 @@ def load_machine(state: StateDir) -> MachineNodes | None:
         raise NodeSettingsError(f"{path} is damaged ({error}). Join the market again.") from error
 
 
+def find_neighbour(state: StateDir) -> StateDir | None:
+    """Of a machine's node: another that has joined on its device, if there is one."""
+    machine = load_machine(StateDir(state.path.parent))
+    members = () if machine is None else machine.members
+    own = next((one for one in members if one.folder == state.path.name), None)
+    for other in members:
+        there = StateDir(state.path.parent / other.folder)
+        shares = own is not None and own != other and own.device_folder == other.device_folder
+        if shares and there.credentials.exists():
+            return there
+    return None
+
+
 def join_machine(options: argparse.Namespace, *, name: str) -> int:
     """Join each of the machine's nodes in turn: what one measures must not disturb another.
 
@@ -140,20 +152,34 @@ def join_machine(options: argparse.Namespace, *, name: str) -> int:
         machine = load_machine(state) or plan_machine(
             name=name, gpus=options.gpus, device=options.device
         )
-        (state.path / _MACHINE).write_text(dumps(machine))
-        failed = 0
-        for member in machine.members:
-            if StateDir(state.path / member.folder).credentials.exists():
-                print(f"{member.name} has joined already.", flush=True)
-                continue
-            done = subprocess.run(
-                _build_join_command(options, state, member),
-                env=_build_environment(member, token=options.token),
-                check=False,
-            )
-            failed += done.returncode != EXIT_OK
-    joined = len(machine.members) - failed
-    print(f"{joined} of {len(machine.members)} nodes of this machine have joined.", flush=True)
+        save_machine(state, machine)
+        # Further nodes of a GPU are for another zone's token.
+        firsts = [member for member in machine.members if not member.turns_with]
+        return join_members(options, state, firsts)
+
+
+def save_machine(state: StateDir, machine: MachineNodes) -> None:
+    """Store which nodes there are; whole or not at all."""
+    partial = state.path / f"{_MACHINE}.{os.getpid()}"
+    partial.write_text(dumps(machine))
+    partial.replace(state.path / _MACHINE)
+
+
+def join_members(options: argparse.Namespace, state: StateDir, members: Sequence[Member]) -> int:
+    """Join those that have no credentials yet, one after the other."""
+    failed = 0
+    for member in members:
+        if StateDir(state.path / member.folder).credentials.exists():
+            print(f"{member.name} has joined already.", flush=True)
+            continue
+        done = subprocess.run(
+            _build_join_command(options, state, member),
+            env=_build_environment(member, token=options.token),
+            check=False,
+        )
+        failed += done.returncode != EXIT_OK
+    joined = len(members) - failed
+    print(f"{joined} of {len(members)} nodes of this machine have joined.", flush=True)
     return EXIT_OK if joined else EXIT_SETTINGS
 
 
@@ -206,8 +232,12 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         threads = [
-            threading.Thread(target=self._keep, args=(member,), name=member.name)
-            for member in self._members
+            threading.Thread(
+                target=self._keep if len(sharing) == 1 else self._keep_turns,
+                args=tuple(sharing),
+                name=sharing[0].name,
+            )
+            for sharing in self._group_by_device()
         ]
         self._statuses: dict[str, int] = {}
         for thread in threads:
@@ -228,14 +258,35 @@ class Supervisor:
             if status in FINAL:
                 log.info("%s ended for good (status %s)", member.name, status)
                 return
-            pause = FIRST_PAUSE_S if time.monotonic() - began > _RAN_WELL_S else pause
+            pause = FIRST_PAUSE_S if time.monotonic() - began > RAN_WELL_S else pause
             log.warning("%s ended with status %s; again in %.0f s", member.name, status, pause)
             self._stopping.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
-    def _run_once(self, member: Member) -> int:
+    def _group_by_device(self) -> list[list[Member]]:
+        """The nodes of each device, of which one runs at a time."""
+        devices: dict[str, list[Member]] = {}
+        for member in self._members:
+            devices.setdefault(member.device_folder, []).append(member)
+        return list(devices.values())
+
+    def _keep_turns(self, *members: Member) -> None:
+        """Run the nodes of one device in turn."""
+        by_folder = {self._root / member.folder: member for member in members}
+        beats = [load_credentials(StateDir(one)).heartbeat_every_s for one in by_folder]
+        keeper = TurnKeeper(
+            list(by_folder),
+            start=lambda folder: self._start(by_folder[folder]),
+            stop=self._stop,
+            stopping=self._stopping,
+            grace_s=self._grace_s,
+            every_s=min(beats),
+        )
+        self._statuses[members[0].name] = keeper.run()
+
+    def _start(self, member: Member) -> subprocess.Popen[bytes]:
         folder = self._root / member.folder
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [
                 *(sys.executable, "-m", "workers", "run", "--state-dir", str(folder)),
                 *self._arguments,
@@ -243,6 +294,9 @@ class Supervisor:
             env=_build_environment(member),
             preexec_fn=_Bound(member.cores),
         )
+
+    def _run_once(self, member: Member) -> int:
+        process = self._start(member)
         while process.poll() is None:
             if self._stopping.wait(0.2):
                 return self._stop(process)

@@ -48,11 +48,14 @@ class NodeProcess:
         *,
         grace_s: float,
         cache_days: float,
+        began_s: float,
         gang_devices: Sequence[str] = (),
     ) -> None:
         self._credentials = credentials
         self._state = state
         self._grace_s = grace_s
+        #: When the process began, by the monotonic clock.
+        self._began_s = began_s
         self._stop_asked = threading.Event()
         #: Set by the signal that asks for an update.
         self.update_asked = False
@@ -110,6 +113,7 @@ class NodeProcess:
             self._runtime.close()
             self._client.close()
             return EXIT_UNUSABLE
+        self._heartbeats.load_s = time.monotonic() - self._began_s
         self._node.start()
         self._heartbeats.start()
         self._plans.start()

@@ -96,3 +96,19 @@ def lock_state_dir(state: StateDir) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def find_running(state: StateDir) -> int | None:
+    """The process that holds the state directory; ``None`` where there is none."""
+    try:
+        descriptor = os.open(state.path / LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        text = os.pread(descriptor, 20, 0).decode()
+        return int(text) if text.isdecimal() else None
+    finally:
+        os.close(descriptor)
+    return None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+import time
 from collections.abc import Sequence
 
 from workers.node.credentials import NodeSettingsError, StateDir, load_credentials
 from workers.node.machine import Supervisor, load_machine
+from workers.node.neighbours import adopt_single_node
 from workers.node.process import (
     EXIT_SETTINGS,
     add_run_arguments,
@@ -31,6 +33,7 @@ def run(options: argparse.Namespace) -> int:
     Where the state directory is a whole machine's, all of its nodes are run. Asked for an update
     (SIGHUP), it hands over its jobs, installs the market's release and starts as that.
     """
+    began_s = time.monotonic()
     logging.basicConfig(
         level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
     )
@@ -42,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
         state.prepare()
         with lock_state_dir(state):
             if machine is not None:
+                adopt_single_node(state, machine)
                 process = Supervisor(
                     machine,
                     root=state.path,
@@ -58,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
                     state,
                     grace_s=options.grace_s,
                     cache_days=options.cache_days,
+                    began_s=began_s,
                     gang_devices=[name for name in options.gang.split(",") if name],
                 )
             status = process.run()

@@ -7,6 +7,7 @@ import re
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -107,11 +108,15 @@ def measure_node(
     offered = memory_gb or find_device_limit_gb(torch.device(device))
     speeds: list[SpeedMeasurement] = []
     work: list[WorkMeasurement] = []
+    load_s = 0.0
     with tempfile.TemporaryDirectory(prefix="finetender-selftest-") as folder:
         runtime = NodeRuntime(device=device, cache_dir=Path(folder), memory_limit_gb=offered)
         try:
             for ref in base_models:
                 say(f"loading {ref.name}")
+                began = time.monotonic()
+                runtime.resident(ref)
+                load_s = max(load_s, time.monotonic() - began)
                 for measured in measure_speeds(
                     runtime, ref, cases=cases, folder=Path(folder), seconds_each=seconds_each
                 ):
@@ -138,6 +143,7 @@ def measure_node(
         speeds=tuple(speeds),
         work=tuple(work),
         release=RELEASE,
+        load_s=round(load_s, 3),
     )
 
 

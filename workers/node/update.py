@@ -7,7 +7,6 @@ release cannot be installed, the one that is here goes on.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import logging
 import os
 import signal
@@ -27,8 +26,8 @@ from workers.node.market_client import MarketClient, MarketError, Patience
 from workers.node.process import (
     EXIT_OK,
     EXIT_SETTINGS,
-    LOCK,
     build_run_arguments,
+    find_running,
 )
 from workers.protocol.joining import PATH_RELEASE, RELEASE, NodeRelease
 
@@ -58,22 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_SETTINGS
     print(f"Process {running} hands over its jobs and goes on as the market's release.", flush=True)
     return EXIT_OK
-
-
-def find_running(state: StateDir) -> int | None:
-    """The process that holds the state directory; ``None`` where there is none."""
-    try:
-        descriptor = os.open(state.path / LOCK, os.O_RDWR)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        text = os.pread(descriptor, 20, 0).decode()
-        return int(text) if text.isdecimal() else None
-    finally:
-        os.close(descriptor)
-    return None
 
 
 def find_market_url(state: StateDir) -> str:

@@ -71,6 +71,8 @@ class JoinRequest:
     #: The API token in the machine's state directory, where there is one: proof that it is the node
     #: of that name, and not another machine under its name.
     held_token: str = ""
+    #: The API token of a node on the same device, with which this one is to take turns.
+    neighbour_token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class JoinReply:
     api_token: str
     heartbeat_every_s: float
     base_models: tuple[BaseModelRef, ...]
+    #: Whether it takes turns on its device with other nodes.
+    shares_device: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,8 @@ class Heartbeat:
     lease_tokens: tuple[str, ...] = ()
     memory_used_gb: float | None = None
     draining: bool = False
+    #: Seconds from the start of the node's process until its base models were loaded.
+    load_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

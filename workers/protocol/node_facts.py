@@ -66,3 +66,5 @@ class NodeFacts:
     #: Of NVIDIA's driver; ``None`` without one.
     driver: int | None = None
     disk_free_gb: float | None = None
+    #: Seconds that the slowest of the base models took to load.
+    load_s: float = 0.0

@@ -25,6 +25,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
         name="node-question-blob",
     ),
     path("heartbeat", views.take_heartbeat, name="node-heartbeat"),
+    path("turn", views.answer_turn, name="node-turn"),
     path("progress", views.take_progress, name="node-progress"),
     path("result", views.take_result, name="node-result"),
     path("probes", views.take_probe_result, name="node-probe-result"),

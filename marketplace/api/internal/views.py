@@ -18,6 +18,7 @@ from marketplace.api.internal.endpoint import (
     read_message,
     refuse_method,
 )
+from marketplace.auction.node_hours import list_node
 from marketplace.checks.asking import find_check_blob
 from marketplace.checks.judging import record_check_result
 from marketplace.common import clock
@@ -40,6 +41,7 @@ from workers.protocol.messages import Heartbeat, JoinModelsRequest, JoinRequest
 from workers.protocol.plan_queue import NodeToken, PlanSession, PlanSessionRequest
 from workers.protocol.probes import ProbeResult
 from workers.protocol.reports import ProgressReport, SliceResult
+from workers.protocol.turns import DeviceTurnRequest
 
 #: Of the uploaded file, in hex; without it only the length tells whether it came whole.
 SHA256_HEADER = "X-Content-SHA256"
@@ -62,7 +64,7 @@ def note_join_step(request: HttpRequest) -> HttpResponse:
 @node_endpoint("POST")
 def join(request: HttpRequest) -> HttpResponse:
     check_public_rate(request)
-    return build_reply(fleet.join_node(request=read_message(request, JoinRequest), now=clock.now()))
+    return build_reply(list_node(request=read_message(request, JoinRequest), now=clock.now()))
 
 
 @node_endpoint("POST")
@@ -88,6 +90,13 @@ def take_heartbeat(request: HttpRequest) -> HttpResponse:
     node = authenticate_node(request)
     beat = read_message(request, Heartbeat)
     return build_reply(jobs.apply_heartbeat(node=node, heartbeat=beat, now=clock.now()))
+
+
+@node_endpoint("POST")
+def answer_turn(request: HttpRequest) -> HttpResponse:
+    node = authenticate_node(request)
+    asked = read_message(request, DeviceTurnRequest)
+    return build_reply(jobs.answer_turn(node=node, request=asked, now=clock.now()))
 
 
 @node_endpoint("POST")

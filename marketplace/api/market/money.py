@@ -18,6 +18,7 @@ from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import find_present_status
+from marketplace.fleet.turns import find_rest
 from marketplace.payments.models import Earning
 from marketplace.payments.selectors import StatementRow, get_earnings, get_wallet, list_wallet_rows
 
@@ -117,6 +118,8 @@ def serialize_entry(row: StatementRow) -> dict[str, Any]:
 
 
 def serialize_node(node: Node) -> dict[str, Any]:
+    now = clock.now()
+    rest = find_rest(node, now=now)
     return {
         "id": node.pk,
         "object": "node",
@@ -125,9 +128,12 @@ def serialize_node(node: Node) -> dict[str, Any]:
         "gpu_type": node.gpu_type.name,
         "memory_gb": node.memory_gb,
         "ask": usd(node.ask_micros),
-        "status": find_present_status(node, clock.now()),
+        "status": find_present_status(node, now),
         "available_from": moment(node.available_from_at),
         "available_until": moment(node.available_until_at),
+        "shared_gpu": node.shared_device_id and f"gpu_{node.shared_device_id}",
+        "rests_until": None if rest is None else moment(rest.until_at),
+        "gpu_serves": None if rest is None else rest.zone_name,
         "last_heartbeat_at": moment(node.last_heartbeat_at),
         "joined_at": moment(node.joined_at),
     }

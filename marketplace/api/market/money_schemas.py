@@ -42,6 +42,16 @@ NODE_PAGE = page_of(
             "status": s.CharField(),
             "available_from": s.DateTimeField(allow_null=True),
             "available_until": s.DateTimeField(allow_null=True),
+            "shared_gpu": s.CharField(
+                allow_null=True,
+                help_text="Nodes with the same value take turns on a GPU, each in its hours.",
+            ),
+            "rests_until": s.DateTimeField(
+                allow_null=True, help_text="Of a node that rests: when its hours begin."
+            ),
+            "gpu_serves": s.CharField(
+                allow_null=True, help_text="Of a node that rests: the zone that its GPU serves."
+            ),
             "last_heartbeat_at": s.DateTimeField(allow_null=True),
             "joined_at": s.DateTimeField(),
         },

@@ -128,7 +128,8 @@ def _wanted(
     """The node as the engine should have it; ``None`` when it serves nothing any more.
 
     A provider who drains a node or shortens its time still serves what was sold, and sells no
-    other cell; only a node that is lost loses cells.
+    other cell; only a node that is lost loses cells. One that shares its device has that in its
+    hours alone: a cell that was sold outside them, as they were changed, is lost and planned again.
     """
     if node.status not in (*ON_SALE, NodeStatus.DRAINING):
         return None
@@ -139,7 +140,8 @@ def _wanted(
         # The same from slot to slot, so that draining is one event.
         ended = lane.slot if before.available_until is None else before.available_until
         wanted = replace(wanted, available_until=min(ended, lane.slot))
-    if any(not _is_available(wanted, slot) for slot in sold):
+    stays = node.shared_device_id is None or node.status == NodeStatus.DRAINING
+    if stays and any(not _is_available(wanted, slot) for slot in sold):
         return replace(wanted, keeps_sold=True)
     if wanted.available_until is not None and wanted.available_until < lane.slot:
         return None

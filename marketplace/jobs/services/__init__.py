@@ -50,6 +50,7 @@ from marketplace.jobs.services.progress import record_progress
 from marketplace.jobs.services.readings import read_next_upload
 from marketplace.jobs.services.slices import (
     SliceOutcome,
+    answer_turn,
     apply_heartbeat,
     discard_node_work,
     finish_slice,
@@ -63,6 +64,7 @@ __all__ = [
     "SliceOutcome",
     "add_job_event",
     "add_part",
+    "answer_turn",
     "apply_heartbeat",
     "cancel_job",
     "cancel_parted_upload",

@@ -26,7 +26,7 @@ from django.db.models import Exists, OuterRef
 from django.db.models.functions import Greatest
 
 from marketplace.common.locks import advisory_lock
-from marketplace.fleet.models import GONE, Node, NodeStatus, Zone
+from marketplace.fleet.models import NOT_RUNNING, Node, NodeStatus, Zone
 from marketplace.fleet.selectors import is_node_silent, slot_at, slot_ends_at, slot_starts_at
 from marketplace.jobs import locks
 from marketplace.jobs.journal import record_event
@@ -99,7 +99,7 @@ class _ZoneView:
     def node_of(self, job: Job) -> Node | None:
         """The node of the job's cell, if there is one and it is there to run it."""
         node = self.nodes.get(job.node_in(self.slot) or "")
-        if node is None or node.status in (*GONE, NodeStatus.STOPPING):
+        if node is None or node.status in NOT_RUNNING:
             return None
         return None if is_node_silent(node, self.now) else node
 
@@ -294,7 +294,7 @@ def _record_plans(present: _ZoneView, held_now: Iterable[Slice]) -> list[NodePla
     informed = [
         node
         for _, node in sorted(present.nodes.items())
-        if node.status not in (*GONE, NodeStatus.STOPPING, NodeStatus.OFFERED)
+        if node.status not in (*NOT_RUNNING, NodeStatus.OFFERED)
     ]
     return record_plans(
         zone=present.zone, nodes=informed, slot=present.slot, leased=leased, now=present.now

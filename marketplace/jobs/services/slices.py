@@ -27,6 +27,7 @@ from marketplace.jobs.transitions import set_status
 from workers.protocol import reports
 from workers.protocol.messages import Heartbeat, HeartbeatReply
 from workers.protocol.reports import SliceResult
+from workers.protocol.turns import DeviceTurn, DeviceTurnRequest
 from workers.protocol.wire import to_json
 
 #: Heartbeats in a row that must leave out a lease before it counts as dropped.
@@ -136,6 +137,14 @@ def apply_heartbeat(*, node: Node, heartbeat: Heartbeat, now: datetime) -> Heart
         # It had the order to stop, and this is its last report.
         fleet.retire_node(node=node, now=now)
     return HeartbeatReply(revoked=tuple(revoked), drain=may_leave)
+
+
+def answer_turn(*, node: Node, request: DeviceTurnRequest, now: datetime) -> DeviceTurn:
+    """As ``fleet.answer_turn``: a node of its device with a current lease ends its slot first."""
+    here = Slice.objects.filter(status=SliceStatus.OPEN, lease_expires_at__gt=now)
+    shared = here.filter(node__shared_device__isnull=False)
+    busy = shared.filter(node__shared_device=node.shared_device_id).values_list("node", flat=True)
+    return fleet.answer_turn(node=node, request=request, busy=set(busy), now=now)
 
 
 def lose_slice(*, job: Job, held: Slice, reason: str, now: datetime) -> None:

@@ -35,6 +35,7 @@ from workers.protocol.plan_queue import (
 )
 from workers.protocol.probes import ProbeResult
 from workers.protocol.reports import ProgressReply, ProgressReport, SliceResult
+from workers.protocol.turns import PATH_TURN, DeviceTurn, DeviceTurnRequest
 from workers.protocol.wire import from_json, to_json
 
 TINY = BaseModelRef(name="tiny", source="bundled:finetender-tiny")
@@ -70,6 +71,8 @@ class MarketDouble:
         self.probe_results: list[ProbeResult] = []
         self.check_results: list[CheckResult] = []
         self.heartbeat_reply = HeartbeatReply()
+        self.turn = DeviceTurn()
+        self.turn_requests: list[DeviceTurnRequest] = []
         self.plan: SlotPlan | None = None
         self.plan_requests: list[NextPlanRequest] = []
         self.session = ""
@@ -214,6 +217,9 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/internal/v1/heartbeat":
             market.heartbeats.append(from_json(Heartbeat, json.loads(body)))
             return self._answer(market.heartbeat_reply)
+        if path == PATH_TURN:
+            market.turn_requests.append(from_json(DeviceTurnRequest, json.loads(body)))
+            return self._answer(market.turn)
         if path == PATH_PLAN_SESSION:
             market.session = f"session-{len(market.requests)}"
             return self._answer(PlanSession(market.session))
