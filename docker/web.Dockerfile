@@ -28,7 +28,7 @@ COPY workers/protocol workers/protocol
 COPY workers/models workers/models
 COPY workers/preparation workers/preparation
 # With what the automatic vendor works with.
-RUN pip install --no-cache-dir --constraint constraints.txt '.[web,vendor]' && pip uninstall --yes finetender-market
+RUN pip install --no-cache-dir --constraint constraints.txt '.[web,vendor,tracking]' && pip uninstall --yes finetender-market
 # The clouds' clients, for machines that the house rents. SkyPilot's pins leave no versions that fit
 # the market's web server: docker/cloud_requirements.py leaves them out. They are imported once here.
 COPY docker/cloud_requirements.py docker/cloud_requirements.py

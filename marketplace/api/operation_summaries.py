@@ -37,6 +37,9 @@ SUMMARIES = {
     "invitations_withdraw": "Take back an open invitation.",
     "webhooks_read": "One webhook.",
     "webhooks_delete": "Delete a webhook. Nothing more is sent to it.",
+    "tracking_read": "Whether measurements of your jobs can be sent to Weights & Biases.",
+    "tracking_set": "Store your key of Weights & Biases.",
+    "tracking_remove": "Delete your key of Weights & Biases. Nothing more is sent.",
     # /v1
     "create_chat_completion": "Answer a conversation with a base model or an adapter of yours.",
     "create_completion": "Go on from a text with a base model or an adapter of yours.",

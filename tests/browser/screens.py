@@ -92,7 +92,7 @@ def _shrink(file: Path) -> None:
     """A third of the bytes: our pages have few colours."""
     with Image.open(file) as picture:
         few = picture.convert("RGB").quantize(
-            256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+            256, method=Image.Quantize.MEDIANCUT, kmeans=3, dither=Image.Dither.NONE
         )
     few.save(file, optimize=True)
 

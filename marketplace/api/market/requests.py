@@ -286,6 +286,10 @@ class WebhookRequest(StrictSerializer):
     )
 
 
+class TrackingKeyRequest(StrictSerializer):
+    key = serializers.CharField(max_length=200, help_text="Stored encrypted, never shown again.")
+
+
 def check_body(kind: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:
     """The members of a request body, checked.
 

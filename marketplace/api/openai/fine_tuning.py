@@ -43,6 +43,7 @@ from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.models import Job
 from marketplace.jobs.selectors import list_job_checkpoints
 from marketplace.jobs.services import cancel_job
+from marketplace.tracking.services import track_bid
 from scheduler.types import Refusal
 
 #: How long a request waits for its bid to be decided: there is no job before that.
@@ -265,6 +266,17 @@ def _remember(bid: Bid, asked: Mapping[str, Any], terms: FineTuningTerms) -> Non
             "integrations": asked.get("integrations") or [],
         },
     )
+    for integration in asked.get("integrations") or []:
+        wandb = integration["wandb"]
+        track_bid(
+            bid_id=bid.pk,
+            organisation_id=bid.organisation_id,
+            project=wandb["project"],
+            entity=wandb.get("entity") or "",
+            name=wandb.get("name") or "",
+            tags=wandb.get("tags") or [],
+            now=clock.now(),
+        )
 
 
 def _build_refusal(bid: Bid) -> Response:

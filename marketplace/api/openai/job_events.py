@@ -15,13 +15,17 @@ from django.db.models import Q, QuerySet
 from marketplace.api.models import FineTuningRequest
 from marketplace.api.openai.lists import invalid_cursor
 from marketplace.jobs.models import EventKind, Job, JobEvent, MetricPoint
+from marketplace.tracking.services import find_tracked_run
 
 _ID = re.compile(r"ftevent-([0-9a-f]{1,14})-([em])([0-9]{1,18})")
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 #: Of two items of one moment the later one of this order is the newer.
 _POINT, _EVENT = "e", "m"
-#: Of a job that asks for an integration.
-NOT_CONNECTED = "Nothing is sent to Weights & Biases: the market has no key for it."
+#: Of a job that asks for an integration which its owner has given no key for.
+NOT_CONNECTED = (
+    "Nothing is sent to Weights & Biases: your organisation had no key for it. Set one under "
+    "/settings/wandb."
+)
 _LEVELS: Mapping[str, str] = {
     EventKind.NODE_LOST: "warn",
     EventKind.FAULT: "warn",
@@ -43,18 +47,25 @@ def list_job_log(job: Job, *, after: str | None, limit: int) -> list[dict[str, A
     items = [(event.at, _EVENT, event.pk, event) for event in events]
     items += [(point.at, _POINT, point.pk, point) for point in points]
     items.sort(key=lambda item: item[:3], reverse=True)
-    is_connected_nowhere = _asked_for_integrations(job)
+    tracking = _describe_tracking(job)
     return [
-        _show_event(row, is_connected_nowhere=is_connected_nowhere)
-        if isinstance(row, JobEvent)
-        else _show_point(job, row)
+        _show_event(row, tracking=tracking) if isinstance(row, JobEvent) else _show_point(job, row)
         for *_, row in items[:limit]
     ]
 
 
-def _asked_for_integrations(job: Job) -> bool:
+def _describe_tracking(job: Job) -> str:
+    """What becomes of the job's measurements elsewhere; empty where nothing was asked for."""
     asked = FineTuningRequest.objects.filter(bid_id=job.bid_id)
-    return asked.exclude(integrations=[]).exists()
+    if not asked.exclude(integrations=[]).exists():
+        return ""
+    run = find_tracked_run(job.bid_id)
+    if run is None:
+        return NOT_CONNECTED
+    if run.reason:
+        ended = "Nothing more is sent" if run.ended_at else "It is tried again"
+        return f"Not all is at Weights & Biases: {run.reason} {ended}."
+    return f"Measurements go to Weights & Biases, {run.url or f'project {run.project}'}."
 
 
 def _newest(
@@ -84,10 +95,10 @@ def _parse_id(text: str) -> tuple[datetime, str, int]:
     return at, found[2], int(found[3])
 
 
-def _show_event(event: JobEvent, *, is_connected_nowhere: bool) -> dict[str, Any]:
+def _show_event(event: JobEvent, *, tracking: str) -> dict[str, Any]:
     message = event.message
-    if event.kind == EventKind.OPENED and is_connected_nowhere:
-        message = f"{message} {NOT_CONNECTED}"
+    if event.kind == EventKind.OPENED and tracking:
+        message = f"{message} {tracking}"
     return {
         "id": _name(event.at, _EVENT, event.pk),
         "object": "fine_tuning.job.event",

@@ -44,6 +44,7 @@ INSTALLED_APPS = [
     "marketplace.payments",
     "marketplace.fleet",
     "marketplace.webhooks",
+    "marketplace.tracking",
     "marketplace.accounts",
     "marketplace.common",
     "unfold",

@@ -77,6 +77,8 @@ SERVING_RATE_MICROS = int(environment.number("SERVING_RATE_MICROS", 0)) or None
 #: Largest file that a node may make of a model, and where adapters are pushed.
 EXPORT_BYTES_MAX = int(environment.number("EXPORT_BYTES_MAX", 64 * 1024**3, at_least=1024))
 HUB_URL = environment.text("HUB_URL", "") or None
+#: A server of Weights & Biases of one's own; unset: the public one.
+WANDB_URL = environment.text("WANDB_URL", "") or None
 #: Bytes of the largest upload of one data set.
 UPLOAD_BYTES_MAX = int(environment.number("UPLOAD_BYTES_MAX", 2 * 1024**3, at_least=1024))
 

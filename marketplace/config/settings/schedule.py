@@ -15,6 +15,7 @@ ROUTES = {
     "vendors.prepare": {"queue": "preparation"},
     "vendors.inspect": {"queue": "preparation"},
     "exports.push": {"queue": "preparation"},
+    "tracking.send": {"queue": "preparation"},
     "express.answer_requests": {"queue": "lane"},
 }
 
@@ -61,6 +62,8 @@ BEATS = {
     "checks": _every("checks.tick", "BEAT_CHECKS_S", 5),
     "exports": _every("exports.tick", "BEAT_EXPORTS_S", 5),
     "pushes": _every("exports.push", "BEAT_PUSHES_S", 5),
+    "tracking": _every("tracking.send", "BEAT_TRACKING_S", 10),
+    "unused_runs": _every("tracking.delete_unused", "BEAT_UNUSED_RUNS_S", 24 * 3600),
     "questions": _every("questions.sweep", "BEAT_QUESTIONS_S", 5),
     "donors": _every("warm.list_donors", "BEAT_DONORS_S", 5),
     "offers": _every("warm.offers_sweep", "BEAT_OFFERS_S", 3600),

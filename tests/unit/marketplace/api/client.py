@@ -53,6 +53,11 @@ class Api:
             path, data=body, content_type="application/json", headers=self.headers
         )
 
+    def put(self, path, body):
+        return self._client.put(
+            path, data=body, content_type="application/json", headers=self.headers
+        )
+
     def delete(self, path):
         return self._client.delete(path, headers=self.headers)
 

@@ -13,6 +13,8 @@ from marketplace.fleet.models import Provider
 from marketplace.jobs.models import Job, MetricPoint
 from marketplace.jobs.services import dispatch_slots
 from marketplace.payments.selectors import get_wallet
+from marketplace.tracking.models import TrackedRun
+from marketplace.tracking.services import set_tracking_key
 from tests import builders
 from tests import market_builders as market
 from workers.protocol.reports import SliceEnd
@@ -183,16 +185,34 @@ def test_events_and_measurements_are_one_list_that_turns_pages(client, create):
         client.fine_tuning.jobs.list_events(job_id, after="ftevent-zz")
 
 
-def test_a_job_that_asks_for_an_integration_says_that_nothing_is_sent(client, create):
-    wandb = {"type": "wandb", "wandb": {"project": "tone"}}
+def test_a_job_says_what_becomes_of_its_integration(client, create, owner):
+    wandb = {"type": "wandb", "wandb": {"project": "tone", "tags": ["a"]}}
     made = create(integrations=[wandb])
     assert made.integrations[0].wandb.project == "tone"
     [opened] = client.fine_tuning.jobs.list_events(made.id)
     assert opened.message.endswith(
-        "Nothing is sent to Weights & Biases: the market has no key for it."
+        "Nothing is sent to Weights & Biases: your organisation had no key for it. Set one under "
+        "/settings/wandb."
     )
     [plain] = client.fine_tuning.jobs.list_events(create(suffix="plain").id)
     assert "Weights" not in plain.message
+
+    user = builders.user()
+    set_tracking_key(organisation=owner, key="k" * 40, set_by=user, now=clock.now())
+    made = create(suffix="tracked", integrations=[wandb])
+    run = TrackedRun.objects.get()
+    assert (run.project, run.tags, run.bid_id) == (
+        "tone",
+        ["a"],
+        Job.objects.get(pk=made.id).bid_id,
+    )
+    [opened] = client.fine_tuning.jobs.list_events(made.id)
+    assert opened.message.endswith("Measurements go to Weights & Biases, project tone.")
+    TrackedRun.objects.update(reason="invalid key.", ended_at=clock.now())
+    [opened] = client.fine_tuning.jobs.list_events(made.id)
+    assert opened.message.endswith(
+        "Not all is at Weights & Biases: invalid key. Nothing more is sent."
+    )
 
 
 def test_a_job_is_cancelled_once_and_is_not_paused(client, create):

@@ -1,0 +1,1 @@
+"""What was measured of jobs, sent to the service where their owners follow experiments."""

@@ -1,0 +1,67 @@
+"""Keys of Weights & Biases, and the runs there that jobs of the market have."""
+
+from __future__ import annotations
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import Q
+
+
+class TrackingKey(models.Model):
+    """An organisation's key of Weights & Biases. No node ever sees it."""
+
+    organisation = models.OneToOneField(
+        "accounts.Organisation", primary_key=True, on_delete=models.CASCADE, related_name="+"
+    )
+    #: Encrypted.
+    key = models.TextField()
+    set_by = models.ForeignKey("accounts.User", on_delete=models.PROTECT, related_name="+")
+    set_at = models.DateTimeField()
+
+    organisation_id: str
+
+    def __str__(self) -> str:
+        return f"Weights & Biases of {self.organisation_id}"
+
+
+class TrackedRun(models.Model):
+    """A job's run at Weights & Biases, and how much of the job was sent to it."""
+
+    #: Of the job's bid: the run is wanted before there is a job.
+    bid_id = models.CharField(max_length=40, primary_key=True)
+    organisation = models.ForeignKey(
+        "accounts.Organisation", on_delete=models.CASCADE, related_name="+"
+    )
+    project = models.CharField(max_length=200)
+    #: Empty: what the key's owner has as default.
+    entity = models.CharField(max_length=200, blank=True)
+    name = models.CharField(max_length=200, blank=True)
+    tags = ArrayField(models.CharField(max_length=200), default=list)
+    created_at = models.DateTimeField()
+    #: The last measurement that was sent, and the last step.
+    sent_point = models.BigIntegerField(default=0)
+    sent_step = models.BigIntegerField(default=-1)
+    #: Where the run is; empty before the first of it was sent.
+    url = models.CharField(max_length=500, blank=True)
+    #: A worker has it, or it waits, until then.
+    due_at = models.DateTimeField()
+    #: Tries that failed since the last that did not, and when the first of them was.
+    failures = models.PositiveIntegerField(default=0)
+    failing_since_at = models.DateTimeField(null=True)
+    #: Why the last try failed.
+    reason = models.CharField(max_length=300, blank=True)
+    #: All was sent, or nothing more is tried.
+    ended_at = models.DateTimeField(null=True)
+
+    organisation_id: str
+
+    class Meta:
+        indexes = [
+            models.Index(
+                fields=["due_at"], condition=Q(ended_at__isnull=True), name="tracking_runs_due"
+            ),
+            models.Index(fields=["organisation", "-created_at"], name="tracking_runs_of_owner"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.project} {self.bid_id}"

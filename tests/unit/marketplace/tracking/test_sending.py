@@ -1,0 +1,169 @@
+"""Measurements go to Weights & Biases by its own client, against a stand-in of its server."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.common.encryption import decrypt_text
+from marketplace.common.errors import UserError
+from marketplace.jobs.models import Job, MetricPoint
+from marketplace.jobs.services import dispatch_slots
+from marketplace.tracking import sending
+from marketplace.tracking.models import TrackedRun, TrackingKey
+from marketplace.tracking.sending import delete_unused_runs, send_next
+from marketplace.tracking.services import remove_tracking_key, set_tracking_key, track_bid
+from tests import builders
+from tests import market_builders as market
+from tests.builders import NOW
+from tests.wandb_service import run_wandb_service
+from workers.protocol.reports import SliceEnd
+
+pytestmark = pytest.mark.django_db(transaction=True)
+KEY = "0123456789" * 4
+
+
+@pytest.fixture
+def service(settings):
+    with run_wandb_service() as running:
+        settings.WANDB_URL = running.url
+        yield running
+
+
+@pytest.fixture
+def job():
+    zone, owner = market.zone(), builders.organisation(usd="10")
+    market.node(zone)
+    bid = market.bid(owner, zone, epochs=3)
+    decide_pending_bids(zone=zone, now=NOW)
+    starts_at = market.slot_at(zone, 101)
+    zone.nodes.update(last_heartbeat_at=starts_at)
+    dispatch_slots(now=starts_at)
+    set_tracking_key(organisation=owner, key=KEY, set_by=bid.placed_by, now=NOW)
+    assert track_bid(bid_id=bid.pk, organisation_id=owner.pk, project="tone", tags=["a"], now=NOW)
+    return Job.objects.get(bid_id=bid.pk)
+
+
+def measure(job, step, **values):
+    held = market.open_slice(job)
+    seq = MetricPoint.objects.filter(slice=held).count() + 1
+    MetricPoint.objects.create(
+        job=job, slice=held, seq=seq, at=NOW, step=step, epoch=step / 10, **values
+    )
+
+
+def send(at=NOW):
+    """One batch; the run as it is then."""
+    assert send_next(clock=lambda: at)
+    return TrackedRun.objects.get()
+
+
+def test_a_run_grows_with_its_job_and_ends_with_it(service, job):
+    measure(job, 1, train_loss=2.5)
+    measure(job, 2, train_loss=2.25, valid_loss=2.0)
+    first = send()
+    run = service.runs["tone", job.pk]
+    assert run.history == [
+        {"_step": 1, "train/epoch": 0.1, "train/loss": 2.5},
+        {"_step": 2, "train/epoch": 0.2, "train/loss": 2.25, "valid/loss": 2.0},
+    ]
+    assert service.keys == {KEY}
+    assert run.exit_code is None
+    assert (first.sent_step, first.ended_at, first.reason) == (2, None, "")
+    assert first.url.endswith(f"/tone/runs/{job.pk}")
+    # Not due yet.
+    assert not send_next(clock=lambda: NOW + timedelta(seconds=29))
+
+    # A job that went back to a checkpoint repeats a step.
+    measure(job, 2, train_loss=2.25)
+    measure(job, 3, train_loss=2.0)
+    market.end_slice(job, status=SliceEnd.FINISHED, now=NOW)
+    last = send(NOW + timedelta(seconds=30))
+    assert [row["_step"] for row in run.history] == [1, 2, 3]
+    assert run.exit_code == 0
+    assert last.ended_at == NOW + timedelta(seconds=30)
+    assert not send_next(clock=lambda: NOW + timedelta(days=1))
+
+
+def test_a_batch_whose_worker_died_is_sent_again_and_stands_there_once(service, job):
+    measure(job, 1, train_loss=2.5)
+    send()
+    TrackedRun.objects.update(sent_point=0, sent_step=-1, due_at=NOW)
+    send()
+    assert [row["_step"] for row in service.runs["tone", job.pk].history] == [1]
+
+
+def test_neither_price_nor_node_nor_machine_is_sent(service, job):
+    measure(job, 1, train_loss=2.5)
+    send()
+    sent = b"".join(service.bodies)
+    node = job.zone.nodes.get()
+    for secret in (
+        node.name,
+        node.pk,
+        str(job.price_micros),
+        "/site-packages",
+        job.organisation_id,
+    ):
+        assert secret.encode() not in sent
+    assert b"learning_rate" in sent
+
+
+def test_a_wrong_key_ends_the_run_with_the_reason_and_the_job_goes_on(service, job):
+    service.refuses = True
+    measure(job, 1, train_loss=2.5)
+    run = send()
+    assert run.ended_at == NOW
+    assert run.reason.startswith("Weights & Biases: Failed to get resume status")
+    assert "invalid api key" in run.reason
+    assert KEY not in run.reason
+    job.refresh_from_db()
+    assert job.status == "running"
+
+
+def test_a_service_that_is_away_is_tried_again_for_a_day(job, settings, monkeypatch):
+    settings.WANDB_URL = "http://127.0.0.1:9"
+    monkeypatch.setattr(sending, "SEND_WITHIN_S", 1.0)
+    measure(job, 1, train_loss=2.5)
+    run = send()
+    assert (run.failures, run.ended_at) == (1, None)
+    assert run.reason == "Weights & Biases did not answer in time."
+    assert run.due_at == NOW + timedelta(seconds=30)
+    TrackedRun.objects.update(failing_since_at=NOW - timedelta(hours=24))
+    run = send(run.due_at)
+    assert run.ended_at == run.due_at - sending.compute_backoff(
+        failures=2, first=sending.FIRST_PAUSE, most=sending.LONGEST_PAUSE
+    )
+
+
+def test_nothing_more_is_sent_once_the_key_is_removed(service, job):
+    measure(job, 1, train_loss=2.5)
+    remove_tracking_key(organisation=job.organisation)
+    run = send()
+    assert (run.ended_at, run.reason) == (NOW, "The key of Weights & Biases was removed.")
+    assert service.runs == {}
+    assert not track_bid(
+        bid_id="other", organisation_id=job.organisation_id, project="tone", now=NOW
+    )
+
+
+def test_a_key_is_stored_encrypted_and_one_that_cannot_be_is_refused(job):
+    stored = TrackingKey.objects.get()
+    assert KEY not in stored.key
+    assert decrypt_text(stored.key) == KEY
+    for wrong in ("", "short", "x" * 201, "with a space in the middle of it", "\0" * 40):
+        with pytest.raises(UserError, match="20 characters"):
+            set_tracking_key(
+                organisation=job.organisation, key=wrong, set_by=stored.set_by, now=NOW
+            )
+    assert TrackingKey.objects.get() == stored
+
+
+def test_a_bid_that_became_no_job_is_forgotten(job):
+    track_bid(bid_id="refused", organisation_id=job.organisation_id, project="tone", now=NOW)
+    delete_unused_runs(now=NOW + sending.UNUSED_FOR - timedelta(seconds=1))
+    assert TrackedRun.objects.count() == 2
+    delete_unused_runs(now=NOW + sending.UNUSED_FOR)
+    assert TrackedRun.objects.get().bid_id == job.bid_id
