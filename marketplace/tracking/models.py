@@ -19,6 +19,7 @@ class TrackingKey(models.Model):
     set_at = models.DateTimeField()
 
     organisation_id: str
+    set_by_id: str
 
     def __str__(self) -> str:
         return f"Weights & Biases of {self.organisation_id}"

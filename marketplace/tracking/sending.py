@@ -113,9 +113,9 @@ def _wait(run: TrackedRun, *, now: datetime, pause: timedelta = EVERY) -> None:
 
 def _record_failure(run: TrackedRun, failure: SendingFailed, *, now: datetime) -> None:
     run.failures += 1
-    run.failing_since_at = run.failing_since_at or now
+    run.failing_since_at = since = run.failing_since_at or now
     run.reason = str(failure)[:300]
-    if failure.is_final or now - run.failing_since_at >= GIVE_UP_AFTER:
+    if failure.is_final or now - since >= GIVE_UP_AFTER:
         run.ended_at = now
     log.warning("a run was not sent: %s", run.reason, extra={"bid": run.bid_id})
     _wait(

@@ -64,7 +64,7 @@ def _describe_tracking(job: Job) -> str:
         return NOT_CONNECTED
     if run.reason:
         ended = "Nothing more is sent" if run.ended_at else "It is tried again"
-        return f"Not all is at Weights & Biases: {run.reason} {ended}."
+        return f"Not all is at Weights & Biases: {run.reason.rstrip('.')}. {ended}."
     return f"Measurements go to Weights & Biases, {run.url or f'project {run.project}'}."
 
 
