@@ -188,6 +188,8 @@ class Node(models.Model):
     available_until_at = models.DateTimeField(null=True, blank=True)
     #: Of a machine that is offered: seconds from its sale until it can run.
     boot_s = models.FloatField(default=0.0)
+    #: Of one that was sold before it was rented: when its machine was started.
+    rented_at = models.DateTimeField(null=True, blank=True)
     #: Hours of the day, UTC, in which it is sold; by them and by maintenance, ``sale_hours`` sets
     #: the window above.
     sale_opens = models.TimeField(null=True, blank=True)
@@ -260,7 +262,14 @@ class Node(models.Model):
                 name="fleet_node_availability_ordered",
             ),
         ]
-        indexes = [models.Index(fields=["zone", "status"], name="fleet_node_of_zone")]
+        indexes = [
+            models.Index(fields=["zone", "status"], name="fleet_node_of_zone"),
+            models.Index(
+                fields=["rented_at"],
+                condition=Q(rented_at__isnull=False),
+                name="fleet_node_rented",
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.name

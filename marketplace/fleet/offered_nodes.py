@@ -48,6 +48,14 @@ def list_offered_node(
     return node
 
 
+def note_rental(*, node: Node, at: datetime | None) -> None:
+    """Note when the machine of a node that was on sale was started; ``None``: it was not after all.
+
+    A node that joined before is none of those.
+    """
+    Node.objects.filter(pk=node.pk, status=NodeStatus.OFFERED).update(rented_at=at)
+
+
 def end_offer(*, node: Node, now: datetime) -> None:
     """Sell no more of a machine that is not rented; what was sold of it stays sold."""
     Node.objects.filter(pk=node.pk, status=NodeStatus.OFFERED).update(available_until_at=now)

@@ -17,6 +17,7 @@ from django.db.models import Q, QuerySet
 
 from marketplace.auction.models import Reservation
 from marketplace.fleet.models import GONE, Node, NodeStatus, Tier, Zone
+from marketplace.fleet.offered_nodes import note_rental
 from marketplace.fleet.selectors import slot_at
 from marketplace.fleet.services import (
     ListingTerms,
@@ -130,6 +131,8 @@ def _launch_machine(machine_id: str, now: datetime) -> bool:
         machine.status = MachineStatus.BOOTING
         machine.requested_at = now
         machine.save(update_fields=["join_token", "status", "requested_at"])
+        if node is not None:
+            note_rental(node=node, at=now)
     try:
         get_backend(machine.backend).launch(
             machine_id=machine.pk,
@@ -141,6 +144,8 @@ def _launch_machine(machine_id: str, now: datetime) -> bool:
         with transaction.atomic():
             machine = locks.lock_machine(machine_id)
             machine.failed_at = now
+            if node is not None:
+                note_rental(node=node, at=None)
             _close_machine(machine, reason=str(fault), now=now, billed=False)
         return False
     return True

@@ -21,6 +21,7 @@ from marketplace.auction.bidding.beginnings import WARM
 from marketplace.auction.bidding.holding_limit import refuse_hoards
 from marketplace.auction.bidding.place import NewBid, draft_bid, hash_request
 from marketplace.auction.bidding.terms import NAME_LIMIT, check_name, check_price_micros
+from marketplace.auction.bidding.wasted_boots import refuse_wasted_boots
 from marketplace.auction.lane import wakeups
 from marketplace.auction.models import Bid, Bundle
 from marketplace.common.db.bulk_writes import insert_rows
@@ -147,8 +148,7 @@ def place_bundle(*, asked: NewBundle, now: datetime) -> Bundle:
         earlier = _find_earlier(asked)
         if earlier is not None:
             return earlier
-        for refusal in refuse_hoards(dict(enumerate(bids)), now=now).values():
-            raise refusal
+        _check_limits(bids, now=now)
         held = (
             [(asked.price_micros, bundle.hold_reference)]
             if asked.all_or_none
@@ -171,6 +171,14 @@ def place_bundle(*, asked: NewBundle, now: datetime) -> Bundle:
         insert_rows(bids)
         wakeups.wake_lane_on_commit(zone_id=asked.zone.pk)
     return bundle
+
+
+def _check_limits(bids: Sequence[Bid], *, now: datetime) -> None:
+    """Refuse the bundle where one of its bids is too much."""
+    drafts = dict(enumerate(bids))
+    refused = refuse_hoards(drafts, now=now) | refuse_wasted_boots(drafts, now=now)
+    for refusal in refused.values():
+        raise refusal
 
 
 def list_jobs(

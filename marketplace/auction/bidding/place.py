@@ -26,6 +26,7 @@ from marketplace.auction.bidding.holding_limit import refuse_hoards
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.measure import find_verified_only, measure_job
 from marketplace.auction.bidding.terms import check_deadline, check_name, check_price_micros
+from marketplace.auction.bidding.wasted_boots import refuse_wasted_boots
 from marketplace.auction.lane import wakeups
 from marketplace.auction.models import Bid
 from marketplace.common.db.bulk_writes import insert_rows
@@ -270,9 +271,9 @@ def _stored(
         # The same key twice at once: the second comes after the first, as if sent after it.
         now_on = _first_of_each_key(asked, [index for index in left if index not in outcomes])
         allowed = {index: drafts[index] for index in now_on}
-        hoards = refuse_hoards(allowed, now=now)
-        outcomes |= hoards
-        allowed = {index: bid for index, bid in allowed.items() if index not in hoards}
+        barred = refuse_hoards(allowed, now=now) | refuse_wasted_boots(allowed, now=now)
+        outcomes |= barred
+        allowed = {index: bid for index, bid in allowed.items() if index not in barred}
         taken = refuse_taken_offers(allowed, now=now)
         outcomes |= taken
         # The same warm start twice at once: the second comes after the first as well.
