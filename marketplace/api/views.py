@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from http import HTTPStatus
-from io import BytesIO
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -69,19 +69,56 @@ def is_known(etag: str, if_none_match: str | None) -> bool:
 
 
 class StrictJSONParser(JSONParser):
-    """JSON that is too deep to read, or holds what is no text, is malformed: no fault of ours."""
+    """JSON that is too deep to read, or holds what is no text, is malformed: no fault of ours.
+
+    So is an object with a member twice: which of two amounts is meant is not for us to guess.
+    """
+
+    takes_last = False
 
     def parse(self, stream: Any, media_type: Any = None, parser_context: Any = None) -> Any:
         text = stream.read()
         try:
-            value = super().parse(BytesIO(text), media_type, parser_context)
+            value = json.loads(
+                text.decode(),
+                parse_constant=_refuse_constant,
+                object_pairs_hook=None if self.takes_last else build_object,
+            )
             # Only an escape can bring in what is no text.
             is_text = b"\\u" not in text or _is_text(value)
+        except ValueError as error:
+            raise ParseError(f"JSON parse error - {error}") from None
         except RecursionError:
             raise ParseError("The JSON is nested too deeply.") from None
         if not is_text:
             raise ParseError("A text holds half of a surrogate pair. Leave it out.")
         return value
+
+
+class LastMemberParser(StrictJSONParser):
+    """As OpenAI reads it: of a member that comes twice the last one counts."""
+
+    takes_last = True
+
+
+def build_object(members: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object of its members.
+
+    Raises
+    ------
+    ValueError
+        One comes twice.
+    """
+    found: dict[str, Any] = {}
+    for name, value in members:
+        if name in found:
+            raise ValueError(f"an object has {json.dumps(name[:100])} twice; send it once")
+        found[name] = value
+    return found
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _is_text(value: Any) -> bool:

@@ -10,6 +10,7 @@ from rest_framework import serializers
 
 from marketplace.accounts.models import Role
 from marketplace.api.market.fields import DeadlineField, PriceField, StrictSerializer
+from marketplace.api.views import build_object
 from marketplace.exports.links import ADAPTER, LIFETIME_MAX
 from workers.protocol.exports import FORMS
 
@@ -23,7 +24,7 @@ class SettingsField(serializers.JSONField):
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         if isinstance(data, str):
             try:
-                data = json.loads(data)
+                data = json.loads(data, object_pairs_hook=build_object)
             except (ValueError, RecursionError):
                 raise serializers.ValidationError("This must be a JSON object.") from None
         if not isinstance(data, dict):

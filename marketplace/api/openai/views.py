@@ -6,7 +6,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 
 from marketplace.api.throttles import check_rate_limit
-from marketplace.api.views import AlwaysJson, MarketView
+from marketplace.api.views import AlwaysJson, LastMemberParser, MarketView
 from marketplace.common.errors import NotFound
 from marketplace.common.problems import build_openai_error
 
@@ -19,6 +19,7 @@ class OpenAiView(MarketView):
     """As ``MarketView``, with errors that OpenAI's clients read."""
 
     content_negotiation_class = AlwaysJson
+    parser_classes = [LastMemberParser]
     renderer_classes = [JSONRenderer]
     error_renderer = JSONRenderer
 

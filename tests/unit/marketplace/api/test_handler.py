@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from io import BytesIO
 
 import pytest
 from django.conf import settings
 from django.test import Client
+from rest_framework.exceptions import ParseError
 
+from marketplace.api.views import LastMemberParser, StrictJSONParser
 from marketplace.common import clock
 from tests import builders
 from tests.unit.marketplace.api.client import Api, body_of
@@ -66,7 +69,17 @@ def test_refused_bids_are_answered_as_by_the_site(api, zone, changed, status, mo
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"null", b'{"price": NaN}', b'"\xff"', b"[" * 60_000]
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'{"price": NaN}',
+        b'"\xff"',
+        b"[" * 60_000,
+        b'{"price": 1, "price": 2}',
+    ],
 )
 def test_bodies_that_are_no_bid_are_answered_as_by_the_site(api, content):
     headers = api.headers | {"Content-Type": "application/json", "X-Request-Id": "r1"}
@@ -171,3 +184,13 @@ def test_person_in_the_browser_bids_with_a_session_and_its_token(api, zone, lane
     answers = run(talk)
     assert [answer.status_code for answer in answers] == [403, 402, 200]
     assert len(answers[2].json()["data"]) == 1
+
+
+def test_of_a_member_that_comes_twice_only_openai_takes_the_last():
+    content = b'{"bid": {"max_price": "1", "max_price": "2"}}'
+    assert LastMemberParser().parse(BytesIO(content)) == {"bid": {"max_price": "2"}}
+    with pytest.raises(ParseError, match='has "max_price" twice; send it once'):
+        StrictJSONParser().parse(BytesIO(content))
+    for parser in (LastMemberParser(), StrictJSONParser()):
+        with pytest.raises(ParseError, match="NaN is no number of JSON"):
+            parser.parse(BytesIO(b'{"price": NaN}'))

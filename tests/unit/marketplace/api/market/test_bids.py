@@ -175,6 +175,8 @@ def test_bids_that_cannot_be_taken_are_answered_in_words_and_leave_no_trace(
         (b"{", "malformed_request"),
         (b"[]", "invalid_request"),
         (b"null", "invalid_request"),
+        (b'{"price": "1", "price": "2"}', "malformed_request"),
+        (b'{"price": "1", "training": {"epochs": 1, "epochs": 9}}', "malformed_request"),
         (b'{"price": NaN}', "malformed_request"),
         (b'"\xff"', "malformed_request"),
         (b"[" * 100_000, "malformed_request"),
