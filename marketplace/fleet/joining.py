@@ -38,7 +38,7 @@ from marketplace.fleet.self_test import (
 from marketplace.fleet.shared_devices import check_hours_apart, find_device_for_join
 from marketplace.fleet.work_costs import fit_work_costs
 from workers.protocol.job_spec import WorkCosts
-from workers.protocol.joining import JoinStepReport, clean_detail
+from workers.protocol.joining import JoinStepReport, clean_detail, list_names
 from workers.protocol.messages import JoinModelsReply, JoinModelsRequest, JoinReply, JoinRequest
 from workers.protocol.node_facts import NodeFacts, SpeedMeasurement
 from workers.protocol.wire import to_json
@@ -139,10 +139,13 @@ def list_join_models(*, request: JoinModelsRequest, now: datetime) -> JoinModels
     NotAllowed
         As ``join_node``.
     Conflict
-        ``version_not_spoken``: the node is of a release that this market does not speak with.
+        ``version_not_spoken``: the node is of a release that this market does not speak with;
+        ``join_token_used``, where the node says who it is.
     """
     tokens = JoinToken.objects.select_related("zone", "provider__organisation")
     token = _check_usable(tokens.filter(secret_hash=hash_secret(request.token)).first(), now)
+    if token.uses_left == 0 and request.name and not _may_use_again(token, request):
+        raise _build_used_conflict()
     version = agree_on_version(least=request.least_version, most=request.version)
     return JoinModelsReply((selectors.build_base_model_ref(token.zone),), version)
 
@@ -198,11 +201,7 @@ def join_node(*, request: JoinRequest, now: datetime) -> JoinReply:
         node = next((use.node for use in use), None)
         if node is None:
             if token.uses_left == 0:
-                raise Conflict(
-                    "join_token_used",
-                    "This join token was used by another node. Create one token for each machine, "
-                    "and say how many GPUs it has.",
-                )
+                raise _build_used_conflict()
             node = _list_node(token=token, request=request, now=now)
             JoinUse.objects.create(token=token, node=node, used_by_hash=used_by)
             token.node = token.node or node
@@ -210,6 +209,20 @@ def join_node(*, request: JoinRequest, now: datetime) -> JoinReply:
             token.uses_left -= 1
             token.save(update_fields=["node", "used_at", "uses_left"])
     return _build_join_reply(node, token.zone, request.token)
+
+
+def _may_use_again(token: JoinToken, request: JoinModelsRequest) -> bool:
+    """Whether the node may be one whose answer was lost, perhaps under its second name."""
+    users = [hash_user(name=name, hostname=request.hostname) for name in list_names(request.name)]
+    return JoinUse.objects.filter(token=token, used_by_hash__in=users).exists()
+
+
+def _build_used_conflict() -> Conflict:
+    return Conflict(
+        "join_token_used",
+        "This join token was used by another node. Create one token for each machine, and say how "
+        "many GPUs it has.",
+    )
 
 
 def _check_usable(token: JoinToken | None, now: datetime) -> JoinToken:

@@ -29,7 +29,7 @@ from workers.node.neighbours import join_neighbours
 from workers.node.process import add_run_arguments, lock_state_dir, quiet_library_logs
 from workers.node.run import run
 from workers.protocol.job_spec import BaseModelRef
-from workers.protocol.joining import PROTOCOL_LEAST, JoinStep
+from workers.protocol.joining import PROTOCOL_LEAST, JoinStep, list_names
 from workers.protocol.messages import (
     PATH_JOIN,
     PATH_JOIN_MODELS,
@@ -47,8 +47,6 @@ TOKEN_VARIABLE = "FINETENDER_JOIN_TOKEN"  # noqa: S105
 EXIT_OK = 0
 EXIT_REFUSED = 1
 _PATIENCE = Patience(total_s=30.0)
-#: Names that a machine tries whose own is taken.
-NAMES_TRIED = 16
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -148,7 +146,9 @@ def register(options: argparse.Namespace) -> Credentials:
     with lock_state_dir(state), MarketClient(options.url, patience=_PATIENCE) as client:
         held = find_held_credentials(state, url=options.url, name=options.name)
         name = held.name if held is not None else options.name or build_default_name()
-        asked = JoinModelsRequest(options.token, PROTOCOL_LEAST, PROTOCOL_VERSION)
+        asked = JoinModelsRequest(
+            options.token, PROTOCOL_LEAST, PROTOCOL_VERSION, name, socket.gethostname()
+        )
         models = client.post(PATH_JOIN_MODELS, asked, JoinModelsReply).base_models
         steps = JoinSteps(client, token=options.token, name=name)
         facts = load_known_facts(options.measured, device=options.device, base_models=models)
@@ -216,15 +216,14 @@ def _send_join(
     client: MarketClient, request: JoinRequest, *, may_rename: bool
 ) -> tuple[JoinRequest, JoinReply]:
     """Join; a machine whose name was not chosen takes the next one that is free."""
-    name = request.name
-    for number in range(2, NAMES_TRIED + 2):
+    names = list_names(request.name) if may_rename and not request.held_token else (request.name,)
+    for name in names:
         try:
+            request = replace(request, name=name)
             return request, client.post(PATH_JOIN, request, JoinReply)
         except MarketRefusal as refusal:
-            taken = refusal.code == "node_name_taken"
-            if not taken or not may_rename or request.held_token or number > NAMES_TRIED:
+            if refusal.code != "node_name_taken" or name == names[-1]:
                 raise
-            request = replace(request, name=f"{name[:60]}-{number}")
     raise AssertionError("the last try either returned or raised")
 
 

@@ -31,6 +31,8 @@ CUDA_MAJOR = 13
 #: Disk that a node needs beside its base model, in GB: data sets, checkpoints and PyTorch itself.
 DISK_BESIDE_BASE_GB = 30.0
 
+#: Names that a node tries whose own is taken.
+NAMES_TRIED = 16
 DETAIL_CHARS = 300
 _NOT_PRINTED = re.compile(r"[^\x20-\x7e\u00a0-\ud7ff\ue000-\ufffd]+")
 
@@ -69,6 +71,11 @@ class NodeRelease:
     release: str
     wheel: str
     constraints: str
+
+
+def list_names(name: str) -> tuple[str, ...]:
+    """The names that a node whose name is taken tries, the first one itself."""
+    return (name, *(f"{name[:60]}-{number}" for number in range(2, NAMES_TRIED + 2)))
 
 
 def choose_version(*, least: int, most: int) -> int | None:

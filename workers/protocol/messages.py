@@ -54,6 +54,10 @@ class JoinModelsRequest:
     #: The first and the last version of messages that the node speaks; 0 where it does not say.
     least_version: int = 0
     version: int = 0
+    #: As in ``JoinRequest`` and its facts, so that a token that another machine has used is refused
+    #: before the self-test; empty where the node does not say.
+    name: str = ""
+    hostname: str = ""
 
 
 @dataclass(frozen=True, slots=True)

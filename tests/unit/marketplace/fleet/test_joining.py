@@ -145,6 +145,24 @@ def test_another_machine_cannot_use_a_used_token(zone, provider):
     assert refused(lambda: join(secret, name="gpu-2")) == "join_token_used"
 
 
+def test_a_used_token_is_refused_before_the_self_test(zone, provider):
+    secret = token(zone, provider)
+
+    def asks(name: str, hostname: str) -> Any:
+        request = JoinModelsRequest(secret, PROTOCOL_LEAST, PROTOCOL_VERSION, name, hostname)
+        return list_join_models(request=request, now=NOW)
+
+    asks("gpu-2", "gpu-2")
+    join(secret, name="gpu-1-3")
+    assert refused(lambda: asks("gpu-2", "gpu-2")) == "join_token_used"
+    assert refused(lambda: asks("gpu-1-3", "gpu-2")) == "join_token_used"
+    # It joined, perhaps under another name since its own was taken, and its answer was lost.
+    for name in ("gpu-1", "gpu-1-3"):
+        assert asks(name, "gpu-1").base_models
+    # A node of an earlier release does not say who it is.
+    assert asks_for_models(secret).base_models
+
+
 def test_a_token_that_expired_or_never_was_lists_nothing(zone, provider):
     secret = token(zone, provider, life=timedelta(minutes=5))
     assert refused(lambda: join(secret, now=at(300))) == "join_token_expired"
