@@ -9,10 +9,13 @@ from __future__ import annotations
 import ipaddress
 import socket
 import ssl
+import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 import httpx
@@ -119,8 +122,10 @@ def _ask(
     found = resolve_host(parts.hostname, port=port, allows_private=allows_private)
     address = f"[{found}]" if ":" in found else found
     asked = parts._replace(netloc=f"{address}:{port}", fragment="").geturl()
+    deadline = _Deadline()
     try:
         with (
+            deadline.running(ends_at),
             # Proxies of the environment would resolve the name again.
             httpx.Client(
                 timeout=limits.timeout_s, trust_env=False, verify=_load_certificates()
@@ -135,7 +140,7 @@ def _ask(
                     "Host": parts.netloc,
                     "Accept-Encoding": "identity",
                 },
-                extensions={"sni_hostname": parts.hostname},
+                extensions={"sni_hostname": parts.hostname, "trace": deadline.watch},
             ) as answer,
         ):
             if answer.is_redirect:
@@ -151,6 +156,8 @@ def _ask(
         status = error.response.status_code
         raise FetchFailed(f"{url} answered {status}", status=status) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        if deadline.is_over:
+            raise _build_late_failure(url, limits) from error
         raise FetchFailed(f"{url} could not be fetched: {error!r}") from error
 
 
@@ -197,5 +204,50 @@ def _read(answer: httpx.Response, url: str, *, limits: AnswerLimits, ends_at: fl
         if len(read) > limits.bytes_max:
             raise FetchFailed(f"{url} says more than {limits.bytes_max} bytes")
         if time.monotonic() > ends_at:
-            raise FetchFailed(f"{url} did not say all within {limits.answer_s:g} seconds")
+            raise _build_late_failure(url, limits)
     return bytes(read)
+
+
+def _build_late_failure(url: str, limits: AnswerLimits) -> FetchFailed:
+    return FetchFailed(f"{url} did not say all within {limits.answer_s:g} seconds")
+
+
+@dataclass(slots=True)
+class _Deadline:
+    """Ends a connection when its time is over, whatever it is waiting for.
+
+    A limit between two pieces ends no stranger who sends his head, or what comes before it, a byte
+    at a time.
+    """
+
+    is_over: bool = False
+    _watched: list[socket.socket] = field(default_factory=list)
+
+    @contextmanager
+    def running(self, ends_at: float) -> Iterator[None]:
+        """Within the block the connection lives until then, by ``time.monotonic``."""
+        timer = threading.Timer(max(0.0, ends_at - time.monotonic()), self._end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            # Not closed while the timer is at it.
+            timer.join()
+            for watched in self._watched:
+                watched.close()
+
+    def watch(self, event: str, info: Mapping[str, Any]) -> None:
+        """Called by ``httpx`` at each step of a request."""
+        if event == "connection.connect_tcp.complete":
+            # A copy: TLS takes the socket itself over.
+            self._watched.append(info["return_value"].get_extra_info("socket").dup())
+            if self.is_over:
+                self._end()
+
+    def _end(self) -> None:
+        self.is_over = True
+        for watched in self._watched:
+            with suppress(OSError):
+                watched.shutdown(socket.SHUT_RDWR)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 from typing import Any, ClassVar
@@ -21,6 +23,12 @@ class Stranger(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.asked.append((self.path, self.headers["Host"]))
+        if self.path == "/drop-by-drop":
+            with suppress(OSError):
+                for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n":
+                    self.wfile.write(bytes([byte]))
+                    time.sleep(0.05)
+            return
         self.send_response({"/moved": 302, "/gone": 404}.get(self.path, 200))
         self.send_header("Location", "/elsewhere")
         self.end_headers()
@@ -129,3 +137,11 @@ def test_redirects_refusals_and_long_answers_are_failures(
     monkeypatch.setattr(outbound, "ANSWER_S", -1.0)
     with pytest.raises(FetchFailed, match="did not say all"):
         fetch_text(f"http://127.0.0.1:{port}/", allows_private=True)
+
+
+def test_one_who_sends_a_head_a_byte_at_a_time_has_no_longer_than_others(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbound, "ANSWER_S", 0.2)
+    with pytest.raises(FetchFailed, match=r"did not say all within 0\.2 seconds"):
+        fetch_text(f"http://127.0.0.1:{port}/drop-by-drop", allows_private=True)
