@@ -1,8 +1,9 @@
 """``python -m workers.bench check``: whether the engine is right here, a line per check.
 
 Each check stands alone and compares with the plain way or with the CPU. Bases are small, with
-random weights, so that no network is needed. ``--only`` names checks; the exit status is 1 where
-one fails. On a machine without a GPU the same checks run on the CPU, but for those of its kernels.
+random weights, so that no network is needed. ``--only`` names checks, ``families.llama`` one family
+of theirs; the exit status is 1 where one fails. On a machine without a GPU the same checks run on
+the CPU, but for those of its kernels.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import logging
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
 from workers.bench.product_checks import (
+    FAMILIES,
     Check,
     check_attention,
     check_families,
+    check_family,
     check_four_bit,
     check_grouped,
     check_recorded,
@@ -39,9 +43,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--only", default=",".join(CHECKS), help="names, with commas between them")
     chosen = parser.parse_args(arguments)
-    unknown = [name for name in chosen.only.split(",") if name not in CHECKS]
+    known = CHECKS | FAMILY_CHECKS
+    unknown = [name for name in chosen.only.split(",") if name not in known]
     if unknown:
-        print(f"There is no check {unknown[0]}; choose {', '.join(CHECKS)}.", file=sys.stderr)
+        print(f"There is no check {unknown[0]}; choose {', '.join(known)}.", file=sys.stderr)
         return 2
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     device = torch.device(chosen.device)
@@ -57,7 +62,7 @@ def run_check(name: str, device: torch.device) -> Iterator[dict[str, Any]]:
     """A check's lines; one that raises is one line more, with its error."""
     began = time.monotonic()
     try:
-        for row in CHECKS[name](device):
+        for row in (CHECKS | FAMILY_CHECKS)[name](device):
             yield {"check": name, **row, "seconds": round(time.monotonic() - began, 1)}
             began = time.monotonic()
     # the other checks must still run
@@ -77,4 +82,8 @@ CHECKS: dict[str, Check] = {
     "long_row": check_long_row,
     "recorded": check_recorded,
     "out_of_memory": check_out_of_memory,
+}
+#: Each family of ``families`` alone.
+FAMILY_CHECKS: dict[str, Check] = {
+    f"families.{family}": partial(check_family, family) for family in FAMILIES
 }

@@ -41,7 +41,7 @@ _HEADS = {"head_dim": 64}
 _WINDOWS = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}
 _EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 #: One of each kind of attention, block and output layer; what else a family has is its own.
-_FAMILIES: dict[str, dict[str, Any]] = {
+FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "mistral": {"sliding_window": 16},
     "qwen3": _HEADS,
@@ -68,24 +68,28 @@ def build_llama(**changes: Any) -> LlamaConfig:
 
 def check_families(device: torch.device) -> Iterator[dict[str, Any]]:
     """Losses and gradients of packs against the model's own code, by type and form."""
-    is_cuda = device.type == "cuda"
+    for family in FAMILIES:
+        yield from check_family(family, device)
+
+
+def check_family(family: str, device: torch.device) -> Iterator[dict[str, Any]]:
+    """The lines of one family."""
     forms: tuple[Form, ...] = ("segments", "dense")
-    for family, settings in _FAMILIES.items():
-        for dtype in TOLERANCES:
-            found = forms
-            if is_cuda and dtype == torch.bfloat16 and is_grouped_usable(device):
-                found = (*forms, "grouped")
-            for form in found:
-                losses, gradients = _compare(family, settings, dtype, form, device)
-                most = TOLERANCES[dtype]
-                yield {
-                    "ok": losses <= most[0] and gradients <= most[1],
-                    "family": family,
-                    "dtype": str(dtype).removeprefix("torch."),
-                    "form": form,
-                    "losses_off": losses,
-                    "gradients_off": gradients,
-                }
+    for dtype, most in TOLERANCES.items():
+        found = forms
+        is_cuda = device.type == "cuda"
+        if is_cuda and dtype == torch.bfloat16 and is_grouped_usable(device):
+            found = (*forms, "grouped")
+        for form in found:
+            losses, gradients = _compare(family, FAMILIES[family], dtype, form, device)
+            yield {
+                "ok": losses <= most[0] and gradients <= most[1],
+                "family": family,
+                "dtype": str(dtype).removeprefix("torch."),
+                "form": form,
+                "losses_off": losses,
+                "gradients_off": gradients,
+            }
 
 
 def _compare(

@@ -19,6 +19,7 @@ from workers.bench.checklist import (
     run_items,
 )
 from workers.bench.checks import CHECKS
+from workers.bench.product_checks import FAMILIES
 
 FOREVER = 1e12
 
@@ -73,7 +74,12 @@ def test_an_item_over_its_limit_is_ended_and_the_next_one_runs(tmp_path):
 def test_the_list_has_every_check_and_case_and_each_item_fits_into_ten_minutes():
     items = list_items("cuda:1")
     names = [one.name for one in items]
-    assert names[: 1 + len(CHECKS)] == ["installation", *(f"check-{name}" for name in CHECKS)]
+    checks = [name.removeprefix("check-") for name in names if name.startswith("check-")]
+    families = [name for name in checks if name.startswith("families.")]
+    assert families == [f"families.{family}" for family in FAMILIES]
+    where = checks.index(families[0])
+    assert [*checks[:where], "families", *checks[where + len(families) :]] == list(CHECKS)
+    assert names[0] == "installation"
     assert len([name for name in names if name.startswith("speed")]) == len(GPU_CASES)
     assert names[-1] == "calibrate"
     assert max(one.limit_s for one in items) <= 540
