@@ -72,7 +72,9 @@ def set_sale_hours(*, node: Node, hours: SaleHours, now: datetime) -> Node:
         node.maintenance_until_at = hours.maintenance_until_at
         shared_devices.leave_device_if_alone(node)
         shared_devices.check_hours_apart(node)
+        before = node.available_from_at
         move_window(node, now=now)
+        shared_devices.delay_window(node, before=before, now=now)
         node.save(
             update_fields=[
                 "shared_device",

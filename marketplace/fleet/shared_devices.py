@@ -6,7 +6,7 @@ which what ran is handed over and the other base model is loaded.
 
 from __future__ import annotations
 
-from datetime import datetime, time
+from datetime import datetime, time, timedelta
 
 from marketplace.common.errors import Conflict, NotAllowed, UserError
 from marketplace.fleet import locks, selectors
@@ -87,6 +87,27 @@ def leave_device_if_alone(node: Node) -> None:
         return
     if all(other.pk == node.pk for other in list_nodes_of(node.shared_device_id)):
         node.shared_device = None
+
+
+def delay_window(node: Node, *, before: datetime | None, now: datetime) -> None:
+    """Have a node that rests, and whose hours are to begin sooner, sold once it can be there.
+
+    Call while holding the provider, with its window set; the node is not stored.
+
+    Parameters
+    ----------
+    before
+        From when on it was sold until now.
+    """
+    if node.shared_device_id is None or node.status != NodeStatus.RESTING:
+        return
+    others = [one for one in list_nodes_of(node.shared_device_id) if one.pk != node.pk]
+    takes_s = max((find_changeover_s(other, node) for other in others), default=0.0)
+    there_at = now + timedelta(seconds=takes_s)
+    # One that loads already is there when it was to be.
+    there_at = there_at if before is None else min(before, there_at)
+    if node.available_from_at is not None:
+        node.available_from_at = max(node.available_from_at, there_at)
 
 
 def list_nodes_of(device_id: int) -> list[Node]:

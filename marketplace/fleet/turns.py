@@ -16,7 +16,7 @@ from workers.protocol.turns import DeviceTurn
 class Rest:
     """A node that rests."""
 
-    #: When its hours begin.
+    #: When its hours begin, or it can be there.
     until_at: datetime | None
     #: What its device serves meanwhile; ``None``: nothing.
     zone_name: str | None
@@ -53,11 +53,14 @@ def find_device_turn(node: Node, *, busy: Collection[str], now: datetime) -> Dev
 
 
 def is_between_hours(node: Node, now: datetime) -> bool:
-    """Whether a node that shares its device is not to serve at present."""
+    """Whether a node that shares its device is not sold at present.
+
+    One whose hours have just been changed to begin sooner is sold once its base can be loaded.
+    """
     if node.shared_device_id is None:
         return False
     begin, _ = find_node_window(node, now=now)
-    return begin is not None and begin > now
+    return any(from_at is not None and from_at > now for from_at in (begin, node.available_from_at))
 
 
 def find_rest(node: Node, *, now: datetime) -> Rest | None:
@@ -65,5 +68,8 @@ def find_rest(node: Node, *, now: datetime) -> Rest | None:
     if node.status != NodeStatus.RESTING or node.shared_device_id is None:
         return None
     begin, _ = find_node_window(node, now=now)
+    begins = [at for at in (begin, node.available_from_at) if at is not None]
     turn = find_turn(list_nodes_of(node.shared_device_id), busy=(), now=now)
-    return Rest(begin, None if turn is None or turn.pk == node.pk else turn.zone.name)
+    return Rest(
+        max(begins, default=None), None if turn is None or turn.pk == node.pk else turn.zone.name
+    )

@@ -38,6 +38,8 @@ now, secrets = clock.now(), []
 for name, begin, end in (("turns-day", -5, 40), ("turns-night", 50, 70)):
     zone = Zone.objects.get(name={zone!r})
     zone.pk, zone.name, zone._state.adding = new_id("zone"), name, True
+    # On a busy machine two heartbeats may come late.
+    zone.heartbeat_every_s = 6.0
     zone.save(force_insert=True)
     hours = [(now + timedelta(minutes=minutes)).time() for minutes in (begin, end)]
     terms = ListingTerms(10_000, opens=hours[0], closes=hours[1])
@@ -193,9 +195,10 @@ def test_two_zones_take_turns_on_a_device_and_lose_nothing(
         wait_for(lambda: is_done(second), "the second one's job is done")
         assert machine.seen == ["node0", "node0-2"]
         for job_id in (first, second):
+            # Nothing was lost, and no machine was taken for gone while a node rested.
             kinds = [event["kind"] for event in events_of(api, job_id)]
             assert "node_lost" not in kinds
-            assert kinds.count("started") == 1
+            assert kinds.count("succeeded") == 1
         # The machine dies: the one at work is lost, and the one that rests is not heard.
         assert machine.process is not None
         killed = machine.look()

@@ -89,8 +89,10 @@ class TurnKeeper:
     def run(self) -> int:
         """Run until stopped; the worst exit status of the nodes."""
         while self._folders and not self._stopping.is_set():
+            # As regular as heartbeats, however long the market takes to answer.
+            until = time.monotonic() + self._every_s
             self.take_turns()
-            self._watch()
+            self._watch(until)
         if self._running is not None:
             folder, process = self._running
             self._statuses[folder] = self._stop(process)
@@ -132,17 +134,17 @@ class TurnKeeper:
             log.info("it is the turn of the node of %s", due[0])
             self._running, self._began = (due[0], self._start(due[0])), time.monotonic()
 
-    def _watch(self) -> None:
+    def _watch(self, until: float) -> None:
         """Wait until it is time to ask again, or the process that runs has ended."""
-        until = time.monotonic() + self._every_s
-        while time.monotonic() < until and not self._stopping.wait(_LOOK_EVERY_S):
-            if self._running is None:
-                continue
-            if self._running[1].poll() is not None:
-                self._note_end(*self._running)
+        while not self._stopping.wait(_LOOK_EVERY_S):
+            if self._running is not None:
+                if self._running[1].poll() is not None:
+                    self._note_end(*self._running)
+                    return
+                if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                    self._running[1].kill()
+            if time.monotonic() >= until:
                 return
-            if self._kill_at is not None and time.monotonic() >= self._kill_at:
-                self._running[1].kill()
 
     def _note_end(self, folder: Path, process: subprocess.Popen[bytes]) -> None:
         has_rested, self._running, self._kill_at = self._kill_at is not None, None, None

@@ -244,6 +244,31 @@ def test_a_node_that_loads_is_heard_until_its_hours_begin_and_is_lost_if_it_is_n
     assert refused(lambda: set_sale_hours(node=second, hours=hours, now=NOW)) == "hours_overlap"
 
 
+def test_a_node_whose_hours_are_to_begin_at_once_is_sold_when_it_can_be_there():
+    first, second = pair()
+    turn(second, NOW)
+    set_sale_hours(node=first, hours=SaleHours(time(8), time(8, 50)), now=NOW)
+    second = set_sale_hours(node=second, hours=SaleHours(time(8, 52), time(7, 59)), now=NOW)
+    # Half a minute of grace, and 1.5 times what loading takes.
+    assert second.available_from_at == clock_at(9, 1)
+    for second_of in (5, 30, 55):
+        now = clock_at(9, 0, second_of)
+        assert turn(second, now, is_up=True).serves
+        assert sweep_offline_nodes(now=now) in ((), (first.pk,))
+    second.refresh_from_db()
+    assert second.status == NodeStatus.RESTING
+    bid = market.bid(builders.organisation(usd="100"), second.zone, slots=20)
+    decide_pending_bids(zone=second.zone, now=NOW)
+    assert min(slot for slot, _ in Job.objects.get(bid_id=bid.pk).cells) == build.SLOT + 6
+    # Changed once more while it loads, it is not later for that; one that runs is sold at once.
+    hours = SaleHours(time(8, 53), time(7, 59))
+    later = set_sale_hours(node=second, hours=hours, now=clock_at(9, 0, 55))
+    assert later.available_from_at == clock_at(9, 1)
+    beat(second, clock_at(9, 0, 58))
+    up = set_sale_hours(node=second, hours=hours, now=clock_at(9, 0, 59))
+    assert up.available_from_at == clock_at(8, 53)
+
+
 def test_a_machine_that_dies_takes_its_resting_node_off_sale():
     first, second = pair()
     turn(second, NOW)

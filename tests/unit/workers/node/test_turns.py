@@ -152,7 +152,10 @@ def test_one_whose_credentials_are_revoked_is_left_alone_and_the_other_goes_on(d
     assert [name for name, _ in device.asked] == ["day", "night", "day", "night", "night", "night"]
 
 
-def test_a_process_that_fails_starts_again_and_one_that_has_left_does_not(device):
+@pytest.mark.parametrize("every_s", [0.01, 0.0])
+def test_a_process_that_fails_starts_again_and_one_that_has_left_does_not(device, every_s):
+    """Also where asking the market takes longer than the pause between two questions."""
+    device.keeper._every_s = every_s
     start = device.keeper._start
     statuses = [4, EXIT_OK]
 
