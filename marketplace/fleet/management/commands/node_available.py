@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from marketplace.common import clock
 from marketplace.common.errors import UserError
-from marketplace.fleet.models import GONE, Node
+from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.services import set_node_availability
 
 
@@ -38,7 +38,12 @@ class Command(BaseCommand):
 
 
 def _find_node(name: str) -> Node:
-    found = Node.objects.filter(name=name).exclude(status__in=GONE)
-    if found.count() != 1:
-        raise CommandError(f"No one node is named {name!r}.")
-    return found.get()
+    # One that is silent comes back, and is then on sale as is set here.
+    found = list(Node.objects.filter(name=name).exclude(status=NodeStatus.LEFT)[:2])
+    if not found:
+        raise CommandError(f"There is no node named {name!r}. See the names under Nodes.")
+    if len(found) > 1:
+        raise CommandError(
+            f"Several nodes are named {name!r}. Set it on their pages in the console."
+        )
+    return found[0]
