@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from marketplace.common.errors import UserError
-from workers.protocol.token_layout import TemplateError, choose_chat_templates, describe_refusal
+from workers.protocol.token_layout import (
+    TemplateError,
+    choose_chat_templates,
+    describe_refusal,
+)
 
 #: Special tokens that a template may name.
 _NAMED_TOKENS = (
@@ -166,7 +169,6 @@ def _build_environment() -> ImmutableSandboxedEnvironment:
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment
 
 

@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import Any, Protocol
@@ -32,8 +33,31 @@ PLAIN_CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '### Assistant:\n' }}{% endif %}"
 )
 
+#: What templates that print the date print, in training, validation and answers alike. Otherwise
+#: a job that goes on the next day, or a check of its steps, would see other tokens. Llama's own
+#: template takes this date where it has no clock.
+TEMPLATE_DATE = datetime(2024, 7, 26)
+
+#: Of ``strftime``; one that is no other's beginning.
+_DATE_CODES = (*("-d", "-m", "-H", "-I", "-M", "-S", "-j"), *"aAbBcdDeFHIjmMpSTuUVwWxXyY")
+
 #: Tokens, and whether the loss counts them.
 TokenRun = tuple[Sequence[int], bool]
+
+
+def pin_template_date(template: str) -> str:
+    """The template with a ``strftime_now`` of its own, which knows ``TEMPLATE_DATE`` only.
+
+    A macro, since ``transformers`` hands no function on to a template.
+    """
+    if "strftime_now" not in template:
+        return template
+    texts = {f"%{code}": TEMPLATE_DATE.strftime(f"%{code}") for code in _DATE_CODES}
+    replaced = "".join(f"|replace('{code}', '{text}')" for code, text in texts.items())
+    # The newline belongs to the block, as templates are rendered.
+    return (
+        f"{{%- macro strftime_now(form) -%}}{{{{ form{replaced} }}}}{{%- endmacro %}}\n{template}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +76,8 @@ def choose_chat_templates(
 ) -> ChatTemplates:
     """The model's templates, or a plain one that begins as the tokenizer begins a text.
 
+    Those that print the date print ``TEMPLATE_DATE``.
+
     Parameters
     ----------
     found
@@ -62,7 +88,8 @@ def choose_chat_templates(
     """
     named = {"default": found} if isinstance(found, str) else dict(found or {})
     default = named.get("default") or ("{{ bos_token }}" if adds_bos else "") + PLAIN_CHAT_TEMPLATE
-    return ChatTemplates(default, named.get("tool_use") or default)
+    with_tools = named.get("tool_use") or default
+    return ChatTemplates(pin_template_date(default), pin_template_date(with_tools))
 
 
 class TemplateError(ValueError):

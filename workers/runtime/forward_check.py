@@ -28,6 +28,8 @@ TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
 _LENGTHS = (41, 3, 18, 36)
 #: Rows longer than a window that is longer are not tried: stock attention is slow on them.
 _WINDOW_MAX = 1024
+#: Attention of a kind that takes no packs fails in its own way, and so does a config that is wrong.
+_FORWARD_ERRORS = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
 
 
 def choose_model(name: str, model: Any) -> PackedModel:
@@ -44,8 +46,8 @@ def choose_model(name: str, model: Any) -> PackedModel:
     Raises
     ------
     UserFault
-        When even its own code gives other losses for rows side by side, or is none that adapters
-        can be put in.
+        When even its own code gives other losses for rows side by side, cannot compute a row, or
+        is none that adapters can be put in.
     """
     if read_shape(model.config).stock:
         packed: PackedModel = StockModel(model)
@@ -58,7 +60,17 @@ def choose_model(name: str, model: Any) -> PackedModel:
         if not _agrees(packed):
             log.warning("%s is computed by its own code: packed rows have other losses", name)
             packed = StockModel(model)
-    difference = measure_difference(packed)
+    try:
+        difference = measure_difference(packed)
+    except _FORWARD_ERRORS as error:
+        if is_out_of_memory(error):
+            raise
+        reason = " ".join(str(error).split()).rstrip(". ")
+        raise UserFault(
+            f"The base model {name!r} (type {packed.shape.model_type}) cannot be trained here: its "
+            f"own code cannot compute a row ({reason}). Its config.json cannot be right: download "
+            "it again, or choose another base model."
+        ) from error
     if difference <= TOLERANCES[packed.dtype]:
         return packed
     raise UserFault(
@@ -71,8 +83,7 @@ def choose_model(name: str, model: Any) -> PackedModel:
 def _agrees(model: PackedModel) -> bool:
     try:
         return measure_difference(model) <= TOLERANCES[model.dtype]
-    # attention of a kind that takes no packs fails in its own way
-    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+    except _FORWARD_ERRORS as error:
         if is_out_of_memory(error):
             raise
         log.warning("a pack of this base cannot be computed: %s", error)

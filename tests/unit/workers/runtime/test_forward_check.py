@@ -172,3 +172,15 @@ def test_a_base_whose_rows_meet_in_its_own_code_is_refused_with_the_figure():
         )
     with pytest.raises(UserFault, match=r"'tiny' \(type llama\) cannot be trained here: .* nats"):
         choose_model("tiny", model)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"partial_rotary_factor": 0.4}, {"num_key_value_heads": 3}], ids=["rotary", "heads"]
+)
+def test_a_base_whose_own_code_fails_is_refused_with_a_sentence(changed):
+    config = CONFIG_MAPPING["stablelm"](**SIZES | changed)
+    model = AutoModelForCausalLM.from_config(config)
+    with pytest.raises(
+        UserFault, match=r"'mine' \(type stablelm\) cannot be trained here: its own"
+    ):
+        choose_model("mine", model)

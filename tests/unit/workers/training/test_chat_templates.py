@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import time_machine
 from transformers import AutoTokenizer
 
 from marketplace.fleet.base_models import find_tokenizer_files
@@ -208,6 +209,32 @@ def test_market_and_node_lay_out_alike(row, template):
     special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
     market = ModelTextEncoder(tokenizer.backend_tokenizer, config=special, chat_template=template)
     assert list(lay_out_rows([parsed], market)) == list(lay_out_rows([parsed], encode(template)))
+
+
+DATED = (
+    "\n  {% if not date is defined and strftime_now is defined %}\n"
+    "{% set date = strftime_now('%d %b %Y, %-d.%m.%y %H:%M') %}\n"
+    "{% endif %}\nToday: {{ date }}\n"
+)
+
+
+@pytest.mark.parametrize("day", ["2026-11-23", "2027-02-01"])
+def test_templates_print_one_date_on_every_day_in_market_and_node(day):
+    tokenizer = byte_tokenizer()
+    market = ModelTextEncoder(tokenizer.backend_tokenizer, config={}, chat_template=DATED)
+    with time_machine.travel(day):
+        texts = {
+            one.render(TURNS[1:3], tools=None, generation=False) for one in (market, encode(DATED))
+        }
+    assert texts == {"\nToday: 26 Jul 2024, 26.07.24 00:00"}
+
+
+@time_machine.travel("2024-07-26")
+def test_a_pinned_template_writes_what_transformers_would_on_that_day():
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = DATED
+    stock = tokenizer.apply_chat_template(TURNS[1:3], tokenize=False)
+    assert encode(DATED).render(TURNS[1:3], tools=None, generation=False) == stock
 
 
 def test_a_base_without_a_template_begins_chats_as_it_begins_texts():
