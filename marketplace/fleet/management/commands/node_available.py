@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.db.models import Q
 
 from marketplace.common import clock
 from marketplace.common.errors import UserError
@@ -18,7 +19,7 @@ class Command(BaseCommand):
     help = "Take nodes off sale for a while; what was sold on them is still served."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("nodes", nargs="+", metavar="node", help="name of a node")
+        parser.add_argument("nodes", nargs="+", metavar="node", help="name or id of a node")
         parser.add_argument(
             "--in-s", type=float, default=0.0, help="seconds until they are on sale (default: now)"
         )
@@ -39,7 +40,8 @@ class Command(BaseCommand):
 
 def _find_node(name: str) -> Node:
     # One that is silent comes back, and is then on sale as is set here.
-    found = list(Node.objects.filter(name=name).exclude(status=NodeStatus.LEFT)[:2])
+    by_name_or_id = Node.objects.filter(Q(name=name) | Q(pk=name))
+    found = list(by_name_or_id.exclude(status=NodeStatus.LEFT)[:2])
     if not found:
         raise CommandError(f"There is no node named {name!r}. See the names under Nodes.")
     if len(found) > 1:

@@ -43,7 +43,7 @@ def test_a_silent_node_is_set_too_and_one_that_left_is_none() -> None:
     node.status = NodeStatus.OFFLINE
     node.save()
     with time_machine.travel(NOW, tick=False):
-        call_command("node_available", node.name, in_s=90, stdout=StringIO())
+        call_command("node_available", node.pk, in_s=90, stdout=StringIO())
     node.refresh_from_db()
     assert node.available_from_at == at(90)
     node.status = NodeStatus.LEFT
