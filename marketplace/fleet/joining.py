@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 
@@ -12,6 +11,7 @@ from marketplace.accounts.models import User
 from marketplace.common.errors import Conflict, NotAllowed, UserError
 from marketplace.fleet import locks, selectors
 from marketplace.fleet.asks import check_ask, check_availability
+from marketplace.fleet.first_node import ensure_work_costs, pin_base_model
 from marketplace.fleet.models import (
     Ask,
     GpuType,
@@ -33,14 +33,11 @@ from marketplace.fleet.self_test import (
     check_name,
     compute_memory_for_sale,
     find_self_test_speed,
-    select_work_measurements,
 )
 from marketplace.fleet.shared_devices import check_hours_apart, find_device_for_join
-from marketplace.fleet.work_costs import fit_work_costs
-from workers.protocol.job_spec import WorkCosts
 from workers.protocol.joining import JoinStepReport, clean_detail, list_names
 from workers.protocol.messages import JoinModelsReply, JoinModelsRequest, JoinReply, JoinRequest
-from workers.protocol.node_facts import NodeFacts, SpeedMeasurement
+from workers.protocol.node_facts import NodeFacts
 from workers.protocol.wire import to_json
 
 JOIN_TOKEN_LIFE = timedelta(hours=24)
@@ -249,10 +246,10 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
     )
     known = token.node if token.used_at is None else None
     measured = check_facts(zone, request.name, facts)
-    _pin_base_model(zone, measured)
+    pin_base_model(zone, measured)
     is_rented = known is not None and _is_rented_as(known, facts)
     gpu_type, _ = GpuType.objects.get_or_create(name=facts.gpu_type, defaults={"created_at": now})
-    speed = find_self_test_speed(zone, measured, _ensure_work_costs(zone, facts))
+    speed = find_self_test_speed(zone, measured, ensure_work_costs(zone, facts))
     node = (
         known
         or _find_same_machine(token, request)
@@ -325,43 +322,6 @@ def _is_rented_as(node: Node, facts: NodeFacts) -> bool:
             f"This machine has a {facts.gpu_type}, but a {node.gpu_type_id} was sold.",
         )
     return True
-
-
-def _pin_base_model(zone: Zone, measured: Sequence[SpeedMeasurement]) -> None:
-    """The zone's base model is what its first node has, to the last bit.
-
-    Raises
-    ------
-    Conflict
-        ``other_base_model``: this node has another one, so that no job could move to it.
-    """
-    found = measured[0].base_sha256
-    if not found:
-        return
-    if not zone.base_model_sha256:
-        locked = locks.lock_zone(zone.pk)
-        if not locked.base_model_sha256:
-            locked.base_model_sha256 = found
-            locked.save(update_fields=["base_model_sha256"])
-        zone.base_model_sha256 = locked.base_model_sha256
-    if found != zone.base_model_sha256:
-        raise Conflict(
-            "other_base_model",
-            f"This machine's {zone.base_model_name} has other files than the zone's nodes have. "
-            "Download it again, in the revision that the zone names.",
-        )
-
-
-def _ensure_work_costs(zone: Zone, facts: NodeFacts) -> WorkCosts:
-    """The zone's costs of work, set for good by its first node."""
-    measured = select_work_measurements(zone, facts)
-    if not zone.work_costs:
-        locked = locks.lock_zone(zone.pk)
-        if not locked.work_costs:
-            locked.work_costs = to_json(fit_work_costs(selectors.get_work_costs(locked), measured))
-            locked.save(update_fields=["work_costs"])
-        zone.work_costs = locked.work_costs
-    return selectors.get_work_costs(zone)
 
 
 def _find_same_machine(token: JoinToken, request: JoinRequest) -> Node | None:
