@@ -20,13 +20,12 @@ from marketplace.fleet.models import (
     Node,
     NodeStatus,
     Provider,
-    SharedDevice,
     Tier,
     Zone,
 )
 from marketplace.fleet.providers import check_may_list
 from marketplace.fleet.releases import agree_on_version
-from marketplace.fleet.sale_hours import SaleHours, check_hours, has_hours, move_window
+from marketplace.fleet.sale_hours import SaleHours, check_hours, set_joining_hours
 from marketplace.fleet.secrets import create_join_secret, derive_node_token, hash_secret, hash_user
 from marketplace.fleet.self_test import (
     check_facts,
@@ -260,7 +259,7 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
         node.ask_micros = token.ask_micros
         node.available_from_at = token.available_from_at
         node.available_until_at = token.available_until_at
-    _set_hours(node, token=token, device=device, now=now)
+    set_joining_hours(node, token=token, device=device, now=now)
     node.gpu_type = gpu_type
     node.self_test_speed = speed
     node.measured_speeds = []
@@ -290,20 +289,6 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
             node=node, ask_micros=node.ask_micros, set_by=token.created_by, set_at=now
         )
     return node
-
-
-def _set_hours(node: Node, *, token: JoinToken, device: SharedDevice | None, now: datetime) -> None:
-    """Have the node sold in its token's hours, and on the device that it shares."""
-    if device is not None:
-        node.shared_device = device
-    elif node.status == NodeStatus.LEFT:
-        # It comes back by itself, perhaps on another machine.
-        node.shared_device = None
-    if token.sale_opens is not None:
-        node.sale_opens, node.sale_closes = token.sale_opens, token.sale_closes
-        node.offered_until_at = token.available_until_at
-    if has_hours(node):
-        move_window(node, now=now)
 
 
 def _is_rented_as(node: Node, facts: NodeFacts) -> bool:

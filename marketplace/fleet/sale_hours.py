@@ -15,7 +15,7 @@ from django.db.models import Q
 
 from marketplace.common.errors import UserError
 from marketplace.fleet import locks, shared_devices
-from marketplace.fleet.models import Node, NodeStatus
+from marketplace.fleet.models import JoinToken, Node, NodeStatus, SharedDevice
 
 _DAY = timedelta(days=1)
 #: How far ahead a provider plans maintenance.
@@ -83,6 +83,22 @@ def set_sale_hours(*, node: Node, hours: SaleHours, now: datetime) -> Node:
             ]
         )
     return node
+
+
+def set_joining_hours(
+    node: Node, *, token: JoinToken, device: SharedDevice | None, now: datetime
+) -> None:
+    """Have a node, which is not stored, sold in its token's hours and on the device that it shares."""
+    if device is not None:
+        node.shared_device = device
+    elif node.status == NodeStatus.LEFT:
+        # It comes back by itself, perhaps on another machine.
+        node.shared_device = None
+    if token.sale_opens is not None:
+        node.sale_opens, node.sale_closes = token.sale_opens, token.sale_closes
+        node.offered_until_at = token.available_until_at
+    if has_hours(node):
+        move_window(node, now=now)
 
 
 def move_sale_windows(*, now: datetime) -> int:

@@ -140,6 +140,9 @@ def _wanted(
         # The same from slot to slot, so that draining is one event.
         ended = lane.slot if before.available_until is None else before.available_until
         wanted = replace(wanted, available_until=min(ended, lane.slot))
+    if node.status == NodeStatus.RESTING and (wanted.available_from or 0) <= lane.slot:
+        # Its hours have begun and it is not there: what is sold goes elsewhere, or waits for it.
+        return None
     stays = node.shared_device_id is None or node.status == NodeStatus.DRAINING
     if stays and any(not _is_available(wanted, slot) for slot in sold):
         return replace(wanted, keeps_sold=True)

@@ -245,6 +245,40 @@ def test_a_node_that_loads_is_heard_until_its_hours_begin_and_is_lost_if_it_is_n
     assert refused(lambda: set_sale_hours(node=second, hours=hours, now=NOW)) == "hours_overlap"
 
 
+def test_a_node_that_is_late_for_its_hours_is_not_planned_on_until_it_is_there():
+    _first, second = pair()
+    turn(second, NOW)
+    bid = market.bid(builders.organisation(usd="100"), second.zone, slots=40)
+    decide_pending_bids(zone=second.zone, now=NOW)
+    job = Job.objects.get(bid_id=bid.pk)
+    planned = [(118, second.pk)]
+    assert [tuple(cell) for cell in job.cells] == planned
+    for second_of in range(10, 60, 10):
+        turn(second, clock_at(9, 2, second_of), is_up=True)
+        refresh_zone(zone=second.zone, now=clock_at(9, 2, second_of))
+    job.refresh_from_db()
+    assert ([tuple(cell) for cell in job.cells], job.needs_replan) == (planned, False)
+    # It still loads: however often it is looked at, the job waits, and is not planned on it.
+    for second_of in (1, 2, 3, 11, 12):
+        now = clock_at(9, 3, second_of)
+        turn(second, now, is_up=True)
+        dispatch_slots(now=now)
+        refresh_zone(zone=second.zone, now=now)
+    job.refresh_from_db()
+    assert job.needs_replan
+    assert job.events.filter(kind="replanned").count() == 0
+    assert job.events.filter(kind="replan_wanted").count() == 1
+    now = clock_at(9, 3, 21)
+    beat(second, now)
+    refresh_zone(zone=second.zone, now=now)
+    job.refresh_from_db()
+    # What was lost stays in its history.
+    assert [tuple(cell) for cell in job.cells] == [*planned, (121, second.pk)]
+    assert not job.needs_replan
+    dispatch_slots(now=clock_at(9, 3, 31))
+    assert build.lease(job).node == second
+
+
 def test_a_node_whose_hours_are_to_begin_at_once_is_sold_when_it_can_be_there():
     first, second = pair()
     turn(second, NOW)
