@@ -88,7 +88,7 @@ def set_sale_hours(*, node: Node, hours: SaleHours, now: datetime) -> Node:
 def set_joining_hours(
     node: Node, *, token: JoinToken, device: SharedDevice | None, now: datetime
 ) -> None:
-    """Have a node, which is not stored, sold in its token's hours and on the device that it shares."""
+    """Have a node, which is not stored, sold in its token's hours, on the device that it shares."""
     if device is not None:
         node.shared_device = device
     elif node.status == NodeStatus.LEFT:
