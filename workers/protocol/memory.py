@@ -32,6 +32,7 @@ from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.model_shape import ModelShape, Projection
 from workers.protocol.pass_bytes import (
     FLOAT_BYTES,
+    STOCK_PADDING,
     DeviceProfile,
     PassBytes,
     add_inner,
@@ -251,11 +252,30 @@ def _count_adapter(shape: ModelShape, adapter: AdapterSpec) -> int:
 
 
 def pack_bytes(
-    shape: ModelShape, profile: DeviceProfile, pack: PackSizing, *, needs: Iterable[JobNeed]
+    shape: ModelShape,
+    profile: DeviceProfile,
+    pack: PackSizing,
+    *,
+    needs: Iterable[JobNeed],
+    longest_tokens: int | None = None,
+    padding: float = STOCK_PADDING,
 ) -> float:
-    """Bytes of one pack at its largest, with its logits and what these jobs add to its tokens."""
+    """Bytes of one pack at its largest, with its logits and what these jobs add to its tokens.
+
+    Parameters
+    ----------
+    longest_tokens
+        Its longest row, where that is known to be shorter than the pack.
+    padding
+        As in ``size_pass``.
+    """
     sizes = _size_shared_pass(
-        shape, profile, tuple(needs), recompute=pack.recompute, longest=pack.token_budget
+        shape,
+        profile,
+        tuple(needs),
+        recompute=pack.recompute,
+        longest=longest_tokens or pack.token_budget,
+        padding=padding,
     )
     return sizes.count_bytes(pack.token_budget)
 
@@ -267,11 +287,15 @@ def sum_total_gb(
     base_gb: float,
     pack: PackSizing,
     needs: Iterable[JobNeed],
+    longest_tokens: int | None = None,
+    padding: float = STOCK_PADDING,
 ) -> float:
-    """The peak of a node with these jobs."""
+    """The peak of a node with these jobs; rows as in ``pack_bytes``."""
     listed = tuple(needs)
     states = sum(_state_bytes(shape, profile, need) for need in listed)
-    own = BESIDES_BYTES + pack_bytes(shape, profile, pack, needs=listed)
+    own = BESIDES_BYTES + pack_bytes(
+        shape, profile, pack, needs=listed, longest_tokens=longest_tokens, padding=padding
+    )
     return base_gb + (own + states) / GB
 
 
@@ -282,10 +306,13 @@ def _size_shared_pass(
     *,
     recompute: bool,
     longest: int,
+    padding: float = STOCK_PADDING,
 ) -> PassBytes:
     """With the jobs' inner values."""
     largest = max((need.adapter.rank for need in needs if _has_rank(need)), default=0)
-    sizes = size_pass(shape, profile, rank=largest, recompute=recompute, longest=longest)
+    sizes = size_pass(
+        shape, profile, rank=largest, recompute=recompute, longest=longest, padding=padding
+    )
     inner = sum(_inner_bytes(shape, profile, need, recompute=recompute) for need in needs)
     if profile.device == "cpu" or shape.stock:
         # a token has one job

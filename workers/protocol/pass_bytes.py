@@ -21,10 +21,14 @@ FLOAT_BYTES = 4
 #: Norms of a block beyond two, and families whose queries and keys have norms.
 _MORE_NORMS = {"gemma3_text": 2, "gemma2": 2, "glm4": 2}
 _NORMED_HEADS = ("qwen3", "qwen3_moe", "olmo2", "olmo3", "gemma3_text", "exaone4")
-#: Of a base that its own code trains: rows are padded by at most a quarter of their bucket, and
-#: of each pair of a row's tokens a head keeps its score in 32 bits and as what it was made of.
-_STOCK_PADDING = 4 / 3
-_STOCK_PAIR_FLOATS, _STOCK_PAIR_PASSING = 3, 4
+#: Of a base that its own code trains: rows are padded by at most a quarter of their bucket. On
+#: their way back the gradients of a head's shares come once the block's other half is free.
+STOCK_PADDING = 4 / 3
+_STOCK_PAIR_PASSING = {"cpu": 1, "cuda": 4}
+#: What mixtures of experts of their own keep besides, in middles of all experts of a token.
+_STOCK_MIDDLES = {"gpt_oss": 2.35}
+#: Hidden states that are copied into padded rows and back.
+_STOCK_COPIES = 4
 #: Tokens that a row of an answer's cache has room for at first.
 FIRST_CACHE_TOKENS = 64
 
@@ -122,7 +126,13 @@ class PassBytes:
 
 
 def size_pass(
-    shape: ModelShape, profile: DeviceProfile, *, rank: int, recompute: bool, longest: int
+    shape: ModelShape,
+    profile: DeviceProfile,
+    *,
+    rank: int,
+    recompute: bool,
+    longest: int,
+    padding: float = STOCK_PADDING,
 ) -> PassBytes:
     """With the inner values that a CPU's pack has of any job.
 
@@ -130,24 +140,43 @@ def size_pass(
     ----------
     longest
         The longest row, which a base's own code pays for by its square.
+    padding
+        How much longer its rows become by padding; what packs take does not depend on it.
     """
     passing = count_working_bytes(shape, profile)
     kept = count_kept_bytes(shape, profile, recompute=recompute)
     # one block at a time is whole where they are recomputed
     again = _block_bytes(shape, profile) if recompute else 0.0
     if shape.stock:
-        pairs = FLOAT_BYTES * shape.heads * longest
-        passing += _STOCK_PAIR_PASSING * pairs
+        pairs = shape.heads * longest
+        kept_pairs = pairs * _count_pair_bytes(shape, profile)
+        passing += _STOCK_PAIR_PASSING[profile.device] * FLOAT_BYTES * pairs
+        middles = _STOCK_MIDDLES.get(shape.model_type, 0.0)
+        more = middles * shape.intermediate_size * profile.activation_bytes
+        kept += _STOCK_COPIES * shape.hidden_size * profile.activation_bytes
         if recompute:
-            again += _STOCK_PAIR_FLOATS * pairs
+            again += kept_pairs + more
         else:
-            kept += shape.layers * _STOCK_PAIR_FLOATS * pairs
-        passing, kept, again = (_STOCK_PADDING * size for size in (passing, kept, again))
+            kept += shape.layers * (kept_pairs + more)
+        passing, kept, again = (padding * size for size in (passing, kept, again))
     sizes = PassBytes(kept, passing + again, count_head_bytes(shape, profile))
     if profile.device != "cpu" and not shape.stock:
         return sizes
     inner = count_inner_token_bytes(shape, profile, rank=rank, recompute=recompute)
     return add_inner(sizes, inner, recompute=recompute)
+
+
+def _count_pair_bytes(shape: ModelShape, profile: DeviceProfile) -> int:
+    """Bytes that a head of a base's own code keeps of two tokens of a row."""
+    match shape.model_type:
+        case "gemma2":
+            # its share in 32 bits, and in 16 where it is made into them; the score that was capped
+            return 2 * FLOAT_BYTES
+        case "gpt_oss":
+            return profile.activation_bytes
+        case _:
+            is_cast = profile.activation_bytes < FLOAT_BYTES
+            return FLOAT_BYTES + (profile.activation_bytes if is_cast else 0)
 
 
 def add_inner(sizes: PassBytes, inner: float, *, recompute: bool) -> PassBytes:

@@ -13,7 +13,12 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.unit.workers.training_builders import tiny_model
 from workers.protocol.job_spec import AdapterSpec
-from workers.protocol.pass_bytes import DeviceProfile, count_inner_token_bytes, count_kept_bytes
+from workers.protocol.pass_bytes import (
+    DeviceProfile,
+    count_inner_token_bytes,
+    count_kept_bytes,
+    size_pass,
+)
 from workers.runtime.forward_check import choose_model, measure_difference
 from workers.training.adapter_export import to_peft_layout
 from workers.training.faults import UserFault
@@ -99,6 +104,30 @@ def test_packs_have_the_losses_of_the_models_own_code_beyond_windows_too(family)
     predicted += count_inner_token_bytes(model.shape, profile, rank=8, recompute=False)
     # Masks of windows and rotary angles, which weigh much in so small a model, are not in the sum.
     assert 0.88 < predicted / counted < 1.15
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", STOCK)
+def test_what_a_bases_own_code_keeps_is_counted_by_the_length_of_its_rows(family, dtype):
+    model = StockModel(build_stock(family).to(dtype))
+    profile = DeviceProfile("cpu", dtype.itemsize)
+    adapter = AdapterSpec(rank=8)
+    model.attach("rehearsal", adapter, model.draw_initial_values(adapter, seed=1))
+    predicted, counted = [], []
+    for lengths in ((96,), (48, 48)):
+        pack = build_rehearsal_pack(model, lengths=lengths)
+        with model.streaming(pack), SavedBytes(model.model) as saved:
+            model.hidden(pack)
+        counted.append(saved.total / pack.tokens)
+        sizes = size_pass(
+            model.shape, profile, rank=8, recompute=False, longest=lengths[0], padding=1.0
+        )
+        predicted.append(sizes.kept)
+        # Nemotron's blocks have no gate, for which the sum has room.
+        assert 1.0 <= predicted[-1] / counted[-1] < (1.3 if family == "nemotron" else 1.12)
+    # Masks, which have no heads, are not in the sum.
+    slope = (predicted[0] - predicted[1]) / (counted[0] - counted[1])
+    assert 0.95 < slope < 1.0
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *STOCK])
