@@ -99,25 +99,32 @@ def add_part(*, upload: PartedUpload, content: Content, now: datetime) -> Upload
                     param="data",
                 )
         spooled.file.seek(0)
-        # Each part may come twice, and one more for good measure.
-        held = upload.parts.aggregate(bytes=Sum("bytes"))["bytes"] or 0
-        if held + spooled.bytes > 2 * upload.bytes + PART_BYTES_MAX:
-            raise UserError(
-                "file_too_large",
-                f"The parts are more than the {upload.bytes:,} bytes that were announced.",
-                param="data",
-                status=413,
-            )
+        _check_parts_size(upload, spooled.bytes)
         part = UploadPart(upload=upload, bytes=spooled.bytes, created_at=now)
         part.file.save(part.pk, File(spooled.file), save=False)
     try:
         with transaction.atomic():
-            _check_pending(lock_parted_upload(upload.pk), now)
+            locked = lock_parted_upload(upload.pk)
+            _check_pending(locked, now)
+            # Others may have come since.
+            _check_parts_size(locked, part.bytes)
             part.save(force_insert=True)
     except BaseException:
         part.file.delete(save=False)
         raise
     return part
+
+
+def _check_parts_size(upload: PartedUpload, size: int) -> None:
+    """Each part may come twice, and one more for good measure."""
+    held = upload.parts.aggregate(bytes=Sum("bytes"))["bytes"] or 0
+    if held + size > 2 * upload.bytes + PART_BYTES_MAX:
+        raise UserError(
+            "file_too_large",
+            f"The parts are more than the {upload.bytes:,} bytes that were announced.",
+            param="data",
+            status=413,
+        )
 
 
 def complete_parted_upload(

@@ -125,6 +125,26 @@ def test_more_than_twice_what_was_announced_is_refused(client, monkeypatch):
     assert refused.value.status_code == 413
 
 
+def test_parts_that_come_at_once_are_not_more_than_others(client, media, monkeypatch):
+    monkeypatch.setattr(parted, "PART_BYTES_MAX", 100)
+    upload, lock = begin(client, size=100), parted.lock_parted_upload
+    rivals = [b"x" * 100] * 3
+
+    def lock_late(upload_id):
+        # Others came after the first look.
+        for content in rivals:
+            UploadPart.objects.create(
+                upload_id=upload_id, bytes=len(content), created_at=clock.now()
+            )
+        return lock(upload_id)
+
+    monkeypatch.setattr(parted, "lock_parted_upload", lock_late)
+    with pytest.raises(openai.APIStatusError) as refused:
+        send(client, upload, b"y" * 100)
+    assert (refused.value.status_code, refused.value.code) == (413, "file_too_large")
+    assert list(media.rglob("part_*")) == []
+
+
 def test_cancelled_and_late_uploads_leave_nothing(client, media):
     upload = begin(client)
     send(client, upload, b"x")
