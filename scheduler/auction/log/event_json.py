@@ -105,7 +105,9 @@ def _prices_to_json(prices: Mapping[str, tuple[float, ...]]) -> dict[str, Any]:
 
 def _prices_from_json(data: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
     rows = [tuple(float(x) for x in row) for row in data["rows"]]
-    return {str(node): rows[int(place)] for node, place in data["nodes"].items()}
+    # In the order of the rows: written again, they have the same numbers, which the hash covers.
+    places = sorted((int(place), str(node)) for node, place in data["nodes"].items())
+    return {node: rows[place] for place, node in places}
 
 
 def _wishes_to_json(event: TaskReplanned) -> dict[str, Any]:
