@@ -22,6 +22,7 @@ from finetender.exchange import (
     build_options,
     explain_failure,
     read_answer,
+    saying_unreachable,
 )
 from finetender.operations import bids, data, express, jobs
 from finetender.settings import find_access
@@ -127,10 +128,11 @@ class AsyncClient:
         name = await self.run(jobs.find_model_name(model))
         reader = ChatReader()
         body = build_chat_body(name, messages, settings)
-        async with self._stream("POST", "/v1/chat/completions", json=body) as answer:
-            async for line in answer.aiter_lines():
-                if words := reader.read(line):
-                    yield words
+        with saying_unreachable():
+            async with self._stream("POST", "/v1/chat/completions", json=body) as answer:
+                async for line in answer.aiter_lines():
+                    if words := reader.read(line):
+                        yield words
 
     async def download_adapter(
         self, job_id: str, path: str | Path, *, on_bytes: OnBytes | None = None

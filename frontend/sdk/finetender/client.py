@@ -22,6 +22,7 @@ from finetender.exchange import (
     build_options,
     explain_failure,
     read_answer,
+    saying_unreachable,
 )
 from finetender.operations import bids, data, express, jobs
 from finetender.operations.data import check_id
@@ -140,10 +141,11 @@ class Client:
         name = self.run(jobs.find_model_name(model))
         reader = ChatReader()
         body = build_chat_body(name, messages, settings)
-        with self._stream("POST", "/v1/chat/completions", json=body) as answer:
-            for line in answer.iter_lines():
-                if words := reader.read(line):
-                    yield words
+        with saying_unreachable():
+            with self._stream("POST", "/v1/chat/completions", json=body) as answer:
+                for line in answer.iter_lines():
+                    if words := reader.read(line):
+                        yield words
 
     def download_adapter(
         self, job_id: str, path: str | Path, *, on_bytes: OnBytes | None = None
@@ -169,7 +171,11 @@ class Client:
         """Fetch the whole log of a zone's auction."""
         target = Path(path)
         where = f"/api/market/{check_id(zone)}/transcript"
-        with self._stream("GET", where) as answer, target.open("wb") as file:
+        with (
+            saying_unreachable(),
+            self._stream("GET", where) as answer,
+            target.open("wb") as file,
+        ):
             for piece in answer.iter_bytes(CHUNK_BYTES):
                 file.write(piece)
         return target

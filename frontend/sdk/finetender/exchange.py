@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import mimetypes
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, cast
 
 import httpx
 
 from finetender.calls import Answer, Call
-from finetender.errors import build_error
+from finetender.errors import UnreachableError, build_error
 from finetender.streams import read_openai_error
 
 #: Seconds: a bid may wait for its decision, and a file for being read.
@@ -67,6 +67,21 @@ def read_answer(response: httpx.Response) -> Answer:
 def build_answer_error(answer: httpx.Response) -> Exception:
     read = read_answer(answer)
     return build_error(read.status, read.body)
+
+
+@contextmanager
+def saying_unreachable() -> Generator[None]:
+    """Within the block a connection that fails is an error of ours, for what is not tried again.
+
+    Raises
+    ------
+    UnreachableError
+    """
+    try:
+        yield
+    except httpx.TransportError as error:
+        reason = explain_failure(error)
+        raise UnreachableError(f"The market could not be reached: {reason}") from error
 
 
 def explain_failure(error: Exception) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from finetender import AsyncClient, Client
 from finetender.calls import TRIES, Answer, Call, NoAnswer, Pause, send
 from finetender.deadlines import parse_deadline
 from finetender.errors import (
@@ -164,3 +166,19 @@ def test_a_stored_key_is_for_its_own_market_and_nobody_else_reads_it(tmp_path, m
     for url, key in (("ftp://x", "k"), ("https://x", "k\r\nHost: y")):
         with pytest.raises(UsageError):
             find_access(url, key)
+
+
+def test_streams_from_a_market_that_is_not_there_fail_in_words(tmp_path):
+    async def ask() -> None:
+        async with AsyncClient(url="http://127.0.0.1:9", api_key="ft_x") as there:
+            async for _ in there.chat("ft:job_1", "Hi"):
+                pass
+
+    with Client(url="http://127.0.0.1:9", api_key="ft_x") as market:
+        with pytest.raises(UnreachableError, match="could not be reached"):
+            market.download_transcript("zone", tmp_path / "log.jsonl")
+        with pytest.raises(UnreachableError, match="could not be reached"):
+            list(market.chat("zone", "Hi"))
+    with pytest.raises(UnreachableError, match="could not be reached"):
+        asyncio.run(ask())
+    assert not list(tmp_path.iterdir())
