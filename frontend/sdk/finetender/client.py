@@ -141,11 +141,11 @@ class Client:
         name = self.run(jobs.find_model_name(model))
         reader = ChatReader()
         body = build_chat_body(name, messages, settings)
-        with saying_unreachable():
-            with self._stream("POST", "/v1/chat/completions", json=body) as answer:
-                for line in answer.iter_lines():
-                    if words := reader.read(line):
-                        yield words
+        where = "/v1/chat/completions"
+        with saying_unreachable(), self._stream("POST", where, json=body) as answer:
+            for line in answer.iter_lines():
+                if words := reader.read(line):
+                    yield words
 
     def download_adapter(
         self, job_id: str, path: str | Path, *, on_bytes: OnBytes | None = None
