@@ -14,6 +14,7 @@ import httpx
 from finetender.calls import Answer, Call, NoAnswer, Operation, Pause
 from finetender.errors import BusyError
 from finetender.exchange import (
+    CHAT,
     CHUNK_BYTES,
     Messages,
     build_answer_error,
@@ -128,11 +129,16 @@ class AsyncClient:
         name = await self.run(jobs.find_model_name(model))
         reader = ChatReader()
         body = build_chat_body(name, messages, settings)
-        with saying_unreachable():
-            async with self._stream("POST", "/v1/chat/completions", json=body) as answer:
-                async for line in answer.aiter_lines():
-                    if words := reader.read(line):
-                        yield words
+        while True:
+            try:
+                with saying_unreachable():
+                    async with self._stream("POST", CHAT, json=body) as answer:
+                        async for line in answer.aiter_lines():
+                            if words := reader.read(line):
+                                yield words
+                return
+            except BusyError as error:
+                await asyncio.sleep(reader.note_refusal(error))
 
     async def download_adapter(
         self, job_id: str, path: str | Path, *, on_bytes: OnBytes | None = None

@@ -14,6 +14,7 @@ import httpx
 from finetender.calls import Answer, Call, NoAnswer, Operation, Pause
 from finetender.errors import BusyError
 from finetender.exchange import (
+    CHAT,
     CHUNK_BYTES,
     Messages,
     build_answer_error,
@@ -141,11 +142,15 @@ class Client:
         name = self.run(jobs.find_model_name(model))
         reader = ChatReader()
         body = build_chat_body(name, messages, settings)
-        where = "/v1/chat/completions"
-        with saying_unreachable(), self._stream("POST", where, json=body) as answer:
-            for line in answer.iter_lines():
-                if words := reader.read(line):
-                    yield words
+        while True:
+            try:
+                with saying_unreachable(), self._stream("POST", CHAT, json=body) as answer:
+                    for line in answer.iter_lines():
+                        if words := reader.read(line):
+                            yield words
+                return
+            except BusyError as error:
+                time.sleep(reader.note_refusal(error))
 
     def download_adapter(
         self, job_id: str, path: str | Path, *, on_bytes: OnBytes | None = None

@@ -16,6 +16,7 @@ from finetender.streams import read_openai_error
 #: Seconds: a bid may wait for its decision, and a file for being read.
 TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 CHUNK_BYTES = 256 * 1024
+CHAT = "/v1/chat/completions"
 _USER_AGENT = "finetender-python/0.1.0"
 
 Messages = str | Sequence[Mapping[str, str]]

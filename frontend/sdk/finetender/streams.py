@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from finetender.calls import TRIES
-from finetender.errors import FinetenderError, UnreachableError, build_error
+from finetender.errors import BusyError, FinetenderError, UnreachableError, build_error
 from finetender.values import JobEvent
 
 _FIRST_WAIT_S, _WAIT_MAX_S = 0.5, 15.0
@@ -102,7 +102,22 @@ class ChatReader:
 
     def __init__(self) -> None:
         self.is_done = False
+        self._has_begun = False
+        self._refusals = 0
         self._lines = EventLines()
+
+    def note_refusal(self, error: BusyError) -> float:
+        """Seconds to wait before the question is asked again.
+
+        Raises
+        ------
+        BusyError
+            It was asked several times, or some of the answer is there.
+        """
+        self._refusals += 1
+        if self._has_begun or self._refusals >= TRIES:
+            raise error
+        return min(_FIRST_WAIT_S * 2 ** (self._refusals - 1), _WAIT_MAX_S)
 
     def read(self, line: str) -> str:
         """The words that a line brings; mostly none.
@@ -112,6 +127,7 @@ class ChatReader:
         MarketError
             The answer ended early; the words before were given.
         """
+        self._has_begun = True
         parsed = self._lines.read(line)
         if parsed is None:
             return ""

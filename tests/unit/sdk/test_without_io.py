@@ -8,6 +8,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import httpx
 import pytest
 from finetender import AsyncClient, Client
 from finetender.calls import TRIES, Answer, Call, NoAnswer, Pause, send
@@ -182,3 +183,30 @@ def test_streams_from_a_market_that_is_not_there_fail_in_words(tmp_path):
     with pytest.raises(UnreachableError, match="could not be reached"):
         asyncio.run(ask())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_question_is_asked_again_until_its_answer_has_begun():
+    busy = BusyError(503, {"detail": "busy"})
+    reader = ChatReader()
+    waits = [reader.note_refusal(busy) for _ in range(TRIES - 1)]
+    assert waits == [0.5, 1.0, 2.0]
+    with pytest.raises(BusyError):
+        reader.note_refusal(busy)
+    begun = ChatReader()
+    begun.read('data: {"choices": [{"delta": {"content": "Hi"}}]}')
+    with pytest.raises(BusyError):
+        begun.note_refusal(busy)
+
+
+def test_a_busy_market_is_asked_again(monkeypatch):
+    answers = [
+        httpx.Response(503, json={"error": {"message": "busy"}}),
+        httpx.Response(200, text='data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n'),
+    ]
+    monkeypatch.setattr(ChatReader, "note_refusal", lambda *_: 0.0)
+    with Client(url="http://market", api_key="ft_x") as market:
+        market._http = httpx.Client(
+            base_url="http://market", transport=httpx.MockTransport(lambda _: answers.pop(0))
+        )
+        assert list(market.chat("zone", "Hi")) == ["Hi"]
+    assert answers == []

@@ -1,0 +1,294 @@
+"""From empty to the first sale with the compose file's own commands and environment file.
+
+There is no Docker engine where this runs: each service is a process with what its container would
+have as command and environment. PostgreSQL and Redis are ours, and a small proxy ends TLS in
+Caddy's place, under an authority that the node and the buyer are given.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+import re
+import ssl
+import subprocess
+import sys
+import zipfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from marketplace.embedded.demo.api_client import place_bid
+from marketplace.embedded.servers import (
+    find_free_port,
+    prepare_postgres,
+    prepare_redis,
+    wait_for_postgres,
+    wait_for_redis,
+)
+from marketplace.embedded.stack import Stack
+from tests.unit.docker.test_docker import ROOT, SERVICES, instructions, read_example
+from tests.waiting import until
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1500)]
+
+SECRET = "0123456789abcdef" * 4
+ZONE = "tiny"
+#: What the guide does on pages: an owner with a key, a provider that is approved, a join command.
+PEOPLE = """
+from marketplace.accounts.api_keys import create_api_key
+from marketplace.accounts.models import User
+from marketplace.accounts.services import create_organisation
+from marketplace.common import clock
+from marketplace.fleet.models import Provider, Zone
+from marketplace.fleet.services import ListingTerms, approve_provider, create_join_token
+now = clock.now()
+owner = User.objects.create_user(email="owner@example.org", password=None)
+buyer = create_organisation(name="Buyer", created_by=owner, now=now)
+seller = create_organisation(name="Seller", created_by=owner, now=now)
+provider, _ = Provider.objects.get_or_create(organisation=seller, defaults={"created_at": now})
+operator = User.objects.get(email="operator@example.org")
+provider = approve_provider(provider=provider, approved_by=operator, now=now)
+scopes = ["bids:read", "bids:write", "datasets:read", "datasets:write", "jobs:read"]
+_, key = create_api_key(organisation=buyer, created_by=owner, name="k", scopes=scopes, now=now)
+_, token = create_join_token(
+    zone=Zone.objects.get(), provider=provider, created_by=owner,
+    terms=ListingTerms(1_000_000), now=now,
+)
+print("made", buyer.pk, key, token)
+"""
+
+
+def build_environment(overrides: dict[str, str]) -> dict[str, str]:
+    """A container's of the market: the image's, the file's and the service's, as an engine would.
+
+    ``overrides`` stand for what the containers' network and volumes are.
+    """
+    lines = [
+        rest for word, rest in instructions(ROOT / "docker" / "web.Dockerfile") if word == "ENV"
+    ]
+    image = dict(pair.split("=", 1) for line in lines for pair in line.split())
+    given = read_example(with_defaults=False)
+    given |= {name: SECRET for name, value in given.items() if not value}
+    given["PUBLIC_HOST"] = "localhost"
+    service = {
+        name: re.sub(r"\$\{([A-Z0-9_]+)[^}]*\}", lambda found: given[found[1]], value)
+        for name, value in SERVICES["web"]["environment"].items()
+    }
+    assert set(overrides) <= {*service, "DATA_DIR"}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {"PATH": path, "HOME": os.environ["HOME"]} | image | given | service | overrides
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """A key and a certificate for ``localhost`` that is its own authority."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    files = folder / "key.pem", folder / "certificate.pem"
+    files[0].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    files[1].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    return files
+
+
+def build_proxy(target: str) -> Any:
+    """An ASGI application that passes requests on as the Caddyfile has it."""
+    client = httpx.AsyncClient(base_url=target, timeout=None)
+    dropped = {b"host", b"connection", b"transfer-encoding", b"x-forwarded-for"}
+
+    async def read(receive: Any) -> AsyncIterator[bytes]:
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return
+            yield message.get("body", b"")
+            if not message.get("more_body"):
+                return
+
+    async def pass_on(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        headers = [pair for pair in scope["headers"] if pair[0] not in dropped]
+        headers += [(b"host", b"localhost"), (b"x-forwarded-proto", b"https")]
+        headers += [(b"x-forwarded-for", scope["client"][0].encode())]
+        query = scope["query_string"].decode()
+        path = scope["raw_path"].decode() + (f"?{query}" if query else "")
+        request = client.build_request(
+            scope["method"], path, headers=headers, content=read(receive)
+        )
+        answer = await client.send(request, stream=True)
+        kept = [pair for pair in answer.headers.raw if pair[0].lower() not in dropped]
+        await send({"type": "http.response.start", "status": answer.status_code, "headers": kept})
+        async for piece in answer.aiter_raw():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await answer.aclose()
+        await send({"type": "http.response.body"})
+
+    return pass_on
+
+
+@contextmanager
+def run_process(
+    command: list[str], *, environment: dict[str, str], log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+STATUS = """
+from marketplace.fleet.models import Node
+print(*Node.objects.values_list("status", flat=True))
+"""
+PROXY = """
+import sys, uvicorn
+from tests.integration.test_compose_processes import build_proxy
+port, target, key, certificate = sys.argv[1:]
+uvicorn.run(build_proxy(target), host="127.0.0.1", port=int(port), ssl_keyfile=key,
+            ssl_certfile=certificate, log_level="warning", lifespan="off")
+"""
+
+
+def test_the_compose_files_processes_sell_and_train_a_first_job(tmp_path: Path) -> None:
+    key, certificate = make_certificate(tmp_path)
+    web_port, tls_port = find_free_port(), find_free_port()
+    url = f"https://localhost:{tls_port}"
+    with ExitStack() as running:
+        postgres = prepare_postgres(data_dir=tmp_path / "servers", durable=False)
+        redis = prepare_redis(data_dir=tmp_path / "servers")
+        programs = [postgres.program, redis.program]
+        stack = running.enter_context(Stack(data_dir=tmp_path / "servers", programs=programs))
+        stack.start("postgres", "redis")
+        wait_for_postgres(postgres)
+        wait_for_redis(redis)
+        for volume in ("data", "keys"):
+            (tmp_path / volume).mkdir(mode=0o700)
+        environment = build_environment(
+            {
+                "DATABASE_URL": postgres.url,
+                "REDIS_URL": redis.url,
+                "DATA_DIR": str(tmp_path / "data"),
+                "MARKET_KEY_DIR": str(tmp_path / "keys"),
+                "PUBLIC_URL": url,
+            }
+        )
+
+        def carry_out(command: list[str], **more: str) -> str:
+            done = subprocess.run(
+                command,
+                cwd=ROOT,
+                env=environment | more,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        carry_out(["python", "manage.py", "collectstatic", "--no-input"])
+        carry_out(SERVICES["migrate"]["command"])
+        carry_out(SERVICES["warm"]["command"])
+
+        def start(name: str, command: list[str], **more: str) -> subprocess.Popen[bytes]:
+            log = tmp_path / f"{name}.log"
+            return running.enter_context(
+                run_process(command, environment=environment | more, log=log)
+            )
+
+        start("web", ["python", "-m", "marketplace.config.web_server", "--port", str(web_port)])
+        for name in ("lane", "worker", "beat"):
+            command = SERVICES[name]["command"]
+            more = ["--schedule", str(tmp_path / "beat")] if name == "beat" else []
+            start(name, [*command, *more])
+        proxy = [sys.executable, "-c", PROXY, str(tls_port), f"http://127.0.0.1:{web_port}"]
+        start("proxy", [*proxy, str(key), str(certificate)])
+
+        # As docs/guides/operate.md, First steps.
+        manage = ["python", "manage.py"]
+        carry_out([*manage, "createsuperuser", "--no-input", "--email", "operator@example.org"])
+        zone = [*manage, "zone_create", ZONE, "--base-model", "bundled:finetender-tiny"]
+        carry_out([*zone, "--slot-s", "5", "--horizon-slots", "400"])
+        said = carry_out([*manage, "shell", "-c", PEOPLE])
+        _, buyer, api_key, join_token = re.search(r"(made) (\S+) (\S+) (\S+)", said).groups()  # type: ignore[union-attr]
+        grant = [*manage, "wallet_grant", buyer, "10", "--operator", "operator@example.org"]
+        carry_out([*grant, "--reference", "first"])
+
+        trusted = ssl.create_default_context(cafile=certificate)
+        headers = {"Authorization": f"Bearer {api_key}"}
+        with httpx.Client(base_url=url, verify=trusted, headers=headers) as market:
+
+            def answers() -> bool:
+                try:
+                    return market.get("/api/zones").status_code == 200
+                except httpx.TransportError:
+                    return False
+
+            until(answers, what="the market answers over HTTPS", within_s=120, every_s=0.5)
+            page = market.get("/", headers={"Authorization": ""})
+            assert page.status_code == 200
+            assert "max-age=" in page.headers["strict-transport-security"]
+            start(
+                "node",
+                [
+                    *("python", "-m", "workers", "join", "--url", url, "--run", "--quick"),
+                    *("--device", "cpu", "--name", "first", "--state-dir", str(tmp_path / "state")),
+                ],
+                SSL_CERT_FILE=str(certificate),
+                FINETENDER_JOIN_TOKEN=join_token,
+            )
+
+            def is_on_sale() -> bool:
+                return "online" in carry_out([*manage, "shell", "-c", STATUS])
+
+            until(is_on_sale, what="the node is on sale", within_s=300, every_s=2)
+            bid = place_bid(
+                market, ZONE, name="first", training={"epochs": 1}, within_s=900, say=print
+            )
+
+            def get_job() -> dict[str, Any]:
+                return market.get(f"/api/jobs/{bid['job_id']}").json()
+
+            until(
+                lambda: get_job()["status"] in ("succeeded", "failed"),
+                what="the first job ends",
+                within_s=600,
+                every_s=1,
+            )
+            assert get_job()["status"] == "succeeded"
+            adapter = market.get(f"/api/jobs/{bid['job_id']}/adapter", follow_redirects=True)
+            (tmp_path / "adapter.zip").write_bytes(adapter.content)
+            with zipfile.ZipFile(tmp_path / "adapter.zip") as archive:
+                assert "adapter_model.safetensors" in archive.namelist()
+        assert "The books balance." in carry_out([*manage, "ledger_check"])
+        assert "verified" in carry_out([*manage, "auction_verify"])
