@@ -37,7 +37,7 @@ from workers.training.architectures import get_features
 from workers.training.frozen_product import BLAS, FrozenProducts
 from workers.training.frozen_weights import get_dense_weight, measure_lengths, multiply_frozen
 from workers.training.packing import JobSegment, Pack
-from workers.training.segments_linear import SegmentsLinear
+from workers.training.segments_linear import apply_segments
 from workers.training.slot_table import Slot, SlotTable, build_slot_table
 
 Form = Literal["segments", "dense", "grouped"]
@@ -114,7 +114,7 @@ class MultiLoRALinear(nn.Module):
             )
             weight_OD, bias = get_dense_weight(self.base) if self.plain else (None, None)
             products = self.stream.products
-            out = SegmentsLinear.apply(x, weight_OD, bias, A_NRD, B_NRO, spans, keep_TD, products)
+            out = apply_segments(x, weight_OD, bias, A_NRD, B_NRO, spans, keep_TD, products)
             return self._give_lengths(out if self.plain else self.base(x) + out, owners)
         x_TD = x.reshape(-1, self.in_features)
         if keep_TD is not None:

@@ -8,6 +8,36 @@ from typing import Any
 import torch
 
 
+def apply_segments(x, weight_OD, bias, A_NRD, B_NRO, spans, keep_TD, products):
+    """``SegmentsLinear``; where no gradients are wanted, without an autograd node."""
+    if torch.is_grad_enabled():
+        return SegmentsLinear.apply(x, weight_OD, bias, A_NRD, B_NRO, spans, keep_TD, products)
+    out_TO = _compute(x, weight_OD, bias, A_NRD, B_NRO, spans, keep_TD, products)[1]
+    return out_TO.view(*x.shape[:-1], out_TO.shape[-1])
+
+
+def _compute(x, weight_OD, bias, A_NRD, B_NRO, spans, keep_TD, products):
+    x_TD = x.reshape(-1, x.shape[-1])
+    if weight_OD is None:
+        out_TO = x_TD.new_zeros(len(x_TD), B_NRO.shape[2])
+    else:
+        out_TO = products.apply(x_TD, weight_OD, bias)
+    inners = []
+    block = _block(spans)
+    if block is not None:
+        inners = [_add_block(out_TO, x_TD, A_NRD, B_NRO, block)]
+        spans = ()
+    for index, rank, scale, start, end, probability in spans:
+        rows = x_TD[start:end]
+        if probability > 0:
+            rows = rows * keep_TD[start:end] * (1.0 / (1.0 - probability))
+        inner = rows @ A_NRD[index, :rank].to(rows.dtype).T
+        inner *= scale
+        out_TO[start:end].addmm_(inner, B_NRO[index, :rank].to(rows.dtype))
+        inners.append(inner)
+    return x_TD, out_TO, inners, block, spans
+
+
 class SegmentsLinear(torch.autograd.Function):
     """Base product and all adapters of one layer as a single autograd node.
 
@@ -17,24 +47,9 @@ class SegmentsLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x, weight_OD, bias, A_NRD, B_NRO, spans, keep_TD, products):
-        x_TD = x.reshape(-1, x.shape[-1])
-        if weight_OD is None:
-            out_TO = x_TD.new_zeros(len(x_TD), B_NRO.shape[2])
-        else:
-            out_TO = products.apply(x_TD, weight_OD, bias)
-        inners = []
-        block = _block(spans)
-        if block is not None:
-            inners = [_add_block(out_TO, x_TD, A_NRD, B_NRO, block)]
-            spans = ()
-        for index, rank, scale, start, end, probability in spans:
-            rows = x_TD[start:end]
-            if probability > 0:
-                rows = rows * keep_TD[start:end] * (1.0 / (1.0 - probability))
-            inner = rows @ A_NRD[index, :rank].to(rows.dtype).T
-            inner *= scale
-            out_TO[start:end].addmm_(inner, B_NRO[index, :rank].to(rows.dtype))
-            inners.append(inner)
+        x_TD, out_TO, inners, block, spans = _compute(
+            x, weight_OD, bias, A_NRD, B_NRO, spans, keep_TD, products
+        )
         ctx.save_for_backward(x_TD, weight_OD, keep_TD, *inners)
         ctx.stacks = (A_NRD, B_NRO)
         ctx.spans = spans
