@@ -305,3 +305,17 @@ def test_grouped_products_are_used_only_where_they_work(monkeypatch):
         monkeypatch.setattr(adapter_products, "compute_grouped_delta", form)
         assert not adapter_products.is_grouped_usable(device)
     adapter_products.is_grouped_usable.cache_clear()
+
+
+@pytest.mark.parametrize("drops", [False, True])
+@pytest.mark.parametrize("base", [nn.Linear(24, 16), Conv1D(16, 24)], ids=["linear", "conv"])
+def test_answers_and_training_compute_a_layer_bit_for_bit_alike(base, drops):
+    layer, pack = filled_layer(base), mixed_pack(drops=drops)
+    x_TD = torch.randn(pack.tokens, layer.in_features, generator=torch.Generator().manual_seed(4))
+    with layer.stream.reading(pack):
+        trained_TO = layer(x_TD.requires_grad_())
+        with torch.no_grad():
+            answered_TO = layer(x_TD)
+    assert trained_TO.grad_fn is not None
+    assert answered_TO.grad_fn is None
+    assert torch.equal(trained_TO, answered_TO)
