@@ -15,7 +15,7 @@ import ssl
 import subprocess
 import sys
 import zipfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,19 @@ from marketplace.embedded.servers import (
     wait_for_redis,
 )
 from marketplace.embedded.stack import Stack
-from tests.unit.docker.test_docker import ROOT, SERVICES, instructions, read_example
+from tests.object_bucket import create_bucket, list_objects, serve_buckets
+from tests.unit.docker.test_docker import (
+    EXAMPLE,
+    ROOT,
+    SERVICES,
+    instructions,
+    read_example,
+)
 from tests.waiting import until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1500)]
 
+_NAMED = re.compile(r"^#?([A-Z0-9_]+)=", re.MULTILINE)
 SECRET = "0123456789abcdef" * 4
 ZONE = "tiny"
 #: What the guide does on pages: an owner with a key, a provider that is approved, a join command.
@@ -67,16 +75,17 @@ print("made", buyer.pk, key, token)
 """
 
 
-def build_environment(overrides: dict[str, str]) -> dict[str, str]:
+def build_environment(overrides: dict[str, str], lines: dict[str, str]) -> dict[str, str]:
     """A container's of the market: the image's, the file's and the service's, as an engine would.
 
-    ``overrides`` stand for what the containers' network and volumes are.
+    ``overrides`` stand for what the containers' network and volumes are; ``lines`` are set in the
+    file.
     """
-    lines = [
-        rest for word, rest in instructions(ROOT / "docker" / "web.Dockerfile") if word == "ENV"
-    ]
-    image = dict(pair.split("=", 1) for line in lines for pair in line.split())
-    given = read_example(with_defaults=False)
+    image_file = instructions(ROOT / "docker" / "web.Dockerfile")
+    words = [word for kind, rest in image_file if kind == "ENV" for word in rest.split()]
+    image = dict(word.split("=", 1) for word in words)
+    assert set(lines) <= set(read_example(with_defaults=True)) | set(_NAMED.findall(EXAMPLE))
+    given = read_example(with_defaults=False) | lines
     given |= {name: SECRET for name, value in given.items() if not value}
     given["PUBLIC_HOST"] = "localhost"
     service = {
@@ -180,11 +189,39 @@ uvicorn.run(build_proxy(target), host="127.0.0.1", port=int(port), ssl_keyfile=k
 """
 
 
-def test_the_compose_files_processes_sell_and_train_a_first_job(tmp_path: Path) -> None:
+@contextmanager
+def use_disk() -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+    yield {}, {}
+
+
+@contextmanager
+def use_object_bucket() -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+    """Lines of the environment file, and the bucket that they name."""
+    with serve_buckets() as address:
+        bucket = create_bucket(address)
+        yield (
+            {
+                "S3_BUCKET": bucket["bucket_name"],
+                "S3_PREFIX": bucket["location"],
+                "S3_ENDPOINT_URL": address,
+                "S3_REGION": bucket["region_name"],
+                "S3_ACCESS_KEY_ID": bucket["access_key"],
+                "S3_SECRET_ACCESS_KEY": bucket["secret_key"],
+                "S3_PATH_STYLE": "1",
+            },
+            bucket,
+        )
+
+
+@pytest.mark.parametrize("storage", [use_disk, use_object_bucket])
+def test_the_compose_files_processes_sell_and_train_a_first_job(
+    tmp_path: Path, storage: Callable[[], Any]
+) -> None:
     key, certificate = make_certificate(tmp_path)
     web_port, tls_port = find_free_port(), find_free_port()
     url = f"https://localhost:{tls_port}"
     with ExitStack() as running:
+        storage_lines, bucket = running.enter_context(storage())
         postgres = prepare_postgres(data_dir=tmp_path / "servers", durable=False)
         redis = prepare_redis(data_dir=tmp_path / "servers")
         programs = [postgres.program, redis.program]
@@ -201,7 +238,8 @@ def test_the_compose_files_processes_sell_and_train_a_first_job(tmp_path: Path) 
                 "DATA_DIR": str(tmp_path / "data"),
                 "MARKET_KEY_DIR": str(tmp_path / "keys"),
                 "PUBLIC_URL": url,
-            }
+            },
+            storage_lines,
         )
 
         def carry_out(command: list[str], **more: str) -> str:
@@ -290,5 +328,10 @@ def test_the_compose_files_processes_sell_and_train_a_first_job(tmp_path: Path) 
             (tmp_path / "adapter.zip").write_bytes(adapter.content)
             with zipfile.ZipFile(tmp_path / "adapter.zip") as archive:
                 assert "adapter_model.safetensors" in archive.namelist()
+        if bucket:
+            names = [Path(name).relative_to("market") for name in list_objects(bucket)]
+            assert {name.parts[0] for name in names} == {"datasets", "jobs"}
+            assert [name.suffix for name in names if name.parts[2] == "adapters"] == [".zip"]
+            assert not [path for path in (tmp_path / "data").rglob("*.zip") if path.is_file()]
         assert "The books balance." in carry_out([*manage, "ledger_check"])
         assert "verified" in carry_out([*manage, "auction_verify"])

@@ -180,6 +180,9 @@ class _JobLook:
 
 async def _write_events(watcher: _Watcher, after: int) -> AsyncIterator[bytes]:
     organisation_id = watcher.who.organisation.pk
+    if _open_streams[organisation_id] >= STREAMS_MAX:
+        # Many came at once; their clients connect again and are refused.
+        return
     _open_streams[organisation_id] += 1
     stopping = shutdown.expect()
     news = _News(f"job.{watcher.job_id}")
@@ -206,11 +209,12 @@ async def _write_events(watcher: _Watcher, after: int) -> AsyncIterator[bytes]:
         # The client connects again and then reads the reason.
         return
     finally:
-        stopping.cancel()
-        await news.close()
+        # Before anything that may be cut off.
         _open_streams[organisation_id] -= 1
         if not _open_streams[organisation_id]:
             del _open_streams[organisation_id]
+        stopping.cancel()
+        await news.close()
 
 
 class _News:
