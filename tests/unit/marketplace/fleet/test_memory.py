@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from importlib import import_module
 
 import pytest
-from django.apps import apps
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from marketplace.fleet.memory import compute_memory_demand, find_fitting_rank
 from marketplace.fleet.models import Zone
-from marketplace.fleet.self_test import compute_memory_for_sale
-from tests import job_builders as build
 from tests import market_builders as market
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.memory import count_adapter_parameters
 from workers.protocol.model_shape import parse_model_shape
-from workers.protocol.wire import to_json
 
 LLAMA_8B = Zone(
     model_shape=asdict(market.LLAMA_8B), dtype="auto", max_sequence_length=4096, base_memory_gb=16.9
@@ -87,18 +82,3 @@ def test_the_shape_is_read_from_a_models_configuration():
     ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             parse_model_shape(config | wrong)
-
-
-@pytest.mark.django_db
-def test_a_node_listed_before_packs_were_counted_is_sold_as_if_it_joined_now():
-    migration = import_module("marketplace.fleet.migrations.0012_memory_for_jobs")
-    made = market.zone()
-    facts = to_json(build.facts(memory_gb=8.0))
-    roomy = market.node(made, memory_gb=8.0, facts=facts)
-    tight = market.node(made, memory_gb=1.05, facts=facts | {"memory_gb": 1.05})
-    unseen = market.node(made, memory_gb=8.0, facts={})
-    migration.recount_memory(apps, None)
-    joined = compute_memory_for_sale(made, build.facts(memory_gb=8.0), (build.measurement(),))
-    memory = dict(made.nodes.values_list("pk", "memory_gb"))
-    assert memory == {roomy.pk: joined, tight.pk: 1.000001, unseen.pk: 8.0}
-    assert joined < 8.0
