@@ -9,9 +9,9 @@ from django.db.models import F
 
 from marketplace.accounts.locks import lock_api_key
 from marketplace.accounts.models import WORKERS, ApiKey, Organisation, Scope, User
+from marketplace.accounts.policy import Right, check_right
 from marketplace.accounts.secret_hashes import SECRET_BYTES, hash_secret
-from marketplace.accounts.services import check_owner
-from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
+from marketplace.common.errors import Conflict, NotFound, UserError
 
 #: Letters and digits of the visible part and of the hidden part of a key.
 PREFIX_LENGTH = 10
@@ -45,14 +45,11 @@ def create_api_key(
     Raises
     ------
     NotAllowed
-        ``not_a_member``: ``created_by`` does not belong to the organisation.
+        ``not_a_member`` or ``role_not_enough``: ``created_by`` may not work for the organisation.
     Conflict
         ``too_many_api_keys``.
     """
-    if not organisation.memberships.filter(user=created_by, role__in=WORKERS).exists():
-        raise NotAllowed(
-            "not_a_member", "Only owners and members of an organisation make keys for it."
-        )
+    check_right(organisation=organisation, user=created_by, right=Right.WORK)
     if not name.strip():
         raise UserError(
             "invalid_name", "Give the key a name, so that you know it later.", param="name"
@@ -120,7 +117,7 @@ def rotate_api_key(
         if key is None or not is_live or key.revoked_at is not None:
             raise NotFound("unknown_api_key", f"{organisation.name} has no such live key.")
         if key.created_by_id != rotated_by.pk:
-            check_owner(organisation=organisation, user=rotated_by)
+            check_right(organisation=organisation, user=rotated_by, right=Right.OWN)
         secret = f"{key.prefix}_{secrets.token_urlsafe(SECRET_BYTES)}"
         key.earlier_secret_hash, key.earlier_secret_until = key.secret_hash, now + overlap
         key.secret_hash = hash_secret(secret)
@@ -139,12 +136,17 @@ def _is_secret_of(key: ApiKey, secret: str, *, now: datetime) -> bool:
 def authenticate_api_keys(*, given: Collection[str], now: datetime) -> dict[str, ApiKey | None]:
     """The live key behind each secret, or nothing, read together."""
     prefixes = {secret: "_".join(secret[:KEY_LENGTH_MAX].split("_", 2)[:2]) for secret in given}
-    rows = ApiKey.objects.select_related("organisation", "created_by").filter(
-        prefix__in={prefix for prefix in prefixes.values() if "\0" not in prefix},
-        revoked_at=None,
-        created_by__is_active=True,
-        organisation__memberships__user=F("created_by"),
-        organisation__memberships__role__in=WORKERS,
+    # Filter and annotation look at one membership: that of the key's maker.
+    rows = (
+        ApiKey.objects.select_related("organisation", "created_by")
+        .filter(
+            prefix__in={prefix for prefix in prefixes.values() if "\0" not in prefix},
+            revoked_at=None,
+            created_by__is_active=True,
+            organisation__memberships__user=F("created_by"),
+            organisation__memberships__role__in=WORKERS,
+        )
+        .annotate(maker_role=F("organisation__memberships__role"))
     )
     live = {key.prefix: key for key in rows if key.expires_at is None or key.expires_at > now}
     found: dict[str, ApiKey | None] = {}
@@ -177,5 +179,5 @@ def revoke_api_key(
     """
     live = ApiKey.objects.filter(pk=key_id, organisation=organisation, revoked_at=None)
     if live.exclude(created_by=revoked_by).exists():
-        check_owner(organisation=organisation, user=revoked_by)
+        check_right(organisation=organisation, user=revoked_by, right=Right.OWN)
     live.update(revoked_at=now)

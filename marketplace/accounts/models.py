@@ -272,6 +272,8 @@ class ApiKey(TimestampedModel):
     """A program's credential for one organisation; the secret itself is never stored."""
 
     created_by_id: str
+    #: What its maker is in the organisation now; on keys that ``authenticate_api_keys`` found.
+    maker_role: str | None = None
 
     id = IdField(prefix="key")
     organisation = models.ForeignKey(

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from allauth.mfa.utils import is_mfa_enabled
-from django.conf import settings
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, resolve_url
 
 from marketplace.accounts.models import User
+from marketplace.accounts.policy import lacks_second_factor
 
-#: Where a person can set up a second factor, or sign out.
-ALLOWED = ("/accounts/", "/static/")
+#: Where a person can set up a second factor, or sign out; and the APIs, which answer for themselves
+#: (``accounts.policy``) and would make nothing of a redirect.
+ALLOWED = ("/accounts/", "/static/", "/api/", "/v1/")
 
 
 class OperatorSecondFactorMiddleware:
@@ -35,9 +35,6 @@ class OperatorSecondFactorMiddleware:
 
 
 def _must_set_up(request: HttpRequest) -> bool:
-    if not settings.OPERATORS_NEED_MFA or request.path_info.startswith(ALLOWED):
+    if request.path_info.startswith(ALLOWED) or not request.user.is_authenticated:
         return False
-    if not request.user.is_authenticated:
-        return False
-    user = cast(User, request.user)
-    return user.is_staff and not is_mfa_enabled(user)
+    return lacks_second_factor(cast(User, request.user))

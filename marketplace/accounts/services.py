@@ -1,7 +1,6 @@
 """What changes who may act."""
 
 import secrets
-from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from django.core.exceptions import ValidationError
@@ -11,8 +10,9 @@ from django.db.models import QuerySet
 
 from marketplace.accounts.locks import lock_invitation, lock_memberships
 from marketplace.accounts.models import Invitation, Membership, Organisation, Role, User, make_slug
+from marketplace.accounts.policy import Right, check_right
 from marketplace.accounts.secret_hashes import SECRET_BYTES, hash_secret
-from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
+from marketplace.common.errors import Conflict, NotFound, UserError
 
 INVITATION_LIFE = timedelta(days=14)
 #: Invitations of one organisation that are still open, and those made within a day: each is a mail.
@@ -62,7 +62,7 @@ def set_verified_only(*, organisation: Organisation, verified_only: bool, set_by
     NotAllowed
         ``owners_only``.
     """
-    check_owner(organisation=organisation, user=set_by)
+    check_right(organisation=organisation, user=set_by, right=Right.OWN)
     organisation.verified_only = verified_only
     organisation.save(update_fields=["verified_only", "updated_at"])
 
@@ -79,7 +79,7 @@ def create_invitation(
     Conflict
         ``already_a_member``.
     """
-    check_owner(organisation=organisation, user=invited_by)
+    check_right(organisation=organisation, user=invited_by, right=Right.OWN)
     email = email.strip().lower()
     try:
         validate_email(email)
@@ -175,7 +175,7 @@ def revoke_invitation(
     Conflict
         ``invitation_accepted``.
     """
-    check_owner(organisation=organisation, user=revoked_by)
+    check_right(organisation=organisation, user=revoked_by, right=Right.OWN)
     found = Invitation.objects.filter(
         pk=invitation_id.replace("\0", ""), organisation=organisation
     ).first()
@@ -197,7 +197,7 @@ def end_membership(*, organisation: Organisation, user: User, ended_by: User) ->
         ``last_owner``.
     """
     if user != ended_by:
-        check_owner(organisation=organisation, user=ended_by)
+        check_right(organisation=organisation, user=ended_by, right=Right.OWN)
     with transaction.atomic():
         memberships = lock_memberships(organisation_id=organisation.pk)
         ending = [m for m in memberships if m.user_id == user.pk]
@@ -226,7 +226,7 @@ def change_role(
     Conflict
         ``last_owner``.
     """
-    check_owner(organisation=organisation, user=changed_by)
+    check_right(organisation=organisation, user=changed_by, right=Right.OWN)
     if role not in Role.values:
         raise UserError("invalid_role", f"The role is {ROLES_IN_WORDS}.", param="role")
     with transaction.atomic():
@@ -261,32 +261,3 @@ def transfer_ownership(*, organisation: Organisation, to_user_id: str, by: User)
         change_role(organisation=organisation, user_id=to_user_id, role=Role.OWNER, changed_by=by)
         if to_user_id != by.pk:
             change_role(organisation=organisation, user_id=by.pk, role=Role.MEMBER, changed_by=by)
-
-
-def check_owner(*, organisation: Organisation, user: User) -> None:
-    """Refuse who only works for an organisation what commits it to others.
-
-    Raises
-    ------
-    NotAllowed
-        ``owners_only``.
-    """
-    if not organisation.memberships.filter(user=user, role=Role.OWNER).exists():
-        raise NotAllowed("owners_only", "Only an owner of the organisation may do this.")
-
-
-def check_role(*, organisation: Organisation, user: User, roles: Collection[str]) -> None:
-    """Refuse a member whose role does not allow a change.
-
-    Raises
-    ------
-    NotAllowed
-        ``role_not_enough``.
-    """
-    membership = organisation.memberships.filter(user=user).first()
-    if membership is None or membership.role not in roles:
-        have = "no role" if membership is None else f"the role {membership.role}"
-        raise NotAllowed(
-            "role_not_enough",
-            f"You have {have} in {organisation.name}, which does not allow this. Ask an owner.",
-        )

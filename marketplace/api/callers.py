@@ -16,9 +16,9 @@ from rest_framework.views import APIView
 
 from marketplace.accounts.api_keys import authenticate_api_keys
 from marketplace.accounts.models import ApiKey, Organisation, User
+from marketplace.accounts.policy import RIGHT_BY_SCOPE, check_right, check_scope
 from marketplace.accounts.selectors import get_current_organisation
 from marketplace.common import clock
-from marketplace.common.errors import NotAllowed
 from marketplace.common.ttl_cache import TtlCache
 
 #: A person in several organisations names the one they act for.
@@ -112,24 +112,8 @@ def require_key(key: ApiKey | None) -> ApiKey:
     return key
 
 
-def check_scope(key: ApiKey, scope: str) -> None:
-    """Refuse a key that may not do this.
-
-    Raises
-    ------
-    NotAllowed
-        ``missing_scope``.
-    """
-    if scope not in key.scopes:
-        raise NotAllowed(
-            "missing_scope",
-            f"This API key has no scope {scope}. Make a key that has it in the settings.",
-            extra={"scope": scope},
-        )
-
-
 class HasScope(BasePermission):
-    """A key needs the view's scope for the method; a session may do what its person may."""
+    """A key needs the view's scope for the method; a person needs a role that carries its right."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         scope = getattr(view, "scopes", {}).get(request.method)
@@ -137,8 +121,13 @@ class HasScope(BasePermission):
             return True
         if not request.user or not request.user.is_authenticated:
             return False
-        if isinstance(request.auth, ApiKey):
-            check_scope(request.auth, scope)
+        caller = get_caller(request)
+        if caller.key is None:
+            check_right(
+                organisation=caller.organisation, user=caller.user, right=RIGHT_BY_SCOPE[scope]
+            )
+        else:
+            check_scope(caller.key, scope)
         return True
 
 
@@ -146,7 +135,14 @@ AUTHENTICATION = [ApiKeyAuthentication, SessionAuthentication]
 
 
 def get_caller(request: Request) -> Caller:
-    """The caller of a request that passed ``HasScope``."""
+    """Tell who calls, by the key or the session; a request is asked once."""
+    found = getattr(request, "_caller", None)
+    if found is None:
+        found = request._caller = _find_caller(request)  # type: ignore[attr-defined]
+    return found
+
+
+def _find_caller(request: Request) -> Caller:
     if isinstance(request.auth, ApiKey):
         return Caller(user=request.user, organisation=request.auth.organisation, key=request.auth)
     organisation = get_current_organisation(

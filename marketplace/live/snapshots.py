@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
+from django.contrib.auth.models import AnonymousUser
 from django.db import connection, transaction
 
 from marketplace.accounts.models import ApiKey, User
+from marketplace.accounts.policy import check_second_factor
 from marketplace.auction.lane.decisions import build_decision_news
 from marketplace.auction.models import Bid, MarketHead
 from marketplace.common.errors import NotFound
@@ -39,21 +41,26 @@ def _one_moment() -> Iterator[None]:
         yield
 
 
-def find_job_for(*, watcher: User | ApiKey | None, job_id: str) -> Job:
+def find_job_for(*, watcher: User | AnonymousUser | ApiKey | None, job_id: str) -> Job:
     """The job, if the person or the program may see it.
 
     Raises
     ------
     NotFound
         ``unknown_job``, whether there is none or it is another organisation's.
+    NotAllowed
+        ``second_factor_missing``.
     """
     jobs = Job.objects.filter(pk=job_id)
     if isinstance(watcher, ApiKey):
+        check_second_factor(watcher.created_by)
         jobs = jobs.filter(organisation=watcher.organisation)
-    elif watcher is None or not watcher.is_authenticated:
+    elif watcher is None or isinstance(watcher, AnonymousUser):
         jobs = jobs.none()
-    elif not watcher.is_operator:
-        jobs = jobs.filter(organisation__memberships__user=watcher)
+    else:
+        check_second_factor(watcher)
+        if not watcher.is_operator:
+            jobs = jobs.filter(organisation__memberships__user=watcher)
     job = jobs.first()
     if job is None:
         raise NotFound("unknown_job", f"There is no job {job_id} that you may see.")

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db import transaction
 
 from marketplace.accounts.models import Organisation, User
-from marketplace.accounts.services import check_owner
+from marketplace.accounts.policy import Right, check_right
 from marketplace.common.errors import NotAllowed, UserError
 from marketplace.common.outbound import FetchFailed, check_address
 from marketplace.fleet.models import Zone
@@ -65,7 +65,7 @@ def list_vendor(
     UserError
         ``invalid_vendor``, with the field at fault.
     """
-    check_owner(organisation=organisation, user=listed_by)
+    check_right(organisation=organisation, user=listed_by, right=Right.OWN)
     if terms.kind == VendorKind.AUTOMATIC:
         raise _invalid("kind", "Only this market's own program is an automatic vendor.")
     check_terms(terms)
@@ -174,7 +174,7 @@ def renew_secret(*, vendor: Vendor, renewed_by: User) -> Vendor:
     NotAllowed
         ``owners_only``.
     """
-    check_owner(organisation=vendor.organisation, user=renewed_by)
+    check_right(organisation=vendor.organisation, user=renewed_by, right=Right.OWN)
     with transaction.atomic():
         vendor = lock_vendor(vendor.pk)
         vendor.endpoint_secret = create_secret()
@@ -211,7 +211,7 @@ def pause_vendor(*, vendor: Vendor, paused_by: User, now: datetime) -> Vendor:
         Neither an operator nor an owner of the vendor: ``owners_only``.
     """
     if not paused_by.is_operator:
-        check_owner(organisation=vendor.organisation, user=paused_by)
+        check_right(organisation=vendor.organisation, user=paused_by, right=Right.OWN)
     with transaction.atomic():
         vendor = lock_vendor(vendor.pk)
         vendor.paused_at = vendor.paused_at or now
@@ -229,7 +229,7 @@ def resume_vendor(*, vendor: Vendor, resumed_by: User) -> Vendor:
         ``owners_only``, or ``operators_only`` for one that an operator suspended.
     """
     if not resumed_by.is_operator:
-        check_owner(organisation=vendor.organisation, user=resumed_by)
+        check_right(organisation=vendor.organisation, user=resumed_by, right=Right.OWN)
     with transaction.atomic():
         vendor = lock_vendor(vendor.pk)
         if vendor.is_suspended:

@@ -52,7 +52,10 @@ class KeyView(MarketView):
 
 
 class KeyRotationView(MarketView):
-    """A new secret of a key. The earlier one may be used until the overlap is over."""
+    """A new secret of a key. The earlier one may be used until the overlap is over.
+
+    A key rotates itself only: with another's secret it would escape its own caps and expiry.
+    """
 
     scopes = {"POST": WRITE}
 
@@ -64,6 +67,8 @@ class KeyRotationView(MarketView):
     def post(self, request: Request, key_id: str) -> Response:
         who = get_caller(request)
         key = _find(who, key_id)
+        if who.key is not None and key.pk != who.key.pk:
+            raise NotAllowed("another_key", "A key rotates itself only. Use the settings.")
         asked = check_body(KeyRotationRequest, request.data)
         made, secret = rotate_api_key(
             organisation=who.organisation,
@@ -76,7 +81,7 @@ class KeyRotationView(MarketView):
 
 
 def _find(who: Caller, key_id: str) -> ApiKey:
-    """A key that the caller may replace or end.
+    """A key that the caller may end.
 
     Raises
     ------

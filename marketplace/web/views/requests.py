@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import wraps
 from typing import cast
 
@@ -12,8 +12,8 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.views.decorators.cache import never_cache
 
-from marketplace.accounts.models import PAYERS, WORKERS, Organisation, User
-from marketplace.accounts.services import check_owner, check_role
+from marketplace.accounts.models import Organisation, User
+from marketplace.accounts.policy import Right, check_right
 from marketplace.common.request_rates import check_public_rate
 
 
@@ -22,6 +22,12 @@ class PageRequest(HttpRequest):
 
     user: User  # type: ignore[assignment]
     organisation: Organisation
+
+
+def _for(audience: str, view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    """Note on a view for whom it is, for the table of routes and roles."""
+    view.audience = audience  # type: ignore[attr-defined]
+    return view
 
 
 def public_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
@@ -33,7 +39,7 @@ def public_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResp
         check_public_rate(request)
         return view(request, *args, **kwargs)
 
-    return seen
+    return _for("public", seen)
 
 
 def person_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
@@ -48,30 +54,30 @@ def person_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResp
     def seen(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
         return view(cast(PageRequest, request), *args, **kwargs)
 
-    return seen
+    return _for("person", seen)
 
 
 def page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
     """For members of the organisation: all may look, those who work in it may change."""
-    return _role_page(view, WORKERS)
+    return _member_page(view, Right.WORK)
 
 
 def money_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
     """For members of the organisation: all may look, those who pay may change."""
-    return _role_page(view, PAYERS)
+    return _member_page(view, Right.PAY)
 
 
-def _role_page(
-    view: Callable[..., HttpResponseBase], roles: Collection[str]
+def _member_page(
+    view: Callable[..., HttpResponseBase], right: Right
 ) -> Callable[..., HttpResponseBase]:
     @person_page
     @wraps(view)
     def seen(request: PageRequest, *args: object, **kwargs: object) -> HttpResponseBase:
         if request.method not in ("GET", "HEAD"):
-            check_role(organisation=request.organisation, user=request.user, roles=roles)
+            check_right(organisation=request.organisation, user=request.user, right=right)
         return view(request, *args, **kwargs)
 
-    return seen
+    return _for(right, seen)
 
 
 def owner_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
@@ -80,10 +86,10 @@ def owner_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRespo
     @person_page
     @wraps(view)
     def seen(request: PageRequest, *args: object, **kwargs: object) -> HttpResponseBase:
-        check_owner(organisation=request.organisation, user=request.user)
+        check_right(organisation=request.organisation, user=request.user, right=Right.OWN)
         return view(request, *args, **kwargs)
 
-    return seen
+    return _for(Right.OWN, seen)
 
 
 def operator_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
@@ -96,4 +102,4 @@ def operator_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRe
             raise PermissionDenied
         return view(request, *args, **kwargs)
 
-    return seen
+    return _for("operator", seen)

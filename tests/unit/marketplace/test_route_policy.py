@@ -1,0 +1,196 @@
+"""Every route of the site is walked in every role; one table says who may change something."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from django.core.cache import cache
+from django.test import Client
+
+from marketplace.accounts.models import Membership, Role, Scope
+from marketplace.accounts.policy import RIGHT_BY_SCOPE, ROLES_BY_RIGHT, Right
+from marketplace.api.callers import ORGANISATION_HEADER
+from marketplace.common.errors import NotAllowed
+from marketplace.config.routes import list_routes, write_route_table
+from marketplace.live.snapshots import find_job_for
+from marketplace.web.acting import CHOSEN
+from tests import builders
+from tests.builders import NOW
+
+ROOT = Path(__file__).parents[3]
+TABLE = ROOT / "docs" / "guides" / "roles.md"
+#: Codes by which the one policy refuses.
+REFUSALS = {"role_not_enough", "owners_only", "second_factor_missing"}
+RIGHTS = [route for route in list_routes() if route.audience in set(Right)]
+API = [route for route in RIGHTS if route.scope]
+PAGES = [route for route in RIGHTS if not route.scope and not route.path.startswith("live/")]
+OPERATOR_PAGES = [
+    route
+    for route in list_routes()
+    if route.audience == "operator" and not route.path.startswith("admin/")
+]
+NODE_ROUTES = [route for route in list_routes() if route.audience == "node"]
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def shop(settings):
+    """An organisation with a member in each role."""
+    cache.clear()
+    settings.API_REQUESTS_PER_MINUTE = dict.fromkeys(settings.API_REQUESTS_PER_MINUTE, 10**6)
+    made = builders.organisation()
+    for role in set(Role.values) - {Role.OWNER}:
+        Membership.objects.create(
+            organisation=made, user=builders.user(), role=role, created_at=NOW
+        )
+    return made
+
+
+def sign_in(organisation, user):
+    client = Client(headers={ORGANISATION_HEADER: organisation.pk}, raise_request_exception=False)
+    client.force_login(user)
+    session = client.session
+    session[CHOSEN] = organisation.pk
+    session.save()
+    return client
+
+
+def find_member(organisation, role):
+    return organisation.memberships.get(role=role).user
+
+
+def send(client, route, **headers):
+    address = "/" + re.sub(r"<int:\w+>", "1", route.path)
+    address = re.sub(r"<(\w+:)?\w+>", "x", address)
+    method = "POST" if route.method == "*" else route.method
+    body = {} if method == "GET" else {"data": "{}", "content_type": "application/json"}
+    asked = {"Accept": "application/json", **headers}
+    return getattr(client, method.lower())(address, headers=asked, **body)
+
+
+def read_code(answer):
+    if "json" not in answer.headers.get("Content-Type", ""):
+        return ""
+    value = answer.json()
+    return value.get("error", value).get("code", "") if isinstance(value, dict) else ""
+
+
+def test_every_route_says_for_whom_it_is():
+    assert [route for route in list_routes() if not route.audience] == []
+    assert len(API) > 60
+    assert len(PAGES) > 80
+    assert len(OPERATOR_PAGES) > 20
+    assert set(RIGHT_BY_SCOPE) == set(Scope.values)
+    assert set(ROLES_BY_RIGHT) == set(Right)
+
+
+@pytest.mark.parametrize("role", Role.values)
+def test_a_session_may_do_over_the_api_what_its_role_may(shop, role):
+    client = sign_in(shop, find_member(shop, role))
+    for route in API:
+        answer = send(client, route)
+        refused = read_code(answer) in REFUSALS
+        allowed = role in ROLES_BY_RIGHT[Right(route.audience)]
+        assert refused == (not allowed), (role, route, answer.status_code, read_code(answer))
+        if refused:
+            assert answer.status_code == 403
+
+
+@pytest.mark.parametrize("role", [Role.VIEWER, Role.BILLING, Role.MEMBER])
+def test_a_page_changes_nothing_for_a_role_that_may_not(shop, role):
+    client = sign_in(shop, find_member(shop, role))
+    refused = [route for route in PAGES if role not in ROLES_BY_RIGHT[Right(route.audience)]]
+    assert refused
+    for route in refused:
+        answer = send(client, route)
+        # 405: the page takes no POST at all.
+        assert answer.status_code in (403, 405), (role, route, answer.status_code)
+        if answer.status_code == 403:
+            assert read_code(answer) in REFUSALS, (role, route)
+
+
+def test_a_stranger_acts_for_no_organisation_but_their_own(shop):
+    client = sign_in(shop, builders.user())
+    for route in API:
+        answer = send(client, route)
+        assert (answer.status_code, read_code(answer)) == (403, "not_a_member"), route
+
+
+def test_nobody_signed_in_may_do_nothing():
+    client = Client(raise_request_exception=False)
+    for route in API:
+        answer = send(client, route)
+        assert (answer.status_code, read_code(answer)) == (401, "not_signed_in"), route
+    for route in [*PAGES, *OPERATOR_PAGES]:
+        answer = send(client, route)
+        assert answer.status_code in (302, 405), (route, answer.status_code)
+        if answer.status_code == 302:
+            assert "/accounts/login/" in answer["Location"], route
+
+
+def test_operators_pages_are_for_operators(shop):
+    for role in Role.values:
+        client = sign_in(shop, find_member(shop, role))
+        for route in OPERATOR_PAGES:
+            assert send(client, route).status_code in (403, 405), (role, route)
+
+
+def test_nodes_routes_are_for_nodes_alone(shop):
+    _, secret = builders.api_key(shop)
+    client = sign_in(shop, find_member(shop, Role.OWNER))
+    for route in NODE_ROUTES:
+        for headers in ({}, {"Authorization": f"Bearer {secret}"}, {"Authorization": "Bearer x"}):
+            answer = send(client, route, **headers)
+            # 400: the body is read before the token is looked up.
+            assert answer.status_code in (400, 401, 405), (route, answer.status_code)
+
+
+def test_an_operator_without_a_second_factor_gets_nothing_anywhere(shop, settings):
+    settings.OPERATORS_NEED_MFA = True
+    operator = builders.operator()
+    Membership.objects.create(organisation=shop, user=operator, role=Role.OWNER, created_at=NOW)
+    _, secret = builders.api_key(shop)
+    shop.api_keys.update(created_by=operator)
+    session = sign_in(shop, operator)
+    program = Client(headers={"Authorization": f"Bearer {secret}"}, raise_request_exception=False)
+    for route in API:
+        for client in (session, program):
+            answer = send(client, route)
+            assert (answer.status_code, read_code(answer)) == (403, "second_factor_missing"), route
+    for watcher in (operator, shop.api_keys.get()):
+        with pytest.raises(NotAllowed, match="second factor"):
+            find_job_for(watcher=watcher, job_id="x")
+    for route in [*PAGES, *OPERATOR_PAGES]:
+        answer = send(session, route)
+        assert (answer.status_code, answer["Location"]) == (302, "/accounts/2fa/totp/activate/")
+
+
+@pytest.mark.parametrize("role", Role.values)
+def test_a_key_may_do_no_more_than_its_maker_may_now(shop, role):
+    maker = find_member(shop, role)
+    made, secret = builders.api_key(shop)
+    shop.api_keys.filter(pk=made.pk).update(created_by=maker)
+    client = Client(headers={"Authorization": f"Bearer {secret}"}, raise_request_exception=False)
+    for route in API:
+        answer = send(client, route)
+        if role not in ROLES_BY_RIGHT[Right.WORK]:
+            assert answer.status_code == 401, (role, route)
+            continue
+        allowed = role in ROLES_BY_RIGHT[Right(route.audience)]
+        assert (read_code(answer) in REFUSALS) == (not allowed), (role, route, answer.status_code)
+
+
+@pytest.mark.parametrize("scope", Scope.values)
+def test_a_key_of_one_scope_opens_the_routes_of_that_scope(shop, scope):
+    _, secret = builders.api_key(shop, scopes=[scope])
+    client = Client(headers={"Authorization": f"Bearer {secret}"}, raise_request_exception=False)
+    for route in API:
+        lacks = read_code(send(client, route)) == "missing_scope"
+        assert lacks == (route.scope != scope), (scope, route)
+
+
+def test_the_guide_has_the_table_of_routes():
+    assert write_route_table() in TABLE.read_text(), "run: python manage.py print_routes --write"
