@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,6 +15,7 @@ from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.fleet.selectors import build_node_spec, slot_at
 from marketplace.fleet.slots import count_slots_per_day
 from scheduler.auction import ZoneRules
+from scheduler.auction.audit.rates_again import find_rates_problem
 from scheduler.auction.log import events
 from scheduler.auction.prices.posted_rates import RateSettings, RegisteredNode
 from scheduler.auction.prices.rate_inputs import (
@@ -22,6 +25,8 @@ from scheduler.auction.prices.rate_inputs import (
     write_row,
 )
 from scheduler.types import NodeRate, Task
+
+log = logging.getLogger(__name__)
 
 #: Seconds of the day that one rate stands for.
 BLOCK_S = 4800
@@ -45,16 +50,10 @@ def post_first_rates(lane: Lane) -> bool:
         return False
     registered = list_registered_nodes(lane.zone, now=lane.now, also=missing)
     if posted is None:
-        lane.apply(
-            build_rates(
-                lane.zone,
-                rules=engine.rules,
-                registered=registered,
-                past_days=(),
-                now=lane.now,
-            )
+        made = build_rates(
+            lane.zone, rules=engine.rules, registered=registered, past_days=(), now=lane.now
         )
-        return True
+        return _post(lane, made)
     rows = [write_row(each) for each in registered if each.node.id in missing]
     inputs = {
         **posted.inputs,
@@ -62,15 +61,16 @@ def post_first_rates(lane: Lane) -> bool:
         "joined_rows": [*posted.inputs.get("joined_rows", ()), rows],
     }
     rates = {**known, **find_rates_of_joined(inputs, rates=known, day_slots=posted.day_slots)}
-    lane.apply(
-        events.RatesPosted(
-            first_slot=posted.first_slot,
-            block_slots=posted.block_slots,
-            day_slots=posted.day_slots,
-            rates=rates,
-            inputs=inputs,
-        )
-    )
+    return _post(lane, replace(posted, rates=rates, inputs=inputs))
+
+
+def _post(lane: Lane, rates: events.RatesPosted) -> bool:
+    """Write rates to the log if a verifier will accept them; whether it will."""
+    problem = find_rates_problem(lane.book.engine, rates, find_days=None, won=())
+    if problem is not None:
+        log.error("zone %s: rates are not posted: %s", lane.zone.name, problem)
+        return False
+    lane.apply(rates)
     return True
 
 

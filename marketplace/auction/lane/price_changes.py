@@ -18,9 +18,9 @@ from marketplace.auction.models import Pricing, SolveStatus
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from scheduler.auction import ZoneRules
+from scheduler.auction.audit.solve_choices import find_timing_problem
 from scheduler.auction.log import events
 from scheduler.auction.log.event_json import event_from_json
-from scheduler.auction.prices.forecast_span import SLOTS_LATE
 
 log = logging.getLogger(__name__)
 
@@ -92,9 +92,8 @@ def _misfit(lane: Lane, pricing: Pricing, solved: events.Event) -> str:
         return "They were solved on entries that this log does not have."
     if pricing.applied_position is not None and position < pricing.applied_position:
         return "Prices solved later are in force."
-    if lane.slot > solved.first_slot + SLOTS_LATE:
-        return "Their slot had passed before the lane could take them."
-    return ""
+    # What a verifier of the log would say of them.
+    return find_timing_problem(solved.inputs, taken_at=lane.book.engine.horizon) or ""
 
 
 def compute_gain(solved: events.PricesSolved) -> float | None:

@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -34,6 +34,8 @@ from marketplace.common.queue import enqueue
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import list_nodes_on_sale, slot_at
 from marketplace.fleet.slots import count_slots_per_day
+from scheduler.auction.audit.solve_choices import SolveChoices
+from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log import events
 from scheduler.auction.log.event_json import event_to_json
 from scheduler.auction.prices import KnownBids, solve_prices
@@ -173,16 +175,19 @@ def solve_zone_prices(*, zone_id: str, clock: Callable[[], datetime]) -> bool:
 def _solve(zone: Zone, *, due: DueSolve, now: datetime) -> events.PricesSolved:
     with books.read_book(zone=zone, now=now) as book:
         engine = book.engine.replica()
-    if due.slot > engine.horizon.first_slot:
+    state = engine.replica()
+    # The lane may have gone on since the solve was found due.
+    slot = max(due.slot, engine.horizon.first_slot)
+    if slot > engine.horizon.first_slot:
         # As the lane will, before it applies the prices.
-        engine.transition(events.SlotAdvanced(slot=due.slot))
+        engine.transition(events.SlotAdvanced(slot=slot))
     # The log's, not the operator's wish: who checks a solve knows no other.
     settings = engine.rules.settings
     span = choose_span(
         day_slots=count_slots_per_day(zone),
         # Bids that arrive in a slot start in the next: a task's arrival is that one.
         began=engine.rules.first_slot + 1,
-        slot=due.slot + 1,
+        slot=slot + 1,
         last_slot=engine.horizon.last_slot,
         past_days=settings.get("past_days", PAST_DAYS),
     )
@@ -208,11 +213,25 @@ def _solve(zone: Zone, *, due: DueSolve, now: datetime) -> events.PricesSolved:
         settings=read_settings(settings),
         salt=books.get_commitment_salt(),
     )
-    _check(solved)
+    _check(solved, state=state)
     return solved
 
 
-def _check(solved: events.PricesSolved) -> None:
+def _check(solved: events.PricesSolved, *, state: Engine) -> None:
+    """Refuse what a verifier of the log would not accept, before it is in the log.
+
+    Raises
+    ------
+    PricesUnusable
+    """
+    problem = SolveChoices().find_problem(
+        solved.inputs,
+        seed=solved.seed,
+        state=state,
+        taken_at=replace(state.horizon, first_slot=int(solved.inputs["slot"]) - 1),
+    )
+    if problem is not None:
+        raise PricesUnusable(problem)
     for name, table in (("compute", solved.compute_price), ("memory", solved.memory_price)):
         for node_id, row in table.items():
             if not all(math.isfinite(price) and price >= 0 for price in row):

@@ -19,6 +19,27 @@ from scheduler.auction.prices.solve import choose_seed, read_settings
 from scheduler.types import Horizon
 
 
+def find_timing_problem(inputs: Mapping[str, Any], *, taken_at: Horizon) -> str | None:
+    """Say why prices may not come into force now, if anything.
+
+    Verifiers ask it of logged solves, and a market's lane of a solve that waits.
+
+    Parameters
+    ----------
+    inputs : mapping
+        Of a ``PricesSolved`` event.
+    taken_at : Horizon
+        Slots on sale when the prices come into force.
+    """
+    # Bids that arrive in a slot begin in the next.
+    slot = int(inputs["slot"])
+    if slot - 1 > taken_at.first_slot:
+        return f"prices were solved for slot {slot}, which was not the next"
+    if taken_at.first_slot > slot - 1 + SLOTS_LATE:
+        return f"prices for slot {slot} came {taken_at.first_slot - slot + 1} slots late"
+    return None
+
+
 class SolveChoices:
     """Holds the inputs of a log's solves against what they have to be."""
 
@@ -46,11 +67,11 @@ class SolveChoices:
         rules, slot = state.rules, int(inputs["slot"])
         if inputs["settings"] != asdict(read_settings(rules.settings)):
             return "the settings of the solve are not those of the rules"
-        # Bids that arrive in a slot begin in the next.
-        if not state.horizon.first_slot <= slot - 1 <= taken_at.first_slot:
-            return f"prices were solved for slot {slot}, which was not the next"
-        if taken_at.first_slot > slot - 1 + SLOTS_LATE:
-            return f"prices for slot {slot} came {taken_at.first_slot - slot + 1} slots late"
+        if slot - 1 < state.horizon.first_slot:
+            return f"prices were solved for slot {slot}, which had begun"
+        problem = find_timing_problem(inputs, taken_at=taken_at)
+        if problem is not None:
+            return problem
         if seed != choose_seed(state, slot=slot):
             return "the seed of the solve does not follow from the log"
         if int(inputs["last_slot"]) != slot - 1 + rules.horizon_slots - 1:
