@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 
 import pytest
@@ -14,10 +15,10 @@ from marketplace.auction.bidding.wait import wait_for_bid
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane import wakeups
 from marketplace.auction.lane.decide import decide_pending_bids
-from marketplace.auction.lane.enter import enter_lane
+from marketplace.auction.lane.enter import WORK_WITHIN_S, enter_lane
 from marketplace.auction.lane.improve import improve_plans
 from marketplace.auction.lane.sweep import refresh_zone, sweep_zones
-from marketplace.auction.models import Bid, LogEntry, Reservation
+from marketplace.auction.models import Bid, LogEntry, MarketHead, Reservation
 from marketplace.common import clock
 from marketplace.common.errors import Conflict, PaymentRequired
 from marketplace.fleet.models import Node
@@ -99,6 +100,33 @@ def test_lane_killed_in_the_middle_of_a_batch_has_decided_nothing(zone, tmp_path
         # The next lane came in the same slot.
         assert dict(Bid.objects.values_list("pk", "receipt")) == receipts
         assert kinds[-10:] == ["BidArrived"] * 10
+
+
+def test_lane_that_stops_inside_its_transaction_is_replaced_and_fenced(zone, tmp_path):
+    """A host that hangs with the zone's lock: the server ends its transaction for it."""
+    owner = builders.organisation(usd="10")
+    bids = list_bids(zone, [owner], each=3)
+    with lane_process.lane(log_dir=tmp_path) as stopped:
+        with transaction.atomic():
+            lock_wallets([owner.pk])
+            wakeups.wake_lane(zone_id=zone.pk)
+            until(lane_process.blocked_backends, what="the lane is in its batch")
+            stopped.pause()
+        # Its statement ends now; its transaction stays open, with the zone's lock.
+        until(lambda: not lane_process.blocked_backends(), what="the lane has the wallet")
+        stopped_at = time.monotonic()
+        with lane_process.lane(log_dir=tmp_path, name="standby"):
+            wakeups.wake_lane(zone_id=zone.pk)
+            until(lambda: all_decided(zone), what="the standby decides them")
+            took_s = time.monotonic() - stopped_at
+            head = MarketHead.objects.get(zone=zone).head_hash
+            stopped.go_on()
+            more = list_bids(zone, [owner], each=2)
+            wakeups.wake_lane(zone_id=zone.pk)
+            until(lambda: all_decided(zone), what="both lanes go on")
+    assert took_s < 2 * WORK_WITHIN_S
+    assert MarketHead.objects.get(zone=zone).head_hash != head
+    assert_decided_once(zone, [*bids, *more])
 
 
 def test_two_lanes_for_one_zone_decide_every_bid_once(zone, tmp_path):

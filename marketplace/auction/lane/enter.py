@@ -18,7 +18,7 @@ from dataclasses import replace
 from datetime import datetime
 from operator import attrgetter
 
-from django.db import OperationalError, transaction
+from django.db import OperationalError, connection, transaction
 
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.lane.decisions import decide_received_bids
@@ -37,6 +37,14 @@ from scheduler import types as scheduler
 from scheduler.auction.log import events
 
 log = logging.getLogger(__name__)
+
+#: Seconds in which a lane has its zone's engine, which it may have to build from a long log.
+LOAD_WITHIN_S = 300
+#: Seconds for what it does with it; a batch takes some tenths of one. A lane that stops here is
+#: replaced by a standby within 15 s.
+WORK_WITHIN_S = 12
+#: Where more nodes than this join at once, as when a zone's log begins, that takes its time too.
+NODES_AT_ONCE = 200
 
 
 @contextmanager
@@ -76,6 +84,7 @@ def hold_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
     """
     try:
         with transaction.atomic():
+            _end_transaction_after(LOAD_WITHIN_S)
             head, fleet = lock_lane(zone_id=zone.pk)
             head = head or books.begin_log(zone=zone, now=now)
             lane = Lane(
@@ -86,6 +95,7 @@ def hold_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
                 book=books.load_lane_book(head=head),
                 slot=max(slot_at(zone, now), head.slot),
             )
+            _end_transaction_after(WORK_WITHIN_S)
             with pipeline():
                 yield lane
                 write_lane(lane)
@@ -93,6 +103,21 @@ def hold_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
         # What was applied is not in the log; the next lane starts from what is.
         books.discard_lane_book(zone_id=zone.pk)
         raise
+
+
+def _end_transaction_after(seconds: int) -> None:
+    """Have the server end this transaction if it is still open by then.
+
+    A lane that hangs, or whose host is cut off, must not hold its zone: a standby goes on. The
+    timeout for idle transactions does not fire after a pipeline, this one does. A timer that runs
+    is not set again by another value, so it is stopped first.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT set_config('transaction_timeout', '0', true),"
+            " set_config('transaction_timeout', %s, true)",
+            [f"{seconds}s"],
+        )
 
 
 def _sync_slot(lane: Lane) -> None:
@@ -109,8 +134,10 @@ def _sync_fleet(lane: Lane) -> None:
         return
     known = lane.book.nodes
     sold = _sold_slots(lane)
-    here = Node.objects.filter(zone=lane.zone).select_related("provider")
-    for node in here.order_by("pk"):
+    here = list(Node.objects.filter(zone=lane.zone).select_related("provider").order_by("pk"))
+    if len(here) - len(known) > NODES_AT_ONCE:
+        _end_transaction_after(LOAD_WITHIN_S)
+    for node in here:
         before = known.get(node.pk)
         wanted = _wanted(lane, node, before, sold.get(node.pk, ()))
         if wanted is not None and before is None:

@@ -138,7 +138,17 @@ _OPTIONS = DATABASES["default"].setdefault("OPTIONS", {})
 # cheap jumps make it use the index from the first row on.
 _OPTIONS["options"] = (
     "-c lock_timeout=15s -c idle_in_transaction_session_timeout=120s -c random_page_cost=1.1"
+    # A host that is cut off frees its locks, and a lost server is noticed, within seconds: by
+    # default TCP takes two hours. Without TCP (a socket of this machine) these say nothing.
+    " -c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3"
+    " -c tcp_user_timeout=10000"
 )
+_OPTIONS |= {
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10000,
+}
 # What ``common.statements`` sends is prepared; Django's own cursors never are.
 _OPTIONS["prepare_threshold"] = 5
 _POOL_MAX = int(environment.number("DATABASE_POOL_MAX", 0))
