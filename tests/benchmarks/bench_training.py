@@ -22,7 +22,6 @@ from workers.bench.contestants import Fused, build_random_base
 from workers.bench.gpu import measure_gpu
 from workers.bench.measure import measure
 from workers.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
-from workers.training.graph_runners import CudaGraphRunner
 from workers.training.job import TrainingProgress
 
 
@@ -34,7 +33,7 @@ def main() -> int:
     for case in GPU_CASES if cuda else CPU_CASES:
         if cuda:
             until = time.monotonic() + 600
-            row = measure_gpu(case, device=device, runner=CudaGraphRunner(), repeats=9, until=until)
+            row = measure_gpu(case, device=device, repeats=9, until=until)
         else:
             row = measure(case, repeats=9)
         print(json.dumps(row), flush=True)

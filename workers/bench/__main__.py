@@ -21,7 +21,6 @@ import torch
 from workers.bench.cases import CPU_CASES, GPU_CASES, REHEARSAL_CASES, BenchCase
 from workers.bench.gpu import measure_gpu
 from workers.bench.measure import measure
-from workers.training.graph_runners import CudaGraphRunner, RepeatRunner
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -76,8 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
     device = torch.device("cpu" if chosen.rehearse else "cuda")
 
     def on_gpu(case: BenchCase) -> dict[str, Any]:
-        runner = RepeatRunner() if chosen.rehearse else CudaGraphRunner(device)
-        return measure_gpu(case, device=device, runner=runner, repeats=chosen.repeats, until=until)
+        return measure_gpu(case, device=device, repeats=chosen.repeats, until=until)
 
     cases = REHEARSAL_CASES if chosen.rehearse else GPU_CASES
     return run(cases, chosen.only, until, on_gpu)

@@ -70,13 +70,11 @@ def list_items(device: str) -> list[ChecklistItem]:
             *found,
             ChecklistItem("speed", (*bench, "gpu", "--rehearse", "--repeats", "1"), 420),
         ]
-    trials = {"FINETENDER_CUDA_TRIALS": "compiled_norms,recorded_steps"}
     found += [
         ChecklistItem(
             f"speed-{number:02}",
             (*bench, "gpu", "--repeats", "3", "--minutes", "7", "--only", case.name),
             480,
-            trials,
         )
         for number, case in enumerate(GPU_CASES)
     ]

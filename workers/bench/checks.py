@@ -27,7 +27,6 @@ from workers.bench.product_checks import (
     check_family,
     check_four_bit,
     check_grouped,
-    check_recorded,
 )
 from workers.bench.training_checks import (
     check_long_row,
@@ -80,7 +79,6 @@ CHECKS: dict[str, Check] = {
     "resume": check_resume,
     "memory": check_memory,
     "long_row": check_long_row,
-    "recorded": check_recorded,
     "out_of_memory": check_out_of_memory,
 }
 #: Each family of ``families`` alone.

@@ -1,4 +1,4 @@
-"""One case on a GPU: steps plain, recorded, a job at a time, and stock PEFT's, in this order.
+"""One case on a GPU: steps of all jobs, a job at a time, and stock PEFT's, in this order.
 
 Not interleaved, so that two copies of a large base never share the memory; a GPU that no one
 else uses is quiet enough for that.
@@ -16,8 +16,6 @@ import torch
 
 from workers.bench.cases import BenchCase
 from workers.bench.contestants import Fused, SequentialPeft, build_random_base
-from workers.training.graph_runners import GraphRunner
-from workers.training.recorded_steps import RecordedSteps
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +34,7 @@ _WARM_UPS = 2
 
 
 def measure_gpu(
-    case: BenchCase, *, device: torch.device, runner: GraphRunner, repeats: int, until: float
+    case: BenchCase, *, device: torch.device, repeats: int, until: float
 ) -> dict[str, Any]:
     """Time, memory and utilisation of one case.
 
@@ -48,13 +46,12 @@ def measure_gpu(
     Returns
     -------
     dict
-        Ready for JSON. ``ratio`` compares the tokens per second of the way a node would
-        choose with stock PEFT's, padded or packed, whichever is faster; ``in_turn_ratio`` with
-        this engine's own, a job at a time.
+        Ready for JSON. ``ratio`` compares the tokens per second with stock PEFT's, padded or
+        packed, whichever is faster; ``in_turn_ratio`` with this engine's own, a job at a time.
     """
     cuda = device.type == "cuda"
     dtype = torch.bfloat16 if cuda else torch.float32
-    fused = Fused(case, build_random_base(case.base, device, dtype), 3 * (repeats + _WARM_UPS) + 1)
+    fused = Fused(case, build_random_base(case.base, device, dtype), 2 * (repeats + _WARM_UPS) + 1)
     parameters = sum(p.numel() for p in fused.base_parameters)
     row: dict[str, Any] = {
         "case": case.name,
@@ -68,25 +65,15 @@ def measure_gpu(
         "ragged": case.ragged,
         "goal": case.goal,
         "memory_goal": case.memory_goal,
-        "chosen": "plain" if fused.trainer.fixed is None else runner.name,
     }
-    fused.trainer.fixed = None
     plain = _Timing(fused.step, device, repeats, until)
     row |= plain.figures("plain", parameters, row["device"])
-    fixed = RecordedSteps(fused.trainer.model, runner, form=None if cuda else "dense", after=0)
-    fused.trainer.fixed = fixed
-    recorded = _Timing(fused.step, device, repeats, until)
-    if fixed.replays:
-        row |= recorded.figures("recorded", parameters, row["device"])
-    else:
-        row["recorded_error"] = "no step could be recorded; the log says why"
-    chosen = recorded if row["chosen"] == runner.name and fixed.replays else plain
     # the best loop for one job that there is: this engine's own
-    fused.trainer.fixed, fused.trainer.model.is_packed = None, False
+    fused.trainer.model.is_packed = False
     in_turn = _Timing(fused.step, device, repeats, until)
     row |= in_turn.figures("in_turn", parameters, row["device"])
-    row["in_turn_ratio"] = round(chosen.tokens_per_s / in_turn.tokens_per_s, 3)
-    del fused, fixed
+    row["in_turn_ratio"] = round(plain.tokens_per_s / in_turn.tokens_per_s, 3)
+    del fused
     _release(cuda)
     stocks = []
     for packed in (False, True):
@@ -98,12 +85,9 @@ def measure_gpu(
         del peft, base
         _release(cuda)
     stock = max(stocks, key=lambda timing: timing.tokens_per_s)
-    row["ratio"] = round(chosen.tokens_per_s / stock.tokens_per_s, 3)
-    row["plain_ratio"] = round(plain.tokens_per_s / stock.tokens_per_s, 3)
-    if "recorded_s" in row:
-        row["recorded_ratio"] = round(recorded.tokens_per_s / stock.tokens_per_s, 3)
+    row["ratio"] = round(plain.tokens_per_s / stock.tokens_per_s, 3)
     if cuda:
-        row["memory_ratio"] = round(chosen.peak_gb / (case.jobs * stock.peak_gb), 3)
+        row["memory_ratio"] = round(plain.peak_gb / (case.jobs * stock.peak_gb), 3)
     return row
 
 

@@ -1,4 +1,4 @@
-"""Checks of passes: families, attention, grouped products, recorded steps, four-bit projections."""
+"""Checks of passes: families, attention, grouped products, four-bit projections."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from workers.runtime.forward_check import choose_model
 from workers.training import attention
 from workers.training.adapter_products import is_grouped_usable
 from workers.training.architectures import quantize_projections
-from workers.training.graph_runners import CudaGraphRunner
 from workers.training.multi_lora import Form
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Pack
-from workers.training.recorded_steps import record_steps_if_faster
 from workers.training.rehearsal import build_rehearsal_pack
 from workers.training.stock_model import StockModel
 
@@ -160,19 +158,6 @@ def check_grouped(device: torch.device) -> Iterator[dict[str, Any]]:
     """Whether grouped products can be used; where not, ``dense`` takes their place."""
     usable = device.type == "cuda" and is_grouped_usable(device)
     yield {"ok": True, "is_used": usable}
-
-
-def check_recorded(device: torch.device) -> Iterator[dict[str, Any]]:
-    """Whether a step can be recorded and gives the plain step's numbers."""
-    if device.type != "cuda":
-        yield {"ok": True, "skipped": "there is no CUDA device"}
-        return
-    for dtype in TOLERANCES:
-        config = build_llama()
-        model = PackedModel(AutoModelForCausalLM.from_config(config, dtype=dtype).to(device))
-        found = record_steps_if_faster(model, CudaGraphRunner(device))
-        # the log says why, where it is None: slower, other numbers, or an error
-        yield {"ok": True, "dtype": str(dtype), "is_used": found is not None}
 
 
 def check_four_bit(device: torch.device) -> Iterator[dict[str, Any]]:

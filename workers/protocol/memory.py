@@ -112,7 +112,6 @@ def fit_pack(
     needs: Sequence[JobNeed],
     longest_tokens: int,
     unforeseen_gb: float = 0.0,
-    passes: int = 1,
 ) -> PackSizing | None:
     """The pack with which these jobs share a node; ``None`` where they do not fit.
 
@@ -128,8 +127,6 @@ def fit_pack(
     unforeseen_gb
         By how much packs have taken more on this node than is counted here. It makes packs smaller
         and refuses no job: those are sold by what is counted.
-    passes
-        How many packs' memory is held at a time: 2 where recorded steps keep a pool of their own.
     """
     states = sum(_state_bytes(shape, profile, need) for need in needs)
     free = GB * (room_gb + _ROUNDING_GB) - BESIDES_BYTES - states
@@ -137,7 +134,7 @@ def fit_pack(
     for recompute in (False, True):
         sizes = _size_shared_pass(
             shape, profile, needs, recompute=recompute, longest=longest_tokens
-        ).times(passes)
+        )
         tokens = sizes.count_tokens(free - GB * unforeseen_gb)
         if tokens >= longest_tokens:
             return PackSizing(min(tokens, most), recompute)

@@ -113,10 +113,6 @@ class PassBytes:
     #: Of a chunk of logits, before any block runs backward.
     head: float
 
-    def times(self, passes: int) -> PassBytes:
-        """Of so many passes side by side."""
-        return PassBytes(passes * self.kept, passes * self.passing, passes * self.head)
-
     def count_bytes(self, tokens: int) -> float:
         return tokens * self.kept + max(self.head, tokens * self.passing)
 

@@ -59,7 +59,6 @@ def fit(
     needs: Sequence[JobNeed],
     others_gb: float,
     longest_tokens: int,
-    passes: int = 1,
 ) -> PackSizing:
     """The largest pack with which these jobs fit, recomputing only when it must.
 
@@ -69,8 +68,6 @@ def fit(
         What other bases and their jobs take of the node.
     longest_tokens : int
         The longest example of any job; a pack must hold at least it.
-    passes : int
-        As in ``fit_pack``.
 
     Raises
     ------
@@ -85,7 +82,6 @@ def fit(
         needs=needs,
         longest_tokens=longest_tokens,
         unforeseen_gb=plan.unforeseen_gb,
-        passes=passes,
     )
     if found is not None:
         return found

@@ -12,7 +12,6 @@ from workers.runtime.memory_plan import fit
 from workers.runtime.resident import ResidentBase
 from workers.runtime.resident_bases import ResidentBases
 from workers.runtime.running_job import RunningJob
-from workers.training.faults import SystemFault
 
 log = logging.getLogger(__name__)
 
@@ -68,14 +67,7 @@ class MemoryShares:
             others_gb=others_gb,
             longest_tokens=max(r.longest_tokens for r in jobs),
         )
-        try:
-            # recorded steps keep the memory of a pack of their own
-            found = try_fit(passes=1 if resident.trainer.fixed is None else 2)
-        except SystemFault:
-            found = try_fit()
-            if resident.trainer.fixed is not None:
-                log.warning("recorded steps are given up for their memory")
-                resident.trainer.fixed = None
+        found = try_fit()
         resident.trainer.token_budget = found.token_budget
         resident.model.checkpoint_layers = found.recompute
 

@@ -22,21 +22,19 @@ from workers.training.faults import (
     refuse_row_too_big,
 )
 from workers.training.gang import Gang, GangLost, GangPart, PartGradient, divide_shares
-from workers.training.job import StepBatch, TrainingJob
+from workers.training.job import TrainingJob
 from workers.training.job_step import fail_diverged, step_job
 from workers.training.objective import cache_reference_losses, compute_example_losses
 from workers.training.optimizer import clip_gradients
 from workers.training.pack_plan import PackRequest, plan_pack
 from workers.training.pack_shares import (
     is_batch_complete,
-    is_recordable,
     list_left,
     note_losses,
     take_share,
 )
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Pack, PackShare, build_pack
-from workers.training.recorded_steps import RecordedSteps, RecordingError
 from workers.training.saved_bytes import SavedBytes
 from workers.training.step_results import EvaluationResult, StepFailure, StepResult
 
@@ -74,8 +72,6 @@ class FusedTrainer:
         #: Tokens of the largest pack so far, and of the last one.
         self.largest_pack = 0
         self.last_pack = 0
-        #: Recorded steps of fixed shape, where they pay.
-        self.fixed: RecordedSteps | None = None
         #: Devices that share the batches of soft prompts, where there are several.
         self.gang: Gang | None = None
 
@@ -112,10 +108,6 @@ class FusedTrainer:
         except GangLost as lost:
             log.warning("a device of the gang is lost, the others go on: %s", lost)
             self._rewind([share.job_id for share in shares])
-            return []
-        except RecordingError:
-            # its runs may have left anything in the gradients of anyone
-            self._rewind(list(self.jobs))
             return []
         except Exception as error:
             if is_out_of_memory(error):
@@ -241,15 +233,6 @@ class FusedTrainer:
         ]
         for job, job_rows in zip(jobs, rows, strict=True):
             cache_reference_losses(self.model, job, job_rows, pad_to=self.pad_to)
-        recorded = self._recorded(shares, batches)
-        if recorded is not None:
-            failed = self._not_finite(jobs, recorded[0])
-            if failed:
-                # what they added is in all jobs' gradients already
-                self._rewind(list(self.jobs))
-            else:
-                note_losses(jobs, shares, rows, *recorded)
-            return failed
         pack = self._pack(shares)
         self._note_pack(pack)
         form = "segments" if self._suspects else None
@@ -272,28 +255,6 @@ class FusedTrainer:
             losses.sum().backward()
         note_losses(jobs, shares, rows, values, per_row)
         return []
-
-    def _recorded(
-        self, shares: list[PackShare], batches: list[StepBatch]
-    ) -> tuple[list[float], list[float]] | None:
-        """Each job's and each row's loss by a recorded step; ``None``: go the plain way."""
-        jobs = [self.jobs[share.job_id] for share in shares]
-        if self.fixed is None or self._suspects or self._measure or self.model.checkpoint_layers:
-            return None
-        if any(not is_recordable(job) for job in jobs):
-            return None
-        pack = build_pack(shares, device=self.model.device)
-        nll_S = self.fixed.losses(pack, [1.0 / batch.weight for batch in batches])
-        if nll_S is None:
-            return None
-        self._note_pack(pack)
-        per_row: list[float] = nll_S.tolist()
-        values, at = [], 0
-        for share, batch in zip(shares, batches, strict=True):
-            end = at + len(share.examples)
-            values.append(sum(per_row[at:end]) / batch.weight)
-            at = end
-        return values, per_row
 
     def _note_pack(self, pack: Pack) -> None:
         self.last_pack = pack.tokens
@@ -342,17 +303,9 @@ class FusedTrainer:
 
     def _out_of_memory(self, shares: list[PackShare]) -> list[StepResult | StepFailure]:
         """Find out who is too big, alone; halve its micro-batch; leave the others as they are."""
-        recordings = self.fixed is not None and bool(self.fixed.shapes)
-        if self.fixed is not None:
-            self.fixed.forget()
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()
         self._rewind([share.job_id for share in shares])
-        if recordings:
-            # they held memory, and no job ends for that
-            log.warning("out of memory: recorded steps are given up for their memory")
-            self.fixed = None
-            return []
         if len(shares) > 1:
             self._suspects = [share.job_id for share in shares]
             self._pack_was_too_big = True

@@ -21,13 +21,6 @@ def note_losses(
         at = end
 
 
-def is_recordable(job: TrainingJob) -> bool:
-    """Whether all that differs between two packs of the job is data."""
-    spec = job.spec
-    is_plain = not (job.virtual_tokens or spec.adapter.dora or spec.training.neftune_alpha)
-    return job.data.kind == "tokens" and is_plain
-
-
 def is_batch_complete(job: TrainingJob) -> bool:
     batch = job.current_batch()
     return batch.taken == len(batch.rows)

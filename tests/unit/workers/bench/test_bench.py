@@ -52,12 +52,12 @@ def test_the_gpu_benchmark_runs_the_same_way_on_a_tiny_base(capsys):
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["jobs"] for row in rows] == [1, 3]
     for row in rows:
-        ways = ("plain", "recorded", "in_turn", "padded_peft", "packed_peft")
+        ways = ("plain", "in_turn", "padded_peft", "packed_peft")
         tokens = [row[f"{way}_tokens"] for way in ways]
         assert all(0 < count <= row["jobs"] * 48 for count in tokens)
-        assert row["ragged"] or tokens == [32] * 5
-        assert row["ratio"] in (row["plain_ratio"], row["recorded_ratio"])
-        assert row["chosen"] in ("plain", "repeat")
+        assert row["ragged"] or tokens == [32] * 4
+        assert row["ratio"] > 0
+        assert row["in_turn_ratio"] > 0
 
 
 def test_a_case_that_fails_or_has_no_time_left_does_not_lose_the_others(capsys, monkeypatch):

@@ -26,12 +26,10 @@ from workers.runtime.node_runtime import NodeRuntime
 from workers.runtime.peak_memory import measure_growth
 from workers.runtime.thread_choice import use_best_threads
 from workers.training.architectures import read_shape
-from workers.training.compiled_norms import compile_norms, compile_norms_if_faster, restore_norms
 from workers.training.faults import SystemFault
 from workers.training.frozen_product import BLAS, ONEDNN, BlasProducts
 from workers.training.packed_model import PackedModel
 from workers.training.product_choice import use_fastest_products
-from workers.training.rehearsal import rehearsal
 
 SHAPE = read_shape(tiny_model("llama").config)
 ENGINE = DeviceProfile("cpu", 4)
@@ -175,17 +173,6 @@ def test_the_context_is_the_models_positions_whatever_its_window():
     model.config.sliding_window = 48
     assert PackedModel(model).context_length == 96
     assert PackedModel(tiny_model("gpt2")).context_length == 96
-
-
-def test_compiled_norms_give_the_plain_numbers_and_can_be_taken_back():
-    packed = PackedModel(tiny_model())
-    assert compile_norms_if_faster(packed) is False
-    with rehearsal(packed, tokens=32) as pack, torch.no_grad(), packed.streaming(pack):
-        plain = packed.hidden(pack)
-        compile_norms(packed, backend="eager")
-        torch.testing.assert_close(packed.hidden(pack), plain)
-        restore_norms(packed)
-        assert torch.equal(packed.hidden(pack), plain)
 
 
 def test_threads_are_measured_and_left_at_the_better_number():
