@@ -23,7 +23,13 @@ def connect() -> tuple[openai.OpenAI, str]:
     """The client, and the base model to train."""
     if os.environ.get("OPENAI_BASE_URL"):
         return openai.OpenAI(), os.environ["MODEL"]
-    access = json.loads(ACCESS.read_text())
+    try:
+        access = json.loads(ACCESS.read_text())
+    except FileNotFoundError:
+        sys.exit(
+            f"No demo is running here: there is no {ACCESS}. Start one with `make demo`, or set "
+            "OPENAI_BASE_URL, OPENAI_API_KEY and MODEL."
+        )
     client = openai.OpenAI(base_url=access["openai_base_url"], api_key=access["api_key"])
     return client, access["model"]
 
@@ -45,7 +51,12 @@ def follow(client: openai.OpenAI, job_id: str) -> FineTuningJob:
 
 def main() -> int:
     client, model = connect()
-    file = client.files.create(file=DATA, purpose="fine-tune")
+    try:
+        file = client.files.create(file=DATA, purpose="fine-tune")
+    except openai.APIConnectionError:
+        sys.exit(f"Nothing answers at {client.base_url}: the demo has ended.")
+    except openai.AuthenticationError:
+        sys.exit(f"{client.base_url} does not know this key: it is of an earlier demo.")
     client.files.wait_for_processing(file.id)
     print(f"{file.filename} is {file.id}")
     try:

@@ -7,12 +7,16 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from marketplace.embedded.demo.api_client import DemoFailed
+import httpx
+
+from marketplace.embedded.demo.api_client import ENDED, DemoFailed, api_client, parse_answer
 from marketplace.embedded.demo.books import check_books
 from marketplace.embedded.demo.express import open_express_lane, run_express_sales
 from marketplace.embedded.demo.first_sale import run_first_sale
@@ -25,6 +29,7 @@ from marketplace.embedded.servers import ServiceFailed, write_private
 from marketplace.embedded.stack import exit_on_signals
 
 PORT = 8000
+ACCESS = "access.json"
 
 
 def main() -> int:
@@ -40,23 +45,13 @@ def main() -> int:
         with house(
             data_dir=options.data_dir, port=options.port, node_names=folders, say=say
         ) as running:
+            say("The site answers")
             seeded = seed(running, nodes=NODES, say=say)
-            # The site is open from here on; what follows can be watched.
+            # What follows can be watched.
             _print_sign_ins(running, seeded)
             try:
-                bring_nodes(running, seeded, nodes=NODES, say=say)
-                write_access(running, seeded)
-                traffic = Traffic(running, seeded)
-                story = None
-                if options.command == "demo" and options.data == "messy":
-                    story = asdict(run_messy_sale(running, seeded, say=say))
-                elif options.command == "demo":
-                    story = _run_demo(running, seeded, traffic, say=say)
-                if not getattr(options, "once", False):
-                    open_express_lane(running, seeded, say=say)
-                    if options.command == "demo":
-                        run_express_sales(running, seeded, say=say)
-                    _stay_up(running, seeded, traffic)
+                with access_file(running, seeded):
+                    story = _run(running, seeded, options, say=say)
             finally:
                 _end_machines(running)
     except (ServiceFailed, DemoFailed) as error:
@@ -65,6 +60,67 @@ def main() -> int:
     if story is not None:
         print(json.dumps(story), flush=True)
     return 0
+
+
+def _run(
+    running: House,
+    seeded: dict[str, Any],
+    options: argparse.Namespace,
+    *,
+    say: Callable[[str], None],
+) -> dict[str, Any] | None:
+    """Bring the nodes, run the sales, and stay up unless ``--once`` was asked for.
+
+    Raises
+    ------
+    DemoFailed
+        A sale failed, with ``--once``: otherwise the site stays up and says so.
+    """
+    bring_nodes(running, seeded, nodes=NODES, say=say)
+    traffic = Traffic(running, seeded)
+    _say_what_is_left(running, seeded, say=say)
+
+    def sell() -> dict[str, Any] | None:
+        if options.command != "demo":
+            return None
+        if options.data == "messy":
+            return asdict(run_messy_sale(running, seeded, say=say))
+        return _run_demo(running, seeded, traffic, say=say)
+
+    if getattr(options, "once", False):
+        return sell()
+    attempt(sell, say=say)
+    attempt(partial(open_express_lane, running, seeded, say=say), say=say)
+    if options.command == "demo":
+        attempt(partial(run_express_sales, running, seeded, say=say), say=say)
+    _stay_up(running, seeded, traffic)
+    return None
+
+
+def attempt(work: Callable[[], object], *, say: Callable[[str], None]) -> None:
+    """Do a part of the demo; say what failed, for the site outlives its demo.
+
+    Raises
+    ------
+    ServiceFailed
+        A process of the house does not stay up, which is no fault of the demo.
+    """
+    try:
+        work()
+    except (DemoFailed, httpx.TransportError) as error:
+        say(f"This part of the demo failed, the site stays up: {error}")
+
+
+def _say_what_is_left(
+    running: House, seeded: dict[str, Any], *, say: Callable[[str], None]
+) -> None:
+    """Name jobs of an earlier run, which go on beside this one's."""
+    with api_client(running, seeded["api_key"]) as market:
+        jobs = parse_answer(market.get("/api/jobs", params={"limit": 100}))["data"]
+    left = [job for job in jobs if job["status"] not in ENDED]
+    if left:
+        names = ", ".join(sorted({str(job["name"]) for job in left})[:5])
+        say(f"{len(left)} jobs of an earlier run go on: {names}")
 
 
 def _run_demo(
@@ -121,12 +177,22 @@ def _print_sign_ins(running: House, seeded: dict[str, Any]) -> None:
     print(f"\n  Finetender is open at {running.url}\n")
     for role, email in seeded["people"].items():
         print(f"    {words.get(role, role):10} {email:22} {seeded['password']}")
-    print(f"\n  Keys, once nodes are online: {running.data_dir / 'access.json'}")
+    print(f"\n  Keys for programs: {running.data_dir / ACCESS}")
     print(f"  Logs: {running.stack.log_dir}\n", flush=True)
 
 
+@contextmanager
+def access_file(running: House, seeded: dict[str, Any]) -> Iterator[None]:
+    """Keep ``access.json`` in the house's folder: there while its keys open something."""
+    write_access(running, seeded)
+    try:
+        yield
+    finally:
+        (running.data_dir / ACCESS).unlink(missing_ok=True)
+
+
 def write_access(running: House, seeded: dict[str, Any]) -> None:
-    """What a client needs to use this market, in ``access.json`` of its folder."""
+    """Write what a client needs to use this market."""
     access = {
         "url": running.url,
         "openai_base_url": f"{running.url}/v1",
@@ -135,7 +201,7 @@ def write_access(running: House, seeded: dict[str, Any]) -> None:
         "zone": seeded["zone"],
         "model": seeded["zone"],
     }
-    write_private(running.data_dir / "access.json", json.dumps(access, indent=2) + "\n")
+    write_private(running.data_dir / ACCESS, json.dumps(access, indent=2) + "\n")
 
 
 def _stay_up(running: House, seeded: dict[str, Any], traffic: Traffic) -> None:

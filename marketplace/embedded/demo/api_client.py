@@ -22,6 +22,12 @@ DATASET = ROOT / "workers" / "models" / "datasets" / "support_tone.jsonl"
 WORTH = 2
 #: Bids that follow one that lost because the price rose after its quote.
 BIDS_MORE = 3
+#: How long a sale waits for room, how often it asks, and by how much its deadline grows each time.
+ROOM_WITHIN_S = 15 * 60.0
+ROOM_EVERY_S = 5.0
+LATER = 1.2
+#: The demo's zone sells half an hour.
+LATEST_S = 28 * 60.0
 JOB_WITHIN_S = 20 * 60.0
 READ_WITHIN_S = 180.0
 ENDED = ("succeeded", "failed", "cancelled")
@@ -46,26 +52,35 @@ def place_bid(
     within_s: float,
     content: bytes | None = None,
     preparation: dict[str, Any] | None = None,
+    patience_s: float = ROOM_WITHIN_S,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Upload the data set, ask for the price, and bid twice that; the admitted bid.
 
     A busy machine measures how slow it is meanwhile: the bid is then repeated at the new price.
+    Where there is no room before the deadline, as after a restart that finds jobs of an earlier
+    run, the sale waits and asks again with a later one.
+
+    Raises
+    ------
+    DemoFailed
+        The price rose again and again, or there was no room within ``patience_s``.
     """
     dataset = upload_dataset(market, zone, content=content, is_messy=preparation is not None)
     say(f"Data set {dataset['name']}: {dataset['rows']} rows, {dataset['tokens']} tokens")
-    deadline = (datetime.now(UTC) + timedelta(seconds=within_s)).isoformat()
-    work = {"zone": zone, "dataset_id": dataset["id"], "training": training, "deadline": deadline}
+    work = {"zone": zone, "dataset_id": dataset["id"], "training": training}
     if preparation is not None:
         work["preparation"] = preparation
-    bid = _send_bid(market, work, name=name, say=say)
-    for _ in range(BIDS_MORE):
-        if bid["status"] != "refused" or bid["decision"]["reason"] != "price":
+    gives_up_at = time.monotonic() + patience_s
+    while True:
+        bid, problem = _try_to_buy(market, work, name=name, within_s=within_s, say=say)
+        if bid is not None:
             break
-        say("The price has risen since: once more")
-        bid = _send_bid(market, work, name=name, say=say)
-    if bid["status"] != "admitted":
-        raise DemoFailed(f"The bid was {bid['status']}: {bid['decision']['reason_text']}")
+        if time.monotonic() >= gives_up_at:
+            raise DemoFailed(problem)
+        within_s = max(within_s, min(LATER * within_s, LATEST_S))
+        say(f"{problem} Asking again for {within_s / 60:.0f} minutes from now")
+        time.sleep(ROOM_EVERY_S)
     plan = bid["decision"]["plan"]
     say(
         f"Admitted: pays ${shorten(bid['decision']['payment'])}, not the "
@@ -75,15 +90,48 @@ def place_bid(
     return bid
 
 
+def _try_to_buy(
+    market: httpx.Client,
+    work: dict[str, Any],
+    *,
+    name: str,
+    within_s: float,
+    say: Callable[[str], None],
+) -> tuple[dict[str, Any] | None, str]:
+    """Bid until the bid wins, or say why there is no room for it before the deadline.
+
+    Raises
+    ------
+    DemoFailed
+        The price rose each time.
+    """
+    deadline = (datetime.now(UTC) + timedelta(seconds=within_s)).isoformat()
+    asked = work | {"deadline": deadline}
+    for _ in range(BIDS_MORE + 1):
+        quote = parse_answer(market.post("/api/quotes", json=asked))
+        if quote["posted_price"] is None:
+            return None, f"No quote: {quote['reason_text']}"
+        bid = _send_bid(market, asked, quote["posted_price"], name=name, say=say)
+        if bid["status"] == "admitted":
+            return bid, ""
+        problem = f"The bid was {bid['status']}: {bid['decision']['reason_text']}"
+        if bid["decision"]["reason"] != "price":
+            return None, problem
+        say("The price has risen since: once more")
+    raise DemoFailed(problem)
+
+
 def _send_bid(
-    market: httpx.Client, work: dict[str, Any], *, name: str, say: Callable[[str], None]
+    market: httpx.Client,
+    work: dict[str, Any],
+    posted_price: str,
+    *,
+    name: str,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Bid a multiple of the price of now; the bid once it is decided."""
-    quote = parse_answer(market.post("/api/quotes", json=work))
-    if quote["posted_price"] is None:
-        raise DemoFailed(f"No quote: {quote['reason_text']}")
-    limit = f"{WORTH * float(quote['posted_price']):.6f}"
-    say(f"Posted price ${shorten(quote['posted_price'])}; bidding ${shorten(limit)}")
+    limit = f"{WORTH * float(posted_price):.6f}"
+    say(f"Posted price ${shorten(posted_price)}; bidding ${shorten(limit)}")
     answer = market.post(
         "/api/bids",
         json=work | {"name": name, "price": limit},

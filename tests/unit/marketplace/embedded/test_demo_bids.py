@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 
 import httpx
 import pytest
 
+from marketplace.embedded.__main__ import attempt
+from marketplace.embedded.demo import api_client
 from marketplace.embedded.demo.api_client import BIDS_MORE, DemoFailed, place_bid
+from marketplace.embedded.servers import ServiceFailed
 
 WORK = {"name": "one", "training": {"epochs": 1}, "within_s": 60.0}
 
 
-def serve(prices: list[str], decide: Callable[[float], bool]) -> tuple[httpx.Client, list[float]]:
-    """A market that quotes these prices in turn, and the bids that came."""
-    bids: list[float] = []
+def serve(
+    prices: Sequence[str | None],
+    decide: Callable[[float], bool],
+    *,
+    deadlines: list[datetime] | None = None,
+) -> tuple[httpx.Client, list[float]]:
+    """A market that quotes these prices in turn, and the bids that came.
+
+    ``None`` is a quote without room; ``deadlines`` gets those that quotes were asked for.
+    """
+    prices, bids = list(prices), list[float]()
+    deadlines = [] if deadlines is None else deadlines
 
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path == "/api/datasets":
             return httpx.Response(201, json={"id": "ds-1", "name": "d", "rows": 1, "tokens": 2})
         if request.url.path == "/api/quotes":
-            return httpx.Response(200, json={"posted_price": prices.pop(0)})
+            deadlines.append(datetime.fromisoformat(json.loads(request.content)["deadline"]))
+            price = prices.pop(0)
+            return httpx.Response(200, json={"posted_price": price, "reason_text": "No room."})
         bids.append(float(json.loads(request.content)["price"]))
         won = decide(bids[-1])
         decision = {
@@ -55,3 +70,45 @@ def test_a_price_that_rises_for_ever_ends_the_demo_with_its_reason():
     with market, pytest.raises(DemoFailed, match="refused: too low"):
         place_bid(market, "zone", **WORK, say=lambda words: None)
     assert bids == [0.02] * (BIDS_MORE + 1)
+
+
+def test_a_sale_without_room_waits_and_asks_again_with_a_later_deadline(monkeypatch):
+    waits: list[float] = []
+    monkeypatch.setattr(api_client.time, "sleep", waits.append)
+    deadlines: list[datetime] = []
+    market, bids = serve([None, None, "0.01"], lambda price: True, deadlines=deadlines)
+    told: list[str] = []
+    with market:
+        assert place_bid(market, "zone", **WORK, say=told.append)["status"] == "admitted"
+    assert bids == [0.02]
+    assert waits == [api_client.ROOM_EVERY_S] * 2
+    first, second, third = deadlines
+    assert (second - first).total_seconds() > 10
+    assert (third - second).total_seconds() > 10
+    assert sum(words.startswith("No quote: No room. Asking again for") for words in told) == 2
+
+
+def test_a_sale_for_which_there_is_never_room_ends_with_its_reason():
+    market, bids = serve([None], lambda price: True)
+    with market, pytest.raises(DemoFailed, match="No quote: No room"):
+        place_bid(market, "zone", **WORK, patience_s=0, say=lambda words: None)
+    assert bids == []
+
+
+@pytest.mark.parametrize("error", [DemoFailed("refused"), httpx.ConnectError("refused")])
+def test_the_site_outlives_a_sale_of_the_demo_that_fails(error):
+    told: list[str] = []
+
+    def fail() -> None:
+        raise error
+
+    attempt(fail, say=told.append)
+    assert told == ["This part of the demo failed, the site stays up: refused"]
+
+
+def test_a_process_of_the_house_that_does_not_stay_up_ends_the_demo():
+    def fail() -> None:
+        raise ServiceFailed("web does not stay up")
+
+    with pytest.raises(ServiceFailed):
+        attempt(fail, say=lambda words: None)
