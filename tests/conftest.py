@@ -31,7 +31,12 @@ settings.register_profile(
     "same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("new", settings.get_profile("same"), derandomize=False)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "same")
+settings.load_profile(PROFILE)
+#: Of a property's examples, the share that ``make test`` tries; at night all are tried.
+EXAMPLES_SHARE = 1.0 if PROFILE == "new" else 0.25
+#: Where Hypothesis keeps the settings of a test.
+USED_SETTINGS = "_hypothesis_internal_use_settings"
 
 
 #: As in ``marketplace.config.garbage_collection``, but all is looked through more often: some tests
@@ -60,9 +65,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     the database from a thread that has one. What runs at night may take an hour.
     """
     for item in items:
+        _try_fewer_examples(item)
         if item.get_closest_marker("nightly") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(NIGHTLY_TIMEOUT_S))
     items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
+
+
+def _try_fewer_examples(item: pytest.Item) -> None:
+    """Have a property try its share of the examples that its own settings ask for, once."""
+    test = getattr(item, "function", None)
+    asked = getattr(test, USED_SETTINGS, None)
+    if asked is None or EXAMPLES_SHARE == 1.0 or hasattr(test, "tries_share"):
+        return
+    most = max(1, round(EXAMPLES_SHARE * asked.max_examples))
+    setattr(test, USED_SETTINGS, settings(asked, max_examples=most))
+    test.tries_share = True  # type: ignore[union-attr]
 
 
 @pytest.fixture(scope="session")
@@ -124,10 +141,6 @@ def known_facts() -> NodeFacts | None:
     return None
 
 
-#: Seconds between two looks of the house at the machines it rents.
-QUICK_LOOKS = {"BEAT_MACHINES_S": "2", "BEAT_TIERS_S": "1"}
-
-
 @pytest.fixture(scope="session")
 def market(known_facts: NodeFacts | None) -> Iterator[Market]:
     """The real thing: every process of the house, servers of its own, one node online.
@@ -142,7 +155,7 @@ def market(known_facts: NodeFacts | None) -> Iterator[Market]:
             data_dir=data_dir,
             durable=False,
             own_servers=True,
-            extra_environment=QUICK_LOOKS | {"NODE_INSTALL_DIR": str(data_dir / "install")},
+            extra_environment={"NODE_INSTALL_DIR": str(data_dir / "install")},
         ) as running:
             if known_facts is not None:
                 save_facts(data_dir / "measured.json", known_facts)

@@ -52,7 +52,7 @@ def started(script: str, **changed: str | None) -> subprocess.CompletedProcess[s
         ({"METRICS_TOKEN": None}, "METRICS_TOKEN"),
         ({"DEBUG": "1"}, "DEBUG"),
         ({"DEBUG": "perhaps"}, "DEBUG"),
-        ({"BEAT_SLOTS_S": "often"}, "BEAT_SLOTS_S"),
+        ({"DATABASE_POOL_MAX": "many"}, "DATABASE_POOL_MAX"),
     ],
 )
 def test_production_does_not_start_with_a_setting_missing_or_unsafe(changed, says: str) -> None:
