@@ -52,7 +52,6 @@ def place_bid(
     within_s: float,
     content: bytes | None = None,
     preparation: dict[str, Any] | None = None,
-    patience_s: float = ROOM_WITHIN_S,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Upload the data set, ask for the price, and bid twice that; the admitted bid.
@@ -64,16 +63,16 @@ def place_bid(
     Raises
     ------
     DemoFailed
-        The price rose again and again, or there was no room within ``patience_s``.
+        The price rose again and again, or there was no room within ``ROOM_WITHIN_S``.
     """
     dataset = upload_dataset(market, zone, content=content, is_messy=preparation is not None)
     say(f"Data set {dataset['name']}: {dataset['rows']} rows, {dataset['tokens']} tokens")
     work = {"zone": zone, "dataset_id": dataset["id"], "training": training}
     if preparation is not None:
         work["preparation"] = preparation
-    gives_up_at = time.monotonic() + patience_s
+    gives_up_at = time.monotonic() + ROOM_WITHIN_S
     while True:
-        bid, problem = _try_to_buy(market, work, name=name, within_s=within_s, say=say)
+        bid, problem = try_to_buy(market, work, name=name, within_s=within_s, say=say)
         if bid is not None:
             break
         if time.monotonic() >= gives_up_at:
@@ -90,7 +89,7 @@ def place_bid(
     return bid
 
 
-def _try_to_buy(
+def try_to_buy(
     market: httpx.Client,
     work: dict[str, Any],
     *,

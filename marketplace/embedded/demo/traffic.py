@@ -7,7 +7,13 @@ from typing import Any
 
 import httpx
 
-from marketplace.embedded.demo.api_client import DATASET, DemoFailed, api_client, place_bid
+from marketplace.embedded.demo.api_client import (
+    DATASET,
+    DemoFailed,
+    api_client,
+    try_to_buy,
+    upload_dataset,
+)
 from marketplace.embedded.house import House
 
 #: Seconds from one small bid to the next while the site stays up.
@@ -34,16 +40,15 @@ class Traffic:
         number = next(self._numbers)
         try:
             with api_client(self._running, self._seeded["neighbour_api_key"]) as market:
-                place_bid(
+                zone = self._seeded["zone"]
+                dataset = upload_dataset(market, zone, content=self._content)
+                bid, _ = try_to_buy(
                     market,
-                    self._seeded["zone"],
+                    {"zone": zone, "dataset_id": dataset["id"], "training": {"epochs": 1}},
                     name=f"triage-{number}",
-                    training={"epochs": 1},
                     within_s=DEADLINES_S[number % len(DEADLINES_S)],
-                    content=self._content,
-                    patience_s=0,
                     say=lambda _: None,
                 )
         except (DemoFailed, httpx.TransportError):
             return False
-        return True
+        return bid is not None

@@ -88,10 +88,11 @@ def test_a_sale_without_room_waits_and_asks_again_with_a_later_deadline(monkeypa
     assert sum(words.startswith("No quote: No room. Asking again for") for words in told) == 2
 
 
-def test_a_sale_for_which_there_is_never_room_ends_with_its_reason():
+def test_a_sale_for_which_there_is_never_room_ends_with_its_reason(monkeypatch):
+    monkeypatch.setattr(api_client, "ROOM_WITHIN_S", 0.0)
     market, bids = serve([None], lambda price: True)
     with market, pytest.raises(DemoFailed, match="No quote: No room"):
-        place_bid(market, "zone", **WORK, patience_s=0, say=lambda words: None)
+        place_bid(market, "zone", **WORK, say=lambda words: None)
     assert bids == []
 
 
