@@ -108,10 +108,14 @@ def hold_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
 def _end_transaction_after(seconds: int) -> None:
     """Have the server end this transaction if it is still open by then.
 
+    Within a caller's transaction it does nothing: that is not the lane's to end.
+
     A lane that hangs, or whose host is cut off, must not hold its zone: a standby goes on. The
     timeout for idle transactions does not fire after a pipeline, this one does. A timer that runs
     is not set again by another value, so it is stopped first.
     """
+    if len(connection.atomic_blocks) > 1:
+        return
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT set_config('transaction_timeout', '0', true),"
