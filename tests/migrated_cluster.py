@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from importlib.metadata import distributions
 from pathlib import Path
 
+from marketplace.embedded.house import note_tables
 from marketplace.embedded.servers import prepare_postgres, wait_for_postgres
 from marketplace.embedded.stack import Stack
 
@@ -35,6 +36,7 @@ def copy_migrated_cluster(data_dir: Path, *, clusters_dir: Path = CLUSTERS_DIR) 
         made = _ensure_cluster(clusters_dir)
         # With owners and permissions: where tests run as root, PostgreSQL does not.
         subprocess.run(["cp", "-a", made / "postgres", data_dir / "postgres"], check=True)
+    note_tables(data_dir)
 
 
 @contextmanager

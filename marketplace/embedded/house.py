@@ -127,6 +127,18 @@ def house(
                 yield running
 
 
+def note_tables(data_dir: Path) -> None:
+    """Note in a data folder that its database is made by this version."""
+    (data_dir / TABLES).write_text(_compute_tables_digest())
+
+
+def _compute_tables_digest() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(ROOT.glob("marketplace/*/migrations/*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 def _check_tables(data_dir: Path) -> None:
     """Refuse a folder whose database another version of Finetender made.
 
@@ -137,14 +149,10 @@ def _check_tables(data_dir: Path) -> None:
     ------
     ServiceFailed
     """
-    digest = hashlib.sha256()
-    for path in sorted(ROOT.glob("marketplace/*/migrations/*.py")):
-        digest.update(path.read_bytes())
     noted = data_dir / TABLES
-    has_database = (data_dir / "postgres").exists()
-    if not has_database:
-        noted.write_text(digest.hexdigest())
-    elif not noted.exists() or noted.read_text() != digest.hexdigest():
+    if not (data_dir / "postgres").exists():
+        note_tables(data_dir)
+    elif not noted.exists() or noted.read_text() != _compute_tables_digest():
         raise ServiceFailed(
             f"The data in {data_dir} are of another version of Finetender, which this one cannot "
             f"read. Remove them (rm -r {data_dir}), or start beside them (DATA_DIR=another-folder)."
