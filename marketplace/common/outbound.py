@@ -182,7 +182,8 @@ def resolve_host(host: str, *, port: int, allows_private: bool) -> str:
     addresses = [str(row[4][0]) for row in rows]
     for address in addresses:
         if not allows_private and not _is_public(address):
-            raise FetchFailed(f"{host} is at {address}, which is not a public address")
+            # Not which: the sentence is shown to people who may not look up names in here.
+            raise FetchFailed(f"{host} is not at a public address")
     return addresses[0]
 
 

@@ -45,3 +45,4 @@ def _secrets() -> Iterator[str]:
             yield from (password, unquote(password))
     yield from filter(None, [settings.DATABASES["default"].get("PASSWORD")])
     yield from settings.SECRET_KEY_FALLBACKS
+    yield from settings.DATA_KEYS

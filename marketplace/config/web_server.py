@@ -74,6 +74,8 @@ def main(arguments: list[str]) -> None:
             log_level=options.log_level,
             http="marketplace.config.http_protocol:BoundedHttpProtocol",
             ws="websockets",
+            # A process that a busy machine holds up for seconds must not be killed for it.
+            timeout_worker_healthcheck=60,
             # One notion of where a request comes from: ``marketplace.common.client_address``.
             proxy_headers=False,
         )

@@ -6,6 +6,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
+from marketplace.common.encryption import SealedTextField
 from marketplace.common.models import IdField
 from workers.protocol.exports import F16, MERGED, Q8_0
 
@@ -122,7 +123,7 @@ class HubPush(models.Model):
     repository = models.CharField(max_length=200)
     is_private = models.BooleanField(default=True)
     #: Of the hub, encrypted; empty once it is not needed any more.
-    token = models.TextField(default="", blank=True)
+    token = SealedTextField(default="", blank=True)
     status = models.CharField(max_length=8, choices=PushStatus.choices, default=PushStatus.WAITING)
     attempts = models.PositiveSmallIntegerField(default=0)
     #: A worker has it, or it waits to be tried again, until then.

@@ -6,6 +6,8 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 
+from marketplace.common.encryption import SealedTextField
+
 
 class TrackingKey(models.Model):
     """An organisation's key of Weights & Biases. No node ever sees it."""
@@ -14,7 +16,7 @@ class TrackingKey(models.Model):
         "accounts.Organisation", primary_key=True, on_delete=models.CASCADE, related_name="+"
     )
     #: Encrypted.
-    key = models.TextField()
+    key = SealedTextField()
     set_by = models.ForeignKey("accounts.User", on_delete=models.PROTECT, related_name="+")
     set_at = models.DateTimeField()
 

@@ -12,11 +12,13 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 
+from cryptography.fernet import InvalidToken
 from django.conf import settings
 from django.db import transaction
 from django.db.models import F, Window
@@ -52,6 +54,7 @@ CLAIM = timedelta(seconds=60)
 RUN_MAX, RUN_MAX_PER_ORGANISATION, THREADS = 24, 6, 8
 LOG_MAX = 20
 _ERROR_CHARS = 300
+UNREADABLE = "The endpoint's secret cannot be read any more. Rotate it, then enable the endpoint."
 #: Messages are deleted so long after they were made.
 KEPT_FOR = timedelta(days=30)
 
@@ -64,6 +67,8 @@ class Attempt:
     status: int | None
     error: str
     took_s: float
+    #: Why nothing more is to be sent to the endpoint, where so.
+    disables: str = ""
 
     @property
     def is_good(self) -> bool:
@@ -114,11 +119,15 @@ def send_message(message: WebhookMessage, *, now: datetime) -> Attempt:
     began = time.monotonic()
     body = message.body.encode()
     try:
+        headers = _sign(message, now=now)
+    except InvalidToken:
+        return Attempt(None, UNREADABLE, 0.0, disables=UNREADABLE)
+    try:
         answer_status: int | None = None
         post_message(
             message.endpoint.url,
             body=body,
-            headers=_sign(message, now=now),
+            headers=headers,
             allows_private=settings.WEBHOOKS_PRIVATE,
             limits=LIMITS,
         )
@@ -131,12 +140,12 @@ def send_message(message: WebhookMessage, *, now: datetime) -> Attempt:
 def _sign(message: WebhookMessage, *, now: datetime) -> dict[str, str]:
     """The headers of a message, signed with both secrets while one replaces the other."""
     endpoint = message.endpoint
-    secrets = [endpoint.secret]
+    secrets = [decrypt_text(endpoint.secret)]
     if endpoint.earlier_secret_until is not None and now < endpoint.earlier_secret_until:
-        secrets.append(endpoint.earlier_secret)
-    signatures = [
-        Webhook(decrypt_text(secret)).sign(message.pk, now, message.body) for secret in secrets
-    ]
+        # One that cannot be read is why it was replaced.
+        with suppress(InvalidToken):
+            secrets.append(decrypt_text(endpoint.earlier_secret))
+    signatures = [Webhook(secret).sign(message.pk, now, message.body) for secret in secrets]
     return {
         "webhook-id": message.pk,
         "webhook-timestamp": str(int(now.timestamp())),
@@ -165,9 +174,9 @@ def _note(message: WebhookMessage, attempt: Attempt, *, now: datetime) -> None:
         current.log = [*current.log, entry][-LOG_MAX:]
         if attempt.is_good:
             current.status = MessageStatus.DELIVERED
-        elif attempt.status == HTTPStatus.GONE:
+        elif attempt.disables or attempt.status == HTTPStatus.GONE:
             current.status = MessageStatus.FAILED
-            _disable(endpoint, reason="It answered 410 Gone.", now=now)
+            _disable(endpoint, reason=attempt.disables or "It answered 410 Gone.", now=now)
         elif endpoint.disabled_at is not None or current.attempts > len(WAITS):
             current.status = MessageStatus.FAILED
         else:

@@ -7,6 +7,7 @@ from typing import Any
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
+from marketplace.common.encryption import SealedTextField
 from marketplace.common.models import IdField
 
 
@@ -22,9 +23,9 @@ class WebhookEndpoint(models.Model):
     #: Types of events, such as ``job.succeeded``.
     events = ArrayField(models.CharField(max_length=60))
     #: ``whsec_…``, encrypted.
-    secret = models.TextField()
+    secret = SealedTextField()
     #: Signs beside the new one until the moment below.
-    earlier_secret = models.TextField(blank=True)
+    earlier_secret = SealedTextField(blank=True)
     earlier_secret_until = models.DateTimeField(null=True)
     created_at = models.DateTimeField()
     #: Nothing more is sent, for this reason.

@@ -18,6 +18,10 @@ _PUBLIC = urlsplit(PUBLIC_URL)
 
 DEBUG = False
 SECRET_KEY = environment.text("SECRET_KEY", "")
+#: Earlier ones, under which sessions, links and sealed secrets may still be read.
+SECRET_KEY_FALLBACKS = environment.words("SECRET_KEY_FALLBACKS")
+#: What seals other people's secrets, the newest first; without any, ``SECRET_KEY`` does.
+DATA_KEYS = environment.words("DATA_KEYS")
 ALLOWED_HOSTS = environment.words("ALLOWED_HOSTS", f"{_PUBLIC.hostname},localhost,127.0.0.1,[::1]")
 CSRF_TRUSTED_ORIGINS = environment.words(
     "CSRF_TRUSTED_ORIGINS", f"{_PUBLIC.scheme}://{_PUBLIC.netloc}"

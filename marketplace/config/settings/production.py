@@ -22,6 +22,8 @@ for _name in (
 SECRET_KEY = environment.text("SECRET_KEY")
 if len(SECRET_KEY) < 50 or "insecure" in SECRET_KEY:
     raise ImproperlyConfigured("SECRET_KEY must be 50 random characters or more in production.")
+if any(len(key) < 50 for key in environment.words("DATA_KEYS")):
+    raise ImproperlyConfigured("Each of DATA_KEYS must be 50 random characters or more.")
 if (
     urlsplit(environment.text("REDIS_URL")).scheme != "unix"
     and not urlsplit(environment.text("REDIS_URL")).password

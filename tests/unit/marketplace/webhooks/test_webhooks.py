@@ -193,6 +193,28 @@ def test_410_disables_an_endpoint_until_its_owner_enables_it(owner, receiver):
     assert len(receiver.received) == 3
 
 
+def test_an_endpoint_whose_secret_cannot_be_read_ends_alone(owner, receiver):
+    broken, _ = add_endpoint(owner, receiver)
+    other = builders.organisation()
+    add_endpoint(other, receiver)
+    WebhookEndpoint.objects.filter(pk=broken.pk).update(secret="sealed with a key that is gone")
+    succeed(owner)
+    succeed(other)
+    assert deliver_due(now=NOW) == 2
+    assert deliver_due(now=NOW + timedelta(days=9)) == 0
+    broken.refresh_from_db()
+    assert broken.disabled_at == NOW
+    assert broken.disabled_reason.startswith("The endpoint's secret cannot be read any more.")
+    by_status = dict(WebhookMessage.objects.values_list("endpoint__organisation", "status"))
+    assert by_status == {owner.pk: "failed", other.pk: "delivered"}
+    assert len(receiver.received) == 1
+    services.rotate_secret(endpoint=broken, now=NOW)
+    services.enable_endpoint(endpoint=broken)
+    succeed(owner)
+    assert deliver_due(now=NOW) == 1
+    assert len(receiver.received) == 2
+
+
 def test_a_process_that_dies_while_it_sends_is_followed_by_another_once_its_claim_is_over(
     owner, receiver, monkeypatch
 ):
@@ -252,7 +274,7 @@ def test_inner_addresses_are_not_asked_when_a_message_is_sent(
     deliver_due(now=NOW)
     [entry] = WebhookMessage.objects.get().log
     assert entry["status"] is None
-    assert "not a public address" in entry["error"] or "not encrypted" in entry["error"]
+    assert "not at a public address" in entry["error"] or "not encrypted" in entry["error"]
     assert receiver.received == []
 
 

@@ -128,7 +128,7 @@ def test_a_market_inside_the_network_is_asked_only_if_the_operator_allows_it(
     assert Other.asked == []
     problems = [log.problem for log in WitnessedLog.objects.order_by("pk")]
     assert "not encrypted" in problems[0]
-    assert "127.0.0.1, which is not a public address" in problems[1]
+    assert problems[1].endswith("127.0.0.1 is not at a public address")
 
 
 def test_a_log_that_this_market_is_no_witness_for_is_not_found(client: Client, url: str) -> None:
