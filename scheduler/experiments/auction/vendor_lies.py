@@ -2,7 +2,7 @@
 room. A vendor is paid its quote, so the theorems on bids say nothing of it.
 
 ``python -m scheduler.experiments.auction.vendor_lies`` prints the figures of
-docs/algorithms/auction.md.
+docs/algorithms/auction-evidence.md.
 """
 
 from __future__ import annotations
