@@ -168,6 +168,11 @@ def _build_spec(export: Export) -> ExportSpec:
     )
 
 
+def was_asked(*, node: Node, token: str) -> bool:
+    """Whether a node makes an export, or made it: its answer may come twice."""
+    return Export.objects.filter(token=token, node=node).exists()
+
+
 def find_export_blob(*, node: Node, token: str, now: datetime) -> Artifact:
     """The adapter of an export that a node makes now.
 

@@ -162,6 +162,11 @@ def list_job_checkpoints(job: Job) -> QuerySet[Checkpoint]:
     return job.checkpoints.exclude(file="").order_by("-step", "-pk")
 
 
+def has_lease(*, node: Node, lease_token: str) -> bool:
+    """Whether a lease is or was the node's: what it stores under an earlier one may come twice."""
+    return Slice.objects.filter(lease_token=lease_token, node=node).exists()
+
+
 def find_lease_blob(*, node: Node, lease_token: str, name: str, now: datetime) -> Blob:
     """A file of the job that a node holds under a current lease.
 

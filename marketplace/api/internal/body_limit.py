@@ -4,8 +4,8 @@ Django's ASGI handler spools a body whole before any view sees the request, what
 without this anybody could fill the disk. A body that comes too slowly is refused as well, since
 each that is open holds a connection and a file. Without a session, an API key or a node's token a
 body may be as long as a form; with one, as long as a list of bids; at the addresses of uploads, as
-long as a data set; and a node's uploads may be as long as a checkpoint. A vendor's delivery may be
-as long as its link allows.
+long as a data set; a node's uploads may be as long as a checkpoint or an export where the node
+holds that lease or was asked for that export. A vendor's delivery may be as long as its link allows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from marketplace.common import clock
 from marketplace.common.errors import NotFound
 from marketplace.common.problems import build_early_error
 from marketplace.common.threads import run_in_thread
+from marketplace.exports.asking import was_asked
+from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import find_node_by_api_token
+from marketplace.jobs.selectors import has_lease
 from marketplace.jobs.services.parts import PART_BYTES_MAX
 from marketplace.jobs.services.uploads import CHECKPOINT_BYTES_MAX
 from marketplace.vendors.deliveries import compute_delivery_limit
@@ -72,13 +75,11 @@ class BodyLimitMiddleware:
             # Their bodies mean nothing, and are stored like any others.
             limit = ANONYMOUS_BYTES
         elif scope["path"].startswith((NODE_UPLOADS, NODE_EXPORTS)):
-            if not await _ask(_is_node, headers):
+            limit = await run_in_thread(lambda: _find_upload_limit(scope["path"], headers))
+            if limit is None:
                 detail = "Send this node's bearer token."
                 await _refuse(send, scope["path"], 401, "unknown_node_token", detail)
                 return
-            limit = getattr(settings, "CHECKPOINT_BYTES_MAX", CHECKPOINT_BYTES_MAX)
-            if scope["path"].startswith(NODE_EXPORTS):
-                limit = settings.EXPORT_BYTES_MAX
         elif scope["path"].startswith(VENDOR_WORK):
             limit = await run_in_thread(lambda: _find_delivery_limit(scope["path"]))
         elif _is_short(headers) or not await _ask(_is_known, headers):
@@ -140,6 +141,22 @@ class BodyLimitMiddleware:
             await _refuse(send, scope["path"], 408, "body_too_slow", detail)
 
 
+def _find_upload_limit(path: str, headers: Headers) -> int | None:
+    """Bytes that a node may send there; ``None`` for anybody else.
+
+    What a node was not asked for is as short as anybody's: its view refuses it.
+    """
+    node = _find_node(headers)
+    if node is None:
+        return None
+    token = path.split("/")[4].replace("\0", "")
+    if path.startswith(NODE_EXPORTS):
+        return settings.EXPORT_BYTES_MAX if was_asked(node=node, token=token) else ANONYMOUS_BYTES
+    if not has_lease(node=node, lease_token=token):
+        return ANONYMOUS_BYTES
+    return getattr(settings, "CHECKPOINT_BYTES_MAX", CHECKPOINT_BYTES_MAX)
+
+
 def _find_delivery_limit(path: str) -> int:
     """What the link in an address allows; what no link allows is as short as anybody's."""
     token = path.removeprefix(VENDOR_WORK).partition("/")[0]
@@ -176,8 +193,12 @@ def _has_api_key(headers: Headers) -> bool:
 
 
 def _is_node(headers: Headers) -> bool:
+    return _find_node(headers) is not None
+
+
+def _find_node(headers: Headers) -> Node | None:
     secret = _find_secret(headers)
-    return secret is not None and find_node_by_api_token(secret, now=clock.now()) is not None
+    return None if secret is None else find_node_by_api_token(secret, now=clock.now())
 
 
 def _find_secret(headers: Headers) -> str | None:

@@ -15,6 +15,8 @@ from marketplace.api.internal.body_limit import (
     FORM_BYTES,
     BodyLimitMiddleware,
 )
+from marketplace.exports.models import Export, ExportForm
+from marketplace.jobs.services import dispatch_slots
 from tests import builders
 from tests import job_builders as build
 from tests import market_builders as market
@@ -81,6 +83,35 @@ def call(
     body = b"".join(message.get("body", b"") for message in sent)
     code = "" if body == b"ok" else json.loads(body)["code"]
     return sent[0]["status"], code, application
+
+
+def lease():
+    """The header of a node, and where it may store what it does under its lease."""
+    zone = market.zone()
+    node, reply = build.joined(zone)
+    job = build.job(zone, (0, node))
+    dispatch_slots(now=builders.NOW)
+    held = build.lease(job)
+    path = f"/internal/v1/leases/{held.lease_token}/adapter"
+    return {"authorization": f"Bearer {reply.api_token}"}, path
+
+
+def ask_for_export():
+    """An export that a node was asked for, and that node's header."""
+    zone = market.zone()
+    node, reply = build.joined(zone)
+    job = build.job(zone, (0, node))
+    export = Export.objects.create(
+        organisation_id=job.organisation_id,
+        zone=zone,
+        job=job,
+        form=ExportForm.MERGED,
+        node=node,
+        token="asked",
+        price_micros=1,
+        created_at=builders.NOW,
+    )
+    return export, {"authorization": f"Bearer {reply.api_token}"}
 
 
 @pytest.fixture
@@ -153,15 +184,30 @@ def test_a_person_who_signed_in_may_upload(client):
 def test_a_nodes_upload_needs_a_nodes_token_before_its_body(settings):
     settings.UPLOAD_BYTES_MAX = 10
     settings.CHECKPOINT_BYTES_MAX = 5 * FORM_BYTES
-    _, reply = build.joined(market.zone())
+    mine, held = lease()
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic x"}):
-        status, code, application = call(LEASE, [1], method="PUT", **headers)
+        status, code, application = call(held, [1], method="PUT", **headers)
         assert (status, code, application.called) == (401, "unknown_node_token", False)
-    mine = {"authorization": f"Bearer {reply.api_token}"}
-    status, _, application = call(LEASE, [5 * FORM_BYTES], method="PUT", **mine)
+    status, _, application = call(held, [5 * FORM_BYTES], method="PUT", **mine)
     assert (status, application.read) == (200, 5 * FORM_BYTES)
-    status, code, _ = call(LEASE, [5 * FORM_BYTES, 1], method="PUT", **mine)
+    status, code, _ = call(held, [5 * FORM_BYTES, 1], method="PUT", **mine)
     assert (status, code) == (413, "file_too_large")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_node_sends_no_file_that_it_was_not_asked_for(settings):
+    settings.EXPORT_BYTES_MAX = 5 * FORM_BYTES
+    mine, _ = lease()
+    _, of_another = lease()
+    for path in (LEASE, of_another, "/internal/v1/exports/made-up/file", "/internal/v1/leases/"):
+        status, code, application = call(path, [ANONYMOUS_BYTES + 1], method="PUT", **mine)
+        assert (status, code) == (413, "file_too_large"), path
+        assert application.read <= ANONYMOUS_BYTES
+    export, of_maker = ask_for_export()
+    path = f"/internal/v1/exports/{export.token}/file"
+    status, _, application = call(path, [5 * FORM_BYTES], method="PUT", **of_maker)
+    assert (status, application.read) == (200, 5 * FORM_BYTES)
+    assert call(path, [ANONYMOUS_BYTES + 1], method="PUT", **mine)[0] == 413
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
