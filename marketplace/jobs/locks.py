@@ -28,6 +28,12 @@ def lock_jobs(job_ids: Iterable[str]) -> dict[str, Job]:
     return {job.pk: job for job in jobs}
 
 
+def lock_free_jobs(job_ids: Iterable[str]) -> set[str]:
+    """Lock those of the jobs that nobody holds, without a wait; their ids."""
+    free = Job.objects.select_for_update(of=("self",), skip_locked=True)
+    return set(free.filter(pk__in=list(job_ids)).order_by("pk").values_list("pk", flat=True))
+
+
 def lock_slice(lease_token: str) -> tuple[Job, Slice] | None:
     """The slice of a lease and its job, both locked, in any state."""
     job_id = Slice.objects.filter(lease_token=lease_token).values_list("job_id", flat=True).first()

@@ -4,8 +4,8 @@ Django's ASGI handler spools a body whole before any view sees the request, what
 without this anybody could fill the disk. A body that comes too slowly is refused as well, since
 each that is open holds a connection and a file. Without a session, an API key or a node's token a
 body may be as long as a form; with one, as long as a list of bids; at the addresses of uploads, as
-long as a data set; a node's uploads may be as long as a checkpoint or an export where the node
-holds that lease or was asked for that export. A vendor's delivery may be as long as its link allows.
+long as a data set. A node's upload may be as long as a checkpoint or an export where the node has
+that lease or was asked for that export, and a vendor's delivery as long as its link allows.
 """
 
 from __future__ import annotations

@@ -185,14 +185,22 @@ def _find_stranded_jobs(zone: Zone, slot: int) -> set[str]:
 
 
 def _extend_leases(zone: Zone, slot: int, held_jobs: list[Slice]) -> None:
-    """Extend the leases of jobs that stay on their nodes in this slot, in one statement."""
-    staying = [
-        held.pk
+    """Extend the leases of jobs that stay on their nodes in this slot, in one statement.
+
+    Of a job that somebody holds, it is left to the next dispatch: slices are locked after their
+    jobs, and who plans the job again asks for its slice.
+    """
+    staying = {
+        held.job_id: held.pk
         for held in held_jobs
         if held.last_slot < slot and held.job.node_in(slot) == held.node_id
-    ]
-    if staying:
-        Slice.objects.filter(pk__in=staying, status=SliceStatus.OPEN).update(
+    }
+    if not staying:
+        return
+    with transaction.atomic():
+        free = locks.lock_free_jobs(staying)
+        of_free = [staying[job_id] for job_id in free]
+        Slice.objects.filter(pk__in=of_free, status=SliceStatus.OPEN).update(
             last_slot=Greatest("last_slot", slot),
             lease_expires_at=Greatest("lease_expires_at", compute_lease_expiry(zone, slot)),
         )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 
 import pytest
+from django.db import transaction
 
+from marketplace.jobs.locks import lock_job, lock_open_slice
 from marketplace.jobs.models import (
     Artifact,
     Checkpoint,
@@ -31,7 +33,7 @@ from tests import builders
 from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
-from tests.job_builders import at
+from tests.job_builders import SLOT, at
 from tests.unit.marketplace.common.threads import at_once
 from workers.protocol.reports import ProgressReply
 from workers.protocol.reports import SliceEnd as Ended
@@ -193,3 +195,20 @@ def test_a_bid_opened_twice_at_once_has_one_job():
         *("IntegrityError", "IntegrityError", "Job")
     ]
     assert JobEvent.objects.count() == 1
+
+
+def test_leases_are_extended_around_a_job_that_somebody_holds():
+    """Who plans a job again holds it and asks for its slice: dispatch must not hold that."""
+    zone = market.zone()
+    node = market.node(zone)
+    held, free = (build.job(zone, (0, node), (1, node), (2, node)) for _ in range(2))
+    dispatch_slots(now=NOW)
+    with transaction.atomic():
+        lock_job(held.pk)
+        [done] = at_once([lambda: dispatch_slots(now=at(10))])
+        assert not isinstance(done, Exception), done
+        # Dispatch took nothing that this transaction still has to ask for.
+        assert lock_open_slice(held) is not None
+    assert (build.lease(held).last_slot, build.lease(free).last_slot) == (SLOT, SLOT + 1)
+    dispatch_slots(now=at(11))
+    assert build.lease(held).last_slot == SLOT + 1
