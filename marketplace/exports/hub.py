@@ -123,16 +123,15 @@ def push_next(*, clock: Callable[[], datetime]) -> bool:
 
 
 def _record(push: HubPush, reason: str, *, is_final: bool, now: datetime) -> None:
-    push.reason = reason.replace("\0", "")[:_REASON_CHARS]
+    """Store what came of an attempt, unless a later one has begun: this one was too late."""
+    current = HubPush.objects.filter(pk=push.pk, attempts=push.attempts, status=PushStatus.WAITING)
+    reason = reason.replace("\0", "")[:_REASON_CHARS]
     if reason and not is_final:
-        push.due_at = now + compute_backoff(
-            failures=push.attempts, first=FIRST_PAUSE, most=PUSHED_WITHIN
-        )
-        push.save(update_fields=["reason", "due_at"])
-        return
-    push.status = PushStatus.FAILED if reason else PushStatus.PUSHED
-    push.token, push.finished_at = "", now
-    push.save(update_fields=["status", "token", "url", "reason", "finished_at"])
+        pause = compute_backoff(failures=push.attempts, first=FIRST_PAUSE, most=PUSHED_WITHIN)
+        current.update(reason=reason, due_at=now + pause)
+    else:
+        status = PushStatus.FAILED if reason else PushStatus.PUSHED
+        current.update(status=status, token="", url=push.url, reason=reason, finished_at=now)
 
 
 def _push(push: HubPush) -> str:

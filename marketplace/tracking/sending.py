@@ -57,6 +57,18 @@ _NAMES = {
 }
 
 
+#: Columns that an attempt decides.
+_OUTCOME = (
+    "url",
+    "sent_point",
+    "sent_step",
+    "ended_at",
+    "failures",
+    "failing_since_at",
+    "reason",
+)
+
+
 class SendingFailed(Exception):
     """A batch was not sent. ``is_final``: trying again would say the same."""
 
@@ -107,8 +119,9 @@ def delete_unused_runs(*, now: datetime) -> None:
 
 
 def _wait(run: TrackedRun, *, now: datetime, pause: timedelta = EVERY) -> None:
-    run.due_at = now + pause
-    run.save()
+    """Store what came of an attempt, unless its claim ran out and a later one has begun."""
+    claimed = TrackedRun.objects.filter(pk=run.pk, due_at=run.due_at)
+    claimed.update(due_at=now + pause, **{name: getattr(run, name) for name in _OUTCOME})
 
 
 def _record_failure(run: TrackedRun, failure: SendingFailed, *, now: datetime) -> None:

@@ -364,6 +364,31 @@ def test_a_refusal_of_the_hub_is_told_and_a_hub_that_is_down_is_tried_again(
     assert "could not be reached" in row.reason
 
 
+@pytest.mark.parametrize("error", [ValueError("late"), None])
+def test_a_push_that_took_longer_than_its_claim_changes_nothing_any_more(
+    api, job, small_hub, tmp_path, monkeypatch, error
+):
+    give_adapter(job, tmp_path / "adapter")
+    push(api, job)
+    push_once = hub._push
+
+    def be_overtaken(row):
+        monkeypatch.setattr(hub, "_push", push_once)
+        assert push_next(clock=lambda: row.due_at)
+        if error is not None:
+            raise error
+        return "https://elsewhere.example/ada/tone"
+
+    monkeypatch.setattr(hub, "_push", be_overtaken)
+    # Its error would be final.
+    monkeypatch.setattr(hub, "ATTEMPTS_MAX", 1)
+    assert push_next(clock=clock.now)
+    row = HubPush.objects.get()
+    assert (row.status, row.attempts, row.reason) == (PushStatus.PUSHED, 2, "")
+    assert row.url.endswith("/ada/tone")
+    assert "elsewhere" not in row.url
+
+
 @pytest.mark.parametrize(
     ("changed", "code", "param"),
     [

@@ -95,6 +95,20 @@ def test_a_batch_whose_worker_died_is_sent_again_and_stands_there_once(service, 
     assert [row["_step"] for row in service.runs["tone", job.pk].history] == [1]
 
 
+def test_a_batch_that_took_longer_than_its_claim_changes_nothing_any_more(job, monkeypatch):
+    measure(job, 1, train_loss=2.5)
+
+    def be_overtaken(run, *_, **__):
+        monkeypatch.setattr(sending, "_send", lambda *_, **__: "https://runs.example/1")
+        assert send_next(clock=lambda: run.due_at)
+        raise sending.SendingFailed("late", is_final=True)
+
+    monkeypatch.setattr(sending, "_send", be_overtaken)
+    run = send()
+    assert (run.url, run.sent_step, run.reason) == ("https://runs.example/1", 1, "")
+    assert (run.ended_at, run.failures) == (None, 0)
+
+
 def test_neither_price_nor_node_nor_machine_is_sent(service, job):
     measure(job, 1, train_loss=2.5)
     send()
