@@ -53,7 +53,7 @@ def authorise_bid(
         created_by=asked_by,
         key=f"bid-{asked.idempotency_key}",
         card=CardChoice(card_id),
-        terms=_write_terms(asked),
+        terms=asked.write_terms(),
         now=now,
     )
 
@@ -100,44 +100,29 @@ def _find_bid(payment: CardPayment) -> Bid | None:
     return Bid.objects.get(organisation=payment.organisation_id, idempotency_key=key)
 
 
-def _write_terms(asked: NewBid) -> dict[str, Any]:
-    return {
-        "zone": asked.zone.pk,
-        "dataset": asked.dataset.pk,
-        "name": asked.name,
-        "adapter": dict(asked.adapter),
-        "training": dict(asked.training),
-        "price_micros": asked.price_micros,
-        "deadline_at": asked.deadline_at.isoformat(),
-        "idempotency_key": asked.idempotency_key,
-        "preparation": None if asked.preparation is None else dict(asked.preparation),
-        "model": asked.model,
-        "verified_only": asked.verified_only,
-    }
-
-
 def _read_terms(payment: CardPayment) -> NewBid:
-    terms = payment.terms or {}
+    """Read what ``NewBid.write_terms`` wrote, as it is bid for now.
+
+    Raises
+    ------
+    UserError
+        ``no_dataset``.
+    """
+    terms = dict(payment.terms or {})
     zone = Zone.objects.filter(pk=terms["zone"]).first()
-    dataset = Dataset.objects.filter(
-        pk=terms["dataset"], organisation=payment.organisation_id
-    ).first()
+    own = Dataset.objects.filter(organisation=payment.organisation_id)
+    rows = {
+        name: own.filter(pk=terms[name]).first()
+        for name in ("dataset", "validation")
+        if terms[name] is not None
+    }
     deadline_at = parse_datetime(terms["deadline_at"])
-    if zone is None or dataset is None or deadline_at is None:
+    if zone is None or deadline_at is None or None in rows.values():
         raise UserError("no_dataset", "The data set was deleted. Upload it again.")
+    asked: dict[str, Any] = terms | rows | {"zone": zone, "deadline_at": deadline_at}
     return NewBid(
         organisation=payment.organisation,
         placed_by=payment.created_by,
-        zone=zone,
-        dataset=dataset,
-        name=terms["name"],
-        adapter=terms["adapter"],
-        training=terms["training"],
-        price_micros=terms["price_micros"],
-        deadline_at=deadline_at,
-        idempotency_key=terms["idempotency_key"],
-        preparation=terms["preparation"],
-        model=terms["model"],
-        verified_only=terms.get("verified_only"),
         card_payment_id=payment.pk,
+        **asked,
     )

@@ -13,7 +13,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -80,20 +80,20 @@ class NewBid:
     request_hash: str = field(init=False)
 
     def __post_init__(self) -> None:
-        request = {
-            "zone": self.zone.pk,
-            "dataset": self.dataset.sha256,
-            "name": self.name,
-            "adapter": dict(self.adapter),
-            "training": dict(self.training),
-            "price_micros": self.price_micros,
-            "deadline_at": self.deadline_at.isoformat(),
-            **({} if self.preparation is None else {"preparation": dict(self.preparation)}),
-            **({"model": self.model} if self.model else {}),
-            **({} if self.validation is None else {"validation": self.validation.sha256}),
-            **({} if self.verified_only is None else {"verified_only": self.verified_only}),
-        }
+        request = self.write_terms()
+        # The same rows, uploaded again, are the same request.
+        request["dataset"] = self.dataset.sha256
+        request["validation"] = None if self.validation is None else self.validation.sha256
+        del request["idempotency_key"]
         object.__setattr__(self, "request_hash", hash_request(request))
+
+    def write_terms(self) -> dict[str, Any]:
+        """Write what is asked for as plain JSON values, rows by their ids: every field of it."""
+        return {
+            each.name: _write_term(getattr(self, each.name))
+            for each in fields(self)
+            if each.name not in _BESIDES
+        }
 
     @property
     def job(self) -> JobRequest:
@@ -116,6 +116,24 @@ class NewBid:
         if self.idempotency_key is None:
             return None
         return self.organisation.pk, self.idempotency_key
+
+
+#: Who asks, how it is paid, and what is found out: no part of what is asked for.
+_BESIDES = frozenset(
+    {"organisation", "placed_by", "card_payment_id", "quotes", "api_key_id", "request_hash"}
+)
+
+
+def _write_term(value: Any) -> Any:
+    match value:
+        case Zone() | Dataset():
+            return value.pk
+        case datetime():
+            return value.isoformat()
+        case Mapping():
+            return dict(value)
+        case _:
+            return value
 
 
 def hash_request(request: Mapping[str, Any]) -> str:

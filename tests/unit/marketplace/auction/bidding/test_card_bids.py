@@ -1,0 +1,105 @@
+"""A bid is the same one whether a card pays for it or the wallet."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING, fields, replace
+from datetime import timedelta
+
+import pytest
+
+from marketplace.auction.bidding.card_bids import authorise_bid, place_authorised_bid
+from marketplace.auction.bidding.place import NewBid, place_bid
+from marketplace.auction.models import Bid
+from marketplace.common.errors import UserError
+from marketplace.jobs.models import DatasetTokens
+from marketplace.payments.models import CardPayment, PaymentStatus
+from tests import builders
+from tests import market_builders as market
+from tests.builders import NOW
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def asked() -> NewBid:
+    """A bid in which every field that it may leave out says something."""
+    zone = market.zone()
+    market.node(zone)
+    owner = builders.organisation(usd="100")
+    return NewBid(
+        organisation=owner,
+        placed_by=builders.owner_of(owner),
+        zone=zone,
+        dataset=market.dataset(owner, zone),
+        validation=market.dataset(owner, zone, rows=20),
+        name="tone",
+        **market.job_terms(),
+        price_micros=5_000_000,
+        deadline_at=NOW + timedelta(seconds=300),
+        idempotency_key="once",
+        verified_only=False,
+    )
+
+
+def authorise(asked: NewBid) -> CardPayment:
+    """A payment as the gateway leaves it once a card has authorised it."""
+    payment = authorise_bid(
+        asked=asked, asked_by=builders.owner_of(asked.organisation), card_id=None, now=NOW
+    )
+    payment.status, payment.gateway_id = PaymentStatus.AUTHORISED, "pi_1"
+    payment.save()
+    return CardPayment.objects.select_related("organisation", "created_by").get(pk=payment.pk)
+
+
+def test_a_bid_by_card_is_the_request_that_the_wallet_would_pay(asked):
+    by_card = place_authorised_bid(payment=authorise(asked), now=NOW)
+    assert by_card is not None
+    other_key = replace(asked, idempotency_key="another")
+    by_wallet = place_bid(asked=other_key, now=NOW)
+    assert by_card.request_hash == by_wallet.request_hash == asked.request_hash
+    assert by_card.validation_dataset_id == asked.validation.pk
+    same = ("dataset_id", "adapter", "training", "compute_demand", "memory_demand_gb", "offers")
+    for name in same:
+        assert getattr(by_card, name) == getattr(by_wallet, name), name
+    # The same form, sent again to be paid from the wallet.
+    assert place_bid(asked=asked, now=NOW) == by_card
+
+
+def test_every_field_of_what_is_asked_for_travels_and_counts(asked):
+    written = asked.write_terms()
+    assert json.loads(json.dumps(written)) == written
+    beside = {"organisation", "placed_by", "card_payment_id", "quotes", "api_key_id"}
+    assert set(written) == {each.name for each in fields(NewBid) if each.init} - beside
+    changed = {
+        "name": "other",
+        "adapter": {"rank": 2},
+        "training": {"epochs": 7},
+        "price_micros": 1,
+        "deadline_at": NOW,
+        "validation": None,
+        "preparation": {},
+        "model": "ft:other",
+        "verified_only": True,
+    }
+    for name, value in changed.items():
+        assert replace(asked, **{name: value}).request_hash != asked.request_hash, name
+    optional = {each.name for each in fields(NewBid) if each.init and each.default is not MISSING}
+    assert optional - beside <= {*changed, "idempotency_key"}
+    assert replace(asked, idempotency_key="two").request_hash == asked.request_hash
+
+
+def test_rows_deleted_meanwhile_give_the_card_its_amount_back(asked):
+    payment = authorise(asked)
+    DatasetTokens.objects.filter(dataset=asked.validation).delete()
+    asked.validation.delete()
+    assert place_authorised_bid(payment=payment, now=NOW) is None
+    payment.refresh_from_db()
+    assert payment.failure == "The data set was deleted. Upload it again."
+    assert not Bid.objects.exists()
+
+
+def test_a_bid_that_could_not_be_placed_asks_no_card(asked):
+    with pytest.raises(UserError):
+        authorise(replace(asked, deadline_at=NOW - timedelta(seconds=1)))
+    assert not CardPayment.objects.exists()
