@@ -57,29 +57,70 @@ def place_bid(
     """Upload the data set, ask for the price, and bid twice that; the admitted bid.
 
     A busy machine measures how slow it is meanwhile: the bid is then repeated at the new price.
-    Where there is no room before the deadline, as after a restart that finds jobs of an earlier
-    run, the sale waits and asks again with a later one.
+
+    Raises
+    ------
+    DemoFailed
+        The price rose again and again, or there is no room before the deadline.
+    """
+    work = _build_work(market, zone, training, content, preparation, say=say)
+    bid, problem = try_to_buy(market, work, name=name, within_s=within_s, say=say)
+    if bid is None:
+        raise DemoFailed(problem)
+    return _announce(bid, say=say)
+
+
+def place_patient_bid(
+    market: httpx.Client,
+    zone: str,
+    *,
+    name: str,
+    training: dict[str, Any],
+    within_s: float,
+    content: bytes | None = None,
+    preparation: dict[str, Any] | None = None,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Do as ``place_bid``, and wait for room where there is none yet.
+
+    There may be none after a restart, until the nodes are back and jobs of an earlier run have
+    ended. Each time the sale asks for a later deadline.
 
     Raises
     ------
     DemoFailed
         The price rose again and again, or there was no room within ``ROOM_WITHIN_S``.
     """
-    dataset = upload_dataset(market, zone, content=content, is_messy=preparation is not None)
-    say(f"Data set {dataset['name']}: {dataset['rows']} rows, {dataset['tokens']} tokens")
-    work = {"zone": zone, "dataset_id": dataset["id"], "training": training}
-    if preparation is not None:
-        work["preparation"] = preparation
+    work = _build_work(market, zone, training, content, preparation, say=say)
     gives_up_at = time.monotonic() + ROOM_WITHIN_S
     while True:
         bid, problem = try_to_buy(market, work, name=name, within_s=within_s, say=say)
         if bid is not None:
-            break
+            return _announce(bid, say=say)
         if time.monotonic() >= gives_up_at:
             raise DemoFailed(problem)
         within_s = max(within_s, min(LATER * within_s, LATEST_S))
         say(f"{problem} Asking again for {within_s / 60:.0f} minutes from now")
         time.sleep(ROOM_EVERY_S)
+
+
+def _build_work(
+    market: httpx.Client,
+    zone: str,
+    training: dict[str, Any],
+    content: bytes | None,
+    preparation: dict[str, Any] | None,
+    *,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Upload the data set; the job as quotes and bids name it."""
+    dataset = upload_dataset(market, zone, content=content, is_messy=preparation is not None)
+    say(f"Data set {dataset['name']}: {dataset['rows']} rows, {dataset['tokens']} tokens")
+    work = {"zone": zone, "dataset_id": dataset["id"], "training": training}
+    return work if preparation is None else work | {"preparation": preparation}
+
+
+def _announce(bid: dict[str, Any], *, say: Callable[[str], None]) -> dict[str, Any]:
     plan = bid["decision"]["plan"]
     say(
         f"Admitted: pays ${shorten(bid['decision']['payment'])}, not the "

@@ -14,7 +14,7 @@ from marketplace.embedded.demo.api_client import (
     fetch_adapter,
     follow_job,
     parse_answer,
-    place_bid,
+    place_patient_bid,
 )
 from marketplace.embedded.house import House
 
@@ -63,7 +63,7 @@ def run_first_sale(
     """
     with api_client(running, seeded["api_key"]) as market:
         started = time.monotonic()
-        bid = place_bid(
+        bid = place_patient_bid(
             market,
             seeded["zone"],
             name="support-tone",

@@ -17,7 +17,7 @@ from marketplace.embedded.demo.api_client import (
     fetch_adapter,
     follow_job,
     parse_answer,
-    place_bid,
+    place_patient_bid,
     shorten,
 )
 from marketplace.embedded.demo.first_sale import TRAINING, check_loss
@@ -64,7 +64,7 @@ def run_messy_sale(
         When the bid is refused, the job does not succeed, or training did not help.
     """
     with api_client(running, seeded["api_key"]) as market:
-        bid = place_bid(
+        bid = place_patient_bid(
             market,
             seeded["zone"],
             name="messy-support-tone",

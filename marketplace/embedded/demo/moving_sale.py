@@ -24,7 +24,7 @@ from marketplace.embedded.demo.api_client import (
     fetch_adapter,
     follow_job,
     parse_answer,
-    place_bid,
+    place_patient_bid,
 )
 from marketplace.embedded.demo.first_sale import TRAINING, Sale, check_loss
 from marketplace.embedded.demo.opening import SLOT_S, DemoNode
@@ -102,7 +102,7 @@ def run_moving_sale(
             epochs = _choose_epochs(market, first)
             while move_event is None:
                 started = time.monotonic()
-                bid = place_bid(
+                bid = place_patient_bid(
                     market,
                     zone,
                     name="moves",

@@ -11,7 +11,12 @@ import pytest
 
 from marketplace.embedded.__main__ import attempt
 from marketplace.embedded.demo import api_client
-from marketplace.embedded.demo.api_client import BIDS_MORE, DemoFailed, place_bid
+from marketplace.embedded.demo.api_client import (
+    BIDS_MORE,
+    DemoFailed,
+    place_bid,
+    place_patient_bid,
+)
 from marketplace.embedded.servers import ServiceFailed
 
 WORK = {"name": "one", "training": {"epochs": 1}, "within_s": 60.0}
@@ -79,7 +84,7 @@ def test_a_sale_without_room_waits_and_asks_again_with_a_later_deadline(monkeypa
     market, bids = serve([None, None, "0.01"], lambda price: True, deadlines=deadlines)
     told: list[str] = []
     with market:
-        assert place_bid(market, "zone", **WORK, say=told.append)["status"] == "admitted"
+        assert place_patient_bid(market, "zone", **WORK, say=told.append)["status"] == "admitted"
     assert bids == [0.02]
     assert waits == [api_client.ROOM_EVERY_S] * 2
     first, second, third = deadlines
@@ -88,11 +93,18 @@ def test_a_sale_without_room_waits_and_asks_again_with_a_later_deadline(monkeypa
     assert sum(words.startswith("No quote: No room. Asking again for") for words in told) == 2
 
 
+def test_a_bid_without_room_that_is_not_patient_says_so_at_once():
+    market, bids = serve([None], lambda price: True)
+    with market, pytest.raises(DemoFailed, match="No quote: No room"):
+        place_bid(market, "zone", **WORK, say=lambda words: None)
+    assert bids == []
+
+
 def test_a_sale_for_which_there_is_never_room_ends_with_its_reason(monkeypatch):
     monkeypatch.setattr(api_client, "ROOM_WITHIN_S", 0.0)
     market, bids = serve([None], lambda price: True)
     with market, pytest.raises(DemoFailed, match="No quote: No room"):
-        place_bid(market, "zone", **WORK, say=lambda words: None)
+        place_patient_bid(market, "zone", **WORK, say=lambda words: None)
     assert bids == []
 
 
