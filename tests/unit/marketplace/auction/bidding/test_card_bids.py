@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def asked() -> NewBid:
-    """A bid in which every field that it may leave out says something."""
+    """A bid with a validation file of its own."""
     zone = market.zone()
     market.node(zone)
     owner = builders.organisation(usd="100")
@@ -59,7 +59,7 @@ def test_a_bid_by_card_is_the_request_that_the_wallet_would_pay(asked):
     by_wallet = place_bid(asked=other_key, now=NOW)
     assert by_card.request_hash == by_wallet.request_hash == asked.request_hash
     assert by_card.validation_dataset_id == asked.validation.pk
-    same = ("dataset_id", "adapter", "training", "compute_demand", "memory_demand_gb", "offers")
+    same = ("dataset_id", "adapter", "training", "compute_demand", "memory_demand_gb")
     for name in same:
         assert getattr(by_card, name) == getattr(by_wallet, name), name
     # The same form, sent again to be paid from the wallet.
