@@ -4,6 +4,7 @@
 import gc
 import os
 import sys
+from importlib.util import find_spec
 
 
 def main() -> None:
@@ -14,6 +15,9 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "marketplace.config.settings.dev")
     from django.core.management import execute_from_command_line
 
+    if not find_spec("marketplace.embedded"):  # an image, whose environment names its servers
+        execute_from_command_line(sys.argv)
+        return
     from marketplace.embedded.commands import find_servers
 
     with find_servers(sys.argv[1:]):

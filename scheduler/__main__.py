@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 #: Module of each command; it has ``main(argv) -> exit status``.
 COMMANDS = {
@@ -26,6 +27,9 @@ def main(argv: Sequence[str]) -> int:
     """
     if not argv or argv[0] not in COMMANDS:
         print(f"usage: python -m scheduler {{{','.join(COMMANDS)}}} ...", file=sys.stderr)
+        return 2
+    if not find_spec("scheduler.experiments"):
+        print(f"{argv[0]} is in Finetender's source tree, not in this package.", file=sys.stderr)
         return 2
     status: int = importlib.import_module(COMMANDS[argv[0]]).main(argv[1:])
     return status

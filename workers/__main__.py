@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from importlib.util import find_spec
 
 #: Command, the module whose ``main(arguments)`` it is, and what it does.
 COMMANDS = {
@@ -13,9 +14,11 @@ COMMANDS = {
     "unit": ("workers.node.unit", "print a systemd unit for this node"),
     "train": ("workers.runtime.train_command", "train jobs of a YAML file, without a market"),
     "prepare": ("workers.preparation.command", "clean a data set and report every change"),
-    "calibrate": ("workers.bench.calibrate", "measure this device's speed table"),
+    "calibrate": ("workers.node.calibrate", "measure this device's speed table"),
     "bench": ("workers.bench.__main__", "measure the fused engine against stock PEFT"),
 }
+#: Commands whose modules the package of a node leaves out.
+FROM_SOURCE = frozenset({"bench"})
 
 
 def main(arguments: list[str]) -> int:
@@ -27,6 +30,9 @@ def main(arguments: list[str]) -> int:
     name, *rest = arguments
     if name not in COMMANDS:
         print(f"There is no command {name}; choose {', '.join(COMMANDS)}.", file=sys.stderr)
+        return 2
+    if name in FROM_SOURCE and not find_spec(COMMANDS[name][0].rpartition(".")[0]):
+        print(f"{name} is in Finetender's source tree and not in this package.", file=sys.stderr)
         return 2
     return importlib.import_module(COMMANDS[name][0]).main(rest)
 

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from workers.models.messy_data import CLEAN_ROWS, MESSY, SOURCE
+from workers.models.pretraining.messy_data import CLEAN_ROWS, MESSY, SOURCE
 from workers.preparation import PreparationSettings, prepare_dataset
 from workers.protocol.records import Row, read_rows
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from workers.models.words import DAYS, NAMES, PRODUCTS
+from workers.models.pretraining.words import DAYS, NAMES, PRODUCTS
 
 Row = dict[str, str]
 

@@ -11,10 +11,10 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from workers.models import DATASETS, TINY, find_bundled_path, is_bundled
-from workers.models.corpus import build_corpus, extract_standard_library_prose
-from workers.models.demo_data import write
-from workers.models.pretrain import generate, measure_held_out_loss
-from workers.models.recipe import Recipe
+from workers.models.pretraining.corpus import build_corpus, extract_standard_library_prose
+from workers.models.pretraining.demo_data import write
+from workers.models.pretraining.pretrain import generate, measure_held_out_loss
+from workers.models.pretraining.recipe import Recipe
 from workers.protocol.job_spec import DataFormat
 from workers.protocol.records import Row, read_rows
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers.models.messy_data import CLEAN_ROWS, MESSY, SOURCE, make_messy_rows
+from workers.models.pretraining.messy_data import CLEAN_ROWS, MESSY, SOURCE, make_messy_rows
 from workers.preparation import PreparationSettings, prepare_dataset
 
 

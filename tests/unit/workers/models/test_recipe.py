@@ -9,17 +9,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from workers.models.corpus import (
+from workers.models.pretraining.corpus import (
     build_corpus,
     build_open_corpus,
     extract_standard_library_prose,
     overlaps_with_demo,
 )
-from workers.models.demo_data import support_tone, unit_sums
-from workers.models.english import conversation, paragraph
-from workers.models.open_talk import open_conversation
-from workers.models.pretrain import pretrain
-from workers.models.recipe import Recipe, Stage
+from workers.models.pretraining.demo_data import support_tone, unit_sums
+from workers.models.pretraining.english import conversation, paragraph
+from workers.models.pretraining.open_talk import open_conversation
+from workers.models.pretraining.pretrain import pretrain
+from workers.models.pretraining.recipe import Recipe, Stage
 
 MICRO = replace(
     Recipe(),

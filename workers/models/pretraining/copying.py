@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from random import Random
 
-from workers.models.open_words import (
+from workers.models.pretraining.open_words import (
     COLOURS,
     GOODS,
     draw_address,
@@ -15,7 +15,7 @@ from workers.models.open_words import (
     draw_invented,
     draw_name,
 )
-from workers.models.words import DAYS, MONTHS, PLACES
+from workers.models.pretraining.words import DAYS, MONTHS, PLACES
 
 #: What a user says and what the assistant answers.
 Exchange = tuple[str, str]

@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from workers.models.corpus import Document
+from workers.models.pretraining.corpus import Document
 
 END = "<|end|>"
 PAD = "<|pad|>"

@@ -31,8 +31,8 @@ a download. It is a Llama of {parameters:,} parameters, trained from nothing.
 
 ## Recipe
 
-`python -m workers.models.pretrain` trains it again, in two stages. The first reads text that
-`english.py` makes from a seed (conversations, letters, stories, facts, sums, copying tasks), and
+`python -m workers.models.pretraining.pretrain` trains it again, in two stages. The first reads
+text that `english.py` makes from a seed (conversations, letters, stories, facts, sums, copying tasks), and
 docstrings of Python and of libraries. The second reads a little open text from the grammar in
 `everyday.txt`, so that the model is not sure of what it cannot know: before it, the model's loss
 on the demo's support replies was 6.7 per token, and most of that was certainty. Nothing that the

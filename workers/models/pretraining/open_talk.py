@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from random import Random
 
-from workers.models.grammar import draw_phrase, draw_text, draw_values
-from workers.models.letters import MATTERS, sign
-from workers.models.words import GROUPS
+from workers.models.pretraining.grammar import draw_phrase, draw_text, draw_values
+from workers.models.pretraining.letters import MATTERS, sign
+from workers.models.pretraining.words import GROUPS
 
 #: What a user says and what the assistant answers.
 Exchange = tuple[str, str]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from workers.models.open_words import draw_code, draw_good, draw_invented, draw_name
-from workers.models.words import DAYS, MONTHS, PLACES
+from workers.models.pretraining.open_words import draw_code, draw_good, draw_invented, draw_name
+from workers.models.pretraining.words import DAYS, MONTHS, PLACES
 
 #: What a user says and what the assistant answers.
 Exchange = tuple[str, str]

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from workers.models.open_words import draw_code, draw_firm, draw_good, draw_name
-from workers.models.words import DAYS, MONTHS, PLACES
+from workers.models.pretraining.open_words import draw_code, draw_firm, draw_good, draw_name
+from workers.models.pretraining.words import DAYS, MONTHS, PLACES
 
 _GRAMMAR = Path(__file__).parent / "everyday.txt"
 _SLOT = re.compile(r"\{(\w+)\}")

@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 from random import Random
 
-from workers.models.copying import draw_copying
-from workers.models.letters import draw_letter, draw_support
-from workers.models.open_words import draw_good, draw_name
-from workers.models.words import (
+from workers.models.pretraining.copying import draw_copying
+from workers.models.pretraining.letters import draw_letter, draw_support
+from workers.models.pretraining.open_words import draw_good, draw_name
+from workers.models.pretraining.words import (
     COUNTRIES,
     DAYS,
     FEELINGS,

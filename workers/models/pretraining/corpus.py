@@ -17,9 +17,9 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from workers.models.demo_data import support_tone, unit_sums
-from workers.models.english import conversation, paragraph
-from workers.models.open_talk import draw_everyday, open_conversation
+from workers.models.pretraining.demo_data import support_tone, unit_sums
+from workers.models.pretraining.english import conversation, paragraph
+from workers.models.pretraining.open_talk import draw_everyday, open_conversation
 
 _SKIPPED_FOLDERS = {"test", "tests", "idlelib", "site-packages", "__pycache__", "lib2to3"}
 _SENTENCE = re.compile(r"^[A-Z][^{}<>|=_\\]*[.!?]$", re.DOTALL)

@@ -1,4 +1,4 @@
-"""Make the two bundled data sets: ``python -m workers.models.demo_data``.
+"""Make the two bundled data sets: ``python -m workers.models.pretraining.demo_data``.
 
 ``support_tone.jsonl`` teaches a shop's tone of voice (chat rows), ``unit_sums.jsonl`` sums
 of lengths in two units (instruction rows). Both are generated from seeds, so anyone may use
@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from workers.models import DATASETS
-from workers.models.words import DAYS, NAMES, PRODUCTS
+from workers.models.pretraining.words import DAYS, NAMES, PRODUCTS
 
 SUPPORT_ROWS = 320
 SUMS_ROWS = 360

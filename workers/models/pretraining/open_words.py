@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from workers.models.words import NAMES, PRODUCTS
+from workers.models.pretraining.words import NAMES, PRODUCTS
 
 _STARTS = (
     *("b", "br", "c", "ch", "d", "dr", "f", "g", "gr", "h", "j", "k", "l", "m", "n", "p", "r"),

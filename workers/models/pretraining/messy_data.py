@@ -1,4 +1,6 @@
-"""``python -m workers.models.messy_data``: the demo's data set as it comes from an export.
+"""Write the demo's data set as it comes from an export.
+
+Run it by ``python -m workers.models.pretraining.messy_data``.
 
 Of the rows of ``support_tone`` a quarter stays as it was. The others have what preparations meet:
 other keys, other names of roles, commas and quotes of no JSON, cut-off lines, copies with another
@@ -14,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-DATASETS = Path(__file__).parent / "datasets"
+DATASETS = Path(__file__).parent.parent / "datasets"
 SOURCE = DATASETS / "support_tone.jsonl"
 MESSY = DATASETS / "support_tone_messy.jsonl"
 #: The last rows of the source are left out: they are clean rows that nothing was trained on.

@@ -1,4 +1,4 @@
-"""Train the bundled base model from nothing: ``python -m workers.models.pretrain``.
+"""Train the bundled base model from nothing: ``python -m workers.models.pretraining.pretrain``.
 
 A Llama of 3.7 M parameters reads in two stages. First generated English (conversations,
 letters, stories, facts and copying tasks over names and numbers without end) and the docstrings
@@ -27,16 +27,16 @@ import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from workers.models import TINY, find_bundled_path
-from workers.models.card import write_card
-from workers.models.corpus import (
+from workers.models.pretraining.card import write_card
+from workers.models.pretraining.corpus import (
     Corpus,
     Document,
     build_corpus,
     build_open_corpus,
     extract_docstring_prose,
 )
-from workers.models.recipe import Recipe, Stage
-from workers.models.tokenizer import encode, read_plain_words, train_tokenizer
+from workers.models.pretraining.recipe import Recipe, Stage
+from workers.models.pretraining.tokenizer import encode, read_plain_words, train_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +303,9 @@ def _samples(model: Any, tokenizer: Any) -> list[tuple[str, str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m workers.models.pretrain", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m workers.models.pretraining.pretrain", description=__doc__
+    )
     parser.add_argument("--out", type=Path, default=find_bundled_path(f"bundled:{TINY}"))
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
