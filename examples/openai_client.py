@@ -16,6 +16,8 @@ from openai.types.fine_tuning import FineTuningJob
 ROOT = Path(__file__).resolve().parents[1]
 ACCESS = Path(os.environ.get("ACCESS", ROOT / ".data" / "demo" / "access.json"))
 DATA = ROOT / "workers" / "models" / "datasets" / "support_tone.jsonl"
+#: Seconds in which the market may have room again.
+ROOM_WITHIN_S = 300
 ENDED = ("succeeded", "failed", "cancelled")
 
 
@@ -32,6 +34,26 @@ def connect() -> tuple[openai.OpenAI, str]:
         )
     client = openai.OpenAI(base_url=access["openai_base_url"], api_key=access["api_key"])
     return client, access["model"]
+
+
+def buy(client: openai.OpenAI, model: str, file_id: str) -> FineTuningJob:
+    """Bid for the job; wait for room while the market's nodes start, or are sold out."""
+    gives_up_at = time.monotonic() + ROOM_WITHIN_S
+    while True:
+        try:
+            return client.fine_tuning.jobs.create(
+                model=model,
+                training_file=file_id,
+                suffix="support",
+                method={"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 3}}},
+                # The most the job is worth to us. What it costs does not depend on that.
+                extra_body={"bid": {"max_price": "5.00", "deadline": "6h"}},
+            )
+        except openai.APIStatusError as refused:
+            if refused.code != "no_capacity" or time.monotonic() > gives_up_at:
+                raise
+            print(f"{refused.body['message']} Asking again.", flush=True)
+            time.sleep(5)
 
 
 def follow(client: openai.OpenAI, job_id: str) -> FineTuningJob:
@@ -60,14 +82,7 @@ def main() -> int:
     client.files.wait_for_processing(file.id)
     print(f"{file.filename} is {file.id}")
     try:
-        job = client.fine_tuning.jobs.create(
-            model=model,
-            training_file=file.id,
-            suffix="support",
-            method={"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 3}}},
-            # The most the job is worth to us. What it costs does not depend on that.
-            extra_body={"bid": {"max_price": "5.00", "deadline": "6h"}},
-        )
+        job = buy(client, model, file.id)
     except openai.APIStatusError as refused:
         print(f"Refused: {refused.code}: {refused}", file=sys.stderr)
         return 1

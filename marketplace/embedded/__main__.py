@@ -24,18 +24,18 @@ from marketplace.embedded.demo.messy_sale import run_messy_sale
 from marketplace.embedded.demo.moving_sale import run_moving_sale
 from marketplace.embedded.demo.opening import NODES, bring_nodes, seed
 from marketplace.embedded.demo.traffic import AT_FIRST, EVERY_S, Traffic
-from marketplace.embedded.house import ROOT, House, house
+from marketplace.embedded.house import ACCESS, ROOT, House, house
 from marketplace.embedded.servers import ServiceFailed, write_private
 from marketplace.embedded.stack import exit_on_signals
 
 PORT = 8000
-ACCESS = "access.json"
 
 
 def main() -> int:
     options = _build_parser().parse_args()
     exit_on_signals()
-    started = time.monotonic()
+    # `make demo` began before this process did.
+    started = time.monotonic() - max(0.0, time.time() - float(os.environ.get("STARTED_AT", "inf")))
 
     def say(words: str) -> None:
         print(f"{time.monotonic() - started:6.1f} s  {words}", flush=True)
@@ -133,6 +133,7 @@ def _run_demo(
         say(f"{admitted} small jobs of another customer are sold beside it")
 
     sale = run_first_sale(running, seeded, meanwhile=trade, say=say)
+    say("The first adapter is trained and on this disk")
     move = run_moving_sale(running, seeded, sale, nodes=NODES, say=say)
     books = check_books(running, jobs=[sale.job_id, move.job_id], seeded=seeded, say=say)
     return asdict(sale) | {"move": asdict(move), "asks": books}

@@ -45,6 +45,8 @@ WEB_STUCK_S = 60.0
 TABLES = "tables"
 #: What the processes of this directory run with, for commands from outside.
 ENVIRONMENT = "environment.json"
+#: Address and keys for programs; there while they open something.
+ACCESS = "access.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ def house(
         Called with a sentence on what happens next.
     """
     with hold_directory(data_dir):
+        # A house that was killed could not remove it.
+        (data_dir / ACCESS).unlink(missing_ok=True)
         _check_tables(data_dir)
         _close_to_others(data_dir)
         port = port if port is not None and is_port_free(port) else find_free_port()

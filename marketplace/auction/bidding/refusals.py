@@ -65,6 +65,8 @@ def describe_refusal(
             )
         case Refusal.PRICE:
             first = "The bid is not above the posted price. Bid more"
+        case Refusal.CAPACITY if not fleet.list_nodes_on_sale(zone).exists():
+            return "No node of this zone is running at the moment. Ask again in a minute."
         case Refusal.CAPACITY:
             first = "What is left before the deadline does not fit this job. Give a later deadline"
         case Refusal.WINDOW:

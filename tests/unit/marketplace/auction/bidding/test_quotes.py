@@ -100,6 +100,19 @@ def test_quote_says_why_nothing_fits_and_what_would(zone, owner):
     assert "$0.50" in answer.refusal_text
 
 
+def test_quote_does_not_advise_a_later_deadline_while_no_node_runs(zone, owner):
+    node = market.node(zone)
+    refresh_zone(zone=zone, now=NOW)
+    node.status = NodeStatus.OFFLINE
+    node.save()
+    refresh_zone(zone=zone, now=NOW)
+    answer = quote(owner, zone)
+    assert answer.refusal == "capacity"
+    assert answer.refusal_text == (
+        "No node of this zone is running at the moment. Ask again in a minute."
+    )
+
+
 def open_zone_of_eight_billion(*, memory_gb, device="cuda"):
     """A zone of Llama-3.1-8B, and a node that joined with so much memory."""
     zone = market.zone(model_shape=market.LLAMA_8B, base_memory_gb=16.9, max_sequence_length=4096)

@@ -1,0 +1,164 @@
+"""``make demo`` starts, is stopped in every way there is, and starts again on the same folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from marketplace.embedded.house import ROOT
+from marketplace.embedded.servers import find_free_port
+
+#: The tests are one story in the order of this file: each finds the folder as the last left it.
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
+
+#: Nothing but this machine answers: what was installed once needs no network.
+OFFLINE = {
+    **{f"{kind}_proxy": "http://127.0.0.1:9" for kind in ("http", "https", "all")},
+    "no_proxy": "127.0.0.1,localhost",
+}
+WITHIN_S = 600.0
+
+
+class Demo:
+    """One ``make demo``, after the installation."""
+
+    def __init__(self, folder: Path, *options: str, port: int) -> None:
+        self.folder = folder
+        self.started = time.monotonic()
+        self._log = folder.parent / f"{folder.name}-{time.monotonic_ns()}.log"
+        command = [sys.executable, "-m", "marketplace.embedded", "demo", *options]
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--data-dir", str(folder), "--port", str(port)],
+                cwd=ROOT,
+                env={**os.environ, **OFFLINE},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text()
+
+    def wait_until_said(self, words: str) -> None:
+        while words not in self.said:
+            assert self.process.poll() is None, self.said
+            assert time.monotonic() < self.started + WITHIN_S, self.said
+            time.sleep(0.1)
+
+    def wait_for_access(self) -> dict[str, Any]:
+        """What examples read; it is there while its keys open something."""
+        while not (self.folder / "access.json").exists():
+            assert self.process.poll() is None, self.said
+            assert time.monotonic() < self.started + WITHIN_S, self.said
+            time.sleep(0.05)
+        access = json.loads((self.folder / "access.json").read_text())
+        keys = {"Authorization": f"Bearer {access['api_key']}"}
+        answer = httpx.get(f"{access['url']}/api/wallet", headers=keys, timeout=30)
+        assert answer.status_code == 200, answer.text
+        return access
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C, which ends it in order."""
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(timeout=120)
+        assert not (self.folder / "access.json").exists()
+
+    def kill_everything(self) -> None:
+        """Do what a power cut does to every process of the house."""
+        top = psutil.Process(self.process.pid)
+        everyone = [top, *top.children(recursive=True)]
+        for each in everyone:
+            each.kill()
+        psutil.wait_procs(everyone, timeout=30)
+        self.process.wait(timeout=30)
+
+
+@contextmanager
+def demo(folder: Path, *options: str, port: int) -> Iterator[Demo]:
+    running = Demo(folder, *options, port=port)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.interrupt()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("starts") / "demo"
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    return find_free_port()
+
+
+def test_a_fresh_start_sells_delivers_and_ends_where_once_was_asked(
+    folder: Path, port: int
+) -> None:
+    with demo(folder, "--once", port=port) as fresh:
+        assert fresh.process.wait(timeout=WITHIN_S) == 0, fresh.said
+    story = json.loads(fresh.said.splitlines()[-1])
+    assert story["valid_loss_after"] < story["valid_loss_before"]
+    assert (Path(story["adapter_path"]) / "adapter_model.safetensors").stat().st_size > 0
+    assert not (folder / "access.json").exists()
+
+
+def test_the_example_runs_from_the_first_moment_of_a_second_start(
+    folder: Path, port: int, tmp_path: Path
+) -> None:
+    with demo(folder, port=port) as second:
+        access = second.wait_for_access()
+        assert access["url"].endswith(f":{port}")
+        example = subprocess.run(
+            [sys.executable, str(ROOT / "examples" / "openai_client.py")],
+            cwd=tmp_path,
+            env=os.environ | {"ACCESS": str(folder / "access.json")},
+            capture_output=True,
+            text=True,
+            timeout=WITHIN_S,
+            check=False,
+        )
+        assert example.returncode == 0, example.stdout + example.stderr + second.said
+        [adapter] = tmp_path.iterdir()
+        assert "adapter_model.safetensors" in zipfile.ZipFile(adapter).namelist()
+        assert second.process.poll() is None
+
+
+def test_it_starts_again_after_ctrl_c_in_the_middle_of_a_sale(folder: Path, port: int) -> None:
+    with demo(folder, port=port) as third:
+        third.wait_until_said("Admitted: pays $")
+        third.interrupt()
+    with demo(folder, port=port) as fourth:
+        fourth.wait_until_said("jobs of an earlier run go on")
+        fourth.wait_until_said("Admitted: pays $")
+        fourth.kill_everything()
+
+
+def test_it_starts_again_after_all_its_processes_were_killed_beside_a_second_clone(
+    folder: Path, port: int, tmp_path: Path
+) -> None:
+    with demo(folder, port=port) as again:
+        again.wait_for_access()
+        with demo(tmp_path / "clone", port=port) as clone:
+            # The port is the other's: it takes one that is free and says where it is.
+            access = clone.wait_for_access()
+            assert not access["url"].endswith(f":{port}")
+            assert f"Finetender is open at {access['url']}" in clone.said
+            again.wait_until_said("The first adapter is trained and on this disk")
+            clone.wait_until_said("The first adapter is trained and on this disk")
