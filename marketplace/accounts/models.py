@@ -1,9 +1,8 @@
 """People, the organisations they act for, and the keys their programs carry."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
-import pghistory
+import pgtrigger
 from django.contrib.auth.models import AbstractBaseUser, BaseUserManager, PermissionsMixin
 from django.db import models, transaction
 from django.db.models import F, Q
@@ -11,20 +10,6 @@ from django.db.models.functions import Lower
 from django.utils.text import slugify
 
 from marketplace.common.models import IdField, TimestampedModel
-
-Row = TypeVar("Row", bound=models.Model)
-
-
-def audited(*fields: str) -> Callable[[type[Row]], type[Row]]:
-    """Keeps every change of ``fields``, with who made it, in a table the database fills."""
-
-    def track(model: type[Row]) -> type[Row]:
-        events = (pghistory.InsertEvent(), pghistory.UpdateEvent(), pghistory.DeleteEvent())
-        return pghistory.track(*events, fields=list(fields), model_name=f"{model.__name__}Change")(
-            model
-        )
-
-    return track
 
 
 class UserManager(BaseUserManager["User"]):
@@ -47,7 +32,6 @@ class UserManager(BaseUserManager["User"]):
         return self.get(email=(username or "").strip().lower())
 
 
-@audited("email", "name", "is_active", "is_operator", "is_superuser")
 class User(AbstractBaseUser, PermissionsMixin):
     """A person, who signs in with an email address."""
 
@@ -126,7 +110,6 @@ def make_slug(name: str, row_id: str) -> str:
     return f"{slugify(name)[:100]}-{row_id[-10:]}".lstrip("-")
 
 
-@audited("name", "slug", "is_provider", "verified_only")
 class Organisation(TimestampedModel):
     """Who bids, owns data and adapters, holds a wallet, or provides nodes."""
 
@@ -175,7 +158,6 @@ WORKERS = frozenset({Role.OWNER, Role.MEMBER})
 PAYERS = frozenset({Role.OWNER, Role.BILLING})
 
 
-@audited("organisation", "user", "role")
 class Membership(TimestampedModel):
     organisation_id: str
     user_id: str
@@ -257,17 +239,6 @@ class Scope(models.TextChoices):
     PROVIDER_WRITE = "provider:write"
 
 
-@audited(
-    "organisation",
-    "created_by",
-    "name",
-    "prefix",
-    "scopes",
-    "bid_price_micros",
-    "bid_deadline_s",
-    "expires_at",
-    "revoked_at",
-)
 class ApiKey(TimestampedModel):
     """A program's credential for one organisation; the secret itself is never stored."""
 
@@ -309,3 +280,34 @@ class ApiKey(TimestampedModel):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"
+
+
+class AuditEntry(models.Model):
+    """One act: a person, a key or a command changed something, or opened what is others'.
+
+    Identifiers only, and no foreign keys: entries outlive the rows they name.
+    """
+
+    at = models.DateTimeField(db_index=True)
+    #: Whose business it was; empty: the market's own.
+    organisation_id = models.CharField(max_length=40, blank=True, db_index=True)
+    #: Who did it; empty: a command, or nobody who signed in.
+    person_id = models.CharField(max_length=40, blank=True, db_index=True)
+    key_id = models.CharField(max_length=40, blank=True, db_index=True)
+    #: The view's or command's name, as words.
+    act = models.CharField(max_length=120)
+    #: Identifiers from the address of the request.
+    subject = models.CharField(max_length=200, blank=True)
+    #: Of the form: what ``audit.KEPT_FIELDS`` lets through.
+    details = models.JSONField(default=dict)
+    #: False: it was refused.
+    done = models.BooleanField()
+    address = models.GenericIPAddressField(null=True)
+
+    class Meta:
+        triggers = [
+            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.at:%Y-%m-%d %H:%M:%S} {self.act} {self.subject}"

@@ -21,6 +21,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from marketplace.accounts.audit import record_call
 from marketplace.api.batching import Batcher
 from marketplace.api.callers import AUTHENTICATION, HasScope, read_keys_ahead
 from marketplace.api.problems import ProblemRenderer, exception_handler
@@ -262,7 +263,12 @@ def _begin_each(views: list[MarketView]) -> list[Any]:
             results.append(_attempt(view.run_method))
         else:
             results.append(counter)
+        record_call(view.request, scopes=view.scopes, done=_is_done(results[-1]))
     return results
+
+
+def _is_done(result: Any) -> bool:
+    return not isinstance(result, Exception) and getattr(result, "status_code", 200) < 400
 
 
 def _begin_crowd(views: list[MarketView]) -> list[Any]:

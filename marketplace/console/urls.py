@@ -1,6 +1,7 @@
 from django.urls import path
 
 from marketplace.console import (
+    audit,
     express,
     installing,
     join_progress,
@@ -70,6 +71,8 @@ urlpatterns = [
         vendor_oversight.answer_dispute,
         name="dispute_answer",
     ),
+    path("operator/audit", audit.show_audit_log, name="operator_audit"),
+    path("operator/audit/csv", audit.download_audit_log, name="operator_audit_csv"),
     path("operator", overview.show_overview, name="operator"),
     path("operator/express", express.show_lanes, name="operator_express"),
     path("operator/money", money.show_money, name="operator_money"),

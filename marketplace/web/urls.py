@@ -1,6 +1,7 @@
 from django.urls import path
 
 from marketplace.web.views import (
+    audit,
     bid_form,
     bids,
     bundles,
@@ -138,7 +139,8 @@ urlpatterns = [
         name="invitation_withdraw",
     ),
     path("settings/caps", caps.show_caps, name="caps"),
-    path("settings/audit-log", members.show_audit_log, name="audit_log"),
+    path("settings/audit-log/csv", audit.download_audit_log, name="audit_log_csv"),
+    path("settings/audit-log", audit.show_audit_log, name="audit_log"),
     path("invitations/<str:secret>", members.answer_invitation, name="invitation"),
     path("settings/organisation", workspace.choose_organisation, name="organisation_choose"),
 ]

@@ -69,7 +69,6 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "health_check",
     "pgtrigger",
-    "pghistory",
     "rest_framework",
     "servestatic",
 ]
@@ -91,7 +90,7 @@ MIDDLEWARE = [
     "allauth.account.middleware.AccountMiddleware",
     "marketplace.accounts.second_factor.OperatorSecondFactorMiddleware",
     "marketplace.web.acting.ActingMiddleware",
-    "marketplace.config.change_history.PeopleHistoryMiddleware",
+    "marketplace.accounts.audit.AuditMiddleware",
     "django_prometheus.middleware.PrometheusAfterMiddleware",
 ]
 

@@ -36,6 +36,7 @@ class OrganisationChoice:
 #: Pages below another's address that the menu names beside it.
 _IN_THE_MENU_THEMSELVES = (
     "bid_new",
+    "operator_audit",
     "operator_express",
     "operator_machines",
     "operator_money",
@@ -94,7 +95,8 @@ def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
         lanes = link("Express lanes", "operator_express", "bolt")
         vendors = link("Vendors", "operator_vendors", "clean")
         overview = link("Overview", "operator", "home")
-        house = (overview, machines, lanes, providers, vendors, money)
+        audit = link("Audit log", "operator_audit", "shield")
+        house = (overview, machines, lanes, providers, vendors, money, audit)
         groups.append(NavGroup("House", house))
     return tuple(groups)
 

@@ -1,4 +1,4 @@
-"""Who works for an organisation, what they may do, and what they changed."""
+"""Who works for an organisation, and what they may do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from marketplace.accounts.invitation_mail import invite_by_mail
 from marketplace.accounts.models import Membership, Role
-from marketplace.accounts.selectors import list_changes
 from marketplace.accounts.services import (
     accept_invitation,
     change_role,
@@ -138,10 +137,3 @@ def remove_member(request: PageRequest, user_id: str) -> HttpResponse:
         return redirect("members")
     messages.success(request, f"{membership.user.email} is no longer a member.")
     return redirect("job_list" if membership.user == request.user else "members")
-
-
-@page
-@require_GET
-def show_audit_log(request: PageRequest) -> HttpResponse:
-    context = {"changes": list_changes(organisation=request.organisation)}
-    return render(request, "web/audit_log.html", context)

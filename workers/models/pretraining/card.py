@@ -32,12 +32,12 @@ a download. It is a Llama of {parameters:,} parameters, trained from nothing.
 ## Recipe
 
 `python -m workers.models.pretraining.pretrain` trains it again, in two stages. The first reads
-text that `english.py` makes from a seed (conversations, letters, stories, facts, sums, copying tasks), and
-docstrings of Python and of libraries. The second reads a little open text from the grammar in
-`everyday.txt`, so that the model is not sure of what it cannot know: before it, the model's loss
-on the demo's support replies was 6.7 per token, and most of that was certainty. Nothing that the
-second stage reads shares five words in a row with the demo's data sets; of the answers of the first
-stage 0.3 % do, where they thank somebody by name.
+text that `english.py` makes from a seed (conversations, letters, stories, facts, sums, copying
+tasks), and docstrings of Python and of libraries. The second reads a little open text from the
+grammar in `everyday.txt`, so that the model is not sure of what it cannot know: before it, the
+model's loss on the demo's support replies was 6.7 per token, and most of that was certainty.
+Nothing that the second stage reads shares five words in a row with the demo's data sets; of the
+answers of the first stage 0.3 % do, where they thank somebody by name.
 
 Python {python}, torch {torch}, transformers {transformers}, {libraries}; seed {seed}, corpora
 `{corpus_short}` and `{open_corpus_short}`. `recipe.json` holds every setting. The committed

@@ -5,13 +5,12 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
+from marketplace.accounts.operator_command import OperatorCommand
 from marketplace.auction.witnesses import keys
 from marketplace.common import clock
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = "List the market's public keys; --rotate replaces the private key first."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -5,15 +5,15 @@ from typing import Any
 
 from cryptography.fernet import InvalidToken
 from django.apps import apps
-from django.core.management.base import BaseCommand
 from django.db import models
 
+from marketplace.accounts.operator_command import OperatorCommand
 from marketplace.common.encryption import SealedTextField, seal_again
 
 BATCH = 500
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = (
         "Seal webhook secrets, hub tokens and tracking keys with the first of DATA_KEYS. Then the"
         " keys before it can be taken away."

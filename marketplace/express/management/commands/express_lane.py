@@ -5,9 +5,10 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from marketplace.accounts.models import Organisation
+from marketplace.accounts.operator_command import OperatorCommand
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.common.money import to_micros
@@ -16,7 +17,7 @@ from marketplace.express.lanes import LaneTerms, set_lane
 from marketplace.fleet.selectors import get_open_zone
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = "Open a zone's express lane with these bounds, or change or close it."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -6,16 +6,17 @@ from argparse import ArgumentParser
 from datetime import timedelta
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db.models import Q
 
+from marketplace.accounts.operator_command import OperatorCommand
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.services import set_node_availability
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = "Take nodes off sale for a while; what was sold on them is still served."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

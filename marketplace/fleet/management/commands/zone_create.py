@@ -6,8 +6,9 @@ from argparse import ArgumentParser
 from dataclasses import fields
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
+from marketplace.accounts.operator_command import OperatorCommand
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.zones import ZoneTerms, open_zone
@@ -15,7 +16,7 @@ from marketplace.fleet.zones import ZoneTerms, open_zone
 _DTYPES = ("float32", "float16", "bfloat16")
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = "Open a zone: one auction for one base model and the nodes that keep it resident."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

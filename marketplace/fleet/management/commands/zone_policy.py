@@ -6,15 +6,16 @@ import json
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
+from marketplace.accounts.operator_command import OperatorCommand
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.fleet.policy_settings import PARAMETERS
 from marketplace.fleet.services import set_policy_settings
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = "Set the parameters of a zone's price policy; without options, say what they are."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -2,14 +2,15 @@
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
+from marketplace.accounts.operator_command import OperatorCommand
 from marketplace.common.money import format_usd_exact
 from marketplace.payments.reconciliation import reconcile
 from marketplace.payments.stripe_client import is_configured
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = "Compare the ledger with the gateway's balance transactions; exit with 1 if they part."
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from marketplace.accounts.models import Organisation, User
+from marketplace.accounts.operator_command import OperatorCommand
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.common.money import format_usd_exact, to_micros
@@ -12,7 +13,7 @@ from marketplace.payments.selectors import get_wallet
 from marketplace.payments.services import grant_money
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = "Grant a wallet an amount of dollars in an operator's name."
 
     def add_arguments(self, parser: CommandParser) -> None:

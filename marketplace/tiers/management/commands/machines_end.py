@@ -6,8 +6,9 @@ import time
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
+from marketplace.accounts.operator_command import OperatorCommand
 from marketplace.common import clock
 from marketplace.tiers.services import give_back_machines
 
@@ -15,7 +16,7 @@ from marketplace.tiers.services import give_back_machines
 LOOK_EVERY_S = 0.5
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = (
         "Rent no more and give every machine back, for example before the market is shut down. "
         "Machines hand over checkpoints first; their jobs are re-planned."

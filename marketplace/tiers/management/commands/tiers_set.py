@@ -5,8 +5,9 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
+from marketplace.accounts.operator_command import OperatorCommand
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Provider
@@ -23,7 +24,7 @@ PAUSES = (
 )
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = "Let the market rent machines of its own in a zone, up to these counts."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

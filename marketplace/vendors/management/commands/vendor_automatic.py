@@ -2,15 +2,16 @@
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from marketplace.accounts.models import Organisation
+from marketplace.accounts.operator_command import OperatorCommand
 from marketplace.common import clock
 from marketplace.fleet.selectors import list_open_zones
 from marketplace.vendors.registration import ensure_automatic_vendor
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = "List the automatic vendor in every open zone; its earnings go to an organisation."
 
     def add_arguments(self, parser: CommandParser) -> None:

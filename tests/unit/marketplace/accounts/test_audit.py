@@ -1,73 +1,191 @@
-"""Changes of who may do what are on record, with who made them."""
+"""What people, keys and commands did is on record, with who, what for, and whether it was done."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from io import StringIO
 
 import pytest
-from django.apps import apps
+from django.core.management import call_command
+from django.db import ProgrammingError, transaction
+from django.test import Client
 
-from marketplace.accounts.api_keys import revoke_api_key
-from marketplace.accounts.models import ApiKey, Membership, Role, User
-from marketplace.accounts.services import change_password
+from marketplace.accounts.audit import list_entries, write_csv
+from marketplace.accounts.models import AuditEntry, Membership, Role, Scope, User
+from marketplace.web.acting import CHOSEN
 from tests import builders
-from tests.builders import NOW, PASSWORD
+from tests.builders import PASSWORD
+from tests.pages import read_download
 
 pytestmark = pytest.mark.django_db
 
 
-def changes(name: str, row_id: str) -> list:
-    model = apps.get_model("accounts", f"{name}Change")
-    return list(model.objects.filter(pgh_obj_id=row_id).order_by("pgh_id"))
+@pytest.fixture(autouse=True)
+def unlimited(settings):
+    settings.ACCOUNT_RATE_LIMITS = False
 
 
-def test_making_someone_an_operator_is_on_record_with_who_did_it(client) -> None:
+@pytest.fixture
+def organisation():
+    return builders.organisation()
+
+
+@pytest.fixture
+def owner(organisation):
+    client = Client()
+    client.force_login(builders.owner_of(organisation))
+    session = client.session
+    session[CHOSEN] = organisation.pk
+    session.save()
+    return client
+
+
+def last() -> AuditEntry:
+    found = AuditEntry.objects.order_by("-pk").first()
+    assert found is not None
+    return found
+
+
+def test_a_change_on_a_page_is_on_record_and_a_look_is_not(owner, organisation) -> None:
+    person = builders.user()
+    Membership.objects.create(organisation=organisation, user=person, role=Role.MEMBER)
+    owner.get("/settings/members")
+    assert AuditEntry.objects.count() == 0
+    owner.post(f"/settings/members/{person.pk}/role", {"role": "viewer", "email": "x@example.com"})
+    entry = last()
+    assert (entry.act, entry.subject, entry.done) == ("Set role", person.pk, True)
+    assert entry.details == {"role": "viewer"}
+    assert entry.organisation_id == organisation.pk
+    assert entry.person_id == builders.owner_of(organisation).pk
+    assert (entry.key_id, entry.address) == ("", "127.0.0.1")
+    assert AuditEntry.objects.count() == 1
+
+
+def test_what_was_refused_is_on_record_as_refused(organisation) -> None:
+    viewer = builders.user()
+    Membership.objects.create(organisation=organisation, user=viewer, role=Role.VIEWER)
+    client = Client()
+    client.force_login(viewer)
+    session = client.session
+    session[CHOSEN] = organisation.pk
+    session.save()
+    assert client.post("/settings/api-keys", {"name": "x"}).status_code == 403
+    entry = last()
+    assert (entry.act, entry.done, entry.person_id) == ("API keys", False, viewer.pk)
+
+
+def test_an_error_that_a_page_shows_after_a_redirect_counts_as_refused(owner, organisation) -> None:
+    alone = builders.owner_of(organisation)
+    assert owner.post(f"/settings/members/{alone.pk}/remove").status_code == 302
+    assert organisation.memberships.filter(user=alone).exists()
+    assert (last().act, last().done) == ("Remove member", False)
+
+
+def test_signing_in_is_on_record_and_so_is_an_attempt_that_failed(client) -> None:
+    person = builders.user(email="ada@example.com")
+    for password in ("wrong", PASSWORD):
+        client.post("/accounts/login/", {"login": person.email, "password": password})
+    failed, done = AuditEntry.objects.order_by("pk")
+    assert (failed.act, failed.done, failed.person_id) == ("Account login", False, "")
+    assert (done.act, done.done, done.person_id) == ("Account login", True, person.pk)
+    assert PASSWORD not in str(done.details)
+    assert person.email not in str(done.details)
+
+
+def test_making_somebody_an_operator_is_on_record(client) -> None:
     root = User.objects.create_superuser("root@example.com", PASSWORD)
     person = builders.user(email="ada@example.com")
     client.force_login(root)
-    form = {
-        "email": "ada@example.com",
-        "name": "",
-        "is_active": "on",
-        "is_operator": "on",
-        "memberships-TOTAL_FORMS": "0",
-        "memberships-INITIAL_FORMS": "0",
-    }
-    answer = client.post(f"/admin/accounts/user/{person.pk}/change/", form)
-    assert answer.status_code == 302
-    made, promoted = changes("User", person.pk)
-    assert (made.pgh_label, made.is_operator, made.pgh_context) == ("insert", False, None)
-    assert (promoted.pgh_label, promoted.is_operator) == ("update", True)
-    assert promoted.pgh_context.metadata["user"] == root.pk
+    address = f"/admin/accounts/user/{person.pk}/change/"
+    client.get(address)
+    form = {"email": "ada@example.com", "name": "", "is_active": "on", "is_operator": "on"}
+    form |= {"memberships-TOTAL_FORMS": "0", "memberships-INITIAL_FORMS": "0"}
+    assert client.post(address, form).status_code == 302
+    read, changed = AuditEntry.objects.order_by("pk")
+    assert (read.act, read.subject) == ("Accounts user change", person.pk)
+    assert (read.details, read.done) == ({}, True)
+    assert changed.details == {"is_active": "on", "is_operator": "on"}
+    assert (changed.person_id, changed.subject) == (root.pk, person.pk)
 
 
-def test_a_key_is_on_record_when_made_and_revoked_and_not_when_used() -> None:
-    organisation = builders.organisation()
-    key, secret = builders.api_key(organisation)
-    builders.authenticate(secret=secret, now=NOW)
-    owner = builders.owner_of(organisation)
-    revoke_api_key(organisation=organisation, key_id=key.pk, revoked_by=owner, now=NOW)
-    assert [(c.pgh_label, c.revoked_at) for c in changes("ApiKey", key.pk)] == [
-        ("insert", None),
-        ("update", NOW),
-    ]
+def test_what_an_operator_opens_of_others_is_on_record(client) -> None:
+    operator = User.objects.create_superuser("root@example.com", PASSWORD)
+    client.force_login(operator)
+    client.get("/operator/money/rent/2026-10")
+    assert (last().act, last().subject, last().done) == ("Rent", "2026-10", True)
+    before = AuditEntry.objects.count()
+    client.get("/operator/money")
+    assert AuditEntry.objects.count() == before
 
 
-def test_memberships_are_on_record_to_their_end() -> None:
-    organisation = builders.organisation()
-    membership = Membership.objects.create(
-        organisation=organisation, user=builders.user(), role=Role.MEMBER
+@pytest.mark.django_db(transaction=True)
+def test_what_commits_over_the_api_is_on_record_and_everyday_work_is_not(organisation) -> None:
+    key, secret = builders.api_key(
+        organisation, scopes=[Scope.WEBHOOKS_WRITE, Scope.DATASETS_READ, Scope.DATASETS_WRITE]
     )
-    row_id = membership.pk
-    Membership.objects.filter(pk=row_id).update(role=Role.OWNER)
-    membership.delete()
-    assert [(c.pgh_label, c.role) for c in changes("Membership", row_id)] == [
-        ("insert", "member"),
-        ("update", "owner"),
-        ("delete", "owner"),
-    ]
+    client = Client(headers={"Authorization": f"Bearer {secret}"})
+    client.get("/api/datasets")
+    client.post("/api/datasets", {})
+    assert AuditEntry.objects.count() == 0
+    client.delete("/api/webhooks/wh_none")
+    client.delete("/api/datasets/ds_none")
+    first, second = AuditEntry.objects.order_by("pk")
+    assert (first.act, first.subject) == (
+        "DELETE /api/webhooks/<str:webhook_id>",
+        "wh_none",
+    )
+    assert (first.key_id, first.organisation_id, first.done) == (key.pk, organisation.pk, False)
+    assert second.act == "DELETE /api/datasets/<str:dataset_id>"
 
 
-def test_no_record_holds_a_secret() -> None:
-    person = builders.user()
-    change_password(user=person, password="another secret")
-    assert len(changes("User", person.pk)) == 1
-    for model, secret in ((User, "password"), (ApiKey, "secret_hash")):
-        record = apps.get_model("accounts", f"{model.__name__}Change")
-        assert secret not in {field.name for field in record._meta.get_fields()}
+def test_a_command_that_changes_the_market_is_on_record(organisation) -> None:
+    operator = User.objects.create_superuser("root@example.com", PASSWORD)
+    who = ("--operator", operator.email, "--reference", "opening")
+    call_command("wallet_grant", organisation.slug, "5", *who, stdout=StringIO())
+    entry = last()
+    assert entry.act == "manage.py wallet_grant"
+    assert entry.details["by"]
+    assert organisation.slug in entry.details.values()
+
+
+def test_a_secret_in_an_address_is_not_kept(client) -> None:
+    client.force_login(builders.user())
+    client.post("/invitations/a-secret-of-an-invitation")
+    assert "a-secret" not in f"{last().subject} {last().details} {last().act}"
+
+
+def test_an_entry_is_never_changed_or_removed() -> None:
+    entry = AuditEntry.objects.create(at=builders.NOW, act="x", done=True)
+    for change in (
+        lambda: AuditEntry.objects.filter(pk=entry.pk).update(act="y"),
+        lambda: AuditEntry.objects.filter(pk=entry.pk).delete(),
+    ):
+        with pytest.raises(ProgrammingError), transaction.atomic():
+            change()
+
+
+def test_filters_and_csv_agree(owner, organisation) -> None:
+    person = builders.user(email="ada@example.com")
+    for days, who in enumerate((person.pk, "usr_other", person.pk)):
+        AuditEntry.objects.create(
+            at=builders.NOW + timedelta(days=days),
+            organisation_id=organisation.pk if days < 2 else "org_other",
+            person_id=who,
+            act="Set role",
+            subject="=1+1",
+            done=True,
+        )
+    found = list_entries(organisation_id=organisation.pk, person="ada@", act="role")
+    assert [entry.person_id for entry in found] == [person.pk]
+    since = builders.NOW + timedelta(days=1)
+    assert list_entries(since=since).count() == 2
+    assert list_entries(since=since, until=since + timedelta(days=1)).count() == 1
+    lines = list(write_csv(found))
+    assert len(lines) == 2
+    assert lines[1].split(",")[2:6] == [person.pk, "", "Set role", "'=1+1"]
+    page = owner.get("/settings/audit-log", {"who": "ada@"}).content.decode()
+    assert page.count("Set role") == 1
+    assert "ada@example.com" in page
+    address = "/settings/audit-log/csv"
+    sent = read_download(owner.get(address, {"who": "ada@"}))
+    assert sent.decode().splitlines() == lines
