@@ -4,6 +4,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.db import models
+from django.db.models import Q
 
 from marketplace.common.ids import new_id
 
@@ -42,3 +43,46 @@ class TimestampedModel(models.Model):
 
     class Meta:
         abstract = True
+
+
+class WorkState(models.TextChoices):
+    WAITING = "waiting", "Waiting"
+    #: Nothing more is tried unless the operator wants it.
+    FAILED = "failed", "Failed"
+
+
+class DurableWork(models.Model):
+    """Something to do later (``marketplace.common.durable``); the row goes when it is done."""
+
+    kind = models.CharField(max_length=40)
+    #: Names the work within its kind, mostly by the row that it is about.
+    key = models.CharField(max_length=120)
+    #: Organisation whose turn it is; owners take turns.
+    owner = models.CharField(max_length=ID_LENGTH, blank=True)
+    payload: Any = models.JSONField(default=dict, blank=True)
+    state = models.CharField(max_length=8, choices=WorkState.choices, default=WorkState.WAITING)
+    due_at = models.DateTimeField()
+    #: Of the worker that has it; only this one may store a result.
+    lease_token = models.CharField(max_length=ID_LENGTH, blank=True)
+    lease_until = models.DateTimeField(null=True)
+    #: Begun since the last that succeeded.
+    attempts = models.PositiveIntegerField(default=0)
+    last_error = models.CharField(max_length=500, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["kind", "key"], name="durable_work_once"),
+            models.CheckConstraint(
+                condition=Q(lease_token="", lease_until__isnull=True)
+                | (Q(state="waiting", lease_until__isnull=False) & ~Q(lease_token="")),
+                name="durable_lease_is_whole",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["kind", "due_at"], condition=Q(state="waiting"), name="durable_work_due"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key}"

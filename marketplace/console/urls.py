@@ -2,6 +2,7 @@ from django.urls import path
 
 from marketplace.console import (
     audit,
+    background,
     express,
     installing,
     join_progress,
@@ -74,6 +75,8 @@ urlpatterns = [
     path("operator/audit", audit.show_audit_log, name="operator_audit"),
     path("operator/audit/csv", audit.download_audit_log, name="operator_audit_csv"),
     path("operator", overview.show_overview, name="operator"),
+    path("operator/background", background.show_work, name="operator_background"),
+    path("operator/background/<int:work_id>", background.retry_work, name="work_retry"),
     path("operator/express", express.show_lanes, name="operator_express"),
     path("operator/money", money.show_money, name="operator_money"),
     path("operator/money/rent", rent.show_rent, name="operator_rent"),

@@ -21,6 +21,7 @@ def _every(task: str, seconds: float) -> dict[str, object]:
 
 
 BEATS = {
+    "durable_work": _every("durable.sweep", 5),
     "slots": _every("jobs.slots_dispatch", 1),
     "uploads": _every("jobs.uploads_sweep", 5),
     "leases": _every("jobs.leases_sweep", 2),

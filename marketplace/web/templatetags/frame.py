@@ -37,6 +37,7 @@ class OrganisationChoice:
 _IN_THE_MENU_THEMSELVES = (
     "bid_new",
     "operator_audit",
+    "operator_background",
     "operator_express",
     "operator_machines",
     "operator_money",
@@ -94,9 +95,10 @@ def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
         money = link("Money", "operator_money", "ledger")
         lanes = link("Express lanes", "operator_express", "bolt")
         vendors = link("Vendors", "operator_vendors", "clean")
+        work = link("Background work", "operator_background", "clock")
         overview = link("Overview", "operator", "home")
         audit = link("Audit log", "operator_audit", "shield")
-        house = (overview, machines, lanes, providers, vendors, money, audit)
+        house = (overview, machines, lanes, providers, vendors, money, work, audit)
         groups.append(NavGroup("House", house))
     return tuple(groups)
 

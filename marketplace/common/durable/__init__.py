@@ -1,0 +1,1 @@
+"""Work that is done later, once, and survives a crash (``docs/how-to/durable-work.md``)."""
