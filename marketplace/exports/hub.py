@@ -6,9 +6,9 @@ import logging
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from django.conf import settings
@@ -18,10 +18,10 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from marketplace.accounts.models import Organisation, User
-from marketplace.common.backoff import compute_backoff
+from marketplace.common.durable.kinds import Failure, HeldWork, WorkFailed
+from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.common.encryption import decrypt_text, encrypt_text
 from marketplace.common.errors import Conflict, UserError
-from marketplace.exports.locks import lock_due_push
 from marketplace.exports.models import Export, ExportForm, ExportStatus, HubPush, PushStatus
 from marketplace.jobs.models import Artifact, Job
 from workers.protocol.exports import MERGED
@@ -30,11 +30,8 @@ from workers.protocol.messages import ADAPTER_FILES
 log = logging.getLogger(__name__)
 
 TOKEN_CHARS_MAX = 500
-ATTEMPTS_MAX = 5
-#: A worker that has not ended by then is dead, and another one tries.
-PUSHED_WITHIN = timedelta(hours=2)
-#: Before the second attempt; doubled before each further one.
-FIRST_PAUSE = timedelta(seconds=30)
+#: The kind of work that a push is.
+PUSH = "exports.push"
 _REASON_CHARS = 500
 _COMMIT = "An adapter trained on Finetender"
 
@@ -85,53 +82,69 @@ def ask_push(
     # A request that is sent again; two at once push the same files twice, which changes nothing.
     if (same := waiting.first()) is not None:
         return same
-    return HubPush.objects.create(
-        organisation=organisation,
-        asked_by=asked_by,
-        job=job,
-        export=export,
-        repository=repository,
-        token=encrypt_text(token),
-        is_private=is_private,
-        due_at=now,
-        created_at=now,
-    )
-
-
-def push_next(*, clock: Callable[[], datetime]) -> bool:
-    """Push what waits longest; whether there was something."""
     with transaction.atomic():
-        push = lock_due_push(now=clock())
-        if push is None:
-            return False
-        push.attempts += 1
-        push.due_at = clock() + PUSHED_WITHIN
-        push.save(update_fields=["attempts", "due_at"])
-    reason, is_final = "", True
+        push = HubPush.objects.create(
+            organisation=organisation,
+            asked_by=asked_by,
+            job=job,
+            export=export,
+            repository=repository,
+            token=encrypt_text(token),
+            is_private=is_private,
+            created_at=now,
+        )
+        enqueue_work(NewWork(PUSH, push.pk, due_at=now, owner=organisation.pk))
+    return push
+
+
+def load_push(work: HeldWork) -> HubPush | None:
+    """The push, unless its owner was told that it ended: its token is forgotten then."""
+    pushes = HubPush.objects.filter(pk=work.key, status=PushStatus.WAITING)
+    return pushes.select_related("job__artifact", "export").first()
+
+
+def send_push(_work: HeldWork, push: HubPush) -> str:
+    """Send the files; the repository's address.
+
+    Raises
+    ------
+    WorkFailed
+        Finally where the hub refuses.
+    """
     try:
-        push.url = _push(push)
+        return _push(push)
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else 0
-        is_final = 400 <= status < 500 and status not in (408, 429)
-        reason = f"The hub answered {status or 'nothing'}: {error.server_message or 'no reason'}."
+        raise WorkFailed(
+            f"The hub answered {status or 'nothing'}: {error.server_message or 'no reason'}.",
+            is_final=400 <= status < 500 and status not in (408, 429),
+        ) from error
     # The library's transport changes between its versions, and so do the errors that it raises.
     except Exception as error:
         log.warning("a push failed", exc_info=error)
-        reason, is_final = f"The hub could not be reached ({type(error).__name__}).", False
-    _record(push, reason, is_final=is_final or push.attempts >= ATTEMPTS_MAX, now=clock())
-    return True
+        raise WorkFailed(f"The hub could not be reached ({type(error).__name__}).") from error
 
 
-def _record(push: HubPush, reason: str, *, is_final: bool, now: datetime) -> None:
-    """Store what came of an attempt, unless a later one has begun: this one was too late."""
-    current = HubPush.objects.filter(pk=push.pk, attempts=push.attempts, status=PushStatus.WAITING)
-    reason = reason.replace("\0", "")[:_REASON_CHARS]
-    if reason and not is_final:
-        pause = compute_backoff(failures=push.attempts, first=FIRST_PAUSE, most=PUSHED_WITHIN)
-        current.update(reason=reason, due_at=now + pause)
+def apply_push(_work: HeldWork, push: HubPush, url: str, *, now: datetime) -> None:
+    """Store where the files are, and forget the token."""
+    push.status, push.url, push.reason = PushStatus.PUSHED, url, ""
+    _end(push, now=now)
+
+
+def fail_push(work: HeldWork, failure: Failure, *, now: datetime) -> None:
+    """Store why an attempt failed; after the last one, forget the token."""
+    push = HubPush.objects.get(pk=work.key)
+    push.reason = failure.reason.replace("\0", "")[:_REASON_CHARS]
+    if failure.retry_at is None:
+        push.status = PushStatus.FAILED
+        _end(push, now=now)
     else:
-        status = PushStatus.FAILED if reason else PushStatus.PUSHED
-        current.update(status=status, token="", url=push.url, reason=reason, finished_at=now)
+        push.save(update_fields=["reason"])
+
+
+def _end(push: HubPush, *, now: datetime) -> None:
+    push.token, push.finished_at = "", now
+    push.save(update_fields=["status", "url", "reason", "token", "finished_at"])
 
 
 def _push(push: HubPush) -> str:

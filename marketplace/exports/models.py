@@ -125,9 +125,6 @@ class HubPush(models.Model):
     #: Of the hub, encrypted; empty once it is not needed any more.
     token = SealedTextField(default="", blank=True)
     status = models.CharField(max_length=8, choices=PushStatus.choices, default=PushStatus.WAITING)
-    attempts = models.PositiveSmallIntegerField(default=0)
-    #: A worker has it, or it waits to be tried again, until then.
-    due_at = models.DateTimeField()
     url = models.CharField(max_length=500, default="", blank=True)
     reason = models.CharField(max_length=500, default="", blank=True)
     created_at = models.DateTimeField()
@@ -141,11 +138,6 @@ class HubPush(models.Model):
         constraints = [
             models.CheckConstraint(
                 condition=Q(status="waiting") | Q(token=""), name="exports_token_is_forgotten"
-            ),
-        ]
-        indexes = [
-            models.Index(
-                fields=["due_at"], condition=Q(status="waiting"), name="exports_pushes_due"
             ),
         ]
 

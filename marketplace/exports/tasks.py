@@ -4,7 +4,6 @@ from celery import shared_task
 
 from marketplace.common import clock
 from marketplace.exports.asking import hand_out_exports
-from marketplace.exports.hub import push_next
 from marketplace.exports.results import sweep_exports
 
 
@@ -12,9 +11,3 @@ from marketplace.exports.results import sweep_exports
 def tick() -> None:
     sweep_exports(now=clock.now())
     hand_out_exports(now=clock.now())
-
-
-@shared_task(name="exports.push")
-def push() -> None:
-    while push_next(clock=clock.now):
-        pass

@@ -50,8 +50,6 @@ class Migration(migrations.Migration):
                 ('is_private', models.BooleanField(default=True)),
                 ('token', models.TextField(blank=True, default='')),
                 ('status', models.CharField(choices=[('waiting', 'Waiting'), ('pushed', 'Pushed'), ('failed', 'Failed')], default='waiting', max_length=8)),
-                ('attempts', models.PositiveSmallIntegerField(default=0)),
-                ('due_at', models.DateTimeField()),
                 ('url', models.CharField(blank=True, default='', max_length=500)),
                 ('reason', models.CharField(blank=True, default='', max_length=500)),
                 ('created_at', models.DateTimeField()),
@@ -69,10 +67,6 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name='export',
             constraint=models.UniqueConstraint(condition=models.Q(('status__in', ['waiting', 'asked', 'ready'])), fields=('job', 'form'), name='exports_one_of_each_form'),
-        ),
-        migrations.AddIndex(
-            model_name='hubpush',
-            index=models.Index(condition=models.Q(('status', 'waiting')), fields=['due_at'], name='exports_pushes_due'),
         ),
         migrations.AddConstraint(
             model_name='hubpush',

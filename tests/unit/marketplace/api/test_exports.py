@@ -20,10 +20,12 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from marketplace.common import clock
+from marketplace.common.durable.kinds import get_kinds
+from marketplace.common.durable.run import run_due_work
 from marketplace.common.errors import UserError
-from marketplace.exports import hub
+from marketplace.common.models import DurableWork
 from marketplace.exports.asking import GIVEN_UP_AFTER, ask_export, hand_out_exports
-from marketplace.exports.hub import push_next
+from marketplace.exports.hub import PUSH
 from marketplace.exports.models import Export, ExportForm, ExportStatus, HubPush, PushStatus
 from marketplace.exports.prices import compute_price
 from marketplace.exports.results import KEPT_FOR, refuse_export, store_export, sweep_exports
@@ -47,6 +49,7 @@ from workers.protocol.reports import Fault, SliceEnd
 pytestmark = pytest.mark.django_db(transaction=True)
 
 BASE = f"{BUNDLED_PREFIX}{TINY}"
+PUSHES = get_kinds()[PUSH]
 GGUF = b"GGUF\x03\0\0\0"
 
 
@@ -331,8 +334,8 @@ def test_an_adapter_is_pushed_under_the_owners_token_which_is_then_forgotten(
     row = HubPush.objects.get()
     assert "hf_secret" not in row.token
     assert "hf_secret" not in asked.content.decode()
-    assert push_next(clock=clock.now)
-    assert not push_next(clock=clock.now)
+    assert run_due_work(PUSHES, clock=clock.now) == 1
+    assert run_due_work(PUSHES, clock=clock.now) == 0
     row.refresh_from_db()
     assert (row.status, row.token, row.reason) == (PushStatus.PUSHED, "", "")
     assert set(small_hub.files) >= {"adapter_config.json", "adapter_model.safetensors"}
@@ -348,45 +351,22 @@ def test_a_refusal_of_the_hub_is_told_and_a_hub_that_is_down_is_tried_again(
     give_adapter(job, tmp_path / "adapter")
     small_hub.status = 403
     push(api, job)
-    assert push_next(clock=clock.now)
+    assert run_due_work(PUSHES, clock=clock.now) == 1
     refused = HubPush.objects.get()
     assert (refused.status, refused.token) == (PushStatus.FAILED, "")
     assert refused.reason.startswith("The hub answered 403")
     push(api, job)
     settings.HUB_URL = "http://127.0.0.1:9"
-    for attempt in range(1, hub.ATTEMPTS_MAX + 1):
+    for attempt in range(1, 6):
         row = HubPush.objects.get(status=PushStatus.WAITING)
-        assert not push_next(clock=lambda at=row.due_at: at - timedelta(seconds=1))
-        assert push_next(clock=lambda at=row.due_at: at)
+        work = DurableWork.objects.get(key=row.pk)
+        assert work.attempts == attempt - 1
+        assert run_due_work(PUSHES, clock=lambda at=work.due_at: at - timedelta(seconds=1)) == 0
+        assert run_due_work(PUSHES, clock=lambda at=work.due_at: at) == 1
         row.refresh_from_db()
-        assert row.attempts == attempt
+    assert not DurableWork.objects.exists()
     assert (row.status, row.token) == (PushStatus.FAILED, "")
     assert "could not be reached" in row.reason
-
-
-@pytest.mark.parametrize("error", [ValueError("late"), None])
-def test_a_push_that_took_longer_than_its_claim_changes_nothing_any_more(
-    api, job, small_hub, tmp_path, monkeypatch, error
-):
-    give_adapter(job, tmp_path / "adapter")
-    push(api, job)
-    push_once = hub._push
-
-    def be_overtaken(row):
-        monkeypatch.setattr(hub, "_push", push_once)
-        assert push_next(clock=lambda: row.due_at)
-        if error is not None:
-            raise error
-        return "https://elsewhere.example/ada/tone"
-
-    monkeypatch.setattr(hub, "_push", be_overtaken)
-    # Its error would be final.
-    monkeypatch.setattr(hub, "ATTEMPTS_MAX", 1)
-    assert push_next(clock=clock.now)
-    row = HubPush.objects.get()
-    assert (row.status, row.attempts, row.reason) == (PushStatus.PUSHED, 2, "")
-    assert row.url.endswith("/ada/tone")
-    assert "elsewhere" not in row.url
 
 
 @pytest.mark.parametrize(

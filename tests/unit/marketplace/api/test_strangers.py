@@ -90,9 +90,7 @@ def ids(settings, tmp_path):
     )
     export.status, export.bytes = "ready", 3
     export.file.save("", ContentFile(b"tar"))
-    push = HubPush.objects.create(
-        organisation=owner, job=job, repository="a/b", due_at=NOW, created_at=NOW
-    )
+    push = HubPush.objects.create(organisation=owner, job=job, repository="a/b", created_at=NOW)
     invitation, _ = create_invitation(
         organisation=owner, email="bo@example.com", role="viewer", invited_by=person, now=NOW
     )
