@@ -10,6 +10,9 @@ from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.common.encryption import encrypt_text
 from marketplace.exports.hub import PUSH
 from marketplace.exports.models import HubPush
+from marketplace.jobs.models import MetricPoint, Slice
+from marketplace.tracking.models import TrackedRun
+from marketplace.tracking.sending import SEND
 from tests import builders, job_builders, market_builders
 from tests.builders import NOW
 
@@ -53,5 +56,29 @@ def _build_push() -> Case:
     )
 
 
+def _build_run() -> Case:
+    owner, zone = builders.organisation(), market_builders.zone()
+    node = market_builders.node(zone)
+    job = job_builders.job(zone, (0, node), organisation=owner)
+    held = Slice.objects.create(
+        job=job, node=node, first_slot=0, last_slot=0, lease_expires_at=NOW, opened_at=NOW
+    )
+    MetricPoint.objects.create(job=job, slice=held, seq=1, at=NOW, step=4, epoch=0.1)
+    TrackedRun.objects.create(bid_id=job.bid_id, organisation=owner, project="tone", created_at=NOW)
+    enqueue_work(NewWork(SEND, job.bid_id, due_at=NOW))
+
+    def read() -> Any:
+        row = TrackedRun.objects.get()
+        return row.url, row.sent_step, row.reason, row.ended_at is not None
+
+    return Case(
+        result="https://runs.example/1",
+        read=read,
+        before=("", -1, "", False),
+        done=("https://runs.example/1", 4, "", False),
+        failed=("", -1, "The market failed. The fault is ours.", True),
+    )
+
+
 #: By the kind's name.
-CASES: dict[str, Callable[[], Case]] = {PUSH: _build_push}
+CASES: dict[str, Callable[[], Case]] = {PUSH: _build_push, SEND: _build_run}

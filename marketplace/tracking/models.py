@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import Q
 
 from marketplace.common.encryption import SealedTextField
 
@@ -46,11 +45,6 @@ class TrackedRun(models.Model):
     sent_step = models.BigIntegerField(default=-1)
     #: Where the run is; empty before the first of it was sent.
     url = models.CharField(max_length=500, blank=True)
-    #: A worker has it, or it waits, until then.
-    due_at = models.DateTimeField()
-    #: Tries that failed since the last that did not, and when the first of them was.
-    failures = models.PositiveIntegerField(default=0)
-    failing_since_at = models.DateTimeField(null=True)
     #: Why the last try failed.
     reason = models.CharField(max_length=300, blank=True)
     #: All was sent, or nothing more is tried.
@@ -60,9 +54,6 @@ class TrackedRun(models.Model):
 
     class Meta:
         indexes = [
-            models.Index(
-                fields=["due_at"], condition=Q(ended_at__isnull=True), name="tracking_runs_due"
-            ),
             models.Index(fields=["organisation", "-created_at"], name="tracking_runs_of_owner"),
         ]
 

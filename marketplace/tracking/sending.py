@@ -13,33 +13,30 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from cryptography.fernet import InvalidToken
 from django.conf import settings
-from django.db import transaction
 
-from marketplace.common.backoff import compute_backoff
+from marketplace.common.durable.kinds import Failure, HeldWork, WorkFailed
 from marketplace.common.encryption import decrypt_text
 from marketplace.jobs.models import Job, JobStatus, MetricPoint
-from marketplace.tracking.locks import lock_due_run
 from marketplace.tracking.models import TrackedRun, TrackingKey
 
 log = logging.getLogger(__name__)
 
 #: Between two batches of a job that runs.
 EVERY = timedelta(seconds=30)
-#: Longer than a batch may take.
-CLAIM = timedelta(minutes=5)
+#: The kind of work that sending a run's batches is.
+SEND = "tracking.send"
 SEND_WITHIN_S = 120.0
 ROWS_MAX = 5_000
-FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=30), timedelta(hours=1)
-#: Tries that fail for so long are the last.
-GIVE_UP_AFTER = timedelta(hours=24)
+LONGEST_PAUSE = timedelta(hours=1)
 #: A bid without a job was refused.
 UNUSED_FOR = timedelta(days=30)
 _OVER = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED)
@@ -57,93 +54,84 @@ _NAMES = {
 }
 
 
-#: Columns that an attempt decides.
-_OUTCOME = (
-    "url",
-    "sent_point",
-    "sent_step",
-    "ended_at",
-    "failures",
-    "failing_since_at",
-    "reason",
-)
+@dataclass(frozen=True, slots=True)
+class RunBatch:
+    """What a run has not got yet."""
+
+    run: TrackedRun
+    #: ``None`` while its bid has none.
+    job: Job | None = None
+    points: Sequence[MetricPoint] = ()
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing can follow it."""
+        return self.job is not None and self.job.status in _OVER and len(self.points) < ROWS_MAX
 
 
-class SendingFailed(Exception):
-    """A batch was not sent. ``is_final``: trying again would say the same."""
+def load_batch(work: HeldWork) -> RunBatch | None:
+    """The next measurements of a run."""
+    run = TrackedRun.objects.filter(pk=work.key).first()
+    if run is None:
+        return None
+    job = Job.objects.select_related("zone").filter(bid_id=run.bid_id).first()
+    if job is None:
+        return RunBatch(run)
+    points = MetricPoint.objects.filter(job=job, pk__gt=run.sent_point).order_by("pk")
+    return RunBatch(run, job, list(points[:ROWS_MAX]))
 
-    def __init__(self, reason: str, *, is_final: bool = False) -> None:
-        super().__init__(reason)
-        self.is_final = is_final
 
+def send_batch(_work: HeldWork, batch: RunBatch) -> str:
+    """Send a batch, if there is something to send; the run's address.
 
-def send_next(*, clock: Callable[[], datetime]) -> bool:
-    """Send what the run that waits longest has not got; whether there was one.
-
-    Call outside of any transaction.
+    Raises
+    ------
+    WorkFailed
     """
-    with transaction.atomic():
-        run = lock_due_run(now=clock())
-        if run is None:
-            return False
-        run.due_at = clock() + CLAIM
-        run.save(update_fields=["due_at"])
-    job = Job.objects.select_related("zone").get(bid_id=run.bid_id)
-    points = list(
-        MetricPoint.objects.filter(job=job, pk__gt=run.sent_point).order_by("pk")[:ROWS_MAX]
-    )
-    is_last = job.status in _OVER and len(points) < ROWS_MAX
-    if not points and not is_last:
-        _wait(run, now=clock())
-        return True
-    try:
-        url = _send(run, job, points, is_last=is_last)
-    except SendingFailed as failure:
-        _record_failure(run, failure, now=clock())
-    else:
-        run.url = url or run.url
-        if points:
-            run.sent_point = points[-1].pk
-            run.sent_step = max(run.sent_step, *(point.step for point in points))
-        run.ended_at = clock() if is_last else None
-        run.failures, run.failing_since_at, run.reason = 0, None, ""
-        _wait(run, now=clock(), pause=timedelta(0) if len(points) == ROWS_MAX else EVERY)
-    return True
+    if batch.job is None or not (batch.points or batch.is_last):
+        return ""
+    return _send(batch.run, batch.job, batch.points, is_last=batch.is_last)
 
 
-def delete_unused_runs(*, now: datetime) -> None:
-    """Forget the runs of bids that never became a job."""
-    old = TrackedRun.objects.filter(created_at__lte=now - UNUSED_FOR, ended_at=None)
-    known = Job.objects.filter(bid_id__in=old.values("bid_id")).values("bid_id")
-    old.exclude(bid_id__in=known).delete()
+def apply_batch(_work: HeldWork, batch: RunBatch, url: str, *, now: datetime) -> datetime | None:
+    """Store how far the run is; when its next batch is due."""
+    run = batch.run
+    if batch.job is None:
+        return _wait_for_job(run, now=now)
+    run.url = url or run.url
+    if batch.points:
+        run.sent_point = batch.points[-1].pk
+        run.sent_step = max(run.sent_step, *(point.step for point in batch.points))
+    run.reason, run.ended_at = "", now if batch.is_last else None
+    run.save(update_fields=["url", "sent_point", "sent_step", "reason", "ended_at"])
+    if batch.is_last:
+        return None
+    return now if len(batch.points) == ROWS_MAX else now + EVERY
 
 
-def _wait(run: TrackedRun, *, now: datetime, pause: timedelta = EVERY) -> None:
-    """Store what came of an attempt, unless its claim ran out and a later one has begun."""
-    claimed = TrackedRun.objects.filter(pk=run.pk, due_at=run.due_at)
-    claimed.update(due_at=now + pause, **{name: getattr(run, name) for name in _OUTCOME})
+def _wait_for_job(run: TrackedRun, *, now: datetime) -> datetime | None:
+    """Look again, more and more rarely; a bid without a job for long was refused."""
+    age = now - run.created_at
+    if age >= UNUSED_FOR:
+        run.delete()
+        return None
+    return now + min(max(EVERY, age / 10), LONGEST_PAUSE)
 
 
-def _record_failure(run: TrackedRun, failure: SendingFailed, *, now: datetime) -> None:
-    run.failures += 1
-    run.failing_since_at = since = run.failing_since_at or now
-    run.reason = str(failure)[:300]
-    if failure.is_final or now - since >= GIVE_UP_AFTER:
-        run.ended_at = now
-    log.warning("a run was not sent: %s", run.reason, extra={"bid": run.bid_id})
-    _wait(
-        run,
-        now=now,
-        pause=compute_backoff(failures=run.failures, first=FIRST_PAUSE, most=LONGEST_PAUSE),
-    )
+def fail_batch(work: HeldWork, failure: Failure, *, now: datetime) -> None:
+    """Store why a batch was not sent, for the run's owner."""
+    log.warning("a run was not sent: %s", failure.reason, extra={"bid": work.key})
+    ended_at = now if failure.retry_at is None else None
+    runs = TrackedRun.objects.filter(pk=work.key)
+    runs.update(reason=failure.reason[:300], ended_at=ended_at)
 
 
-def _send(run: TrackedRun, job: Job, points: list[MetricPoint], *, is_last: bool) -> str:
+def _send(run: TrackedRun, job: Job, points: Sequence[MetricPoint], *, is_last: bool) -> str:
     """Send a batch; the run's address.
 
     Raises
     ------
-    SendingFailed
+    WorkFailed
     """
     asked = {
         "id": job.pk,
@@ -165,15 +153,15 @@ def _send(run: TrackedRun, job: Job, points: list[MetricPoint], *, is_last: bool
 def _read_key(run: TrackedRun) -> str:
     stored = TrackingKey.objects.filter(organisation=run.organisation_id).first()
     if stored is None:
-        raise SendingFailed("The key of Weights & Biases was removed.", is_final=True)
+        raise WorkFailed("The key of Weights & Biases was removed.", is_final=True)
     try:
         return decrypt_text(stored.key)
     except InvalidToken:
         reason = "The stored key cannot be read any more. Set it again."
-        raise SendingFailed(reason, is_final=True) from None
+        raise WorkFailed(reason, is_final=True) from None
 
 
-def _build_rows(points: list[MetricPoint], *, after: int) -> list[dict[str, Any]]:
+def _build_rows(points: Sequence[MetricPoint], *, after: int) -> list[dict[str, Any]]:
     """One row for each step that was not sent; a job that went back repeats some."""
     rows: dict[int, dict[str, Any]] = {}
     for point in points:
@@ -211,17 +199,17 @@ def _run_sender(asked: dict[str, Any], folder: Path) -> str:
         try:
             answer, _ = process.communicate(json.dumps(asked).encode(), timeout=SEND_WITHIN_S)
         except subprocess.TimeoutExpired:
-            raise SendingFailed("Weights & Biases did not answer in time.") from None
+            raise WorkFailed("Weights & Biases did not answer in time.") from None
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
     if not answer:
         log.warning("the sender ended with %s: %s", process.returncode, _read_end(errors))
-        raise SendingFailed("The client of Weights & Biases ended without an answer.")
+        raise WorkFailed("The client of Weights & Biases ended without an answer.")
     result = json.loads(answer)
     if "error" in result:
-        raise SendingFailed(result["error"], is_final=result["is_final"])
+        raise WorkFailed(result["error"], is_final=result["is_final"])
     return result["url"] or ""
 
 

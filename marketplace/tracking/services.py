@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from datetime import datetime
 from importlib.util import find_spec
 
+from django.db import transaction
+
 from marketplace.accounts.models import Organisation, User
+from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.common.encryption import encrypt_text
 from marketplace.common.errors import Conflict, UserError
 from marketplace.tracking.models import TrackedRun, TrackingKey
+from marketplace.tracking.sending import SEND
 
 #: Letters and digits, with an instance's own prefix before a dash.
 _KEY = re.compile(r"[\x21-\x7e]{20,200}")
@@ -76,18 +80,20 @@ def track_bid(
     """
     if not is_installed() or not TrackingKey.objects.filter(organisation=organisation_id).exists():
         return False
-    TrackedRun.objects.get_or_create(
-        bid_id=bid_id,
-        defaults={
-            "organisation_id": organisation_id,
-            "project": project,
-            "entity": entity,
-            "name": name,
-            "tags": list(tags),
-            "created_at": now,
-            "due_at": now,
-        },
-    )
+    with transaction.atomic():
+        _, is_new = TrackedRun.objects.get_or_create(
+            bid_id=bid_id,
+            defaults={
+                "organisation_id": organisation_id,
+                "project": project,
+                "entity": entity,
+                "name": name,
+                "tags": list(tags),
+                "created_at": now,
+            },
+        )
+        if is_new:
+            enqueue_work(NewWork(SEND, bid_id, due_at=now, owner=organisation_id))
     return True
 
 

@@ -56,8 +56,6 @@ BEATS = {
     "machines": _every("tiers.reconcile", 5),
     "checks": _every("checks.tick", 5),
     "exports": _every("exports.tick", 5),
-    "tracking": _every("tracking.send", 10),
-    "unused_runs": _every("tracking.delete_unused", 24 * 3600),
     "questions": _every("questions.sweep", 5),
     "donors": _every("warm.list_donors", 5),
     "offers": _every("warm.offers_sweep", 3600),

@@ -37,15 +37,12 @@ class Migration(migrations.Migration):
                 ('sent_point', models.BigIntegerField(default=0)),
                 ('sent_step', models.BigIntegerField(default=-1)),
                 ('url', models.CharField(blank=True, max_length=500)),
-                ('due_at', models.DateTimeField()),
-                ('failures', models.PositiveIntegerField(default=0)),
-                ('failing_since_at', models.DateTimeField(null=True)),
                 ('reason', models.CharField(blank=True, max_length=300)),
                 ('ended_at', models.DateTimeField(null=True)),
                 ('organisation', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.organisation')),
             ],
             options={
-                'indexes': [models.Index(condition=models.Q(('ended_at__isnull', True)), fields=['due_at'], name='tracking_runs_due'), models.Index(fields=['organisation', '-created_at'], name='tracking_runs_of_owner')],
+                'indexes': [models.Index(fields=['organisation', '-created_at'], name='tracking_runs_of_owner')],
             },
         ),
     ]

@@ -7,13 +7,16 @@ from datetime import timedelta
 import pytest
 
 from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.common.durable.kinds import get_kinds
+from marketplace.common.durable.run import run_due_work
 from marketplace.common.encryption import decrypt_text
 from marketplace.common.errors import UserError
+from marketplace.common.models import DurableWork
 from marketplace.jobs.models import Job, MetricPoint
 from marketplace.jobs.services import dispatch_slots
 from marketplace.tracking import sending
 from marketplace.tracking.models import TrackedRun, TrackingKey
-from marketplace.tracking.sending import delete_unused_runs, send_next
+from marketplace.tracking.sending import SEND
 from marketplace.tracking.services import remove_tracking_key, set_tracking_key, track_bid
 from tests import builders
 from tests import market_builders as market
@@ -54,9 +57,13 @@ def measure(job, step, **values):
     )
 
 
+def run_sending(at):
+    return run_due_work(get_kinds()[SEND], clock=lambda: at)
+
+
 def send(at=NOW):
     """One batch; the run as it is then."""
-    assert send_next(clock=lambda: at)
+    assert run_sending(at) == 1
     return TrackedRun.objects.get()
 
 
@@ -74,7 +81,7 @@ def test_a_run_grows_with_its_job_and_ends_with_it(service, job):
     assert (first.sent_step, first.ended_at, first.reason) == (2, None, "")
     assert first.url.endswith(f"/tone/runs/{job.pk}")
     # Not due yet.
-    assert not send_next(clock=lambda: NOW + timedelta(seconds=29))
+    assert run_sending(NOW + timedelta(seconds=29)) == 0
 
     # A job that went back to a checkpoint repeats a step.
     measure(job, 2, train_loss=2.25)
@@ -84,29 +91,17 @@ def test_a_run_grows_with_its_job_and_ends_with_it(service, job):
     assert [row["_step"] for row in run.history] == [1, 2, 3]
     assert run.exit_code == 0
     assert last.ended_at == NOW + timedelta(seconds=30)
-    assert not send_next(clock=lambda: NOW + timedelta(days=1))
+    assert run_sending(NOW + timedelta(days=1)) == 0
+    assert not DurableWork.objects.exists()
 
 
 def test_a_batch_whose_worker_died_is_sent_again_and_stands_there_once(service, job):
     measure(job, 1, train_loss=2.5)
     send()
-    TrackedRun.objects.update(sent_point=0, sent_step=-1, due_at=NOW)
+    TrackedRun.objects.update(sent_point=0, sent_step=-1)
+    DurableWork.objects.update(due_at=NOW)
     send()
     assert [row["_step"] for row in service.runs["tone", job.pk].history] == [1]
-
-
-def test_a_batch_that_took_longer_than_its_claim_changes_nothing_any_more(job, monkeypatch):
-    measure(job, 1, train_loss=2.5)
-
-    def be_overtaken(run, *_, **__):
-        monkeypatch.setattr(sending, "_send", lambda *_, **__: "https://runs.example/1")
-        assert send_next(clock=lambda: run.due_at)
-        raise sending.SendingFailed("late", is_final=True)
-
-    monkeypatch.setattr(sending, "_send", be_overtaken)
-    run = send()
-    assert (run.url, run.sent_step, run.reason) == ("https://runs.example/1", 1, "")
-    assert (run.ended_at, run.failures) == (None, 0)
 
 
 def test_neither_price_nor_node_nor_machine_is_sent(service, job):
@@ -142,14 +137,17 @@ def test_a_service_that_is_away_is_tried_again_for_a_day(job, settings, monkeypa
     monkeypatch.setattr(sending, "SEND_WITHIN_S", 1.0)
     measure(job, 1, train_loss=2.5)
     run = send()
-    assert (run.failures, run.ended_at) == (1, None)
-    assert run.reason == "Weights & Biases did not answer in time."
-    assert run.due_at == NOW + timedelta(seconds=30)
-    TrackedRun.objects.update(failing_since_at=NOW - timedelta(hours=24))
-    run = send(run.due_at)
-    assert run.ended_at == run.due_at - sending.compute_backoff(
-        failures=2, first=sending.FIRST_PAUSE, most=sending.LONGEST_PAUSE
-    )
+    assert (run.reason, run.ended_at) == ("Weights & Biases did not answer in time.", None)
+    assert DurableWork.objects.get().due_at == NOW + timedelta(seconds=30)
+    backoff = get_kinds()[SEND].backoff
+    waits = [backoff(failures) for failures in range(1, 31)]
+    assert timedelta(hours=24) < sum(waits, timedelta()) < timedelta(hours=25)
+    assert backoff(31) is None
+    DurableWork.objects.update(attempts=30)
+    at = NOW + timedelta(days=1)
+    run = send(at)
+    assert (run.reason, run.ended_at) == ("Weights & Biases did not answer in time.", at)
+    assert not DurableWork.objects.exists()
 
 
 def test_nothing_more_is_sent_once_the_key_is_removed(service, job):
@@ -175,9 +173,16 @@ def test_a_key_is_stored_encrypted_and_one_that_cannot_be_is_refused(job):
     assert TrackingKey.objects.get() == stored
 
 
-def test_a_bid_that_became_no_job_is_forgotten(job):
+def test_a_bid_without_a_job_is_looked_at_more_and_more_rarely_and_then_forgotten(job):
     track_bid(bid_id="refused", organisation_id=job.organisation_id, project="tone", now=NOW)
-    delete_unused_runs(now=NOW + sending.UNUSED_FOR - timedelta(seconds=1))
-    assert TrackedRun.objects.count() == 2
-    delete_unused_runs(now=NOW + sending.UNUSED_FOR)
+    DurableWork.objects.exclude(key="refused").delete()
+    for age, pause in (
+        (timedelta(0), timedelta(seconds=30)),
+        (timedelta(minutes=10), timedelta(minutes=1)),
+        (sending.UNUSED_FOR - timedelta(seconds=1), timedelta(hours=1)),
+    ):
+        assert run_sending(NOW + age) == 1
+        assert DurableWork.objects.get().due_at == NOW + age + pause
+    assert run_sending(NOW + sending.UNUSED_FOR + timedelta(hours=1)) == 1
+    assert not DurableWork.objects.exists()
     assert TrackedRun.objects.get().bid_id == job.bid_id

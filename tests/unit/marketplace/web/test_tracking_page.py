@@ -54,7 +54,6 @@ def test_runs_show_how_far_they_are_and_why_they_stopped(client, owner):
         url="https://wandb.example/team/support/runs/1",
         sent_step=12,
         created_at=clock.now(),
-        due_at=clock.now(),
     )
     page = read_text(client.get("/settings/wandb"))
     assert "To step 12" in page
