@@ -13,6 +13,9 @@ from marketplace.exports.models import HubPush
 from marketplace.jobs.models import MetricPoint, Slice
 from marketplace.tracking.models import TrackedRun
 from marketplace.tracking.sending import SEND
+from marketplace.webhooks.delivery import WAITS, Attempt
+from marketplace.webhooks.outbox import DELIVER
+from marketplace.webhooks.services import create_endpoint, send_test
 from tests import builders, job_builders, market_builders
 from tests.builders import NOW
 
@@ -80,5 +83,34 @@ def _build_run() -> Case:
     )
 
 
+def _build_message() -> Case:
+    owner = builders.organisation()
+    endpoint, _ = create_endpoint(
+        organisation=owner,
+        created_by=builders.owner_of(owner),
+        url="https://8.8.8.8/hook",
+        events=["job.failed"],
+        now=NOW,
+    )
+    message = send_test(endpoint=endpoint, now=NOW)
+
+    def read() -> Any:
+        message.refresh_from_db()
+        return message.status, [(entry["status"], entry["error"]) for entry in message.log]
+
+    our_fault = (None, "The market failed. The fault is ours.")
+    return Case(
+        result=Attempt(200, "", 0.5),
+        read=read,
+        before=("pending", []),
+        done=("delivered", [(200, "")]),
+        failed=("failed", [our_fault] * (len(WAITS) + 1)),
+    )
+
+
 #: By the kind's name.
-CASES: dict[str, Callable[[], Case]] = {PUSH: _build_push, SEND: _build_run}
+CASES: dict[str, Callable[[], Case]] = {
+    PUSH: _build_push,
+    SEND: _build_run,
+    DELIVER: _build_message,
+}

@@ -1,17 +1,13 @@
-"""Sending the outbox's messages: each is claimed, sent outside of any transaction, and noted.
+"""Sending messages as durable work.
 
-A process may die at any point: the claim runs out, and the message is sent again under the same
-id, by which its receiver knows it. Some are sent beside each other, so that a slow endpoint does
-not hold up the others.
+A message that is sent again has the same id, by which its receiver knows it. Some are sent beside
+each other, so that a slow endpoint does not hold up the others.
 """
 
 from __future__ import annotations
 
-import logging
 import random
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,18 +16,13 @@ from typing import Any
 
 from cryptography.fernet import InvalidToken
 from django.conf import settings
-from django.db import transaction
-from django.db.models import F, Window
-from django.db.models.functions import RowNumber
 from standardwebhooks import Webhook
 
+from marketplace.common.durable.kinds import Failure, HeldWork, WorkFailed
 from marketplace.common.encryption import decrypt_text
-from marketplace.common.locks import advisory_session_lock
 from marketplace.common.outbound import AnswerLimits, FetchFailed, post_message
-from marketplace.webhooks.locks import lock_due_messages, lock_endpoint, lock_message
+from marketplace.webhooks.locks import lock_endpoint
 from marketplace.webhooks.models import MessageStatus, WebhookEndpoint, WebhookMessage
-
-log = logging.getLogger(__name__)
 
 #: Waits between attempts: about three days in all, as the specification advises.
 WAITS = (
@@ -48,10 +39,8 @@ WAITS = (
 #: The part of a wait by which it is shorter or longer, at random.
 JITTER = 0.2
 LIMITS = AnswerLimits(timeout_s=10.0, answer_s=15.0, bytes_max=64 * 1024)
-#: Longer than an attempt may take.
-CLAIM = timedelta(seconds=60)
-#: Messages of one run, of one organisation in it, and sent beside each other.
-RUN_MAX, RUN_MAX_PER_ORGANISATION, THREADS = 24, 6, 8
+#: Messages sent at the same time, and of one organisation.
+AT_ONCE, AT_ONCE_PER_ORGANISATION = 24, 6
 LOG_MAX = 20
 _ERROR_CHARS = 300
 UNREADABLE = "The endpoint's secret cannot be read any more. Rotate it, then enable the endpoint."
@@ -70,48 +59,79 @@ class Attempt:
     #: Why nothing more is to be sent to the endpoint, where so.
     disables: str = ""
 
-    @property
-    def is_good(self) -> bool:
-        return not self.error
+
+class DeliveryFailed(WorkFailed):
+    """A message did not arrive."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        super().__init__(attempt.error, is_final=bool(attempt.disables))
+        self.attempt = attempt
 
 
-def deliver_all(*, clock: Callable[[], datetime]) -> None:
-    """Send what is due until nothing is, unless another process is at it.
+def compute_wait(failures: int) -> timedelta | None:
+    """The wait before the next attempt, at random around what ``WAITS`` says."""
+    if failures > len(WAITS):
+        return None
+    return WAITS[failures - 1] * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311
 
-    Call outside of any transaction.
+
+def load_message(work: HeldWork) -> WebhookMessage | None:
+    """The message with its endpoint, unless one of them is deleted or disabled."""
+    pending = WebhookMessage.objects.filter(pk=work.key, status=MessageStatus.PENDING)
+    return pending.select_related("endpoint").first()
+
+
+def deliver_message(work: HeldWork, message: WebhookMessage) -> Attempt:
+    """Send a message once.
+
+    Raises
+    ------
+    DeliveryFailed
+        Finally where nothing more is to be sent to the endpoint.
     """
-    with advisory_session_lock("webhooks", "delivery", wait=False) as is_ours:
-        while is_ours and deliver_due(now=clock()):
-            pass
+    attempt = send_message(message, now=work.begun_at)
+    if attempt.error:
+        raise DeliveryFailed(attempt)
+    return attempt
 
 
-def deliver_due(*, now: datetime) -> int:
-    """Send some of the messages that are due; the number sent.
-
-    Call outside of any transaction.
-    """
-    claimed = _claim(now=now)
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="webhooks") as pool:
-        attempts = list(pool.map(lambda message: send_message(message, now=now), claimed))
-    for message, attempt in zip(claimed, attempts, strict=True):
-        _note(message, attempt, now=now)
-    return len(claimed)
+def record_delivery(
+    _work: HeldWork, message: WebhookMessage, attempt: Attempt, *, now: datetime
+) -> None:
+    """Store that a message arrived."""
+    message.status = MessageStatus.DELIVERED
+    _log_attempt(message, attempt, now=now)
 
 
-def _claim(*, now: datetime) -> list[WebhookMessage]:
-    """Take messages that are due, of all organisations in turn."""
-    due = WebhookMessage.objects.filter(status=MessageStatus.PENDING, due_at__lte=now)
-    turn = Window(
-        RowNumber(), partition_by=F("endpoint__organisation_id"), order_by=F("due_at").asc()
+def record_failed_delivery(work: HeldWork, failure: Failure, *, now: datetime) -> None:
+    """Store an attempt that failed; the endpoint's other messages may end with it."""
+    error = failure.error
+    attempt = (
+        error.attempt if isinstance(error, DeliveryFailed) else Attempt(None, failure.reason, 0.0)
     )
-    in_turn = due.annotate(turn=turn).filter(turn__lte=RUN_MAX_PER_ORGANISATION)
-    ids = list(in_turn.order_by("turn", "due_at").values_list("pk", flat=True)[:RUN_MAX])
-    with transaction.atomic():
-        claimed = lock_due_messages(ids, now=now)
-        for message in claimed:
-            message.due_at, message.attempts = now + CLAIM, message.attempts + 1
-        WebhookMessage.objects.bulk_update(claimed, ["due_at", "attempts"])
-    return claimed
+    endpoint_id = WebhookMessage.objects.values_list("endpoint", flat=True).get(pk=work.key)
+    endpoint = lock_endpoint(endpoint_id)
+    message = WebhookMessage.objects.filter(pk=work.key).first()
+    if endpoint is None or message is None:
+        return
+    if failure.retry_at is None or endpoint.disabled_at is not None:
+        message.status = MessageStatus.FAILED
+    else:
+        message.due_at = failure.retry_at
+    _log_attempt(message, attempt, now=now)
+    if attempt.disables:
+        _disable(endpoint, reason=attempt.disables, now=now)
+
+
+def _log_attempt(message: WebhookMessage, attempt: Attempt, *, now: datetime) -> None:
+    entry: dict[str, Any] = {
+        "at": now.isoformat(),
+        "status": attempt.status,
+        "error": attempt.error,
+        "took_s": attempt.took_s,
+    }
+    message.log = [*message.log, entry][-LOG_MAX:]
+    message.save(update_fields=["log", "status", "due_at"])
 
 
 def send_message(message: WebhookMessage, *, now: datetime) -> Attempt:
@@ -134,7 +154,8 @@ def send_message(message: WebhookMessage, *, now: datetime) -> Attempt:
         error, answer_status = "", HTTPStatus.OK.value
     except FetchFailed as failure:
         error, answer_status = str(failure)[:_ERROR_CHARS], failure.status
-    return Attempt(answer_status, error, round(time.monotonic() - began, 3))
+    disables = "It answered 410 Gone." if answer_status == HTTPStatus.GONE else ""
+    return Attempt(answer_status, error, round(time.monotonic() - began, 3), disables)
 
 
 def _sign(message: WebhookMessage, *, now: datetime) -> dict[str, str]:
@@ -153,36 +174,6 @@ def _sign(message: WebhookMessage, *, now: datetime) -> dict[str, str]:
         "Content-Type": "application/json",
         "User-Agent": "finetender-webhooks/1",
     }
-
-
-def _note(message: WebhookMessage, attempt: Attempt, *, now: datetime) -> None:
-    """Store what came of an attempt, unless the message was claimed or replayed since."""
-    with transaction.atomic():
-        # The endpoint first: its other messages may end with it.
-        endpoint = lock_endpoint(message.endpoint_id)
-        current = lock_message(message.pk, endpoint_id=message.endpoint_id)
-        if endpoint is None or current is None:
-            return
-        if (current.attempts, current.due_at) != (message.attempts, message.due_at):
-            return
-        entry: dict[str, Any] = {
-            "at": now.isoformat(),
-            "status": attempt.status,
-            "error": attempt.error,
-            "took_s": attempt.took_s,
-        }
-        current.log = [*current.log, entry][-LOG_MAX:]
-        if attempt.is_good:
-            current.status = MessageStatus.DELIVERED
-        elif attempt.disables or attempt.status == HTTPStatus.GONE:
-            current.status = MessageStatus.FAILED
-            _disable(endpoint, reason=attempt.disables or "It answered 410 Gone.", now=now)
-        elif endpoint.disabled_at is not None or current.attempts > len(WAITS):
-            current.status = MessageStatus.FAILED
-        else:
-            wait = WAITS[current.attempts - 1]
-            current.due_at = now + wait * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311
-        current.save(update_fields=["log", "status", "due_at"])
 
 
 def _disable(endpoint: WebhookEndpoint, *, reason: str, now: datetime) -> None:

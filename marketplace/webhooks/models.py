@@ -68,10 +68,8 @@ class WebhookMessage(models.Model):
     status = models.CharField(
         max_length=10, choices=MessageStatus.choices, default=MessageStatus.PENDING
     )
-    #: Of the next attempt; while one is under way, when it is given up for dead.
+    #: Of the next attempt, for the owner.
     due_at = models.DateTimeField()
-    #: How many attempts were begun since it was made or replayed.
-    attempts = models.PositiveSmallIntegerField(default=0)
     #: Newest last: ``at``, ``status`` (HTTP's, or null), ``error``, ``took_s``.
     log: Any = models.JSONField(default=list)
 
@@ -85,11 +83,6 @@ class WebhookMessage(models.Model):
             )
         ]
         indexes = [
-            models.Index(
-                fields=["due_at"],
-                condition=models.Q(status=MessageStatus.PENDING),
-                name="webhooks_due",
-            ),
             models.Index(fields=["endpoint", "-id"], name="webhooks_newest"),
         ]
 

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from django.db.models import Q
 
+from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.common.ids import new_id
-from marketplace.common.queue import enqueue
 from marketplace.webhooks.models import WebhookEndpoint, WebhookMessage
 
+#: The kind of work that sending a message is.
 DELIVER = "webhooks.deliver"
 
 #: What happens to a job, as ``marketplace.jobs`` names it; a type is ``job.``
@@ -71,8 +72,19 @@ def add_messages(*, news: Sequence[News], now: datetime) -> None:
         if name in endpoint.events
     ]
     if messages:
-        WebhookMessage.objects.bulk_create(messages)
-        enqueue(DELIVER)
+        store_messages(*messages)
+
+
+def store_messages(*messages: WebhookMessage) -> None:
+    """Store messages and have them sent after the commit."""
+    WebhookMessage.objects.bulk_create(messages)
+    enqueue_work(*map(build_delivery, messages))
+
+
+def build_delivery(message: WebhookMessage) -> NewWork:
+    """The durable work of sending a message."""
+    owner = message.endpoint.organisation_id
+    return NewWork(DELIVER, message.pk, due_at=message.due_at, owner=owner)
 
 
 def _name(kind: str) -> list[str]:

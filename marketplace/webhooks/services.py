@@ -11,13 +11,19 @@ from django.conf import settings
 from django.db import transaction
 
 from marketplace.accounts.models import Organisation, User
+from marketplace.common.durable.services import restart_work
 from marketplace.common.encryption import encrypt_text
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.outbound import FetchFailed, check_address
-from marketplace.common.queue import enqueue
-from marketplace.webhooks.locks import lock_endpoint, lock_message
+from marketplace.webhooks.locks import lock_endpoint
 from marketplace.webhooks.models import MessageStatus, WebhookEndpoint, WebhookMessage
-from marketplace.webhooks.outbox import DELIVER, EVENT_TYPES, TEST_TYPE, build_message
+from marketplace.webhooks.outbox import (
+    EVENT_TYPES,
+    TEST_TYPE,
+    build_delivery,
+    build_message,
+    store_messages,
+)
 
 #: Endpoints of one organisation.
 ENDPOINTS_MAX = 20
@@ -114,10 +120,9 @@ def send_test(*, endpoint: WebhookEndpoint, now: datetime) -> WebhookMessage:
         ``webhook_disabled``.
     """
     _check_enabled(endpoint)
+    message = build_message(endpoint, kind=TEST_TYPE, data={"id": endpoint.pk}, now=now)
     with transaction.atomic():
-        message = build_message(endpoint, kind=TEST_TYPE, data={"id": endpoint.pk}, now=now)
-        message.save()
-        enqueue(DELIVER)
+        store_messages(message)
     return message
 
 
@@ -133,12 +138,14 @@ def replay_message(*, endpoint: WebhookEndpoint, message_id: str, now: datetime)
     """
     _check_enabled(endpoint)
     with transaction.atomic():
-        message = lock_message(message_id.replace("\0", ""), endpoint_id=endpoint.pk)
+        messages = endpoint.deliveries.select_related("endpoint")
+        message = messages.filter(pk=message_id.replace("\0", "")).first()
         if message is None:
             raise NotFound("unknown_delivery", "The webhook has no such delivery.")
-        message.status, message.attempts, message.due_at = MessageStatus.PENDING, 0, now
-        message.save(update_fields=["status", "attempts", "due_at"])
-        enqueue(DELIVER)
+        message.status, message.due_at = MessageStatus.PENDING, now
+        # First, as a worker does it: what an attempt under way finds is not stored over this.
+        restart_work(build_delivery(message))
+        message.save(update_fields=["status", "due_at"])
     return message
 
 

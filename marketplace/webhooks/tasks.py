@@ -1,13 +1,7 @@
 from celery import shared_task
 
 from marketplace.common import clock
-from marketplace.webhooks.delivery import delete_old_messages, deliver_all
-from marketplace.webhooks.outbox import DELIVER
-
-
-@shared_task(name=DELIVER)
-def deliver_messages() -> None:
-    deliver_all(clock=clock.now)
+from marketplace.webhooks.delivery import delete_old_messages
 
 
 @shared_task(name="webhooks.delete_old")

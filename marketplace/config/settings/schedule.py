@@ -43,7 +43,6 @@ BEATS = {
     "gateway_calls": _every("payments.gateway_calls_run", 5),
     "webhooks": _every("payments.webhooks_process", 5),
     "missed_events": _every("payments.events_fetch", 300),
-    "webhook_messages": _every("webhooks.deliver", 5),
     "old_webhook_messages": _every("webhooks.delete_old", 3600),
     "card_bids": _every("auction.card_bids_place", 5),
     "wallets": _every("payments.wallets_watch", 10),

@@ -42,7 +42,6 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField()),
                 ('status', models.CharField(choices=[('pending', 'Waiting'), ('delivered', 'Delivered'), ('failed', 'Failed')], default='pending', max_length=10)),
                 ('due_at', models.DateTimeField()),
-                ('attempts', models.PositiveSmallIntegerField(default=0)),
                 ('log', models.JSONField(default=list)),
                 ('endpoint', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='deliveries', to='webhooks.webhookendpoint')),
             ],
@@ -50,10 +49,6 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='webhookendpoint',
             index=models.Index(fields=['organisation'], name='webhooks_of_organisation'),
-        ),
-        migrations.AddIndex(
-            model_name='webhookmessage',
-            index=models.Index(condition=models.Q(('status', 'pending')), fields=['due_at'], name='webhooks_due'),
         ),
         migrations.AddIndex(
             model_name='webhookmessage',

@@ -22,21 +22,27 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.common import outbound
+from marketplace.common.durable.kinds import get_kinds
+from marketplace.common.durable.run import run_due_work
 from marketplace.common.money import from_micros
 from marketplace.jobs.models import EventKind, Job
 from marketplace.jobs.services import add_job_event
 from marketplace.webhooks import services
 from marketplace.webhooks.delivery import (
-    CLAIM,
+    AT_ONCE,
+    AT_ONCE_PER_ORGANISATION,
     JITTER,
-    RUN_MAX,
-    RUN_MAX_PER_ORGANISATION,
     WAITS,
     delete_old_messages,
-    deliver_due,
 )
 from marketplace.webhooks.models import MessageStatus, WebhookEndpoint, WebhookMessage
-from marketplace.webhooks.outbox import EVENT_TYPES, JOB_KINDS, build_message
+from marketplace.webhooks.outbox import (
+    DELIVER,
+    EVENT_TYPES,
+    JOB_KINDS,
+    build_message,
+    store_messages,
+)
 from tests import builders, market_builders
 from tests import job_builders as build
 from tests.builders import NOW
@@ -96,6 +102,10 @@ def add_endpoint(owner, receiver, *events) -> tuple[WebhookEndpoint, str]:
         events=events or ["job.succeeded"],
         now=NOW,
     )
+
+
+def deliver_due(*, now) -> int:
+    return run_due_work(get_kinds()[DELIVER], clock=lambda: now)
 
 
 def succeed(owner):
@@ -215,32 +225,16 @@ def test_an_endpoint_whose_secret_cannot_be_read_ends_alone(owner, receiver):
     assert len(receiver.received) == 2
 
 
-def test_a_process_that_dies_while_it_sends_is_followed_by_another_once_its_claim_is_over(
-    owner, receiver, monkeypatch
-):
-    add_endpoint(owner, receiver)
-    succeed(owner)
-
-    def die(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr("marketplace.webhooks.delivery.post_message", die)
-        with pytest.raises(KeyboardInterrupt):
-            deliver_due(now=NOW)
-    assert deliver_due(now=NOW) == 0
-    assert deliver_due(now=NOW + CLAIM) == 1
-    assert WebhookMessage.objects.get().status == MessageStatus.DELIVERED
-
-
 def test_an_endpoint_deleted_at_the_same_moment_undoes_no_job(owner, receiver):
     endpoint, _ = add_endpoint(owner, receiver)
     WebhookEndpoint.objects.all().delete()
-    message = build_message(endpoint, kind="job.failed", data={}, now=NOW)
-    message.save()
+    store_messages(build_message(endpoint, kind="job.failed", data={}, now=NOW))
     with connection.cursor() as cursor:
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
-    assert deliver_due(now=NOW) == 0
+    assert deliver_due(now=NOW) == 1
+    assert deliver_due(now=NOW + timedelta(days=9)) == 0
+    [message] = WebhookMessage.objects.all()
+    assert (message.status, message.log) == (MessageStatus.PENDING, [])
     delete_old_messages(now=NOW + timedelta(days=31))
     assert not WebhookMessage.objects.exists()
 
@@ -280,11 +274,11 @@ def test_inner_addresses_are_not_asked_when_a_message_is_sent(
 
 def test_an_organisation_with_many_messages_does_not_hold_up_others(owner, receiver):
     crowded, _ = add_endpoint(owner, receiver)
-    for _ in range(RUN_MAX + 1):
+    for _ in range(AT_ONCE + 1):
         services.send_test(endpoint=crowded, now=NOW)
     others, _ = add_endpoint(builders.organisation(), receiver)
     message = services.send_test(endpoint=others, now=NOW)
-    assert deliver_due(now=NOW) == RUN_MAX_PER_ORGANISATION + 1
+    assert deliver_due(now=NOW) == AT_ONCE_PER_ORGANISATION + 1
     message.refresh_from_db()
     assert message.status == MessageStatus.DELIVERED
 
