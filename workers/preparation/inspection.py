@@ -7,13 +7,13 @@ from collections import Counter
 from dataclasses import dataclass
 
 from workers.preparation.changes import name_kind
-from workers.preparation.duplicates import DuplicateRows
+from workers.preparation.duplicates import DuplicateRows, choose_sample, find_common_phrases
 from workers.preparation.filters import is_repetitive
 from workers.preparation.languages import detect_language
 from workers.preparation.personal_data import find_personal_data
 from workers.preparation.reading import read_raw_rows
 from workers.preparation.repair import RowDroppedError, repair_row
-from workers.preparation.texts import iter_texts, join_texts, read_label
+from workers.preparation.texts import RowSides, iter_texts, join_texts, read_sides
 from workers.protocol.record_types import ByteStream, Limits
 
 #: Rows looked at, by default: enough to see what a file is like, few enough to do it at upload.
@@ -58,14 +58,13 @@ def inspect_dataset(
         When the file is no text or is empty.
     """
     limits = limits or Limits()
-    texts: list[str] = []
     lengths: list[int] = []
     counts: Counter[str] = Counter()
     languages: Counter[str] = Counter()
     personal: Counter[str] = Counter()
     labels: Counter[str] = Counter()
     faults: Counter[str] = Counter()
-    earlier = DuplicateRows(similarity=_SIMILARITY, read=texts.__getitem__)
+    sides: list[RowSides] = []
     is_complete = True
     rows = 0
     for raw in read_raw_rows(stream, limits=limits):
@@ -83,19 +82,15 @@ def inspect_dataset(
             counts["to_repair"] += 1
             faults.update(map(name_kind, row.reasons))
         text = join_texts(row.value)
-        key = len(texts)
-        texts.append(text)
         lengths.append(len(text))
-        label = read_label(row.value)
-        duplicate = earlier.find(key, text, label=label)
-        if duplicate is not None:
-            counts["exact" if duplicate.is_exact else "near"] += 1
+        sides.append(read_sides(row.value))
         counts["repetitive"] += is_repetitive(text)
         languages[detect_language(text) or "?"] += 1
         for piece in iter_texts(row.value):
             personal.update(finding.kind.value for finding in find_personal_data(piece))
-        if label:
+        if label := sides[-1].label:
             labels[label[:64]] += 1
+    counts.update(_count_duplicates(sides))
     return Inspection(
         rows=rows,
         is_complete=is_complete,
@@ -111,6 +106,13 @@ def inspect_dataset(
         labels=dict(labels.most_common(50)),
         faults=dict(faults.most_common(50)),
     )
+
+
+def _count_duplicates(sides: list[RowSides]) -> Counter[str]:
+    common = find_common_phrases([sides[position] for position in choose_sample(len(sides))])
+    earlier = DuplicateRows(similarity=_SIMILARITY, read=sides.__getitem__, common=common)
+    found = (earlier.find(key, row) for key, row in enumerate(sides))
+    return Counter("exact" if each.is_exact else "near" for each in found if each is not None)
 
 
 def _count_lengths(lengths: list[int]) -> list[tuple[int, int]]:

@@ -11,14 +11,14 @@ from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
 from workers.preparation.changes import Action, Change, ChangeLog, Step, cut_excerpt
-from workers.preparation.duplicates import DuplicateRows
+from workers.preparation.duplicates import DuplicateRows, choose_sample, find_common_phrases
 from workers.preparation.filters import refuse_unwanted
 from workers.preparation.personal_data import Masker
 from workers.preparation.reading import RawRow, read_raw_rows
 from workers.preparation.repair import RepairedRow, RowDroppedError, refuse_other_format, repair_row
 from workers.preparation.settings import PreparationSettings
 from workers.preparation.splitting import choose_held_out
-from workers.preparation.texts import find_prompt, join_texts, read_label
+from workers.preparation.texts import RowSides, find_prompt, read_sides
 from workers.protocol.job_spec import DataFormat
 from workers.protocol.record_types import ByteStream, Limits
 
@@ -76,8 +76,8 @@ class _Spool:
         self._file.seek(row.start)
         return json.loads(self._file.read(row.size))
 
-    def read_text(self, position: int) -> str:
-        return join_texts(self.read(position))
+    def read_sides(self, position: int) -> RowSides:
+        return read_sides(self.read(position))
 
     def find_main_format(self) -> DataFormat | None:
         """The format of most rows; of equally frequent ones, the first in the file."""
@@ -211,7 +211,10 @@ def _iter_kept(
     excerpts: _Excerpts,
 ) -> Iterator[int]:
     """Positions of rows in the file's format that say something new."""
-    earlier = DuplicateRows(similarity=settings.near_duplicate_similarity, read=spool.read_text)
+    common = find_common_phrases(list(map(spool.read_sides, choose_sample(len(spool.rows)))))
+    earlier = DuplicateRows(
+        similarity=settings.near_duplicate_similarity, read=spool.read_sides, common=common
+    )
     for position, row in enumerate(spool.rows):
         assert main is not None
         value = spool.read(position)
@@ -219,7 +222,7 @@ def _iter_kept(
         if row.format is not main:
             step, reason = Step.REPAIR, refuse_other_format(row.format, main)
         elif settings.drop_duplicates:
-            duplicate = earlier.find(position, join_texts(value), label=read_label(value))
+            duplicate = earlier.find(position, read_sides(value))
             if duplicate is not None:
                 words = "the same text as" if duplicate.is_exact else "nearly the same text as"
                 reason = f"The row has {words} line {spool.rows[duplicate.first].line}."

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, cast
 
 #: Keys whose strings are names, not texts that people wrote.
@@ -66,6 +68,48 @@ def find_prompt(value: dict[str, Any]) -> str:
         return join_texts(asked)
     asked = [value[key] for key in _PROMPT_KEYS if value.get(key)]
     return join_texts(asked) if asked else join_texts(value)
+
+
+@dataclass(frozen=True, slots=True)
+class RowSides:
+    """A row's texts by what they are for."""
+
+    #: System prompts and tools: what stands around every question.
+    frame: str
+    #: What the model is asked; empty where a row is one text.
+    asked: str
+    #: What it learns: the last answer, both answers of a preference, or the text.
+    learnt: str
+    label: str
+
+
+#: Keys of what the model learns, where a row is no chat.
+_LEARNT_KEYS = (
+    *("completion", "output", "chosen", "rejected", "preferred_output", "non_preferred_output"),
+    "text",
+)
+
+
+def read_sides(value: dict[str, Any]) -> RowSides:
+    """Take a row apart into what frames it, what is asked and what is learnt."""
+    label = read_label(value)
+    messages = value.get("messages")
+    if not isinstance(messages, list):
+        learnt = {key: value[key] for key in _LEARNT_KEYS if key in value}
+        asked = {key: item for key, item in value.items() if key not in {*learnt, "label"}}
+        return RowSides("", join_texts(asked), join_texts(learnt), label)
+    turns = [turn for turn in cast(list[Any], messages) if isinstance(turn, dict)]
+    frame = [turn for turn in turns if turn.get("role") in ("system", "developer")]
+    talk = [turn for turn in turns if turn.get("role") not in ("system", "developer")]
+    answer = talk[-1:] if talk and talk[-1].get("role") == "assistant" else []
+    beside = {key: item for key, item in value.items() if key not in ("messages", "label")}
+    written = json.dumps(beside, ensure_ascii=False, sort_keys=True) if beside else ""
+    return RowSides(
+        frame="\n".join(filter(None, (join_texts(frame), written))),
+        asked=join_texts(talk[: len(talk) - len(answer)]),
+        learnt=join_texts(answer),
+        label=label,
+    )
 
 
 def split_words(text: str) -> list[str]:
