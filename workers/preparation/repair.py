@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -11,7 +14,7 @@ import ftfy
 import json_repair
 
 from workers.preparation.reading import RawRow
-from workers.preparation.texts import map_texts
+from workers.preparation.texts import iter_texts, map_texts
 from workers.protocol.job_spec import DataFormat
 from workers.protocol.record_formats import FORMAT_NAMES, parse_row_object
 from workers.protocol.record_keys import recognise
@@ -29,6 +32,17 @@ _ANSWERS = (
     "gpt",
     "bot",
     "target",
+)
+_TRAINED_KEYS = ("prompt", "completion", "instruction", "output", "text")
+#: Names of what stands before a question, after it, and around the whole conversation.
+_CONTEXTS = ("context", "passage", "background", "document", "article", "paragraph", "title")
+_INPUTS = ("input", "inputs")
+_SYSTEMS = ("system", "system_prompt", "system_message")
+_HISTORIES = ("history", "chat_history")
+#: Names of what describes a row and is no part of it, whatever it holds.
+_DETAILS = frozenset(
+    {"id", "source", "url", "date", "author", "language", "lang", "license", "split", "tags"}
+    | {"category", "topic", "model", "score", "rating", "created_at", "updated_at", "timestamp"}
 )
 _TEXTS = ("text", "content", "body", "document", "passage", "sentence", "review")
 _LABELS = ("label", "class", "category", "sentiment", "intent")
@@ -50,6 +64,10 @@ _ROLES = {
 }
 _MESSAGE_NAMES = {"from": "role", "speaker": "role", "author": "role"}
 _CONTENT_NAMES = ("content", "value", "text", "message", "body")
+
+
+_LETTER = re.compile(r"\w")
+_ESCAPED = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")
 
 
 class RowDroppedError(Exception):
@@ -94,8 +112,6 @@ def repair_row(raw: RawRow, *, to_chat: bool, limits: Limits | None = None) -> R
     value = _parse(raw.text, repair) if raw.text is not None else dict(raw.cells or {})
     value = map_texts(value, lambda text: _mend_characters(text, repair))
     value = _rename(value, repair)
-    if to_chat:
-        value = _convert_to_chat(value, repair)
     try:
         row = parse_row_object(
             value, line=raw.line, data_format=None, max_messages=repair.limits.max_messages
@@ -121,10 +137,7 @@ def _parse(text: str, repair: _Repair) -> dict[str, Any]:
             raise RowDroppedError("The row is cut off: it does not end with }.") from None
         if text.count("{") + text.count("[") > 10_000:
             raise RowDroppedError("The row has too many brackets to be mended.") from None
-        try:
-            value = json_repair.loads(text, skip_json_loads=True)
-        except (ValueError, RecursionError):
-            raise RowDroppedError("The row is not JSON and could not be mended.") from None
+        value = _mend_json(text)
         repair.note("Broken JSON was mended.")
     if not isinstance(value, dict) or not value:
         raise RowDroppedError("The row is not a JSON object.")
@@ -132,6 +145,32 @@ def _parse(text: str, repair: _Repair) -> dict[str, Any]:
     if _depth(found) > repair.limits.max_depth:
         raise RowDroppedError(f"The row has more than {repair.limits.max_depth} nested levels.")
     return found
+
+
+def _mend_json(text: str) -> Any:
+    """Mend broken JSON.
+
+    Raises
+    ------
+    RowDroppedError
+        It could not be mended, or not without losing letters.
+    """
+    with suppress(ValueError, RecursionError):
+        _, end = json.JSONDecoder().raw_decode(text.lstrip())
+        if text.lstrip()[end:].lstrip(" ,;").startswith("{"):
+            raise RowDroppedError("The line holds two rows. Give each a line of its own.")
+    try:
+        value = json_repair.loads(text, skip_json_loads=True)
+    except (ValueError, RecursionError):
+        raise RowDroppedError("The row is not JSON and could not be mended.") from None
+    mended = json.dumps(value, ensure_ascii=False)
+    if _count_letters(mended) < _count_letters(text[text.index("{") :]):
+        raise RowDroppedError("The row is not JSON and could not be mended without losing text.")
+    return value
+
+
+def _count_letters(text: str) -> int:
+    return len(_LETTER.findall(_ESCAPED.sub("", text)))
 
 
 def _depth(value: Any) -> int:
@@ -180,29 +219,145 @@ def _rename(value: dict[str, Any], repair: _Repair) -> dict[str, Any]:
                 repair.note(f"Key '{name}' became 'messages'.")
             messages = [_rename_message(turn, repair) for turn in turns]
             rest = {key: item for key, item in found.items() if key not in (name, "messages")}
+            messages = _put_system_first(messages, rest, repair)
             return {"messages": _drop_silent_messages(messages, repair)} | rest
-    if recognise(frozenset(found)) is not None:
+    kind = recognise(frozenset(found))
+    if kind is DataFormat.INSTRUCTION:
+        return _build_pair(found, "instruction", "output", repair)
+    if kind is DataFormat.COMPLETION:
+        return _build_pair(found, "prompt", "completion", repair)
+    if kind is not None:
         return _as_text(found, repair)
     question = next((name for name in _QUESTIONS if name in found), None)
     answer = next((name for name in _ANSWERS if name in found), None)
     if question and answer:
         repair.note(f"Keys '{question}' and '{answer}' became 'prompt' and 'completion'.")
-        return _as_text({"prompt": found[question], "completion": found[answer]}, repair)
+        return _build_pair(found, question, answer, repair)
     text = next((name for name in _TEXTS if name in found), None)
     label = next((name for name in _LABELS if name in found), None)
     if text and label:
         repair.note(f"Keys '{text}' and '{label}' became 'text' and 'label'.")
+        _leave_out(found, {text, label}, repair)
         return {"text": found[text], "label": found[label]}
     if text:
         repair.note(f"Key '{text}' became 'text'.")
+        _leave_out(found, {text}, repair)
         return _as_text({"text": found[text]}, repair)
     return found
 
 
-def _as_text(value: dict[str, Any], repair: _Repair) -> dict[str, Any]:
+def _put_system_first(messages: list[Any], rest: dict[str, Any], repair: _Repair) -> list[Any]:
+    """A system prompt that stands beside the messages, as the first of them."""
+    name = next((name for name in _SYSTEMS if _is_text(rest.get(name))), None)
+    has_own = any(isinstance(each, dict) and each.get("role") == "system" for each in messages)
+    if name is None or has_own:
+        return messages
+    repair.note(f"Key '{name}' became the first message.")
+    return [{"role": "system", "content": rest.pop(name)}, *messages]
+
+
+def _build_pair(
+    value: dict[str, Any], question: str, answer: str, repair: _Repair
+) -> dict[str, Any]:
+    """A question and its answer with all that belongs to them; as a chat where that is wanted.
+
+    Raises
+    ------
+    RowDroppedError
+        A key holds text that has no place in the row.
+    """
+    used = {question, answer}
+
+    def take(names: tuple[str, ...]) -> list[str]:
+        taken = [name for name in names if name not in used and _is_text(value.get(name))]
+        used.update(taken)
+        return taken
+
+    systems, befores, afters = take(_SYSTEMS), take(_CONTEXTS), take(_INPUTS)
+    turns = _read_history(value, used, repair)
+    _leave_out(value, used, repair)
+    row = _as_text({name: value[name] for name in value if name in used}, repair, used)
+    is_plain = not (systems or befores or turns)
+    if is_plain and not repair.to_chat and {question, answer} == {"instruction", "output"}:
+        return row
+    asked: Any = row[question]
+    if isinstance(asked, str):
+        for name in (*befores, *afters):
+            place = "before" if name in befores else "after"
+            repair.note(f"Key '{name}' was put {place} what is asked.")
+        asked = "\n\n".join([*(row[n] for n in befores), asked, *(row[n] for n in afters)])
+    told = row[answer]
+    if not repair.to_chat:
+        if turns:
+            raise RowDroppedError("Key 'history' holds turns, and the rows stay as they are.")
+        if systems and isinstance(asked, str):
+            repair.note(f"Key '{systems[0]}' was put before what is asked.")
+            asked = "\n\n".join([*(row[name] for name in systems), asked])
+        return {"prompt": asked, "completion": told}
+    if not isinstance(asked, str) or not isinstance(told, str) or not asked.strip():
+        return {"prompt": asked, "completion": told}
+    repair.note("Question and answer became chat messages.")
+    return {
+        "messages": [
+            *({"role": "system", "content": row[name].strip()} for name in systems),
+            *turns,
+            {"role": "user", "content": asked.strip()},
+            {"role": "assistant", "content": told.strip()},
+        ]
+    }
+
+
+def _read_history(value: dict[str, Any], used: set[str], repair: _Repair) -> list[dict[str, Any]]:
+    """Earlier turns: pairs of a question and its answer, or messages."""
+    name = next((name for name in _HISTORIES if name in value), None)
+    if name is None or value[name] in (None, "", []):
+        return []
+    used.add(name)
+    turns: list[dict[str, Any]] = []
+    for item in _read_list(value[name]) or [None]:
+        if isinstance(item, list) and len(item) == 2 and all(map(_is_text, item)):
+            asked, told = item
+            turns += [{"role": "user", "content": asked}, {"role": "assistant", "content": told}]
+            continue
+        turn = _rename_message(item, repair)
+        if not isinstance(turn, dict) or turn.get("role") not in CHAT_ROLES:
+            raise RowDroppedError(f"Key '{name}' is no list of questions with answers.")
+        turns.append(turn)
+    repair.note(f"Key '{name}' became earlier messages.")
+    return turns
+
+
+def _leave_out(value: dict[str, Any], used: set[str], repair: _Repair) -> None:
+    """Note each key that is left out.
+
+    Raises
+    ------
+    RowDroppedError
+        One holds text, and nothing says what it is for.
+    """
+    for name, item in value.items():
+        if name in used or item in (None, "", [], {}):
+            continue
+        # Identifiers, dates and addresses have no spaces.
+        says = name not in _DETAILS and any(" " in text.strip() for text in iter_texts(item))
+        if says:
+            raise RowDroppedError(
+                f"Key '{name}' holds text that has no place in a row. Rename it to context, input, "
+                "system or history, or say with columns what it is."
+            )
+        repair.note(f"Key '{name}' was left out.")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _as_text(
+    value: dict[str, Any], repair: _Repair, keys: Iterable[str] = _TRAINED_KEYS
+) -> dict[str, Any]:
     """Numbers where a text belongs, as text."""
     changed = dict(value)
-    for key in ("prompt", "completion", "instruction", "output", "text"):
+    for key in keys:
         item = value.get(key)
         if isinstance(item, bool) or not isinstance(item, (int, float)):
             continue
@@ -268,27 +423,3 @@ def _is_silent(message: Any) -> bool:
     content = fields.get("content")
     is_empty = content is None or (isinstance(content, str) and not content.strip())
     return is_empty and not fields.get("tool_calls")
-
-
-def _convert_to_chat(value: dict[str, Any], repair: _Repair) -> dict[str, Any]:
-    kind = recognise(frozenset(value))
-    if kind is DataFormat.INSTRUCTION:
-        asked, extra = value.get("instruction"), value.get("input")
-        if isinstance(asked, str) and isinstance(extra, str) and extra.strip():
-            asked = f"{asked}\n\n{extra}"
-        answer = value.get("output")
-    elif kind is DataFormat.COMPLETION:
-        asked, answer = value.get("prompt"), value.get("completion")
-    else:
-        return value
-    if not isinstance(asked, str) or not isinstance(answer, str) or not asked.strip():
-        return value
-    repair.note("Question and answer became chat messages.")
-    messages = [
-        {"role": "user", "content": asked.strip()},
-        {"role": "assistant", "content": answer.strip()},
-    ]
-    system = value.get("system")
-    if isinstance(system, str) and system.strip():
-        messages.insert(0, {"role": "system", "content": system.strip()})
-    return {"messages": messages}

@@ -127,3 +127,85 @@ def test_tool_calls_survive() -> None:
         ]
     }
     assert repair(value).value == value
+
+
+@pytest.mark.parametrize(
+    ("value", "turns"),
+    [
+        (
+            {"context": "Ada wrote it.", "question": "Who wrote it?", "answer": "Ada."},
+            [("user", "Ada wrote it.\n\nWho wrote it?"), ("assistant", "Ada.")],
+        ),
+        (
+            {"instruction": "Translate.", "input": "Good day", "response": "Bonjour"},
+            [("user", "Translate.\n\nGood day"), ("assistant", "Bonjour")],
+        ),
+        (
+            {"instruction": "Translate.", "input": "Good day", "output": "Bonjour"},
+            [("user", "Translate.\n\nGood day"), ("assistant", "Bonjour")],
+        ),
+        (
+            {"system": "Be kind.", "question": "Who?", "answer": "Ada."},
+            [("system", "Be kind."), ("user", "Who?"), ("assistant", "Ada.")],
+        ),
+        (
+            {"system_prompt": "Be kind.", "question": "Who?", "response": "Ada."},
+            [("system", "Be kind."), ("user", "Who?"), ("assistant", "Ada.")],
+        ),
+        (
+            {"prompt": "And now?", "completion": "Yes.", "history": [["Was it?", "No."]]},
+            [
+                ("user", "Was it?"),
+                ("assistant", "No."),
+                ("user", "And now?"),
+                ("assistant", "Yes."),
+            ],
+        ),
+        (
+            {"system": "Be kind.", "conversations": [{"from": "human", "value": "Hi"}]}
+            | {"messages": None, "id": "row-7"},
+            None,
+        ),
+    ],
+)
+def test_what_belongs_to_a_question_is_kept(
+    value: dict[str, Any], turns: list[tuple[str, str]] | None
+) -> None:
+    if turns is None:
+        value["conversations"].append({"from": "gpt", "value": "Hello"})
+        turns = [("system", "Be kind."), ("user", "Hi"), ("assistant", "Hello")]
+        assert repair(value).value["messages"] == chat(*turns)["messages"]
+    else:
+        assert repair(value).value == chat(*turns)
+
+
+def test_a_context_is_kept_in_rows_that_stay_as_they_are() -> None:
+    row = repair({"system": "S", "context": "C", "question": "Q", "answer": "A"}, to_chat=False)
+    assert row.value == {"prompt": "S\n\nC\n\nQ", "completion": "A"}
+    assert "Key 'context' was put before what is asked." in row.reasons
+
+
+def test_a_key_with_text_that_nothing_explains_refuses_the_row() -> None:
+    with pytest.raises(RowDroppedError, match="Key 'remarks' holds text that has no place"):
+        repair({"question": "Who?", "answer": "Ada.", "remarks": "She was born in London."})
+
+
+def test_what_describes_a_row_is_left_out_with_a_word_about_it() -> None:
+    row = repair({"question": "Who?", "answer": "Ada.", "id": "a7", "url": "https://x.example/1"})
+    assert row.value == chat(("user", "Who?"), ("assistant", "Ada."))
+    assert row.reasons[1:3] == ("Key 'id' was left out.", "Key 'url' was left out.")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{'prompt': 'it''s', 'completion': 'ok'}", "without losing text"),
+        (
+            '{"prompt": "a", "completion": "b"} {"prompt": "c", "completion": "d"}',
+            "holds two rows",
+        ),
+    ],
+)
+def test_json_that_cannot_be_mended_whole_is_refused(text: str, words: str) -> None:
+    with pytest.raises(RowDroppedError, match=words):
+        repair(text)
