@@ -31,6 +31,8 @@ from marketplace.vendors.wishes import PreparationWish
 #: that must be there, for the rule to accept it.
 ADDED_SHARE_MAX = 0.01
 COVERED_SHARE_MIN = 0.5
+#: Of the original's rows, the share that the automatic vendor may leave out.
+LOST_SHARE_MAX = 0.25
 #: Of a delivery's rows, the share that may say something else where nothing was ordered that
 #: rewrites rows: answers under the owner's own questions teach a model anything.
 CHANGED_SHARE_MAX = 0.25
@@ -81,6 +83,27 @@ def check_by_rule(comparison: Mapping[str, Any], wish: PreparationWish) -> None:
             f"It has {comparison['covered']:,} of the original's {comparison['distinct']:,} "
             "different usable rows.",
         )
+
+
+def check_losses(summary: Mapping[str, Any]) -> None:
+    """Refuse a program's work that leaves out more rows than an owner would let it.
+
+    Repetitions to the letter and rows of languages or lengths that were not wanted do not count.
+
+    Raises
+    ------
+    UserError
+        ``invalid_delivery``, with the most frequent reasons.
+    """
+    steps = ("reading", "repair", "duplicates")
+    lost = sum(summary["dropped"].get(step, 0) for step in steps) - summary["exact_duplicates"]
+    if lost <= LOST_SHARE_MAX * summary["rows_in"]:
+        return
+    reasons = [each for step in steps for each in list(summary["reasons"].get(step, {}))[:2]]
+    raise UserError(
+        "invalid_delivery",
+        f"{lost:,} of {summary['rows_in']:,} rows would be left out. {' '.join(reasons)}",
+    )
 
 
 def accept(*, preparation: Preparation, now: datetime) -> Preparation:

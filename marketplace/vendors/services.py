@@ -24,7 +24,7 @@ from marketplace.common.ids import new_id
 from marketplace.common.queue import enqueue
 from marketplace.fleet.selectors import slot_starts_at
 from marketplace.jobs.models import Dataset
-from marketplace.vendors.acceptance import accept, check_by_rule
+from marketplace.vendors.acceptance import accept, check_by_rule, check_losses
 from marketplace.vendors.deliveries import (
     DeliveredData,
     Delivery,
@@ -148,12 +148,22 @@ def lock_free(preparation_id: str) -> Preparation:
 def _prepare(mine: Preparation, *, clock: Callable[[], datetime]) -> None:
     with open_source(mine) as (raw, folder):
         out = folder / "out"
-        summary = prepare_in_process(raw, folder=out, wish=parse_wish(mine.wish))
+        wish = parse_wish(mine.wish)
+        summary = prepare_in_process(raw, folder=out, wish=wish)
+        training, held_out = out / "train.jsonl", out / "validation.jsonl"
+        whole = out / "whole.jsonl"
+        with whole.open("wb") as rows:
+            for part in (training, held_out):
+                rows.write(part.read_bytes() if part.is_file() else b"")
+        comparison = compare_in_process(raw, delivered=whole, wish=wish)
+        check_losses(summary)
+        check_by_rule(comparison, wish)
         delivery = Delivery(
-            training=out / "train.jsonl",
-            held_out=out / "validation.jsonl" if summary["rows_held_out"] else None,
+            training=training,
+            held_out=held_out if summary["rows_held_out"] else None,
             changes=out / "changes.jsonl",
             report=summary,
+            comparison=comparison,
         )
         deliver(preparation=mine, delivery=delivery, claim=mine.claim, now=clock())
 

@@ -66,6 +66,10 @@ def name_kind(reason: str) -> str:
     return kind
 
 
+#: The kind of reason of a row that repeats another to the letter.
+EXACT_DUPLICATE = name_kind("The row has the same text as line 1.")
+
+
 class ChangeLog:
     """Writes changes as JSON lines and counts them."""
 

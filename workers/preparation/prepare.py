@@ -10,7 +10,14 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
-from workers.preparation.changes import Action, Change, ChangeLog, Step, cut_excerpt
+from workers.preparation.changes import (
+    EXACT_DUPLICATE,
+    Action,
+    Change,
+    ChangeLog,
+    Step,
+    cut_excerpt,
+)
 from workers.preparation.duplicates import DuplicateRows, choose_sample, find_common_phrases
 from workers.preparation.filters import refuse_unwanted
 from workers.preparation.personal_data import Masker
@@ -38,6 +45,8 @@ class PreparationSummary:
     #: Rows that are not as they were, and rows left out, by step.
     changed: dict[str, int]
     dropped: dict[str, int]
+    #: Of those left out, the rows that repeat another to the letter.
+    exact_duplicates: int
     #: Kinds of reasons by step, most frequent first.
     reasons: dict[str, dict[str, int]]
     #: Personal data replaced, by kind.
@@ -127,6 +136,7 @@ def prepare_dataset(
         rows_held_out=len(held_out),
         changed=_count(log, Action.CHANGED),
         dropped=_count(log, Action.DROPPED),
+        exact_duplicates=log.reasons(Step.DUPLICATES).get(EXACT_DUPLICATE, 0),
         reasons={step.value: found for step in Step if (found := log.reasons(step))},
         masked=dict(sorted(masked.items())),
         format=None if main is None else main.value,

@@ -379,3 +379,45 @@ def test_bids_and_lanes_at_once_never_overbook_a_vendor(zone, owner):
     assert Preparation.objects.filter(vendor=vendor).count() == 6
     assert rows == dict.fromkeys(range(101, 107), 100)
     assert verify_zone(zone).problems == []
+
+
+def test_rows_under_one_system_prompt_are_all_trained_on(zone, owner):
+    market.node(zone)
+    build.vendor(zone)
+    system = " ".join(f"rule{n}" for n in range(100))
+    rows = [json.loads(chat(number)) for number in range(60)]
+    for row in rows:
+        row["messages"].insert(0, {"role": "system", "content": system})
+    data = upload(owner, zone, "\n".join(map(json.dumps, rows)), faulty=0)
+    bid, _ = sell(owner, zone, data=data)
+    assert prepare_next(clock=clock)
+    made = Preparation.objects.get(bid_id=bid.pk)
+    assert (made.status, made.rows_in, made.rows_out) == (PreparationStatus.ACCEPTED, 60, 60)
+    assert made.report["dropped"] == {}
+    assert made.comparison["kept"] == made.comparison["distinct"] == 60
+
+
+def test_a_program_that_would_leave_out_too_much_delivers_nothing(zone, owner):
+    market.node(zone)
+    build.vendor(zone)
+    strange = [
+        json.dumps({"question": f"Q {n}?", "answer": f"A {n}", "remarks": f"seen by {n} people"})
+        for n in range(30)
+    ]
+    data = upload(owner, zone, "\n".join([*map(chat, range(40)), *strange]), faulty=30)
+    bid, job = sell(owner, zone, data=data)
+    assert prepare_next(clock=clock)
+    made = Preparation.objects.get(bid_id=bid.pk)
+    assert made.status == PreparationStatus.WORKING
+    assert made.problem.startswith("30 of 70 rows would be left out. Key \u2026 holds text")
+    assert made.prepared is None
+    job.refresh_from_db()
+    assert job.awaits_data
+    assert get_earnings(organisation=made.vendor.organisation).pending_micros == 0
+    conclude_preparations(now=clock())
+    settle_finished(now=clock())
+    job.refresh_from_db()
+    assert job.status == JobStatus.FAILED
+    assert "30 of 70 rows would be left out" in job.failure_reason
+    assert get_wallet(organisation=owner).available_micros == 10_000_000
+    assert check_ledger().balanced
