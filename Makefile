@@ -115,7 +115,7 @@ test-browser: setup-dev browser ## Pages of a running house, in Chromium
 compiled: setup-dev # Machine code that many tests need, once for all processes
 	@$(PYTHON) -m marketplace.config.warm
 	@$(PYTHON) -m scheduler simulate tiers --trace burst --jobs 5 --json >/dev/null
-	@$(PYTHON) -m scheduler auction verify tests/data/auction/log_residual_2026_11.jsonl >/dev/null
+	@$(PYTHON) -m scheduler auction replay tests/data/auction/seq_00.json --policy residual >/dev/null
 
 test-nightly: setup-dev ## Longer variants, and properties on examples not tried before
 	HYPOTHESIS_PROFILE=new $(PYTHON) -m pytest -n $(JOBS) --dist worksteal $(WITHOUT_HOUSES)

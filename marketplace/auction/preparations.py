@@ -254,7 +254,6 @@ def _replan(
             task=task,
             slot=lane.first_free_slot,
             salt=get_commitment_salt(),
-            version=lane.book.engine.rules.version,
         )
     ).outcome
     assert isinstance(outcome, Replan)

@@ -130,7 +130,7 @@ def bench(wanted: int, *, profile: bool) -> None:
     )
 
     def replay() -> None:
-        fresh = Engine(books.restore_engine(first).rules, policies=books.load_policies())
+        fresh = Engine(books.restore_engine(first).rules)
         audit = SolveAudit(fresh.position, wanted=())
         for row in books.read_log_rows(LogEntry.objects.filter(zone=zone)):
             assert verify._replay_row(fresh, row, audit)[1] is None
@@ -166,6 +166,7 @@ def bench(wanted: int, *, profile: bool) -> None:
 def made(engine: Any, wanted: int) -> list[Any]:
     """Days of the benchmark's kind, one after the other."""
     from scheduler.auction.log import events
+    from scheduler.auction.log.chain import seal
     from tests.benchmarks import auction_day
 
     began = engine.rules.first_slot
@@ -188,9 +189,9 @@ def made(engine: Any, wanted: int) -> list[Any]:
             deadline_slot=begin + task.deadline_slot,
             vendors=(),
         )
-        entries.append(
-            engine.apply_serialized(events.BidArrived(task, slot, salt=f"{number:032x}"))
-        )
+        arrival = events.BidArrived(task, slot, salt=f"{number:032x}")
+        received = events.BidsReceived(((task.id, seal(arrival)),))
+        entries += [engine.apply_serialized(received), engine.apply_serialized(arrival)]
         number += 1
         if len(entries) >= wanted:
             return entries

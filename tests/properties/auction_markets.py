@@ -3,48 +3,35 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from random import Random
-from typing import Any
 
-from scheduler.auction import Engine, ZoneRules
-from scheduler.auction.audit import transcripts
-from scheduler.auction.audit import verify as audit
+from scheduler.auction import ChainEntry, Engine, ZoneRules
 from scheduler.auction.joint.least_laxity import plan_by_laxity
 from scheduler.auction.log import events
 from scheduler.auction.log.events import Event
 from scheduler.auction.search.room import PromisedJob
-from scheduler.experiments.auction.max_form.engine import PrintedEngine, make_engine
-from scheduler.experiments.auction.max_form.policies import LOGGED_POLICIES, max_form_rules
+from scheduler.experiments.auction.max_form.engine import make_engine
+from scheduler.experiments.auction.max_form.policies import max_form_rules
 from scheduler.types import Cell, Decision, LaborVendor, NodeSpec, Task
+from tests.unit.scheduler.auction.builders import enter
 
 TYPES = ("a100", "a40", "l4")
 
 
 def random_rules(rng: Random, *, policy: str) -> ZoneRules:
     """Draw rules; prices rise fast enough to matter within a few bids."""
-    return ZoneRules(
+    first = ZoneRules(
         policy=policy,
         base_memory=2.0,
         horizon_slots=rng.randint(4, 10),
         first_slot=rng.randint(-2, 3),
         money_quantum=rng.choice([0.0, 1.0]),
-        retired=max_form_rules(
-            money_scale=rng.choice([None, 0.02]), steepness=rng.choice([0.1, 0.5, 2.0])
-        ),
     )
-
-
-def restore(state: Mapping[str, Any]) -> Engine:
-    """Bring an engine back from a snapshot, under any policy that ever sold or was printed."""
-    engine = PrintedEngine if state["rules"]["policy"] == "printed" else Engine
-    return engine.restore(state, policies=LOGGED_POLICIES)
-
-
-verify = partial(audit.verify, policies=LOGGED_POLICIES)
-verify_transcript = partial(transcripts.verify_transcript, policies=LOGGED_POLICIES)
+    form = max_form_rules(
+        money_scale=rng.choice([None, 0.02]), steepness=rng.choice([0.1, 0.5, 2.0])
+    )
+    return first if policy == "lagrangian" else replace(first, settings=form)
 
 
 def random_node(rng: Random, name: str) -> NodeSpec:
@@ -97,6 +84,10 @@ class Market:
         self.tasks: dict[str, Task] = {}
         self.nodes = 0
         self.bids = 0
+
+    def run(self, steps: int) -> list[ChainEntry]:
+        """Let things happen; give what the log says of them."""
+        return [entry for _ in range(steps) for entry in enter(self.engine, self.next_event())]
 
     def next_event(self) -> Event:
         """Draw what happens next, given what is there now."""

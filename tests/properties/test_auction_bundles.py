@@ -15,18 +15,15 @@ from scheduler.auction.audit.transcripts import verify_transcript, write_transcr
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import ChainEntry, seal
 from scheduler.types import Decision, Refusal, Task
-from tests.properties.auction_markets import overuse, random_task, restore
+from tests.properties.auction_markets import overuse, random_task
 from tests.properties.test_lagrangian_policy import SolvedMarket
 
 
 def priced_market(seed: int) -> tuple[Engine, int]:
-    """An engine with sold cells and solved prices, its slot, and entries of version 2 from here."""
+    """An engine with sold cells and solved prices, and its slot."""
     market = SolvedMarket(seed)
-    for _ in range(14):
-        market.engine.apply(market.next_event())
-    engine = market.engine
-    engine.apply(events.RulesChanged(replace(engine.rules, version=2)))
-    return engine, market.slot
+    market.run(14)
+    return market.engine, market.slot
 
 
 def draw_bundle(rng: Random, slot: int, *, worth: float = 1.0) -> events.BundleArrived:
@@ -44,9 +41,7 @@ def draw_bundle(rng: Random, slot: int, *, worth: float = 1.0) -> events.BundleA
             )
         )
     arrivals = tuple(
-        events.BidArrived(
-            replace(task, bid=task.bid * worth), slot, f"salt of {task.id}", 2, "bundle"
-        )
+        events.BidArrived(replace(task, bid=task.bid * worth), slot, f"salt of {task.id}", "bundle")
         for task in tasks
     )
     return events.BundleArrived("bundle", arrivals, "salt of the bundle")
@@ -150,10 +145,10 @@ def test_a_log_with_bundles_replays_retraces_and_verifies_with_and_without_bids(
         assert found.head_hash == engine.head_hash
     # A restart in the middle of a bundle goes on as if there had been none.
     at = data.draw(st.integers(0, len(log)))
-    other = restore(begin)
+    other = Engine.restore(begin)
     for entry in log[:at]:
         other.retrace(entry.event, entry.outcome, entry_hash=entry.hash)
-    other = restore(json.loads(json.dumps(other.snapshot())))
+    other = Engine.restore(json.loads(json.dumps(other.snapshot())))
     for entry in log[at:]:
         assert other.apply(entry.event) == entry
     assert other.snapshot() == engine.snapshot()

@@ -50,9 +50,7 @@ TASKS = st.builds(
     ),
     owner=NAMES,
 )
-BIDS = st.builds(
-    events.BidArrived, task=TASKS, slot=SLOTS, salt=NAMES, version=st.sampled_from([1, 2])
-)
+BIDS = st.builds(events.BidArrived, task=TASKS, slot=SLOTS, salt=NAMES)
 DECISIONS = st.builds(
     Decision,
     task_id=NAMES,
@@ -117,11 +115,10 @@ def test_texts_and_hash_of_a_decision_are_those_of_its_json(
 
 
 def test_plain_bids_and_decisions_are_written_directly() -> None:
-    for version in (1, 2):
-        for task in (PLAIN, replace(PLAIN, owner="org")):
-            event = events.BidArrived(task, 0, "salt", version)
-            assert serialize_bid(event) is not None
-            assert serialize_decision(event, REFUSED) is not None
+    for task in (PLAIN, replace(PLAIN, owner="org")):
+        event = events.BidArrived(task, 0, "salt")
+        assert serialize_bid(event) is not None
+        assert serialize_decision(event, REFUSED) is not None
 
 
 def test_what_is_no_bid_is_written_as_before() -> None:

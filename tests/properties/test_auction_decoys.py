@@ -117,7 +117,7 @@ def test_a_bid_counts_exactly_if_an_engine_with_nothing_sold_admits_it(seed: int
         if price is not None and rng.random() < 0.5:
             # At the very price, or a hair above.
             task = replace(task, bid=price * rng.choice([1.0, 1.0 + 1e-12, 1.0 + 1e-6]))
-        decision = engine.apply(events.BidArrived(task, 0)).outcome
+        decision = engine.transition(events.BidArrived(task, 0))
         assert isinstance(decision, Decision)
         assert zone.could_serve(task) is decision.admitted
 

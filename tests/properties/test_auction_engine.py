@@ -10,34 +10,25 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from scheduler.auction import (
-    ChainEntry,
+    Engine,
     Replan,
     entry_from_json,
     entry_to_json,
     rules_from_json,
     rules_to_json,
+    verify,
 )
-from scheduler.auction.audit.transcripts import write_transcript_lines
+from scheduler.auction.audit.transcripts import verify_transcript, write_transcript_lines
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import hash_entry
 from scheduler.experiments.auction.max_form.engine import make_engine
 from scheduler.types import Decision, Refusal
-from tests.properties.auction_markets import (
-    Market,
-    faults_of,
-    overuse,
-    restore,
-    verify,
-    verify_transcript,
-)
+from tests.properties.auction_markets import Market, faults_of, overuse
+from tests.unit.scheduler.auction.builders import enter
 
 SEEDS = st.integers(0, 2**32)
 ALTERATIONS = ["payment", "bid", "hash", "cut"]
 POLICIES = pytest.mark.parametrize("policy", ["residual", "lagrangian"])
-
-
-def _run(market: Market, steps: int) -> list[ChainEntry]:
-    return [market.engine.apply(market.next_event()) for _ in range(steps)]
 
 
 @POLICIES
@@ -49,23 +40,20 @@ def test_no_cell_is_ever_oversold_and_every_admission_keeps_its_terms(
     market = Market(seed, policy=policy)
     for _ in range(steps):
         event = market.next_event()
-        outcome = market.engine.apply(event).outcome
+        outcome = enter(market.engine, event)[-1].outcome
         assert overuse(market.engine) == []
         if isinstance(event, events.BidArrived):
             assert isinstance(outcome, Decision)
             assert faults_of(outcome, event.task, event.slot, market.engine) == []
 
 
-@POLICIES
 @settings(max_examples=300, deadline=None)
 @given(seed=SEEDS, steps=st.integers(1, 60), at=st.integers(0, 60))
-def test_a_replay_gives_every_decision_price_and_hash_again(
-    policy: str, seed: int, steps: int, at: int
-) -> None:
-    market = Market(seed, policy=policy)
-    log = _run(market, min(at, steps))
+def test_a_replay_gives_every_decision_price_and_hash_again(seed: int, steps: int, at: int) -> None:
+    market = Market(seed, policy="lagrangian")
+    log = market.run(min(at, steps))
     snapshot = json.loads(json.dumps(market.engine.snapshot()))
-    tail = _run(market, steps - len(log))
+    tail = market.run(steps - min(at, steps))
     log = [*log, *tail]
     texts = [json.dumps(entry_to_json(entry)) for entry in log]
     read = [entry_from_json(json.loads(text)) for text in texts]
@@ -74,31 +62,30 @@ def test_a_replay_gives_every_decision_price_and_hash_again(
         read, rules=rules_from_json(json.loads(json.dumps(rules_to_json(market.rules))))
     )
     assert from_start.ok, from_start.problem
-    assert (from_start.entries, from_start.head_hash) == (steps, market.engine.head_hash)
+    assert (from_start.entries, from_start.head_hash) == (len(log), market.engine.head_hash)
     from_snapshot = verify(read[len(log) - len(tail) :], snapshot)
     assert from_snapshot.ok, from_snapshot.problem
     assert from_snapshot.head_hash == market.engine.head_hash
-    restored = restore(snapshot)
+    restored = Engine.restore(snapshot)
     for entry in tail:
         restored.apply(entry.event)
     assert restored.snapshot() == market.engine.snapshot()
 
 
-@POLICIES
 @settings(max_examples=100, deadline=None)
 @given(seed=SEEDS, steps=st.integers(1, 60), data=st.data())
 def test_a_log_without_bids_still_shows_every_price_to_be_right(
-    policy: str, seed: int, steps: int, data: st.DataObject
+    seed: int, steps: int, data: st.DataObject
 ) -> None:
-    market = Market(seed, policy=policy)
-    log = _run(market, steps)
-    shown = data.draw(st.sets(st.integers(1, steps)))
+    market = Market(seed, policy="lagrangian")
+    log = market.run(steps)
+    shown = data.draw(st.sets(st.integers(1, len(log))))
     lines = list(
         write_transcript_lines(log, rules=market.rules, shows=lambda entry: entry.position in shown)
     )
     found = verify_transcript(lines)
     assert found.ok, found.problem
-    assert (found.entries, found.head_hash) == (steps, market.engine.head_hash)
+    assert (found.entries, found.head_hash) == (len(log), market.engine.head_hash)
     hidden = [json.loads(line) for line in lines[1:]]
     for entry, line in zip(log, hidden, strict=True):
         if isinstance(entry.event, events.BidArrived) and entry.position not in shown:
@@ -127,8 +114,8 @@ def test_a_log_without_bids_still_shows_every_price_to_be_right(
 @settings(max_examples=200, deadline=None)
 @given(seed=SEEDS, data=st.data())
 def test_an_altered_log_does_not_verify(seed: int, data: st.DataObject) -> None:
-    market = Market(seed, policy="residual")
-    log = _run(market, 25)
+    market = Market(seed, policy="lagrangian")
+    log = market.run(25)
     bids = [at for at, entry in enumerate(log) if isinstance(entry.event, events.BidArrived)]
     assume(bids)
     at, what = data.draw(st.sampled_from(bids)), data.draw(st.sampled_from(ALTERATIONS))
@@ -158,13 +145,13 @@ def test_a_quote_is_what_the_decision_then_charges_and_changes_nothing(
     seed: int, steps: int
 ) -> None:
     market = Market(seed, policy="residual")
-    _run(market, steps)
+    market.run(steps)
     bid = market.bid()
     before = market.engine.snapshot()
     quote = market.engine.quote(bid.task, slot=bid.slot)
     assert market.engine.snapshot() == before
     assert quote.position == market.engine.position
-    decision = market.engine.apply(bid).outcome
+    decision = market.engine.transition(bid)
     assert isinstance(decision, Decision)
     if quote.price is None:
         assert not decision.admitted
@@ -189,10 +176,11 @@ def test_a_refused_bid_leaves_no_trace_on_the_grid_and_learns_what_would_win(
     seed: int, steps: int
 ) -> None:
     market = Market(seed, policy="residual")
-    _run(market, steps)
+    market.run(steps)
     bid = market.bid()
-    before = market.engine.snapshot()
-    decision = market.engine.apply(bid).outcome
+    engine = market.engine.replica()
+    before = engine.snapshot()
+    decision = market.engine.transition(bid)
     assert isinstance(decision, Decision)
     assume(not decision.admitted)
     after = market.engine.snapshot()
@@ -202,8 +190,8 @@ def test_a_refused_bid_leaves_no_trace_on_the_grid_and_learns_what_would_win(
     assert decision.payment == 0.0
 
     def again(**changes: float) -> Decision:
-        other = restore(before)
-        outcome = other.apply(replace(bid, task=replace(bid.task, **changes))).outcome
+        other = engine.replica()
+        outcome = other.transition(replace(bid, task=replace(bid.task, **changes)))
         assert isinstance(outcome, Decision)
         return outcome
 
@@ -230,7 +218,7 @@ def test_a_bid_without_a_plan_is_told_whether_an_empty_zone_would_have_had_one(
     seed: int, steps: int
 ) -> None:
     market = Market(seed, policy="residual")
-    _run(market, steps)
+    market.run(steps)
     bid = market.bid()
     told = market.engine.quote(bid.task, slot=bid.slot).refusal
     empty = make_engine(replace(market.rules, first_slot=market.engine.horizon.first_slot))
@@ -248,12 +236,12 @@ def test_the_price_does_not_depend_on_the_bid(
     policy: str, seed: int, steps: int, factor: float
 ) -> None:
     market = Market(seed, policy=policy)
-    _run(market, steps)
+    market.run(steps)
     bid = market.bid()
-    before = market.engine.snapshot()
-    one = market.engine.apply(bid).outcome
+    before = market.engine.replica()
+    one = market.engine.transition(bid)
     changed = replace(bid, task=replace(bid.task, bid=bid.task.bid * factor))
-    other = restore(before).apply(changed).outcome
+    other = before.transition(changed)
     assert isinstance(one, Decision)
     assert isinstance(other, Decision)
     assert one.parts == other.parts
@@ -274,7 +262,7 @@ def test_the_price_never_rises_with_the_deadline_nor_falls_with_work_or_memory(
     seed: int, steps: int, later: int, more_work: float, more_memory: float
 ) -> None:
     market = Market(seed, policy="residual")
-    _run(market, steps)
+    market.run(steps)
     bid = market.bid()
     task = bid.task
 
@@ -293,7 +281,7 @@ def test_the_price_never_rises_with_the_deadline_nor_falls_with_work_or_memory(
 @given(seed=SEEDS, steps=st.integers(10, 60))
 def test_a_replan_costs_nothing_and_says_whether_all_the_work_fits(seed: int, steps: int) -> None:
     market = Market(seed, policy="residual")
-    _run(market, steps)
+    market.run(steps)
     held = sorted({reservation.task_id for reservation in market.engine.reservations()})
     assume(held)
     task = replace(market.tasks[held[0]], arrival_slot=market.slot, vendors=())
@@ -318,10 +306,10 @@ def test_releasing_all_of_an_admission_puts_its_empty_cells_back_as_they_were(
     seed: int, steps: int
 ) -> None:
     market = Market(seed, policy="residual")
-    _run(market, steps)
+    market.run(steps)
     for _ in range(30):
         before, bid = market.engine.prices(), market.bid()
-        decision = market.engine.apply(bid).outcome
+        decision = market.engine.transition(bid)
         assert isinstance(decision, Decision)
         if decision.admitted:
             break

@@ -11,12 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.auction import ChainEntry, DeadlineHint, ZoneRules, entry_to_json
+from scheduler.auction import (
+    ChainEntry,
+    DeadlineHint,
+    Engine,
+    ZoneRules,
+    entry_to_json,
+    verify,
+)
 from scheduler.auction.engine import decide
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import hash_entry
 from scheduler.types import Cell, Decision, PriceParts, Refusal, Schedule
-from tests.properties.auction_markets import Market, restore, verify
+from tests.properties.auction_markets import Market
 
 
 def _next(number: float | None) -> float:
@@ -114,14 +121,13 @@ def test_every_field_of_a_decision_is_forged() -> None:
     assert {name for name, _ in FORGERIES} == {field.name for field in fields(Decision)}
 
 
-@pytest.mark.parametrize("policy", ["residual", "lagrangian"])
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), fits=st.booleans(), data=st.data())
 def test_a_forged_field_is_found_where_it_stands(
-    policy: str, seed: int, fits: bool, data: st.DataObject
+    seed: int, fits: bool, data: st.DataObject
 ) -> None:
-    market = Market(seed, policy=policy)
-    log = [market.engine.apply(market.next_event()) for _ in range(20)]
+    market = Market(seed, policy="lagrangian")
+    log = market.run(20)
     decided = [i for i, entry in enumerate(log) if isinstance(entry.outcome, Decision)]
     if not decided:
         return
@@ -143,7 +149,7 @@ def _decision(entry: ChainEntry) -> Decision:
 
 
 def _hinted(market: Market) -> tuple[list[ChainEntry], list[int]]:
-    log = [market.engine.apply(market.next_event()) for _ in range(30)]
+    log = market.run(30)
     return log, [
         i
         for i, entry in enumerate(log)
@@ -151,13 +157,12 @@ def _hinted(market: Market) -> tuple[list[ChainEntry], list[int]]:
     ]
 
 
-@pytest.mark.parametrize("policy", ["residual", "lagrangian"])
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32), fits=st.booleans(), data=st.data())
 def test_a_hint_that_was_moved_left_out_or_made_up_is_found(
-    policy: str, seed: int, fits: bool, data: st.DataObject
+    seed: int, fits: bool, data: st.DataObject
 ) -> None:
-    market = Market(seed, policy=policy)
+    market = Market(seed, policy="lagrangian")
     log, refused = _hinted(market)
     if not refused:
         return
@@ -184,33 +189,30 @@ def test_a_hint_that_was_moved_left_out_or_made_up_is_found(
     assert verify(log, rules=market.rules).ok
 
 
-@pytest.mark.parametrize("policy", ["residual", "lagrangian"])
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), data=st.data())
 def test_a_decision_is_the_same_whatever_is_claimed_of_its_hint(
-    policy: str, seed: int, data: st.DataObject
+    seed: int, data: st.DataObject
 ) -> None:
     """Also where the bid is a deadline's price to the last digit, or next to it."""
-    market = Market(seed, policy=policy)
-    for _ in range(data.draw(st.integers(5, 40))):
-        market.engine.apply(market.next_event())
+    market = Market(seed, policy="lagrangian")
+    market.run(data.draw(st.integers(5, 40)))
     bid = market.bid()
     prices = [point.price for point in market.engine.quote(bid.task, slot=bid.slot).curve]
     near = data.draw(st.sampled_from([bid.task.bid, *prices]))
     by = data.draw(st.sampled_from([1.0, 1 + 1e-15, 1 - 1e-15, 1 + 1e-9, 1 - 1e-9, 1.01]))
     bid = replace(bid, task=replace(bid.task, bid=near * by))
-    state = market.engine.snapshot()
-    expected = restore(state).apply(bid)
+    expected = market.engine.replica().transition(bid)
     horizon = market.engine.horizon
     for slot in (None, *range(horizon.first_slot - 2, horizon.last_slot + 3)):
-        claimed, _ = restore(state).apply_serialized(bid, hint=DeadlineHint(slot))
+        claimed = market.engine.replica().transition(bid, hint=DeadlineHint(slot))
         assert claimed == expected
 
 
 def test_the_hints_of_an_honest_log_are_looked_for_nowhere_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    market = Market(5, policy="residual", rules=ZoneRules(base_memory=2.0, horizon_slots=10))
+    market = Market(5, policy="lagrangian", rules=ZoneRules(base_memory=2.0, horizon_slots=10))
     log, refused = _hinted(market)
     hints = {_decision(log[i]).winning_deadline_slot for i in refused}
     assert None in hints
@@ -227,15 +229,11 @@ def test_the_hints_of_an_honest_log_are_looked_for_nowhere_else(
         verify(log, rules=market.rules)
 
 
-@pytest.mark.parametrize("policy", ["residual", "lagrangian"])
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 60))
-def test_a_zone_holds_what_is_held_from_now_on_and_nothing_longer(
-    policy: str, seed: int, steps: int
-) -> None:
-    market = Market(seed, policy=policy)
-    for _ in range(steps):
-        market.engine.apply(market.next_event())
+def test_a_zone_holds_what_is_held_from_now_on_and_nothing_longer(seed: int, steps: int) -> None:
+    market = Market(seed, policy="lagrangian")
+    market.run(steps)
     # A released job's past cells are forgotten with the next slot.
     market.engine.apply(events.SlotAdvanced(market.engine.horizon.first_slot + 1))
     state = market.engine.snapshot()
@@ -249,4 +247,4 @@ def test_a_zone_holds_what_is_held_from_now_on_and_nothing_longer(
         if slot >= first
     }
     assert held == listed
-    assert restore(state).snapshot() == state
+    assert Engine.restore(state).snapshot() == state

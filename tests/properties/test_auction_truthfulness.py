@@ -17,7 +17,7 @@ from scheduler.auction.log import events
 from scheduler.experiments.auction.max_form.engine import make_engine, pay_eq14
 from scheduler.experiments.auction.max_form.policies import max_form_rules
 from scheduler.types import Decision, NodeSpec, Task
-from tests.properties.auction_markets import Market, restore
+from tests.properties.auction_markets import Market
 
 RERUNS = 1_000
 RERUNS_NIGHTLY = 10_000
@@ -48,8 +48,8 @@ def search_for_profit(*, policy: str, reruns: int, by_eq14: bool = False) -> Fou
         market = Market(seed, policy=policy)
         for _ in range(40):
             event = market.next_event()
-            before = market.engine.snapshot()
-            outcome = market.engine.apply(event).outcome
+            before = market.engine.replica()
+            outcome = market.engine.transition(event)
             if not isinstance(event, events.BidArrived) or not isinstance(outcome, Decision):
                 continue
             if outcome.winning_price is None and not outcome.admitted:
@@ -68,7 +68,7 @@ def search_for_profit(*, policy: str, reruns: int, by_eq14: bool = False) -> Fou
                 1e9,
             ):
                 task = replace(event.task, bid=lie)
-                other = restore(before).apply(replace(event, task=task)).outcome
+                other = before.replica().transition(replace(event, task=task))
                 made += 1
                 profitable += _gain(other, worth, by_eq14=by_eq14) > honest + 1e-9
     return Found(reruns=made, profitable=profitable, won=won, lost=lost)
@@ -103,8 +103,8 @@ def test_the_printed_payment_fails_on_one_node_and_one_slot() -> None:
     """Operational cost 4, no duals, worth 3: eq. 14 lets a lie of 5 gain 3."""
 
     def decide(bid: float) -> Decision:
-        retired = max_form_rules(alpha=1.0, beta=1.0)
-        engine = make_engine(ZoneRules(policy="printed", horizon_slots=1, retired=retired))
+        form = max_form_rules(alpha=1.0, beta=1.0)
+        engine = make_engine(ZoneRules(policy="printed", horizon_slots=1, settings=form))
         engine.apply(
             events.NodeJoined(
                 NodeSpec(id="n", gpu_type="g", compute_capacity=1.0, memory_capacity=1.0, ask=4.0)
@@ -119,7 +119,7 @@ def test_the_printed_payment_fails_on_one_node_and_one_slot() -> None:
             bid=bid,
             rates={"g": 1.0},
         )
-        outcome = engine.apply(events.BidArrived(task, 0)).outcome
+        outcome = engine.transition(events.BidArrived(task, 0))
         assert isinstance(outcome, Decision)
         return outcome
 

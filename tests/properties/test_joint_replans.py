@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scheduler.auction import ChainEntry, GridChange
+from scheduler.auction import ChainEntry, Engine, GridChange, verify
 from scheduler.auction.audit.verify import verify_public
 from scheduler.auction.joint.least_laxity import JointPlan, plan_by_laxity
 from scheduler.auction.log import events
@@ -20,22 +20,19 @@ from scheduler.auction.log.outcomes import MovedPlans
 from scheduler.experiments.auction.cheaper_plans import find_cheaper_plans
 from scheduler.experiments.auction.exact_replans import plan_exactly
 from scheduler.types import Cell
-from tests.properties.auction_markets import LOGGED_POLICIES, Market, overuse, restore, verify
+from tests.properties.auction_markets import Market, overuse
 
 SEEDS = st.integers(0, 10**9)
-POLICIES = st.sampled_from(["residual", "lagrangian"])
 
 
 class Loss:
     """A market whose node is gone, with the jobs it hit and those that may move."""
 
-    def __init__(self, seed: int, policy: str, steps: int) -> None:
-        self.market = market = Market(seed, policy=policy)
+    def __init__(self, seed: int, steps: int) -> None:
+        self.market = market = Market(seed, policy="lagrangian")
         self.rng = Random(seed + 1)
-        for _ in range(steps):
-            market.engine.apply(market.next_event())
-        if policy == "lagrangian":
-            market.engine.apply(self.solved())
+        market.run(steps)
+        market.engine.apply(self.solved())
         self.entries: list[ChainEntry] = []
         self.start = market.engine.snapshot()
         self.slot = market.slot + 1
@@ -108,17 +105,17 @@ class Loss:
         found = verify(self.entries, self.start)
         assert (found.ok, found.problem) == (True, None)
         hidden = [hide_bid(json.loads(json.dumps(entry_to_json(e)))) for e in self.entries]
-        assert verify_public(hidden, self.start, policies=LOGGED_POLICIES).ok
-        engine = restore(self.start)
+        assert verify_public(hidden, self.start).ok
+        engine = Engine.restore(self.start)
         for entry in self.entries:
             engine.retrace(entry.event, entry.outcome, entry_hash=entry.hash)
         assert engine.snapshot() == self.market.engine.snapshot()
 
 
 @settings(max_examples=150, deadline=None)
-@given(seed=SEEDS, policy=POLICIES, steps=st.integers(10, 60))
-def test_losses_shared_out_break_no_promise_that_stood(seed: int, policy: str, steps: int) -> None:
-    loss = Loss(seed, policy, steps)
+@given(seed=SEEDS, steps=st.integers(10, 60))
+def test_losses_shared_out_break_no_promise_that_stood(seed: int, steps: int) -> None:
+    loss = Loss(seed, steps)
     assume(loss.lost)
     plan = plan_by_laxity(loss.market.engine, lost=loss.lost, movable=loss.movable, slot=loss.slot)
     loss.check(plan)
@@ -128,7 +125,7 @@ def test_losses_shared_out_break_no_promise_that_stood(seed: int, policy: str, s
 @settings(max_examples=60, deadline=None)
 @given(seed=SEEDS, steps=st.integers(10, 60))
 def test_an_exact_plan_breaks_no_promise_and_keeps_at_least_as_many(seed: int, steps: int) -> None:
-    loss = Loss(seed, "lagrangian", steps)
+    loss = Loss(seed, steps)
     assume(loss.lost)
     engine = loss.market.engine
     swapped = plan_by_laxity(engine, lost=loss.lost, movable=loss.movable, slot=loss.slot)
@@ -143,7 +140,7 @@ def test_an_exact_plan_breaks_no_promise_and_keeps_at_least_as_many(seed: int, s
 @settings(max_examples=60, deadline=None)
 @given(seed=SEEDS, steps=st.integers(10, 60))
 def test_jobs_go_to_no_node_that_they_are_to_avoid(seed: int, steps: int) -> None:
-    loss = Loss(seed, "lagrangian", steps)
+    loss = Loss(seed, steps)
     assume(loss.lost)
     names = sorted(node.id for node in loss.market.engine.nodes)
     loss.lost = [replace(one, avoided_nodes=frozenset(names[:1])) for one in loss.lost]
@@ -165,7 +162,7 @@ def test_waiting_plans_move_only_to_cells_worth_less_and_stay_in_time(
 
 def check_waiting_plans(seed: int, *, ends_later: bool) -> int:
     """Move the waiting plans of one market; how many moved."""
-    loss = Loss(seed, "lagrangian", 10 + seed % 50)
+    loss = Loss(seed, 10 + seed % 50)
     engine, before = loss.market.engine, loss.held()
     moves = find_cheaper_plans(
         engine.replica(), jobs=loss.movable, slot=loss.slot, ends_later=ends_later
@@ -233,7 +230,7 @@ def test_a_plan_that_breaks_a_promise_is_refused_and_changes_nothing() -> None:
 
 def check_forged_plan(seed: int) -> bool:
     """Spoil the joint plan of one market, if there is one; whether there was."""
-    loss = Loss(seed, "lagrangian", 10 + seed % 50)
+    loss = Loss(seed, 10 + seed % 50)
     engine = loss.market.engine
     plan = plan_by_laxity(engine, lost=loss.lost, movable=loss.movable, slot=loss.slot)
     if not plan.moves:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
 
-from scheduler.auction import ChainEntry, Engine, ZoneRules, entry_from_json, entry_to_json
+from scheduler.auction import (
+    ChainEntry,
+    Engine,
+    Verification,
+    ZoneRules,
+    entry_from_json,
+    entry_to_json,
+    verify,
+)
 from scheduler.auction.log import events
 from scheduler.auction.prices import KnownBids, Settings, solve_prices
-from scheduler.experiments.auction.max_form.engine import make_engine, pay_eq14
+from scheduler.experiments.auction.max_form.engine import pay_eq14
 from scheduler.types import Decision, Task
-from tests.properties.auction_markets import Market, faults_of, overuse, restore, verify
+from tests.properties.auction_markets import Market, faults_of, overuse
 
 RERUNS = 1_000
 RERUNS_NIGHTLY = 10_000
@@ -37,6 +46,12 @@ class SolvedMarket(Market):
         if isinstance(event, events.BidArrived):
             self.decided.append(event.task)
         return event
+
+    def check(self, log: Sequence[ChainEntry]) -> Verification:
+        """Replay a log from a snapshot: so solves that no log leads to are taken as logged."""
+        begun = Engine(self.rules)
+        begun.apply(log[0].event)
+        return verify(log[1:], begun.snapshot())
 
     def solve(self, engine: Engine) -> events.PricesSolved:
         first, last = engine.horizon.first_slot, engine.horizon.last_slot
@@ -90,8 +105,8 @@ def search_for_profit(reruns: int, *, by_eq14: bool = False) -> Found:
         market = SolvedMarket(seed)
         for _ in range(40):
             event = market.next_event()
-            before = market.engine.snapshot()
-            outcome = market.engine.apply(event).outcome
+            before = market.engine.replica()
+            outcome = market.engine.transition(event)
             if not isinstance(event, events.BidArrived) or not isinstance(outcome, Decision):
                 continue
             if outcome.winning_price is None or outcome.parts is None:
@@ -110,7 +125,7 @@ def search_for_profit(reruns: int, *, by_eq14: bool = False) -> Found:
                 1e9,
             ):
                 stated = replace(event, task=replace(event.task, bid=lie))
-                other = restore(before).apply(stated).outcome
+                other = before.replica().transition(stated)
                 assert isinstance(other, Decision)
                 assert other.winning_price == price
                 if other.admitted:
@@ -140,8 +155,7 @@ def test_the_same_search_finds_misreports_that_pay_under_the_printed_payment() -
 
 def played(seed: int, steps: int) -> tuple[SolvedMarket, list[ChainEntry]]:
     market = SolvedMarket(seed)
-    log = [market.engine.apply(market.next_event()) for _ in range(steps)]
-    return market, log
+    return market, market.run(steps)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -150,7 +164,7 @@ def test_no_cell_is_oversold_and_every_admission_keeps_its_terms(seed: int) -> N
     admitted = 0
     for _ in range(80):
         event = market.next_event()
-        outcome = market.engine.apply(event).outcome
+        outcome = market.engine.transition(event)
         assert overuse(market.engine) == []
         if isinstance(event, events.BidArrived) and isinstance(outcome, Decision):
             admitted += outcome.admitted
@@ -163,14 +177,14 @@ def test_no_cell_is_oversold_and_every_admission_keeps_its_terms(seed: int) -> N
 def test_a_replay_gives_every_price_and_hash_again_bit_for_bit(seed: int) -> None:
     market, log = played(seed, 80)
     read = [entry_from_json(entry_to_json(entry)) for entry in log]
-    found = verify(read, rules=market.rules)
+    found = market.check(read)
     assert found.ok, found.problem
     assert found.head_hash == market.engine.head_hash
-    middle = make_engine(market.rules)
+    middle = Engine(market.rules)
     for entry in read[:40]:
         middle.apply(entry.event)
     assert verify(read[40:], middle.snapshot()).head_hash == market.engine.head_hash
-    again = make_engine(market.rules)
+    again = Engine(market.rules)
     for entry in read:
         again.apply(entry.event)
     ours, theirs = market.engine.prices(), again.prices()
@@ -184,7 +198,7 @@ def test_solving_again_from_the_log_gives_the_same_event_and_changes_nothing(see
     before = market.engine.snapshot()
     event = market.solve(market.engine)
     assert market.engine.snapshot() == before
-    again = make_engine(market.rules)
+    again = Engine(market.rules)
     for entry in log:
         again.apply(entry.event)
     assert market.solve(again) == event
@@ -224,7 +238,7 @@ def test_an_altered_solved_price_breaks_the_chain() -> None:
     assert isinstance(event, events.PricesSolved)
     node, row = next(iter(event.compute_price.items()))
     forged = replace(event, compute_price={**event.compute_price, node: (row[0] + 0.01, *row[1:])})
-    found = verify([*log[:at], replace(log[at], event=forged), *log[at + 1 :]], rules=market.rules)
+    found = market.check([*log[:at], replace(log[at], event=forged), *log[at + 1 :]])
     assert not found.ok
     assert found.position == log[at].position
 
@@ -247,7 +261,7 @@ def test_a_cell_grows_with_its_use_and_comes_back_when_released(growth: float) -
         bid=1e6,
         rates={node.gpu_type: 2.0},
     )
-    decision = engine.apply(events.BidArrived(task, 0)).outcome
+    decision = engine.transition(events.BidArrived(task, 0))
     assert isinstance(decision, Decision)
     assert decision.payment == pytest.approx(2.0 * 1.0 + 1.0 * 2.0)
     prices = engine.prices()

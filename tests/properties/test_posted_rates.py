@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.auction import ChainEntry, Engine, ZoneRules
+from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.prices import KnownBids, Settings, solve_prices
 from scheduler.auction.prices.posted_rates import (
@@ -28,7 +28,6 @@ from scheduler.experiments.attack.providers import (
     try_misreports,
 )
 from scheduler.types import Decision, NodeRate, NodeSpec, Task
-from tests.properties.auction_markets import restore, verify
 from tests.properties.test_lagrangian_policy import SolvedMarket
 
 BLOCK, DAY = 3, 8
@@ -161,7 +160,7 @@ def check_decision(before: dict[str, Any], event: events.BidArrived, outcome: De
         return
     assert outcome.schedule is not None
     assert outcome.parts is not None
-    engine = restore(before)
+    engine = Engine.restore(before)
     prices, posted = engine.prices(), engine.posted_rates
     assert posted is not None
     paid = 0.0
@@ -186,7 +185,7 @@ def test_a_cell_is_sold_only_where_the_ask_is_no_higher_than_the_rate_which_the_
     for _ in range(60):
         event = market.next_event()
         before = market.engine.snapshot()
-        outcome = market.engine.apply(event).outcome
+        outcome = market.engine.transition(event)
         if isinstance(event, events.BidArrived) and isinstance(outcome, Decision):
             check_decision(before, event, outcome)
 
@@ -195,12 +194,12 @@ def test_a_cell_is_sold_only_where_the_ask_is_no_higher_than_the_rate_which_the_
 @given(seed=st.integers(0, 10**6), at=st.integers(0, 60))
 def test_a_log_with_posted_rates_verifies_and_retraces_to_the_last_bit(seed: int, at: int) -> None:
     market = PostedMarket(seed)
-    log: list[ChainEntry] = [market.engine.apply(market.next_event()) for _ in range(60)]
-    assert verify(log, rules=market.rules).ok
+    log = market.run(60)
+    assert market.check(log).ok
     engine = Engine(market.rules)
     for entry in log[:at]:
         engine.apply(entry.event)
-    engine = restore(json.loads(json.dumps(engine.snapshot())))
+    engine = Engine.restore(json.loads(json.dumps(engine.snapshot())))
     for entry in log[at:]:
         engine.retrace(entry.event, entry.outcome, entry_hash=entry.hash)
     assert json.dumps(engine.snapshot()) == json.dumps(market.engine.snapshot())
@@ -246,7 +245,7 @@ def test_any_ask_no_higher_than_the_floor_sells_the_same_cells_for_the_same_pay(
                 )
                 found.append((solved.sample_worth, solved.compute_price))
                 engine.apply(solved)
-            found.append(engine.apply(events.BidArrived(task, 0)).outcome)
+            found.append(engine.transition(events.BidArrived(task, 0)))
         outcomes.append(found)
     assert outcomes[0] == outcomes[1]
 

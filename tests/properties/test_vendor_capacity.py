@@ -20,6 +20,7 @@ from scheduler.auction.search.vendor_book import VendorBook
 from scheduler.experiments.auction.reference import search_by_enumeration
 from scheduler.types import Decision, LaborVendor, NodeSpec, Task, VendorCapacity
 from tests.properties.auction_cases import AMOUNTS, grids_with_tasks, lay_out
+from tests.unit.scheduler.auction.builders import enter
 
 VENDORS = ("quick", "cheap", "idle")
 
@@ -143,8 +144,8 @@ def test_no_vendor_is_overbooked_and_every_replay_agrees(seed: int) -> None:
         before = engine._zone.grid.vendors.copy()
         event = _draw_event(rng, engine, tasks, slot)
         slot = event.slot if isinstance(event, events.SlotAdvanced) else slot
-        entry = engine.apply(event)
-        log.append(entry)
+        log += enter(engine, event)
+        entry = log[-1]
         _check_vendors(before, engine, entry.event, entry.outcome)
         if step == 20:
             middle, at = engine.snapshot(), len(log)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from scheduler.auction import Engine
 from scheduler.auction.log import events
 from scheduler.types import Decision, LaborVendor, Task
-from tests.properties.auction_markets import Market, restore
+from tests.properties.auction_markets import Market
 
 SEEDS = 12
 EVENTS = 40
@@ -22,13 +23,13 @@ def start_warm(task: Task, *, share: float, royalty: float) -> Task:
     return replace(task, compute_demand=task.compute_demand * share, vendors=fee)
 
 
-def list_bids(market: Market) -> list[tuple[dict[str, object], events.BidArrived]]:
+def list_bids(market: Market) -> list[tuple[Engine, events.BidArrived]]:
     """Bids of a random market that could be served, each with the state before it."""
     found = []
     for _ in range(EVENTS):
         event = market.next_event()
-        before = market.engine.snapshot()
-        outcome = market.engine.apply(event).outcome
+        before = market.engine.replica()
+        outcome = market.engine.transition(event)
         if isinstance(event, events.BidArrived) and isinstance(outcome, Decision):
             found.append((before, event))
     return found
@@ -38,9 +39,8 @@ def test_less_work_never_costs_more() -> None:
     compared = lowered = 0
     for seed in range(SEEDS):
         market = Market(seed, policy="lagrangian")
-        for before, event in list_bids(market):
+        for engine, event in list_bids(market):
             cold = replace(event.task, vendors=())
-            engine = restore(before)
             price = engine.quote(cold, slot=event.slot).price
             if price is None:
                 continue
@@ -54,10 +54,10 @@ def test_less_work_never_costs_more() -> None:
     assert lowered > 40
 
 
-def measure_gain(before: dict[str, object], event: events.BidArrived, bid: float) -> float:
+def measure_gain(before: Engine, event: events.BidArrived, bid: float) -> float:
     """What a bidder to whom the job is worth ``event.task.bid`` gains by a bid."""
     task = replace(event.task, bid=bid)
-    outcome = restore(before).apply(replace(event, task=task)).outcome
+    outcome = before.replica().transition(replace(event, task=task))
     assert isinstance(outcome, Decision)
     return event.task.bid - outcome.payment if outcome.admitted else 0.0
 

@@ -16,12 +16,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache
 from typing import NamedTuple
 
-from django.conf import settings
 from django.db.models import QuerySet
-from django.utils.module_loading import import_string
 
 from marketplace.auction.models import LogEntry, MarketHead, Pricing, Snapshot
 from marketplace.common.db.bulk_writes import insert_values
@@ -37,12 +34,11 @@ from scheduler.auction import (
     rules_from_json,
     rules_to_json,
 )
-from scheduler.auction.engine.price_policies import SELLING_POLICIES, SELLING_POLICY, Policies
+from scheduler.auction.engine.price_policies import SELLING_POLICY
 from scheduler.auction.log.chain import SerializedEntry, hash_entry
 from scheduler.auction.log.event_json import event_from_json
 from scheduler.auction.log.events import NodeJoined
 from scheduler.auction.log.outcomes import outcome_from_json
-from scheduler.auction.log.rules import LOG_VERSION
 
 #: Entries between snapshots, which a worker takes.
 SNAPSHOT_EVERY = 2000
@@ -84,15 +80,6 @@ _read_locks: dict[str, threading.Lock] = {}
 _guard = threading.Lock()
 
 
-@cache
-def load_policies() -> Policies:
-    """Price policies that a log may name: what sells, and what the settings name besides.
-
-    A log of an earlier version replays under the policies of its time.
-    """
-    return {**SELLING_POLICIES, **import_string(settings.AUCTION_RETIRED_POLICIES)}
-
-
 def get_commitment_salt() -> str:
     """What keeps a bid from being guessed from its commitment in the published log."""
     return secrets.token_hex(16)
@@ -128,12 +115,10 @@ def replace_zone_settings(rules: ZoneRules, *, zone: Zone) -> ZoneRules:
     rest = {name: value for name, value in zone.settings.items() if name not in own}
     changed = replace(
         rules,
-        version=LOG_VERSION,
         policy=SELLING_POLICY,
         settings=rest,
         refusal_hints=own.get("refusal_hints", True),
         posts_rates=own.get("posts_rates", False),
-        retired={},
     )
     # Numbers as a restart reads them, so that both hash to the same.
     return rules_from_json(rules_to_json(changed))
@@ -141,7 +126,7 @@ def replace_zone_settings(rules: ZoneRules, *, zone: Zone) -> ZoneRules:
 
 def begin_log(*, zone: Zone, now: datetime) -> MarketHead:
     """Begin the log of a zone that has none. Call as the zone's lane."""
-    engine = Engine(build_first_rules(zone, now=now), policies=load_policies())
+    engine = Engine(build_first_rules(zone, now=now))
     Snapshot.objects.create(
         zone=zone,
         position=engine.position,
@@ -195,7 +180,7 @@ def read_book(*, zone: Zone, now: datetime) -> Iterator[Book]:
 
 def _unbegun(zone: Zone, *, now: datetime) -> Engine:
     """The engine of a zone that its lane has not entered yet, with the fleet it will find."""
-    engine = Engine(build_first_rules(zone, now=now), policies=load_policies())
+    engine = Engine(build_first_rules(zone, now=now))
     for node in list_nodes_on_sale(zone):
         joining = build_node_spec(zone, node, slot=engine.rules.first_slot)
         if joining.available_until is None or joining.available_until >= engine.rules.first_slot:
@@ -290,7 +275,7 @@ def find_first_snapshot(*, zone_id: str) -> Snapshot | None:
 
 
 def restore_engine(snapshot: Snapshot) -> Engine:
-    return Engine.restore(json.loads(snapshot.state), policies=load_policies())
+    return Engine.restore(json.loads(snapshot.state))
 
 
 class LogRow(NamedTuple):

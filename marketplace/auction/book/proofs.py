@@ -74,7 +74,8 @@ def build_bid_proof(*, bid: Bid) -> str:
 def _opening(entry: Mapping[str, Any]) -> dict[str, Any]:
     """What the commitments of the bid's own entry were made of."""
     event, outcome = entry["event"], entry["outcome"]
-    opening = {"bid": event["task"]["bid"], "salt": event["salt"]}
-    if event.get("version", 1) > 1:
-        opening["private"] = {name: outcome[name] for name in PRIVATE_PARTS}
-    return opening
+    return {
+        "bid": event["task"]["bid"],
+        "salt": event["salt"],
+        "private": {name: outcome[name] for name in PRIVATE_PARTS},
+    }

@@ -67,7 +67,7 @@ def _verify(zone: Zone) -> VerifyReport:
     if first is None or head is None:
         found.problems += find_rows_without_log(zone)
         return found
-    engine = Engine(books.restore_engine(first).rules, policies=books.load_policies())
+    engine = Engine(books.restore_engine(first).rules)
     snapshots = {snapshot.position: snapshot for snapshot in Snapshot.objects.filter(zone=zone)}
     compare_snapshot(engine, snapshots.pop(0), found)
     decided: list[ChainEntry] = []

@@ -31,8 +31,7 @@ class TakenBundle(NamedTuple):
 
 def take_bundle(lane: Lane, bundle_id: str, arrivals: Sequence[events.BidArrived]) -> TakenBundle:
     """Have the engine decide a bundle."""
-    version = lane.book.engine.rules.version
-    event = events.BundleArrived(bundle_id, tuple(arrivals), get_commitment_salt(), version)
+    event = events.BundleArrived(bundle_id, tuple(arrivals), get_commitment_salt())
     return TakenBundle(bundle_id, lane.apply(event))
 
 

@@ -106,7 +106,6 @@ def build_arrival(lane: Lane, bid: PendingBid) -> events.BidArrived:
         task=task,
         slot=bid.received_slot,
         salt=bid.salt,
-        version=lane.book.engine.rules.version,
         bundle=bid.bundle_id if bid.is_joint and bid.bundle_id else "",
     )
 

@@ -147,7 +147,6 @@ def _build_event(
         preferred_node=preferred_node,
         avoided_nodes=tuple(list_nodes_to_avoid(wanted.job)),
         tolerance=_find_tolerance(wanted),
-        version=lane.book.engine.rules.version,
     )
 
 

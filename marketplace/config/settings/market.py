@@ -32,8 +32,6 @@ OPERATORS_NEED_MFA = environment.flag("OPERATORS_NEED_MFA", default=True)
 
 # --- The log of the auction -----------------------------------------------------------------------
 
-#: Price policies that no longer sell, by name; logs of earlier versions replay under them.
-AUCTION_RETIRED_POLICIES = "scheduler.experiments.auction.max_form.policies.RETIRED_POLICIES"
 #: Whether a zone's log publishes all bids; without it, commitments stand there.
 PUBLISH_BIDS = environment.flag("PUBLISH_BIDS", default=False)
 #: Folder of the key that signs heads and receipts; the web server does not read it.

@@ -71,11 +71,9 @@ class SolveAudit:
         #: Positions at which the price of those that won went back.
         self._refunded: dict[str, int] = {}
         self._choices = SolveChoices()
-        #: The latest solver whose prices the log has.
-        self._solver = 0
         #: Solves and posted rates that came to what is logged.
         self.solved_again = 0
-        #: Those of an earlier solver, of a log of version 1, or from bids that are not known.
+        #: Those from bids that are not known: left out, or from before the log begins.
         self.taken_as_logged = 0
 
     def read_ahead(
@@ -135,15 +133,11 @@ class SolveAudit:
 
     def _check_solve(self, engine: Engine, event: PricesSolved) -> str | None:
         inputs = event.inputs
-        solver = _number(inputs, "solver")
-        if solver < self._solver:
-            return f"prices of solver {solver} in a log that has some of solver {self._solver}"
-        self._solver = solver
-        before_begin = 0 < self._begin >= _number(inputs, "first_position")
-        if engine.rules.version == 1 or solver < SOLVER or before_begin:
+        if 0 < self._begin >= _number(inputs, "first_position"):
             self.taken_as_logged += 1
             return None
-        if solver > SOLVER:
+        solver = _number(inputs, "solver")
+        if solver != SOLVER:
             return f"prices of solver {solver}: this program solves as {SOLVER}"
         position = _number(inputs, "position")
         state = self._states.get(position)
@@ -167,8 +161,7 @@ class SolveAudit:
         return _compare(event, found)
 
     def _check_rates(self, engine: Engine, event: RatesPosted) -> str | None:
-        before_begin = 0 < self._begin >= _number(event.inputs, "first_position")
-        if engine.rules.version == 1 or before_begin:
+        if 0 < self._begin >= _number(event.inputs, "first_position"):
             self.taken_as_logged += 1
             return None
         try:

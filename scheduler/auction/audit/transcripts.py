@@ -15,7 +15,6 @@ from typing import Any, cast
 
 from scheduler.auction.audit.verify import Verification, verify, verify_public
 from scheduler.auction.audit.witness import HeadComparison, describe_equivocation
-from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
 from scheduler.auction.log.chain import (
     ChainEntry,
     digest,
@@ -69,7 +68,6 @@ def write_transcript_lines(
 def verify_transcript(
     lines: Iterable[str],
     *,
-    policies: Policies = SELLING_POLICIES,
     witness: Sequence[SignedHead] | None = None,
 ) -> Verification:
     """Replay a transcript, and hold it against the heads that a witness has.
@@ -77,8 +75,6 @@ def verify_transcript(
     Parameters
     ----------
     lines : iterable of str
-    policies : mapping of str to policy, optional
-        Those that the log may name.
     witness : sequence of SignedHead, optional
         As ``read_witness`` gives them. Heads of other zones are passed over.
 
@@ -112,9 +108,7 @@ def verify_transcript(
     )
     if header.get("bids_left_out"):
         found = _naming_lines(
-            lambda: verify_public(
-                (data for _, data in parsed), snapshot, rules=rules, policies=policies
-            )
+            lambda: verify_public((data for _, data in parsed), snapshot, rules=rules)
         )
     else:
         found = _naming_lines(
@@ -122,7 +116,6 @@ def verify_transcript(
                 (_entry(data, number) for number, data in parsed),
                 snapshot,
                 rules=rules,
-                policies=policies,
             )
         )
     if found.ok and loose:

@@ -9,7 +9,6 @@ from typing import Any
 from scheduler.auction.audit.solve_again import SolveAudit
 from scheduler.auction.engine.decide import DeadlineHint
 from scheduler.auction.engine.engine import Engine
-from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
 from scheduler.auction.log.chain import (
     PRIVATE_PARTS,
     ChainEntry,
@@ -42,7 +41,7 @@ class Verification:
     witnessed: int = 0
     #: Solves and posted rates that were made again and came to what is logged.
     solved_again: int = 0
-    #: Those that were not: bids are left out, or another solver made them.
+    #: Those that were not: bids are left out, or stand before the snapshot.
     taken_as_logged: int = 0
     #: Position of the snapshot that the log builds on, whose state is taken as it stands.
     begins_at: int = 0
@@ -53,7 +52,6 @@ def verify(
     snapshot: Mapping[str, Any] | None = None,
     *,
     rules: ZoneRules | None = None,
-    policies: Policies = SELLING_POLICIES,
 ) -> Verification:
     """Replay entries and compare each with the log.
 
@@ -65,15 +63,13 @@ def verify(
         State that the first entry builds on.
     rules : ZoneRules, optional
         The zone's rules; needed, and only used, without a snapshot.
-    policies : mapping of str to policy, optional
-        Those that the log may name; a log of an earlier version needs retired ones too.
 
     Raises
     ------
     ValueError
         If neither a snapshot nor rules are given.
     """
-    engine = _begin(snapshot, rules, policies)
+    engine = _begin(snapshot, rules)
     begins_at = engine.position
     audit = SolveAudit(begins_at)
     count = 0
@@ -107,7 +103,6 @@ def verify_public(
     snapshot: Mapping[str, Any] | None = None,
     *,
     rules: ZoneRules | None = None,
-    policies: Policies = SELLING_POLICIES,
 ) -> Verification:
     """Replay a log in which bids are left out (``log.hide_bid``).
 
@@ -120,10 +115,10 @@ def verify_public(
     ----------
     entries : iterable of mapping
         Entries as JSON values.
-    snapshot, rules, policies
+    snapshot, rules
         As for ``verify``.
     """
-    engine = _begin(snapshot, rules, policies)
+    engine = _begin(snapshot, rules)
     begins_at = position = engine.position
     head = engine.head_hash
     audit = SolveAudit(begins_at, knows_bids=False)
@@ -158,13 +153,7 @@ def _list_public_inputs(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return event.get("inputs") if event.get("type") == "PricesSolved" else None
 
 
-#: Parts of an outcome that are not compared where its bid is left out: only the bid explains
-#: them, and from version 2 on the log does not show them.
-_BY_BID = {
-    1: ("surplus", "winning_deadline_slot", "winning_deadline_price"),
-    2: PRIVATE_PARTS,
-}
-#: What stands for those that are not shown.
+#: What stands for the parts of an outcome that are not shown where its bid is left out.
 _NOT_SHOWN: dict[str, Any] = {
     "surplus": None,
     "raised": [],
@@ -198,8 +187,7 @@ def _compare_public(
         shown = {name: shown[name] for name in shown if name not in ("private", "salt")}
         shown["private_commitment"] = str(data["event"]["private_commitment"])
     expected = outcome_to_json(logged)
-    version = int(event_data.get("version", 1))
-    if hidden and version > 1:
+    if hidden:
         public_outcome = {
             name: value for name, value in expected.items() if name not in PRIVATE_PARTS
         }
@@ -217,10 +205,10 @@ def _compare_public(
         arrivals = shown.get("arrivals", [shown])
         sealed = [digest(select_public_part(arrival, {})["event"]) for arrival in arrivals]
     try:
-        found = outcome_to_json(engine.follow(event, logged, sealed=sealed))
+        found = outcome_to_json(engine.follow(event, sealed=sealed))
     except ValueError as error:
         return f"the entry cannot have happened: {error}"
-    left_out = _BY_BID[version] if hidden else ()
+    left_out = PRIVATE_PARTS if hidden else ()
     fields = [name for name in found if found[name] != expected.get(name) and name not in left_out]
     return f"the replay differs from the log in {', '.join(fields)}" if fields else None
 
@@ -246,13 +234,11 @@ def _fill_bids(event: dict[str, Any], bid: float) -> dict[str, Any]:
     return {**event, "task": {**event["task"], "bid": bid}, "salt": ""}
 
 
-def _begin(
-    snapshot: Mapping[str, Any] | None, rules: ZoneRules | None, policies: Policies
-) -> Engine:
+def _begin(snapshot: Mapping[str, Any] | None, rules: ZoneRules | None) -> Engine:
     if snapshot is not None:
-        return Engine.restore(snapshot, policies=policies)
+        return Engine.restore(snapshot)
     if rules is not None:
-        return Engine(rules, policies=policies)
+        return Engine(rules)
     raise ValueError("give the snapshot the log builds on, or the zone's rules")
 
 

@@ -45,7 +45,7 @@ from scheduler.auction.log.events import (
     VendorChanged,
 )
 from scheduler.auction.log.limits import check_event
-from scheduler.auction.log.outcomes import GridChange, Outcome, ReleasedCells, Replan
+from scheduler.auction.log.outcomes import GridChange, Outcome, ReleasedCells
 from scheduler.auction.log.rules import ZoneRules, rules_to_json
 from scheduler.auction.search.holdings import CellReservation
 from scheduler.auction.search.room import Room
@@ -63,7 +63,7 @@ class Engine:
     rules : ZoneRules
     policies : mapping of str to policy, optional
         Those that the rules may name, now and in later ``RulesChanged`` events: what
-        may sell, unless an old log is followed that names others.
+        may sell, unless an experiment tries others.
 
     Raises
     ------
@@ -89,7 +89,7 @@ class Engine:
         Raises
         ------
         ValueError
-            As ``transition``.
+            As ``apply_serialized``.
         """
         entry, _ = self.apply_serialized(event)
         return entry
@@ -109,9 +109,10 @@ class Engine:
         Raises
         ------
         ValueError
-            As ``transition``.
+            As ``transition``, or if the event comes between a receipt and its decision, or
+            decides a bid that has no receipt. The engine is as it was.
         """
-        outcome = self.transition(event, hint=hint)
+        outcome = self._enter(event, hint=hint)
         position, prev_hash = self.position + 1, self.head_hash
         texts = serialize_entry(
             position=position, event=event, outcome=outcome, prev_hash=prev_hash
@@ -122,27 +123,34 @@ class Engine:
         )
         return entry, texts
 
-    def transition(
+    def transition(self, event: Event, *, hint: DeadlineHint | None = None) -> Outcome:
+        """Apply an event without keeping a log, and so without receipts; simulations call this.
+
+        ``hint`` is as for ``apply_serialized``.
+
+        Raises
+        ------
+        ValueError
+            If the event carries a number that no price can be made of, rules that cannot
+            change, or plans that break a promise. The engine is as it was.
+        """
+        check_event(event)
+        return self._move(event, hint)
+
+    def _enter(
         self,
         event: Event,
         *,
         hint: DeadlineHint | None = None,
         sealed: Sequence[str] | None = None,
     ) -> Outcome:
-        """Apply an event without keeping a log; simulations call this.
-
-        ``hint`` is as for ``apply_serialized``, ``sealed`` as for ``follow``.
-
-        Raises
-        ------
-        ValueError
-            If the event carries a number that no price can be made of, rules that cannot
-            change, plans that break a promise, or comes between a receipt and its decision.
-            The engine is as it was.
-        """
+        """Apply an event that has its place in a log; ``sealed`` is as for ``follow``."""
         check_event(event)
+        check_receipts(self._zone.receipts, self._zone.bundle, event, sealed=sealed)
+        return self._move(event, hint)
+
+    def _move(self, event: Event, hint: DeadlineHint | None) -> Outcome:
         zone = self._zone
-        check_receipts(zone.receipts, zone.bundle, zone.rules, event, sealed=sealed)
         outcome = self._answer(event, hint)
         settle_receipts(zone.receipts, event)
         zone.bundle = follow_bundle(zone.bundle, event)
@@ -199,22 +207,18 @@ class Engine:
     def _decide(self, task: Task, slot: int, hint: DeadlineHint | None) -> Decision:
         return decide.decide(self._zone, task, slot, hint)
 
-    def follow(
-        self, event: Event, logged: Outcome, *, sealed: Sequence[str] | None = None
-    ) -> Outcome:
+    def follow(self, event: Event, *, sealed: Sequence[str] | None = None) -> Outcome:
         """Apply an event of a log in which bids are left out; no entry is made.
 
-        All that does not depend on bids is worked out again. In a log of version 1 price
-        movements may depend on them and are taken from the logged outcome; from version 2
-        on none does. ``sealed`` are the seals of bids whose amounts are left out.
+        All that does not depend on bids is worked out again. ``sealed`` are the seals of
+        bids whose amounts are left out.
+
+        Raises
+        ------
+        ValueError
+            As ``apply_serialized``.
         """
-        zone = self._zone
-        if isinstance(event, BidArrived | TaskReplanned) and event.version == 1:
-            zone.followed = logged.raised if isinstance(logged, Decision | Replan) else None
-        try:
-            return self.transition(event, sealed=sealed)
-        finally:
-            zone.followed = None
+        return self._enter(event, sealed=sealed)
 
     def retrace(self, event: Event, logged: Outcome, *, entry_hash: str) -> None:
         """Come to the state after an entry of the log without deciding again.
@@ -230,7 +234,7 @@ class Engine:
             as it was.
         """
         if not retrace.retrace(self._zone, event, logged):
-            self.transition(event)
+            self._enter(event)
         self.position, self.head_hash = self.position + 1, entry_hash
 
     # -- questions that change nothing -------------------------------------------
@@ -276,7 +280,7 @@ class Engine:
         ValueError
             If a task carries a number that no price can be made of.
         """
-        arrivals = tuple(BidArrived(task, slot, version=2, bundle="quote") for task in tasks)
+        arrivals = tuple(BidArrived(task, slot, bundle="quote") for task in tasks)
         check_event(BundleArrived("quote", arrivals))
         return bundles.quote_bundle(self._zone, tasks, slot, position=self.position)
 
@@ -353,12 +357,10 @@ class Engine:
         )
 
     @classmethod
-    def restore(
-        cls, snapshot: Mapping[str, Any], *, policies: Policies = SELLING_POLICIES
-    ) -> Engine:
-        """Bring an engine back from ``snapshot``; ``policies`` as for a new one."""
+    def restore(cls, snapshot: Mapping[str, Any]) -> Engine:
+        """Bring an engine back from ``snapshot``."""
         state = saved_state.parse_state(snapshot)
-        engine = cls(state.rules, policies=policies)
+        engine = cls(state.rules)
         engine.position = state.position
         engine.head_hash = state.head_hash
         engine._zone.policy_state = state.policy_state

@@ -17,9 +17,7 @@ from scheduler.auction.log.events import (
     BundleArrived,
     Event,
     ReceiptsVoided,
-    TaskReplanned,
 )
-from scheduler.auction.log.rules import ZoneRules
 from scheduler.types import Refusal
 
 #: Seals of open receipts by bid, in the order in which they were given.
@@ -42,7 +40,6 @@ class OpenBundle:
 def check_receipts(
     receipts: Receipts,
     bundle: OpenBundle | None,
-    rules: ZoneRules,
     event: Event,
     *,
     sealed: Sequence[str] | None = None,
@@ -54,7 +51,6 @@ def check_receipts(
     receipts : dict
     bundle : OpenBundle, optional
         The one whose bids are entered now.
-    rules : ZoneRules
     event : Event
     sealed : sequence of str, optional
         Seals of bids whose amounts are not known, one for each; worked out otherwise.
@@ -73,8 +69,6 @@ def check_receipts(
         )
     match event:
         case BidsReceived(bids=bids):
-            if rules.version == 1:
-                raise ValueError("a log of version 1 has no receipts")
             ids = [bid for bid, _ in bids]
             if not ids or len(set(ids)) < len(ids) or any(bid in receipts for bid in ids):
                 raise ValueError("a receipt is for one bid or more, each received once")
@@ -84,17 +78,10 @@ def check_receipts(
         case BidArrived(task=task):
             if event.bundle != (bundle.bundle_id if bundle else ""):
                 raise ValueError(f"bid {task.id} is not of the bundle that is decided")
-            _check_version(event, rules)
-            if rules.version > 1:
-                _check_turns(receipts, [event], sealed)
+            _check_turns(receipts, [event], sealed)
         case BundleArrived(arrivals=arrivals):
-            if rules.version == 1:
-                raise ValueError("a log of version 1 has no bundles")
-            _check_version(event, rules)
             _check_turns(receipts, arrivals, sealed)
         case _:
-            if isinstance(event, TaskReplanned):
-                _check_version(event, rules)
             if receipts:
                 raise ValueError(
                     f"{type(event).__name__} must wait: bid {next(iter(receipts))} was received "
@@ -139,8 +126,3 @@ def _check_turns(
             )
         if receipts[first] != found:
             raise ValueError(f"bid {first} is not the one that was received")
-
-
-def _check_version(event: BidArrived | BundleArrived | TaskReplanned, rules: ZoneRules) -> None:
-    if event.version != rules.version:
-        raise ValueError(f"an entry of version {event.version} in a log of version {rules.version}")

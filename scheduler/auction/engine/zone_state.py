@@ -11,7 +11,6 @@ from scheduler.auction.engine.price_policies import (
     AdmittedSchedule,
     Policies,
     PricePolicy,
-    PriceRise,
     make_policy,
 )
 from scheduler.auction.engine.receipts import OpenBundle, Receipts
@@ -47,8 +46,6 @@ class ZoneState:
             self.grid.reserve_price = np.empty((rules.horizon_slots, 0))
         #: Rates in force; ``None``: none were posted, or asks are paid.
         self.posted: RatesPosted | None = None
-        #: Price movements to use instead of the policy's, while following a log.
-        self.followed: Rises | None = None
 
     def copy(self) -> ZoneState:
         """Give a state that can be changed apart from this one, without its receipts."""
@@ -99,7 +96,7 @@ class ZoneState:
             compute_price=plan.compute_price,
             memory_price=plan.memory_price,
         )
-        rise = self._find_rise(admission)
+        rise = self.policy.raise_prices(self.policy_state, admission)
         compute_share = plan.rate / admission.compute_capacity
         memory_share = task.memory_demand / admission.memory_capacity
         # In this order a rise that undoes the growth leaves the price as it was to the
@@ -111,15 +108,6 @@ class ZoneState:
             plan.memory_price * memory_share + rise.memory_rise
         )
         return tuple(zip(rise.compute_rise.tolist(), rise.memory_rise.tolist(), strict=True))
-
-    def _find_rise(self, admission: AdmittedSchedule) -> PriceRise:
-        if self.followed is None:
-            return self.policy.raise_prices(self.policy_state, admission)
-        table = np.zeros((len(admission.rate), 2))
-        # A log of another length is not this engine's, as its comparison says.
-        given = self.followed[: len(table)]
-        table[: len(given)] = np.array(given, np.float64).reshape(-1, 2)
-        return PriceRise(compute_rise=table[:, 0], memory_rise=table[:, 1])
 
     # -- slots, nodes and rates ----------------------------------------------
 
@@ -206,8 +194,6 @@ class ZoneState:
         for name in FIXED_RULES:
             if getattr(rules, name) != getattr(self.rules, name):
                 raise ValueError(f"{name} cannot change: the log began with it")
-        if rules.version < self.rules.version:
-            raise ValueError("the version of a log does not go back")
         before, policy = self.policy, make_policy(rules, self._policies)
         start = policy.start()
         known = {name: value for name, value in self.policy_state.items() if name in start}

@@ -76,8 +76,6 @@ def serialize_decision(event: Event, outcome: Outcome) -> Texts | None:
     """Write the decision of a bid; ``None`` if it is not one, or not of the plain kind."""
     if not isinstance(event, BidArrived) or not isinstance(outcome, Decision):
         return None
-    if event.version == 1:
-        return _plainly(_open_decision_texts, outcome)
     return _plainly(partial(_decision_texts, salt=event.salt), outcome)
 
 
@@ -98,7 +96,7 @@ def _bid_texts(event: BidArrived) -> Texts:
     bid = float(task.bid)
     _check(bid)
     arrival = f'"task":{{"arrival_slot":{task.arrival_slot},'
-    before, after = _rest_of(task, event.version)
+    before, after = _rest_of(task)
     salt = _quoted(event.salt)
     sealed = compute_commitment(bid=bid, salt=event.salt)
     owner_text = hidden = ""
@@ -111,7 +109,7 @@ def _bid_texts(event: BidArrived) -> Texts:
     )
 
 
-def _rest_of(task: Task, version: int) -> tuple[str, str]:
+def _rest_of(task: Task) -> tuple[str, str]:
     """Give what is written of a task after its bid, before and after its owner."""
     if task.operational_costs is not None:
         raise _Unusual
@@ -130,30 +128,16 @@ def _rest_of(task: Task, version: int) -> tuple[str, str]:
         vendors.append(
             f"[{_quoted(vendor.id)},{_number(price)},{_count(vendor.delay_slots)}{load}]"
         )
-    named = f',"version":{_count(version)}' if version > 1 else ""
     only = ',"verified_only":true' if task.verified_only else ""
     return (
         f'"compute_demand":{_number(compute)},"deadline_slot":{task.deadline_slot},'
         f'"id":{_quoted(task.id)},"memory_demand":{_number(memory)},"operational_costs":null,',
-        f'"rates":{{{",".join(rates)}}},"vendors":[{",".join(vendors)}]{only}}},"type":"BidArrived"'
-        f"{named}}}",
-    )
-
-
-def _open_decision_texts(decision: Decision) -> Texts:
-    """Version 1: all but the surplus is published."""
-    begin, (task, schedule), later = _pieces_of(decision)
-    raised = f'"raised":{_raised(decision.raised)},'
-    surplus = f'"surplus":{_amount(decision.surplus)},'
-    winning = f'{later},"winning_price":{_amount(decision.winning_price)}}}'
-    return Texts(
-        f"{begin}{raised}{schedule}{surplus}{task}{winning}",
-        f"{begin}{raised}{schedule}{task}{winning}",
+        f'"rates":{{{",".join(rates)}}},"vendors":[{",".join(vendors)}]{only}}},"type":"BidArrived"}}',
     )
 
 
 def _decision_texts(decision: Decision, *, salt: str) -> Texts:
-    """Version 2: what reveals the bid is committed to."""
+    """What reveals the bid is committed to."""
     begin, (task, schedule), later = _pieces_of(decision)
     raised = f'"raised":{_raised(decision.raised)},'
     surplus = f'"surplus":{_amount(decision.surplus)},'

@@ -45,7 +45,7 @@ class ChainEntry:
     hash: str
 
 
-#: Parts of an outcome that tell of the bid, from version 2 of the log on.
+#: Parts of an outcome that tell of the bid.
 PRIVATE_PARTS = ("raised", "surplus", "winning_deadline_price", "winning_deadline_slot")
 
 
@@ -62,9 +62,7 @@ def select_public_part(event: Mapping[str, Any], outcome: Mapping[str, Any]) -> 
             event["task"] = _hide_amount(event["task"], salt=salt)
         else:
             event["arrivals"] = [select_public_part(of, {})["event"] for of in event["arrivals"]]
-        if event.get("version", 1) == 1:
-            outcome.pop("surplus", None)
-        elif "private_commitment" not in outcome:
+        if "private_commitment" not in outcome:
             hidden = {name: outcome.pop(name) for name in PRIVATE_PARTS if name in outcome}
             outcome["private_commitment"] = commit_private(hidden, salt=salt)
     elif "private" in event:

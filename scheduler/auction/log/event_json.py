@@ -1,4 +1,4 @@
-"""Events of the log as JSON, and back; older logs lack what came later."""
+"""Events of the log as JSON, and back; what an event does not have is left out."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _move_to_json(move: PlanMove) -> dict[str, Any]:
         "memory_demand": float(move.memory_demand),
         "rates": {name: float(rate) for name, rate in move.rates.items()},
         "cells": cells_to_json(move.cells),
-        # Left out where it is not so, as in logs of before.
+        # Left out where it is not so.
         **({"verified_only": True} if move.verified_only else {}),
     }
 
@@ -111,7 +111,7 @@ def _prices_from_json(data: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
 
 
 def _wishes_to_json(event: TaskReplanned) -> dict[str, Any]:
-    """Give what a re-plan is to look for; nothing where it is silent, as in older logs."""
+    """Give what a re-plan is to look for; nothing where it is silent."""
     wishes: dict[str, Any] = {}
     if event.preferred_node is not None:
         wishes["preferred_node"] = event.preferred_node
@@ -129,11 +129,6 @@ def _wishes_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
         "avoided_nodes": tuple(str(node) for node in data.get("avoided_nodes", ())),
         "tolerance": None if tolerance is None else float(tolerance),
     }
-
-
-def _version_to_json(version: int) -> dict[str, int]:
-    """Give the version; it is left out where it is 1, as in older logs."""
-    return {"version": version} if version > 1 else {}
 
 
 def _seats_to_json(seats: Iterable[tuple[str, Cell]]) -> list[list[Any]]:
@@ -159,8 +154,7 @@ def _write_arrival(event: BidArrived) -> dict[str, Any]:
         "task": task_to_json(event.task),
         "slot": event.slot,
         "salt": event.salt,
-        **_version_to_json(event.version),
-        # Left out for bids that are decided by themselves, as in older logs.
+        # Left out for bids that are decided by themselves.
         **({"bundle": event.bundle} if event.bundle else {}),
     }
 
@@ -170,7 +164,6 @@ def _read_arrival(data: Mapping[str, Any]) -> BidArrived:
         task=task_from_json(data["task"]),
         slot=int(data["slot"]),
         salt=str(data["salt"]),
-        version=int(data.get("version", 1)),
         bundle=str(data.get("bundle", "")),
     )
 
@@ -180,7 +173,6 @@ def _write_bundle(event: BundleArrived) -> dict[str, Any]:
         "bundle_id": event.bundle_id,
         "arrivals": [event_to_json(arrival) for arrival in event.arrivals],
         "salt": event.salt,
-        "version": event.version,
     }
 
 
@@ -189,7 +181,6 @@ def _read_bundle(data: Mapping[str, Any]) -> BundleArrived:
         bundle_id=str(data["bundle_id"]),
         arrivals=tuple(_read_arrival(arrival) for arrival in data["arrivals"]),
         salt=str(data["salt"]),
-        version=int(data["version"]),
     )
 
 
@@ -233,7 +224,6 @@ def _write_replan(event: TaskReplanned) -> dict[str, Any]:
         "task": task_to_json(event.task),
         "slot": event.slot,
         "salt": event.salt,
-        **_version_to_json(event.version),
         **_wishes_to_json(event),
     }
 
@@ -243,7 +233,6 @@ def _read_replan(data: Mapping[str, Any]) -> TaskReplanned:
         task=task_from_json(data["task"]),
         slot=int(data["slot"]),
         salt=str(data["salt"]),
-        version=int(data.get("version", 1)),
         **_wishes_from_json(data),
     )
 
@@ -275,7 +264,7 @@ def _write_prices(event: PricesSolved) -> dict[str, Any]:
         "inputs": dict(event.inputs),
         "private": dict(event.private),
         "salt": event.salt,
-        # Left out when there are none, as in logs of earlier versions.
+        # Left out when there are none.
         **({"usual_rates": rates} if rates else {}),
         **({"own_asks": True} if event.own_asks else {}),
         **({"sample_worth": worth} if worth else {}),
@@ -340,7 +329,7 @@ _WRITERS: Mapping[type[Any], Callable[[Any], dict[str, Any]]] = {
     CellsReleased: lambda event: {
         "task_id": event.task_id,
         "cells": cells_to_json(event.cells),
-        # Left out where it is not so, as in logs of before.
+        # Left out where it is not so.
         **({"refunded": True} if event.refunded else {}),
     },
     TaskReplanned: _write_replan,

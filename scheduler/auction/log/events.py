@@ -40,8 +40,6 @@ class BidArrived:
     slot: int
     #: Secret text that the log's commitments to the bid and what reveals it are made with.
     salt: str = ""
-    #: ``ZoneRules.version`` of the rules in force.
-    version: int = 1
     #: The bundle that it wins or loses with; empty: it is decided by itself.
     bundle: str = ""
 
@@ -58,8 +56,6 @@ class BundleArrived:
     arrivals: tuple[BidArrived, ...]
     #: As in ``BidArrived``, for what the outcome reveals of the sum of the bids.
     salt: str = ""
-    #: As in ``BidArrived``.
-    version: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +124,12 @@ class TaskReplanned:
     slot: int
     #: As in ``BidArrived``.
     salt: str = ""
-    #: As in ``BidArrived``.
-    version: int = 1
     #: The plan is on this node alone if the rest of the job fits there in time.
     preferred_node: str | None = None
     #: The plan uses these nodes only if no others can do all that is left.
     avoided_nodes: tuple[str, ...] = ()
     #: Of the plans in time whose price is at most so much above the cheapest, as a share of
-    #: it, the one that ends first; ``None``: the cheapest, as in older logs.
+    #: it, the one that ends first; ``None``: the cheapest.
     tolerance: float | None = None
 
 

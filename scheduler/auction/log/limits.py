@@ -106,7 +106,7 @@ def _check_bundle(event: BundleArrived) -> None:
         raise ValueError(f"bundle {event.bundle_id} has fewer than two bids")
     if any(arrival.bundle != event.bundle_id for arrival in event.arrivals):
         raise ValueError(f"bundle {event.bundle_id} has a bid that does not name it")
-    if len({(of.slot, of.task.deadline_slot, of.version) for of in event.arrivals}) > 1:
+    if len({(of.slot, of.task.deadline_slot) for of in event.arrivals}) > 1:
         raise ValueError(f"the bids of bundle {event.bundle_id} have several slots or deadlines")
 
 

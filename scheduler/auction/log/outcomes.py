@@ -74,7 +74,7 @@ def _parts_from_json(data: list[Any] | None) -> PriceParts | None:
 def _schedule_to_json(schedule: Schedule | None) -> dict[str, Any] | None:
     if schedule is None:
         return None
-    # Left out without a vendor, as in older logs.
+    # Left out without a vendor.
     ready = {} if schedule.ready_slot is None else {"ready_slot": schedule.ready_slot}
     return {"cells": cells_to_json(schedule.cells), "vendor": schedule.vendor, **ready}
 

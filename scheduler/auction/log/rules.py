@@ -10,14 +10,11 @@ from typing import Any
 #: Rules that hold for the whole life of a log: cells and prices are made by them.
 FIXED_RULES = ("base_memory", "horizon_slots", "first_slot", "money_quantum")
 
-#: Version of the log's entries that a log written now has. From 2 on a bid is received in the
-#: log before it is decided, and what a decision reveals of bids is committed to, not published.
+#: The form of the log that this program writes and reads.
 LOG_VERSION = 2
 
 #: Most slots on sale at a time: each is a row of every table of the grid.
 MOST_HORIZON = 1_000_000
-#: Fields of earlier versions, parameters of policies that no longer sell.
-_RETIRED = ("alpha", "beta", "money_scale", "steepness", "pays_eq14")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +37,8 @@ class ZoneRules:
     refusal_hints: bool = True
     #: Further parameters of the policy.
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    #: What a log of an earlier version states besides: its first hash covers it, and
-    #: the policy it names reads it. No policy that sells does.
-    retired: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    #: Version of the entries from here on; logs of earlier versions name none and have 1.
-    version: int = 1
 
     def __post_init__(self) -> None:
-        if not 1 <= self.version <= LOG_VERSION:
-            raise ValueError(f"version {self.version}: this program reads 1 to {LOG_VERSION}")
         if not 1 <= self.horizon_slots <= MOST_HORIZON:
             raise ValueError(f"horizon_slots must be between 1 and {MOST_HORIZON}")
         for name in ("base_memory", "money_quantum"):
@@ -56,8 +46,6 @@ class ZoneRules:
             # Written so that NaN fails.
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} is {value}: it must be finite and not negative")
-        if self.retired.get("pays_eq14"):
-            raise ValueError("pays_eq14: payments that leave out the provider are not supported")
 
 
 def rules_to_json(rules: ZoneRules) -> dict[str, Any]:
@@ -70,23 +58,22 @@ def rules_to_json(rules: ZoneRules) -> dict[str, Any]:
         "money_quantum": rules.money_quantum,
         "refusal_hints": rules.refusal_hints,
         "settings": dict(rules.settings),
-        # Left out where asks are paid, as in logs of earlier versions.
+        # Left out where asks are paid.
         **({"posts_rates": True} if rules.posts_rates else {}),
-        **({"version": rules.version} if rules.version > 1 else {}),
-        **rules.retired,
+        "version": LOG_VERSION,
     }
 
 
 def rules_from_json(data: Mapping[str, Any]) -> ZoneRules:
-    """Read what ``rules_to_json`` wrote, of this version or an earlier one.
-
-    Numbers get their declared type.
+    """Read what ``rules_to_json`` wrote; numbers get their declared type.
 
     Raises
     ------
     ValueError
-        If a value is none that rules may have.
+        If the log is of another version, or a value is not one that rules may have.
     """
+    if data.get("version") != LOG_VERSION:
+        raise ValueError(f"log version {data.get('version')!r}: this program reads {LOG_VERSION}")
     return ZoneRules(
         policy=str(data["policy"]),
         base_memory=float(data["base_memory"]),
@@ -96,12 +83,4 @@ def rules_from_json(data: Mapping[str, Any]) -> ZoneRules:
         refusal_hints=bool(data["refusal_hints"]),
         settings=dict(data["settings"]),
         posts_rates=bool(data.get("posts_rates", False)),
-        retired={name: _parse_retired(name, data[name]) for name in _RETIRED if name in data},
-        version=int(data.get("version", 1)),
     )
-
-
-def _parse_retired(name: str, value: Any) -> Any:
-    if name == "pays_eq14":
-        return bool(value)
-    return None if value is None else float(value)

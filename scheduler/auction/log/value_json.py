@@ -1,4 +1,4 @@
-"""Values of the log's events as JSON, and back; older logs lack what came later."""
+"""Values of the log's events as JSON, and back; what a value does not have is left out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def task_to_json(task: Task) -> dict[str, Any]:
         "operational_costs": None
         if costs is None
         else {node: [float(x) for x in row] for node, row in costs.items()},
-        # Left out where there is none, as in logs of earlier versions.
+        # Left out where there is none.
         **({"owner": task.owner} if task.owner else {}),
         **({"verified_only": True} if task.verified_only else {}),
     }
@@ -62,7 +62,7 @@ def offer_from_json(data: list[Any]) -> LaborVendor:
 
 
 def node_to_json(node: NodeSpec) -> dict[str, Any]:
-    """Give a node as plain JSON values; its marks only where they are set, as in older logs."""
+    """Give a node as plain JSON values; its marks only where they are set."""
     kept = {"keeps_sold": True} if node.keeps_sold else {}
     vouched = {"verified": True} if node.is_verified else {}
     return {

@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from scheduler.auction import ChainEntry, Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import digest, seal
-from scheduler.auction.log.rules import LOG_VERSION
 from scheduler.auction.prices import KnownBids, Settings, solve_prices
 from scheduler.auction.prices.solve import choose_seed
 from scheduler.experiments.auction.run import SOLVE_EVERY
@@ -23,7 +22,6 @@ def make_log_rules(scenario: Scenario, settings: Settings) -> ZoneRules:
         # A bid that is decided in the day's last slot begins in the next.
         horizon_slots=scenario.slots + 1,
         settings=asdict(settings),
-        version=LOG_VERSION,
     )
 
 
@@ -55,7 +53,7 @@ def write_log(
         while waiting and waiting[0].arrival_slot <= slot:
             task = waiting.pop(0)
             task = replace(task, arrival_slot=slot + 1, deadline_slot=task.deadline_slot + 1)
-            bid = events.BidArrived(task, slot, digest([salt, task.id]), LOG_VERSION)
+            bid = events.BidArrived(task, slot, digest([salt, task.id]))
             log.append(engine.apply(events.BidsReceived(((task.id, seal(bid)),))))
             decided = engine.apply(bid)
             log.append(decided)

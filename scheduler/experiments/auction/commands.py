@@ -13,7 +13,6 @@ from scheduler.auction.audit.transcripts import verify_transcript
 from scheduler.auction.audit.witness import read_witness
 from scheduler.auction.log.heads import SignedHead
 from scheduler.experiments.auction.interchange import replay, solve
-from scheduler.experiments.auction.max_form.policies import LOGGED_POLICIES
 
 #: What a file can bring about that is not of the kind the command reads.
 _UNREADABLE = (
@@ -35,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
         if arguments.command == "verify":
             witness = _read_witnesses(arguments.witness, keys=arguments.key)
             with Path(arguments.file).open(encoding="utf-8") as lines:
-                found = verify_transcript(lines, policies=LOGGED_POLICIES, witness=witness)
+                found = verify_transcript(lines, witness=witness)
             _print(asdict(found))
             return 0 if found.ok else 1
         data = json.loads(Path(arguments.file).read_text(encoding="utf-8"))

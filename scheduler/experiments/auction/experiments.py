@@ -10,7 +10,6 @@ from scheduler.auction.log import events
 from scheduler.experiments.auction.bounds import make_capacity
 from scheduler.experiments.auction.bounds.offline_program import offline_optimum
 from scheduler.experiments.auction.max_form.engine import make_engine, pay_eq14
-from scheduler.experiments.auction.max_form.policies import LOGGED_POLICIES
 from scheduler.experiments.auction.quality import Setting, like, settings
 from scheduler.experiments.auction.run import make_rules, run_baseline, run_policy
 from scheduler.experiments.auction.scenario import Deadlines, Mix, Scenario, trace_days
@@ -161,8 +160,7 @@ def truthfulness(scenario: Scenario, *, bidders: int) -> tuple[list[Lie], int, i
             engine.transition(events.SlotAdvanced(slot))
         if index % step == 0:
             count += 1
-            state = engine.snapshot()
-            stated = {share: _decide_stated(state, task, share) for share in SHARES}
+            stated = {share: _decide_stated(engine, task, share) for share in SHARES}
             for by_eq14 in (False, True):
                 found = {s: _compute_gain(task, d, by_eq14=by_eq14) for s, d in stated.items()}
                 for share, gain in found.items():
@@ -177,10 +175,9 @@ def truthfulness(scenario: Scenario, *, bidders: int) -> tuple[list[Lie], int, i
     return lies, profitable[False], profitable[True]
 
 
-def _decide_stated(state: dict[str, object], task: Task, share: float) -> Decision:
-    engine = Engine.restore(state, policies=LOGGED_POLICIES)
+def _decide_stated(engine: Engine, task: Task, share: float) -> Decision:
     stated = replace(task, bid=task.bid * share)
-    decision = engine.transition(events.BidArrived(stated, task.arrival_slot))
+    decision = engine.replica().transition(events.BidArrived(stated, task.arrival_slot))
     assert isinstance(decision, Decision)
     return decision
 

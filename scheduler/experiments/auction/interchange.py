@@ -123,7 +123,7 @@ def replay(data: Mapping[str, Any], *, policy: str) -> dict[str, Any]:
             base_memory=float(data["rb"]),
             horizon_slots=int(data["T"]),
             refusal_hints=False,
-            retired=max_form_rules(
+            settings=max_form_rules(
                 alpha=float(data["alpha"]), beta=float(data["beta"]), money_scale=1.0
             ),
         )

@@ -50,7 +50,7 @@ def make_rules(scenario: Scenario, policy: str) -> ZoneRules:
         base_memory=scenario.base_memory_gb,
         horizon_slots=scenario.slots,
         refusal_hints=False,
-        retired={} if policy == "lagrangian" else max_form_rules(steepness=0.1),
+        settings={} if policy == "lagrangian" else max_form_rules(steepness=0.1),
     )
 
 

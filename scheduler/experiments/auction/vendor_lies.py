@@ -66,15 +66,15 @@ def run_market(
     rng = np.random.default_rng(seed)
     engine = Engine(ZoneRules(horizon_slots=_HORIZON, settings={"growth": 0.5}))
     for name in ("a", "b"):
-        engine.apply(events.NodeJoined(NodeSpec(name, "g", 20.0, 20.0, ask=2.0)))
+        engine.transition(events.NodeJoined(NodeSpec(name, "g", 20.0, 20.0, ask=2.0)))
     for number in range(vendors):
         room = _ROOM * (lie.room if number == 0 else 1)
-        engine.apply(events.VendorChanged(VendorCapacity(f"vendor-{number}", room)))
+        engine.transition(events.VendorChanged(VendorCapacity(f"vendor-{number}", room)))
     profit = cost = 0.0
     jobs = late = 0
     busy: dict[int, int] = {}
     for slot in range(SLOTS):
-        engine.apply(events.SlotAdvanced(slot))
+        engine.transition(events.SlotAdvanced(slot))
         for bid in range(BIDS_A_SLOT):
             costs = [float(rng.uniform(2.0, 6.0)) for _ in range(vendors)]
             delays = [int(rng.integers(1, 5)) for _ in range(vendors)]
@@ -86,7 +86,7 @@ def run_market(
             stated = max(1, delays[0] - lie.sooner_slots)
             price = costs[0] * (1 + margin + lie.markup)
             offers[0] = LaborVendor("vendor-0", price, stated, _LOAD)
-            decision = engine.apply(events.BidArrived(_with_offers(task, offers), slot)).outcome
+            decision = engine.transition(events.BidArrived(_with_offers(task, offers), slot))
             assert isinstance(decision, Decision)
             if not decision.admitted or decision.schedule is None or decision.schedule.vendor != 0:
                 continue

@@ -7,20 +7,16 @@ from dataclasses import replace
 
 from scheduler.auction.engine.decide import DeadlineHint, admit, refuse
 from scheduler.auction.engine.engine import Engine
-from scheduler.auction.engine.price_policies import Policies
 from scheduler.auction.engine.rounding import Rounding
 from scheduler.auction.log.rules import ZoneRules
 from scheduler.auction.search.grid import TOLERANCE, Grid
-from scheduler.experiments.auction.max_form.policies import LOGGED_POLICIES, Printed
+from scheduler.experiments.auction.max_form.policies import COMPARED_POLICIES
 from scheduler.experiments.auction.max_form.search import PrintedSearch
 from scheduler.types import Cell, Decision, Refusal, Task
 
 
 class PrintedEngine(Engine):
     """Algorithm 1: prices rise before the room is checked, then a full cell refuses."""
-
-    def __init__(self, rules: ZoneRules, *, policies: Policies = LOGGED_POLICIES) -> None:
-        super().__init__(rules, policies={**policies, "printed": Printed})
 
     def _decide(self, task: Task, slot: int, hint: DeadlineHint | None) -> Decision:
         zone = self._zone
@@ -51,10 +47,9 @@ def _fits(grid: Grid, cells: Iterable[Cell], task: Task) -> bool:
 
 
 def make_engine(rules: ZoneRules) -> Engine:
-    """Give an engine of any policy, live, retired or printed."""
-    if rules.policy == "printed":
-        return PrintedEngine(rules)
-    return Engine(rules, policies=LOGGED_POLICIES)
+    """Give an engine of any policy, live or of the max form."""
+    kind = PrintedEngine if rules.policy == "printed" else Engine
+    return kind(rules, policies=COMPARED_POLICIES)
 
 
 def pay_eq14(decision: Decision) -> Decision:

@@ -1,4 +1,4 @@
-"""The policies with max prices: ``residual``, which sold once, and the paper's own."""
+"""The policies with max prices: ``residual`` and the paper's own, ``printed``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Residual:
     prices_empty_cells = False
 
     def __init__(self, rules: ZoneRules) -> None:
-        given = {**max_form_rules(), **rules.retired}
+        given = {**max_form_rules(), **rules.settings}
         self._alpha = _amount_of(given, "alpha")
         self._beta = _amount_of(given, "beta")
         self._money_scale = _amount_of(given, "money_scale")
@@ -101,10 +101,8 @@ class Printed(Residual):
         return task.compute_demand, task.memory_demand
 
 
-#: What sold once.
-RETIRED_POLICIES: Policies = {"residual": Residual}
-#: What a log may name that was written at any time.
-LOGGED_POLICIES: Policies = {**SELLING_POLICIES, **RETIRED_POLICIES}
+#: What sells, and the max form to compare it with.
+COMPARED_POLICIES: Policies = {**SELLING_POLICIES, "residual": Residual, "printed": Printed}
 
 
 def max_form_rules(
@@ -114,7 +112,7 @@ def max_form_rules(
     money_scale: float | None = None,
     steepness: float = 0.2,
 ) -> dict[str, Any]:
-    """Give the parameters of the max form as ``ZoneRules.retired`` has them.
+    """Give the parameters of the max form as ``ZoneRules.settings`` has them.
 
     Parameters
     ----------
@@ -134,7 +132,6 @@ def max_form_rules(
         "beta": beta,
         "money_scale": money_scale,
         "steepness": steepness,
-        "pays_eq14": False,
     }
 
 

@@ -18,7 +18,6 @@ from marketplace.common.errors import MarketFault
 from marketplace.jobs.models import Artifact, Job
 from marketplace.jobs.services import dispatch_slots, record_progress, store_adapter
 from scheduler.auction.audit.transcripts import verify_transcript
-from scheduler.experiments.auction.max_form.policies import LOGGED_POLICIES
 from tests import builders, market_builders
 from tests import job_builders as build
 from tests.builders import NOW
@@ -203,7 +202,7 @@ def test_the_transcript_is_public_and_verifies_on_any_computer(
     reply = client.get(address)
     assert reply.headers["Content-Disposition"] == f'attachment; filename="{site.zone.name}.jsonl"'
     log = read_download(reply).decode()
-    assert verify_transcript(log.splitlines(), policies=LOGGED_POLICIES).ok
+    assert verify_transcript(log.splitlines()).ok
     assert json.loads(log.splitlines()[-1])["event"]["task"].get("bid") is None
     again = client.get(address, headers={"If-None-Match": reply.headers["ETag"]})
     assert again.status_code == 304

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduler.auction import Engine, ZoneRules
+from scheduler.auction import ChainEntry, Engine, ZoneRules
 from scheduler.auction.log import events
+from scheduler.auction.log.chain import seal
 from scheduler.types import Decision, NodeSpec, Task
 
 
@@ -57,8 +58,16 @@ def price(engine: Engine, compute_price: float, memory_price: float = 0.0) -> No
     )
 
 
+def enter(engine: Engine, event: events.Event) -> list[ChainEntry]:
+    """Apply an event as a zone's writer does: a bid is received before it is decided."""
+    if not isinstance(event, events.BidArrived):
+        return [engine.apply(event)]
+    received = events.BidsReceived(((event.task.id, seal(event)),))
+    return [engine.apply(received), engine.apply(event)]
+
+
 def decide(engine: Engine, bid: Task, *, slot: int = 0) -> Decision:
     """Let an engine decide a bid."""
-    outcome = engine.apply(events.BidArrived(bid, slot)).outcome
+    outcome = engine.transition(events.BidArrived(bid, slot))
     assert isinstance(outcome, Decision)
     return outcome

@@ -20,11 +20,11 @@ from marketplace.auction.lane.receive import receive_bids
 from marketplace.auction.lane.sweep import decide_all_pending, refresh_zone
 from marketplace.auction.models import Bid, BidStatus, LogEntry
 from marketplace.fleet.models import Node, Zone
+from scheduler.auction.audit.transcripts import verify_transcript
 from scheduler.auction.audit.witness import read_witness
 from scheduler.auction.log.chain import digest, select_public_part
 from tests import builders, market_builders
 from tests.builders import NOW
-from tests.properties.auction_markets import verify_transcript
 
 pytestmark = pytest.mark.django_db
 SLOT = timedelta(seconds=market_builders.SLOT_S)

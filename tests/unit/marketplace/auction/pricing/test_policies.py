@@ -23,14 +23,13 @@ from marketplace.fleet import slots
 from marketplace.fleet.models import Zone
 from marketplace.fleet.services import set_policy_settings
 from scheduler.auction import ZoneRules
+from scheduler.auction.audit.transcripts import verify_transcript
 from scheduler.auction.prices import forecast_span
 from scheduler.auction.prices.forecast_span import ForecastSpan, choose_span
 from tests import builders
 from tests import market_builders as market
 from tests.audits import alter_row
 from tests.builders import NOW
-from tests.earlier_versions import forget_engines, selling_under_residual
-from tests.properties.auction_markets import verify_transcript
 
 pytestmark = pytest.mark.django_db
 
@@ -89,7 +88,7 @@ def test_a_zone_sells_at_asks_from_its_first_bid_and_at_solved_prices_from_the_f
     first.refresh_from_db()
     # One cell of a quarter of the node, and nothing on top of the ask.
     assert (first.status, first.payment_micros) == ("admitted", market.CELL_MICROS)
-    assert (rules(zone).policy, rules(zone).retired) == ("lagrangian", {})
+    assert rules(zone).policy == get_policy_in_force(zone) == "lagrangian"
     sell(owner, zone, count=14, epochs=3)
     later = market.slot_at(zone, 101)
     assert reprice(zone, later)
@@ -100,61 +99,6 @@ def test_a_zone_sells_at_asks_from_its_first_bid_and_at_solved_prices_from_the_f
     row = Pricing.objects.get()
     assert (row.policy, row.policy_since_at, row.status) == ("lagrangian", NOW, "applied")
     assert verify_zone(zone).problems == []
-
-
-# -- logs that began under a policy that no longer sells -------------------------------------
-
-
-@pytest.fixture
-def begun_before(zone, owner):
-    """A zone whose log has bids under ``residual``, after the upgrade."""
-    with selling_under_residual():
-        sell(owner, zone, count=6, epochs=2)
-    return zone
-
-
-def test_such_a_zone_goes_over_before_its_next_decision_and_once(begun_before, owner):
-    zone, later = begun_before, market.slot_at(begun_before, 101)
-    assert rules(zone).policy == "residual"
-    assert get_policy_in_force(zone) == "residual"
-    held = list(Bid.objects.filter(status="admitted").values_list("pk", flat=True))
-    sell(owner, zone, now=later, count=1)
-    assert kinds(zone)[-4:] == ["SlotAdvanced", "RulesChanged", "BidsReceived", "BidArrived"]
-    assert (rules(zone).policy, rules(zone).retired) == ("lagrangian", {})
-    row = Pricing.objects.get()
-    assert (row.policy, row.policy_since_at, row.status) == ("lagrangian", later, "none")
-    with books.read_book(zone=zone, now=later) as book:
-        assert {h.task_id for h in book.engine.reservations()} >= set(held)
-    # A solve is due at once, and another lane finds nothing left to change.
-    assert reprice(zone, later)
-    forget_engines()
-    sell(owner, zone, now=later, count=1)
-    assert kinds(zone).count("RulesChanged") == 1
-    assert verify_zone(zone).problems == []
-
-
-def test_such_a_zone_without_bids_goes_over_with_its_next_solve(begun_before):
-    later = market.slot_at(begun_before, 101)
-    assert reprice(begun_before, later)
-    assert kinds(begun_before)[-3:] == ["SlotAdvanced", "RulesChanged", "PricesSolved"]
-    assert Pricing.objects.get().policy == "lagrangian"
-    assert verify_zone(begun_before).problems == []
-
-
-def test_a_lane_that_dies_while_a_zone_goes_over_has_changed_nothing(begun_before, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(enter, "write_lane", lambda lane: _raise(ConnectionError()))
-        with pytest.raises(ConnectionError):
-            refresh_zone(zone=begun_before, now=NOW)
-    assert "RulesChanged" not in kinds(begun_before)
-    assert Pricing.objects.get().policy == "residual"
-    refresh_zone(zone=begun_before, now=NOW)
-    assert kinds(begun_before)[-1] == "RulesChanged"
-    assert verify_zone(begun_before).problems == []
-
-
-def _raise(error: Exception) -> None:
-    raise error
 
 
 # -- the operator's wish and the log -----------------------------------------------------
@@ -175,6 +119,23 @@ def test_settings_are_changed_by_an_entry_of_the_log(zone, owner):
     refresh_zone(zone=stale, now=NOW)
     assert kinds(zone).count("RulesChanged") == 2
     assert verify_zone(zone).problems == []
+
+
+def test_a_lane_that_dies_while_its_rules_change_has_changed_nothing(zone, owner, monkeypatch):
+    sell(owner, zone)
+    zone = set_settings(zone, growth=0.3)
+    with monkeypatch.context() as patch:
+        patch.setattr(enter, "write_lane", lambda lane: _raise(ConnectionError()))
+        with pytest.raises(ConnectionError):
+            refresh_zone(zone=zone, now=NOW)
+    assert "RulesChanged" not in kinds(zone)
+    refresh_zone(zone=zone, now=NOW)
+    assert kinds(zone)[-1] == "RulesChanged"
+    assert verify_zone(zone).problems == []
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def test_lanes_that_take_turns_all_see_a_setting_that_was_changed_and_changed_back(zone, owner):
@@ -341,9 +302,9 @@ def test_of_a_long_log_an_even_sample_is_read(days, monkeypatch):
 
 @pytest.fixture
 def traded(zone, owner):
-    """A zone that went from residual to lagrangian, with bids decided under both."""
-    with selling_under_residual():
-        sell(owner, zone, count=14, slots=9, epochs=3)
+    """A zone whose rules changed, with bids decided before and after, at solved prices too."""
+    sell(owner, zone, count=14, slots=9, epochs=3)
+    zone = set_settings(zone, growth=0.3)
     later = market.slot_at(zone, 101)
     reprice(zone, later)
     sell(owner, zone, now=later, count=4, slots=11, epochs=2)
@@ -365,7 +326,7 @@ def test_a_payment_under_solved_prices_altered_by_a_cent_is_found(traded):
 @pytest.mark.parametrize(
     ("kind", "change"),
     [
-        ("RulesChanged", "event = replace(event, '\"lagrangian\"', '\"residual\"')"),
+        ("RulesChanged", "event = replace(event, '\"growth\":0.3', '\"growth\":0.4')"),
         ("RulesChanged", "event = replace(event, 'hints\":true', 'hints\":false')"),
         ("PricesSolved", "event = replace(event, '\"seed\":', '\"seed\":1')"),
         ("PricesSolved", "event = replace(event, '\"dual_value\":', '\"dual_value\":1')"),

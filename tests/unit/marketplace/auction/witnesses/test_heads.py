@@ -19,11 +19,11 @@ from marketplace.auction.models import MarketHead, PublishedHead, WitnessCursor
 from marketplace.auction.witnesses import heads, keys
 from marketplace.fleet.models import Zone
 from marketplace.web.views import market
+from scheduler.auction.audit.transcripts import verify_transcript
 from scheduler.auction.audit.witness import read_witness
 from tests import market_builders
 from tests.audits import alter_row
 from tests.builders import NOW
-from tests.properties.auction_markets import verify_transcript
 
 pytestmark = pytest.mark.django_db
 SLOT = timedelta(seconds=market_builders.SLOT_S)

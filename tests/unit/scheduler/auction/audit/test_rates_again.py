@@ -23,7 +23,7 @@ from scheduler.types import Decision, NodeRate, NodeSpec
 from tests.unit.scheduler.auction.builders import node, task
 
 DAY = 4
-RULES = ZoneRules(horizon_slots=6, version=2, posts_rates=True)
+RULES = ZoneRules(horizon_slots=6, posts_rates=True)
 NODES = [node("a", ask=10.0), node("b", ask=12.0), node("c", ask=30.0)]
 LATE = node("late", ask=20.0)
 Forge = Callable[[events.RatesPosted], events.RatesPosted]
@@ -59,9 +59,7 @@ def post(slot: int, *, day: str, bids: list[events.BidArrived]) -> events.RatesP
 
 
 BIDS = [
-    events.BidArrived(
-        task(f"t{n}", bid=900.0 + n, arrival_slot=5, deadline_slot=8), 4, f"salt {n}", 2
-    )
+    events.BidArrived(task(f"t{n}", bid=900.0 + n, arrival_slot=5, deadline_slot=8), 4, f"salt {n}")
     for n in range(8)
 ]
 

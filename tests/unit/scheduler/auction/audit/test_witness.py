@@ -14,7 +14,7 @@ from scheduler.auction.audit.witness import read_witness
 from scheduler.auction.log import events
 from scheduler.auction.log.heads import Head, SignedHead, sign_head, signed_head_to_json
 from scheduler.experiments.auction.commands import main
-from tests.unit.scheduler.auction.builders import node, task
+from tests.unit.scheduler.auction.builders import enter, node, task
 
 RULES = ZoneRules(horizon_slots=6)
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
@@ -26,10 +26,8 @@ def history(*bids: float) -> tuple[Engine, list[str]]:
     """A zone's log with one bid after the other; its engine and transcript."""
     engine = Engine(RULES)
     entries = [engine.apply(events.NodeJoined(node(ask=10.0)))]
-    entries += [
-        engine.apply(events.BidArrived(task(f"t{i}", bid=bid), 0, f"salt {i}"))
-        for i, bid in enumerate(bids)
-    ]
+    for i, bid in enumerate(bids):
+        entries += enter(engine, events.BidArrived(task(f"t{i}", bid=bid), 0, f"salt {i}"))
     lines = list(write_transcript_lines(entries, zone="a", rules=RULES))
     return engine, lines
 
@@ -52,18 +50,18 @@ ENGINE, LINES = history(50.0, 60.0, 1.0)
 
 def test_a_log_that_its_witnesses_saw_verifies_and_says_how_many_agree() -> None:
     start = head(0, json.loads(LINES[1])["prev_hash"])
-    witness = [start, head_of(LINES, 2), head_of(LINES, 4), head_of(LINES, 4)]
+    witness = [start, head_of(LINES, 3), head_of(LINES, 7), head_of(LINES, 7)]
     found = verify_transcript(LINES, witness=witness)
-    assert (found.ok, found.entries, found.witnessed) == (True, 4, 4)
+    assert (found.ok, found.entries, found.witnessed) == (True, 7, 4)
 
 
 def test_a_log_that_was_cut_short_is_found_only_with_a_witness() -> None:
     cut = LINES[:-1]
     assert verify_transcript(cut).ok
-    found = verify_transcript(cut, witness=[head_of(LINES, 2), head_of(LINES, 4)])
-    assert (found.ok, found.position, found.witnessed) == (False, 4, 1)
+    found = verify_transcript(cut, witness=[head_of(LINES, 3), head_of(LINES, 7)])
+    assert (found.ok, found.position, found.witnessed) == (False, 7, 1)
     assert found.problem is not None
-    assert found.problem.startswith("the log was cut short: it ends at 3")
+    assert found.problem.startswith("the log was cut short: it ends at 6")
 
 
 def test_another_history_that_replays_is_found_only_with_a_witness() -> None:
@@ -113,7 +111,7 @@ def test_heads_from_before_a_transcripts_snapshot_are_passed_over() -> None:
     engine = Engine(RULES)
     first = engine.apply(events.NodeJoined(node(ask=10.0)))
     snapshot = engine.snapshot()
-    rest = [engine.apply(events.BidArrived(task(), 0, "s"))]
+    rest = enter(engine, events.BidArrived(task(), 0, "s"))
     lines = list(write_transcript_lines(rest, zone="a", snapshot=snapshot))
     found = verify_transcript(lines, witness=[head(0, "ab" * 32), head(1, first.hash)])
     assert (found.ok, found.witnessed) == (True, 1)
@@ -141,7 +139,7 @@ def test_the_command_exits_by_what_the_witness_says(
     log, short, seen = tmp_path / "log", tmp_path / "short", tmp_path / "seen"
     log.write_text("\n".join(LINES))
     short.write_text("\n".join(LINES[:-1]))
-    seen.write_text(json.dumps(signed_head_to_json(head_of(LINES, 4))) + "\n")
+    seen.write_text(json.dumps(signed_head_to_json(head_of(LINES, 7))) + "\n")
     assert main(["verify", str(log), "--witness", str(seen), "--key", PUBLIC]) == 0
     assert main(["verify", str(short), "--witness", str(seen)]) == 1
     assert "the log was cut short" in capsys.readouterr().out

@@ -13,11 +13,11 @@ from scheduler.auction.log.chain import ChainEntry, seal
 from scheduler.types import Cell
 from tests.unit.scheduler.auction.builders import node, task
 
-RULES = ZoneRules(horizon_slots=6, version=2)
+RULES = ZoneRules(horizon_slots=6)
 
 
 def arrival(name: str, bid: float = 100.0) -> events.BidArrived:
-    return events.BidArrived(task(name, bid=bid), 0, f"salt of {name}", 2)
+    return events.BidArrived(task(name, bid=bid), 0, f"salt of {name}")
 
 
 def receipts(*arrivals: events.BidArrived) -> events.BidsReceived:
@@ -41,7 +41,7 @@ MEANWHILE = [
     events.NodeChanged(node(ask=99.0)),
     events.NodeLeft("n", 0),
     events.CellsReleased("t", (Cell(0, "n"),)),
-    events.TaskReplanned(task("t"), 0, "s", version=2),
+    events.TaskReplanned(task("t"), 0, "s"),
     events.PricesSolved(0, {"n": (49.0,) * 6}, {"n": (0.0,) * 6}),
     events.RulesChanged(replace(RULES, settings={"growth": 1.0})),
 ]
@@ -69,7 +69,6 @@ def test_nothing_that_could_move_a_price_comes_between_a_receipt_and_its_decisio
         (arrival("first", 100.1), "bid first is not the one that was received"),
         (replace(FIRST, salt="another"), "bid first is not the one that was received"),
         (replace(FIRST, slot=1), "bid first is not the one that was received"),
-        (replace(FIRST, version=1), "an entry of version 1 in a log of version 2"),
         (receipts(FIRST), "each received once"),
         (receipts(arrival("a"), arrival("a")), "each received once"),
         (events.BidsReceived(()), "for one bid or more"),
@@ -120,21 +119,6 @@ def test_events_can_be_tried_on_a_replica_whatever_was_received() -> None:
     assert (trial.horizon.first_slot, engine.snapshot()) == (1, before)
 
 
-def test_a_log_of_version_1_has_no_receipts_and_goes_over_by_its_rules() -> None:
-    engine = Engine(replace(RULES, version=1))
-    engine.apply(events.NodeJoined(node(ask=10.0)))
-    with pytest.raises(ValueError, match="a log of version 1 has no receipts"):
-        engine.apply(receipts(FIRST))
-    engine.apply(replace(FIRST, version=1))
-    engine.apply(events.RulesChanged(RULES))
-    with pytest.raises(ValueError, match="out of turn"):
-        engine.apply(SECOND)
-    with pytest.raises(ValueError, match="the version of a log does not go back"):
-        engine.apply(events.RulesChanged(replace(RULES, version=1)))
-    with pytest.raises(ValueError, match="this program reads 1 to 2"):
-        replace(RULES, version=3)
-
-
 def whole_log() -> list[ChainEntry]:
     engine = Engine(RULES)
     script = [
@@ -143,7 +127,7 @@ def whole_log() -> list[ChainEntry]:
         FIRST,
         SECOND,
         events.SlotAdvanced(1),
-        events.TaskReplanned(replace(FIRST.task, arrival_slot=1), 1, "salt", version=2),
+        events.TaskReplanned(replace(FIRST.task, arrival_slot=1), 1, "salt"),
     ]
     return [engine.apply(event) for event in script]
 

@@ -8,28 +8,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scheduler.auction import ChainEntry, Engine, ZoneRules
-from scheduler.auction.audit.transcripts import write_transcript_lines
+from scheduler.auction import ChainEntry, Engine, ZoneRules, verify
+from scheduler.auction.audit.transcripts import verify_transcript, write_transcript_lines
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import entry_to_json, hide_bid
 from scheduler.auction.log.event_json import event_from_json, event_to_json
 from scheduler.experiments.auction.max_form.engine import make_engine
 from scheduler.experiments.auction.max_form.policies import max_form_rules
-from scheduler.types import Decision
-from tests.properties.auction_markets import restore, verify, verify_transcript
-from tests.unit.scheduler.auction.builders import node, task
+from tests.unit.scheduler.auction.builders import decide, enter, node, task
 
-RESIDUAL = ZoneRules(policy="residual", horizon_slots=6, retired=max_form_rules())
-LAGRANGIAN = replace(RESIDUAL, policy="lagrangian", settings={"growth": 0.5})
+CALM = ZoneRules(horizon_slots=6)
+GROWING = replace(CALM, settings={"growth": 0.5})
+RESIDUAL = replace(CALM, policy="residual", settings=max_form_rules())
 
 
-def begun() -> tuple[Engine, list[ChainEntry]]:
+def begun(rules: ZoneRules = CALM) -> tuple[Engine, list[ChainEntry]]:
     """A zone that has sold a cell of its one node and refused a bid."""
-    engine = make_engine(RESIDUAL)
+    engine = make_engine(rules)
     return engine, [
         engine.apply(events.NodeJoined(node(ask=0.25))),
-        engine.apply(events.BidArrived(task("a", bid=9.0), 0, salt="1")),
-        engine.apply(events.BidArrived(task("low", bid=1e-9), 0, salt="2")),
+        *enter(engine, events.BidArrived(task("a", bid=9.0), 0, salt="1")),
+        *enter(engine, events.BidArrived(task("low", bid=1e-9), 0, salt="2")),
     ]
 
 
@@ -45,36 +44,36 @@ def solved(price: float = 2.0) -> events.PricesSolved:
     )
 
 
-def test_a_log_that_changes_its_policy_twice_replays_to_the_same_hash() -> None:
+def test_a_log_whose_rules_change_twice_replays_to_the_same_hash() -> None:
     engine, log = begun()
+    at = len(log)
     for event in (
-        events.RulesChanged(LAGRANGIAN),
-        solved(),
+        events.RulesChanged(GROWING),
         events.BidArrived(task("b", bid=50.0), 0, salt="3"),
         events.SlotAdvanced(1),
-        events.RulesChanged(RESIDUAL),
+        events.RulesChanged(CALM),
         events.BidArrived(task("c", bid=50.0, arrival_slot=1), 1, salt="4"),
     ):
-        log.append(engine.apply(event))
-    assert verify(log, rules=RESIDUAL).head_hash == engine.head_hash
-    again = restore(json.loads(json.dumps(engine.snapshot())))
-    assert again.rules == RESIDUAL
-    middle = make_engine(RESIDUAL)
-    for entry in log[:5]:
+        log += enter(engine, event)
+    assert verify(log, rules=CALM).head_hash == engine.head_hash
+    again = Engine.restore(json.loads(json.dumps(engine.snapshot())))
+    assert again.rules == CALM
+    middle = Engine(CALM)
+    for entry in log[: at + 3]:
         middle.apply(entry.event)
-    restored = restore(json.loads(json.dumps(middle.snapshot())))
-    assert restored.rules == LAGRANGIAN
-    assert [restored.apply(entry.event).hash for entry in log[5:]] == [e.hash for e in log[5:]]
+    restored = Engine.restore(json.loads(json.dumps(middle.snapshot())))
+    assert restored.rules == GROWING
+    rest = log[at + 3 :]
+    assert [restored.apply(entry.event).hash for entry in rest] == [e.hash for e in rest]
 
 
 def test_bids_after_the_change_pay_the_solved_price_and_those_before_keep_their_cells() -> None:
-    engine, _ = begun()
+    engine, _ = begun(RESIDUAL)
     held = engine.reservations()
-    engine.apply(events.RulesChanged(LAGRANGIAN))
+    engine.apply(events.RulesChanged(GROWING))
     engine.apply(solved())
     assert engine.reservations() == held
-    later = engine.apply(events.BidArrived(task("b", bid=50.0), 0)).outcome
-    assert isinstance(later, Decision)
+    later = decide(engine, task("b", bid=50.0))
     assert later.parts is not None
     # Two cells of 4 samples and 2 GB each.
     assert (later.parts.compute, later.parts.memory) == (2 * 4 * 2.0, 2 * 2 * 0.5)
@@ -83,8 +82,8 @@ def test_bids_after_the_change_pay_the_solved_price_and_those_before_keep_their_
 
 
 def test_under_a_policy_that_prices_what_is_sold_empty_cells_cost_nothing_again() -> None:
-    engine, _ = begun()
-    engine.apply(events.RulesChanged(LAGRANGIAN))
+    engine, _ = begun(RESIDUAL)
+    engine.apply(events.RulesChanged(GROWING))
     engine.apply(solved())
     engine.apply(events.RulesChanged(RESIDUAL))
     prices = engine.prices()
@@ -95,12 +94,12 @@ def test_under_a_policy_that_prices_what_is_sold_empty_cells_cost_nothing_again(
 
 
 def test_what_a_policy_remembers_outlives_a_change_of_its_own_parameters() -> None:
-    engine, _ = begun()
+    engine, _ = begun(RESIDUAL)
     before = engine.snapshot()["memory"]
     assert before["density_count"] == 2.0
-    engine.apply(events.RulesChanged(replace(RESIDUAL, retired=max_form_rules(steepness=0.4))))
+    engine.apply(events.RulesChanged(replace(RESIDUAL, settings=max_form_rules(steepness=0.4))))
     assert engine.snapshot()["memory"] == before
-    engine.apply(events.RulesChanged(LAGRANGIAN))
+    engine.apply(events.RulesChanged(GROWING))
     assert engine.snapshot()["memory"] == {}
 
 
@@ -112,30 +111,31 @@ def test_rules_that_the_cells_were_made_by_cannot_change(changed: dict[str, floa
     engine, _ = begun()
     head = engine.head_hash
     with pytest.raises(ValueError, match=f"{next(iter(changed))} cannot change"):
-        engine.apply(events.RulesChanged(replace(RESIDUAL, **changed)))
-    assert (engine.head_hash, engine.rules) == (head, RESIDUAL)
+        engine.apply(events.RulesChanged(replace(CALM, **changed)))
+    assert (engine.head_hash, engine.rules) == (head, CALM)
 
 
 def test_a_published_log_commits_to_what_a_solve_was_made_from_and_does_not_tell_it() -> None:
-    engine, log = begun()
-    log.append(engine.apply(events.RulesChanged(LAGRANGIAN)))
-    log.append(engine.apply(solved()))
-    log.append(engine.apply(events.BidArrived(task("b", bid=50.0), 0, salt="3")))
-    shown = hide_bid(entry_to_json(log[4]))
+    engine, _ = begun()
+    start = engine.snapshot()
+    log = [engine.apply(events.RulesChanged(GROWING)), engine.apply(solved())]
+    log += enter(engine, events.BidArrived(task("b", bid=50.0), 0, salt="3"))
+    shown = hide_bid(entry_to_json(log[1]))
     assert "8.75" not in json.dumps(shown)
     assert "secret" not in json.dumps(shown)
-    lines = list(write_transcript_lines(log, rules=RESIDUAL, shows=lambda _: False))
+    lines = list(write_transcript_lines(log, snapshot=start, shows=lambda _: False))
     found = verify_transcript(lines)
-    assert (found.ok, found.entries, found.head_hash) == (True, 6, engine.head_hash)
+    assert (found.ok, found.entries, found.head_hash) == (True, 4, engine.head_hash)
+    at = log[1].position
     forged = [line.replace(shown["event"]["private_commitment"], "0" * 64) for line in lines]
-    assert (verify_transcript(forged).ok, verify_transcript(forged).position) == (False, 5)
+    assert (verify_transcript(forged).ok, verify_transcript(forged).position) == (False, at)
     dearer = [line.replace("[2.0, 2.0", "[2.01, 2.0") for line in lines]
-    assert (verify_transcript(dearer).ok, verify_transcript(dearer).position) == (False, 5)
+    assert (verify_transcript(dearer).ok, verify_transcript(dearer).position) == (False, at)
 
 
 def test_the_commitment_depends_on_the_values_and_on_the_salt() -> None:
     def head(event: events.PricesSolved) -> str:
-        return make_engine(LAGRANGIAN).apply(event).hash
+        return Engine(GROWING).apply(event).hash
 
     other = replace(solved(), private={"dual_value": 8.76})
     assert len({head(solved()), head(other), head(replace(solved(), salt="x"))}) == 3

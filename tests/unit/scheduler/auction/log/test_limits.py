@@ -13,7 +13,7 @@ from scheduler.auction import DroppedCells, GridChange, ZoneRules
 from scheduler.auction.engine.rounding import Rounding
 from scheduler.auction.log import events
 from scheduler.experiments.auction.max_form.engine import make_engine
-from scheduler.types import Cell, Decision, LaborVendor, Refusal, VendorCapacity
+from scheduler.types import Cell, LaborVendor, Refusal, VendorCapacity
 from tests.unit.scheduler.auction.builders import decide, node, task, zone
 
 NAN, INF = math.nan, math.inf
@@ -125,9 +125,11 @@ def test_rules_that_would_spoil_prices_are_refused(name: str, bad: float) -> Non
 
 @pytest.mark.parametrize("name", ["alpha", "beta", "money_scale", "steepness"])
 @pytest.mark.parametrize("bad", [NAN, INF, -1e-9])
-def test_retired_rules_that_would_pay_winners_are_refused(name: str, bad: float) -> None:
+def test_parameters_of_the_max_form_that_would_pay_winners_are_refused(
+    name: str, bad: float
+) -> None:
     with pytest.raises(ValueError, match=f"{name} is {bad}"):
-        make_engine(ZoneRules(policy="residual", retired={name: bad}))
+        make_engine(ZoneRules(policy="residual", settings={name: bad}))
 
 
 @pytest.mark.parametrize("slots", [0, -1, 1_000_001])
@@ -201,8 +203,7 @@ def test_a_later_deadline_is_named_only_if_the_bid_is_above_its_price() -> None:
     engine = zone(node(ask=0.3))
     price = engine.quote(task(), slot=0).price
     assert price is not None
-    refused = engine.apply(events.BidArrived(task(bid=price), 0)).outcome
-    assert isinstance(refused, Decision)
+    refused = decide(engine, task(bid=price))
     assert refused.refusal is Refusal.PRICE
     assert refused.winning_deadline_slot is None
 

@@ -46,7 +46,7 @@ def bid(name: str, rate: float) -> events.BidArrived:
 
 
 def node_of(engine: Engine, event: events.BidArrived) -> str:
-    decision = engine.apply(event).outcome
+    decision = engine.transition(event)
     assert isinstance(decision, Decision)
     assert decision.schedule is not None
     return decision.schedule.cells[0].node
@@ -71,7 +71,7 @@ def test_without_growth_a_sale_leaves_the_price_as_it_was_to_the_last_bit(price:
     engine = zone()
     engine.apply(solved(price))
     for n, rate in enumerate((4.0, 1.9, 0.7)):
-        engine.apply(bid(f"t{n}", rate))
+        engine.transition(bid(f"t{n}", rate))
     assert engine.prices().compute_price.tolist() == [[price], [price]]
 
 
@@ -80,7 +80,7 @@ def test_which_node_is_taken_does_not_change_the_price() -> None:
     packed.apply(solved())
     plain.apply(solved(usual={}))
     for n, rate in enumerate((4.0, 4.0, 6.0)):
-        ours, theirs = (engine.apply(bid(f"t{n}", rate)).outcome for engine in (packed, plain))
+        ours, theirs = (engine.transition(bid(f"t{n}", rate)) for engine in (packed, plain))
         assert isinstance(ours, Decision)
         assert isinstance(theirs, Decision)
         assert ours.winning_price == theirs.winning_price

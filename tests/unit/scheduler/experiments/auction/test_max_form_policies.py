@@ -21,7 +21,7 @@ def residual_zone(of: NodeSpec, *, base_memory: float = 0.0, **parameters: Any) 
         policy="residual",
         horizon_slots=6,
         base_memory=base_memory,
-        retired=max_form_rules(**parameters),
+        settings=max_form_rules(**parameters),
     )
     engine = make_engine(rules)
     engine.apply(events.NodeJoined(of))
