@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import phonenumbers
@@ -20,6 +21,11 @@ from workers.preparation.texts import map_texts
 
 #: ISO 3166 codes of the regions whose phone numbers can be recognised.
 KNOWN_REGIONS = frozenset(phonenumbers.SUPPORTED_REGIONS)
+
+
+#: The largest first: most numbers are found after a few.
+_LARGEST = ("US", "GB", "DE", "FR", "IN", "BR", "ES", "IT", "JP", "CN", "RU", "MX", "AU", "NL")
+_ALL_REGIONS = (*_LARGEST, *sorted(KNOWN_REGIONS - set(_LARGEST)))
 
 
 class PersonalDataKind(StrEnum):
@@ -41,17 +47,42 @@ class PersonalDataSpan:
     kind: PersonalDataKind
 
 
+#: Keys of services that many use, by the form that each gives them.
 _SECRET = re.compile(
-    r"\b(?:sk-[A-Za-z0-9_-]{20,200}|gh[pousr]_[A-Za-z0-9]{36,255}|AKIA[0-9A-Z]{16}"
-    r"|xox[abprs]-[A-Za-z0-9-]{10,200}|hf_[A-Za-z0-9]{30,60}"
+    r"\b(?:sk-[A-Za-z0-9_-]{20,200}|(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{10,200}"
+    r"|gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,255}|glpat-[A-Za-z0-9_-]{20,64}"
+    r"|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{35}|ya29\.[A-Za-z0-9_-]{20,500}"
+    r"|xox[abprs]-[A-Za-z0-9-]{10,200}|xapp-[A-Za-z0-9-]{10,200}|hf_[A-Za-z0-9]{30,60}"
+    r"|npm_[A-Za-z0-9]{36}|pypi-[A-Za-z0-9_-]{50,250}|SG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{16,64}"
+    r"|shp(?:at|ca|pa|ss)_[a-fA-F0-9]{32}|do[opr]_v1_[a-f0-9]{64}|whsec_[A-Za-z0-9+/=]{20,100}"
     r"|eyJ[A-Za-z0-9_-]{10,2000}\.eyJ[A-Za-z0-9_-]{10,4000}\.[A-Za-z0-9_-]{10,2000})"
-    r"|-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----[A-Za-z0-9+/=\s]{1,10000}-----END"
+    r"|-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----[A-Za-z0-9+/=\s\\n]{1,10000}"
+    r"-----END [A-Z ]{0,20}PRIVATE KEY-----"
 )
-_EMAIL = re.compile(
-    r"(?<![\w.+-])[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}\b"
+#: What is named a secret where it stands: in an assignment, an address, a query.
+_NAMED_SECRETS = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"\b(?:\w{0,30}[_-])?(?:password|passwd|pwd|passphrase|secret|api[_-]?key|access[_-]?key"
+        r"|(?:auth|access|api|bearer)?[_-]?token)\b[\"']?(?: is)?\s{0,3}[:=]?\s{0,3}[\"']?"
+        r"(?P<value>(?=\S{0,100}\d)(?=\S{0,100}[a-z])[^\s\"',;<>()&]{8,200})",
+        r"://[^\s/:@]{1,64}:(?P<value>[^\s/@]{3,100})@",
+        r"[?&](?:\w{0,20}token|\w{0,20}key|secret|sig|signature|password)=(?P<value>[^&\s#]{6,300})",
+    )
 )
-_IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b")
-_CARD = re.compile(r"(?<![\d.-])\d(?:[ -]?\d){12,18}(?![\d-])")
+_EMAIL = re.compile(r"(?<![\w.+-])[\w.%+-]{1,64}@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}\b")
+_IBAN = re.compile(r"\b[A-Za-z]{2}\d{2}(?: ?[A-Za-z0-9]{4}){2,7}(?: ?[A-Za-z0-9]{1,3})?\b")
+_CARD = re.compile(r"(?<![\d.-])\d(?:[ .-]?\d){12,18}(?![\d-])")
+#: Digits in groups, as people write phone numbers: with a leading zero or an area code in
+#: brackets, as in North America, or after a word that says so.
+_PHONE = re.compile(
+    r"(?<![\w.,/:@#-])(?P<number>(?:\(?0|\()\d{1,5}\)?[\d \u00a0().\-/]{4,16}\d"
+    r"|(?:1[ .-])?[2-9]\d\d[ .-][2-9]\d\d[ .-]\d{4})(?![\w@]|[.,:/-]\d)"
+    r"|\b(?:call|phone|tel|telephone|mobile|cell|fax|whatsapp|sms|text|ring|dial|reach)\b"
+    r"[^\d\n]{0,24}(?P<told>\d[\d \u00a0().\-/]{5,18}\d)(?![\w@]|[.,:/-]\d)",
+    re.IGNORECASE,
+)
+_DATE = re.compile(r"\d{4}[-/. ]\d{1,2}[-/. ]\d{1,2}|\d{1,2}[-/. ]\d{1,2}[-/. ]\d{2,4}")
 _IPV4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.]*\d)")
 _IPV6 = re.compile(r"(?<![\w:])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:])")
 _SSN = re.compile(r"(?<![\d-])(?!000|666|9\d\d)\d{3}-(?!00)\d\d-(?!0000)\d{4}(?![\d-])")
@@ -64,7 +95,8 @@ def find_personal_data(text: str, *, phone_regions: tuple[str, ...] = ()) -> lis
     Parameters
     ----------
     phone_regions : tuple of str
-        ISO 3166 codes; numbers without a country prefix are recognised as numbers of these.
+        ISO 3166 codes; numbers without a country prefix are recognised as numbers of these, or
+        of any region where none is named.
     """
     findings: list[PersonalDataSpan] = []
     taken: list[tuple[int, int]] = []
@@ -79,6 +111,9 @@ def find_personal_data(text: str, *, phone_regions: tuple[str, ...] = ()) -> lis
 def _iter_candidates(text: str, regions: tuple[str, ...]) -> Iterator[PersonalDataSpan]:
     """In the order of precedence: what is certain by its form comes first."""
     yield from _match(_SECRET, text, PersonalDataKind.SECRET)
+    for pattern in _NAMED_SECRETS:
+        for match in pattern.finditer(text):
+            yield PersonalDataSpan(*match.span("value"), PersonalDataKind.SECRET)
     if "@" in text:
         yield from _match(_EMAIL, text, PersonalDataKind.EMAIL)
     if not _HAS_DIGITS.search(text):
@@ -94,9 +129,28 @@ def _iter_candidates(text: str, regions: tuple[str, ...]) -> Iterator[PersonalDa
             yield finding
     yield from _match(_SSN, text, PersonalDataKind.SOCIAL_SECURITY_NUMBER)
     yield from _find_ip_addresses(text)
-    for region in (None, *regions) if "+" in text else regions:
-        for match in phonenumbers.PhoneNumberMatcher(text, region):
+    if "+" in text:
+        for match in phonenumbers.PhoneNumberMatcher(text, None):
             yield PersonalDataSpan(match.start, match.end, PersonalDataKind.PHONE)
+    for found in _PHONE.finditer(text):
+        group = "number" if found["number"] else "told"
+        if _is_phone(found[group], regions or _ALL_REGIONS):
+            yield PersonalDataSpan(*found.span(group), PersonalDataKind.PHONE)
+
+
+@lru_cache(maxsize=4096)
+def _is_phone(written: str, regions: tuple[str, ...]) -> bool:
+    """Whether what is written as a phone number is one that a region has given out."""
+    if _DATE.fullmatch(written) or not 7 <= sum(map(str.isdigit, written)) <= 15:
+        return False
+    for region in regions:
+        try:
+            number = phonenumbers.parse(written, region)
+        except phonenumbers.NumberParseException:
+            return False
+        if phonenumbers.is_valid_number(number):
+            return True
+    return False
 
 
 def _match(
@@ -121,7 +175,7 @@ def _find_ip_addresses(text: str) -> Iterator[PersonalDataSpan]:
 def _find_iban_end(candidate: str) -> int:
     """Length of the longest beginning that is a bank account number; 0 for none."""
     for end in range(len(candidate), 14, -1):
-        digits = candidate[:end].replace(" ", "")
+        digits = candidate[:end].replace(" ", "").upper()
         if candidate[end - 1] == " " or not 15 <= len(digits) <= 34:
             continue
         turned = digits[4:] + digits[:4]

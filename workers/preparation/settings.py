@@ -30,7 +30,7 @@ class PreparationSettings:
     near_duplicate_similarity: float = 0.85
     #: Replace personal data by placeholders such as ``[EMAIL_1]``.
     mask_personal_data: bool = False
-    #: ISO 3166 codes whose phone numbers are recognised without a country prefix.
+    #: ISO 3166 codes whose phone numbers are recognised without a country prefix; empty: all.
     phone_regions: tuple[str, ...] = ()
     #: ISO 639-1 codes of the languages to keep; empty keeps all.
     languages: tuple[str, ...] = ()

@@ -26,6 +26,21 @@ def found(text: str, *regions: str) -> list[tuple[str, str]]:
         ("SSN 219-09-9999", "ssn", "219-09-9999"),
         ("key AKIAIOSFODNN7EXAMPLE leaked", "secret", "AKIAIOSFODNN7EXAMPLE"),
         ("token ghp_" + "a1" * 18 + " leaked", "secret", "ghp_" + "a1" * 18),
+        ("(415) 555-2671 is mine", "phone", "(415) 555-2671"),
+        ("mine: 415-555-2671.", "phone", "415-555-2671"),
+        ("Tel. 0171 2345678", "phone", "0171 2345678"),
+        ("020 7946 0958 in London", "phone", "020 7946 0958"),
+        ("call me at 98765 43210", "phone", "98765 43210"),
+        ("use sk_live_" + "4eC39HqLyjWDarjt", "secret", "sk_live_4eC39HqLyjWDarjt"),
+        ("use AIza" + "Sy1" * 11 + "Ab", "secret", "AIza" + "Sy1" * 11 + "Ab"),
+        ("use glpat-" + "abcdefghij1234567890", "secret", "glpat-abcdefghij1234567890"),
+        ("aws_secret_access_key = wJalrXUtnFEMI/K7MDENG", "secret", "wJalrXUtnFEMI/K7MDENG"),
+        ("password: hunter2xyz", "secret", "hunter2xyz"),
+        ("see https://x.example/?token=abc123def&a=b", "secret", "abc123def"),
+        ("see https://user:pa55word@db.example/x", "secret", "pa55word"),
+        ("iban de89 3704 0044 0532 0130 00", "iban", "de89 3704 0044 0532 0130 00"),
+        ("card 4111.1111.1111.1111", "card", "4111.1111.1111.1111"),
+        ("an jürgen@müller.example schreiben", "email", "jürgen@müller.example"),
     ],
 )
 def test_each_kind_is_found(text: str, kind: str, value: str) -> None:
@@ -42,7 +57,11 @@ def test_each_kind_is_found(text: str, kind: str, value: str) -> None:
         "order 1234567890123456789",
         "0000 0000 0000 0000",
         "in 2024-11-22 and 12:30:45",
-        "call 030 901820",
+        "on 22.11.2024 and 2024 11 22",
+        "the answer is 12 34 56 78 and pi is 3.14159265358979",
+        "order 555-0199 costs 1,299.00 for 2 of 3",
+        "section 4.2.1 of 10.1000/182 and ISBN 978-3-16-148410-0",
+        "the password is on the desk; the secret: none; token: yes",
         "a@b and user@localhost",
         "Anna Smith lives in Berlin",
     ],
@@ -53,6 +72,8 @@ def test_what_only_looks_like_it_is_left(text: str) -> None:
 
 def test_a_region_lets_its_national_numbers_be_found() -> None:
     assert found("call 030 901820", "DE") == [("phone", "030 901820")]
+    assert found("call 030 901820", "US") == []
+    assert found("call 030 901820") == [("phone", "030 901820")]
 
 
 def test_one_value_has_one_placeholder_in_a_row() -> None:
@@ -96,3 +117,8 @@ def test_arguments_of_tool_calls_are_masked_and_stay_json() -> None:
 def test_hostile_texts_are_read_in_time_that_grows_with_their_length(text: str) -> None:
     # Backtracking would run into the test's time limit.
     assert found(text) == []
+
+
+def test_a_private_key_is_replaced_to_its_very_end() -> None:
+    text = "-----BEGIN RSA PRIVATE KEY-----\nMIIEab12\n-----END RSA PRIVATE KEY-----\nafter"
+    assert Masker().mask_text(text) == "[SECRET_1]\nafter"
