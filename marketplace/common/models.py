@@ -86,3 +86,16 @@ class DurableWork(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.key}"
+
+
+class Heartbeat(models.Model):
+    """The last success and failure of a task that the clock sends."""
+
+    task = models.CharField(max_length=80, primary_key=True)
+    ok_at = models.DateTimeField(null=True)
+    failed_at = models.DateTimeField(null=True)
+    #: Of the last run; empty after a success.
+    error = models.CharField(max_length=300, blank=True)
+
+    def __str__(self) -> str:
+        return self.task

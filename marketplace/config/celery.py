@@ -3,7 +3,7 @@
 import os
 
 from celery import Celery, Task
-from celery.signals import task_postrun, task_prerun, worker_ready
+from celery.signals import task_failure, task_postrun, task_prerun, task_success, worker_ready
 
 from marketplace.config.garbage_collection import freeze_gc
 
@@ -35,6 +35,25 @@ def _drop_unusable_connections(sender: Task, **_: object) -> None:
 
     if not sender.request.is_eager:
         close_old_connections()
+
+
+@task_success.connect
+def _record_success(sender: Task, **_: object) -> None:
+    from marketplace.common import clock, heartbeats
+
+    name = str(sender.name)
+    if not sender.request.is_eager and heartbeats.is_watched(name):
+        heartbeats.record_success(name, now=clock.now())
+
+
+@task_failure.connect
+def _record_failure(sender: Task, exception: BaseException, **_: object) -> None:
+    from marketplace.common import clock, heartbeats
+
+    name = str(sender.name)
+    if not sender.request.is_eager and heartbeats.is_watched(name):
+        words = f"{type(exception).__name__}: {exception}"
+        heartbeats.record_failure(name, words, now=clock.now())
 
 
 @worker_ready.connect

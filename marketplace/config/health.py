@@ -1,9 +1,10 @@
 """Whether this process can serve, and what it has measured."""
 
 import os
+from http import HTTPStatus
 
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse, HttpResponseForbidden
+from django.http import HttpRequest, HttpResponse, HttpResponseForbidden, JsonResponse
 from django.utils.crypto import constant_time_compare
 from health_check.contrib.redis import Redis as RedisCheck
 from health_check.views import HealthCheckView
@@ -11,6 +12,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, 
 from prometheus_client.multiprocess import MultiProcessCollector
 from redis.asyncio import Redis
 
+from marketplace.auction.probes import Part, run_probes
+from marketplace.common import clock
 from marketplace.express.gauges import ExpressCollector
 from marketplace.tiers.gauges import TiersCollector
 
@@ -30,6 +33,14 @@ def _redis() -> Redis:
 
 
 healthz = HealthCheckView.as_view(checks=["health_check.checks.Database", RedisHealth])
+
+
+def health_of_part(request: HttpRequest, part: Part) -> JsonResponse:
+    """Answer whether a part of the market does its work, by what it wrote down: 200 or 503."""
+    found = [probe for probe in run_probes(now=clock.now()) if probe.part == part]
+    broken = [{"label": each.label, "since": each.since} for each in found if not each.is_ok]
+    status = HTTPStatus.SERVICE_UNAVAILABLE if broken else HTTPStatus.OK
+    return JsonResponse({"ok": not broken, "problems": broken}, status=status)
 
 
 def metrics(request: HttpRequest) -> HttpResponse:

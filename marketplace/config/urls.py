@@ -3,10 +3,15 @@
 from django.contrib import admin
 from django.urls import include, path
 
-from marketplace.config.health import healthz, metrics
+from marketplace.auction.probes import Part
+from marketplace.config.health import health_of_part, healthz, metrics
 
 urlpatterns = [
     path("healthz", healthz, name="healthz"),
+    *(
+        path(f"healthz/{part}", health_of_part, {"part": part}, name=f"healthz_{part}")
+        for part in Part
+    ),
     path("metrics", metrics, name="metrics"),
     path("admin/", admin.site.urls),
     path("accounts/", include("allauth.urls")),

@@ -11,16 +11,17 @@ from django.db.models import Avg, Count, F, Max, Q, Sum
 from django.db.models.functions import Coalesce
 
 from marketplace.auction.models import Bid, BidStatus, MarketHead
+from marketplace.auction.probes import BOOKS_TASK, Probe, run_probes
 from marketplace.auction.selectors import (
     list_bids_not_settled,
     list_bids_set_aside,
     list_zone_pricing,
 )
+from marketplace.common.models import Heartbeat
 from marketplace.fleet.models import ABSENT, Node, NodeStatus, Provider, Zone
 from marketplace.fleet.selectors import list_waiting_providers
 from marketplace.jobs.models import Job
 from marketplace.payments.funding import list_open_funds_requests
-from marketplace.payments.ledger_checks import LedgerCheck, check_ledger
 from marketplace.payments.models import FundsRequest
 from marketplace.payments.selectors import get_house_balances
 from marketplace.tiers.selectors import list_machines
@@ -65,7 +66,10 @@ class Overview:
     now: datetime
     figures: DayFigures
     hours: list[dict[str, Any]]
-    check: LedgerCheck
+    #: What does not work now.
+    troubles: list[Probe]
+    #: When the books were last checked; ``None``: never.
+    books: Heartbeat | None
     balances: dict[str, int]
     heads: Sequence[MarketHead]
     nodes: Sequence[Node]
@@ -91,7 +95,8 @@ def load_overview(*, now: datetime) -> Overview:
         now=now,
         figures=_count_day(now),
         hours=_draw_hours(now),
-        check=check_ledger(),
+        books=Heartbeat.objects.filter(task=BOOKS_TASK).first(),
+        troubles=[probe for probe in run_probes(now=now) if not probe.is_ok],
         balances=get_house_balances(),
         heads=list(MarketHead.objects.select_related("zone").order_by("zone__name")),
         nodes=list(

@@ -51,11 +51,18 @@ def start_payouts() -> None:
     retry_failed_payouts(now=now)
 
 
+class BooksUnbalanced(Exception):
+    """The heartbeat of the check says so until the books balance again."""
+
+
 @shared_task(name="payments.books_check")
 def check_books() -> None:
     check = check_ledger()
     if not check.balanced:
         log.error("The books do not balance: %s", check)
+        raise BooksUnbalanced(
+            "The books do not balance. Stop sales and run manage.py ledger_check."
+        )
 
 
 @shared_task(name="payments.gateway_compare")

@@ -31,4 +31,13 @@ class Migration(migrations.Migration):
                 'constraints': [models.UniqueConstraint(fields=('kind', 'key'), name='durable_work_once'), models.CheckConstraint(condition=models.Q(models.Q(('lease_token', ''), ('lease_until__isnull', True)), models.Q(('lease_until__isnull', False), ('state', 'waiting'), models.Q(('lease_token', ''), _negated=True)), _connector='OR'), name='durable_lease_is_whole')],
             },
         ),
+        migrations.CreateModel(
+            name='Heartbeat',
+            fields=[
+                ('task', models.CharField(max_length=80, primary_key=True, serialize=False)),
+                ('ok_at', models.DateTimeField(null=True)),
+                ('failed_at', models.DateTimeField(null=True)),
+                ('error', models.CharField(blank=True, max_length=300)),
+            ],
+        ),
     ]

@@ -48,7 +48,7 @@ if urlsplit(environment.text("PUBLIC_URL")).scheme != "https":
 
 DEBUG = False
 SECURE_SSL_REDIRECT = environment.flag("SECURE_SSL_REDIRECT", default=True)
-SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^metrics$"]
+SECURE_REDIRECT_EXEMPT = [r"^healthz", r"^metrics$"]
 # Set by the proxy that ends TLS; it must drop what a client sends under these names.
 TRUSTED_PROXY_COUNT = int(environment.number("TRUSTED_PROXY_COUNT", 1))
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -19,6 +20,7 @@ from marketplace.auction.bidding.typical import SHARES as TYPICAL_SHARES
 from marketplace.auction.bidding.typical import make_typical_quotes
 from marketplace.auction.book.transcript import write_transcript
 from marketplace.auction.models import Bid, BidStatus, MarketHead
+from marketplace.auction.probes import Part, Probe, run_probes
 from marketplace.auction.selectors import MarketNow, load_market
 from marketplace.auction.witnesses.heads import HEADS_OF_A_PAGE, list_signed_heads
 from marketplace.auction.witnesses.keys import list_public_keys
@@ -156,15 +158,22 @@ def show_public_keys(request: HttpRequest) -> JsonResponse:
 def show_status(request: HttpRequest) -> HttpResponse:
     """Whether the market works now, in words; ``/healthz`` is for programs."""
     now = clock.now()
-    zones = [describe_zone(zone, now=now) for zone in list_open_zones()]
-    context = {"now": now, "zones": zones, "works": all(zone.has_prices for zone in zones)}
+    troubles = [probe for probe in run_probes(now=now) if not probe.is_ok]
+    shared = [probe for probe in troubles if probe.zone is None]
+    zones = [
+        describe_zone(zone, [each for each in troubles if each.zone in (None, zone)], now=now)
+        for zone in list_open_zones()
+    ]
+    works = not troubles and all(zone.has_prices for zone in zones)
+    context = {"now": now, "zones": zones, "works": works, "parts": {each.part for each in shared}}
     return render(request, "web/status.html", context)
 
 
 @dataclass(frozen=True, slots=True)
 class ZoneStatus:
     zone: Zone
-    #: False where the log or the price engine is away: nothing can be quoted or decided.
+    #: False where the lane, the clock, the log or the price engine is away, or a bid waits for too
+    #: long: nothing can be quoted or decided.
     has_prices: bool
     online: int
     nodes: int
@@ -174,13 +183,13 @@ class ZoneStatus:
     decided_at: datetime | None
 
 
-def describe_zone(zone: Zone, *, now: datetime) -> ZoneStatus:
+def describe_zone(zone: Zone, troubles: Sequence[Probe], *, now: datetime) -> ZoneStatus:
+    """What works in a zone; it decides nothing while its lane or the clock is away."""
+    has_prices = not any(each.part in (Part.LANE, Part.BEAT) for each in troubles)
     try:
         load_market(zone, now=now)
     except MarketFault:
         has_prices = False
-    else:
-        has_prices = True
     nodes = Node.objects.filter(zone=zone).exclude(status__in=ABSENT)
     bids = Bid.objects.filter(zone=zone)
     return ZoneStatus(

@@ -213,6 +213,7 @@ def test_the_status_is_said_in_words(
     site: Site, job: Job, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.logout()
+    builders.beat_everything()
     text = read_page(client.get("/status"))
     assert "<h1>Everything works</h1>" in text
     assert "1 of 1" in text
@@ -223,7 +224,7 @@ def test_the_status_is_said_in_words(
     monkeypatch.setattr("marketplace.web.views.market.load_market", away)
     text = read_page(client.get("/status"))
     assert "<h1>Something does not work</h1>" in text
-    assert "No bid is decided and no money moves while prices are away." in text
+    assert "No bid is decided and no money moves while decisions are away." in text
 
 
 def test_a_cancelled_jobs_headline_is_what_was_paid_after_the_refund(site: Site, job: Job) -> None:

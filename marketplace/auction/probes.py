@@ -1,0 +1,147 @@
+"""Does the market work? One list of probes for the status page, health and the operator's page.
+
+A probe reads what processes wrote down when they did their work: nothing here asks a process
+whether it is well, and nothing is read from a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from django.db.models import Min
+
+from marketplace.auction.models import Bid, BidStatus
+from marketplace.common.heartbeats import is_late, read_heartbeats
+from marketplace.common.models import Heartbeat
+from marketplace.fleet.models import Node, NodeStatus, Zone
+from marketplace.fleet.selectors import list_open_zones
+
+#: A bid is answered within two seconds; one that waits for longer waits for something broken.
+LONGEST_WAIT = timedelta(seconds=15)
+LANE_TASK = "auction.sweep"
+#: On the same queue and of the same period as what everything else runs on.
+WORKER_TASK = "jobs.leases_sweep"
+BOOKS_TASK = "payments.books_check"
+
+
+class Part(StrEnum):
+    """What may be away by itself."""
+
+    LANE = "lane"
+    WORKER = "worker"
+    BEAT = "beat"
+    NODES = "nodes"
+    MONEY = "money"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One thing that works or does not."""
+
+    part: Part
+    label: str
+    is_ok: bool
+    #: Sentence that says what is so.
+    text: str
+    #: Since when it is broken, where that is known.
+    since: datetime | None = None
+    #: Its zone, where it is of one.
+    zone: Zone | None = None
+
+
+def run_probes(*, now: datetime) -> list[Probe]:
+    """Probe all parts of the market; a few queries, however large it is."""
+    beats = read_heartbeats()
+    zones = list(list_open_zones())
+    return [
+        _probe_beat(beats, now=now),
+        _probe_lane(beats, now=now),
+        *_probe_bids(zones, now=now),
+        _probe_worker(beats, now=now),
+        *_probe_nodes(zones),
+        _probe_books(beats),
+        *_probe_failures(beats, now=now),
+    ]
+
+
+def _probe_beat(beats: Mapping[str, Heartbeat], *, now: datetime) -> Probe:
+    """The clock sends both of these every two seconds."""
+    is_silent = all(is_late(beats.get(task), task, now=now) for task in (LANE_TASK, WORKER_TASK))
+    latest = max((row.ok_at for row in beats.values() if row.ok_at), default=None)
+    text = "Nothing runs by the clock: start beat." if is_silent else "The clock runs."
+    return Probe(Part.BEAT, "Clock", not is_silent, text, latest if is_silent else None)
+
+
+def _probe_lane(beats: Mapping[str, Heartbeat], *, now: datetime) -> Probe:
+    row = beats.get(LANE_TASK)
+    late = is_late(row, LANE_TASK, now=now)
+    text = "The auction lane is silent: no bid is decided." if late else "Bids are decided."
+    return Probe(Part.LANE, "Decisions", not late, text, row.ok_at if row and late else None)
+
+
+def _probe_bids(zones: Sequence[Zone], *, now: datetime) -> list[Probe]:
+    """A zone may stand still while the lane works for others."""
+    waiting = Bid.objects.filter(status=BidStatus.PENDING, created_at__lt=now - LONGEST_WAIT)
+    oldest = dict(
+        waiting.values_list("zone").annotate(oldest=Min("created_at")).values_list("zone", "oldest")
+    )
+    found: list[Probe] = []
+    for zone in zones:
+        since = oldest.get(zone.pk)
+        text = "No bid waits." if since is None else "A bid has waited for too long."
+        label = f"Answers of {zone.base_model_name}"
+        found.append(Probe(Part.LANE, label, since is None, text, since, zone))
+    return found
+
+
+def _probe_worker(beats: Mapping[str, Heartbeat], *, now: datetime) -> Probe:
+    row = beats.get(WORKER_TASK)
+    late = is_late(row, WORKER_TASK, now=now)
+    text = (
+        "The workers are silent: jobs are not followed, and nothing is settled."
+        if late
+        else "Jobs are followed and settled."
+    )
+    return Probe(Part.WORKER, "Jobs", not late, text, row.ok_at if row and late else None)
+
+
+def _probe_nodes(zones: Sequence[Zone]) -> list[Probe]:
+    sold = Node.objects.filter(status__in=(NodeStatus.ONLINE, NodeStatus.OFFERED))
+    served = set(sold.values_list("zone_id", flat=True).distinct())
+    return [
+        Probe(
+            Part.NODES,
+            f"Nodes of {zone.base_model_name}",
+            zone.pk in served,
+            "There are machines for jobs." if zone.pk in served else "No node runs.",
+            zone=zone,
+        )
+        for zone in zones
+    ]
+
+
+def _probe_books(beats: Mapping[str, Heartbeat]) -> Probe:
+    row = beats.get(BOOKS_TASK)
+    error = row.error if row else ""
+    text = error or ("The books balance." if row else "The books are not checked yet.")
+    return Probe(Part.MONEY, "Books", not error, text, row.failed_at if row and error else None)
+
+
+def _probe_failures(beats: Mapping[str, Heartbeat], *, now: datetime) -> list[Probe]:
+    """Other tasks of the clock that fail, or whose turn has not come for too long."""
+    probes: list[Probe] = []
+    for task, row in sorted(beats.items()):
+        if task in (LANE_TASK, WORKER_TASK, BOOKS_TASK):
+            continue
+        if row.error:
+            text, since = f"{task} fails: {row.error}", row.failed_at
+        elif is_late(row, task, now=now):
+            text, since = f"{task} is late.", row.ok_at
+        else:
+            continue
+        part = Part.MONEY if task.startswith("payments.") else Part.WORKER
+        probes.append(Probe(part, task, is_ok=False, text=text, since=since))
+    return probes

@@ -1,0 +1,110 @@
+"""What stands still is said to stand still, on every page and address that says anything of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from marketplace.accounts.models import User
+from marketplace.auction.models import Bid
+from marketplace.auction.probes import LANE_TASK, WORKER_TASK, Part, run_probes
+from marketplace.common import heartbeats
+from marketplace.common.models import Heartbeat
+from marketplace.fleet.models import Node, NodeStatus
+from tests import builders
+from tests import market_builders as market
+from tests.builders import NOW, PASSWORD
+from tests.pages import read_page
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def zone(monkeypatch):
+    monkeypatch.setattr("marketplace.common.clock.now", lambda: NOW)
+    made = market.zone()
+    market.node(made)
+    builders.beat_everything()
+    return made
+
+
+def troubles() -> list[tuple[Part, str]]:
+    return [(probe.part, probe.text) for probe in run_probes(now=NOW) if not probe.is_ok]
+
+
+def silence(*tasks: str) -> None:
+    Heartbeat.objects.filter(task__in=tasks).update(ok_at=NOW - timedelta(minutes=5))
+
+
+def test_a_market_in_which_everything_works_has_no_trouble(zone, client):
+    assert troubles() == []
+    assert "Everything works" in read_page(client.get("/status"))
+    for part in Part:
+        answer = client.get(f"/healthz/{part}")
+        assert (answer.status_code, answer.json()) == (200, {"ok": True, "problems": []})
+
+
+def test_a_frozen_lane_is_said_everywhere(zone, client):
+    silence(LANE_TASK)
+    assert troubles() == [(Part.LANE, "The auction lane is silent: no bid is decided.")]
+    page = read_page(client.get("/status"))
+    assert "Everything works" not in page
+    assert "Away" in page
+    assert client.get("/healthz/lane").status_code == 503
+    assert client.get("/healthz/worker").status_code == 200
+    client.force_login(User.objects.create_superuser("root@example.com", PASSWORD))
+    assert "The auction lane is silent" in read_page(client.get("/operator"))
+
+
+def test_a_bid_that_waits_for_too_long_is_trouble_of_its_zone(zone):
+    bid = market.bid(builders.organisation(usd="10"), zone)
+    Bid.objects.filter(pk=bid.pk).update(created_at=NOW - timedelta(seconds=14))
+    assert troubles() == []
+    Bid.objects.filter(pk=bid.pk).update(created_at=NOW - timedelta(seconds=16))
+    [probe] = [probe for probe in run_probes(now=NOW) if not probe.is_ok]
+    assert (probe.part, probe.zone, probe.since) == (Part.LANE, zone, NOW - timedelta(seconds=16))
+
+
+def test_silent_workers_and_a_silent_clock_are_told_apart(zone, client):
+    silence(WORKER_TASK)
+    assert [part for part, _ in troubles()] == [Part.WORKER]
+    assert "progress and results come late" in read_page(client.get("/status"))
+    silence(LANE_TASK)
+    assert [part for part, _ in troubles()] == [Part.BEAT, Part.LANE, Part.WORKER]
+
+
+def test_a_market_that_never_ran_does_not_work(zone):
+    Heartbeat.objects.all().delete()
+    assert [part for part, _ in troubles()] == [Part.BEAT, Part.LANE, Part.WORKER]
+
+
+def test_a_zone_without_a_node_is_said(zone):
+    Node.objects.update(status=NodeStatus.OFFLINE)
+    assert troubles() == [(Part.NODES, "No node runs.")]
+
+
+def test_books_that_do_not_balance_and_tasks_that_fail_are_said_until_they_succeed(zone):
+    heartbeats.record_failure("payments.books_check", "BooksUnbalanced: no", now=NOW)
+    heartbeats.record_failure("checks.tick", "ValueError: x\0y", now=NOW)
+    assert troubles() == [
+        (Part.MONEY, "BooksUnbalanced: no"),
+        (Part.WORKER, "checks.tick fails: ValueError: xy"),
+    ]
+    for task in ("payments.books_check", "checks.tick"):
+        heartbeats.record_success(task, now=NOW)
+    assert troubles() == []
+
+
+def test_a_busy_task_is_written_down_once_in_ten_seconds(zone, monkeypatch):
+    monkeypatch.setattr("marketplace.common.heartbeats._written", {})
+    times = iter([0.0, 0.0, 9.9, 10.1, 10.1])
+    monkeypatch.setattr("marketplace.common.heartbeats.time.monotonic", lambda: next(times))
+    for second in range(3):
+        heartbeats.record_success(LANE_TASK, now=NOW + timedelta(seconds=second))
+    assert Heartbeat.objects.get(task=LANE_TASK).ok_at == NOW + timedelta(seconds=2)
+
+
+def test_tasks_that_the_clock_does_not_send_leave_no_heartbeat():
+    assert heartbeats.is_watched(LANE_TASK)
+    assert not heartbeats.is_watched("auction.decide_pending_bids")
