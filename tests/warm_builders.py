@@ -11,18 +11,17 @@ from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.fleet.slots import slot_ends_at
-from marketplace.jobs.models import Job, NodePlan
+from marketplace.jobs.models import Job
 from marketplace.jobs.services import dispatch_slots
 from marketplace.warm.consents import set_consent
 from marketplace.warm.donors import list_new_donors
 from marketplace.warm.offers import Outlook
-from marketplace.warm.probes import record_probe_result
 from tests import market_builders as market
 from tests.builders import NOW
-from workers.protocol.messages import SlotPlan
+from tests.errand_builders import answer_errand, list_errands
+from workers.protocol.errands import PROBE
 from workers.protocol.probes import ProbeLoss, ProbeResult
 from workers.protocol.reports import SliceEnd
-from workers.protocol.wire import from_json
 
 #: Ten evaluations over 36 steps: every 4.
 TRAINING = {"epochs": 3}
@@ -92,13 +91,11 @@ def ask_others(owner, zone, giver):
 
 def answer(node, base, *losses, now=LATER):
     """The node answers what it was asked last."""
-    plan = from_json(SlotPlan, NodePlan.objects.filter(node=node).latest("pk").plan)
-    [probe] = plan.probes
-    found = [ProbeLoss(one.name, loss) for one, loss in zip(probe.adapters, losses, strict=True)]
-    record_probe_result(
-        node=node, result=ProbeResult(probe.token, base, tuple(found), 0.5), now=now
-    )
-    return probe
+    probe = list_errands(node, PROBE)[-1]
+    adapters = probe.task.adapters
+    found = [ProbeLoss(one.name, loss) for one, loss in zip(adapters, losses, strict=True)]
+    answer_errand(node, probe.token, ProbeResult(base, tuple(found), 0.5), now=now)
+    return probe.task
 
 
 def bid_for_offer(owner, zone, data, offered, **terms):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -12,11 +11,10 @@ from django.core.files.base import File
 from django.db import transaction
 
 from marketplace.checks.models import SpotCheck
-from marketplace.jobs.models import Checkpoint, Job, Slice, SliceStatus
+from marketplace.jobs.models import Checkpoint, ErrandKind, Job, Slice, SliceStatus
 
 #: A checkpoint that is older was drawn before, or its steps are over.
 RECENT = timedelta(minutes=10)
-_TOKEN_BYTES = 32
 
 
 def choose_checks(*, now: datetime) -> int:
@@ -53,12 +51,13 @@ def _open_check(held: Slice, checkpoint: Checkpoint | None, *, now: datetime) ->
     if SpotCheck.objects.filter(slice=held, from_step=step).exists():
         return False
     check = SpotCheck(
+        kind=ErrandKind.CHECK,
+        key=f"{held.pk}:{step}",
         zone_id=job.zone_id,
+        verified_only=job.verified_only,
         job=job,
         slice=held,
-        node=held.node,
         from_step=step,
-        token=secrets.token_urlsafe(_TOKEN_BYTES),
         created_at=now,
     )
     with transaction.atomic():

@@ -11,19 +11,15 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
-from datetime import datetime
+from datetime import datetime, timedelta
 from fractions import Fraction
 
 from django.core.files.base import File
-from django.db import transaction
 
-from marketplace.checks import locks
-from marketplace.checks.asking import ATTEMPTS_MAX, find_checker
-from marketplace.checks.models import CheckStatus, SpotCheck
-from marketplace.common.errors import NotFound
+from marketplace.checks.checkers import find_checker
+from marketplace.checks.models import SpotCheck
 from marketplace.common.money import MAX_MICROS
-from marketplace.fleet.models import Node, NodeStatus
+from marketplace.fleet.models import NodeStatus
 from marketplace.fleet.services import suspend_node
 from marketplace.jobs.executed_work import measure_executed_work
 from marketplace.jobs.services import discard_node_work
@@ -37,39 +33,19 @@ log = logging.getLogger(__name__)
 #: Of what a job's work costs its owner, the most that measuring its result earns: the share that
 #: spot checks of steps cost, too.
 SCORE_PAY_SHARE = Fraction(1, 50)
+#: A result that no node could measure by then counts as it was reported: its owner waits.
+SCORE_GIVEN_UP_AFTER = timedelta(minutes=6)
 
 
-def record_check_result(*, node: Node, result: CheckResult, now: datetime) -> None:
-    """Take a checker's answer, once and in time; of any other nothing is stored.
+def judge_result(check: SpotCheck, result: CheckResult, *, now: datetime) -> bool:
+    """Compare what a checker found with what the node said; ``False``: it says nothing of it.
 
-    Raises
-    ------
-    NotFound
-        ``unknown_check``: nothing of the kind was asked of this node.
+    A friend of the node could say that it cannot measure: another one is asked then.
     """
-    with transaction.atomic():
-        check = locks.lock_check(token=result.token, checker=node)
-        if check is None:
-            raise NotFound("unknown_check", "This node was not asked that.")
-        if check.status != CheckStatus.ASKED or check.expires_at is None or now > check.expires_at:
-            return
-        agrees = _compare(check, result)
-        check.answered_at = now
-        check.status = {
-            True: CheckStatus.AGREED,
-            False: CheckStatus.DISAGREED,
-            None: CheckStatus.UNANSWERED,
-        }[agrees]
-        if agrees is None and check.claimed_score is not None and check.attempts < ATTEMPTS_MAX:
-            # Another node is asked: a friend of the node could say that it cannot measure.
-            check.status = CheckStatus.WAITING
-        check.save()
-        # Jobs and nodes are locked before accounts, as settlement locks them.
-        if agrees is False:
-            _follow_up(check, now=now)
-        if agrees is not None:
-            check.paid_micros = _pay(check, node, now=now)
-            check.save(update_fields=["paid_micros"])
+    check.agrees = _compare(check, result)
+    if check.agrees is False:
+        _follow_up(check, now=now)
+    return check.agrees is not None
 
 
 def _compare(check: SpotCheck, result: CheckResult) -> bool | None:
@@ -105,12 +81,14 @@ def _compare_weights(check: SpotCheck, result: CheckResult) -> bool | None:
     return weights_agree(start=start, end=check.end_sketch, found=result.sketch)
 
 
-def _pay(check: SpotCheck, checker: Node, *, now: datetime) -> int:
-    """The checker's ask for the work of the steps or of an evaluation, counted by the market.
+def pay_checker(check: SpotCheck, *, now: datetime) -> int:
+    """Pay the checker's ask for the work of the steps or of an evaluation, counted by the market.
 
     An evaluation earns a small share of what the job costs its owner at most: owners can bring
     such checks about, and may be the checker's friends.
     """
+    checker = check.node
+    assert checker is not None
     plan = load_work_plan(check.job)
     if check.claimed_score is not None:
         units = plan.evaluation_units
@@ -132,15 +110,17 @@ def _pay(check: SpotCheck, checker: Node, *, now: datetime) -> int:
 
 def _follow_up(check: SpotCheck, *, now: datetime) -> None:
     """Set the node aside, or ask for a second opinion. Call while holding the check."""
-    assert check.checker is not None
-    if check.confirms is not None or check.checker.provider.verified_at is not None:
-        fail_node(check, now=now)
+    assert check.node is not None
+    if check.confirms is not None or check.node.provider.verified_at is not None:
+        _fail_node(check, now=now)
         return
     second = SpotCheck(
+        kind=check.kind,
+        key=f"{check.key}:again",
         zone=check.zone,
+        verified_only=check.verified_only,
         job=check.job,
         slice=check.slice,
-        node=check.node,
         confirms=check,
         from_step=check.from_step,
         end_step=check.end_step,
@@ -150,8 +130,8 @@ def _follow_up(check: SpotCheck, *, now: datetime) -> None:
         claimed_score=check.claimed_score,
         sha256=check.sha256,
         bytes=check.bytes,
-        token=secrets.token_urlsafe(32),
         created_at=now,
+        gives_up_at=None if check.claimed_score is None else now + SCORE_GIVEN_UP_AFTER,
     )
     if find_checker(second, now=now) is None:
         log.error("check %s disagrees, and no other provider is online to confirm it", check.pk)
@@ -162,9 +142,9 @@ def _follow_up(check: SpotCheck, *, now: datetime) -> None:
     second.save(force_insert=True)
 
 
-def fail_node(check: SpotCheck, *, now: datetime) -> None:
+def _fail_node(check: SpotCheck, *, now: datetime) -> None:
     """Set the checked node aside; what it did of its running jobs is done again, and unpaid."""
-    node = check.node
+    node = check.checked_node
     claim = "stored weights" if check.weights_agree is False else "reported losses"
     if check.claimed_score is not None:
         claim = "reported a loss on held-out rows"
@@ -176,5 +156,4 @@ def fail_node(check: SpotCheck, *, now: datetime) -> None:
     if node.status != NodeStatus.LEFT:
         suspend_node(node=node, suspended_by=None, now=now)
     check.failed_at = now
-    check.save(update_fields=["failed_at"])
     log.error("node %s failed check %s; %s jobs are planned again", node.pk, check.pk, len(jobs))

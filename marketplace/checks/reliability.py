@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import Count, Q
 
-from marketplace.checks.models import CheckStatus, SpotCheck
+from marketplace.checks.models import SpotCheck
 from marketplace.jobs.models import Slice, SliceStatus
 
 WINDOW = timedelta(days=30)
@@ -47,16 +47,16 @@ def measure_reliability(node_ids: Iterable[str], *, now: datetime) -> dict[str, 
         row["node"]: row
         for row in ended.values("node").annotate(slices=Count("pk"), lost=Count("pk", filter=bad))
     }
-    checks = SpotCheck.objects.filter(node__in=ids, created_at__gt=since)
+    checks = SpotCheck.objects.filter(slice__node__in=ids, created_at__gt=since)
     verdicts = {
-        row["node"]: row
-        for row in checks.values("node").annotate(
-            agreed=Count("pk", filter=Q(status=CheckStatus.AGREED)),
+        row["slice__node"]: row
+        for row in checks.values("slice__node").annotate(
+            agreed=Count("pk", filter=Q(agrees=True)),
             failed=Count("pk", filter=Q(failed_at__isnull=False)),
             disputed=Count(
                 "pk",
                 filter=Q(
-                    status=CheckStatus.DISAGREED,
+                    agrees=False,
                     failed_at=None,
                     confirms=None,
                     confirmation__isnull=True,

@@ -8,7 +8,6 @@ time, the job is settled as it was reported.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable
 from datetime import datetime
 
@@ -16,18 +15,16 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import Exists, OuterRef, QuerySet
 
-from marketplace.checks.asking import find_checker
+from marketplace.checks.checkers import find_checker
 from marketplace.checks.choosing import is_drawn
-from marketplace.checks.models import CheckStatus, SpotCheck
-from marketplace.jobs.models import Artifact, Job, JobStatus
-
-_OPEN = (CheckStatus.WAITING, CheckStatus.ASKED)
-_TOKEN_BYTES = 32
+from marketplace.checks.judging import SCORE_GIVEN_UP_AFTER
+from marketplace.checks.models import SpotCheck
+from marketplace.jobs.models import Artifact, ErrandKind, ErrandState, Job, JobStatus
 
 
 def exclude_unmeasured(jobs: QuerySet[Job]) -> QuerySet[Job]:
     """Jobs whose result is not being measured by another node."""
-    return jobs.exclude(Exists(_list_scores().filter(job=OuterRef("pk"), status__in=_OPEN)))
+    return jobs.exclude(Exists(_list_scores().filter(job=OuterRef("pk"), state__in=SpotCheck.OPEN)))
 
 
 def open_score_checks(jobs: Iterable[Job], *, now: datetime) -> list[Job]:
@@ -46,7 +43,7 @@ def list_refuted_jobs() -> set[str]:
 def find_refuted_organisation(job: Job) -> str | None:
     """Whose node said of a job's result what two others, or a verified one, did not find."""
     refuted = _list_refuted().filter(job=job)
-    return refuted.values_list("node__provider__organisation_id", flat=True).first()
+    return refuted.values_list("slice__node__provider__organisation_id", flat=True).first()
 
 
 def _list_refuted() -> QuerySet[SpotCheck]:
@@ -72,18 +69,20 @@ def _open_check(job: Job, *, now: datetime) -> bool:
     if artifact is None:
         return False
     check = SpotCheck(
+        kind=ErrandKind.CHECK,
+        key=f"{job.pk}:score",
         zone=job.zone,
+        verified_only=job.verified_only,
         job=job,
         slice=artifact.slice,
-        node=artifact.slice.node,
         from_step=job.step,
         claimed_score=job.valid_loss,
-        token=secrets.token_urlsafe(_TOKEN_BYTES),
         created_at=now,
+        gives_up_at=now + SCORE_GIVEN_UP_AFTER,
     )
     is_there = find_checker(check, now=now) is not None
     if not is_there:
-        check.status = CheckStatus.UNANSWERED
+        check.state, check.ended_at = ErrandState.FAILED, now
     try:
         with transaction.atomic():
             check.save(force_insert=True)

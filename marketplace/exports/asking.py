@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import secrets
 from datetime import datetime, timedelta
 
-from django.db import transaction
-
 from marketplace.accounts.models import Organisation, User
-from marketplace.common.errors import Conflict, NotFound, UserError
+from marketplace.common.errors import Conflict, UserError
 from marketplace.common.locks import advisory_lock
-from marketplace.exports.locks import lock_export
-from marketplace.exports.models import Export, ExportForm, ExportStatus
-from marketplace.exports.prices import compute_price, estimate_seconds
-from marketplace.fleet.models import Node
-from marketplace.fleet.selectors import (
-    build_base_model_ref,
-    get_model_shape,
-    list_trusted_nodes,
-)
-from marketplace.jobs.models import Artifact, Job
-from marketplace.jobs.plans import add_to_plan
-from marketplace.jobs.selectors import find_idlest_node
+from marketplace.exports.models import Export, ExportForm
+from marketplace.exports.prices import compute_price
+from marketplace.fleet.selectors import get_model_shape
+from marketplace.jobs.models import Artifact, ErrandKind, Job
 from marketplace.payments.holds import HoldRequest, place_holds
-from workers.protocol.exports import ExportSpec
-from workers.protocol.job_spec import AdapterKind, BlobRef
+from workers.protocol.job_spec import AdapterKind
 
-BLOB_PATH = "/internal/v1/exports/{token}/adapter"
-ATTEMPTS_MAX = 3
-#: A node has so many times the seconds that it is paid for, and some more to send the file.
-_PATIENCE, _PATIENCE_LEAST = 10, timedelta(minutes=10)
 #: An export that no node could take is given up, and costs nothing.
 GIVEN_UP_AFTER = timedelta(hours=1)
 
@@ -73,14 +57,17 @@ def ask_export(
                 extra={"retry": True},
             )
         export = Export(
+            kind=ErrandKind.EXPORT,
+            key=f"{job.pk}:{form}",
             organisation=organisation,
             asked_by=asked_by,
             zone=job.zone,
+            verified_only=job.verified_only,
             job=job,
             form=form,
-            token=secrets.token_urlsafe(32),
             price_micros=price_micros,
             created_at=now,
+            gives_up_at=now + GIVEN_UP_AFTER,
         )
         request = HoldRequest(
             organisation.pk,
@@ -92,7 +79,7 @@ def ask_export(
         [hold] = place_holds(wanted=[request], now=now)
         if isinstance(hold, UserError):
             raise hold
-        export.save(force_insert=True)
+        export.save()
     return export
 
 
@@ -117,74 +104,4 @@ def check_exportable(job: Job) -> None:
 
 def find_export(job: Job, form: ExportForm) -> Export | None:
     """The export of a job that is being made or is there."""
-    live = (*Export.OPEN, ExportStatus.READY)
-    return Export.objects.filter(job=job, form=form, status__in=live).first()
-
-
-def hand_out_exports(*, now: datetime) -> int:
-    """Ask nodes for exports that wait; how many were asked for."""
-    waiting = Export.objects.filter(status=ExportStatus.WAITING).order_by("created_at", "pk")
-    return sum(_ask(export_id, now) for export_id in list(waiting.values_list("pk", flat=True)))
-
-
-def _ask(export_id: str, now: datetime) -> bool:
-    with transaction.atomic():
-        export = lock_export(pk=export_id, status=ExportStatus.WAITING)
-        node = None if export is None else find_maker(export, now=now)
-        if export is None or node is None:
-            return False
-        seconds = estimate_seconds(export.zone, ExportForm(export.form))
-        export.node = node  # pyright: ignore[reportAttributeAccessIssue]
-        export.status = ExportStatus.ASKED
-        export.attempts += 1
-        export.expires_at = now + _PATIENCE_LEAST + timedelta(seconds=_PATIENCE * seconds)
-        # A dispatch at the same moment would make a plan without the question.
-        with advisory_lock("jobs.dispatch", export.zone_id, wait=True):
-            if not add_to_plan(export.zone, node, "exports", _build_spec(export), now=now):
-                return False
-            export.save()
-    return True
-
-
-def find_maker(export: Export, *, now: datetime) -> Node | None:
-    """A node that is there: the idlest, and another one than was asked last where there is one."""
-    nodes = list_trusted_nodes(export.zone, verified_only=export.job.verified_only)
-    return find_idlest_node(nodes, last_asked_id=export.node_id, now=now)
-
-
-def _build_spec(export: Export) -> ExportSpec:
-    artifact: Artifact = export.job.artifact  # type: ignore[attr-defined]
-    assert export.expires_at is not None
-    return ExportSpec(
-        token=export.token,
-        expires_at=export.expires_at.timestamp(),
-        base_model=build_base_model_ref(export.zone),
-        adapter=BlobRef(
-            url=BLOB_PATH.format(token=export.token),
-            sha256=artifact.sha256,
-            bytes=artifact.bytes,
-        ),
-        form=export.form,
-    )
-
-
-def was_asked(*, node: Node, token: str) -> bool:
-    """Whether a node makes an export, or made it: its answer may come twice."""
-    return Export.objects.filter(token=token, node=node).exists()
-
-
-def find_export_blob(*, node: Node, token: str, now: datetime) -> Artifact:
-    """The adapter of an export that a node makes now.
-
-    Raises
-    ------
-    NotFound
-        ``unknown_blob``.
-    """
-    held = Export.objects.filter(
-        token=token, node=node, status=ExportStatus.ASKED, expires_at__gt=now
-    )
-    export = held.select_related("job__artifact").first()
-    if export is None:
-        raise NotFound("unknown_blob", "This node makes no such export.")
-    return export.job.artifact  # type: ignore[attr-defined]
+    return Export.objects.filter(kind=ErrandKind.EXPORT, key=f"{job.pk}:{form}").first()

@@ -8,6 +8,7 @@ from django.db.models import Q
 
 from marketplace.common.encryption import SealedTextField
 from marketplace.common.models import IdField
+from marketplace.jobs.models import Errand, ErrandState
 from workers.protocol.exports import F16, MERGED, Q8_0
 
 #: Of the references of holds for exports.
@@ -21,6 +22,8 @@ class ExportForm(models.TextChoices):
 
 
 class ExportStatus(models.TextChoices):
+    """What an export's owner sees of it."""
+
     #: No node has been asked yet.
     WAITING = "waiting", "Waiting"
     ASKED = "asked", "Being made"
@@ -30,74 +33,39 @@ class ExportStatus(models.TextChoices):
     EXPIRED = "expired", "Expired"
 
 
-def export_path(export: Export, _filename: str) -> str:
-    return f"jobs/{export.job_id}/exports/{export.pk}"
+class Export(Errand):
+    """One adapter in one form: a file that a node makes, paid when it is there.
 
+    ``file`` is empty until it is ready, and once it is deleted.
+    """
 
-class Export(models.Model):
-    """One adapter in one form: a file that a node makes, paid when it is there."""
-
-    OPEN = (ExportStatus.WAITING, ExportStatus.ASKED)
-
-    id = IdField(prefix="exp")
     organisation = models.ForeignKey(
         "accounts.Organisation", on_delete=models.PROTECT, related_name="+"
     )
     asked_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, related_name="+"
     )
-    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
     job = models.ForeignKey("jobs.Job", on_delete=models.PROTECT, related_name="exports")
     form = models.CharField(max_length=12, choices=ExportForm.choices)
-    status = models.CharField(
-        max_length=8, choices=ExportStatus.choices, default=ExportStatus.WAITING
-    )
-    #: Who makes it, or was asked last.
-    node = models.ForeignKey("fleet.Node", on_delete=models.PROTECT, null=True, related_name="+")
-    #: Names it between market and node.
-    token = models.CharField(max_length=64, unique=True)
-    #: Times that a node was asked.
-    attempts = models.PositiveSmallIntegerField(default=0)
     #: Held when it was asked for, and paid when it is ready.
     price_micros = models.BigIntegerField()
-    file = models.FileField(upload_to=export_path, max_length=255, blank=True)
-    sha256 = models.CharField(max_length=64, default="", blank=True)
-    bytes = models.PositiveBigIntegerField(default=0)
-    #: Why it failed, for its owner.
-    reason = models.CharField(max_length=500, default="", blank=True)
-    created_at = models.DateTimeField()
-    #: Until then the node that was asked may deliver it.
-    expires_at = models.DateTimeField(null=True)
-    finished_at = models.DateTimeField(null=True)
 
     organisation_id: str
     asked_by_id: str | None
-    zone_id: str
     job_id: str
-    node_id: str | None
-
-    class Meta:
-        constraints = [
-            models.UniqueConstraint(
-                fields=["job", "form"],
-                condition=Q(status__in=["waiting", "asked", "ready"]),
-                name="exports_one_of_each_form",
-            ),
-        ]
-        indexes = [
-            models.Index(
-                fields=["created_at"],
-                condition=Q(status__in=["waiting", "asked"]),
-                name="exports_open",
-            ),
-        ]
 
     def __str__(self) -> str:
         return f"{self.job_id} as {self.form}"
 
     @property
+    def status(self) -> ExportStatus:
+        if self.state == ErrandState.DONE:
+            return ExportStatus.READY if self.file else ExportStatus.EXPIRED
+        return ExportStatus(self.state)
+
+    @property
     def hold_reference(self) -> str:
-        return f"{REFERENCE_PREFIX}{self.pk}"
+        return f"{REFERENCE_PREFIX}{self.id}"
 
 
 class PushStatus(models.TextChoices):

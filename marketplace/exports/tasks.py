@@ -3,11 +3,9 @@
 from celery import shared_task
 
 from marketplace.common import clock
-from marketplace.exports.asking import hand_out_exports
-from marketplace.exports.results import sweep_exports
+from marketplace.exports.errands import delete_old_files
 
 
-@shared_task(name="exports.tick")
-def tick() -> None:
-    sweep_exports(now=clock.now())
-    hand_out_exports(now=clock.now())
+@shared_task(name="exports.delete_old_files")
+def delete_files() -> None:
+    delete_old_files(now=clock.now())

@@ -1,6 +1,7 @@
 """Every row lock of this app: jobs by primary key, then their slices. Call in a transaction.
 
-Uploads are locked one at a time, and with nothing else.
+Uploads are locked one at a time, and with nothing else. Errands are locked one at a time, before
+jobs, nodes and wallets.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterable
 
 from django.db.models import QuerySet
 
-from marketplace.jobs.models import Job, PartedUpload, Slice, SliceStatus, Upload
+from marketplace.jobs.models import Errand, Job, PartedUpload, Slice, SliceStatus, Upload
 
 
 def lock_job(job_id: str) -> Job:
@@ -71,3 +72,7 @@ def lock_first_upload(uploads: QuerySet[Upload]) -> Upload | None:
     """The first of these that no other transaction has locked."""
     free = uploads.select_for_update(skip_locked=True, of=("self",))
     return free.select_related("organisation", "uploaded_by").first()
+
+
+def lock_errand(**wanted: object) -> Errand | None:
+    return Errand.objects.select_for_update(of=("self",)).filter(**wanted).first()

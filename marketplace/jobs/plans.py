@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from marketplace.fleet.calls import call_nodes
 from marketplace.fleet.models import Node, Zone
@@ -27,6 +26,7 @@ from marketplace.jobs.models import (
     Slice,
 )
 from marketplace.jobs.selectors import DATASET_BLOB, PROMPTS_BLOB, START_BLOB, VALIDATION_BLOB
+from workers.protocol.errands import ErrandSpec
 from workers.protocol.job_spec import (
     AdapterSpec,
     BlobRef,
@@ -94,23 +94,16 @@ def record_plans(
     return plans
 
 
-def add_to_plan(zone: Zone, node: Node, key: str, question: Any, *, now: datetime) -> bool:
-    """Give the node's plan of this slot again with a question, to be answered once.
+def add_to_plan(zone: Zone, node: Node, errand: ErrandSpec, *, now: datetime) -> bool:
+    """Give the node's plan of this slot again with a further errand.
 
     Call under the dispatch lock. ``False``: the slot's dispatch, which names the leases that go on
     into it, is still to come.
-
-    Parameters
-    ----------
-    key
-        ``probes``, ``checks`` or ``exports``.
     """
     slot = slot_at(zone, now)
     latest = NodePlan.objects.filter(node=node).order_by("-slot", "-revision").first()
-    is_present = latest is not None and latest.slot == slot
-    if latest is not None and is_present:
+    if latest is not None and latest.slot == slot:
         plan, tokens, revision = latest.plan, latest.lease_tokens, latest.revision + 1
-        plan = plan | {"revision": revision, "probes": [], "checks": [], "exports": []}
     else:
         if latest is not None and latest.lease_tokens:
             return False
@@ -120,14 +113,15 @@ def add_to_plan(zone: Zone, node: Node, key: str, question: Any, *, now: datetim
             slot=slot,
             starts_at=slot_starts_at(zone, slot).timestamp(),
             ends_at=slot_ends_at(zone, slot).timestamp(),
-            revision=revision,
         )
         plan = to_json(empty)
+    # The node may not have fetched the last plan; it does each errand once.
+    errands = [one for one in plan["errands"] if one["expires_at"] > now.timestamp()]
     NodePlan.objects.create(
         node=node,
         slot=slot,
         revision=revision,
-        plan=plan | {key: [to_json(question)]},
+        plan=plan | {"revision": revision, "errands": [*errands, to_json(errand)]},
         lease_tokens=tokens,
         ends_at=slot_ends_at(zone, slot),
         made_at=now,

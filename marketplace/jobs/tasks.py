@@ -3,7 +3,7 @@
 from celery import shared_task
 
 from marketplace.common import clock
-from marketplace.jobs import services
+from marketplace.jobs import errands, services
 
 
 @shared_task(name="jobs.slots_dispatch")
@@ -26,3 +26,9 @@ def read_uploads() -> None:
 def sweep_uploads() -> None:
     services.sweep_uploads(now=clock.now())
     services.sweep_parted_uploads(now=clock.now())
+
+
+@shared_task(name="jobs.errands_tick")
+def tick_errands() -> None:
+    errands.sweep_errands(now=clock.now())
+    errands.hand_out_errands(now=clock.now())

@@ -1,17 +1,10 @@
-"""The only row locks of this app. A probe is locked alone; offers after their owners' wallets."""
+"""The only row locks of this app. Offers are locked after their owners' wallets."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from marketplace.fleet.models import Node
-from marketplace.warm.models import Offer, Probe
-
-
-def lock_probe(*, token: str, node: Node) -> Probe | None:
-    """The probe that this node was asked for, if there is one."""
-    probes = Probe.objects.select_for_update(of=("self",))
-    return probes.filter(token=token, node=node).first()
+from marketplace.warm.models import Offer
 
 
 def lock_offers(*, offer_ids: Collection[str]) -> list[Offer]:

@@ -8,6 +8,7 @@ from django.db import models
 from django.db.models import Q
 
 from marketplace.common.models import ID_LENGTH, IdField
+from marketplace.jobs.models import Errand
 
 
 class Consent(models.Model):
@@ -100,25 +101,15 @@ class Donor(models.Model):
         return self.job_id
 
 
-class Probe(models.Model):
+class Probe(Errand):
     """A warm node was asked for losses on a few rows of a data set; and its answer."""
 
     dataset_id: str
-    node_id: str
-    zone_id: str
 
-    id = IdField(prefix="probe")
-    token = models.CharField(max_length=64, unique=True)
-    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
     dataset = models.ForeignKey("jobs.Dataset", on_delete=models.CASCADE, related_name="+")
-    node = models.ForeignKey("fleet.Node", on_delete=models.PROTECT, related_name="+")
     shape = models.CharField(max_length=64)
     #: Artifacts probed, nearest first.
     artifact_ids: Any = models.JSONField()
-    asked_at = models.DateTimeField()
-    #: An answer after that is not taken.
-    expires_at = models.DateTimeField()
-    answered_at = models.DateTimeField(null=True)
     base_loss = models.FloatField(null=True)
     #: As ``artifact_ids``; null where one could not be measured.
     losses: Any = models.JSONField(default=list)
@@ -126,12 +117,10 @@ class Probe(models.Model):
     seconds = models.FloatField(null=True)
 
     class Meta:
-        indexes = [
-            models.Index(fields=["dataset", "zone", "shape", "-asked_at"], name="warm_probe_latest")
-        ]
+        indexes = [models.Index(fields=["dataset", "shape"], name="warm_probe_of_dataset")]
 
     def __str__(self) -> str:
-        return self.id
+        return self.pk
 
 
 class Offer(models.Model):

@@ -27,7 +27,7 @@ from django.db.models import Q
 from marketplace.accounts.models import Organisation
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import list_nodes_on_sale
-from marketplace.jobs.models import Dataset
+from marketplace.jobs.models import Dataset, ErrandState
 from marketplace.jobs.starts import StartKind
 from marketplace.warm.consents import may_use_donors
 from marketplace.warm.donors import (
@@ -134,11 +134,13 @@ def find_offer(job: ColdJob, *, now: datetime) -> FoundOffer:
     probe = _find_probe(job, shape, now=now)
     if probe is None:
         probe = _ask(job, shape, uses_donors=uses_donors, now=now)
-    if probe is None or (probe.answered_at is None and now > probe.expires_at):
+    if probe is None:
         return FoundOffer(Outlook.NONE)
-    if probe.answered_at is None:
-        return FoundOffer(Outlook.ASKED)
-    return _offer_best(job, probe, uses_donors=uses_donors, now=now)
+    if probe.state == ErrandState.DONE:
+        return _offer_best(job, probe, uses_donors=uses_donors, now=now)
+    is_asked = probe.state == ErrandState.ASKED
+    is_in_time = probe.expires_at is not None and now <= probe.expires_at
+    return FoundOffer(Outlook.ASKED if is_asked and is_in_time else Outlook.NONE)
 
 
 def find_usable_offer(
@@ -162,8 +164,8 @@ def sweep_offers(*, now: datetime) -> int:
     """Delete old offers that no bid names, and old probes; how many of both."""
     unused = Offer.objects.filter(bid_id=None, job=None, expires_at__lt=now - KEPT_FOR)
     offers, _ = unused.delete()
-    probes, _ = Probe.objects.filter(expires_at__lt=now - KEPT_FOR).delete()
-    return offers + probes
+    _, deleted = Probe.objects.filter(expires_at__lt=now - KEPT_FOR).delete()
+    return offers + deleted.get(Probe._meta.label, 0)
 
 
 def find_taken_offers(offer_ids: Collection[str], *, now: datetime) -> set[str]:
@@ -228,7 +230,7 @@ def _find_probe(job: ColdJob, shape: str, *, now: datetime) -> Probe | None:
         dataset=job.dataset, zone=job.zone, shape=shape, asked_at__gt=now - OFFER_LIFE
     )
     # One that its node did not answer keeps no further quote cold for long.
-    is_fresh = Q(answered_at__isnull=False) | Q(asked_at__gt=now - RETRY_AFTER)
+    is_fresh = Q(state=ErrandState.DONE) | Q(asked_at__gt=now - RETRY_AFTER)
     return probes.filter(is_fresh).order_by("-asked_at").first()
 
 

@@ -32,7 +32,7 @@ from workers.protocol.job_spec import (
     JobSpec,
     TrainingSpec,
 )
-from workers.protocol.probes import ProbeAdapter, ProbeSpec
+from workers.protocol.probes import ProbeAdapter, ProbeTask
 from workers.protocol.reports import Fault, ProgressEvent
 from workers.runtime.job_sink import JobSummary
 from workers.runtime.node_runtime import NodeRuntime
@@ -169,9 +169,7 @@ def measure_probe(runtime: NodeRuntime, clock: StepClock, folder: Path) -> dict[
 def _probe(runtime: NodeRuntime, archive: Path) -> float:
     names = [f"donor-{i}" for i in range(8)]
     blob = BlobRef(url="", sha256="", bytes=0)
-    probe = ProbeSpec(
-        token="bench",  # noqa: S106
-        expires_at=time.time() + 600,
+    probe = ProbeTask(
         base_model=BASE,
         data_format=DataFormat.CHAT if is_chat() else DataFormat.COMPLETION,
         rows=tuple(DATA.read_text(encoding="utf-8").splitlines()[:16]),
@@ -179,7 +177,7 @@ def _probe(runtime: NodeRuntime, archive: Path) -> float:
         adapters=tuple(ProbeAdapter(name, blob, ADAPTER) for name in names),
     )
     began = time.perf_counter()
-    found = runtime.probe(probe, dict.fromkeys(names, archive))
+    found = runtime.probe(probe, dict.fromkeys(names, archive), expires_at=time.time() + 600)
     if found.base_loss is None or any(one.loss is None for one in found.losses):
         raise RuntimeError("the probe was not answered whole")
     return time.perf_counter() - began

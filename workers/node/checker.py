@@ -1,40 +1,33 @@
-"""Answering spot checks: train a few steps of another node's job again, and tell their losses; or
-measure its result on the held-out rows.
-
-A check is an extra beside the slices: each fault of one is reported or logged, and the node
-goes on.
-"""
+"""Checks: train a few steps of another node's job again, and tell their losses; or measure its
+result on the held-out rows."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import shutil
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from workers.node.blob_cache import BlobCache, DiskFullError
-from workers.node.market_client import MarketClient, MarketError, Patience, ShuttingDownError
+from workers.node.blob_cache import BlobCache
+from workers.node.market_client import MarketClient
 from workers.node.preparer import Runtime
-from workers.protocol.checks import PATH_CHECK_RESULT, CheckResult, CheckSpec, StepLoss
+from workers.protocol.checks import CheckResult, CheckTask, StepLoss
+from workers.protocol.errands import ErrandSpec
 from workers.protocol.reports import Fault, ProgressEvent
 from workers.protocol.weight_sketch import sketch_weights
-from workers.protocol.wire import ProtocolError, from_json
 from workers.runtime.job_sink import JobSummary
 from workers.runtime.running_job import metrics_from_table
 from workers.training.checkpoint import CorruptCheckpointError, load_checkpoint
-from workers.training.faults import TrainingFault
 
-log = logging.getLogger(__name__)
-
-_KNOWN_MAX = 1000
-_PATIENCE = Patience(total_s=10.0)
+#: Seconds that the runtime may take to store the last checkpoint.
+_ENDS_WITHIN_S = 10.0
 
 
 class Checker:
-    """``take`` is called on the node's thread; the rest happens on one of its own."""
+    """An ``ErrandHandler``."""
+
+    task_type = CheckTask
 
     def __init__(
         self, *, runtime: Runtime, cache: BlobCache, client: MarketClient, work: Path
@@ -43,54 +36,21 @@ class Checker:
         self._cache = cache
         self._client = client
         self._work = work
-        self._known: dict[str, None] = {}
-        self._closing = threading.Event()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="check")
 
-    def take(self, value: Any) -> None:
-        """Answer a check that is new and not over; one that is not understood is left out."""
-        try:
-            check = from_json(CheckSpec, value, ignores_unknown=True)
-        except ProtocolError as error:
-            log.warning("a check is not understood: %s", error)
-            return
-        if check.token in self._known or self._client.market_time() >= check.expires_at:
-            return
-        while len(self._known) >= _KNOWN_MAX:
-            del self._known[next(iter(self._known))]
-        self._known[check.token] = None
-        self._pool.submit(self._answer, check)
-
-    def close(self) -> None:
-        self._closing.set()
-        self._pool.shutdown(cancel_futures=True)
-
-    def _answer(self, check: CheckSpec) -> None:
-        try:
-            result = self._train_again(check)
-        except ShuttingDownError:
-            return
-        except (TrainingFault, MarketError, DiskFullError, OSError) as error:
-            result = CheckResult(check.token, reason=str(error)[:300])
-        # Nothing of a check may end the node.
-        except Exception as error:
-            log.exception("a check failed")
-            result = CheckResult(check.token, reason=str(error)[:300])
-        with contextlib.suppress(MarketError):
-            self._client.send(PATH_CHECK_RESULT, result, patience=_PATIENCE)
-
-    def _train_again(self, check: CheckSpec) -> CheckResult:
+    def do(
+        self, task: CheckTask, errand: ErrandSpec, *, is_over: Callable[[], bool]
+    ) -> CheckResult:
         """Give the losses, and a sketch of the weights or their score where it is asked for."""
-        job = check.job
-        steps = _StepsSink(check.until_step, scores_start=check.scores_start)
+        job = task.job
+        steps = _StepsSink(task.until_step, scores_start=task.scores_start)
         with contextlib.ExitStack() as stack:
             data = stack.enter_context(self._cache.opened(job.dataset))
             validation = None
             if job.validation_dataset is not None:
                 validation = stack.enter_context(self._cache.opened(job.validation_dataset))
             checkpoints: list[Path] = []
-            if check.resume_from is not None:
-                checkpoints = [stack.enter_context(self._cache.opened(check.resume_from.blob))]
+            if task.resume_from is not None:
+                checkpoints = [stack.enter_context(self._cache.opened(task.resume_from.blob))]
             start = None
             if job.warm_start is not None:
                 start = stack.enter_context(self._cache.opened(job.warm_start.adapter))
@@ -104,19 +64,19 @@ class Checker:
                 prompts_path=None,
                 sink=steps,
                 # Weights are compared after exactly the same steps.
-                pause_at=max(1, check.until_step),
+                pause_at=max(1, task.until_step),
             )
-            left_s = check.expires_at - self._client.market_time()
+            left_s = errand.expires_at - self._client.market_time()
             steps.reached.wait(max(0.0, left_s))
-            if check.scores_start:
+            if task.scores_start:
                 self._runtime.detach(job.job_id, checkpoint=False)
-                return CheckResult(check.token, score=steps.score)
+                return CheckResult(score=steps.score)
             # Its losses, step by step, are in its checkpoint.
             self._runtime.detach(job.job_id, checkpoint=True)
-            steps.ended.wait(_PATIENCE.total_s)
-            begin = check.resume_from.step if check.resume_from else 0
-            losses, sketch = steps.read_losses(after=begin), steps.sketch(seed=check.sketch_seed)
-            return CheckResult(check.token, losses, sketch=sketch)
+            steps.ended.wait(_ENDS_WITHIN_S)
+            begin = task.resume_from.step if task.resume_from else 0
+            losses, sketch = steps.read_losses(after=begin), steps.sketch(seed=task.sketch_seed)
+            return CheckResult(losses, sketch=sketch)
 
 
 class _StepsSink:

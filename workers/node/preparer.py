@@ -14,7 +14,7 @@ from workers.node.sender import LEASE_LOST
 from workers.protocol.blobs import hash_file
 from workers.protocol.job_spec import CheckpointRef, JobSpec, PromptLookup
 from workers.protocol.messages import SliceSpec
-from workers.protocol.probes import ProbeResult, ProbeSpec
+from workers.protocol.probes import ProbeResult, ProbeTask
 from workers.protocol.reports import Fault
 from workers.runtime.checkpoint_pipe import format_checkpoint_name
 from workers.runtime.job_sink import JobSink
@@ -41,7 +41,9 @@ class Runtime(Protocol):
 
     def detach(self, job_id: str, *, checkpoint: bool, may_end: bool = False) -> None: ...
 
-    def probe(self, probe: ProbeSpec, paths: Mapping[str, Path]) -> ProbeResult: ...
+    def probe(
+        self, probe: ProbeTask, paths: Mapping[str, Path], *, expires_at: float
+    ) -> ProbeResult: ...
 
 
 class PreparationError(Exception):

@@ -21,6 +21,7 @@ from queue import Empty, SimpleQueue
 
 from workers.node.blob_cache import BlobCache
 from workers.node.checker import Checker
+from workers.node.errands import ErrandRunner
 from workers.node.exporter import Exporter
 from workers.node.market_client import MarketClient, ShuttingDownError
 from workers.node.preparer import PreparationError, Preparer, Runtime
@@ -29,6 +30,7 @@ from workers.node.sender import Sender, build_slice_result
 from workers.node.slice_run import SliceRun, SliceState
 from workers.node.slice_sink import SliceSink
 from workers.node.upload_files import link_or_copy
+from workers.protocol.errands import CHECK, EXPORT, PROBE
 from workers.protocol.joining import PROTOCOL_LEAST
 from workers.protocol.messages import PROTOCOL_VERSION, HeartbeatReply, SliceSpec, SlotPlan
 from workers.protocol.reports import Fault, ProgressReply, SliceEnd
@@ -67,9 +69,14 @@ class SliceLoop:
         self._outbox = outbox
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._preparing = ThreadPoolExecutor(2, thread_name_prefix="prepare")
-        self._prober = Prober(runtime=runtime, cache=cache, client=client)
-        self._checker = Checker(runtime=runtime, cache=cache, client=client, work=work)
-        self._exporter = Exporter(cache=cache, client=client, work=work)
+        self._errands = ErrandRunner(
+            handlers={
+                PROBE: Prober(runtime=runtime, cache=cache),
+                CHECK: Checker(runtime=runtime, cache=cache, client=client, work=work),
+                EXPORT: Exporter(cache=cache, client=client, work=work),
+            },
+            client=client,
+        )
         self._sender = Sender(
             client=client,
             post=self._inbox.put,
@@ -121,9 +128,7 @@ class SliceLoop:
         if self._thread.ident is not None:
             self._thread.join()
         self._preparing.shutdown(cancel_futures=True)
-        self._prober.close()
-        self._checker.close()
-        self._exporter.close()
+        self._errands.close()
         self._sender.close()
 
     @property
@@ -185,12 +190,8 @@ class SliceLoop:
             return
         for spec in wanted.values():
             self._want(spec)
-        for probe in plan.probes:
-            self._prober.take(probe)
-        for check in plan.checks:
-            self._checker.take(check)
-        for export in plan.exports:
-            self._exporter.take(export)
+        for errand in plan.errands:
+            self._errands.take(errand)
 
     def _want(self, spec: SliceSpec) -> None:
         """Have a slice of the plan run, going on with what there is of its job."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from workers.protocol.job_spec import CheckpointRef, JobSpec
 
-#: POST under the node's bearer token.
-PATH_CHECK_RESULT = "/internal/v1/checks"
 #: Steps of a check at most: it takes the time of other jobs.
 STEPS_MAX = 8
 #: Two devices that train the same step agree within this: bfloat16, and sums in another order.
@@ -17,12 +15,9 @@ RELATIVE, ABSOLUTE = 0.05, 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class CheckSpec:
-    """Steps to train again; the job's id is the check's own, and its files are under ``token``."""
+class CheckTask:
+    """Steps to train again; the job's id is the check's own."""
 
-    token: str
-    #: Unix seconds; an answer after that is not waited for.
-    expires_at: float
     job: JobSpec
     #: The last step that is compared: a checkpoint or the adapter that the other node stored.
     until_step: int
@@ -43,11 +38,8 @@ class StepLoss:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    token: str
-    #: Training loss of each step that was trained again; none: it could not be.
+    #: Training loss of each step that was trained again.
     losses: tuple[StepLoss, ...] = ()
-    #: Why it could not be.
-    reason: str = ""
     #: Of the weights after the last step; empty: it was not asked for, or not come to.
     sketch: tuple[float, ...] = ()
     #: Loss on the held-out rows; ``None``: it was not asked for, or could not be measured.

@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from typing import IO
 
 from workers.protocol.job_spec import BaseModelRef, BlobRef
-from workers.protocol.reports import Fault
 
 #: A tar with the merged weights as ``transformers`` loads them, and GGUF files.
 MERGED, F16, Q8_0 = "merged", "gguf-f16", "gguf-q8_0"
 FORMS = (MERGED, F16, Q8_0)
-#: PUT the file, or POST an ``ExportRefusal``, under the node's bearer token.
-PATH_EXPORT_FILE = "/internal/v1/exports/{token}/file"
-PATH_EXPORT_REFUSED = "/internal/v1/exports"
 
 #: Files of merged weights: one for each GB, and few beside them.
 _FILES_MAX = 5_000
@@ -24,23 +20,12 @@ _BLOCK = 512
 
 
 @dataclass(frozen=True, slots=True)
-class ExportSpec:
+class ExportTask:
     """An adapter to be merged into its base model and written in a form."""
 
-    token: str
-    #: Unix seconds; a file after that is not waited for.
-    expires_at: float
     base_model: BaseModelRef
     adapter: BlobRef
     form: str
-
-
-@dataclass(frozen=True, slots=True)
-class ExportRefusal:
-    token: str
-    #: A sentence.
-    reason: str
-    fault: Fault
 
 
 class ExportFileError(ValueError):

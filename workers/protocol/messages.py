@@ -7,7 +7,6 @@ from typing import Any
 
 from workers.protocol.job_spec import BaseModelRef, CheckpointRef, JobSpec
 from workers.protocol.node_facts import NodeFacts
-from workers.protocol.probes import ProbeSpec
 
 #: Raised when a message changes its meaning; see ``joining`` for those that are still spoken.
 PROTOCOL_VERSION = 3
@@ -38,12 +37,9 @@ class SlotPlan:
     version: int = PROTOCOL_VERSION
     #: Of two plans for one slot the one with the higher number holds.
     revision: int = 0
-    #: To be answered once, beside the slices.
-    probes: tuple[ProbeSpec, ...] = ()
-    #: ``CheckSpec`` as JSON values, likewise: a node that knows none of them answers none.
-    checks: tuple[Any, ...] = ()
-    #: ``ExportSpec`` as JSON values, likewise.
-    exports: tuple[Any, ...] = ()
+    #: ``ErrandSpec`` as JSON values, each to be done once, beside the slices: a node leaves out
+    #: those that it does not understand.
+    errands: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +115,6 @@ PATH_JOIN_MODELS = "/internal/v1/join/models"
 PATH_HEARTBEAT = "/internal/v1/heartbeat"
 PATH_PROGRESS = "/internal/v1/progress"
 PATH_RESULT = "/internal/v1/result"
-PATH_PROBE_RESULT = "/internal/v1/probes"
 #: PUT, one safetensors file. Format with ``lease_token`` and ``step``.
 PATH_CHECKPOINT = "/internal/v1/leases/{lease_token}/checkpoints/{step}"
 #: PUT, one zip of the adapter's directory. Format with ``lease_token``.

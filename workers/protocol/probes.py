@@ -22,12 +22,9 @@ class ProbeAdapter:
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeSpec:
+class ProbeTask:
     """How well the base, and each of a few adapters, knows some rows: asked of a warm node."""
 
-    token: str
-    #: Unix seconds; an answer after that is not waited for.
-    expires_at: float
     base_model: BaseModelRef
     data_format: DataFormat
     #: JSON lines.
@@ -51,7 +48,6 @@ class ProbeLoss:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    token: str
     #: Of the base alone; ``None``: the rows could not be used.
     base_loss: float | None
     losses: tuple[ProbeLoss, ...] = ()

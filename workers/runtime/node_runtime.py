@@ -13,7 +13,7 @@ import torch
 
 from workers.protocol.generation import Question
 from workers.protocol.job_spec import BaseModelRef, JobSpec
-from workers.protocol.probes import ProbeResult, ProbeSpec
+from workers.protocol.probes import ProbeResult, ProbeTask
 from workers.protocol.reports import Fault
 from workers.runtime.admission import check_settings, prepare
 from workers.runtime.answers import Answers
@@ -208,13 +208,17 @@ class NodeRuntime:
         self._commands.run_waiting()
         self._residents.close()
 
-    def probe(self, probe: ProbeSpec, paths: Mapping[str, Path]) -> ProbeResult:
+    def probe(
+        self, probe: ProbeTask, paths: Mapping[str, Path], *, expires_at: float
+    ) -> ProbeResult:
         """Measure a base and some adapters on a few rows, between the steps of the jobs here.
 
         Parameters
         ----------
         paths : mapping of str to Path
             Zips of the adapters by name.
+        expires_at : float
+            Unix seconds; what is not measured by then is left out.
 
         Raises
         ------
@@ -226,7 +230,7 @@ class NodeRuntime:
             resident=self.resident(probe.base_model),
             paths=paths,
             call=self._commands.call,
-            is_over=lambda: time.time() >= probe.expires_at,
+            is_over=lambda: time.time() >= expires_at,
         )
 
     def answer(self, question: Question, adapter: Path | None, tell: Tell) -> None:

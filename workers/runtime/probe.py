@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from workers.protocol.job_spec import AdapterSpec
-from workers.protocol.probes import ProbeLoss, ProbeResult, ProbeSpec
+from workers.protocol.probes import ProbeLoss, ProbeResult, ProbeTask
 from workers.runtime.resident import ResidentBase
 from workers.training.data import prepare_data
 from workers.training.faults import TrainingFault, is_out_of_memory
@@ -48,7 +48,7 @@ class _Candidate:
 
 
 def answer_probe(
-    probe: ProbeSpec,
+    probe: ProbeTask,
     *,
     resident: ResidentBase,
     paths: Mapping[str, Path],
@@ -78,7 +78,7 @@ def answer_probe(
         rows = _read_rows(probe, resident)
     except TrainingFault as fault:
         log.info("the rows of a probe cannot be used: %s", fault)
-        return ProbeResult(probe.token, None)
+        return ProbeResult(None)
     bare = AdapterSpec(rank=1, alpha=1.0)
     base = _Candidate("", bare, resident.model.draw_initial_values(bare, seed=0))
     [whole] = call(lambda: _measure(resident, rows, [base]))
@@ -106,11 +106,11 @@ def answer_probe(
         for one in probe.adapters
         for loss in [found.get(one.name)]
     )
-    return ProbeResult(probe.token, whole, answers, round(time.monotonic() - began, 3))
+    return ProbeResult(whole, answers, round(time.monotonic() - began, 3))
 
 
 def _load_candidates(
-    probe: ProbeSpec, resident: ResidentBase, paths: Mapping[str, Path]
+    probe: ProbeTask, resident: ResidentBase, paths: Mapping[str, Path]
 ) -> list[_Candidate]:
     """Those of a probe's adapters that are there and can be used."""
     loaded: list[_Candidate] = []
@@ -130,7 +130,7 @@ def _load_candidates(
     return loaded
 
 
-def _read_rows(probe: ProbeSpec, resident: ResidentBase) -> tuple[Example, ...]:
+def _read_rows(probe: ProbeTask, resident: ResidentBase) -> tuple[Example, ...]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.jsonl"
         path.write_text("".join(f"{row}\n" for row in probe.rows), encoding="utf-8")

@@ -4,8 +4,8 @@ Django's ASGI handler spools a body whole before any view sees the request, what
 without this anybody could fill the disk. A body that comes too slowly is refused as well, since
 each that is open holds a connection and a file. Without a session, an API key or a node's token a
 body may be as long as a form; with one, as long as a list of bids; at the addresses of uploads, as
-long as a data set. A node's upload may be as long as a checkpoint or an export where the node has
-that lease or was asked for that export, and a vendor's delivery as long as its link allows.
+long as a data set. A node's upload may be as long as a checkpoint or an errand's file where the
+node has that lease or was asked for that file, and a vendor's delivery as long as its link allows.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from marketplace.common import clock
 from marketplace.common.errors import NotFound
 from marketplace.common.problems import build_early_error
 from marketplace.common.threads import run_in_thread
-from marketplace.exports.asking import was_asked
 from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import find_node_by_api_token
+from marketplace.jobs.errands import find_file_limit
 from marketplace.jobs.selectors import has_lease
 from marketplace.jobs.services.parts import PART_BYTES_MAX
 from marketplace.jobs.services.uploads import CHECKPOINT_BYTES_MAX
@@ -43,7 +43,7 @@ Headers = dict[bytes, bytes]
 
 #: Where nodes send files, by the beginning of the address.
 NODE_UPLOADS = "/internal/v1/leases/"
-NODE_EXPORTS = "/internal/v1/exports/"
+NODE_ERRAND_FILES = re.compile(r"/internal/v1/errands/[^/]*/file")
 #: Where people and programs send data sets.
 UPLOADS = frozenset({"/api/datasets", "/api/bids", "/v1/files", "/datasets", "/bids/new"})
 #: Where parts of files arrive.
@@ -74,7 +74,7 @@ class BodyLimitMiddleware:
         if scope["method"] in ("GET", "HEAD", "OPTIONS"):
             # Their bodies mean nothing, and are stored like any others.
             limit = ANONYMOUS_BYTES
-        elif scope["path"].startswith((NODE_UPLOADS, NODE_EXPORTS)):
+        elif scope["path"].startswith(NODE_UPLOADS) or NODE_ERRAND_FILES.fullmatch(scope["path"]):
             limit = await run_in_thread(lambda: _find_upload_limit(scope["path"], headers))
             if limit is None:
                 detail = "Send this node's bearer token."
@@ -150,8 +150,8 @@ def _find_upload_limit(path: str, headers: Headers) -> int | None:
     if node is None:
         return None
     token = path.split("/")[4].replace("\0", "")
-    if path.startswith(NODE_EXPORTS):
-        return settings.EXPORT_BYTES_MAX if was_asked(node=node, token=token) else ANONYMOUS_BYTES
+    if not path.startswith(NODE_UPLOADS):
+        return find_file_limit(node=node, token=token) or ANONYMOUS_BYTES
     if not has_lease(node=node, lease_token=token):
         return ANONYMOUS_BYTES
     return getattr(settings, "CHECKPOINT_BYTES_MAX", CHECKPOINT_BYTES_MAX)

@@ -14,11 +14,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("plans/next", plans.get_next_plan, name="node-plan-next"),
     path("questions/next", questions.get_next_questions, name="node-questions-next"),
     path("questions/written", questions.take_written, name="node-questions-written"),
-    path("exports", views.take_export_refusal, name="node-export-refused"),
-    path("exports/<str:token>/adapter", views.send_export_adapter, name="node-export-adapter"),
-    path("exports/<str:token>/file", views.take_export, name="node-export-file"),
-    path("checks", views.take_check_result, name="node-check-result"),
-    path("checks/<str:token>/blobs/<str:name>", views.send_check_blob, name="node-check-blob"),
+    path("errands/<str:token>/result", views.take_errand_result, name="node-errand-result"),
+    path("errands/<str:token>/file", views.take_errand_file, name="node-errand-file"),
+    path("errands/<str:token>/blobs/<str:name>", views.send_errand_blob, name="node-errand-blob"),
     path(
         "questions/<str:token>/blobs/<str:name>",
         views.send_question_blob,
@@ -28,8 +26,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("turn", views.answer_turn, name="node-turn"),
     path("progress", views.take_progress, name="node-progress"),
     path("result", views.take_result, name="node-result"),
-    path("probes", views.take_probe_result, name="node-probe-result"),
-    path("probes/<str:token>/blobs/<str:name>", views.send_probe_blob, name="node-probe-blob"),
     path(
         "leases/<str:lease_token>/checkpoints/<int:step>",
         views.take_checkpoint,

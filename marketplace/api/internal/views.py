@@ -19,27 +19,21 @@ from marketplace.api.internal.endpoint import (
     refuse_method,
 )
 from marketplace.auction.node_hours import list_node
-from marketplace.checks.asking import find_check_blob
-from marketplace.checks.judging import record_check_result
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload, RangeNotSatisfiable
 from marketplace.common.request_rates import check_public_rate
 from marketplace.common.threads import run_in_thread
-from marketplace.exports.asking import find_export_blob
-from marketplace.exports.results import refuse_export, store_export
 from marketplace.fleet import services as fleet
 from marketplace.fleet.releases import find_release
+from marketplace.jobs import errands
 from marketplace.jobs import selectors as jobs_selectors
 from marketplace.jobs import services as jobs
 from marketplace.jobs.models import Artifact
 from marketplace.questions.answering import find_question_blob
-from marketplace.warm.probes import find_probe_blob, record_probe_result
-from workers.protocol.checks import CheckResult
-from workers.protocol.exports import ExportRefusal
+from workers.protocol.errands import ErrandResult
 from workers.protocol.joining import JoinStepReport
 from workers.protocol.messages import Heartbeat, JoinModelsRequest, JoinRequest
 from workers.protocol.plan_queue import NodeToken, PlanSession, PlanSessionRequest
-from workers.protocol.probes import ProbeResult
 from workers.protocol.reports import ProgressReport, SliceResult
 from workers.protocol.turns import DeviceTurnRequest
 
@@ -115,37 +109,23 @@ def take_result(request: HttpRequest) -> HttpResponse:
 
 
 @node_endpoint("POST")
-def take_probe_result(request: HttpRequest) -> HttpResponse:
+def take_errand_result(request: HttpRequest, token: str) -> HttpResponse:
     node = authenticate_node(request)
-    found = read_message(request, ProbeResult)
-    record_probe_result(node=node, result=found, now=clock.now())
-    return JsonResponse({})
-
-
-@node_endpoint("POST")
-def take_check_result(request: HttpRequest) -> HttpResponse:
-    node = authenticate_node(request)
-    record_check_result(node=node, result=read_message(request, CheckResult), now=clock.now())
-    return JsonResponse({})
-
-
-@node_endpoint("POST")
-def take_export_refusal(request: HttpRequest) -> HttpResponse:
-    node = authenticate_node(request)
-    refuse_export(node=node, refusal=read_message(request, ExportRefusal), now=clock.now())
+    result = read_message(request, ErrandResult)
+    errands.take_result(node=node, token=token, result=result, now=clock.now())
     return JsonResponse({})
 
 
 @node_endpoint("PUT")
-def take_export(request: HttpRequest, token: str) -> HttpResponse:
-    stored = store_export(
+def take_errand_file(request: HttpRequest, token: str) -> HttpResponse:
+    sha256 = errands.take_file(
         node=authenticate_node(request),
         token=token,
         content=request,
         sha256=request.headers.get(SHA256_HEADER),
         now=clock.now(),
     )
-    return JsonResponse({"sha256": stored.sha256}, status=HTTPStatus.CREATED)
+    return JsonResponse({"sha256": sha256}, status=HTTPStatus.CREATED)
 
 
 @node_endpoint("PUT")
@@ -180,27 +160,15 @@ async def send_blob(request: HttpRequest, lease_token: str, name: str) -> HttpRe
 
 
 @csrf_exempt
-async def send_probe_blob(request: HttpRequest, token: str, name: str) -> HttpResponseBase:
-    """An adapter that a node was asked to probe."""
-    return await _answer_blob(request, lambda: _open_probe_blob(request, token, name))
+async def send_errand_blob(request: HttpRequest, token: str, name: str) -> HttpResponseBase:
+    """A file that a node needs for an errand."""
+    return await _answer_blob(request, lambda: _open_errand_blob(request, token, name))
 
 
 @csrf_exempt
 async def send_question_blob(request: HttpRequest, token: str, name: str) -> HttpResponseBase:
     """The adapter with which a node answers a question."""
     return await _answer_blob(request, lambda: _open_question_blob(request, token, name))
-
-
-@csrf_exempt
-async def send_check_blob(request: HttpRequest, token: str, name: str) -> HttpResponseBase:
-    """A file of a job that a node was asked to check."""
-    return await _answer_blob(request, lambda: _open_check_blob(request, token, name))
-
-
-@csrf_exempt
-async def send_export_adapter(request: HttpRequest, token: str) -> HttpResponseBase:
-    """The adapter that a node was asked to export."""
-    return await _answer_blob(request, lambda: _open_export_adapter(request, token))
 
 
 async def _answer_blob(
@@ -225,25 +193,16 @@ def _open_blob(request: HttpRequest, lease_token: str, name: str) -> FileDownloa
     return _serve(request, found)
 
 
-def _open_probe_blob(request: HttpRequest, token: str, name: str) -> FileDownload:
+def _open_errand_blob(request: HttpRequest, token: str, name: str) -> FileDownload:
     node = authenticate_node(request)
-    return _serve(request, find_probe_blob(node=node, token=token, name=name, now=clock.now()))
-
-
-def _open_check_blob(request: HttpRequest, token: str, name: str) -> FileDownload:
-    node = authenticate_node(request)
-    return _serve(request, find_check_blob(node=node, token=token, name=name, now=clock.now()))
+    found = errands.find_errand_blob(node=node, token=token, name=name, now=clock.now())
+    return _serve(request, found)
 
 
 def _open_question_blob(request: HttpRequest, token: str, name: str) -> FileDownload:
     node = authenticate_node(request)
     found = find_question_blob(node=node, token=token, name=name, now=clock.now())
     return _serve(request, found)
-
-
-def _open_export_adapter(request: HttpRequest, token: str) -> FileDownload:
-    node = authenticate_node(request)
-    return _serve(request, find_export_blob(node=node, token=token, now=clock.now()))
 
 
 def _serve(request: HttpRequest, found: jobs_selectors.Blob | Artifact) -> FileDownload:

@@ -27,11 +27,11 @@ from marketplace.common import clock
 from marketplace.common.downloads import FileDownload
 from marketplace.common.errors import NotFound
 from marketplace.exports.asking import ask_export
+from marketplace.exports.errands import KEPT_FOR
 from marketplace.exports.hub import ask_push
 from marketplace.exports.links import make_link
 from marketplace.exports.models import Export, ExportForm, ExportStatus, HubPush
 from marketplace.exports.prices import compute_price
-from marketplace.exports.results import KEPT_FOR
 from marketplace.exports.selectors import get_export, name_export_file, open_export
 
 
@@ -190,7 +190,7 @@ class JobPushView(MarketView):
 
 def serialize_export(export: Export) -> dict[str, Any]:
     is_ready = export.status == ExportStatus.READY
-    until = export.finished_at + KEPT_FOR if is_ready and export.finished_at else None
+    until = export.ended_at + KEPT_FOR if is_ready and export.ended_at else None
     return {
         "id": export.pk,
         "object": "export",
@@ -203,7 +203,7 @@ def serialize_export(export: Export) -> dict[str, Any]:
         "filename": name_export_file(export),
         "failure_reason": export.reason or None,
         "created_at": moment(export.created_at),
-        "finished_at": moment(export.finished_at),
+        "finished_at": moment(export.ended_at),
         "kept_until": moment(until),
     }
 

@@ -5,6 +5,7 @@ import django.db.models.deletion
 import django.db.models.functions.datetime
 import marketplace.common.models
 import marketplace.jobs.models.datasets
+import marketplace.jobs.models.errands
 import marketplace.jobs.models.job
 import marketplace.jobs.models.prompts
 import marketplace.jobs.models.results
@@ -410,5 +411,34 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='partedupload',
             index=models.Index(condition=models.Q(('status__in', ['pending', 'joining'])), fields=['expires_at'], name='jobs_parted_pending'),
+        ),
+        migrations.CreateModel(
+            name='Errand',
+            fields=[
+                ('id', marketplace.common.models.IdField(prefix='errand', serialize=False)),
+                ('kind', models.CharField(choices=[('export', 'Export'), ('check', 'Check'), ('probe', 'Probe')], max_length=8)),
+                ('key', models.CharField(max_length=120, null=True)),
+                ('verified_only', models.BooleanField(default=False)),
+                ('state', models.CharField(choices=[('waiting', 'Waiting'), ('asked', 'Asked'), ('done', 'Done'), ('failed', 'Failed')], default='waiting', max_length=8)),
+                ('token', models.CharField(default=marketplace.jobs.models.errands.make_token, max_length=64, unique=True)),
+                ('task', models.JSONField(null=True)),
+                ('file', models.FileField(blank=True, max_length=255, upload_to=marketplace.jobs.models.errands.errand_path)),
+                ('sha256', models.CharField(blank=True, default='', max_length=64)),
+                ('bytes', models.PositiveBigIntegerField(default=0)),
+                ('attempts', models.PositiveSmallIntegerField(default=0)),
+                ('reason', models.CharField(blank=True, default='', max_length=500)),
+                ('paid_micros', models.BigIntegerField(default=0)),
+                ('created_at', models.DateTimeField()),
+                ('gives_up_at', models.DateTimeField(null=True)),
+                ('asked_at', models.DateTimeField(null=True)),
+                ('expires_at', models.DateTimeField(null=True)),
+                ('ended_at', models.DateTimeField(null=True)),
+                ('node', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='fleet.node')),
+                ('zone', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='fleet.zone')),
+            ],
+            options={
+                'indexes': [models.Index(condition=models.Q(('state__in', ['waiting', 'asked'])), fields=['created_at'], name='jobs_errands_open')],
+                'constraints': [models.UniqueConstraint(fields=('kind', 'key'), name='jobs_errand_once'), models.CheckConstraint(condition=models.Q(('state__in', ['waiting', 'failed']), ('node__isnull', False), _connector='OR'), name='jobs_errand_asked_has_node')],
+            },
         ),
     ]

@@ -12,6 +12,7 @@ from marketplace.jobs.models.datasets import (
     dataset_path,
     upload_path,
 )
+from marketplace.jobs.models.errands import Errand, ErrandKind, ErrandState
 from marketplace.jobs.models.job import (
     Job,
     job_id,
@@ -41,6 +42,9 @@ __all__ = [
     "Checkpoint",
     "Dataset",
     "DatasetTokens",
+    "Errand",
+    "ErrandKind",
+    "ErrandState",
     "EventKind",
     "FaultOf",
     "HeldOutCheck",

@@ -24,12 +24,13 @@ from marketplace.common.durable.kinds import get_kinds
 from marketplace.common.durable.run import run_due_work
 from marketplace.common.errors import UserError
 from marketplace.common.models import DurableWork
-from marketplace.exports.asking import GIVEN_UP_AFTER, ask_export, hand_out_exports
+from marketplace.exports.asking import GIVEN_UP_AFTER, ask_export
+from marketplace.exports.errands import KEPT_FOR, delete_old_files
 from marketplace.exports.hub import PUSH
 from marketplace.exports.models import Export, ExportForm, ExportStatus, HubPush, PushStatus
 from marketplace.exports.prices import compute_price
-from marketplace.exports.results import KEPT_FOR, refuse_export, store_export, sweep_exports
 from marketplace.fleet.models import Zone
+from marketplace.jobs.errands import hand_out_errands, sweep_errands, take_file, take_result
 from marketplace.jobs.models import Artifact, Job, NodePlan
 from marketplace.jobs.services import dispatch_slots
 from marketplace.payments.models import AccountKind, LedgerAccount
@@ -41,9 +42,10 @@ from tests.unit.marketplace.api.client import Api
 from tests.unit.marketplace.api.web_server import serve
 from workers.models import BUNDLED_PREFIX, TINY, find_bundled_path
 from workers.node.blob_cache import BlobCache
+from workers.node.errands import ErrandRunner
 from workers.node.exporter import Exporter
 from workers.node.market_client import MarketClient
-from workers.protocol.exports import ExportRefusal
+from workers.protocol.errands import EXPORT, ErrandResult
 from workers.protocol.reports import Fault, SliceEnd
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -130,20 +132,21 @@ def test_merged_weights_come_from_a_node_and_compute_the_same(
         market_client = MarketClient(url, token=node.api_token, stopping=stopping)
         cache = BlobCache(tmp_path, market_client)
         exporter = Exporter(cache=cache, client=market_client, work=tmp_path / "work")
+        runner = ErrandRunner(handlers={EXPORT: exporter}, client=market_client)
 
         def look(_seconds: float) -> None:
             """Instead of waiting: the market's tick, and the node's."""
-            hand_out_exports(now=clock.now())
-            for value in NodePlan.objects.latest("pk").plan["exports"]:
-                exporter.take(value)
-            exporter._pool.submit(lambda: None).result(600)
+            hand_out_errands(now=clock.now())
+            for value in NodePlan.objects.latest("pk").plan["errands"]:
+                runner.take(value)
+            runner._pools[EXPORT].submit(lambda: None).result(600)
 
         # Of the SDK alone: the exporter's own thread sleeps too.
         monkeypatch.setattr("finetender.client.time", SimpleNamespace(sleep=look))
         export = client.export_adapter(job.pk, "merged")
         assert client.export_adapter(job.pk, "merged")["id"] == export["id"]
         found = client.download_export(job.pk, export["id"], tmp_path / export["filename"])
-        exporter.close()
+        runner.close()
         stopping.set()
         market_client.close()
     with tarfile.open(found) as archive:
@@ -162,7 +165,7 @@ def test_merged_weights_come_from_a_node_and_compute_the_same(
 
 def hand_out(export):
     now = clock.now()
-    assert hand_out_exports(now=now) == 1
+    assert hand_out_errands(now=now) == 1
     export.refresh_from_db()
     assert export.status == ExportStatus.ASKED
     return export
@@ -177,16 +180,16 @@ def test_a_file_is_paid_once_however_often_it_is_sent(job, owner, node):
     export = hand_out(ask(job, owner))
     stranger = market.node(job.zone)
     with pytest.raises(UserError, match="was not asked"):
-        store_export(node=stranger, token=export.token, content=content(GGUF), now=clock.now())
+        take_file(node=stranger, token=export.token, content=content(GGUF), now=clock.now())
     for _ in range(2):
-        store_export(node=node, token=export.token, content=content(GGUF), now=clock.now())
+        take_file(node=node, token=export.token, content=content(GGUF), now=clock.now())
     assert available(owner) == before - export.price_micros
-    with pytest.raises(UserError, match="time is over"):
-        store_export(node=node, token=export.token, content=content(GGUF + b"2"), now=clock.now())
+    with pytest.raises(UserError, match="is over"):
+        take_file(node=node, token=export.token, content=content(GGUF + b"2"), now=clock.now())
     export.refresh_from_db()
     with export.file.open("rb") as file:
         assert file.read() == GGUF
-    sweep_exports(now=clock.now() + KEPT_FOR)
+    delete_old_files(now=clock.now() + KEPT_FOR)
     export.refresh_from_db()
     assert (export.status, export.file.name) == (ExportStatus.EXPIRED, "")
     assert ask(job, owner).pk != export.pk
@@ -197,18 +200,24 @@ def test_a_file_of_another_form_is_not_paid(job, owner, node, data):
     before = available(owner)
     export = hand_out(ask(job, owner))
     with pytest.raises(UserError, match="no GGUF file") as refused:
-        store_export(node=node, token=export.token, content=content(data), now=clock.now())
+        take_file(node=node, token=export.token, content=content(data), now=clock.now())
     assert refused.value.code == "invalid_export"
     assert available(owner) == before - export.price_micros
     assert get_wallet(organisation=owner).held_micros == export.price_micros
 
 
+def refuse(node, export, reason, fault):
+    result = ErrandResult(reason=reason, fault=fault)
+    take_result(node=node, token=export.token, result=result, now=clock.now())
+
+
 def test_what_cannot_be_made_costs_nothing_and_says_why(job, owner, node):
     before = available(owner)
-    export = hand_out(ask(job, owner))
-    refusal = ExportRefusal(export.token, "This is a cat.", Fault.USER)
-    refuse_export(node=node, refusal=refusal, now=clock.now())
-    refuse_export(node=node, refusal=refusal, now=clock.now())
+    export = ask(job, owner)
+    for _ in range(3):
+        hand_out(export)
+        for _ in range(2):
+            refuse(node, export, "This is a cat.", Fault.USER)
     export.refresh_from_db()
     assert (export.status, export.reason) == (ExportStatus.FAILED, "This is a cat.")
     assert available(owner) == before
@@ -221,15 +230,14 @@ def test_another_try_follows_a_node_that_fails_or_falls_silent_and_three_are_all
         hand_out(export)
         assert export.attempts == attempt
         if attempt == 2:
-            sweep_exports(now=export.expires_at)
+            sweep_errands(now=export.expires_at)
         else:
-            refusal = ExportRefusal(export.token, "Disk full.", Fault.SYSTEM)
-            refuse_export(node=node, refusal=refusal, now=clock.now())
+            refuse(node, export, "Disk full.", Fault.SYSTEM)
     export.refresh_from_db()
     assert export.status == ExportStatus.FAILED
     assert available(owner) == before
     waiting = ask(job, owner)
-    sweep_exports(now=clock.now() + GIVEN_UP_AFTER + timedelta(seconds=1))
+    hand_out_errands(now=clock.now() + GIVEN_UP_AFTER + timedelta(seconds=1))
     waiting.refresh_from_db()
     assert waiting.status == ExportStatus.FAILED
     assert available(owner) == before

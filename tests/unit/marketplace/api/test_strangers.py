@@ -86,10 +86,16 @@ def ids(settings, tmp_path):
     )
     key, secret = builders.api_key(owner)
     export = Export(
-        organisation=owner, zone=zone, job=job, form="merged", price_micros=1, created_at=NOW
+        kind="export",
+        organisation=owner,
+        zone=zone,
+        job=job,
+        form="merged",
+        price_micros=1,
+        created_at=NOW,
     )
-    export.status, export.bytes = "ready", 3
-    export.file.save("", ContentFile(b"tar"))
+    export.node, export.state, export.bytes = node, "done", 3
+    export.file.save("export", ContentFile(b"tar"))
     push = HubPush.objects.create(organisation=owner, job=job, repository="a/b", created_at=NOW)
     invitation, _ = create_invitation(
         organisation=owner, email="bo@example.com", role="viewer", invited_by=person, now=NOW

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from marketplace.checks import asking, choosing
-from marketplace.checks.asking import ANSWER_WITHIN, ask_checks, find_check_blob
+from marketplace.checks import choosing, errands
 from marketplace.checks.choosing import choose_checks
-from marketplace.checks.judging import record_check_result
-from marketplace.checks.models import CheckStatus, SpotCheck
-from marketplace.common.errors import NotFound
+from marketplace.checks.errands import ANSWER_WITHIN
+from marketplace.checks.models import SpotCheck
+from marketplace.common.errors import Conflict, NotFound
 from marketplace.fleet.models import Node, NodeStatus, Provider
+from marketplace.jobs.errands import find_errand_blob, hand_out_errands, sweep_errands
 from marketplace.jobs.executed_work import (
     list_organisations_at_fault,
     list_slices,
     measure_executed_work,
 )
-from marketplace.jobs.models import Job, JobStatus, NodePlan, Slice, SliceStatus
+from marketplace.jobs.models import ErrandState, Job, JobStatus, Slice, SliceStatus
 from marketplace.jobs.services import (
     discard_node_work,
     dispatch_slots,
@@ -33,11 +33,11 @@ from marketplace.payments.models import Earning, Entry, EntryKind
 from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
+from tests.errand_builders import answer_errand, list_errands
 from tests.job_builders import at
-from workers.protocol.checks import STEPS_MAX, CheckResult, CheckSpec, StepLoss, losses_agree
-from workers.protocol.messages import SlotPlan
+from workers.protocol.checks import STEPS_MAX, CheckResult, StepLoss, losses_agree
+from workers.protocol.errands import CHECK, ErrandSpec
 from workers.protocol.weight_sketch import read_checkpoint_weights, sketch_weights
-from workers.protocol.wire import from_json
 
 pytestmark = pytest.mark.django_db
 
@@ -52,7 +52,7 @@ def every_step_is_checked(settings):
 
 @pytest.fixture(autouse=True)
 def a_node_that_stores_nothing_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(asking, "WEIGHTS_WITHIN", timedelta(0))
+    monkeypatch.setattr(errands, "WEIGHTS_WITHIN", timedelta(0))
 
 
 @pytest.fixture
@@ -70,21 +70,21 @@ def run_job(zone, node: Node) -> Slice:
     return held
 
 
-def asked_of(node: Node) -> CheckSpec | None:
-    """The check in the node's newest plan."""
-    plan = NodePlan.objects.filter(node=node).order_by("-slot", "-revision").first()
-    checks = () if plan is None else from_json(SlotPlan, plan.plan).checks
-    return from_json(CheckSpec, checks[0]) if checks else None
+def asked_of(node: Node) -> ErrandSpec | None:
+    """The latest check in the node's newest plan."""
+    checks = list_errands(node, CHECK)
+    return checks[-1] if checks else None
 
 
 def tick(seconds: float) -> int:
     choose_checks(now=at(seconds))
-    return ask_checks(now=at(seconds))
+    sweep_errands(now=at(seconds))
+    return hand_out_errands(now=at(seconds))
 
 
-def answer(node: Node, check: CheckSpec, *, by: float = 0.0, seconds: float = 3) -> None:
+def answer(node: Node, check: ErrandSpec, *, by: float = 0.0, seconds: float = 3) -> None:
     losses = tuple(StepLoss(step, loss + by) for step, loss in CLAIMED.items())
-    record_check_result(node=node, result=CheckResult(check.token, losses), now=at(seconds))
+    answer_errand(node, check.token, CheckResult(losses), now=at(seconds))
 
 
 def test_a_node_of_another_provider_is_asked_for_the_reported_steps_and_paid(zone):
@@ -95,18 +95,19 @@ def test_a_node_of_another_provider_is_asked_for_the_reported_steps_and_paid(zon
     assert tick(2) == 0
     check = asked_of(checker)
     assert check is not None
-    assert (check.until_step, check.resume_from) == (STEPS_MAX, None)
-    assert check.job.job_id == SpotCheck.objects.get().pk
-    blob = find_check_blob(node=checker, token=check.token, name="dataset", now=at(2))
-    assert blob.sha256 == check.job.dataset.sha256
+    assert (check.task.until_step, check.task.resume_from) == (STEPS_MAX, None)
+    assert check.task.job.job_id == SpotCheck.objects.get().pk
+    blob = find_errand_blob(node=checker, token=check.token, name="dataset", now=at(2))
+    assert blob.sha256 == check.task.job.dataset.sha256
     for stranger, name in ((node, "dataset"), (checker, "checkpoint"), (checker, "../x")):
         with pytest.raises(NotFound):
-            find_check_blob(node=stranger, token=check.token, name=name, now=at(2))
+            find_errand_blob(node=stranger, token=check.token, name=name, now=at(2))
 
     answer(checker, check, by=0.01)
     answer(checker, check, by=9.0)
     row = SpotCheck.objects.get()
-    assert (row.status, row.failed_at, row.checker) == (CheckStatus.AGREED, None, checker)
+    assert (row.state, row.agrees) == (ErrandState.DONE, True)
+    assert (row.failed_at, row.node) == (None, checker)
     # 8 of 13 steps of a job of 100 units, at 0.40 dollars for 400 units; once.
     earning = Earning.objects.get()
     assert earning.organisation == checker.provider.organisation
@@ -124,11 +125,13 @@ def test_a_stranger_answers_no_check_and_a_late_answer_is_not_taken(zone):
     assert check is not None
     with pytest.raises(NotFound):
         answer(node, check, by=9.0)
-    answer(checker, check, by=9.0, seconds=3 + ANSWER_WITHIN.total_seconds())
+    with pytest.raises(Conflict):
+        answer(checker, check, by=9.0, seconds=3 + ANSWER_WITHIN.total_seconds())
     row = SpotCheck.objects.get()
-    assert (row.status, row.found, row.paid_micros) == (CheckStatus.ASKED, [], 0)
-    record_check_result(node=checker, result=CheckResult(check.token), now=at(4))
-    assert SpotCheck.objects.get().status == CheckStatus.UNANSWERED
+    assert (row.state, row.found, row.paid_micros) == (ErrandState.ASKED, [], 0)
+    answer_errand(checker, check.token, CheckResult(), now=at(4))
+    row = SpotCheck.objects.get()
+    assert (row.state, row.agrees) == (ErrandState.WAITING, None)
     assert not Earning.objects.exists()
 
 
@@ -136,13 +139,13 @@ def test_a_checker_that_falls_silent_is_replaced(zone):
     node, first, second = market.node(zone), market.node(zone), market.node(zone)
     run_job(zone, node)
     tick(2)
-    asked = SpotCheck.objects.get().checker
+    asked = SpotCheck.objects.get().node
     assert asked in (first, second)
     later = 3 + ANSWER_WITHIN.total_seconds()
     Node.objects.update(last_heartbeat_at=at(later))
     assert tick(later) == 1
     row = SpotCheck.objects.get()
-    assert (row.attempts, row.checker) == (2, second if asked == first else first)
+    assert (row.attempts, row.node) == (2, second if asked == first else first)
 
 
 def test_one_opinion_sets_no_node_aside_and_two_do(zone):
@@ -151,7 +154,7 @@ def test_one_opinion_sets_no_node_aside_and_two_do(zone):
     held = run_job(zone, node)
     tick(2)
     opinion = SpotCheck.objects.get()
-    checker = first if opinion.checker == first else opinion.checker
+    checker = first if opinion.node == first else opinion.node
     assert checker is not None
     spec = asked_of(checker)
     assert spec is not None
@@ -159,7 +162,7 @@ def test_one_opinion_sets_no_node_aside_and_two_do(zone):
     assert Node.objects.get(pk=node.pk).status == NodeStatus.ONLINE
     tick(4)
     confirmation = SpotCheck.objects.get(confirms=opinion)
-    other = confirmation.checker
+    other = confirmation.node
     assert other is not None
     assert other.provider_id not in (node.provider_id, checker.provider_id)
     spec = asked_of(other)
@@ -183,15 +186,13 @@ def test_a_second_opinion_that_agrees_clears_the_node(zone):
     run_job(zone, node)
     for seconds, by in ((2, 1.0), (4, 0.0)):
         tick(seconds)
-        check = SpotCheck.objects.get(status=CheckStatus.ASKED)
-        assert check.checker is not None
-        spec = asked_of(check.checker)
+        check = SpotCheck.objects.get(state=ErrandState.ASKED)
+        assert check.node is not None
+        spec = asked_of(check.node)
         assert spec is not None
-        answer(check.checker, spec, by=by, seconds=seconds + 1)
-    assert list(SpotCheck.objects.order_by("created_at").values_list("status", flat=True)) == [
-        CheckStatus.DISAGREED,
-        CheckStatus.AGREED,
-    ]
+        answer(check.node, spec, by=by, seconds=seconds + 1)
+    opinions = SpotCheck.objects.order_by("created_at").values_list("agrees", flat=True)
+    assert list(opinions) == [False, True]
     assert Node.objects.get(pk=node.pk).status == NodeStatus.ONLINE
     assert Job.objects.get().status == JobStatus.RUNNING
 
@@ -226,19 +227,19 @@ def test_a_failed_nodes_checkpoints_are_passed_over_and_another_nodes_are_not(zo
     keep(node, held, step=8)
     choose_checks(now=at(12))
     check = SpotCheck.objects.get(slice=held)
-    assert (check.from_step, check.file.name.endswith(".safetensors")) == (8, True)
-    ask_checks(now=at(12))
+    assert (check.from_step, bool(check.file)) == (8, True)
+    hand_out_errands(now=at(12))
     # Three steps are reported of those after it; when the slice ends, they have to do.
     assert asked_of(checker) is None
     Slice.objects.filter(pk=held.pk).update(status=SliceStatus.PAUSED, closed_at=at(13))
-    ask_checks(now=at(14))
+    hand_out_errands(now=at(14))
     spec = asked_of(checker)
     assert spec is not None
-    assert spec.resume_from is not None
-    blob = find_check_blob(node=checker, token=spec.token, name="checkpoint", now=at(14))
-    assert blob.sha256 == spec.resume_from.blob.sha256
+    assert spec.task.resume_from is not None
+    blob = find_errand_blob(node=checker, token=spec.token, name="checkpoint", now=at(14))
+    assert blob.sha256 == spec.task.resume_from.blob.sha256
     losses = tuple(StepLoss(step, 2.0) for step in range(9, 12))
-    record_check_result(node=checker, result=CheckResult(spec.token, losses), now=at(15))
+    answer_errand(checker, spec.token, CheckResult(losses), now=at(15))
     job = Job.objects.get()
     assert (job.checkpoint_step, job.needs_replan) == (3, True)
     assert list(job.checkpoints.exclude(file="").values_list("step", flat=True)) == [3]
@@ -341,19 +342,16 @@ def run_with_checkpoints(zone, node: Node, *stored: bytes) -> Slice:
 
 def answer_with_weights(check: SpotCheck, *, seconds: float, trained: bytes | None = None) -> None:
     """The checker finds the losses that were reported, and the weights that training leads to."""
-    checker = check.checker
+    checker = check.node
     assert checker is not None
-    plan = NodePlan.objects.filter(node=checker).latest("slot", "revision")
-    asked = [from_json(CheckSpec, one) for one in from_json(SlotPlan, plan.plan).checks]
-    [spec] = [one for one in asked if one.token == check.token]
-    assert spec.until_step == check.end_step
-    steps = range(check.from_step + 1, spec.until_step + 1)
+    [spec] = [one for one in list_errands(checker, CHECK) if one.token == check.token]
+    assert spec.task.until_step == check.end_step
+    steps = range(check.from_step + 1, spec.task.until_step + 1)
     result = CheckResult(
-        spec.token,
         tuple(StepLoss(step, CLAIMED[step]) for step in steps),
-        sketch=sketch_of(trained or weights_at(spec.until_step), spec.sketch_seed),
+        sketch=sketch_of(trained or weights_at(spec.task.until_step), spec.task.sketch_seed),
     )
-    record_check_result(node=checker, result=result, now=at(seconds))
+    answer_errand(checker, spec.token, result, now=at(seconds))
 
 
 def test_true_losses_with_an_adapter_that_was_not_trained_set_a_node_aside_unpaid(zone):
@@ -362,10 +360,10 @@ def test_true_losses_with_an_adapter_that_was_not_trained_set_a_node_aside_unpai
     run_with_checkpoints(zone, node, weights_at(0))
     tick(2)
     check = SpotCheck.objects.get(from_step=0)
-    assert (check.status, check.end_step) == (CheckStatus.ASKED, 2)
+    assert (check.state, check.end_step) == (ErrandState.ASKED, 2)
     answer_with_weights(check, seconds=3)
     check.refresh_from_db()
-    assert (check.status, check.weights_agree) == (CheckStatus.DISAGREED, False)
+    assert (check.agrees, check.weights_agree) == (False, False)
     assert Node.objects.get(pk=node.pk).status == NodeStatus.SUSPENDED
     job = Job.objects.get()
     assert (job.step, job.checkpoint_step, job.needs_replan) == (0, 0, True)
@@ -385,7 +383,7 @@ def test_weights_that_went_another_way_from_a_checkpoint_are_found(zone, wrong):
     run_with_checkpoints(zone, node, first, second)
     tick(2)
     check = SpotCheck.objects.get(from_step=2)
-    assert (check.status, check.end_step) == (CheckStatus.ASKED, 4)
+    assert (check.state, check.end_step) == (ErrandState.ASKED, 4)
     answer_with_weights(check, seconds=3)
     check.refresh_from_db()
     assert (check.weights_agree, check.failed_at) == (False, at(3))
@@ -399,7 +397,7 @@ def test_honest_weights_agree_though_devices_differ(zone):
     check = SpotCheck.objects.get(from_step=0)
     answer_with_weights(check, seconds=3, trained=weights_at(2, way=1.15))
     check.refresh_from_db()
-    assert (check.status, check.weights_agree) == (CheckStatus.AGREED, True)
+    assert (check.agrees, check.weights_agree) == (True, True)
     assert Node.objects.get(pk=node.pk).status == NodeStatus.ONLINE
 
 
@@ -423,7 +421,7 @@ def test_a_checker_of_an_earlier_release_tells_losses_alone(zone):
     assert spec is not None
     answer(checker, spec)
     check.refresh_from_db()
-    assert (check.status, check.weights_agree) == (CheckStatus.AGREED, None)
+    assert (check.agrees, check.weights_agree) == (True, None)
 
 
 def test_the_data_of_a_job_for_verified_providers_is_checked_by_those_alone(zone):
@@ -436,4 +434,4 @@ def test_the_data_of_a_job_for_verified_providers_is_checked_by_those_alone(zone
     known = market.node(zone)
     Provider.objects.filter(pk=known.provider_id).update(verified_at=NOW)
     assert tick(3) == 1
-    assert SpotCheck.objects.get().checker == known
+    assert SpotCheck.objects.get().node == known

@@ -21,20 +21,16 @@ from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.models import Reservation
 from marketplace.auction.settlement import settle_finished
 from marketplace.checks import judging
-from marketplace.checks.asking import (
-    SCORE_GIVEN_UP_AFTER,
-    ask_checks,
-    find_check_blob,
-    find_checker,
-)
-from marketplace.checks.judging import record_check_result
-from marketplace.checks.models import CheckStatus, SpotCheck
+from marketplace.checks.checkers import find_checker
+from marketplace.checks.judging import SCORE_GIVEN_UP_AFTER
+from marketplace.checks.models import SpotCheck
 from marketplace.common.errors import UserError
 from marketplace.express.bank import give_consent, record_finished_jobs
 from marketplace.express.floor import settle_seats
 from marketplace.express.models import BankPrompt, LookupRecord, Sharing
 from marketplace.fleet.models import Node, NodeStatus, Provider
-from marketplace.jobs.models import JobStatus, NodePlan, Slice
+from marketplace.jobs.errands import find_errand_blob, hand_out_errands, sweep_errands
+from marketplace.jobs.models import ErrandState, JobStatus, Slice
 from marketplace.jobs.services import dispatch_slots, finish_slice, store_adapter
 from marketplace.jobs.work import load_work_plan
 from marketplace.payments.ledger_checks import check_ledger
@@ -42,10 +38,11 @@ from marketplace.payments.models import Earning
 from marketplace.payments.selectors import get_wallet
 from tests import builders, job_builders
 from tests import market_builders as market
+from tests.errand_builders import answer_errand, list_errands
 from tests.express_builders import OPEN_AT, answered, ask, job_of, open_lane, zone_with_nodes
-from workers.protocol.checks import CheckResult, CheckSpec, score_agrees
+from workers.protocol.checks import CheckResult, score_agrees
+from workers.protocol.errands import CHECK
 from workers.protocol.job_spec import AdapterSpec
-from workers.protocol.messages import SlotPlan
 from workers.protocol.reports import SliceEnd
 from workers.protocol.wire import from_json
 from workers.protocol.work import PARTS
@@ -94,19 +91,16 @@ def earn_of_seats(lane):
 
 def measure(score, *, at_s, verified=False):
     """The node that is asked measures the result and tells what it found."""
-    ask_checks(now=after(at_s))
-    check = SpotCheck.objects.get(status=CheckStatus.ASKED)
+    sweep_errands(now=after(at_s))
+    hand_out_errands(now=after(at_s))
+    check = SpotCheck.objects.get(state=ErrandState.ASKED)
     if verified:
-        Provider.objects.filter(pk=check.checker.provider_id).update(verified_at=OPEN_AT)
-    plan = NodePlan.objects.filter(node=check.checker).latest("slot", "revision")
-    [asked] = [from_json(CheckSpec, one) for one in from_json(SlotPlan, plan.plan).checks]
-    adapter = find_check_blob(
-        node=check.checker, token=asked.token, name="adapter", now=after(at_s)
-    )
-    assert asked.scores_start
-    assert asked.job.warm_start.adapter.sha256 == adapter.sha256
-    said = CheckResult(asked.token, score=score)
-    record_check_result(node=check.checker, result=said, now=after(at_s + 1))
+        Provider.objects.filter(pk=check.node.provider_id).update(verified_at=OPEN_AT)
+    asked = list_errands(check.node, CHECK)[-1]
+    adapter = find_errand_blob(node=check.node, token=asked.token, name="adapter", now=after(at_s))
+    assert asked.task.scores_start
+    assert asked.task.job.warm_start.adapter.sha256 == adapter.sha256
+    answer_errand(check.node, asked.token, CheckResult(score=score), now=after(at_s + 1))
     check.refresh_from_db()
     return check
 
@@ -131,7 +125,7 @@ def test_an_early_end_is_settled_once_another_node_has_measured_the_result(
     assert settle_finished(now=after(4)) == 0
     assert settle_finished(now=after(5)) == 0
     check = measure(0.43, at_s=6)
-    assert (check.status, check.found_score) == (CheckStatus.AGREED, 0.43)
+    assert (check.agrees, check.found_score) == (True, 0.43)
     # Two units at 0.40 dollars for 400, or the share of what the work costs its owner.
     plan = load_work_plan(job)
     done = Fraction(plan.count_ended_at(1), plan.count_ended_at(plan.total_steps))
@@ -155,7 +149,7 @@ def test_a_false_target_score_sets_the_node_aside_unpaid_and_refunds_its_owner(z
     assert settle_finished(now=after(4)) == 0
     assert record_finished_jobs(now=after(5)) == 0
     check = measure(1.9, at_s=6, verified=True)
-    assert (check.status, check.failed_at) == (CheckStatus.DISAGREED, after(7))
+    assert (check.agrees, check.failed_at) == (False, after(7))
     assert settle_finished(now=after(8)) == 1
     assert get_wallet(organisation=owner) == before
     node.refresh_from_db()
@@ -187,8 +181,8 @@ def test_a_result_is_measured_by_no_friend_and_by_a_verified_provider_if_there_i
     assert find_checker(check, now=after(4)) == verified
     Provider.objects.filter(pk=verified.provider_id).update(verified_at=None)
     other = Node.objects.exclude(pk=ran.pk).earliest("pk")
-    for token in map(str, range(20)):
-        check.token = token
+    for name in map(str, range(20)):
+        check.id = name
         assert find_checker(check, now=after(4)) in (other, verified)
 
 
@@ -203,7 +197,7 @@ def test_one_word_against_a_score_needs_a_second(lane, zone, owner):
     assert settle_finished(now=after(8)) == 0
     second = measure(0.02, at_s=9)
     assert second.confirms == first
-    assert len({node.provider_id, first.checker.provider_id, second.checker.provider_id}) == 3
+    assert len({node.provider_id, first.node.provider_id, second.node.provider_id}) == 3
     assert settle_finished(now=after(11)) == 1
     node.refresh_from_db()
     assert node.status == NodeStatus.ONLINE
@@ -215,7 +209,7 @@ def test_a_checker_that_cannot_measure_is_followed_by_another(lane, zone, owner)
     claim(job, loss=0.01)
     settle_finished(now=after(4))
     silent = measure(None, at_s=6)
-    assert silent.status == CheckStatus.WAITING
+    assert silent.state == ErrandState.WAITING
     found = measure(1.9, at_s=8, verified=True)
     assert found.pk == silent.pk
     assert found.attempts == 2
@@ -229,7 +223,7 @@ def test_without_another_provider_an_early_end_is_settled_as_it_was_reported(own
     before = get_wallet(organisation=owner).available_micros
     claim(job, loss=0.01)
     assert settle_finished(now=after(4)) == 1
-    assert SpotCheck.objects.get().status == CheckStatus.UNANSWERED
+    assert SpotCheck.objects.get().state == ErrandState.FAILED
     kept = request.answer["price_micros"] - (
         get_wallet(organisation=owner).available_micros - before
     )
@@ -241,8 +235,8 @@ def test_a_check_that_nobody_answers_lets_the_money_go(zone, lane, owner):
     claim(job, loss=0.01)
     settle_finished(now=after(4))
     late = SCORE_GIVEN_UP_AFTER.total_seconds() + 5
-    ask_checks(now=after(late))
-    assert SpotCheck.objects.get().status == CheckStatus.UNANSWERED
+    hand_out_errands(now=after(late))
+    assert SpotCheck.objects.get().state == ErrandState.FAILED
     assert settle_finished(now=after(late + 1)) == 1
 
 

@@ -12,6 +12,7 @@ from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import NotFound
 from marketplace.common.ids import new_id
 from marketplace.fleet.models import Node
+from marketplace.jobs.errands import find_errand_blob
 from marketplace.jobs.models import Artifact, Job
 from marketplace.jobs.services import dispatch_slots
 from marketplace.jobs.starts import Drop
@@ -23,7 +24,6 @@ from marketplace.warm.embeddings import ensure_embedding
 from marketplace.warm.models import Donor, Offer, Probe
 from marketplace.warm.offers import Outlook
 from marketplace.warm.outcomes import record_outcome
-from marketplace.warm.probes import find_probe_blob
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -90,10 +90,10 @@ def test_an_adapter_withdrawn_while_it_is_probed_is_neither_served_nor_listed(zo
     probe, artifact = Probe.objects.get(), Artifact.objects.get(job=donor)
     # The list of the zone's donors is some seconds old by now.
     asked = {"token": probe.token, "name": artifact.pk, "now": LATER}
-    assert find_probe_blob(node=probe.node, **asked).pk == artifact.pk
+    assert find_errand_blob(node=probe.node, **asked).pk == artifact.pk
     set_consent(organisation=giver, uses_donors=False, gives_adapters=False, now=LATER)
     with pytest.raises(NotFound):
-        find_probe_blob(node=probe.node, **asked)
+        find_errand_blob(node=probe.node, **asked)
     found = find_candidates(
         organisation=owner,
         zone=zone,

@@ -11,21 +11,23 @@ from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.models import Bid
 from marketplace.auction.settlement import settle_finished
-from marketplace.common.errors import NotFound, UserError
+from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.fleet.models import Node
-from marketplace.jobs.models import Artifact, MetricPoint
+from marketplace.jobs.errands import find_errand_blob
+from marketplace.jobs.models import Artifact, ErrandState, MetricPoint
 from marketplace.jobs.services import dispatch_slots
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Earning
 from marketplace.warm.consents import set_adapter_consent, set_consent, set_dataset_consent
 from marketplace.warm.models import Donor, Offer, Probe
 from marketplace.warm.offers import Outlook
-from marketplace.warm.probes import PROBE_S, find_probe_blob, record_probe_result
+from marketplace.warm.probes import PROBE_S
 from scheduler.merging.warm_starts import Likeness
 from tests import builders
 from tests import market_builders as market
 from tests.audits import alter_row
 from tests.builders import NOW
+from tests.errand_builders import answer_errand
 from tests.warm_builders import (
     LATER,
     TRAINING,
@@ -161,7 +163,7 @@ def test_an_offer_holds_for_its_settings_its_owner_and_its_time(zone, owner, giv
 
 
 @pytest.mark.parametrize(
-    ("base", "losses"), [(4.0, [3.9]), (4.0, [None]), (None, [1.0]), (4.0, [float("inf")])]
+    ("base", "losses"), [(4.0, [3.9]), (4.0, [None]), (None, [1.0]), (4.0, [-1.0])]
 )
 def test_a_donor_that_knows_no_more_than_the_base_is_not_taken(zone, owner, giver, base, losses):
     node = live_node(zone)
@@ -206,10 +208,11 @@ def test_an_answer_that_comes_too_late_or_from_another_node_is_not_taken(zone, o
     other = live_node(zone)
     probe = Probe.objects.get()
     with pytest.raises(NotFound):
-        record_probe_result(node=other, result=ProbeResult(probe.token, 4.0), now=LATER)
-    answer(node, 4.0, 1.0, now=late)
+        answer_errand(other, probe.token, ProbeResult(4.0), now=LATER)
+    with pytest.raises(Conflict):
+        answer(node, 4.0, 1.0, now=late)
     probe.refresh_from_db()
-    assert (probe.answered_at, probe.losses) == (None, [])
+    assert (probe.state, probe.losses) == (ErrandState.ASKED, [])
     assert quote(owner, zone, data, now=late).outlook is Outlook.NONE
 
 
@@ -220,14 +223,14 @@ def test_adapters_are_served_to_the_node_that_probes_them_and_until_its_time_is_
     donor, _ = ask_others(owner, zone, giver)
     probe, name = Probe.objects.get(), Artifact.objects.get(job=donor).pk
     asked = {"token": probe.token, "name": name, "now": LATER}
-    assert find_probe_blob(node=node, **asked).pk == name
+    assert find_errand_blob(node=node, **asked).pk == name
     for change in (
         {"node": live_node(zone)},
         {"name": "art_other"},
         {"now": LATER + timedelta(seconds=PROBE_S)},
     ):
         with pytest.raises(NotFound):
-            find_probe_blob(**({"node": node} | asked | change))
+            find_errand_blob(**({"node": node} | asked | change))
 
 
 def test_with_no_node_that_is_warm_the_quote_is_cold(zone, owner, giver):

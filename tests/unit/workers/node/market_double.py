@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from workers.protocol.checks import PATH_CHECK_RESULT, CheckResult
+from workers.protocol.errands import ErrandResult
 from workers.protocol.job_spec import BaseModelRef, BlobRef
 from workers.protocol.joining import PATH_JOIN_STEP, JoinStepReport
 from workers.protocol.messages import (
-    PATH_PROBE_RESULT,
     Heartbeat,
     HeartbeatReply,
     JoinModelsReply,
@@ -33,7 +32,6 @@ from workers.protocol.plan_queue import (
     NodeToken,
     PlanSession,
 )
-from workers.protocol.probes import ProbeResult
 from workers.protocol.reports import ProgressReply, ProgressReport, SliceResult
 from workers.protocol.turns import PATH_TURN, DeviceTurn, DeviceTurnRequest
 from workers.protocol.wire import from_json, to_json
@@ -68,8 +66,8 @@ class MarketDouble:
         self.join_steps: list[JoinStepReport] = []
         #: Names of nodes that the market has.
         self.names_taken: set[str] = set()
-        self.probe_results: list[ProbeResult] = []
-        self.check_results: list[CheckResult] = []
+        #: Answers to errands, by token.
+        self.errand_results: dict[str, ErrandResult] = {}
         self.heartbeat_reply = HeartbeatReply()
         self.turn = DeviceTurn()
         self.turn_requests: list[DeviceTurnRequest] = []
@@ -208,11 +206,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(market.join_reply)
         if self.headers.get("Authorization") != f"Bearer {market.token}":
             return self._problem(401, "unknown_node")
-        if path == PATH_CHECK_RESULT:
-            market.check_results.append(from_json(CheckResult, json.loads(body)))
-            return self._answer({})
-        if path == PATH_PROBE_RESULT:
-            market.probe_results.append(from_json(ProbeResult, json.loads(body)))
+        if path.startswith("/internal/v1/errands/"):
+            market.errand_results[path.split("/")[4]] = from_json(ErrandResult, json.loads(body))
             return self._answer({})
         if path == "/internal/v1/heartbeat":
             market.heartbeats.append(from_json(Heartbeat, json.loads(body)))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workers.protocol.job_spec import JobSpec
-from workers.protocol.probes import ProbeLoss, ProbeResult, ProbeSpec
+from workers.protocol.probes import ProbeLoss, ProbeResult, ProbeTask
 from workers.protocol.reports import Fault, ProgressEvent
 from workers.runtime.job_sink import JobSink, JobSummary
 from workers.training.faults import SystemFault, TrainingFault
@@ -86,13 +86,15 @@ class RuntimeDouble:
             job.sink.checkpointed(self.checkpoint_file(job), job.step)
             job.sink.paused(job.summary())
 
-    def probe(self, probe: ProbeSpec, paths: Mapping[str, Path]) -> ProbeResult:
+    def probe(
+        self, probe: ProbeTask, paths: Mapping[str, Path], *, expires_at: float
+    ) -> ProbeResult:
         """Each adapter's loss is the number in its file."""
         losses = tuple(
             ProbeLoss(one.name, float(paths[one.name].read_text()) if one.name in paths else None)
             for one in probe.adapters
         )
-        return ProbeResult(probe.token, 3.0, losses)
+        return ProbeResult(3.0, losses)
 
     def note(self, what: str) -> None:
         with self.changed:

@@ -20,10 +20,13 @@ from tests.unit.workers.training_builders import (
 )
 from workers.node.blob_cache import BlobCache
 from workers.node.checker import Checker
+from workers.node.errands import ErrandRunner
 from workers.node.market_client import MarketClient
 from workers.node.upload_files import zip_adapter
-from workers.protocol.checks import CheckSpec, losses_agree, score_agrees
+from workers.protocol.checks import CheckResult, CheckTask, losses_agree, score_agrees
+from workers.protocol.errands import CHECK, ErrandSpec
 from workers.protocol.job_spec import AdapterKind, BaseModelRef, CheckpointRef, WarmStart
+from workers.protocol.reports import Fault
 from workers.protocol.weight_sketch import (
     BUCKETS,
     read_adapter_weights,
@@ -31,7 +34,7 @@ from workers.protocol.weight_sketch import (
     sketch_weights,
     weights_agree,
 )
-from workers.protocol.wire import to_json
+from workers.protocol.wire import from_json, to_json
 from workers.runtime.node_runtime import NodeRuntime
 from workers.runtime.running_job import metrics_from_table
 from workers.training.checkpoint import load_checkpoint
@@ -73,22 +76,32 @@ def checker(market, runtime, tmp_path):
     (tmp_path / "cache").mkdir()
     cache = BlobCache(tmp_path / "cache", client)
     checker = Checker(runtime=runtime, cache=cache, client=client, work=tmp_path / "work")
-    yield checker
-    checker.close()
+    runner = ErrandRunner(handlers={CHECK: checker}, client=client)
+    yield runner
+    runner.close()
     client.close()
 
 
-def check(trained, *, resumes: bool, **changes) -> CheckSpec:
+def check(trained, *, resumes: bool, token="check", expires_in_s=60.0, **changes):
     spec, _, checkpoint, _ = trained
     start = checkpoint.step if resumes else 0
     fields = {
-        "token": f"check-{start}",
-        "expires_at": time.time() + 60,
         "job": replace(spec, job_id="chk-1"),
         "until_step": start + 6,
         "resume_from": checkpoint if resumes else None,
     }
-    return CheckSpec(**(fields | changes))
+    return errand(CheckTask(**(fields | changes)), token=token, expires_in_s=expires_in_s)
+
+
+def errand(task: CheckTask, *, token="check", expires_in_s=60.0):
+    return to_json(ErrandSpec(CHECK, token, time.time() + expires_in_s, to_json(task)))
+
+
+def wait_for_result(market) -> CheckResult:
+    market.wait_until(lambda: market.errand_results)
+    [(token, result)] = market.errand_results.items()
+    assert (token, result.reason) == ("check", "")
+    return from_json(CheckResult, result.found)
 
 
 @pytest.mark.parametrize("resumes", [False, True])
@@ -97,12 +110,10 @@ def test_steps_that_are_trained_again_have_the_losses_they_had(
 ):
     _, claimed, checkpoint, _ = trained
     asked = check(trained, resumes=resumes)
-    checker.take(to_json(asked) | {"surprise": 1})
-    checker.take(to_json(asked))
-    market.wait_until(lambda: market.check_results)
-    (result,) = market.check_results
+    checker.take(asked | {"surprise": 1})
+    checker.take(asked)
+    result = wait_for_result(market)
     start = checkpoint.step if resumes else 0
-    assert result.reason == ""
     assert [row.step for row in result.losses] == list(range(start + 1, start + 7))
     found = {row.step: row.loss for row in result.losses}
     assert found == pytest.approx({step: claimed[step] for step in found}, rel=1e-3)
@@ -115,11 +126,11 @@ def test_a_check_that_cannot_be_done_is_answered_with_the_reason(market, checker
     spec, _, _, _ = trained
     broken = replace(spec, job_id="chk-1", dataset=replace(spec.dataset, url="/blobs/gone"))
     checker.take({"token": "no check"})
-    checker.take(to_json(check(trained, resumes=False, token="over", expires_at=1.0)))
-    checker.take(to_json(check(trained, resumes=False, job=broken)))
-    market.wait_until(lambda: market.check_results)
-    (result,) = market.check_results
-    assert (result.token, result.losses) == ("check-0", ())
+    checker.take(check(trained, resumes=False, token="over", expires_in_s=-1.0))
+    checker.take(check(trained, resumes=False, job=broken))
+    market.wait_until(lambda: market.errand_results)
+    [(token, result)] = market.errand_results.items()
+    assert (token, result.found, result.fault) == ("check", None, Fault.SYSTEM)
     assert result.reason
 
 
@@ -136,10 +147,8 @@ def test_the_weights_after_the_same_steps_are_those_that_were_stored(
     _, _, checkpoint, end = trained
     stored = load_checkpoint(end)
     asked = check(trained, resumes=resumes, until_step=stored.progress.step, sketch_seed="drawn")
-    checker.take(to_json(asked))
-    market.wait_until(lambda: market.check_results)
-    (result,) = market.check_results
-    assert result.reason == ""
+    checker.take(asked)
+    result = wait_for_result(market)
     begin = None
     if resumes:
         first = tmp_path / "first"
@@ -207,11 +216,10 @@ def test_a_result_is_measured_on_the_held_out_rows_without_training(
     stored = zip_adapter(ended.adapter_dir, tmp_path / "adapter.zip")
     start = WarmStart(adapter=market.blob(stored.read_bytes()))
     job = replace(spec, job_id="chk-1", warm_start=start)
-    asked = CheckSpec("score", time.time() + 60, job, until_step=0, scores_start=True)
-    checker.take(to_json(asked))
-    market.wait_until(lambda: market.check_results)
-    (result,) = market.check_results
-    assert (result.reason, result.losses) == ("", ())
+    asked = errand(CheckTask(job, until_step=0, scores_start=True))
+    checker.take(asked)
+    result = wait_for_result(market)
+    assert result.losses == ()
     assert result.score == pytest.approx(said.valid_loss_after, rel=1e-3)
     assert score_agrees(said.valid_loss_after, result.score) is True
     assert score_agrees(said.valid_loss_after - 0.3, result.score) is False

@@ -8,10 +8,12 @@ import pytest
 from tests.unit.workers.node.market_double import TINY
 from tests.unit.workers.node.runtime_double import TOTAL_STEPS
 from tests.unit.workers.node.slice_world import DATA, training_state
+from workers.protocol.errands import PROBE, ErrandSpec
 from workers.protocol.job_spec import AdapterSpec, BlobRef, DataFormat
 from workers.protocol.messages import HeartbeatReply
-from workers.protocol.probes import ProbeAdapter, ProbeSpec
+from workers.protocol.probes import ProbeAdapter, ProbeResult, ProbeTask
 from workers.protocol.reports import SliceEnd
+from workers.protocol.wire import from_json, to_json
 from workers.training.checkpoint import save_checkpoint
 
 
@@ -304,12 +306,10 @@ class TestLeases:
         assert world.runtime.history == []
 
 
-def probe_of(world, *, token="probe", for_s=60.0) -> ProbeSpec:
+def probe_of(world, *, token="probe", for_s=60.0):
     """A probe of three adapters; of the last the market has no file any more."""
     good, cut = (world.market.blob(text) for text in (b"1.5", b"2.5"))
-    return ProbeSpec(
-        token=token,
-        expires_at=time.time() + for_s,
+    task = ProbeTask(
         base_model=TINY,
         data_format=DataFormat.TEXT,
         rows=('{"text": "a"}',),
@@ -323,29 +323,34 @@ def probe_of(world, *, token="probe", for_s=60.0) -> ProbeSpec:
             )
         ),
     )
+    return to_json(ErrandSpec(PROBE, token, time.time() + for_s, to_json(task)))
 
 
 def test_a_probe_beside_slices_is_answered_once_with_what_could_be_had(world):
     probe = probe_of(world)
     late = probe_of(world, token="late", for_s=-1.0)
-    world.started(world.slice(), probes=(probe, late))
-    world.market.wait_until(lambda: world.market.probe_results)
+    strange = probe | {"kind": "dance", "token": "strange"}
+    odd = probe | {"token": "odd", "task": {"rows": 3}}
+    world.started(world.slice(), errands=(strange, odd, probe, late))
+    world.market.wait_until(lambda: world.market.errand_results)
     # The same plan again, as a broker may deliver it.
-    world.plan(world.slice(), probes=(probe, late))
+    world.plan(world.slice(), errands=(probe, late))
     other = probe_of(world, token="other")
-    world.plan(world.slice(), revision=2, probes=(other,))
-    world.market.wait_until(lambda: len(world.market.probe_results) == 2)
-    first, second = world.market.probe_results
-    assert (first.token, second.token) == ("probe", "other")
-    assert (first.base_loss, [one.loss for one in first.losses]) == (3.0, [1.5, None, None])
+    world.plan(world.slice(), revision=2, errands=(probe, other))
+    world.market.wait_until(lambda: len(world.market.errand_results) == 2)
+    assert list(world.market.errand_results) == ["probe", "other"]
+    posted = [path for _, path, _ in world.market.requests if path.endswith("/result")]
+    assert len([path for path in posted if "/errands/" in path]) == 2
+    found = from_json(ProbeResult, world.market.errand_results["probe"].found)
+    assert (found.base_loss, [one.loss for one in found.losses]) == (3.0, [1.5, None, None])
     assert "job-a" in world.runtime.attached
 
 
 def test_a_market_that_takes_no_answer_costs_the_node_nothing(world):
-    world.market.trouble = lambda _, path: 404 if path.endswith("/probes") else None
-    world.started(world.slice(), probes=(probe_of(world),))
+    world.market.trouble = lambda _, path: 404 if "/errands/" in path else None
+    world.started(world.slice(), errands=(probe_of(world),))
     world.market.wait_until(
-        lambda: any(path.endswith("/probes") for _, path, _ in world.market.requests)
+        lambda: any("/errands/" in path for _, path, _ in world.market.requests)
     )
     assert "job-a" in world.runtime.attached
-    assert world.market.probe_results == []
+    assert world.market.errand_results == {}

@@ -24,7 +24,7 @@ from tests.unit.workers.training_builders import (
     write_jsonl,
 )
 from workers.protocol.job_spec import AdapterSpec, BlobRef, DataFormat, WarmStart
-from workers.protocol.probes import ProbeAdapter, ProbeSpec
+from workers.protocol.probes import ProbeAdapter, ProbeTask
 from workers.runtime.job_sink import JobSummary
 from workers.runtime.memorised_rows import count_memorised_rows
 from workers.runtime.node_runtime import NodeRuntime
@@ -183,11 +183,9 @@ def test_an_adapter_that_does_not_fit_the_job_is_refused_with_a_sentence(
     assert runtime.jobs() == ()
 
 
-def probe_of(base, *names: str, rows: tuple[str, ...] | None = None, for_s: float = 60.0):
+def probe_of(base, *names: str, rows: tuple[str, ...] | None = None):
     lines = tuple(json.dumps(row) for row in completion_rows(16))
-    return ProbeSpec(
-        token="probe",
-        expires_at=time.time() + for_s,
+    return ProbeTask(
         base_model=base,
         data_format=DataFormat.COMPLETION,
         rows=lines if rows is None else rows,
@@ -196,12 +194,16 @@ def probe_of(base, *names: str, rows: tuple[str, ...] | None = None, for_s: floa
     )
 
 
+def probe(runtime, asked, paths):
+    return runtime.probe(asked, paths, expires_at=time.time() + 60)
+
+
 def test_a_probe_measures_the_base_and_each_adapter_and_leaves_nothing_behind(
     runtime, base, earlier, tmp_path
 ) -> None:
     damaged = bad_zip(earlier.folder, tmp_path / "nan", "nan")
     paths = {"good": earlier.zip, "damaged": damaged}
-    found = runtime.probe(probe_of(base, "good", "damaged", "absent"), paths)
+    found = probe(runtime, probe_of(base, "good", "damaged", "absent"), paths)
     good, *others = found.losses
     assert found.base_loss is not None
     assert good.loss is not None
@@ -211,7 +213,7 @@ def test_a_probe_measures_the_base_and_each_adapter_and_leaves_nothing_behind(
     assert resident.model.slots == {}
     assert resident.trainer.jobs == {}
     # With no adapter the base is found again.
-    assert runtime.probe(probe_of(base), {}).base_loss == pytest.approx(found.base_loss, rel=1e-5)
+    assert probe(runtime, probe_of(base), {}).base_loss == pytest.approx(found.base_loss, rel=1e-5)
 
 
 def test_adapters_are_probed_together_as_each_would_be_alone(
@@ -220,7 +222,7 @@ def test_adapters_are_probed_together_as_each_would_be_alone(
     huge = bad_zip(earlier.folder, tmp_path / "huge", "huge")
     names = ("good", "huge", "again")
     paths = {"good": earlier.zip, "huge": huge, "again": earlier.zip}
-    alone = [runtime.probe(probe_of(base, name), paths).losses[0].loss for name in names]
+    alone = [probe(runtime, probe_of(base, name), paths).losses[0].loss for name in names]
     assert alone[1] is None
     model, trainer = runtime.resident(base).model, runtime.resident(base).trainer
     attach_one = model.attach
@@ -230,13 +232,13 @@ def test_adapters_are_probed_together_as_each_would_be_alone(
             raise torch.OutOfMemoryError("no room for a third")
         attach_one(job_id, *values)
 
-    found = [runtime.probe(probe_of(base, *names), paths)]
+    found = [probe(runtime, probe_of(base, *names), paths)]
     # The same in packs of a few rows, and where only two have room beside each other.
     monkeypatch.setattr(trainer, "token_budget", 100)
-    found.append(runtime.probe(probe_of(base, *names), paths))
+    found.append(probe(runtime, probe_of(base, *names), paths))
     monkeypatch.undo()
     monkeypatch.setattr(model, "attach", attach_few)
-    found.append(runtime.probe(probe_of(base, *names), paths))
+    found.append(probe(runtime, probe_of(base, *names), paths))
     for one in found:
         good, bad, again = (loss.loss for loss in one.losses)
         assert bad is None
@@ -244,7 +246,7 @@ def test_adapters_are_probed_together_as_each_would_be_alone(
     # Where rows are cut, losses are reported in proportion to the base's on whole rows.
     monkeypatch.undo()
     monkeypatch.setattr("workers.runtime.probe.TRAINED_MAX", 2)
-    cut = runtime.probe(probe_of(base, "good"), paths)
+    cut = probe(runtime, probe_of(base, "good"), paths)
     assert cut.base_loss == pytest.approx(found[0].base_loss, rel=1e-4)
     assert 0.5 * alone[0] < cut.losses[0].loss < 0.95 * cut.base_loss
     assert [one.base_loss for one in found] == pytest.approx([found[0].base_loss] * 3, rel=1e-4)
@@ -252,9 +254,9 @@ def test_adapters_are_probed_together_as_each_would_be_alone(
 
 
 def test_what_a_probe_cannot_measure_in_time_or_at_all_is_left_open(runtime, base, earlier) -> None:
-    late = runtime.probe(probe_of(base, "good", for_s=-1.0), {"good": earlier.zip})
+    late = runtime.probe(probe_of(base, "good"), {"good": earlier.zip}, expires_at=time.time() - 1)
     assert [one.loss for one in late.losses] == [None]
-    assert runtime.probe(probe_of(base, "good", rows=("{}",)), {}).base_loss is None
+    assert probe(runtime, probe_of(base, "good", rows=("{}",)), {}).base_loss is None
 
 
 def test_rows_said_by_heart_are_counted_where_held_out_rows_do_not_explain_them() -> None:

@@ -16,6 +16,7 @@ from marketplace.api.internal.body_limit import (
     BodyLimitMiddleware,
 )
 from marketplace.exports.models import Export, ExportForm
+from marketplace.jobs.models import ErrandKind
 from marketplace.jobs.services import dispatch_slots
 from tests import builders
 from tests import job_builders as build
@@ -102,6 +103,7 @@ def ask_for_export():
     node, reply = build.joined(zone)
     job = build.job(zone, (0, node))
     export = Export.objects.create(
+        kind=ErrandKind.EXPORT,
         organisation_id=job.organisation_id,
         zone=zone,
         job=job,
@@ -199,12 +201,12 @@ def test_a_node_sends_no_file_that_it_was_not_asked_for(settings):
     settings.EXPORT_BYTES_MAX = 5 * FORM_BYTES
     mine, _ = lease()
     _, of_another = lease()
-    for path in (LEASE, of_another, "/internal/v1/exports/made-up/file", "/internal/v1/leases/"):
+    for path in (LEASE, of_another, "/internal/v1/errands/made-up/file", "/internal/v1/leases/"):
         status, code, application = call(path, [ANONYMOUS_BYTES + 1], method="PUT", **mine)
         assert (status, code) == (413, "file_too_large"), path
         assert application.read <= ANONYMOUS_BYTES
     export, of_maker = ask_for_export()
-    path = f"/internal/v1/exports/{export.token}/file"
+    path = f"/internal/v1/errands/{export.token}/file"
     status, _, application = call(path, [5 * FORM_BYTES], method="PUT", **of_maker)
     assert (status, application.read) == (200, 5 * FORM_BYTES)
     assert call(path, [ANONYMOUS_BYTES + 1], method="PUT", **mine)[0] == 413

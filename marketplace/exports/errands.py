@@ -1,0 +1,89 @@
+"""Exports as errands: a node makes the file, it is checked, stored and paid for once."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from functools import partial
+from typing import IO
+
+from django.conf import settings
+from django.core.files.storage import default_storage
+from django.db import transaction
+
+from marketplace.common.errors import UserError
+from marketplace.exports.models import Export, ExportForm
+from marketplace.exports.prices import estimate_seconds
+from marketplace.fleet.selectors import build_base_model_ref
+from marketplace.jobs.errands import ErrandHandler, build_blob_ref, register_handler
+from marketplace.jobs.models import Artifact, ErrandKind, ErrandState
+from marketplace.payments.holds import HoldSettlement, settle_holds
+from marketplace.payments.services import CostSplit, Share, distribute_charge
+from workers.protocol.exports import ExportFileError, ExportTask, check_export_file
+
+#: A node has ten times the seconds that it is paid for, and some more to send the file.
+_PATIENCE, _PATIENCE_LEAST = 10, timedelta(minutes=10)
+#: Files are large and can be made again: they are deleted after this.
+KEPT_FOR = timedelta(days=7)
+_ADAPTER = "adapter"
+_GAVE_UP = "No node could make it. Nothing was paid; ask for it again later."
+
+
+class ExportErrands(ErrandHandler[Export]):
+    kind = ErrandKind.EXPORT
+    model = Export
+    related = ("job__artifact",)
+
+    @property
+    def file_bytes_max(self) -> int:
+        return settings.EXPORT_BYTES_MAX
+
+    def check_file(self, errand: Export, file: IO[bytes]) -> None:
+        """Refuse what is no export of the form: ``invalid_export``."""
+        try:
+            check_export_file(file, form=errand.form)
+        except ExportFileError as error:
+            raise UserError("invalid_export", f"This is no export: {error}.") from None
+
+    def find_blob(self, errand: Export, name: str) -> Artifact | None:
+        return errand.job.artifact if name == _ADAPTER else None  # type: ignore[attr-defined]
+
+    def compute_patience(self, errand: Export) -> timedelta:
+        seconds = estimate_seconds(errand.zone, ExportForm(errand.form))
+        return _PATIENCE_LEAST + timedelta(seconds=_PATIENCE * seconds)
+
+    def build_task(self, errand: Export) -> ExportTask:
+        artifact: Artifact = errand.job.artifact  # type: ignore[attr-defined]
+        return ExportTask(
+            base_model=build_base_model_ref(errand.zone),
+            adapter=build_blob_ref(errand, _ADAPTER, artifact),
+            form=errand.form,
+        )
+
+    def fail(self, errand: Export, *, now: datetime) -> None:
+        errand.key, errand.reason = None, errand.reason or _GAVE_UP
+        settle_holds(settlements=[HoldSettlement(errand.hold_reference, None)], now=now)
+
+    def pay(self, errand: Export, *, now: datetime) -> int:
+        """The whole price goes to the provider whose node made the file."""
+        assert errand.node is not None
+        amount, reference = errand.price_micros, errand.hold_reference
+        settle_holds(settlements=[HoldSettlement(reference, amount)], now=now)
+        payee = errand.node.provider.organisation_id  # type: ignore[attr-defined]
+        split = CostSplit(
+            asks_micros=amount, asks_returned_micros=0, shares=(Share(payee, amount),)
+        )
+        distribute_charge(hold_reference=reference, split=split, now=now)
+        return amount
+
+
+register_handler(ExportErrands())
+
+
+def delete_old_files(*, now: datetime) -> None:
+    """Delete files that are old; their forms can be asked for again."""
+    over = Export.objects.filter(state=ErrandState.DONE, ended_at__lte=now - KEPT_FOR)
+    for export in over.exclude(file="")[:100]:
+        with transaction.atomic():
+            transaction.on_commit(partial(default_storage.delete, export.file.name), robust=True)
+            export.key, export.file.name = None, ""
+            export.save(update_fields=["key", "file"])
