@@ -27,7 +27,7 @@ WORKER_TASK = "jobs.leases_sweep"
 BOOKS_TASK = "payments.books_check"
 
 
-class Part(StrEnum):
+class HealthPart(StrEnum):
     """What may be away by itself."""
 
     LANE = "lane"
@@ -38,10 +38,10 @@ class Part(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class HealthProbe:
     """One thing that works or does not."""
 
-    part: Part
+    part: HealthPart
     label: str
     is_ok: bool
     #: Sentence that says what is so.
@@ -52,8 +52,8 @@ class Probe:
     zone: Zone | None = None
 
 
-def run_probes(*, now: datetime) -> list[Probe]:
-    """Probe all parts of the market; a few queries, however large it is."""
+def run_probes(*, now: datetime) -> list[HealthProbe]:
+    """HealthProbe all parts of the market; a few queries, however large it is."""
     beats = read_heartbeats()
     zones = list(list_open_zones())
     return [
@@ -67,37 +67,39 @@ def run_probes(*, now: datetime) -> list[Probe]:
     ]
 
 
-def _probe_beat(beats: Mapping[str, Heartbeat], *, now: datetime) -> Probe:
+def _probe_beat(beats: Mapping[str, Heartbeat], *, now: datetime) -> HealthProbe:
     """The clock sends both of these every two seconds."""
     is_silent = all(is_late(beats.get(task), task, now=now) for task in (LANE_TASK, WORKER_TASK))
     latest = max((row.ok_at for row in beats.values() if row.ok_at), default=None)
     text = "Nothing runs by the clock: start beat." if is_silent else "The clock runs."
-    return Probe(Part.BEAT, "Clock", not is_silent, text, latest if is_silent else None)
+    return HealthProbe(HealthPart.BEAT, "Clock", not is_silent, text, latest if is_silent else None)
 
 
-def _probe_lane(beats: Mapping[str, Heartbeat], *, now: datetime) -> Probe:
+def _probe_lane(beats: Mapping[str, Heartbeat], *, now: datetime) -> HealthProbe:
     row = beats.get(LANE_TASK)
     late = is_late(row, LANE_TASK, now=now)
     text = "The auction lane is silent: no bid is decided." if late else "Bids are decided."
-    return Probe(Part.LANE, "Decisions", not late, text, row.ok_at if row and late else None)
+    return HealthProbe(
+        HealthPart.LANE, "Decisions", not late, text, row.ok_at if row and late else None
+    )
 
 
-def _probe_bids(zones: Sequence[Zone], *, now: datetime) -> list[Probe]:
+def _probe_bids(zones: Sequence[Zone], *, now: datetime) -> list[HealthProbe]:
     """A zone may stand still while the lane works for others."""
     waiting = Bid.objects.filter(status=BidStatus.PENDING, created_at__lt=now - LONGEST_WAIT)
     oldest = dict(
         waiting.values_list("zone").annotate(oldest=Min("created_at")).values_list("zone", "oldest")
     )
-    found: list[Probe] = []
+    found: list[HealthProbe] = []
     for zone in zones:
         since = oldest.get(zone.pk)
         text = "No bid waits." if since is None else "A bid has waited for too long."
         label = f"Answers of {zone.base_model_name}"
-        found.append(Probe(Part.LANE, label, since is None, text, since, zone))
+        found.append(HealthProbe(HealthPart.LANE, label, since is None, text, since, zone))
     return found
 
 
-def _probe_worker(beats: Mapping[str, Heartbeat], *, now: datetime) -> Probe:
+def _probe_worker(beats: Mapping[str, Heartbeat], *, now: datetime) -> HealthProbe:
     row = beats.get(WORKER_TASK)
     late = is_late(row, WORKER_TASK, now=now)
     text = (
@@ -105,15 +107,17 @@ def _probe_worker(beats: Mapping[str, Heartbeat], *, now: datetime) -> Probe:
         if late
         else "Jobs are followed and settled."
     )
-    return Probe(Part.WORKER, "Jobs", not late, text, row.ok_at if row and late else None)
+    return HealthProbe(
+        HealthPart.WORKER, "Jobs", not late, text, row.ok_at if row and late else None
+    )
 
 
-def _probe_nodes(zones: Sequence[Zone]) -> list[Probe]:
+def _probe_nodes(zones: Sequence[Zone]) -> list[HealthProbe]:
     sold = Node.objects.filter(status__in=(NodeStatus.ONLINE, NodeStatus.OFFERED))
     served = set(sold.values_list("zone_id", flat=True).distinct())
     return [
-        Probe(
-            Part.NODES,
+        HealthProbe(
+            HealthPart.NODES,
             f"Nodes of {zone.base_model_name}",
             zone.pk in served,
             "There are machines for jobs." if zone.pk in served else "No node runs.",
@@ -123,16 +127,18 @@ def _probe_nodes(zones: Sequence[Zone]) -> list[Probe]:
     ]
 
 
-def _probe_books(beats: Mapping[str, Heartbeat]) -> Probe:
+def _probe_books(beats: Mapping[str, Heartbeat]) -> HealthProbe:
     row = beats.get(BOOKS_TASK)
     error = row.error if row else ""
     text = error or ("The books balance." if row else "The books are not checked yet.")
-    return Probe(Part.MONEY, "Books", not error, text, row.failed_at if row and error else None)
+    return HealthProbe(
+        HealthPart.MONEY, "Books", not error, text, row.failed_at if row and error else None
+    )
 
 
-def _probe_failures(beats: Mapping[str, Heartbeat], *, now: datetime) -> list[Probe]:
+def _probe_failures(beats: Mapping[str, Heartbeat], *, now: datetime) -> list[HealthProbe]:
     """Other tasks of the clock that fail, or whose turn has not come for too long."""
-    probes: list[Probe] = []
+    probes: list[HealthProbe] = []
     for task, row in sorted(beats.items()):
         if task in (LANE_TASK, WORKER_TASK, BOOKS_TASK):
             continue
@@ -142,6 +148,6 @@ def _probe_failures(beats: Mapping[str, Heartbeat], *, now: datetime) -> list[Pr
             text, since = f"{task} is late.", row.ok_at
         else:
             continue
-        part = Part.MONEY if task.startswith("payments.") else Part.WORKER
-        probes.append(Probe(part, task, is_ok=False, text=text, since=since))
+        part = HealthPart.MONEY if task.startswith("payments.") else HealthPart.WORKER
+        probes.append(HealthProbe(part, task, is_ok=False, text=text, since=since))
     return probes

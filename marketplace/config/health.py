@@ -12,7 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, 
 from prometheus_client.multiprocess import MultiProcessCollector
 from redis.asyncio import Redis
 
-from marketplace.auction.probes import Part, run_probes
+from marketplace.auction.probes import HealthPart, run_probes
 from marketplace.common import clock
 from marketplace.express.gauges import ExpressCollector
 from marketplace.tiers.gauges import TiersCollector
@@ -35,7 +35,7 @@ def _redis() -> Redis:
 healthz = HealthCheckView.as_view(checks=["health_check.checks.Database", RedisHealth])
 
 
-def health_of_part(request: HttpRequest, part: Part) -> JsonResponse:
+def health_of_part(request: HttpRequest, part: HealthPart) -> JsonResponse:
     """Answer whether a part of the market does its work, by what it wrote down: 200 or 503."""
     found = [probe for probe in run_probes(now=clock.now()) if probe.part == part]
     broken = [{"label": each.label, "since": each.since} for each in found if not each.is_ok]

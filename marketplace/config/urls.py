@@ -3,14 +3,14 @@
 from django.contrib import admin
 from django.urls import include, path
 
-from marketplace.auction.probes import Part
+from marketplace.auction.probes import HealthPart
 from marketplace.config.health import health_of_part, healthz, metrics
 
 urlpatterns = [
     path("healthz", healthz, name="healthz"),
     *(
         path(f"healthz/{part}", health_of_part, {"part": part}, name=f"healthz_{part}")
-        for part in Part
+        for part in HealthPart
     ),
     path("metrics", metrics, name="metrics"),
     path("admin/", admin.site.urls),

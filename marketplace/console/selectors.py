@@ -11,7 +11,7 @@ from django.db.models import Avg, Count, F, Max, Q, Sum
 from django.db.models.functions import Coalesce
 
 from marketplace.auction.models import Bid, BidStatus, MarketHead
-from marketplace.auction.probes import BOOKS_TASK, Probe, run_probes
+from marketplace.auction.probes import BOOKS_TASK, HealthProbe, run_probes
 from marketplace.auction.selectors import (
     list_bids_not_settled,
     list_bids_set_aside,
@@ -67,7 +67,7 @@ class Overview:
     figures: DayFigures
     hours: list[dict[str, Any]]
     #: What does not work now.
-    troubles: list[Probe]
+    troubles: list[HealthProbe]
     #: When the books were last checked; ``None``: never.
     books: Heartbeat | None
     balances: dict[str, int]

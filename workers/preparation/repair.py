@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
-import ftfy
-import json_repair
-
+from workers.preparation.mended_json import Repair, RowDroppedError, mend_characters, parse_row
 from workers.preparation.reading import RawRow
 from workers.preparation.texts import iter_texts, map_texts
 from workers.protocol.job_spec import DataFormat
@@ -66,14 +62,6 @@ _MESSAGE_NAMES = {"from": "role", "speaker": "role", "author": "role"}
 _CONTENT_NAMES = ("content", "value", "text", "message", "body")
 
 
-_LETTER = re.compile(r"\w")
-_ESCAPED = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")
-
-
-class RowDroppedError(Exception):
-    """The row cannot be used; the message says why."""
-
-
 @dataclass(frozen=True, slots=True)
 class RepairedRow:
     """A row that trains."""
@@ -83,17 +71,6 @@ class RepairedRow:
     value: dict[str, Any]
     #: A sentence for each thing that was mended; empty for a row that was sound.
     reasons: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class _Repair:
-    to_chat: bool
-    limits: Limits
-    reasons: list[str] = field(default_factory=list)
-
-    def note(self, reason: str) -> None:
-        if reason not in self.reasons:
-            self.reasons.append(reason)
 
 
 def repair_row(raw: RawRow, *, to_chat: bool, limits: Limits | None = None) -> RepairedRow:
@@ -106,11 +83,11 @@ def repair_row(raw: RawRow, *, to_chat: bool, limits: Limits | None = None) -> R
     """
     if raw.refusal:
         raise RowDroppedError(raw.refusal)
-    repair = _Repair(to_chat, limits or Limits())
+    repair = Repair(to_chat, limits or Limits())
     if raw.mended:
         repair.note(raw.mended)
-    value = _parse(raw.text, repair) if raw.text is not None else dict(raw.cells or {})
-    value = map_texts(value, lambda text: _mend_characters(text, repair))
+    value = parse_row(raw.text, repair) if raw.text is not None else dict(raw.cells or {})
+    value = map_texts(value, lambda text: mend_characters(text, repair))
     value = _rename(value, repair)
     try:
         row = parse_row_object(
@@ -126,85 +103,7 @@ def refuse_other_format(found: DataFormat, expected: DataFormat) -> str:
     return f"The row is {FORMAT_NAMES[found]}, but most of the file is {FORMAT_NAMES[expected]}."
 
 
-def _parse(text: str, repair: _Repair) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        if "{" not in text:
-            raise RowDroppedError("The row is not a JSON object.") from None
-        # A row that was cut off would come back well-formed, with half an answer.
-        if not text.rstrip().rstrip(",;").endswith("}"):
-            raise RowDroppedError("The row is cut off: it does not end with }.") from None
-        if text.count("{") + text.count("[") > 10_000:
-            raise RowDroppedError("The row has too many brackets to be mended.") from None
-        value = _mend_json(text)
-        repair.note("Broken JSON was mended.")
-    if not isinstance(value, dict) or not value:
-        raise RowDroppedError("The row is not a JSON object.")
-    found = cast(dict[str, Any], value)
-    if _depth(found) > repair.limits.max_depth:
-        raise RowDroppedError(f"The row has more than {repair.limits.max_depth} nested levels.")
-    return found
-
-
-def _mend_json(text: str) -> Any:
-    """Mend broken JSON.
-
-    Raises
-    ------
-    RowDroppedError
-        It could not be mended, or not without losing letters.
-    """
-    with suppress(ValueError, RecursionError):
-        _, end = json.JSONDecoder().raw_decode(text.lstrip())
-        if text.lstrip()[end:].lstrip(" ,;").startswith("{"):
-            raise RowDroppedError("The line holds two rows. Give each a line of its own.")
-    try:
-        value = json_repair.loads(text, skip_json_loads=True)
-    except (ValueError, RecursionError):
-        raise RowDroppedError("The row is not JSON and could not be mended.") from None
-    mended = json.dumps(value, ensure_ascii=False)
-    if _count_letters(mended) < _count_letters(text[text.index("{") :]):
-        raise RowDroppedError("The row is not JSON and could not be mended without losing text.")
-    return value
-
-
-def _count_letters(text: str) -> int:
-    return len(_LETTER.findall(_ESCAPED.sub("", text)))
-
-
-def _depth(value: Any) -> int:
-    level, depth = [value], 0
-    while level:
-        depth += 1
-        items: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                items += cast(dict[str, Any], item).values()
-            elif isinstance(item, list):
-                items += cast(list[Any], item)
-        level = [item for item in items if isinstance(item, (dict, list))]
-    return depth
-
-
-def _mend_characters(text: str, repair: _Repair) -> str:
-    cleaned = text.replace("\x00", "")
-    if not cleaned.isascii():
-        cleaned = cleaned.encode("utf-8", "replace").decode("utf-8")
-        cleaned = ftfy.fix_text(
-            cleaned,
-            normalization=None,
-            uncurl_quotes=False,
-            fix_character_width=False,
-            fix_latin_ligatures=False,
-            unescape_html=False,
-        )
-    if cleaned != text:
-        repair.note("Garbled characters were mended.")
-    return cleaned
-
-
-def _rename(value: dict[str, Any], repair: _Repair) -> dict[str, Any]:
+def _rename(value: dict[str, Any], repair: Repair) -> dict[str, Any]:
     """Keys and messages in the spelling that the market reads."""
     found: dict[str, Any] = {}
     for key, item in value.items():
@@ -246,7 +145,7 @@ def _rename(value: dict[str, Any], repair: _Repair) -> dict[str, Any]:
     return found
 
 
-def _put_system_first(messages: list[Any], rest: dict[str, Any], repair: _Repair) -> list[Any]:
+def _put_system_first(messages: list[Any], rest: dict[str, Any], repair: Repair) -> list[Any]:
     """A system prompt that stands beside the messages, as the first of them."""
     name = next((name for name in _SYSTEMS if _is_text(rest.get(name))), None)
     has_own = any(isinstance(each, dict) and each.get("role") == "system" for each in messages)
@@ -257,7 +156,7 @@ def _put_system_first(messages: list[Any], rest: dict[str, Any], repair: _Repair
 
 
 def _build_pair(
-    value: dict[str, Any], question: str, answer: str, repair: _Repair
+    value: dict[str, Any], question: str, answer: str, repair: Repair
 ) -> dict[str, Any]:
     """A question and its answer with all that belongs to them; as a chat where that is wanted.
 
@@ -307,7 +206,7 @@ def _build_pair(
     }
 
 
-def _read_history(value: dict[str, Any], used: set[str], repair: _Repair) -> list[dict[str, Any]]:
+def _read_history(value: dict[str, Any], used: set[str], repair: Repair) -> list[dict[str, Any]]:
     """Earlier turns: pairs of a question and its answer, or messages."""
     name = next((name for name in _HISTORIES if name in value), None)
     if name is None or value[name] in (None, "", []):
@@ -327,7 +226,7 @@ def _read_history(value: dict[str, Any], used: set[str], repair: _Repair) -> lis
     return turns
 
 
-def _leave_out(value: dict[str, Any], used: set[str], repair: _Repair) -> None:
+def _leave_out(value: dict[str, Any], used: set[str], repair: Repair) -> None:
     """Note each key that is left out.
 
     Raises
@@ -353,7 +252,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _as_text(
-    value: dict[str, Any], repair: _Repair, keys: Iterable[str] = _TRAINED_KEYS
+    value: dict[str, Any], repair: Repair, keys: Iterable[str] = _TRAINED_KEYS
 ) -> dict[str, Any]:
     """Numbers where a text belongs, as text."""
     changed = dict(value)
@@ -378,7 +277,7 @@ def _read_list(value: Any) -> list[Any] | None:
     return cast(list[Any], value) if isinstance(value, list) else None
 
 
-def _rename_message(turn: Any, repair: _Repair) -> Any:
+def _rename_message(turn: Any, repair: Repair) -> Any:
     if not isinstance(turn, dict):
         return turn
     found = {key.strip().casefold(): item for key, item in cast(dict[str, Any], turn).items()}
@@ -402,7 +301,7 @@ def _rename_message(turn: Any, repair: _Repair) -> Any:
     return found
 
 
-def _drop_silent_messages(messages: list[Any], repair: _Repair) -> list[Any]:
+def _drop_silent_messages(messages: list[Any], repair: Repair) -> list[Any]:
     """Messages without a word, and what is asked after the last answer, teach nothing."""
     kept = [message for message in messages if not _is_silent(message)]
     if len(kept) != len(messages):

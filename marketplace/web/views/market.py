@@ -20,7 +20,7 @@ from marketplace.auction.bidding.typical import SHARES as TYPICAL_SHARES
 from marketplace.auction.bidding.typical import make_typical_quotes
 from marketplace.auction.book.transcript import write_transcript
 from marketplace.auction.models import Bid, BidStatus, MarketHead
-from marketplace.auction.probes import Part, Probe, run_probes
+from marketplace.auction.probes import HealthPart, HealthProbe, run_probes
 from marketplace.auction.selectors import MarketNow, load_market
 from marketplace.auction.witnesses.heads import HEADS_OF_A_PAGE, list_signed_heads
 from marketplace.auction.witnesses.keys import list_public_keys
@@ -183,9 +183,9 @@ class ZoneStatus:
     decided_at: datetime | None
 
 
-def describe_zone(zone: Zone, troubles: Sequence[Probe], *, now: datetime) -> ZoneStatus:
+def describe_zone(zone: Zone, troubles: Sequence[HealthProbe], *, now: datetime) -> ZoneStatus:
     """What works in a zone; it decides nothing while its lane or the clock is away."""
-    has_prices = not any(each.part in (Part.LANE, Part.BEAT) for each in troubles)
+    has_prices = not any(each.part in (HealthPart.LANE, HealthPart.BEAT) for each in troubles)
     try:
         load_market(zone, now=now)
     except MarketFault:

@@ -8,7 +8,7 @@ import pytest
 
 from marketplace.accounts.models import User
 from marketplace.auction.models import Bid
-from marketplace.auction.probes import LANE_TASK, WORKER_TASK, Part, run_probes
+from marketplace.auction.probes import LANE_TASK, WORKER_TASK, HealthPart, run_probes
 from marketplace.common import heartbeats
 from marketplace.common.models import Heartbeat
 from marketplace.fleet.models import Node, NodeStatus
@@ -29,7 +29,7 @@ def zone(monkeypatch):
     return made
 
 
-def troubles() -> list[tuple[Part, str]]:
+def troubles() -> list[tuple[HealthPart, str]]:
     return [(probe.part, probe.text) for probe in run_probes(now=NOW) if not probe.is_ok]
 
 
@@ -40,14 +40,14 @@ def silence(*tasks: str) -> None:
 def test_a_market_in_which_everything_works_has_no_trouble(zone, client):
     assert troubles() == []
     assert "Everything works" in read_page(client.get("/status"))
-    for part in Part:
+    for part in HealthPart:
         answer = client.get(f"/healthz/{part}")
         assert (answer.status_code, answer.json()) == (200, {"ok": True, "problems": []})
 
 
 def test_a_frozen_lane_is_said_everywhere(zone, client):
     silence(LANE_TASK)
-    assert troubles() == [(Part.LANE, "The auction lane is silent: no bid is decided.")]
+    assert troubles() == [(HealthPart.LANE, "The auction lane is silent: no bid is decided.")]
     page = read_page(client.get("/status"))
     assert "Everything works" not in page
     assert "Away" in page
@@ -63,33 +63,37 @@ def test_a_bid_that_waits_for_too_long_is_trouble_of_its_zone(zone):
     assert troubles() == []
     Bid.objects.filter(pk=bid.pk).update(created_at=NOW - timedelta(seconds=16))
     [probe] = [probe for probe in run_probes(now=NOW) if not probe.is_ok]
-    assert (probe.part, probe.zone, probe.since) == (Part.LANE, zone, NOW - timedelta(seconds=16))
+    assert (probe.part, probe.zone, probe.since) == (
+        HealthPart.LANE,
+        zone,
+        NOW - timedelta(seconds=16),
+    )
 
 
 def test_silent_workers_and_a_silent_clock_are_told_apart(zone, client):
     silence(WORKER_TASK)
-    assert [part for part, _ in troubles()] == [Part.WORKER]
+    assert [part for part, _ in troubles()] == [HealthPart.WORKER]
     assert "progress and results come late" in read_page(client.get("/status"))
     silence(LANE_TASK)
-    assert [part for part, _ in troubles()] == [Part.BEAT, Part.LANE, Part.WORKER]
+    assert [part for part, _ in troubles()] == [HealthPart.BEAT, HealthPart.LANE, HealthPart.WORKER]
 
 
 def test_a_market_that_never_ran_does_not_work(zone):
     Heartbeat.objects.all().delete()
-    assert [part for part, _ in troubles()] == [Part.BEAT, Part.LANE, Part.WORKER]
+    assert [part for part, _ in troubles()] == [HealthPart.BEAT, HealthPart.LANE, HealthPart.WORKER]
 
 
 def test_a_zone_without_a_node_is_said(zone):
     Node.objects.update(status=NodeStatus.OFFLINE)
-    assert troubles() == [(Part.NODES, "No node runs.")]
+    assert troubles() == [(HealthPart.NODES, "No node runs.")]
 
 
 def test_books_that_do_not_balance_and_tasks_that_fail_are_said_until_they_succeed(zone):
     heartbeats.record_failure("payments.books_check", "BooksUnbalanced: no", now=NOW)
     heartbeats.record_failure("checks.tick", "ValueError: x\0y", now=NOW)
     assert troubles() == [
-        (Part.MONEY, "BooksUnbalanced: no"),
-        (Part.WORKER, "checks.tick fails: ValueError: xy"),
+        (HealthPart.MONEY, "BooksUnbalanced: no"),
+        (HealthPart.WORKER, "checks.tick fails: ValueError: xy"),
     ]
     for task in ("payments.books_check", "checks.tick"):
         heartbeats.record_success(task, now=NOW)

@@ -1,0 +1,120 @@
+"""The text of one row to an object, mended where nothing of it is lost."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import ftfy
+import json_repair
+
+from workers.protocol.record_types import Limits
+
+_LETTER = re.compile(r"\w")
+_ESCAPED = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")
+
+
+class RowDroppedError(Exception):
+    """The row cannot be used; the message says why."""
+
+
+@dataclass(slots=True)
+class Repair:
+    """How rows are to be, and what was mended of one."""
+
+    to_chat: bool
+    limits: Limits
+    reasons: list[str] = field(default_factory=list)
+
+    def note(self, reason: str) -> None:
+        if reason not in self.reasons:
+            self.reasons.append(reason)
+
+
+def parse_row(text: str, repair: Repair) -> dict[str, Any]:
+    """Read the object of a row.
+
+    Raises
+    ------
+    RowDroppedError
+        It is none, and cannot be mended to one without losing text.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        if "{" not in text:
+            raise RowDroppedError("The row is not a JSON object.") from None
+        # A row that was cut off would come back well-formed, with half an answer.
+        if not text.rstrip().rstrip(",;").endswith("}"):
+            raise RowDroppedError("The row is cut off: it does not end with }.") from None
+        if text.count("{") + text.count("[") > 10_000:
+            raise RowDroppedError("The row has too many brackets to be mended.") from None
+        value = _mend_json(text)
+        repair.note("Broken JSON was mended.")
+    if not isinstance(value, dict) or not value:
+        raise RowDroppedError("The row is not a JSON object.")
+    found = cast(dict[str, Any], value)
+    if _depth(found) > repair.limits.max_depth:
+        raise RowDroppedError(f"The row has more than {repair.limits.max_depth} nested levels.")
+    return found
+
+
+def _mend_json(text: str) -> Any:
+    """Mend broken JSON.
+
+    Raises
+    ------
+    RowDroppedError
+        It could not be mended, or not without losing letters.
+    """
+    with suppress(ValueError, RecursionError):
+        _, end = json.JSONDecoder().raw_decode(text.lstrip())
+        if text.lstrip()[end:].lstrip(" ,;").startswith("{"):
+            raise RowDroppedError("The line holds two rows. Give each a line of its own.")
+    try:
+        value = json_repair.loads(text, skip_json_loads=True)
+    except (ValueError, RecursionError):
+        raise RowDroppedError("The row is not JSON and could not be mended.") from None
+    mended = json.dumps(value, ensure_ascii=False)
+    if _count_letters(mended) < _count_letters(text[text.index("{") :]):
+        raise RowDroppedError("The row is not JSON and could not be mended without losing text.")
+    return value
+
+
+def _count_letters(text: str) -> int:
+    return len(_LETTER.findall(_ESCAPED.sub("", text)))
+
+
+def _depth(value: Any) -> int:
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        items: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                items += cast(dict[str, Any], item).values()
+            elif isinstance(item, list):
+                items += cast(list[Any], item)
+        level = [item for item in items if isinstance(item, (dict, list))]
+    return depth
+
+
+def mend_characters(text: str, repair: Repair) -> str:
+    """Mend what was garbled by a wrong encoding."""
+    cleaned = text.replace("\x00", "")
+    if not cleaned.isascii():
+        cleaned = cleaned.encode("utf-8", "replace").decode("utf-8")
+        cleaned = ftfy.fix_text(
+            cleaned,
+            normalization=None,
+            uncurl_quotes=False,
+            fix_character_width=False,
+            fix_latin_ligatures=False,
+            unescape_html=False,
+        )
+    if cleaned != text:
+        repair.note("Garbled characters were mended.")
+    return cleaned
