@@ -72,13 +72,9 @@ def check_families(device: torch.device) -> Iterator[dict[str, Any]]:
 
 def check_family(family: str, device: torch.device) -> Iterator[dict[str, Any]]:
     """The lines of one family."""
-    forms: tuple[Form, ...] = ("segments", "dense")
+    forms: tuple[Form, ...] = ("segments", "dense", "grouped")
     for dtype, most in TOLERANCES.items():
-        found = forms
-        is_cuda = device.type == "cuda"
-        if is_cuda and dtype == torch.bfloat16 and is_grouped_usable(device):
-            found = (*forms, "grouped")
-        for form in found:
+        for form in forms:
             losses, gradients = _compare(family, FAMILIES[family], dtype, form, device)
             yield {
                 "ok": losses <= most[0] and gradients <= most[1],
@@ -155,7 +151,7 @@ def check_attention(device: torch.device) -> Iterator[dict[str, Any]]:
 
 
 def check_grouped(device: torch.device) -> Iterator[dict[str, Any]]:
-    """Whether grouped products can be used; where not, ``dense`` takes their place."""
+    """Whether grouped products can be used; where not, adapters go one by one."""
     usable = device.type == "cuda" and is_grouped_usable(device)
     yield {"ok": True, "is_used": usable}
 

@@ -22,7 +22,7 @@ from workers.protocol.job_spec import AdapterSpec
 from workers.protocol.probes import ProbeLoss, ProbeResult, ProbeTask
 from workers.runtime.resident import ResidentBase
 from workers.training.data import prepare_data
-from workers.training.faults import TrainingFault, is_out_of_memory
+from workers.training.faults import SystemFault, TrainingFault, is_out_of_memory
 from workers.training.objective import compute_sequence_nll
 from workers.training.pack_plan import count_fitting
 from workers.training.packing import Example, PackShare, build_pack
@@ -163,7 +163,7 @@ def _measure(
     names = {one.name: f"probe {index}" for index, one in enumerate(group)}
     try:
         for one in group:
-            resident.model.attach(names[one.name], one.spec, one.values)
+            resident.model.attach(names[one.name], one.spec, one.values, answers=True)
         sums = [0.0] * len(group)
         at = 0
         sizes = [len(group) * row.token_count for row in rows]
@@ -173,7 +173,7 @@ def _measure(
             sums = [before + loss for before, loss in zip(sums, losses, strict=True)]
             at += len(some)
     except Exception as error:
-        if not is_out_of_memory(error):
+        if not isinstance(error, SystemFault) and not is_out_of_memory(error):
             raise
         return [None] * len(group)
     finally:
@@ -192,7 +192,7 @@ def _sum_losses(
     shares = [PackShare(name, rows, 0, 0) for name in names]
     pack = build_pack(shares, device=model.device, pad_to=resident.trainer.pad_to)
     # The form that keeps rows apart: a number that is not finite stays its adapter's own.
-    with model.streaming(pack, form="segments"):
+    with model.streaming(pack, form="segments", answers=True):
         nll_S = compute_sequence_nll(model, pack, model.hidden(pack))
     by_share = nll_S[: len(names) * len(rows)].reshape(len(names), len(rows))
     return by_share.sum(1).tolist()

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import save
 
 from workers.protocol.job_spec import AdapterKind, DataFormat
+from workers.training.adapter_stack import MAGNITUDE
 from workers.training.checkpoint import write_atomically
 from workers.training.data import TokenizerEncoder
 from workers.training.job import TrainingJob
-from workers.training.multi_lora import MAGNITUDE
 from workers.training.packed_model import PROMPT, PackedModel
 
 _CONVERSATIONS = (DataFormat.CHAT, DataFormat.INSTRUCTION, DataFormat.PREFERENCE)

@@ -17,6 +17,8 @@ import torch
 
 _GOLDEN = 0x9E3779B9
 _MASK = 0xFFFFFFFF
+#: Elements of a mask that are drawn at once: their hashes take eight bytes each meanwhile.
+_HASHED_AT_ONCE = 1 << 20
 
 
 def hash_sequence(*, seed: int, step: int, row: int, part: int) -> int:
@@ -57,7 +59,13 @@ def draw_keep_mask(
     threshold_T : int32[T]
         ``compute_drop_threshold`` of each token's job; 0 keeps everything.
     """
-    return (_hash(keys_T, keys_D) & 0x7FFFFFFF) >= threshold_T[:, None]
+    keep_TD = torch.empty(len(keys_T), len(keys_D), dtype=torch.bool, device=keys_T.device)
+    step = max(1, _HASHED_AT_ONCE // len(keys_D))
+    for at in range(0, len(keys_T), step):
+        part = slice(at, at + step)
+        hash_TD = _hash(keys_T[part], keys_D).bitwise_and_(0x7FFFFFFF)
+        torch.ge(hash_TD, threshold_T[part, None], out=keep_TD[part])
+    return keep_TD
 
 
 def draw_uniform(keys_T: torch.Tensor, keys_D: torch.Tensor) -> torch.Tensor:
@@ -68,12 +76,13 @@ def draw_uniform(keys_T: torch.Tensor, keys_D: torch.Tensor) -> torch.Tensor:
 def _hash(keys_T: torch.Tensor, keys_D: torch.Tensor) -> torch.Tensor:
     """``int32[T, D]``."""
     hash_TD = keys_T[:, None] ^ keys_D[None, :]
-    hash_TD = hash_TD ^ ((hash_TD >> 16) & 0xFFFF)
-    hash_TD = hash_TD * 0x7FEB352D
-    hash_TD = hash_TD ^ ((hash_TD >> 15) & 0x1FFFF)
+    hash_TD ^= (hash_TD >> 16).bitwise_and_(0xFFFF)
+    hash_TD *= 0x7FEB352D
+    hash_TD ^= (hash_TD >> 15).bitwise_and_(0x1FFFF)
     # 0x846CA68B as the signed number with the same bits
-    hash_TD = hash_TD * (0x846CA68B - (1 << 32))
-    return hash_TD ^ ((hash_TD >> 16) & 0xFFFF)
+    hash_TD *= 0x846CA68B - (1 << 32)
+    hash_TD ^= (hash_TD >> 16).bitwise_and_(0xFFFF)
+    return hash_TD
 
 
 def compute_drop_threshold(probability: float) -> int:

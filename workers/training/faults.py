@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 
@@ -35,3 +37,18 @@ def refuse_row_too_big(tokens: int) -> SystemFault:
         f"The node ran out of memory on a single row of {tokens} tokens. Train on a node with "
         "more memory, or lower the sequence length."
     )
+
+
+def refuse_adapter(needed_bytes: float, *, free: float) -> SystemFault:
+    """There is no memory for an adapter."""
+    return SystemFault(
+        f"The node ran out of memory for this adapter: it needs {needed_bytes / 1e9:.3f} GB and "
+        f"{free / 1e9:.3f} GB are free. Use a lower rank, or a node with more memory."
+    )
+
+
+def measure_free_bytes(device: torch.device) -> float:
+    """Bytes of the device's memory that nobody has."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,8 +1,8 @@
 """The adapters of many jobs beside one frozen linear layer.
 
-Each layer keeps all its adapters stacked: ``A_NRD`` and ``B_NRO``, a slot per job, ranks
-padded with zeros to the largest. Padding never trains: its gradient is exactly zero
-because the other half of the product is. A job's step touches only its own rows.
+Each layer keeps all its adapters in two flat matrices, one after the other (``adapter_stack``).
+A job's step touches only its own rows. Adapters that only answer questions have matrices of
+their own, without gradients.
 
 Three forms of the same arithmetic (the plain loop is in ``reference``):
 
@@ -15,12 +15,12 @@ Three forms of the same arithmetic (the plain loop is in ``reference``):
     zero in between. N times the arithmetic in few launches: the form for GPUs while the
     stacked rank is small.
 ``grouped``
-    Grouped matrix products (CUDA kernels) for large stacked ranks.
+    Each adapter on its own tokens, for large stacked ranks. Neighbours of one rank are one
+    grouped product where the GPU has a kernel for it.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import zlib
 from collections.abc import Iterator, Sequence
@@ -32,17 +32,20 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from workers.training import dropout
-from workers.training.adapter_products import compute_dense_delta, compute_grouped_delta
+from workers.training.adapter_products import (
+    compute_dense_delta,
+    compute_grouped_delta,
+    is_grouped_usable,
+)
+from workers.training.adapter_stack import AdapterStack, Slot
 from workers.training.architectures import get_features
 from workers.training.frozen_product import BLAS, FrozenProducts
 from workers.training.frozen_weights import get_dense_weight, measure_lengths, multiply_frozen
 from workers.training.packing import JobSegment, Pack
 from workers.training.segments_linear import apply_segments
-from workers.training.slot_table import Slot, SlotTable, build_slot_table
+from workers.training.stack_table import build_owner_table, build_run_table
 
 Form = Literal["segments", "dense", "grouped"]
-#: Name of DoRA's lengths beside ``lora_A`` and ``lora_B``.
-MAGNITUDE = "lora_magnitude"
 
 
 class Stream:
@@ -54,12 +57,10 @@ class Stream:
         self.form: Form = "segments"
         #: What multiplies with the frozen weights.
         self.products: FrozenProducts = BLAS
+        #: Whether the adapters are those that answer questions.
+        self.answers = False
         #: What the layers work out about the pack, by their slots.
-        self.tables: dict[Any, SlotTable] = {}
-        #: The table of a step of fixed shape, the same for all layers; ``None`` otherwise.
-        self.fixed_table: SlotTable | None = None
-        #: Counts up whenever a layer's stack moves to another place in memory.
-        self.layout = 0
+        self.tables: dict[Any, Any] = {}
 
     @contextmanager
     def reading(self, pack: Pack | None) -> Iterator[None]:
@@ -88,135 +89,53 @@ class MultiLoRALinear(nn.Module):
         self.name = name
         self.stream = stream
         self.in_features, self.out_features = get_features(base)
-        self.slots: dict[str, Slot] = {}
-        self.A_NRD: nn.Parameter | None = None
-        self.B_NRO: nn.Parameter | None = None
+        self.trained = AdapterStack(trains=True)
+        self.answering = AdapterStack(trains=False)
         #: Whether the frozen weight is a plain matrix the fused form can use itself.
         self.plain = type(base) in (nn.Linear, Conv1D)
         self._column_keys: torch.Tensor | None = None
         #: Squared lengths of the frozen weights, ``float32[O]``; ``None`` until DoRA asks.
         self._squares_O: torch.Tensor | None = None
 
+    @property
+    def stack(self) -> AdapterStack:
+        """The adapters that are used just now."""
+        return self.answering if self.stream.answers else self.trained
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        pack = self.stream.pack
-        A_NRD, B_NRO = self.A_NRD, self.B_NRO
-        if pack is None or A_NRD is None or B_NRO is None:
+        pack, stack = self.stream.pack, self.stack
+        A_RD, B_RO = stack.A_RD, stack.B_RO
+        if pack is None or A_RD is None or B_RO is None:
             return self.base(x)
-        owners = [(segment, self.slots.get(segment.job_id)) for segment in pack.segments]
-        if self.stream.fixed_table is None and all(slot is None for _, slot in owners):
+        owners = [(segment, stack.slots.get(segment.job_id)) for segment in pack.segments]
+        if all(slot is None for _, slot in owners):
             return self.base(x)
-        keep_TD = self._keep_mask(pack)
+        keep_TD = self._keep_mask(pack, owners)
         if self.stream.form == "segments":
             spans = tuple(
-                (slot.index, slot.rank, slot.scale, segment.start, segment.end, segment.dropout)
+                (slot.start, slot.rank, slot.scale, segment.start, segment.end, segment.dropout)
                 for segment, slot in owners
                 if slot is not None
             )
             weight_OD, bias = get_dense_weight(self.base) if self.plain else (None, None)
             products = self.stream.products
-            out = apply_segments(x, weight_OD, bias, A_NRD, B_NRO, spans, keep_TD, products)
+            out = apply_segments(x, weight_OD, bias, A_RD, B_RO, spans, keep_TD, products)
             return self._give_lengths(out if self.plain else self.base(x) + out, owners)
         x_TD = x.reshape(-1, self.in_features)
         if keep_TD is not None:
             assert pack.dropout_scale_T is not None
             x_TD = x_TD * keep_TD * pack.dropout_scale_T.to(x_TD.dtype)[:, None]
         delta = compute_dense_delta if self.stream.form == "dense" else compute_grouped_delta
-        delta_TO = delta(x_TD, A_NRD, B_NRO, self._slot_table(pack))
+        delta_TO = delta(x_TD, A_RD, B_RO, self._find_table(pack))
         out = self.base(x) + delta_TO.view(*x.shape[:-1], self.out_features)
         return self._give_lengths(out, owners)
 
-    def attach(
-        self,
-        job_id: str,
-        *,
-        rank: int,
-        scale: float,
-        A_RD: torch.Tensor,
-        B_RO: torch.Tensor,
-        magnitude_O: torch.Tensor | None = None,
-        index: int | None = None,
-    ) -> None:
-        """Put a job's adapter into a free slot; others keep values and gradients.
-
-        Parameters
-        ----------
-        index : int, optional
-            The slot; by default the first free one.
-        """
-        assert job_id not in self.slots
-        used = {slot.index for slot in self.slots.values()}
-        if index is None:
-            index = next(i for i in itertools.count() if i not in used)
-        assert index not in used
-        self._grow(slots=index + 1, rank=rank)
-        self.slots[job_id] = slot = Slot(index, rank, scale)
-        if magnitude_O is not None:
-            device = next(self.base.parameters()).device
-            slot.magnitude_O = nn.Parameter(magnitude_O.to(device, torch.float32, copy=True))
-            slot.magnitude_O.grad = torch.zeros_like(slot.magnitude_O)
-        for stacked, values in ((self.A_NRD, A_RD), (self.B_NRO, B_RO)):
-            assert stacked is not None
-            assert stacked.grad is not None
-            stacked.data[index, :rank] = values
-            stacked.grad[index].zero_()
-
-    def detach(self, job_id: str) -> None:
-        """Empty the job's slot. The last one out frees the stack."""
-        slot = self.slots.pop(job_id)
-        if not self.slots:
-            self.A_NRD = self.B_NRO = None
-            self.stream.layout += 1
-            return
-        for stacked in (self.A_NRD, self.B_NRO):
-            assert stacked is not None
-            assert stacked.grad is not None
-            stacked.data[slot.index].zero_()
-            stacked.grad[slot.index].zero_()
-
-    def tensors(self, job_id: str) -> tuple[tuple[str, torch.Tensor, torch.Tensor], ...]:
-        """The job's ``(name, values, gradient)``; those of A and B are views into the stacks."""
-        slot = self.slots[job_id]
-        views = []
-        for name, stacked in (("lora_A", self.A_NRD), ("lora_B", self.B_NRO)):
-            assert stacked is not None
-            assert stacked.grad is not None
-            own = slice(0, slot.rank)
-            views.append((name, stacked.data[slot.index, own], stacked.grad[slot.index, own]))
-        if slot.magnitude_O is not None:
-            assert slot.magnitude_O.grad is not None
-            views.append((MAGNITUDE, slot.magnitude_O.data, slot.magnitude_O.grad))
-        return tuple(views)
-
-    def reserve(self, slots: int) -> None:
-        """Have at least so many slots, if there are any; what the new ones hold is zero."""
-        if self.A_NRD is not None and self.A_NRD.shape[0] < slots:
-            self._grow(slots=slots, rank=self.A_NRD.shape[1])
-
-    def _grow(self, *, slots: int, rank: int) -> None:
-        device = next(self.base.parameters()).device
-        # GPU kernels want the rank aligned; slots grow in powers of two so that shapes repeat.
-        if device.type == "cuda":
-            slots = 1 << (slots - 1).bit_length()
-            rank = -(-rank // 8) * 8
-        widths = (self.in_features, self.out_features)
-        for name, width in zip(("A_NRD", "B_NRO"), widths, strict=True):
-            old: nn.Parameter | None = getattr(self, name)
-            shape = (slots, rank, width)
-            if old is not None:
-                shape = (max(slots, old.shape[0]), max(rank, old.shape[1]), width)
-                if shape == old.shape:
-                    continue
-            new = nn.Parameter(torch.zeros(shape, dtype=torch.float32, device=device))
-            new.grad = torch.zeros_like(new)
-            if old is not None:
-                assert old.grad is not None
-                new.data[: old.shape[0], : old.shape[1]] = old.data
-                new.grad[: old.shape[0], : old.shape[1]] = old.grad
-            setattr(self, name, new)
-            self.stream.layout += 1
-
-    def _keep_mask(self, pack: Pack) -> torch.Tensor | None:
+    def _keep_mask(
+        self, pack: Pack, owners: Sequence[tuple[JobSegment, Slot | None]]
+    ) -> torch.Tensor | None:
         if pack.dropout_keys_T is None or pack.dropout_threshold_T is None:
+            return None
+        if not any(slot is not None and segment.dropout > 0 for segment, slot in owners):
             return None
         if self._column_keys is None:
             device = pack.dropout_keys_T.device
@@ -257,29 +176,33 @@ class MultiLoRALinear(nn.Module):
 
         By their squares, so that no matrix of the layer's size is made.
         """
-        assert self.A_NRD is not None
-        assert self.B_NRO is not None
+        stack = self.stack
+        assert stack.A_RD is not None
+        assert stack.B_RO is not None
+        if slot.lengths_O is not None:
+            return slot.lengths_O
         if self._squares_O is None:
             self._squares_O = measure_lengths(self.base).square()
-        A_RD = self.A_NRD[slot.index, : slot.rank]
-        B_RO = self.B_NRO[slot.index, : slot.rank] * slot.scale
+        own = slice(slot.start, slot.start + slot.rank)
+        A_RD, B_RO = stack.A_RD[own].float(), stack.B_RO[own].float() * slot.scale
         crossed_O = (B_RO * multiply_frozen(self.base, A_RD)).sum(0)
         own_O = (B_RO * (A_RD @ A_RD.T @ B_RO)).sum(0)
-        return (self._squares_O + 2 * crossed_O + own_O).clamp(min=0).sqrt()
+        lengths_O = (self._squares_O + 2 * crossed_O + own_O).clamp(min=0).sqrt()
+        if not stack.trains:
+            slot.lengths_O = lengths_O
+        return lengths_O
 
-    def _slot_table(self, pack: Pack) -> SlotTable:
-        """Made once per pack for all layers with the same slots."""
-        if self.stream.fixed_table is not None:
-            return self.stream.fixed_table
-        key = tuple((name, slot.index, slot.scale) for name, slot in self.slots.items())
-        assert self.A_NRD is not None
-        stacked = self.A_NRD.shape[0]
-        found = self.stream.tables.get((key, stacked))
-        if found is None:
-            found = build_slot_table(
-                pack, self.slots, slots_count=stacked, device=self.A_NRD.device
-            )
-            self.stream.tables[key, stacked] = found
+    def _find_table(self, pack: Pack) -> Any:
+        """What the form needs to know; made once per pack for all layers with the same slots."""
+        stack, device = self.stack, pack.tokens_T.device
+        key = tuple((name, slot.start) for name, slot in stack.slots.items())
+        found = self.stream.tables.get(key)
+        if found is None and self.stream.form == "dense":
+            found = build_owner_table(pack, stack.slots, device)
+        elif found is None:
+            together = is_grouped_usable(device)
+            found = build_run_table(pack, stack.slots, device, together=together)
+        self.stream.tables[key] = found
         return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,19 +13,25 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from workers.protocol.adapter_layout import FLOAT_BYTES
 from workers.protocol.job_settings import SettingError, match_modules
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.model_shape import find_context_length
 from workers.training import attention, dropout, heads
-from workers.training.adapter_products import DENSE_RANK_LIMIT, is_grouped_usable
+from workers.training.adapter_products import DENSE_RANK_LIMIT
+from workers.training.adapter_stack import MAGNITUDE, make_parameter
 from workers.training.architectures import find_projections, get_features, read_shape
-from workers.training.faults import UserFault
+from workers.training.faults import (
+    UserFault,
+    is_out_of_memory,
+    measure_free_bytes,
+    refuse_adapter,
+)
 from workers.training.frozen_weights import measure_lengths
 from workers.training.loss import compute_token_nll
-from workers.training.multi_lora import MAGNITUDE, Form, MultiLoRALinear, Stream, draw_initial_down
+from workers.training.multi_lora import Form, MultiLoRALinear, Stream, draw_initial_down
 from workers.training.own_head import OwnHead
 from workers.training.packing import Pack
-from workers.training.slot_table import SlotTable
 
 NamedTensor = tuple[str, torch.Tensor, torch.Tensor]
 #: Name of a soft prompt's tensor, in checkpoints and in PEFT's files.
@@ -64,10 +69,9 @@ class PackedModel:
         self._loose: dict[str, dict[str, nn.Parameter]] = {}
         #: What ``tensors`` gives, until a job comes or goes and stacks may move.
         self._views: dict[str, tuple[NamedTensor, ...]] = {}
-        #: Each job's slot, the same one in every layer, and its ``alpha / rank``.
-        self.slots: dict[str, tuple[int, float]] = {}
-        #: Keep as many slots in every layer, so that one table serves all of them.
-        self.even_slots = False
+        #: Names of the adapters that train, and of those that answer questions.
+        self.trained: set[str] = set()
+        self.answering: set[str] = set()
         #: Tokens a sequence may have.
         self.context_length = _find_context_length(model.config)
         #: Recompute each layer in the backward pass instead of keeping its activations.
@@ -137,33 +141,80 @@ class PackedModel:
             )
         return values
 
-    def attach(self, job_id: str, adapter: AdapterSpec, values: dict[str, torch.Tensor]) -> None:
-        """Put a job's adapter in place."""
-        used = {index for index, _ in self.slots.values()}
-        index = next(i for i in itertools.count() if i not in used)
-        scale = adapter.scale
-        self.slots[job_id] = index, scale
+    def attach(
+        self,
+        job_id: str,
+        adapter: AdapterSpec,
+        values: dict[str, torch.Tensor],
+        *,
+        answers: bool = False,
+    ) -> None:
+        """Put an adapter in place, or leave everything as it was.
+
+        Parameters
+        ----------
+        answers : bool
+            It only answers questions: it gets no gradients, and passes use it where
+            ``streaming`` says so.
+
+        Raises
+        ------
+        SystemFault
+            There is no memory for it.
+        """
+        with self.all_or_nothing(job_id, values, answers=answers):
+            self._attach(job_id, adapter, values, answers=answers)
+
+    @contextmanager
+    def all_or_nothing(
+        self, job_id: str, values: Mapping[str, torch.Tensor], *, answers: bool = False
+    ) -> Iterator[None]:
+        """Take an adapter out again where anything of its coming fails.
+
+        Raises
+        ------
+        SystemFault
+            There is no memory; it says what was needed and what is free.
+        """
+        try:
+            yield
+        except BaseException as error:
+            self.detach(job_id)
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            if not isinstance(error, Exception) or not is_out_of_memory(error):
+                raise
+            count = sum(value.numel() for value in values.values())
+            needed = count * self.dtype.itemsize if answers else 4 * count * FLOAT_BYTES
+            raise refuse_adapter(needed, free=measure_free_bytes(self.device)) from error
+
+    def _attach(
+        self,
+        job_id: str,
+        adapter: AdapterSpec,
+        values: Mapping[str, torch.Tensor],
+        *,
+        answers: bool,
+    ) -> None:
+        (self.answering if answers else self.trained).add(job_id)
+        self._views.clear()
         for name in sorted(n.removesuffix(".lora_A") for n in values if n.endswith(".lora_A")):
-            self._layer(name).attach(
+            layer = self._layer(name)
+            (layer.answering if answers else layer.trained).attach(
                 job_id,
                 rank=adapter.rank,
-                scale=scale,
+                scale=adapter.scale,
                 A_RD=values[f"{name}.lora_A"],
                 B_RO=values[f"{name}.lora_B"],
                 magnitude_O=values.get(f"{name}.{MAGNITUDE}"),
-                index=index,
+                device=self.device,
+                dtype=self.dtype,
             )
-        if self.even_slots:
-            for layer in self.layers.values():
-                layer.reserve(self.slot_count)
-        loose = {}
-        for name, value in values.items():
-            if name.rpartition(".")[2] not in ("lora_A", "lora_B", MAGNITUDE):
-                parameter = nn.Parameter(value.detach().to(self.device, torch.float32, copy=True))
-                parameter.grad = torch.zeros_like(parameter)
-                loose[name] = parameter
-        self._loose[job_id] = loose
-        self._views.clear()
+        self._loose[job_id] = {
+            name: make_parameter(value, self.device, trains=not answers)
+            for name, value in values.items()
+            if name.rpartition(".")[2] not in ("lora_A", "lora_B", MAGNITUDE)
+        }
 
     @contextmanager
     def lend_prompts(self, prompts: Mapping[str, torch.Tensor]) -> Iterator[None]:
@@ -203,10 +254,12 @@ class PackedModel:
     def detach(self, job_id: str) -> None:
         """Take a job's adapter out, whichever layers it is on."""
         for layer in self.layers.values():
-            if job_id in layer.slots:
-                layer.detach(job_id)
+            for stack in (layer.trained, layer.answering):
+                if job_id in stack.slots:
+                    stack.detach(job_id)
         self._loose.pop(job_id, None)
-        self.slots.pop(job_id, None)
+        self.trained.discard(job_id)
+        self.answering.discard(job_id)
         self._views.clear()
 
     def tensors(self, job_id: str) -> tuple[NamedTensor, ...]:
@@ -217,9 +270,9 @@ class PackedModel:
 
     def _tensors(self, job_id: str) -> Iterator[NamedTensor]:
         for name in sorted(self.layers):
-            layer = self.layers[name]
-            if job_id in layer.slots:
-                for part, values, grad in layer.tensors(job_id):
+            stack = self.layers[name].trained
+            if job_id in stack.slots:
+                for part, values, grad in stack.tensors(job_id):
                     yield f"{name}.{part}", values, grad
         for name, parameter in self._loose[job_id].items():
             assert parameter.grad is not None
@@ -250,30 +303,24 @@ class PackedModel:
         *,
         adapters: bool = True,
         form: Form | None = None,
-        table: SlotTable | None = None,
+        answers: bool = False,
     ) -> Iterator[None]:
         """Forward and backward of a pack happen inside; ``adapters=False`` is the bare base.
 
         Parameters
         ----------
-        table : SlotTable, optional
-            Who owns each token, for all layers; by default they work it out from the pack.
+        answers : bool
+            The adapters are those that answer questions.
         """
         self.stream.pack = pack if adapters else None
+        self.stream.answers = answers
         self.stream.form = form or self.choose_form()
         self.stream.tables = {}
-        self.stream.fixed_table = table
         try:
             yield
         finally:
             self.stream.pack = None
-            self.stream.fixed_table = None
-
-    @property
-    def slot_count(self) -> int:
-        """Slots of the layers with most."""
-        stacks = [layer.A_NRD for layer in self.layers.values()]
-        return max((stack.shape[0] for stack in stacks if stack is not None), default=0)
+            self.stream.answers = False
 
     @property
     def head(self) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -341,19 +388,8 @@ class PackedModel:
         """The adapters' form for this device and what is on it."""
         if self.device.type != "cuda":
             return "segments"
-        stacked = max(
-            (
-                layer.A_NRD.shape[0] * layer.A_NRD.shape[1]
-                for layer in self.layers.values()
-                if layer.A_NRD is not None
-            ),
-            default=0,
-        )
-        # grouped kernels exist for bfloat16 only
-        is_wanted = stacked > DENSE_RANK_LIMIT and self.dtype == torch.bfloat16
-        if is_wanted and is_grouped_usable(self.device):
-            return "grouped"
-        return "dense"
+        stacked = max((layer.stack.rows for layer in self.layers.values()), default=0)
+        return "grouped" if stacked > DENSE_RANK_LIMIT else "dense"
 
     def _layer(self, name: str) -> MultiLoRALinear:
         if name not in self.layers:

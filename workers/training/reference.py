@@ -16,10 +16,11 @@ def multi_lora_linear(layer: MultiLoRALinear, x_TD: torch.Tensor, pack: Pack) ->
     for segment in pack.segments:
         x = x_TD[segment.start : segment.end]
         out = layer.base(x)
-        slot = layer.slots.get(segment.job_id)
+        slot = layer.stack.slots.get(segment.job_id)
         if slot is not None:
-            assert layer.A_NRD is not None
-            assert layer.B_NRO is not None
+            stack, own = layer.stack, slice(slot.start, slot.start + slot.rank)
+            assert stack.A_RD is not None
+            assert stack.B_RO is not None
             if segment.dropout > 0:
                 assert pack.dropout_keys_T is not None
                 assert pack.dropout_threshold_T is not None
@@ -30,9 +31,7 @@ def multi_lora_linear(layer: MultiLoRALinear, x_TD: torch.Tensor, pack: Pack) ->
                     pack.dropout_threshold_T[segment.start : segment.end],
                 )
                 x = torch.where(keep, x / (1 - segment.dropout), torch.zeros_like(x))
-            A_RD = layer.A_NRD[slot.index, : slot.rank]
-            B_RO = layer.B_NRO[slot.index, : slot.rank]
-            out = out + slot.scale * ((x @ A_RD.T) @ B_RO)
+            out = out + slot.scale * ((x @ stack.A_RD[own].T) @ stack.B_RO[own])
         rows.append(out)
         at = segment.end
     if at < len(x_TD):

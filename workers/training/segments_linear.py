@@ -8,32 +8,32 @@ from typing import Any
 import torch
 
 
-def apply_segments(x, weight_OD, bias, A_NRD, B_NRO, spans, keep_TD, products):
+def apply_segments(x, weight_OD, bias, A_RD, B_RO, spans, keep_TD, products):
     """``SegmentsLinear``; where no gradients are wanted, without an autograd node."""
     if torch.is_grad_enabled():
-        return SegmentsLinear.apply(x, weight_OD, bias, A_NRD, B_NRO, spans, keep_TD, products)
-    out_TO = _compute(x, weight_OD, bias, A_NRD, B_NRO, spans, keep_TD, products)[1]
+        return SegmentsLinear.apply(x, weight_OD, bias, A_RD, B_RO, spans, keep_TD, products)
+    out_TO = _compute(x, weight_OD, bias, A_RD, B_RO, spans, keep_TD, products)[1]
     return out_TO.view(*x.shape[:-1], out_TO.shape[-1])
 
 
-def _compute(x, weight_OD, bias, A_NRD, B_NRO, spans, keep_TD, products):
+def _compute(x, weight_OD, bias, A_RD, B_RO, spans, keep_TD, products):
     x_TD = x.reshape(-1, x.shape[-1])
     if weight_OD is None:
-        out_TO = x_TD.new_zeros(len(x_TD), B_NRO.shape[2])
+        out_TO = x_TD.new_zeros(len(x_TD), B_RO.shape[1])
     else:
         out_TO = products.apply(x_TD, weight_OD, bias)
     inners = []
     block = _block(spans)
     if block is not None:
-        inners = [_add_block(out_TO, x_TD, A_NRD, B_NRO, block)]
+        inners = [_add_block(out_TO, x_TD, A_RD, B_RO, block)]
         spans = ()
-    for index, rank, scale, start, end, probability in spans:
+    for row, rank, scale, start, end, probability in spans:
         rows = x_TD[start:end]
         if probability > 0:
             rows = rows * keep_TD[start:end] * (1.0 / (1.0 - probability))
-        inner = rows @ A_NRD[index, :rank].to(rows.dtype).T
+        inner = rows @ A_RD[row : row + rank].to(rows.dtype).T
         inner *= scale
-        out_TO[start:end].addmm_(inner, B_NRO[index, :rank].to(rows.dtype))
+        out_TO[start:end].addmm_(inner, B_RO[row : row + rank].to(rows.dtype))
         inners.append(inner)
     return x_TD, out_TO, inners, block, spans
 
@@ -46,12 +46,12 @@ class SegmentsLinear(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x, weight_OD, bias, A_NRD, B_NRO, spans, keep_TD, products):
+    def forward(ctx: Any, x, weight_OD, bias, A_RD, B_RO, spans, keep_TD, products):
         x_TD, out_TO, inners, block, spans = _compute(
-            x, weight_OD, bias, A_NRD, B_NRO, spans, keep_TD, products
+            x, weight_OD, bias, A_RD, B_RO, spans, keep_TD, products
         )
         ctx.save_for_backward(x_TD, weight_OD, keep_TD, *inners)
-        ctx.stacks = (A_NRD, B_NRO)
+        ctx.stacks = (A_RD, B_RO)
         ctx.spans = spans
         ctx.block = block
         ctx.products = products
@@ -61,7 +61,7 @@ class SegmentsLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads):
         x_TD, weight_OD, keep_TD, *inners = ctx.saved_tensors
-        A_NRD, B_NRO = ctx.stacks
+        A_RD, B_RO = ctx.stacks
         grad_TO = grads[0].reshape(-1, grads[0].shape[-1])
         grad_x = None
         if ctx.needs_input_grad[0]:
@@ -70,27 +70,28 @@ class SegmentsLinear(torch.autograd.Function):
             else:
                 grad_x = ctx.products.apply(grad_TO, weight_OD.T, None)
         if ctx.block is not None:
-            _add_block_gradients(grad_x, grad_TO, x_TD, A_NRD, B_NRO, ctx.block, inners.pop())
-        for (index, rank, scale, start, end, probability), inner in zip(
+            _add_block_gradients(grad_x, grad_TO, x_TD, A_RD, B_RO, ctx.block, inners.pop())
+        for (row, rank, scale, start, end, probability), inner in zip(
             ctx.spans, inners, strict=True
         ):
+            own = slice(row, row + rank)
             grad_rows = grad_TO[start:end]
             rows = x_TD[start:end]
             keep = None
             if probability > 0:
                 keep = keep_TD[start:end].to(rows.dtype) * (1.0 / (1.0 - probability))
                 rows = rows * keep
-            grad_inner = grad_rows @ B_NRO[index, :rank].to(rows.dtype).T
+            grad_inner = grad_rows @ B_RO[own].to(rows.dtype).T
             grad_inner *= scale
-            _add_product(B_NRO.grad[index, :rank], inner, grad_rows)
-            _add_product(A_NRD.grad[index, :rank], grad_inner, rows)
+            _add_product(B_RO.grad[own], inner, grad_rows)
+            _add_product(A_RD.grad[own], grad_inner, rows)
             if grad_x is None:
                 continue
-            A_RD = A_NRD[index, :rank].to(rows.dtype)
+            own_RD = A_RD[own].to(rows.dtype)
             if keep is None:
-                grad_x[start:end].addmm_(grad_inner, A_RD)
+                grad_x[start:end].addmm_(grad_inner, own_RD)
             else:
-                grad_x[start:end] += (grad_inner @ A_RD) * keep
+                grad_x[start:end] += (grad_inner @ own_RD) * keep
         if grad_x is not None:
             grad_x = grad_x.view(ctx.x_shape)
         return grad_x, None, None, None, None, None, None, None
@@ -103,18 +104,18 @@ def _block(spans: tuple[tuple[int, int, float, int, int, float], ...]) -> _Block
     """
     if len(spans) < 2:
         return None
-    index, rank, scale, start, end, _ = spans[0]
+    row, rank, scale, start, end, _ = spans[0]
     length = end - start
     for place, span in enumerate(spans):
-        expected = (index + place, rank, scale, start + place * length, end + place * length, 0.0)
-        if span != expected:
+        at, first = start + place * length, row + place * rank
+        if span != (first, rank, scale, at, at + length, 0.0):
             return None
-    return _Block(index, len(spans), rank, scale, start, length)
+    return _Block(row, len(spans), rank, scale, start, length)
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    index: int
+    row: int
     jobs: int
     rank: int
     scale: float
@@ -128,20 +129,21 @@ class _Block:
 
     def adapters(self, stacked: torch.Tensor) -> torch.Tensor:
         """``[jobs, rank, width]``, a view of the stack."""
-        return stacked[self.index : self.index + self.jobs, : self.rank]
+        end = self.row + self.jobs * self.rank
+        return stacked[self.row : end].view(self.jobs, self.rank, -1)
 
 
 def _add_block(
     out_TO: torch.Tensor,
     x_TD: torch.Tensor,
-    A_NRD: torch.Tensor,
-    B_NRO: torch.Tensor,
+    A_RD: torch.Tensor,
+    B_RO: torch.Tensor,
     block: _Block,
 ) -> torch.Tensor:
-    A = block.adapters(A_NRD).to(x_TD.dtype)
+    A = block.adapters(A_RD).to(x_TD.dtype)
     inner = torch.bmm(block.rows(x_TD), A.transpose(1, 2))
     inner *= block.scale
-    block.rows(out_TO).baddbmm_(inner, block.adapters(B_NRO).to(x_TD.dtype))
+    block.rows(out_TO).baddbmm_(inner, block.adapters(B_RO).to(x_TD.dtype))
     return inner
 
 
@@ -149,20 +151,20 @@ def _add_block_gradients(
     grad_x: torch.Tensor | None,
     grad_TO: torch.Tensor,
     x_TD: torch.Tensor,
-    A_NRD: torch.Tensor,
-    B_NRO: torch.Tensor,
+    A_RD: torch.Tensor,
+    B_RO: torch.Tensor,
     block: _Block,
     inner: torch.Tensor,
 ) -> None:
     grad_rows = block.rows(grad_TO)
-    grad_inner = torch.bmm(grad_rows, block.adapters(B_NRO).to(x_TD.dtype).transpose(1, 2))
+    grad_inner = torch.bmm(grad_rows, block.adapters(B_RO).to(x_TD.dtype).transpose(1, 2))
     grad_inner *= block.scale
-    assert A_NRD.grad is not None
-    assert B_NRO.grad is not None
-    block.adapters(B_NRO.grad).add_(torch.bmm(inner.transpose(1, 2), grad_rows))
-    block.adapters(A_NRD.grad).add_(torch.bmm(grad_inner.transpose(1, 2), block.rows(x_TD)))
+    assert A_RD.grad is not None
+    assert B_RO.grad is not None
+    block.adapters(B_RO.grad).add_(torch.bmm(inner.transpose(1, 2), grad_rows))
+    block.adapters(A_RD.grad).add_(torch.bmm(grad_inner.transpose(1, 2), block.rows(x_TD)))
     if grad_x is not None:
-        block.rows(grad_x).baddbmm_(grad_inner, block.adapters(A_NRD).to(x_TD.dtype))
+        block.rows(grad_x).baddbmm_(grad_inner, block.adapters(A_RD).to(x_TD.dtype))
 
 
 def _add_product(into: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:

@@ -223,8 +223,8 @@ class Writer:
         if question.adapter is None or values is None:
             return _BASE
         name = f"written by {question.adapter.name}"
-        if name not in self._model.slots:
-            self._model.attach(name, question.adapter.spec, dict(values))
+        if name not in self._model.answering:
+            self._model.attach(name, question.adapter.spec, dict(values), answers=True)
         return name
 
     def _remove(self, answer: _Answer) -> None:
@@ -257,7 +257,7 @@ class Writer:
         pack = replace(build_pack(shares, device=model.device), key_values=key_values)
         if places is not None:
             pack = replace(pack, positions_T=torch.tensor(places, device=model.device))
-        with model.streaming(pack):
+        with model.streaming(pack, answers=True):
             hidden_TD = model.hidden(pack)
             last_S = (pack.starts_S[1:] - 1).long()
             logits_SV = model.compute_logits(hidden_TD.index_select(0, last_S))

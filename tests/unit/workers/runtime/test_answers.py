@@ -207,7 +207,7 @@ def test_a_prompt_that_is_too_long_is_refused_and_leaves_no_adapter(runtime, bas
         ask(runtime, base, adapter=adapters[0], prompt="a" * (model.context_length + 1))
     with pytest.raises(UserFault, match="empty"):
         ask(runtime, base, prompt="")
-    assert model.slots == {}
+    assert model.trained == set()
 
 
 def test_an_answer_ends_when_asked_and_its_adapter_goes(runtime, base, adapters):
@@ -218,7 +218,7 @@ def test_an_answer_ends_when_asked_and_its_adapter_goes(runtime, base, adapters)
     runtime.end_answer("q")
     # The next one is begun after it was ended.
     assert ask(runtime, base, token="next", max_tokens=1).last.finish
-    assert model.slots == {}
+    assert model.trained == set()
 
 
 def test_conversations_stand_in_the_chat_template(runtime, base):

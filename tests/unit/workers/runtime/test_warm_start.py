@@ -210,7 +210,7 @@ def test_a_probe_measures_the_base_and_each_adapter_and_leaves_nothing_behind(
     assert good.loss < 0.9 * found.base_loss
     assert [(one.name, one.loss) for one in others] == [("damaged", None), ("absent", None)]
     resident = runtime.resident(base)
-    assert resident.model.slots == {}
+    assert resident.model.trained == set()
     assert resident.trainer.jobs == {}
     # With no adapter the base is found again.
     assert probe(runtime, probe_of(base), {}).base_loss == pytest.approx(found.base_loss, rel=1e-5)
@@ -228,7 +228,7 @@ def test_adapters_are_probed_together_as_each_would_be_alone(
     attach_one = model.attach
 
     def attach_few(job_id, *values) -> None:
-        if len(model.slots) == 2:
+        if len(model.trained) == 2:
             raise torch.OutOfMemoryError("no room for a third")
         attach_one(job_id, *values)
 
@@ -250,7 +250,7 @@ def test_adapters_are_probed_together_as_each_would_be_alone(
     assert cut.base_loss == pytest.approx(found[0].base_loss, rel=1e-4)
     assert 0.5 * alone[0] < cut.losses[0].loss < 0.95 * cut.base_loss
     assert [one.base_loss for one in found] == pytest.approx([found[0].base_loss] * 3, rel=1e-4)
-    assert model.slots == {}
+    assert model.trained == set()
 
 
 def test_what_a_probe_cannot_measure_in_time_or_at_all_is_left_open(runtime, base, earlier) -> None:

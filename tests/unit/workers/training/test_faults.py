@@ -330,7 +330,8 @@ def test_a_diverged_job_keeps_its_last_good_checkpoint(runtime, base, tmp_path):
     assert sink.on_checkpoint.wait(60)
     resident = runtime.resident(base)
     ruined = "model.layers.0.mlp.up_proj"
-    runtime._commands.call(lambda: resident.model.layers[ruined].B_NRO.data.fill_(float("inf")))
+    stack = resident.model.layers[ruined].trained
+    runtime._commands.call(lambda: stack.B_RO.data.fill_(float("inf")))
     sink.wait()
     assert sink.outcome == "failed"
     assert sink.fault is Fault.USER

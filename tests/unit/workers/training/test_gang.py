@@ -111,7 +111,7 @@ def test_a_part_leaves_the_members_model_as_it_was():
     first, again = compute_part(model, part), compute_part(model, part)
     assert (first.gradient_VD == again.gradient_VD).all()
     assert abs(first.gradient_VD).max() > 0
-    assert model.slots == {}
+    assert model.trained == set()
     after = model.model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
 

@@ -45,28 +45,41 @@ def filled_layer(base: nn.Module) -> MultiLoRALinear:
     generator = torch.Generator().manual_seed(3)
     layer = MultiLoRALinear(base.requires_grad_(False), name="layer", stream=Stream())
     for name, rank in RANKS.items():
-        layer.attach(
+        put(
+            layer,
             name,
-            rank=rank,
-            scale=2.0 / rank,
-            A_RD=torch.randn(rank, layer.in_features, generator=generator),
-            B_RO=torch.randn(rank, layer.out_features, generator=generator),
+            torch.randn(rank, layer.in_features, generator=generator),
+            torch.randn(rank, layer.out_features, generator=generator),
         )
     return layer
+
+
+def put(layer: MultiLoRALinear, name: str, A_RD: torch.Tensor, B_RO: torch.Tensor) -> None:
+    """Attach an adapter of scale 2 over its rank."""
+    layer.trained.attach(
+        name,
+        rank=len(A_RD),
+        scale=2.0 / len(A_RD),
+        A_RD=A_RD,
+        B_RO=B_RO,
+        magnitude_O=None,
+        device=CPU,
+        dtype=torch.float32,
+    )
 
 
 def run(layer: MultiLoRALinear, pack: Pack, forward) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(4)
     x_TD = torch.randn(pack.tokens, layer.in_features, generator=generator, requires_grad=True)
     weight_TO = torch.randn(pack.tokens, layer.out_features, generator=generator)
-    for stacked in (layer.A_NRD, layer.B_NRO):
+    for stacked in (layer.trained.A_RD, layer.trained.B_RO):
         assert stacked is not None
         assert stacked.grad is not None
         stacked.grad.zero_()
     out_TO = forward(x_TD)
     (out_TO * weight_TO).sum().backward()
     assert x_TD.grad is not None
-    grads = [grad.clone() for name in RANKS for _, _, grad in layer.tensors(name)]
+    grads = [grad.clone() for name in RANKS for _, _, grad in layer.trained.tensors(name)]
     return [out_TO.detach(), x_TD.grad, *grads]
 
 
@@ -104,8 +117,8 @@ def test_a_diverged_neighbour_does_not_reach_other_rows(form):
     layer.stream.pack, layer.stream.form = pack, form
     x = torch.randn(pack.tokens, 24, generator=torch.Generator().manual_seed(5))
     clean = layer(x[None])[0].detach()
-    assert layer.A_NRD is not None
-    layer.A_NRD.data[layer.slots["b"].index] = float("nan")
+    [(_, A_RD, _), _] = layer.trained.tensors("b")
+    A_RD.fill_(float("nan"))
     dirty = layer(x[None])[0].detach()
     own = pack.segments[1]
     assert torch.isnan(dirty[own.start : own.end]).all()
@@ -114,23 +127,48 @@ def test_a_diverged_neighbour_does_not_reach_other_rows(form):
     assert torch.equal(dirty[others], clean[others])
 
 
-def test_slots_are_reused_and_growing_keeps_values_and_gradients():
+def test_a_layer_has_just_its_adapters_rows_whoever_comes_and_goes():
     layer = filled_layer(nn.Linear(24, 40))
-    assert layer.A_NRD is not None
-    assert layer.A_NRD.grad is not None
-    layer.A_NRD.grad.normal_(generator=torch.Generator().manual_seed(6))
-    kept = {n: [t.clone() for _, *pair in layer.tensors(n) for t in pair] for n in ("a", "d")}
-    layer.detach("b")
-    layer.attach("e", rank=2, scale=1.0, A_RD=torch.ones(2, 24), B_RO=torch.ones(2, 40))
-    assert layer.slots["e"].index == 1
-    layer.attach("f", rank=20, scale=1.0, A_RD=torch.ones(20, 24), B_RO=torch.ones(20, 40))
-    assert layer.A_NRD.shape == (4, 20, 24)
+    stack = layer.trained
+    assert stack.A_RD is not None
+    assert stack.A_RD.grad is not None
+    stack.A_RD.grad.normal_(generator=torch.Generator().manual_seed(6))
+    kept = {n: [t.clone() for _, *pair in stack.tensors(n) for t in pair] for n in ("a", "d")}
+    stack.detach("b")
+    assert stack.A_RD.shape == (4, 24)
+    put(layer, "e", torch.ones(2, 24), torch.ones(2, 40))
+    put(layer, "f", torch.ones(20, 24), torch.ones(20, 40))
+    assert [(name, slot.start) for name, slot in stack.slots.items()] == [
+        *(("a", 0), ("d", 3), ("e", 4), ("f", 6))
+    ]
+    assert (stack.A_RD.shape, stack.B_RO.shape) == ((26, 24), (26, 40))
     for name, before in kept.items():
-        after = [t for _, *pair in layer.tensors(name) for t in pair]
+        after = [t for _, *pair in stack.tensors(name) for t in pair]
         assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
-    for name in list(layer.slots):
-        layer.detach(name)
-    assert layer.A_NRD is None
+    for name in list(stack.slots):
+        stack.detach(name)
+    assert stack.A_RD is None
+    assert stack.B_RO is None
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_an_adapter_leaves_also_where_there_is_no_memory_for_a_copy(first, monkeypatch):
+    layer = filled_layer(nn.Linear(24, 40))
+    for name, rank in (("e", 5), ("f", 2)):
+        put(layer, name, torch.full((rank, 24), float(rank)), torch.full((rank, 40), float(rank)))
+    names = list(layer.trained.slots)
+    kept = {n: [t.clone() for _, t, _ in layer.trained.tensors(n)] for n in names}
+
+    def refuse(*_: Any) -> torch.Tensor:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(torch.Tensor, "clone", refuse)
+    layer.trained.detach(names[first])
+    monkeypatch.undo()
+    for name in (n for n in names if n != names[first]):
+        for (_, value, grad), before in zip(layer.trained.tensors(name), kept[name], strict=True):
+            assert torch.equal(value, before)
+            assert not grad.any()
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -297,8 +335,8 @@ def test_grouped_products_are_used_only_where_they_work(monkeypatch):
     def refusing(*_: Any, **__: Any) -> torch.Tensor:
         raise RuntimeError("no such kernel")
 
-    def wrong(x_TD, A_NRD, B_NRO, table):
-        return 2 * adapter_products.compute_dense_delta(x_TD, A_NRD, B_NRO, table)
+    def wrong(x_TD, A_RD, B_RO, table):
+        return 2 * x_TD @ A_RD.to(x_TD.dtype).T @ B_RO.to(x_TD.dtype)
 
     for form in (refusing, wrong):
         adapter_products.is_grouped_usable.cache_clear()
