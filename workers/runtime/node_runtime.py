@@ -322,7 +322,12 @@ class NodeRuntime:
                 f"Bases of the type {resident.model.shape.model_type} run by their own code: "
                 "jobs take turns and share no pass."
             )
-        resident.trainer.add(running.job, values)
+        try:
+            resident.trainer.add(running.job, values)
+        except BaseException:
+            with contextlib.suppress(SystemFault):
+                self._memory.fit(resident)
+            raise
         with self._names_lock:
             self._running[running.job.job_id] = running
         tell(lambda: running.report(force=True))

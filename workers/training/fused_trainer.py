@@ -25,7 +25,7 @@ from workers.training.gang import Gang, GangLost, GangPart, PartGradient, divide
 from workers.training.job import TrainingJob
 from workers.training.job_step import fail_diverged, step_job
 from workers.training.objective import cache_reference_losses, compute_example_losses
-from workers.training.optimizer import clip_gradients
+from workers.training.optimizer import clip_gradients, make_moment
 from workers.training.pack_plan import PackRequest, plan_pack
 from workers.training.pack_shares import (
     is_batch_complete,
@@ -76,12 +76,21 @@ class FusedTrainer:
         self.gang: Gang | None = None
 
     def add(self, job: TrainingJob, values: dict[str, torch.Tensor]) -> None:
-        """Let a job in. ``values`` are its adapter's tensors by name."""
-        self.model.attach(job.job_id, job.spec.adapter, values)
-        for name, tensor, _ in self.model.tensors(job.job_id):
-            for moments in (job.means, job.squares):
-                kept = moments.get(name)
-                moments[name] = torch.zeros_like(tensor) if kept is None else kept.to(tensor.device)
+        """Let a job in. ``values`` are its adapter's tensors by name.
+
+        Raises
+        ------
+        SystemFault
+            There is no memory for it; all is as before.
+        """
+        means, squares = dict(job.means), dict(job.squares)
+        with self.model.all_or_nothing(job.job_id, values):
+            self.model.attach(job.job_id, job.spec.adapter, values)
+            for name, tensor, _ in self.model.tensors(job.job_id):
+                for moments in (means, squares):
+                    kept = moments.get(name)
+                    moments[name] = make_moment(tensor) if kept is None else kept.to(tensor.device)
+        job.means, job.squares = means, squares
         self.jobs[job.job_id] = job
         self._measure = True
         self._last_served[job.job_id] = self._round

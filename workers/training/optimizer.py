@@ -32,6 +32,11 @@ def compute_learning_rate(
     raise ValueError(f"schedule must be linear, cosine or constant, not {schedule!r}")
 
 
+def make_moment(parameter: torch.Tensor) -> torch.Tensor:
+    """One of the two moments, before the first step."""
+    return torch.zeros_like(parameter)
+
+
 @torch.no_grad()
 def clip_gradients(grads: list[torch.Tensor], max_norm: float) -> torch.Tensor:
     """Scale one adapter's gradients to at most ``max_norm`` (0: never); gives the norm before."""
