@@ -7,7 +7,7 @@ values. Batch and length of its rows change nothing.
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -43,21 +43,15 @@ def compute_memory_demand(*, zone: Zone, adapter: AdapterSpec, rows: int = 0) ->
     return taken / GB
 
 
-def find_fitting_rank(
-    *, zone: Zone, adapter: AdapterSpec, need_gb: float, room_gb: float
-) -> int | None:
-    """The largest rank with which a job that needs ``need_gb`` takes ``room_gb``, if there is one.
-
-    A job's memory grows evenly with its rank.
-    """
+def find_fitting_rank(*, zone: Zone, adapter: AdapterSpec, room_gb: float) -> int | None:
+    """The largest smaller rank with which a job takes at most ``room_gb``, if there is one."""
     if adapter.kind is AdapterKind.SOFT_PROMPT:
         return None
-    higher = replace(adapter, rank=adapter.rank + 1)
-    per_rank = compute_memory_demand(zone=zone, adapter=higher) - compute_memory_demand(
-        zone=zone, adapter=adapter
-    )
-    rank = adapter.rank - math.ceil((need_gb - room_gb) / per_rank)
-    return rank if rank >= 1 else None
+
+    def measure(rank: int) -> float:
+        return compute_memory_demand(zone=zone, adapter=replace(adapter, rank=rank))
+
+    return bisect_right(range(1, adapter.rank), room_gb, key=measure) or None
 
 
 def size_for_jobs(zone: Zone, *, device: str, limit_gb: float, base_gb: float) -> float | None:

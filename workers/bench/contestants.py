@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,8 @@ class Fused:
     ----------
     choose
         How the base is computed: packed, unless something else is said.
+    adapters
+        Of the jobs; by default all are of the case's rank.
     """
 
     def __init__(
@@ -64,11 +66,13 @@ class Fused:
         steps: int,
         *,
         choose: Callable[[Any], PackedModel] = PackedModel,
+        adapters: Sequence[AdapterSpec] = (),
     ) -> None:
         self.base_parameters = list(model.parameters())
         self.trainer = build_tuned_trainer(choose(model))
         for index in range(case.jobs):
-            job = _job(case, index, steps, model.config.vocab_size)
+            adapter = adapters[index] if adapters else None
+            job = _job(case, index, steps, model.config.vocab_size, adapter)
             values = self.trainer.model.draw_initial_values(job.spec.adapter, seed=index)
             self.trainer.add(job, values)
 
@@ -148,14 +152,16 @@ class SequentialPeft:
         return tokens
 
 
-def _job(case: BenchCase, index: int, steps: int, vocabulary: int) -> TrainingJob:
+def _job(
+    case: BenchCase, index: int, steps: int, vocabulary: int, adapter: AdapterSpec | None = None
+) -> TrainingJob:
     name = f"job-{index}"
     spec = JobSpec(
         job_id=name,
         base_model=BaseModelRef(name=case.base, source=case.base),
         data_format=DataFormat.TEXT,
         dataset=BlobRef(url="", sha256="", bytes=0),
-        adapter=AdapterSpec(rank=case.rank, alpha=2.0 * case.rank),
+        adapter=adapter or AdapterSpec(rank=case.rank, alpha=2.0 * case.rank),
         training=TrainingSpec(
             epochs=1,
             batch_size=case.batch,

@@ -3,8 +3,9 @@
 Each case trains in a process of its own on the CPU. The process counts its pages at the peak
 (``workers.runtime.peak_memory``), without those of the libraries. Freed tensors go back to the
 system at once, so the figure counts tensors and no fragmentation; a device keeps an unused share
-for fragmentation. The prediction is ``workers.protocol.memory``, by which the market sells and
-nodes plan; it should be up to 10 % above the measurement and never below.
+for fragmentation. ``--mixed`` does so with random mixes of jobs. The prediction is
+``workers.protocol.memory``, by which the market sells and nodes plan; it should be up to 10 % above
+the measurement (15 % of mixes) and never below.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from functools import partial
+from random import Random
 from typing import Any
 
 import torch
@@ -50,7 +52,7 @@ _RETURNED = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 class MemoryCase:
     name: str
     family: str
-    ranks: tuple[int, ...]
+    adapters: tuple[AdapterSpec, ...]
     #: Tokens of a pack; each job has sequences of ``length`` for more than that.
     pack_tokens: int
     length: int
@@ -59,22 +61,47 @@ class MemoryCase:
     most_above: float = MOST_ABOVE
 
 
+_RANK_16 = (AdapterSpec(rank=16),)
 CASES = (
-    MemoryCase("llama, 1 job", "llama", (8,), 1024, 128),
-    MemoryCase("llama, 8 jobs", "llama", (8,) * 8, 1024, 64),
-    MemoryCase("llama, 8 jobs of rank 64", "llama", (64,) * 8, 1024, 64),
-    MemoryCase("llama, 4 jobs, recomputed", "llama", (16,) * 4, 2048, 256, recompute=True),
-    MemoryCase("qwen3, 4 jobs", "qwen3", (16,) * 4, 1024, 128),
-    MemoryCase("gpt2, 4 jobs", "gpt2", (16,) * 4, 1024, 128),
+    MemoryCase("llama, 1 job", "llama", (AdapterSpec(rank=8),), 1024, 128),
+    MemoryCase("llama, 8 jobs", "llama", (AdapterSpec(rank=8),) * 8, 1024, 64),
+    MemoryCase("llama, 8 jobs of rank 64", "llama", (AdapterSpec(rank=64),) * 8, 1024, 64),
+    MemoryCase("llama, 4 jobs, recomputed", "llama", _RANK_16 * 4, 2048, 256, recompute=True),
+    MemoryCase("qwen3, 4 jobs", "qwen3", _RANK_16 * 4, 1024, 128),
+    MemoryCase("gpt2, 4 jobs", "gpt2", _RANK_16 * 4, 1024, 128),
     # packed, with an output layer or experts of their own
-    MemoryCase("granite, 4 jobs", "granite", (16,) * 4, 1024, 128),
-    MemoryCase("mixtral, 4 jobs", "mixtral", (16,) * 4, 1024, 128),
+    MemoryCase("granite, 4 jobs", "granite", _RANK_16 * 4, 1024, 128),
+    MemoryCase("mixtral, 4 jobs", "mixtral", _RANK_16 * 4, 1024, 128),
     # by their own code, one job a pass
-    MemoryCase("gemma2, 2 jobs", "gemma2", (16,) * 2, 1024, 512),
-    MemoryCase("gemma2, long rows", "gemma2", (16,) * 2, 1024, 1024),
-    MemoryCase("gemma2, recomputed", "gemma2", (16,) * 2, 1024, 512, True),
-    MemoryCase("gpt_oss, 2 jobs", "gpt_oss", (16,) * 2, 1024, 512),
+    MemoryCase("gemma2, 2 jobs", "gemma2", _RANK_16 * 2, 1024, 512),
+    MemoryCase("gemma2, long rows", "gemma2", _RANK_16 * 2, 1024, 1024),
+    MemoryCase("gemma2, recomputed", "gemma2", _RANK_16 * 2, 1024, 512, True),
+    MemoryCase("gpt_oss, 2 jobs", "gpt_oss", _RANK_16 * 2, 1024, 512),
 )
+
+
+MIXES = 20
+MIX_MOST_ABOVE = 1.15
+
+
+def draw_mix(number: int) -> MemoryCase:
+    """Two to eight jobs of any ranks, targets, dropouts and methods."""
+    random = Random(number)  # noqa: S311
+    targets = (None, ("q_proj", "v_proj"), ("gate_proj", "up_proj", "down_proj"), ("o_proj",))
+    adapters = tuple(
+        AdapterSpec(
+            rank=random.choice((4, 8, 13, 16, 32, 64, 128, 256)),
+            target_modules=random.choice(targets),
+            dropout=random.choice((0.0, 0.0, 0.05, 0.1)),
+            rslora=random.random() < 0.25,
+            dora=random.random() < 0.25,
+        )
+        for _ in range(random.randint(2, 8))
+    )
+    length, family = random.choice((64, 128, 256)), random.choice(("llama", "qwen3"))
+    recompute = random.random() < 0.5
+    name = f"mix {number}"
+    return MemoryCase(name, family, adapters, 1024, length, recompute, MIX_MOST_ABOVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,14 +248,14 @@ def measure_case(case: MemoryCase) -> dict[str, Any]:
     bench = BenchCase(
         case.name,
         case.family,
-        len(case.ranks),
-        max(1, 2 * case.pack_tokens // (case.length * len(case.ranks))),
+        len(case.adapters),
+        max(1, 2 * case.pack_tokens // (case.length * len(case.adapters))),
         case.length,
-        rank=case.ranks[0],
     )
     with measure_growth() as growth:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        fused = Fused(bench, model, 3, choose=partial(choose_model, case.family))
+        choose = partial(choose_model, case.family)
+        fused = Fused(bench, model, 3, choose=choose, adapters=case.adapters)
         fused.trainer.token_budget = case.pack_tokens
         fused.trainer.model.checkpoint_layers = case.recompute
         fused.step()
@@ -240,7 +267,7 @@ def measure_case(case: MemoryCase) -> dict[str, Any]:
         DeviceProfile("cpu", 4),
         base_gb=base_gb,
         pack=PackSizing(fused.trainer.largest_pack, case.recompute),
-        needs=[JobNeed(AdapterSpec(rank=rank)) for rank in case.ranks],
+        needs=[JobNeed(adapter) for adapter in case.adapters],
         longest_tokens=case.length,
         # Rows are of one length here; of others the market and nodes count the most there can be.
         padding=1.0,
@@ -248,11 +275,17 @@ def measure_case(case: MemoryCase) -> dict[str, Any]:
     measured = growth.peak_bytes / 1e9
     return {
         "bench": "memory",
-        **asdict(case),
+        **(asdict(case) | {"adapters": [describe_adapter(one) for one in case.adapters]}),
         "predicted_gb": round(predicted, 3),
         "measured_gb": round(measured, 3),
         "ratio": round(predicted / measured, 3),
     }
+
+
+def describe_adapter(adapter: AdapterSpec) -> str:
+    targets = ",".join(adapter.target_modules or ("all",))
+    dropout = f" dropout {adapter.dropout}" if adapter.dropout else ""
+    return f"{'dora' if adapter.dora else 'lora'} r{adapter.rank} {targets}{dropout}"
 
 
 def main(arguments: list[str]) -> int:
@@ -261,6 +294,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--sharing", action="store_true", help="only how many default jobs share each GPU"
     )
+    parser.add_argument(
+        "--mixed", action="store_true", help=f"{MIXES} random mixes of jobs, not the named cases"
+    )
     parser.add_argument("--case", type=int, default=None, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.sharing:
@@ -268,14 +304,16 @@ def main(arguments: list[str]) -> int:
             jobs = {gpu: count_sharing_jobs(base, gb) for gpu, gb in SHARED_GPUS.items()}
             print(json.dumps({"bench": "sharing", "base": name, "base_gb": base.gb, **jobs}))
         return 0
+    cases = tuple(map(draw_mix, range(MIXES))) if chosen.mixed else CASES
     if chosen.case is not None:
-        print(json.dumps(measure_case(CASES[chosen.case])), flush=True)
+        print(json.dumps(measure_case(cases[chosen.case])), flush=True)
         return 0
     is_good = True
-    for number, case in enumerate(CASES):
+    for number, case in enumerate(cases):
         if chosen.only not in case.name:
             continue
         command = [sys.executable, "-m", "workers.bench", "memory", "--case", str(number)]
+        command += ["--mixed"] if chosen.mixed else []
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, env=os.environ | _RETURNED
         )

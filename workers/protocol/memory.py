@@ -17,6 +17,7 @@ terms for its own device, a pack need not be larger than the longest row that is
 market sets aside one for the longest that it sells.
 
 Sizes of activations stand in ``pass_bytes``.
+What an adapter takes is counted by the rule by which the engine allocates (``adapter_layout``).
 ``python -m workers.bench memory`` holds the sums against what a process really takes.
 """
 
@@ -27,11 +28,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from workers.protocol.adapter_layout import (
+    FLOAT_BYTES,
+    count_matrix_bytes,
+    count_stack_rows,
+    count_tensor_bytes,
+    count_trained_bytes,
+)
 from workers.protocol.job_settings import LORA_RANGES, SOFT_PROMPT_RANGES, match_modules
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.model_shape import ModelShape, Projection
 from workers.protocol.pass_bytes import (
-    FLOAT_BYTES,
     STOCK_PADDING,
     DeviceProfile,
     PassBytes,
@@ -43,8 +50,8 @@ from workers.protocol.pass_bytes import (
 GB = 1e9
 #: Share of a device's memory the plan uses; the rest is for kernels and fragmentation.
 USABLE_SHARE = {"cuda": 0.92, "cpu": 0.75}
-#: Of a weight that trains: value, gradient and AdamW's two moments, in 32 bits.
-STATE_BYTES = 16
+#: Share of what a base leaves that adapters of answers may take together, of what packs have.
+ANSWER_ADAPTERS_SHARE = 0.1
 #: What a device's process has besides: workspaces of kernels, tables of a pack.
 BESIDES_BYTES = 56e6
 #: A kilobyte: figures that travel are rounded, and sums in another order differ.
@@ -95,8 +102,11 @@ def size_node(
     packs without recomputing instead: that takes no more than what is free.
     """
     rest = limit_gb - base_gb - BESIDES_BYTES / GB
-    # whatever jobs come: the inner values that a CPU's pack keeps are of their largest rank
+    # whatever jobs come: the inner values that a CPU's pack keeps are of their largest rank, and
+    # of dropout a pack keeps as much for one job as for many
     sizes = size_pass(shape, profile, rank=_RANK_MAX, recompute=True, longest=longest_tokens)
+    dropped = _dropped_bytes(shape, profile, shape.list_projections(), recompute=True)
+    sizes = add_inner(sizes, dropped, recompute=True)
     tokens = max(longest_tokens, min(profile.pack_tokens, sizes.count_tokens(GB * rest / 2)))
     jobs_gb = rest - sizes.count_bytes(tokens) / GB
     if jobs_gb <= 0:
@@ -128,7 +138,7 @@ def fit_pack(
         By how much packs have taken more on this node than is counted here. It makes packs smaller
         and refuses no job: those are sold by what is counted.
     """
-    states = sum(_state_bytes(shape, profile, need) for need in needs)
+    states = sum(count_state_bytes(shape, profile, need) for need in needs)
     free = GB * (room_gb + _ROUNDING_GB) - BESIDES_BYTES - states
     most = max(profile.pack_tokens, longest_tokens)
     for recompute in (False, True):
@@ -166,19 +176,6 @@ def count_sold_job_bytes(
     return count_job_bytes(shape, profile, need, pack=pack)
 
 
-def count_adapter_parameters(
-    shape: ModelShape, *, rank: int, target_modules: tuple[str, ...] | None
-) -> int:
-    """Trainable weights of a LoRA adapter.
-
-    Raises
-    ------
-    SettingError
-        As ``find_adapted``.
-    """
-    return rank * sum(part.inputs + part.outputs for part in find_adapted(shape, target_modules))
-
-
 @lru_cache(maxsize=256)
 def find_adapted(
     shape: ModelShape, target_modules: tuple[str, ...] | None
@@ -209,18 +206,52 @@ def count_job_bytes(
         As ``find_adapted``.
     """
     inner = _inner_bytes(shape, profile, need, recompute=pack.recompute)
-    return _state_bytes(shape, profile, need) + pack.token_budget * inner
+    return count_state_bytes(shape, profile, need) + pack.token_budget * inner
 
 
-def _state_bytes(shape: ModelShape, profile: DeviceProfile, need: JobNeed) -> float:
-    """Value, gradient and moments of what a job trains, and its values once more in 16 bits."""
-    adapter = need.adapter
+@lru_cache(maxsize=1024)
+def count_state_bytes(shape: ModelShape, profile: DeviceProfile, need: JobNeed) -> float:
+    """Bytes of what a job trains: values, gradients and moments, and its values in 16 bits."""
+    device, adapter = profile.device, need.adapter
     head = shape.list_head_shapes(labels=need.labels).values() if shape.encoder else ()
-    others = sum(prod(size) for size in head) + adapter.virtual_tokens * shape.hidden_size
-    parameters = _count_adapter(shape, adapter)
-    is_cast = profile.device == "cuda" and profile.activation_bytes < FLOAT_BYTES
-    casts = profile.activation_bytes * parameters if is_cast else 0
-    return STATE_BYTES * (parameters + others) + casts
+    taken = float(sum(count_trained_bytes(prod(size), device=device) for size in head))
+    if adapter.kind is AdapterKind.SOFT_PROMPT:
+        values = adapter.virtual_tokens * shape.hidden_size
+        return taken + count_trained_bytes(values, device=device)
+    parts = find_adapted(shape, adapter.target_modules)
+    widths = [width for part in parts for width in (part.inputs, part.outputs)]
+    taken += sum(count_matrix_bytes(adapter.rank, width, device=device) for width in widths)
+    rows = count_stack_rows(adapter.rank, device=device)
+    # one matrix and its gradient are there twice while it grows or shrinks
+    taken += 2 * FLOAT_BYTES * rows * max(widths)
+    if device == "cuda" and profile.activation_bytes < FLOAT_BYTES:
+        taken += profile.activation_bytes * rows * sum(widths)
+    if adapter.dora:
+        # learnt lengths, and the squares of those of the frozen weights
+        taken += sum(
+            count_trained_bytes(part.outputs, device=device)
+            + count_tensor_bytes(part.outputs, device=device)
+            for part in parts
+        )
+    return taken
+
+
+def count_answer_adapter_bytes(
+    shape: ModelShape, profile: DeviceProfile, adapter: AdapterSpec
+) -> float:
+    """Bytes of an adapter that only answers questions: its values, as wide as activations."""
+    device = profile.device
+    if adapter.kind is AdapterKind.SOFT_PROMPT:
+        return count_tensor_bytes(adapter.virtual_tokens * shape.hidden_size, device=device)
+    rows = count_stack_rows(adapter.rank, device=device)
+    taken = 0
+    for part in find_adapted(shape, adapter.target_modules):
+        for width in (part.inputs, part.outputs):
+            taken += count_tensor_bytes(rows * width, device=device, width=profile.activation_bytes)
+        if adapter.dora:
+            # learnt lengths, those of the summed weights, and squares of the frozen ones
+            taken += 3 * count_tensor_bytes(part.outputs, device=device)
+    return taken
 
 
 def _inner_bytes(
@@ -231,21 +262,28 @@ def _inner_bytes(
     # a base's own code has one job a pass, on its own rows
     if profile.device == "cpu" or shape.stock or adapter.kind is AdapterKind.SOFT_PROMPT:
         return 0.0
-    # the inner values, scaled, and without the foreign ones
+    # the inner values, scaled, and without the foreign ones; whose they are takes less than these
     parts = find_adapted(shape, adapter.target_modules)
-    values = 3 * adapter.rank * len(parts) + _count_lengthened(shape, adapter)
+    rows = count_stack_rows(adapter.rank, device=profile.device)
+    values = 3 * rows * len(parts) + _count_lengthened(shape, adapter)
     return values * profile.activation_bytes / (shape.layers if recompute else 1)
 
 
-def _count_adapter(shape: ModelShape, adapter: AdapterSpec) -> int:
-    if adapter.kind is AdapterKind.SOFT_PROMPT:
-        return 0
-    parameters = count_adapter_parameters(
-        shape, rank=adapter.rank, target_modules=adapter.target_modules
-    )
-    if adapter.dora:
-        parameters += sum(part.outputs for part in find_adapted(shape, adapter.target_modules))
-    return parameters
+def _dropped_bytes(
+    shape: ModelShape,
+    profile: DeviceProfile,
+    parts: Iterable[Projection],
+    *,
+    recompute: bool,
+    padding: float = STOCK_PADDING,
+) -> float:
+    """Bytes that each token of a pack has more where adapters of these projections drop out.
+
+    Which inputs stay, and on GPUs those inputs. Rows of other jobs have them as well.
+    """
+    width = 1 if profile.device == "cpu" or shape.stock else 1 + profile.activation_bytes
+    taken = width * sum(part.inputs for part in parts) / (shape.layers if recompute else 1)
+    return taken * (padding if shape.stock else 1)
 
 
 def pack_bytes(
@@ -289,7 +327,7 @@ def sum_total_gb(
 ) -> float:
     """The peak of a node with these jobs; rows as in ``pack_bytes``."""
     listed = tuple(needs)
-    states = sum(_state_bytes(shape, profile, need) for need in listed)
+    states = sum(count_state_bytes(shape, profile, need) for need in listed)
     own = BESIDES_BYTES + pack_bytes(
         shape, profile, pack, needs=listed, longest_tokens=longest_tokens, padding=padding
     )
@@ -315,6 +353,13 @@ def _size_shared_pass(
         # a token has one job
         most = max((_count_lengthened(shape, need.adapter) for need in needs), default=0)
         inner += most * profile.activation_bytes / (shape.layers if recompute else 1)
+    dropping = {
+        part
+        for need in needs
+        if need.adapter.dropout and _has_rank(need)
+        for part in find_adapted(shape, need.adapter.target_modules)
+    }
+    inner += _dropped_bytes(shape, profile, dropping, recompute=recompute, padding=padding)
     return add_inner(sizes, inner, recompute=recompute)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from workers.protocol.adapter_layout import FLOAT_BYTES
 from workers.protocol.generation import QUESTIONS_MAX
 from workers.protocol.model_shape import ModelShape
 
@@ -17,7 +18,6 @@ PACK_TOKENS = {"cpu": 4096, "cuda": 16384}
 LOSS_CHUNK_TOKENS = {"cpu": 256, "cuda": 1024}
 #: Logits, log-probabilities, those of the chunk before, and what the products copy, in 32 bits.
 _LOGIT_BYTES = 16
-FLOAT_BYTES = 4
 #: Norms of a block beyond two, and families whose queries and keys have norms.
 _MORE_NORMS = {"gemma3_text": 2, "gemma2": 2, "glm4": 2}
 _NORMED_HEADS = ("qwen3", "qwen3_moe", "olmo2", "olmo3", "gemma3_text", "exaone4")

@@ -220,10 +220,9 @@ def _find_rank_limit(zone: Zone, adapter: Mapping[str, Any], now: datetime) -> i
         return None
     usual = AdapterSpec(rank=RANK_AUTO)
     room_gb = _rooms.get(zone.pk, now=now, read=lambda: find_largest_room_gb(zone))
-    need_gb = compute_memory_demand(zone=zone, adapter=usual)
-    if room_gb is None or need_gb <= room_gb:
+    if room_gb is None or compute_memory_demand(zone=zone, adapter=usual) <= room_gb:
         return None
-    return find_fitting_rank(zone=zone, adapter=usual, need_gb=need_gb, room_gb=room_gb)
+    return find_fitting_rank(zone=zone, adapter=usual, room_gb=room_gb)
 
 
 def find_verified_only(

@@ -95,7 +95,7 @@ def _describe_memory_refusal(zone: Zone, adapter: AdapterSpec, need_gb: float) -
     if room_gb is None or room_gb >= need_gb:
         return f"{first}. Choose a smaller rank or fewer target_modules, or another base model."
     first += f"; the largest has {room_gb:.3g} GB for jobs"
-    rank = memory.find_fitting_rank(zone=zone, adapter=adapter, need_gb=need_gb, room_gb=room_gb)
+    rank = memory.find_fitting_rank(zone=zone, adapter=adapter, room_gb=room_gb)
     if rank is None:
         return f"{first}. Choose fewer target_modules, or another base model."
     return f"{first}. A rank of at most {rank} fits."

@@ -97,8 +97,8 @@ def test_recomputed_blocks_keep_their_inputs_alone():
 
 class TestSharing:
     def test_ordinary_jobs_on_models_of_eight_billion_share_an_a100_of_40_gb(self):
-        assert count_sharing_jobs(SHARED_BASES["Llama-3.1-8B"], SHARED_GPUS["A100-40"]) == 16
-        assert count_sharing_jobs(SHARED_BASES["Qwen3-8B"], SHARED_GPUS["A100-40"]) == 15
+        assert count_sharing_jobs(SHARED_BASES["Llama-3.1-8B"], SHARED_GPUS["A100-40"]) == 14
+        assert count_sharing_jobs(SHARED_BASES["Qwen3-8B"], SHARED_GPUS["A100-40"]) == 13
 
     def test_a_base_that_leaves_no_room_for_a_pack_is_on_no_node(self):
         assert count_sharing_jobs(SHARED_BASES["Llama-3.1-70B, 4-bit"], 42.4) == 0
