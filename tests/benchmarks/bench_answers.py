@@ -98,7 +98,7 @@ def compare(
 
 def write_ours(base: ResidentBase, archive: Path, together: int, tokens: int) -> dict[str, float]:
     """Answers of so many adapters at once: what each part took, in milliseconds."""
-    writer = Writer(base.model, base.tokenizer, lambda: None)
+    writer = Writer(base.model, base.tokenizer, base.adapters, lambda: None)
     # Both engines write as many tokens as they are asked for.
     writer._stop_tokens = frozenset()
     ended: list[Written] = []
@@ -106,8 +106,8 @@ def write_ours(base: ResidentBase, archive: Path, together: int, tokens: int) ->
     began = time.perf_counter()
     for number in range(together):
         at = time.perf_counter()
-        fresh = base.model.draw_initial_values(SPEC, seed=0, tokenizer=base.tokenizer)
-        values = load_start_values(archive, fresh=fresh, scale=SPEC.scale)
+        shapes = base.model.list_shapes(SPEC)
+        values = load_start_values(archive, shapes=shapes, scale=SPEC.scale)
         loading_s += time.perf_counter() - at
         at = time.perf_counter()
         blob = BlobRef(url="", sha256="", bytes=0)
@@ -120,7 +120,7 @@ def write_ours(base: ResidentBase, archive: Path, together: int, tokens: int) ->
             turns=(ChatTurn("user", PROMPT),),
             max_tokens=tokens,
         )
-        writer.begin(question, values, _keep_ends(ended))
+        writer.begin(question, lambda values=values: values, _keep_ends(ended))
         beginning_s += time.perf_counter() - at
     steps = 0
     at = time.perf_counter()

@@ -89,17 +89,16 @@ def prepare(
     state = _resume(running, checkpoint_paths) if checkpoint_paths else None
     if state is not None:
         return running, state.params
-    values = resident.model.draw_initial_values(
-        job.adapter,
-        seed=job.training.seed,
-        labels=len(data.labels),
-        tokenizer=resident.tokenizer,
-    )
-    if job.warm_start is not None:
-        if start_path is None:
-            raise SystemFault("The adapter to start from is not on this node. Try again.")
-        values = load_start_values(start_path, fresh=values, scale=job.warm_start.scale)
-        running.log.append("Starts from an earlier adapter's weights.")
+    labels = len(data.labels)
+    if job.warm_start is None:
+        return running, resident.model.draw_initial_values(
+            job.adapter, seed=job.training.seed, labels=labels, tokenizer=resident.tokenizer
+        )
+    if start_path is None:
+        raise SystemFault("The adapter to start from is not on this node. Try again.")
+    shapes = resident.model.list_shapes(job.adapter, labels=labels)
+    values = load_start_values(start_path, shapes=shapes, scale=job.warm_start.scale)
+    running.log.append("Starts from an earlier adapter's weights.")
     return running, values
 
 

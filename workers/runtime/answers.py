@@ -14,7 +14,7 @@ from workers.protocol.memory import GB
 from workers.protocol.pass_bytes import answer_bytes
 from workers.runtime.resident import ResidentBase
 from workers.training.faults import SystemFault, UserFault, is_device_lost
-from workers.training.writing import Tell, Values, Writer
+from workers.training.writing import Load, Tell, Writer
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Answers:
         return ref in self._writers
 
     def begin(
-        self, resident: ResidentBase, question: Question, values: Values | None, tell: Tell
+        self, resident: ResidentBase, question: Question, load: Load | None, tell: Tell
     ) -> None:
         """Begin an answer; ``tell`` gets its words, on this thread.
 
@@ -63,13 +63,18 @@ class Answers:
             raise UserFault("This base model is an encoder, which writes no text.")
         _, writer = self._writers.get(resident.ref) or (
             resident,
-            Writer(resident.model, resident.tokenizer, partial(self._make_room, resident)),
+            Writer(
+                resident.model,
+                resident.tokenizer,
+                resident.adapters,
+                partial(self._make_room, resident),
+            ),
         )
         self._writers[resident.ref] = resident, writer
         resident.apply_threads()
         began = time.monotonic()
         try:
-            writer.begin(question, values, tell)
+            writer.begin(question, load, tell)
         finally:
             self._forget_idle()
         self._owed_s -= time.monotonic() - began

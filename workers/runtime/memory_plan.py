@@ -15,6 +15,7 @@ import psutil
 import torch
 
 from workers.protocol.memory import (
+    ANSWER_ADAPTERS_SHARE,
     GB,
     USABLE_SHARE,
     JobNeed,
@@ -38,6 +39,11 @@ class MemoryPlan:
     limit_gb: float
     #: By how much packs have taken more memory than was predicted.
     unforeseen_gb: float = 0.0
+
+    @property
+    def answer_adapters_gb(self) -> float:
+        """What adapters that answer questions may take of what packs have."""
+        return ANSWER_ADAPTERS_SHARE * max(0.0, self.limit_gb - self.base_gb)
 
     def predict_pack_gb(self, pack: PackSizing, needs: Sequence[JobNeed]) -> float:
         """A pack with its logits, with these jobs on the base."""

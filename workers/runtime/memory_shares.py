@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 
+from workers.protocol.memory import GB
 from workers.runtime.memory_plan import fit
 from workers.runtime.resident import ResidentBase
 from workers.runtime.resident_bases import ResidentBases
@@ -24,7 +25,7 @@ class MemoryShares:
     running : mapping of str to RunningJob
         The jobs of the node as they come and go, by id.
     measure_answers_gb : callable
-        What the caches of answers take.
+        What keys and values of answers take.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class MemoryShares:
             if r.resident is not resident
         )
         others_gb += self._measure_answers_gb()
+        others_gb += sum(one.adapters.held_bytes for one in self._residents.list()) / GB
         try_fit = partial(
             fit,
             resident.plan,

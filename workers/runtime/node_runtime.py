@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -249,13 +250,15 @@ class NodeRuntime:
             As ``load_resident``, or the prompt or the adapter cannot be used.
         """
         resident = self.resident(question.base_model)
-        values = None
+        load = None
         if adapter is not None and question.adapter is not None:
-            fresh = resident.model.draw_initial_values(
-                question.adapter.spec, seed=0, tokenizer=resident.tokenizer
-            )
-            values = load_start_values(adapter, fresh=fresh, scale=question.adapter.scale)
-        self._commands.call(lambda: self._answers.begin(resident, question, values, tell))
+            shapes = resident.model.list_shapes(question.adapter.spec)
+            scale = question.adapter.scale
+            load = cache(lambda: load_start_values(adapter, shapes=shapes, scale=scale))
+            if not resident.adapters.holds(question.adapter):
+                # here, and not between two steps of the jobs
+                load()
+        self._commands.call(lambda: self._answers.begin(resident, question, load, tell))
 
     def end_answer(self, token: str) -> None:
         """Write no more of an answer."""
@@ -373,7 +376,7 @@ class NodeRuntime:
             self._memory.fit(running.resident)
 
     def _make_room(self, newcomer: RunningJob) -> None:
-        """Size the packs for a newcomer; where it does not fit, jobs that may end here leave.
+        """Size the packs for a newcomer; where it does not fit, idle adapters and jobs leave.
 
         Raises
         ------
@@ -383,7 +386,8 @@ class NodeRuntime:
         try:
             self._memory.fit(newcomer.resident, newcomer=newcomer)
         except SystemFault:
-            if not self._leaving:
+            dropped = [resident.adapters.drop_unused() for resident in self._residents.list()]
+            if not self._leaving and not any(dropped):
                 raise
             for job_id in sorted(self._leaving):
                 self._detach(job_id, True)

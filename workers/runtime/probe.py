@@ -114,15 +114,13 @@ def _load_candidates(
 ) -> list[_Candidate]:
     """Those of a probe's adapters that are there and can be used."""
     loaded: list[_Candidate] = []
-    fresh: dict[AdapterSpec, dict[str, torch.Tensor]] = {}
     for adapter in probe.adapters:
         path, spec = paths.get(adapter.name), adapter.spec
         if path is None:
             continue
-        if spec not in fresh:
-            fresh[spec] = resident.model.draw_initial_values(spec, seed=0)
         try:
-            values = load_start_values(path, fresh=fresh[spec], scale=adapter.scale)
+            shapes = resident.model.list_shapes(spec)
+            values = load_start_values(path, shapes=shapes, scale=adapter.scale)
         except TrainingFault as fault:
             log.info("adapter %s cannot be probed: %s", adapter.name, fault)
             continue

@@ -29,6 +29,7 @@ from workers.runtime.base_check import check_base, check_depth, check_index
 from workers.runtime.forward_check import choose_model
 from workers.runtime.memory_plan import MemoryPlan
 from workers.runtime.peak_memory import measure_growth
+from workers.training.answer_adapters import AnswerAdapters
 from workers.training.architectures import quantize_projections, read_shape
 from workers.training.faults import SystemFault, UserFault
 from workers.training.fused_trainer import FusedTrainer
@@ -53,6 +54,7 @@ class ResidentBase:
     model: PackedModel
     trainer: FusedTrainer
     plan: MemoryPlan
+    adapters: AnswerAdapters
     #: ``hash_base_files`` of what was loaded; empty for a model that was not loaded from files.
     sha256: str = ""
     #: CPU threads it is trained with; ``None`` until measured on the loop's thread.
@@ -237,7 +239,9 @@ def build_resident(
     trainer = build_plain_trainer(packed) if reproducible else build_tuned_trainer(packed)
     profile = DeviceProfile(packed.device.type, packed.model.dtype.itemsize)
     plan = MemoryPlan(packed.shape, profile, base_gb=size / 1e9, limit_gb=limit_gb)
-    return ResidentBase(ref, tokenizer, packed, trainer, plan, threads=1 if reproducible else None)
+    adapters = AnswerAdapters(packed, limit_bytes=plan.answer_adapters_gb * GB)
+    threads = 1 if reproducible else None
+    return ResidentBase(ref, tokenizer, packed, trainer, plan, adapters, threads=threads)
 
 
 def resolve_model_source(source: str) -> str:

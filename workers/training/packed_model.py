@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from workers.protocol.adapter_layout import FLOAT_BYTES
@@ -32,6 +31,7 @@ from workers.training.loss import compute_token_nll
 from workers.training.multi_lora import Form, MultiLoRALinear, Stream, draw_initial_down
 from workers.training.own_head import OwnHead
 from workers.training.packing import Pack
+from workers.training.recomputing import wrap_blocks
 
 NamedTensor = tuple[str, torch.Tensor, torch.Tensor]
 #: Name of a soft prompt's tensor, in checkpoints and in PEFT's files.
@@ -80,7 +80,7 @@ class PackedModel:
         self.own_head: OwnHead | None = None
         modules = {self.prefix + name: part for name, part in self.backbone.named_modules()}
         self._projections = find_projections(modules, self.shape)
-        self._wrap_blocks()
+        wrap_blocks(self.backbone, self.stream, is_wanted=lambda: self.checkpoint_layers)
 
     @property
     def device(self) -> torch.device:
@@ -102,6 +102,19 @@ class PackedModel:
             return match_modules(self.shape.list_targets(targets), self._projections)
         except SettingError as error:
             raise UserFault(f"{error.sentence}.") from None
+
+    def list_shapes(self, adapter: AdapterSpec, *, labels: int = 0) -> dict[str, tuple[int, ...]]:
+        """The tensors of an adapter by name, and their shapes."""
+        if adapter.kind is AdapterKind.SOFT_PROMPT:
+            return {PROMPT: (adapter.virtual_tokens, self.shape.hidden_size)}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name in self.find_target_names(adapter.target_modules):
+            inputs, outputs = get_features(self._projections[name])
+            shapes[f"{name}.lora_A"] = adapter.rank, inputs
+            shapes[f"{name}.lora_B"] = adapter.rank, outputs
+            if adapter.dora:
+                shapes[f"{name}.{MAGNITUDE}"] = (outputs,)
+        return shapes | (self.shape.list_head_shapes(labels=labels) if self.shape.encoder else {})
 
     def draw_initial_values(
         self, adapter: AdapterSpec, *, seed: int, labels: int = 0, tokenizer: Any = None
@@ -160,7 +173,7 @@ class PackedModel:
         Raises
         ------
         SystemFault
-            There is no memory for it.
+            There is no memory for it; it says what was needed and what is free.
         """
         with self.all_or_nothing(job_id, values, answers=answers):
             self._attach(job_id, adapter, values, answers=answers)
@@ -169,13 +182,7 @@ class PackedModel:
     def all_or_nothing(
         self, job_id: str, values: Mapping[str, torch.Tensor], *, answers: bool = False
     ) -> Iterator[None]:
-        """Take an adapter out again where anything of its coming fails.
-
-        Raises
-        ------
-        SystemFault
-            There is no memory; it says what was needed and what is free.
-        """
+        """Take an adapter out again where anything of its coming fails; raises as ``attach``."""
         try:
             yield
         except BaseException as error:
@@ -234,22 +241,6 @@ class PackedModel:
         finally:
             for name in lent:
                 del self._loose[name]
-
-    def find_nearest_tokens(self, prompt_VD: torch.Tensor, *, least_cosine: float) -> list[int]:
-        """The token whose embedding each virtual token is, or -1 where it is none's.
-
-        Parameters
-        ----------
-        least_cosine : float
-            A virtual token that is less like every token is no token.
-        """
-        embeddings = self.model.get_input_embeddings()
-        assert isinstance(embeddings, nn.Embedding)
-        table_KD = embeddings.weight.detach().float()
-        prompt_VD = prompt_VD.to(table_KD.device, torch.float32)
-        cosine_VK = F.normalize(prompt_VD, dim=1) @ F.normalize(table_KD, dim=1).T
-        best_V, token_V = cosine_VK.max(dim=1)
-        return torch.where(best_V >= least_cosine, token_V, -1).tolist()
 
     def detach(self, job_id: str) -> None:
         """Take a job's adapter out, whichever layers it is on."""
@@ -398,31 +389,6 @@ class PackedModel:
             setattr(self.backbone.get_submodule(parent_name), child, layer)
             self.layers[name] = layer
         return self.layers[name]
-
-    def _wrap_blocks(self) -> None:
-        """Make each transformer block recomputable; decided again at each call."""
-        blocks = max(
-            (m for m in self.backbone.modules() if isinstance(m, nn.ModuleList)),
-            key=lambda blocks: sum(p.numel() for p in blocks.parameters()),
-        )
-        for block in blocks:
-            plain = block.forward
-
-            def forward(*args: Any, _plain: Any = plain, **kwargs: Any) -> Any:
-                if not self.checkpoint_layers or not torch.is_grad_enabled():
-                    return _plain(*args, **kwargs)
-                pack = self.stream.pack
-
-                def again(*args: Any, **kwargs: Any) -> Any:
-                    # a pass of several parts has gone on to another by then
-                    with self.stream.reading(pack):
-                        return _plain(*args, **kwargs)
-
-                return checkpoint(
-                    again, *args, use_reentrant=False, preserve_rng_state=False, **kwargs
-                )
-
-            block.forward = forward
 
 
 def _find_context_length(config: Any) -> int:

@@ -20,7 +20,9 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
+from torch import nn
 
 from workers.protocol.adapter_check import PROMPT_PEAK_MAX
 from workers.protocol.reports import LookupFigures
@@ -226,7 +228,7 @@ def count_copied_tokens(model: PackedModel, job: TrainingJob, tokenizer: Any) ->
         In tokens.
     """
     [values] = [values for name, values, _ in model.tensors(job.job_id) if name == PROMPT]
-    spelt = model.find_nearest_tokens(values, least_cosine=COPIED_COSINE)
+    spelt = find_nearest_tokens(model, values, least_cosine=COPIED_COSINE)
     rows = [
         sequence.tokens
         for example in (*job.data.train, *job.data.valid)
@@ -275,3 +277,22 @@ def _choose_rows(job: TrainingJob) -> tuple[Example, ...]:
 def _number(value: float) -> float:
     """A loss that every store takes."""
     return value if math.isfinite(value) else 1e9
+
+
+def find_nearest_tokens(
+    model: PackedModel, prompt_VD: torch.Tensor, *, least_cosine: float
+) -> list[int]:
+    """The token whose embedding each virtual token is, or -1 where it is none's.
+
+    Parameters
+    ----------
+    least_cosine : float
+        A virtual token that is less like every token is no token.
+    """
+    embeddings = model.model.get_input_embeddings()
+    assert isinstance(embeddings, nn.Embedding)
+    table_KD = embeddings.weight.detach().float()
+    prompt_VD = prompt_VD.to(table_KD.device, torch.float32)
+    cosine_VK = F.normalize(prompt_VD, dim=1) @ F.normalize(table_KD, dim=1).T
+    best_V, token_V = cosine_VK.max(dim=1)
+    return torch.where(best_V >= least_cosine, token_V, -1).tolist()

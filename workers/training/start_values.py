@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ _DAMAGE = (zipfile.BadZipFile, zlib.error, SafetensorError, KeyError, ValueError
 
 
 def load_start_values(
-    path: Path, *, fresh: Mapping[str, torch.Tensor], scale: float
+    path: Path, *, shapes: Mapping[str, tuple[int, ...]], scale: float
 ) -> dict[str, torch.Tensor]:
     """Read an adapter's zip into the tensors of a job.
 
@@ -27,8 +28,8 @@ def load_start_values(
     ----------
     path : Path
         Zip of an adapter's directory, as ``export_adapter`` writes it.
-    fresh : mapping of str to Tensor
-        The tensors that the job would begin with: names and shapes that the adapter must have.
+    shapes : mapping of str to tuple of int
+        Names and shapes that the adapter must have (``PackedModel.list_shapes``).
     scale : float
         What the second matrices are multiplied by.
 
@@ -47,19 +48,19 @@ def load_start_values(
     try:
         with zipfile.ZipFile(path) as archive:
             size = archive.getinfo(WEIGHTS_NAME).file_size
-            if size > 2 * _count_bytes(fresh) + _HEADER_BYTES_MAX:
+            if size > 2 * _count_bytes(shapes) + _HEADER_BYTES_MAX:
                 raise _other_shape()
             found = load(archive.read(WEIGHTS_NAME))
     except _DAMAGE as error:
         raise SystemFault(f"The adapter to start from cannot be read: {error}.") from None
-    if found.keys() != {format_peft_name(name) for name in fresh}:
+    if found.keys() != {format_peft_name(name) for name in shapes}:
         raise _other_shape()
     values: dict[str, torch.Tensor] = {}
-    for name, like in fresh.items():
+    for name, shape in shapes.items():
         tensor = found[format_peft_name(name)].to(torch.float32)
         if name.endswith(".lora_B"):
             tensor = tensor.T * scale
-        if tensor.shape != like.shape:
+        if tensor.shape != shape:
             raise _other_shape()
         if not bool(torch.isfinite(tensor).all()):
             raise SystemFault("The adapter to start from holds values that are not finite numbers.")
@@ -71,8 +72,8 @@ def load_start_values(
 _HEADER_BYTES_MAX = 4 * 1024 * 1024
 
 
-def _count_bytes(values: Mapping[str, torch.Tensor]) -> int:
-    return sum(4 * tensor.numel() for tensor in values.values())
+def _count_bytes(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    return sum(4 * math.prod(shape) for shape in shapes.values())
 
 
 def _other_shape() -> UserFault:

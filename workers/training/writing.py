@@ -7,7 +7,7 @@ transformers and PEFT write.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,8 +22,9 @@ from workers.protocol.generation import (
     WrittenToken,
 )
 from workers.protocol.token_layout import TemplateError
+from workers.training.answer_adapters import AnswerAdapters, Values
 from workers.training.data import TokenizerEncoder
-from workers.training.faults import UserFault
+from workers.training.faults import SystemFault, UserFault
 from workers.training.key_values import KeyValues
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Example, PackShare, TokenSequence, build_pack
@@ -37,8 +38,8 @@ _UNFINISHED = "\ufffd"
 _IMPOSSIBLE = -9999.0
 
 Tell = Callable[[Written], None]
-#: The tensors of a question's adapter, in the engine's layout.
-Values = Mapping[str, torch.Tensor]
+#: Reads the tensors of a question's adapter.
+Load = Callable[[], Values]
 
 
 @dataclass(slots=True)
@@ -86,11 +87,19 @@ class Writer:
     Parameters
     ----------
     make_room : callable
-        Called when ``longest`` may have grown; raises ``SystemFault`` where memory lacks.
+        Called when ``longest`` or the adapters may have grown; raises ``SystemFault`` where
+        memory lacks.
     """
 
-    def __init__(self, model: PackedModel, tokenizer: Any, make_room: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        model: PackedModel,
+        tokenizer: Any,
+        adapters: AnswerAdapters,
+        make_room: Callable[[], None],
+    ) -> None:
         self._model = model
+        self._adapters = adapters
         self._make_room = make_room
         #: Tokens of the longest text that may be written yet.
         self.longest = 0
@@ -105,7 +114,7 @@ class Writer:
         return bool(self._answers)
 
     @torch.no_grad()
-    def begin(self, question: Question, values: Values | None, tell: Tell) -> None:
+    def begin(self, question: Question, load: Load | None, tell: Tell) -> None:
         """Read a question's prompt and write its first token.
 
         Raises
@@ -124,7 +133,7 @@ class Writer:
                 f"{self._model.context_length}. Shorten it."
             )
         limit = min(question.max_tokens, room)
-        self._reserve(len(tokens) + virtual + limit)
+        name = self._take(question, load, tokens=len(tokens) + virtual + limit)
         taken = {answer.row for answer in self._answers.values()}
         free = next((row for row in range(QUESTIONS_MAX) if row not in taken), None)
         assert free is not None, "the node took more questions than it has room for"
@@ -132,7 +141,7 @@ class Writer:
             question,
             tell,
             row=free,
-            adapter=self._attach(question, values),
+            adapter=name,
             prompt_tokens=len(tokens),
             limit=limit,
             random=torch.Generator().manual_seed(question.seed),
@@ -143,7 +152,7 @@ class Writer:
             self._cache.begin_prompt(free)
             share = _share(answer.adapter, [tokens], virtual_tokens=virtual)
             [logits_V] = self._compute_cached([share], tokens_each=len(tokens) + virtual)
-            self._take(answer, logits_V)
+            self._choose(answer, logits_V)
         except BaseException:
             self._remove(answer)
             raise
@@ -175,7 +184,7 @@ class Writer:
                 ]
             )
         for answer, logits_V in zip(in_order, logits, strict=True):
-            self._take(answer, logits_V)
+            self._choose(answer, logits_V)
 
     def end(self, token: str) -> None:
         """Write no more of an answer, and report no more of it."""
@@ -194,14 +203,29 @@ class Writer:
             if now >= answer.question.expires_at:
                 self._remove(answer)
 
-    def _reserve(self, tokens: int) -> None:
-        """Have room for a text so long."""
+    def _take(self, question: Question, load: Load | None, *, tokens: int) -> str:
+        """The name of the question's adapter; there is room for it and for a text so long."""
+        name = _BASE
+        if question.adapter is not None and load is not None:
+            name = self._adapters.take(question.adapter, load)
         before, self.longest = self.longest, max(self.longest, tokens)
         try:
-            self._make_room()
+            try:
+                self._make_room()
+            except SystemFault:
+                if not self._adapters.drop_unused():
+                    raise
+                self._make_room()
         except BaseException:
             self.longest = before
+            self._release(name)
+            self._adapters.drop_unused()
             raise
+        return name
+
+    def _release(self, name: str) -> None:
+        if name != _BASE:
+            self._adapters.release(name)
 
     def _read_prompt(self, question: Question) -> np.ndarray:
         if question.turns:
@@ -218,21 +242,10 @@ class Writer:
             raise UserFault("The prompt is empty. Give at least one character.")
         return np.asarray(tokens, dtype=np.int64)
 
-    def _attach(self, question: Question, values: Values | None) -> str:
-        """The name of the question's adapter, which is attached for the first that needs it."""
-        if question.adapter is None or values is None:
-            return _BASE
-        name = f"written by {question.adapter.name}"
-        if name not in self._model.answering:
-            self._model.attach(name, question.adapter.spec, dict(values), answers=True)
-        return name
-
     def _remove(self, answer: _Answer) -> None:
         del self._answers[answer.question.token]
         self._cache.lengths[answer.row] = 0
-        still_used = any(other.adapter == answer.adapter for other in self._answers.values())
-        if answer.adapter != _BASE and not still_used:
-            self._model.detach(answer.adapter)
+        self._release(answer.adapter)
 
     def _compute_cached(self, shares: Sequence[PackShare], *, tokens_each: int) -> torch.Tensor:
         """``_compute`` of a whole prompt, or of a token of each answer after its earlier ones."""
@@ -263,7 +276,7 @@ class Writer:
             logits_SV = model.compute_logits(hidden_TD.index_select(0, last_S))
         return logits_SV.float().cpu()
 
-    def _take(self, answer: _Answer, logits_V: torch.Tensor) -> None:
+    def _choose(self, answer: _Answer, logits_V: torch.Tensor) -> None:
         """Choose the answer's next token, and report what is certain of it."""
         token = choose_token(logits_V, answer.question, answer.random)
         if token in self._stop_tokens:

@@ -227,10 +227,11 @@ def test_adapters_are_probed_together_as_each_would_be_alone(
     model, trainer = runtime.resident(base).model, runtime.resident(base).trainer
     attach_one = model.attach
 
-    def attach_few(job_id, *values) -> None:
-        if len(model.trained) == 2:
+    def attach_few(job_id, *values, answers) -> None:
+        assert answers
+        if len(model.answering) == 2:
             raise torch.OutOfMemoryError("no room for a third")
-        attach_one(job_id, *values)
+        attach_one(job_id, *values, answers=answers)
 
     found = [probe(runtime, probe_of(base, *names), paths)]
     # The same in packs of a few rows, and where only two have room beside each other.
@@ -250,7 +251,7 @@ def test_adapters_are_probed_together_as_each_would_be_alone(
     assert cut.base_loss == pytest.approx(found[0].base_loss, rel=1e-4)
     assert 0.5 * alone[0] < cut.losses[0].loss < 0.95 * cut.base_loss
     assert [one.base_loss for one in found] == pytest.approx([found[0].base_loss] * 3, rel=1e-4)
-    assert model.trained == set()
+    assert model.answering == set()
 
 
 def test_what_a_probe_cannot_measure_in_time_or_at_all_is_left_open(runtime, base, earlier) -> None:

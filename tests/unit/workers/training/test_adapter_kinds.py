@@ -136,11 +136,9 @@ def test_a_job_of_magnitudes_ends_as_a_file_that_peft_loads_and_the_market_takes
             AutoModelForCausalLM.from_pretrained(base.source), sink.adapter_dir
         ).eval()
         pack = build_rehearsal_pack(model, lengths=(20,))
-        fresh = {
-            name: torch.zeros_like(values)
-            for name, values in model.draw_initial_values(spec.adapter, seed=0).items()
-        }
-        model.attach("rehearsal", spec.adapter, load_start_values(archive, fresh=fresh, scale=1.0))
+        shapes = model.list_shapes(spec.adapter)
+        values = load_start_values(archive, shapes=shapes, scale=1.0)
+        model.attach("rehearsal", spec.adapter, values)
         with torch.no_grad(), model.streaming(pack):
             ours = model.compute_logits(model.hidden(pack))
         with torch.no_grad():
