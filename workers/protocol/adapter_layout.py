@@ -7,8 +7,9 @@ al. 2023, section 5). So a layer takes the sum of its adapters' rows, whichever 
 
 from __future__ import annotations
 
-#: Grouped products on GPUs want each adapter's rows in eights.
-_ROWS_STEP = {"cpu": 1, "cuda": 8}
+#: Kernels of grouped products want every size in eights.
+GROUPED_STEP = 8
+_ROWS_STEP = {"cpu": 1, "cuda": GROUPED_STEP}
 #: What allocators round a tensor's bytes up to.
 _ALLOCATION_STEP = {"cpu": 64, "cuda": 512}
 FLOAT_BYTES = 4

@@ -31,6 +31,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from workers.protocol.adapter_layout import GROUPED_STEP
 from workers.training import dropout
 from workers.training.adapter_products import (
     compute_dense_delta,
@@ -195,12 +196,13 @@ class MultiLoRALinear(nn.Module):
     def _find_table(self, pack: Pack) -> Any:
         """What the form needs to know; made once per pack for all layers with the same slots."""
         stack, device = self.stack, pack.tokens_T.device
-        key = tuple((name, slot.start) for name, slot in stack.slots.items())
+        is_even = (self.in_features | self.out_features) % GROUPED_STEP == 0
+        key = is_even, tuple((name, slot.start) for name, slot in stack.slots.items())
         found = self.stream.tables.get(key)
         if found is None and self.stream.form == "dense":
             found = build_owner_table(pack, stack.slots, device)
         elif found is None:
-            together = is_grouped_usable(device)
+            together = is_even and is_grouped_usable(device)
             found = build_run_table(pack, stack.slots, device, together=together)
         self.stream.tables[key] = found
         return found

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from workers.protocol.adapter_layout import GROUPED_STEP
 from workers.training.adapter_stack import Slot
 from workers.training.packing import Pack
 
@@ -93,7 +94,12 @@ def build_run_table(
         slot, last = slots.get(segment.job_id), runs[-1] if runs else None
         if slot is None:
             runs.append(Run([length]))
-        elif together and last is not None and (last.rows, last.end_row) == (slot.rows, slot.start):
+        elif (
+            together
+            and slot.rows % GROUPED_STEP == 0
+            and last is not None
+            and (last.rows, last.end_row) == (slot.rows, slot.start)
+        ):
             last.lengths.append(length)
             last.scales += (slot.scale,)
         else:

@@ -111,6 +111,31 @@ def test_a_layer_that_is_not_a_plain_matrix_goes_the_same_way():
         torch.testing.assert_close(left, right, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("drops", [False, True])
+@pytest.mark.parametrize("ranks", [(8, 8, 8), (4, 4, 4), (8, 16, 16)])
+def test_neighbours_of_one_rank_are_one_product_with_the_same_gradients(ranks, drops, monkeypatch):
+    calls: list[int] = []
+    real = adapter_products._multiply_group
+
+    def count(x, A, B, run, ends):
+        calls.append(len(run.scales))
+        return real(x, A, B, run, ends)
+
+    monkeypatch.setattr(adapter_products, "_multiply_group", count)
+    monkeypatch.setitem(RANKS, "a", ranks[0])
+    monkeypatch.setitem(RANKS, "b", ranks[1])
+    monkeypatch.setitem(RANKS, "d", ranks[2])
+    layer = filled_layer(nn.Linear(24, 40))
+    pack = mixed_pack(drops=drops)
+    slow = run(layer, pack, lambda x: reference.multi_lora_linear(layer, x, pack))
+    layer.stream.pack, layer.stream.form = pack, "grouped"
+    fast = run(layer, pack, lambda x: layer(x[None])[0])
+    for left, right in zip(fast, slow, strict=True):
+        torch.testing.assert_close(left, right, rtol=2e-5, atol=2e-5)
+    # ``c`` has no adapter here, and its tokens stand before those of ``d``.
+    assert calls == ([2] if ranks == (8, 8, 8) else [])
+
+
 @pytest.mark.parametrize("form", ["segments", "dense", "grouped"])
 def test_a_diverged_neighbour_does_not_reach_other_rows(form):
     layer, pack = filled_layer(nn.Linear(24, 40)), mixed_pack(drops=False)
