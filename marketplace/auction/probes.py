@@ -14,7 +14,7 @@ from enum import StrEnum
 from django.db.models import Min
 
 from marketplace.auction.models import Bid, BidStatus
-from marketplace.common.heartbeats import is_late, read_heartbeats
+from marketplace.common.heartbeats import is_late, is_watched, read_heartbeats
 from marketplace.common.models import Heartbeat
 from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.fleet.selectors import list_open_zones
@@ -140,7 +140,8 @@ def _probe_failures(beats: Mapping[str, Heartbeat], *, now: datetime) -> list[He
     """Other tasks of the clock that fail, or whose turn has not come for too long."""
     probes: list[HealthProbe] = []
     for task, row in sorted(beats.items()):
-        if task in (LANE_TASK, WORKER_TASK, BOOKS_TASK):
+        # A task of an earlier release is sent no more.
+        if task in (LANE_TASK, WORKER_TASK, BOOKS_TASK) or not is_watched(task):
             continue
         if row.error:
             text, since = f"{task} fails: {row.error}", row.failed_at
