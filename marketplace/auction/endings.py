@@ -26,6 +26,7 @@ from marketplace.auction.pay_rule import (
     SoldJob,
     compute_asks,
     compute_settlement,
+    cut_asks,
     find_express_refund,
 )
 from marketplace.checks.scores import find_refuted_organisation
@@ -147,11 +148,11 @@ def judge_ending(job: Job) -> EndedJob:
         return EndedJob(Ending.STOPPED, work, reason=_NOT_DONE, owes_fee=True)
     if job.status == JobStatus.FAILED and job.fault == FaultOf.SYSTEM:
         return EndedJob(Ending.FAILED_BY_HOUSE, work, at_fault, "The house failed the job")
-    if job.status == JobStatus.FAILED and not is_user_fault_confirmed(slices):
-        reason = "No second provider confirmed that the input is at fault"
-        return EndedJob(Ending.FAILED_BY_HOUSE, work, at_fault, reason)
     if job.status == JobStatus.FAILED:
-        return EndedJob(Ending.STOPPED, work, reason=_NOT_DONE, owes_fee=True)
+        # Two runs failed at the input. Where both were one provider's, its owner pays no fee, and
+        # only for the work up to the last checkpoint, which is there to download.
+        owes_fee = is_user_fault_confirmed(slices)
+        return EndedJob(Ending.STOPPED, work, reason=_NOT_DONE, owes_fee=owes_fee)
     return _judge_stopping(job, at=job.finished_at)
 
 
@@ -190,14 +191,23 @@ def _describe_sale(bid: Bid, job: Job, case: EndedJob, *, credit_percent: int = 
     asks = compute_asks(
         operational=float(parts.get("operational", 0.0)), payment_micros=bid.payment_micros
     )
-    back = 0 if preparation is None else preparation.refund_micros
+    vendor = math.ceil(parts.get("vendor", 0.0))
+    # Of what went back, the part that the vendor cost less, and the share of unneeded cells.
+    back = late = 0
+    if preparation is not None:
+        back = preparation.refund_micros
+        late = min(back, max(0, preparation.sold_micros - preparation.price_micros))
     # What waits for its owner, or for an operator, is paid for if the job is cancelled.
     is_prepared = preparation is not None and preparation.status in DELIVERED
     return SoldJob(
         owner_id=bid.organisation_id,
         payment_micros=bid.payment_micros - back,
-        asks_micros=asks - back,
-        vendor_micros=math.ceil(parts.get("vendor", 0.0)) if is_prepared else 0,
+        asks_micros=cut_asks(
+            asks_micros=asks,
+            payment_micros=bid.payment_micros - vendor,
+            back_micros=back - late,
+        ),
+        vendor_micros=vendor - late if is_prepared else 0,
         is_own_vendor=preparation is not None
         and share_members(bid.organisation_id, preparation.vendor.organisation_id),
         posted_rates=_load_posted_rates(bid),

@@ -5,6 +5,10 @@
   finished job has done all of its work, however early.
 - Work that was never done is refunded: the share of the whole payment that it is, without a
   vendor's price once the vendor's work was accepted.
+- The same holds for cells that prepared data do not need: their share of the whole payment, again
+  without the vendor's price, goes back at once. Where the vendor is the owner's own, the
+  reservation fee stays. A vendor that is paid less because it was late, or that replaced a dearer
+  one, leaves the difference to the owner, who waited.
 - A warm start that falls behind goes on at no cost to its owner: the market pays for what is done
   beyond the work that was sold, at the same rate, up to a limit a day for its owner and for each
   provider. An owner's own nodes are not paid for that.
@@ -168,6 +172,29 @@ def compute_asks(*, operational: float, payment_micros: int) -> int:
     return min(payment_micros, max(0, math.ceil(operational - _TOLERANCE)))
 
 
+def compute_spared(
+    *, payment_micros: int, vendor_micros: int, share: Fraction, least_percent: int = 0
+) -> int:
+    """Compute what goes back for a share of the work that is not needed.
+
+    It is that share of the payment without the vendor's price; ``least_percent`` of the payment
+    stays.
+    """
+    spared = math.floor((payment_micros - vendor_micros) * share)
+    return max(0, min(spared, payment_micros - -(-payment_micros * least_percent // 100)))
+
+
+def cut_asks(*, asks_micros: int, payment_micros: int, back_micros: int) -> int:
+    """Compute the operational cost that is left once ``back_micros`` of a payment went back.
+
+    Both amounts are without a vendor's price. The cost falls as the payment does, so what is left
+    of the payment covers it.
+    """
+    if not payment_micros:
+        return asks_micros
+    return -(-asks_micros * (payment_micros - back_micros) // payment_micros)
+
+
 def compute_settlement(
     *,
     sold: SoldJob,
@@ -191,7 +218,8 @@ def compute_settlement(
         return _pay_failed(sold, work.by_node, earned, added, faulty, limits)
     undone = 1 - work.share
     payment = sold.payment_micros
-    spared = math.floor((payment - sold.vendor_micros) * undone)
+    vendor = sold.vendor_micros
+    spared = compute_spared(payment_micros=payment, vendor_micros=vendor, share=undone)
     refund = min(spared, payment - -(-payment * sold.least_percent // 100))
     # The fee comes out of the house's own part of the price first.
     asks_spared = math.floor(sold.asks_micros * undone)

@@ -8,21 +8,24 @@ whose vendor failed. Without it two vendors could share what the market pays the
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from fractions import Fraction
 from typing import Any
 
 from django.conf import settings
 from django.db.models import Q
 
+from marketplace.accounts.selectors import share_members
 from marketplace.auction.book.engine_cache import get_commitment_salt
 from marketplace.auction.book.reservations import release_reservations
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.plan_changes import PlannedJob, give_new_cells, measure_work_left
 from marketplace.auction.models import Bid, Reservation
-from marketplace.auction.pay_rule import compute_asks
+from marketplace.auction.pay_rule import compute_spared
 from marketplace.common.money import format_usd
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_starts_at
@@ -50,6 +53,7 @@ log = logging.getLogger(__name__)
 #: Preparations of one run; the next takes the rest.
 BATCH_LIMIT = 100
 REFUND_REASON = "Cells that the prepared data do not need"
+LATE_REASON = "The vendor cost less than was sold"
 
 
 def conclude_preparations(*, now: datetime) -> int:
@@ -90,6 +94,9 @@ def _conclude(lane: Lane, preparation_id: str) -> bool:
         _end_vendor_work(lane, held)
         if held.job.is_active:
             held.refund_micros = _give_cells_back(lane, held, bid)
+        held.refund_micros += _refund(
+            lane, held, bid, max(0, held.sold_micros - held.price_micros), LATE_REASON
+        )
         pay_vendor(
             hold_reference=bid.hold_reference,
             organisation_id=held.vendor.organisation_id,
@@ -131,7 +138,11 @@ def _end_vendor_work(lane: Lane, held: Preparation) -> None:
 
 
 def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> int:
-    """Put the last cells back on sale that the prepared data do not need, and refund their asks."""
+    """Put the last cells on sale again that the prepared data do not need, and refund their share.
+
+    Of an owner's own vendor the reservation fee stays: data made small would be a free way to block
+    cells.
+    """
     assert held.prepared is not None
     rows = list(
         Reservation.objects.filter(
@@ -140,7 +151,7 @@ def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> int:
     )
     needed = measure_job_work(held.job).compute_demand
     spare: list[Reservation] = []
-    left = sum(row.samples for row in rows)
+    sold = left = sum(row.samples for row in rows)
     while len(rows) > 1 and left - rows[-1].samples >= needed:
         left -= rows[-1].samples
         spare.append(rows.pop())
@@ -149,33 +160,39 @@ def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> int:
     cells = tuple(scheduler.Cell(row.slot, row.node_id) for row in reversed(spare))
     lane.apply(events.CellsReleased(task_id=bid.pk, cells=cells))
     release_reservations(bid_id=bid.pk, which=Q(pk__in=[row.pk for row in spare]), now=lane.now)
-    parts = bid.parts or {}
-    # A plan that was made again may cost more than the one that was sold.
-    asks = compute_asks(
-        operational=float(parts.get("operational", 0.0)), payment_micros=bid.payment_micros or 0
-    )
-    refund = min(asks, sum(row.operational_cost_micros for row in spare))
     replace_job_cells(
         job=held.job,
         cells=[scheduler.Cell(row.slot, row.node_id) for row in rows],
         reason=f"The prepared data need {len(spare)} slots less; they are on sale again.",
         now=lane.now,
     )
-    if refund:
+    is_own = share_members(bid.organisation_id, held.vendor.organisation_id)
+    spared = compute_spared(
+        payment_micros=bid.payment_micros or 0,
+        vendor_micros=math.ceil((bid.parts or {}).get("vendor", 0.0)),
+        share=1 - Fraction(left) / Fraction(sold),
+        least_percent=bid.reservation_fee_percent if is_own else 0,
+    )
+    return _refund(lane, held, bid, spared, REFUND_REASON)
+
+
+def _refund(lane: Lane, held: Preparation, bid: Bid, amount_micros: int, reason: str) -> int:
+    """Give a part of the price back and say so in the job's history; the amount."""
+    if amount_micros:
         refund_charge(
             hold_reference=bid.hold_reference,
-            amount_micros=refund,
-            reason=REFUND_REASON,
+            amount_micros=amount_micros,
+            reason=reason,
             now=lane.now,
         )
         add_job_event(
             job=held.job,
             kind=EventKind.REFUNDED,
-            message=f"{REFUND_REASON}: {format_usd(refund)} went back to your wallet.",
-            data={"amount_micros": refund},
+            message=f"{reason}: {format_usd(amount_micros)} went back.",
+            data={"amount_micros": amount_micros},
             now=lane.now,
         )
-    return refund
+    return amount_micros
 
 
 def _find_next_vendor(lane: Lane, held: Preparation, bid: Bid) -> None:

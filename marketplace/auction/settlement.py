@@ -32,7 +32,7 @@ from marketplace.jobs.models import EventKind, Job
 from marketplace.jobs.selectors import list_unsettled_jobs
 from marketplace.jobs.services import add_job_event, mark_job_settled
 from marketplace.payments.locks import WALLET_KINDS, lock_accounts
-from marketplace.payments.models import AccountKind, EarningKind
+from marketplace.payments.models import AccountKind, EarningKind, Hold
 from marketplace.payments.services import (
     CostSplit,
     Share,
@@ -178,7 +178,7 @@ def settle_job(*, job: Job, now: datetime) -> Settlement | None:
             )
             record_overruns(offer=offer, by_provider=_sum_added(due), now=now)
         _add_events(job, case, due, now)
-        mark_job_settled(job=job, now=now, message=_summarize(bid, due))
+        mark_job_settled(job=job, now=now, message=_summarize(bid))
     return due
 
 
@@ -312,7 +312,7 @@ def _explain_lateness(job: Job, now: datetime) -> None:
     )
 
 
-def _summarize(bid: Bid, due: Settlement) -> str:
-    assert bid.payment_micros is not None
-    kept = bid.payment_micros - due.refund_micros
-    return f"Settled: {format_usd(kept)} of {format_usd(bid.payment_micros)} was used."
+def _summarize(bid: Bid) -> str:
+    hold = Hold.objects.get(reference=bid.hold_reference)
+    kept = hold.charged_micros - hold.refunded_micros
+    return f"Settled: {format_usd(kept)} of {format_usd(hold.charged_micros)} was used."

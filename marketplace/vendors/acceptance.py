@@ -263,7 +263,8 @@ def _settle_pay(held: Preparation, *, is_for_owner: bool, now: datetime) -> None
     returned = return_vendor_pay(hold_reference=held.paid_from, now=now)
     # The owner's part of the vendor's pay; the market paid the rest. What a refund of the whole
     # payment gave back already stays with the house.
-    owed = min(held.sold_micros, measure_refundable(hold_reference=held.paid_from))
+    paid = min(held.sold_micros, held.price_micros)
+    owed = min(paid, measure_refundable(hold_reference=held.paid_from))
     if not returned or not owed:
         return
     refund_charge(hold_reference=held.paid_from, amount_micros=owed, reason=REFUND_REASON, now=now)

@@ -20,6 +20,8 @@ from marketplace.auction.pay_rule import (
     SoldJob,
     compute_asks,
     compute_settlement,
+    compute_spared,
+    cut_asks,
     find_express_refund,
 )
 from marketplace.jobs.executed_work import ExecutedWork, NodeWork
@@ -245,3 +247,16 @@ def test_an_express_job_is_refunded_by_more_only_past_each_step_of_the_schedule(
         100,
         100,
     ]
+
+
+@given(
+    payment=st.integers(1, 10**9),
+    asks=st.integers(0, 10**9),
+    part=st.integers(0, 1000),
+)
+def test_what_is_left_of_a_payment_covers_what_is_left_of_its_asks(payment, asks, part):
+    asks = min(asks, payment)
+    back = compute_spared(payment_micros=payment, vendor_micros=0, share=Fraction(part, 1000))
+    left = cut_asks(asks_micros=asks, payment_micros=payment, back_micros=back)
+    assert 0 <= left <= payment - back
+    assert left >= asks * (1000 - part) // 1000

@@ -80,7 +80,7 @@ def test_a_messy_set_is_sold_prepared_and_trained_on_at_no_more_than_its_price(z
     assert conclude_preparations(now=clock()) == 0
     made.refresh_from_db()
     job.refresh_from_db()
-    # Half the rows: one of three cells is not needed, and its ask goes back.
+    # Half the rows: one of three cells is not needed, and its share goes back.
     assert [slot for slot, _ in job.cells] == [103, 104]
     assert made.refund_micros == 100_000
     assert get_wallet(organisation=owner).available_micros == 10_000_000 - 320_000 + 100_000
@@ -92,10 +92,68 @@ def test_a_messy_set_is_sold_prepared_and_trained_on_at_no_more_than_its_price(z
     assert settle_finished(now=market.slot_at(zone, 104)) == 1
     bid.refresh_from_db()
     assert (bid.refund_micros, bid.paid_micros) == (100_000, 220_000)
+    assert job.events.order_by("seq").last().message == "Settled: $0.22 of $0.32 was used."
     node = Slice.objects.get().node
     assert get_earnings(organisation=node.provider.organisation).pending_micros == 200_000
     assert check_ledger().balanced
     assert verify_zone(zone).problems == []
+
+
+def _prepare_and_finish(zone, *, operational: float, job) -> None:
+    """Prepare, cut the plan from three cells to two, and train to the end."""
+    bid = Bid.objects.get(pk=job.bid_id)
+    Bid.objects.update(parts=bid.parts | {"operational": operational})
+    Node.objects.update(last_heartbeat_at=market.slot_at(zone, 103))
+    assert prepare_next(clock=clock)
+    assert conclude_preparations(now=clock()) == 1
+    dispatch_slots(now=market.slot_at(zone, 103))
+    job.refresh_from_db()
+    market.end_slice(job, status=SliceEnd.FINISHED, now=market.slot_at(zone, 104))
+    assert settle_finished(now=market.slot_at(zone, 104)) == 1
+
+
+def test_cells_that_are_not_needed_give_back_their_share_of_the_whole_price(zone, owner):
+    """Of 300,000 beside the vendor's price, 30,000 are asks and the rest congestion."""
+    node = market.node(zone)
+    build.vendor(zone)
+    bid, job = sell(owner, zone)
+    _prepare_and_finish(zone, operational=30_000.0, job=job)
+    bid.refresh_from_db()
+    assert bid.refund_micros == 100_000
+    assert get_earnings(organisation=node.provider.organisation).pending_micros == 20_000
+    assert get_house_balances()["revenue"] == 180_000
+    assert check_ledger().balanced
+
+
+def test_an_owners_own_vendor_cannot_free_its_cells_without_the_fee(zone, owner):
+    market.node(zone)
+    vendor = build.vendor(zone)
+    member = vendor.organisation.memberships.first().user
+    owner.memberships.create(user=member, role="owner")
+    bid, job = sell(owner, zone)
+    Bid.objects.filter(pk=bid.pk).update(reservation_fee_percent=80)
+    _prepare_and_finish(zone, operational=300_000.0, job=job)
+    bid.refresh_from_db()
+    # A fifth of 320,000 instead of a third of 300,000.
+    assert bid.refund_micros == 64_000
+    assert check_ledger().balanced
+
+
+def test_what_a_late_vendor_loses_goes_to_the_owner_who_waited(zone, owner):
+    market.node(zone)
+    vendor = build.vendor(zone)
+    _, job = sell(owner, zone)
+    Preparation.objects.update(price_micros=15_000)
+    _prepare_and_finish(zone, operational=300_000.0, job=job)
+    assert get_wallet(organisation=owner).available_micros == 10_000_000 - 320_000 + 105_000
+    assert get_earnings(organisation=vendor.organisation).pending_micros == 15_000
+    assert get_house_balances()["revenue"] == 0
+    returned = [e.message for e in job.events.filter(kind="refunded").order_by("seq")]
+    assert returned == [
+        "Cells that the prepared data do not need: $0.10 went back.",
+        "The vendor cost less than was sold: $0.005 went back.",
+    ]
+    assert check_ledger().balanced
 
 
 def test_the_cheapest_vendor_in_time_gets_the_work_and_the_curve_shows_it(zone, owner):
