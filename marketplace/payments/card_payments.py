@@ -17,6 +17,7 @@ from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict, MarketFault, NotFound, UserError
 from marketplace.common.money import format_usd_exact
 from marketplace.payments import stripe_gateway as gateway
+from marketplace.payments.card_limits import check_card_amount, check_payments_of_day
 from marketplace.payments.freezes import freeze_organisation
 from marketplace.payments.ledger import Account, house, post_entry
 from marketplace.payments.locks import lock_hold, lock_payment, lock_wallet
@@ -36,7 +37,7 @@ from marketplace.payments.models import (
     SavedCard,
 )
 from marketplace.payments.outbox import WantedCall, add_calls
-from marketplace.payments.stripe_gateway import CARD_MAX_CENTS, CARD_MIN_CENTS, Intent
+from marketplace.payments.stripe_gateway import Intent
 
 _STATUSES = {
     "requires_payment_method": PaymentStatus.OPEN,
@@ -78,31 +79,35 @@ def start_payment(
     NotFound
         ``unknown_card``: the organisation has no such card, or removed it.
     Conflict
-        ``idempotency_key_reused``: the key belongs to another payment.
+        ``idempotency_key_reused``: the key belongs to another payment. ``card_limit``: above what
+        the organisation's cards may pay a day.
     """
     check_card_amount(amount_cents)
     saved_card_id = card.saved_card_id
     saved_card = None if saved_card_id is None else find_card(organisation, saved_card_id)
     with transaction.atomic():
-        payment, is_new = CardPayment.objects.get_or_create(
+        # The wallet's lock keeps two payments at once from passing the limit together.
+        lock_wallet(organisation.pk)
+        made = CardPayment.objects.filter(organisation=organisation, key=key).first()
+        if made is not None:
+            if (made.purpose, made.amount_cents) != (purpose, amount_cents):
+                raise Conflict(
+                    "idempotency_key_reused", "This form was sent before with another amount."
+                )
+            return made
+        check_payments_of_day(organisation, amount_cents, now=now)
+        payment = CardPayment.objects.create(
             organisation=organisation,
             key=key,
-            defaults={
-                "purpose": purpose,
-                "amount_cents": amount_cents,
-                "created_by": created_by,
-                "saved_card": saved_card,
-                "saves_card": card.is_to_be_saved and saved_card is None,
-                "terms": terms,
-                "created_at": now,
-            },
+            purpose=purpose,
+            amount_cents=amount_cents,
+            created_by=created_by,
+            saved_card=saved_card,
+            saves_card=card.is_to_be_saved and saved_card is None,
+            terms=terms,
+            created_at=now,
         )
-        if not is_new and (payment.purpose, payment.amount_cents) != (purpose, amount_cents):
-            raise Conflict(
-                "idempotency_key_reused", "This form was sent before with another amount."
-            )
-        if is_new:
-            add_calls([WantedCall(CallKind.INTENT, payment.pk)], now=now)
+        add_calls([WantedCall(CallKind.INTENT, payment.pk)], now=now)
     return payment
 
 
@@ -136,26 +141,6 @@ def find_payment(organisation: Organisation, payment_id: str) -> CardPayment:
     if (payment := found.first()) is None:
         raise NotFound("unknown_payment", f"{organisation.name} has no such payment.")
     return payment
-
-
-def check_card_amount(amount_cents: int) -> None:
-    """Refuse what card networks do not take.
-
-    Raises
-    ------
-    UserError
-        ``amount_too_small`` or ``amount_too_large``.
-    """
-    if amount_cents < CARD_MIN_CENTS:
-        least = format_usd_exact(CARD_MIN_CENTS * MICROS_PER_CENT)
-        raise UserError(
-            "amount_too_small",
-            f"Cards pay {least} or more. Use the wallet for less.",
-            param="usd",
-        )
-    if amount_cents > CARD_MAX_CENTS:
-        most = format_usd_exact(CARD_MAX_CENTS * MICROS_PER_CENT)
-        raise UserError("amount_too_large", f"Cards pay {most} or less at once.", param="usd")
 
 
 def to_cents(micros: int) -> int:
@@ -204,8 +189,10 @@ def record_intent(intent: Intent, *, payment_id: str, now: datetime) -> CardPaym
             payment.ended_at = now
         if payment.saves_card and status in (PaymentStatus.PAID, PaymentStatus.AUTHORISED):
             _save_card(payment, intent, now=now)
+    if intent.fee_cents is not None and payment.status == PaymentStatus.PAID:
+        payment.fee_cents = intent.fee_cents
+        book_fee(reference=intent.charge_id, fee_cents=intent.fee_cents, now=now)
     payment.save()
-    _book_fee(payment, intent, now=now)
     return payment
 
 
@@ -242,14 +229,10 @@ def _book_received(payment: CardPayment, intent: Intent, *, now: datetime) -> No
     payment.received_cents = intent.received_cents
 
 
-def _book_fee(payment: CardPayment, intent: Intent, *, now: datetime) -> None:
-    if intent.fee_cents and payment.status == PaymentStatus.PAID:
-        book_fee(reference=intent.charge_id, fee_cents=intent.fee_cents, now=now)
-
-
 def book_fee(*, reference: str, fee_cents: int, now: datetime) -> None:
     """What the gateway kept for itself, once for each charge or movement. Call in a transaction."""
-    if Entry.objects.filter(kind=EntryKind.GATEWAY_FEE, reference=reference).exists():
+    booked = Entry.objects.filter(kind=EntryKind.GATEWAY_FEE, reference=reference)
+    if not fee_cents or booked.exists():
         return
     fee = fee_cents * MICROS_PER_CENT
     post_entry(

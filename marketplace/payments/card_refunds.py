@@ -9,11 +9,11 @@ from django.db import transaction
 from marketplace.common.errors import Conflict, UserError
 from marketplace.common.money import format_usd_exact
 from marketplace.payments import stripe_gateway as gateway
+from marketplace.payments.card_limits import find_refund_problem
 from marketplace.payments.freezes import list_freezes
 from marketplace.payments.ledger import Account, house, post_entry
 from marketplace.payments.locks import lock_payment, lock_refund, lock_wallet
 from marketplace.payments.models import (
-    MICROS_PER_CENT,
     PAYMENT_OVER,
     AccountKind,
     CallKind,
@@ -34,11 +34,13 @@ def return_to_card(
 ) -> CardRefund:
     """Send unspent money of a wallet back to the card of a top-up, once for each reference.
 
+    The gateway keeps its fee, so the wallet pays the amount and its share of the fee.
+
     Raises
     ------
     Conflict
-        ``not_a_top_up``, ``refund_exceeds_charge``, ``payment_charged_back``, or
-        ``organisation_frozen``: what it has may be what it owes.
+        ``not_a_top_up``, ``fee_unknown``, ``refund_exceeds_charge``, ``card_limit``,
+        ``payment_charged_back``, or ``organisation_frozen``: what it has may be what it owes.
     PaymentRequired
         ``insufficient_funds``: it was spent.
     """
@@ -53,22 +55,34 @@ def return_to_card(
             raise Conflict("payment_charged_back", "The bank decides about this payment.")
         if freezes := list_freezes([payment.organisation_id]):
             raise Conflict("organisation_frozen", f"Nothing goes back now: {freezes[0].reason}")
-        left = payment.received_cents - payment.refunded_cents
-        if not 0 < amount_cents <= left:
-            most = format_usd_exact(left * MICROS_PER_CENT)
-            raise Conflict("refund_exceeds_charge", f"Between $0.01 and {most} can go back.")
-        amount = amount_cents * MICROS_PER_CENT
+        if payment.fee_cents is None:
+            raise Conflict("fee_unknown", "The gateway has not said yet what it kept. Try later.")
+        if not 0 < amount_cents <= payment.returnable_cents:
+            most = format_usd_exact(payment.returnable_micros)
+            raise Conflict(
+                "refund_exceeds_charge",
+                f"Between $0.01 and {most} can go back: the gateway keeps its fee.",
+            )
+        locked = lock_wallet(payment.organisation_id)
+        if problem := find_refund_problem(payment, amount_cents, now=now):
+            raise Conflict("card_limit", problem)
         refund = add_refund(
-            payment, amount_cents=amount_cents, reference=f"{payment.pk}:{reference}", now=now
+            payment,
+            amount_cents=amount_cents,
+            fee_cents=payment.compute_fee_share(amount_cents),
+            reference=f"{payment.pk}:{reference}",
+            now=now,
         )
+        wallet = Account(payment.organisation_id, AccountKind.WALLET_AVAILABLE)
         post_entry(
             kind=EntryKind.CARD_RETURN,
             reference=refund.pk,
             amounts={
-                Account(payment.organisation_id, AccountKind.WALLET_AVAILABLE): -amount,
-                house(AccountKind.CARD_REFUNDS): amount,
+                wallet: -refund.amount_micros - refund.fee_micros,
+                house(AccountKind.CARD_REFUNDS): refund.amount_micros,
+                house(AccountKind.GATEWAY_FEES): refund.fee_micros,
             },
-            locked=lock_wallet(payment.organisation_id),
+            locked=locked,
             now=now,
             memo=f"To card {payment.card}",
         )
@@ -76,11 +90,15 @@ def return_to_card(
 
 
 def add_refund(
-    payment: CardPayment, *, amount_cents: int, reference: str, now: datetime
+    payment: CardPayment, *, amount_cents: int, reference: str, now: datetime, fee_cents: int = 0
 ) -> CardRefund:
     """Store a refund and its call; the caller books it. Call while holding the payment's lock."""
     refund = CardRefund.objects.create(
-        payment=payment, reference=reference[:220], amount_cents=amount_cents, asked_at=now
+        payment=payment,
+        reference=reference[:220],
+        amount_cents=amount_cents,
+        fee_cents=fee_cents,
+        asked_at=now,
     )
     payment.refunded_cents += amount_cents
     payment.save(update_fields=["refunded_cents"])
@@ -140,7 +158,10 @@ def return_to_wallet(call: GatewayCall, *, error: UserError, now: datetime) -> N
         reference=refund.pk,
         amounts={
             house(AccountKind.CARD_REFUNDS): -refund.amount_micros,
-            house(AccountKind.CHARGEBACKS) if unpaid else wallet: refund.amount_micros,
+            house(AccountKind.GATEWAY_FEES): -refund.fee_micros,
+            house(AccountKind.CHARGEBACKS) if unpaid else wallet: (
+                refund.amount_micros + refund.fee_micros
+            ),
         },
         locked=lock_wallet(payment.organisation_id),
         now=now,

@@ -104,10 +104,10 @@ def _book_fee_of(movement: Movement, *, now: datetime) -> None:
     if not fee or movement.kind in _OWN_BANK:
         return
     is_charge = movement.kind == "charge"
-    if is_charge and not CardPayment.objects.filter(charge_id=movement.source_id).exists():
-        return
     reference = movement.source_id if is_charge else movement.gateway_id
     with transaction.atomic():
+        if is_charge and not CardPayment.objects.filter(charge_id=reference).update(fee_cents=fee):
+            return
         book_fee(reference=reference, fee_cents=fee, now=now)
 
 

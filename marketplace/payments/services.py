@@ -12,6 +12,7 @@ from django.db import IntegrityError, transaction
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict, NotAllowed
 from marketplace.common.money import format_usd_exact
+from marketplace.payments.card_limits import find_refund_problem
 from marketplace.payments.card_refunds import add_refund
 from marketplace.payments.earnings import (
     CostSplit,
@@ -45,6 +46,7 @@ from marketplace.payments.models import (
     EntryKind,
     Hold,
     HoldStatus,
+    PaymentStatus,
 )
 from marketplace.payments.selectors import get_buyer_id
 
@@ -164,7 +166,7 @@ def refund_charge(*, hold_reference: str, amount_micros: int, reason: str, now: 
 
     What is still in clearing comes from there. After the payment was shared out, the
     providers keep their share and the market bears the refund. What a card paid goes back to it,
-    but for a part of a cent, which goes into the wallet.
+    but for a part of a cent, and what is above the day's limit, which go into the wallet.
 
     Raises
     ------
@@ -191,6 +193,9 @@ def refund_charge(*, hold_reference: str, amount_micros: int, reason: str, now: 
                 extra={"left_micros": left_micros},
             )
         cents = 0 if payment is None else amount_micros // MICROS_PER_CENT
+        if payment is not None and payment.status == PaymentStatus.PAID and cents:
+            # The house bears the gateway's fee; beyond a day's limit the wallet takes all of it.
+            cents *= not find_refund_problem(payment, cents, now=now)
         post_entry(
             kind=EntryKind.REFUND,
             reference=reference,

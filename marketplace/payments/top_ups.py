@@ -13,13 +13,8 @@ from marketplace.accounts.models import PAYERS, Organisation, User
 from marketplace.common.errors import UserError
 from marketplace.common.money import format_usd
 from marketplace.payments import stripe_gateway as gateway
-from marketplace.payments.card_payments import (
-    CardChoice,
-    cancel_payment,
-    check_card_amount,
-    find_card,
-    start_payment,
-)
+from marketplace.payments.card_limits import check_card_amount
+from marketplace.payments.card_payments import CardChoice, cancel_payment, find_card, start_payment
 from marketplace.payments.freezes import list_freezes
 from marketplace.payments.locks import lock_wallet_rules
 from marketplace.payments.models import (
@@ -86,7 +81,7 @@ def set_wallet_rules(
     """
     auto_card = None if auto_card_id is None else find_card(organisation, auto_card_id)
     if auto_card is not None:
-        check_card_amount(auto_amount_cents)
+        check_card_amount(auto_amount_cents, least_cents=settings.CARD_LEAST_CENTS)
         if auto_below_micros <= 0:
             raise UserError(
                 "invalid_amount", "Say below which amount the card pays.", param="auto_below"
@@ -127,14 +122,17 @@ def start_top_up(
     Raises
     ------
     UserError
-        ``whole_cents``, or as ``start_payment``.
+        ``whole_cents``; ``amount_too_small``: the gateway's fee would be a large part of it; or as
+        ``start_payment``.
     """
     if amount_micros % MICROS_PER_CENT:
         raise UserError("whole_cents", "Cards pay whole cents.", param="usd")
+    amount_cents = amount_micros // MICROS_PER_CENT
+    check_card_amount(amount_cents, least_cents=settings.CARD_LEAST_CENTS)
     return start_payment(
         organisation=organisation,
         purpose=PaymentPurpose.TOP_UP,
-        amount_cents=amount_micros // MICROS_PER_CENT,
+        amount_cents=amount_cents,
         created_by=asked_by,
         key=key,
         card=CardChoice(card_id, is_to_be_saved=saves_card),
@@ -199,15 +197,18 @@ def _top_up(rules: WalletRules, available: int, *, now: datetime) -> None:
     else:
         rules.auto_count += 1
         rules.save(update_fields=["auto_count"])
-        start_payment(
-            organisation=rules.organisation,
-            purpose=PaymentPurpose.AUTO_TOP_UP,
-            amount_cents=rules.auto_amount_cents,
-            created_by=None,
-            key=f"auto-{rules.auto_count}",
-            card=CardChoice(rules.auto_card.pk),
-            now=now,
-        )
+        try:
+            start_payment(
+                organisation=rules.organisation,
+                purpose=PaymentPurpose.AUTO_TOP_UP,
+                amount_cents=rules.auto_amount_cents,
+                created_by=None,
+                key=f"auto-{rules.auto_count}",
+                card=CardChoice(rules.auto_card.pk),
+                now=now,
+            )
+        except UserError as error:
+            _stop(rules, f"It may not pay: {error.message}")
 
 
 def _stop_if_failed(rules: WalletRules, payment: CardPayment, *, now: datetime) -> None:

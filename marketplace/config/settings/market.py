@@ -99,6 +99,17 @@ STRIPE_PUBLISHABLE_KEY = environment.text("STRIPE_PUBLISHABLE_KEY", "")
 STRIPE_WEBHOOK_SECRET = environment.text("STRIPE_WEBHOOK_SECRET", "")
 #: Where the stand-in of the demo and the tests is; empty: Stripe itself.
 STRIPE_API_URL = environment.loopback_url("STRIPE_API_URL")
+#: The least that a card may fill a wallet with, in cents; the gateway keeps about 30 of each.
+CARD_LEAST_CENTS = int(100 * environment.number("CARD_LEAST_USD", 5, at_least=0.5))
+#: What the cards of one organisation may pay a day, in cents, and what goes back to them.
+CARD_DAY_CENTS = int(100 * environment.number("CARD_DAY_USD", 10_000))
+CARD_BACK_CENTS = int(100 * environment.number("CARD_BACK_USD", 2_000))
+#: The same in an organisation's first days.
+CARD_FIRST_DAYS = environment.number("CARD_FIRST_DAYS", 30)
+CARD_FIRST_CENTS = int(100 * environment.number("CARD_FIRST_USD", 500))
+CARD_FIRST_BACK_CENTS = int(100 * environment.number("CARD_FIRST_BACK_USD", 200))
+#: What goes back to all cards a day, in cents.
+CARD_BACK_ALL_CENTS = int(100 * environment.number("CARD_BACK_ALL_USD", 20_000))
 #: Days between earning and payout; long enough to notice that something was wrong.
 PAYOUT_DELAY_DAYS = environment.number("PAYOUT_DELAY_DAYS", 7)
 #: Days between two payouts to one organisation, and the least that is paid out.

@@ -106,6 +106,8 @@ class CardPayment(models.Model):
     #: ``visa 4242``: what a receipt calls the card.
     card = models.CharField(max_length=60, default="", blank=True)
     received_cents = models.PositiveBigIntegerField(default=0)
+    #: What the gateway kept of it, and keeps when money goes back; null until it has said so.
+    fee_cents = models.PositiveBigIntegerField(null=True)
     #: Asked to be given back to the card.
     refunded_cents = models.PositiveBigIntegerField(default=0)
     #: Why the last card did not work, in the gateway's words.
@@ -153,6 +155,37 @@ class CardPayment(models.Model):
     def received_micros(self) -> int:
         return self.received_cents * MICROS_PER_CENT
 
+    @property
+    def returnable_cents(self) -> int:
+        """What can still go back to the card: nothing of what the gateway kept."""
+        if self.fee_cents is None:
+            return 0
+        return max(0, self.received_cents - self.fee_cents - self.refunded_cents)
+
+    def compute_fee_share(self, amount_cents: int) -> int:
+        """The cents of the gateway's fee that belong to sending ``amount_cents`` back now.
+
+        All shares of a payment together are its fee.
+        """
+        fee = self.fee_cents or 0
+        base = self.received_cents - fee
+        before, after = self.refunded_cents, self.refunded_cents + amount_cents
+        return -(-fee * after // base) + (-fee * before // base)
+
+    @property
+    def returnable_fee_micros(self) -> int:
+        """What the wallet pays of the fee when all that is left goes back."""
+        cents = self.returnable_cents
+        return (self.compute_fee_share(cents) if cents else 0) * MICROS_PER_CENT
+
+    @property
+    def returnable_micros(self) -> int:
+        return self.returnable_cents * MICROS_PER_CENT
+
+    @property
+    def fee_micros(self) -> int:
+        return (self.fee_cents or 0) * MICROS_PER_CENT
+
 
 #: The gateway counts in cents.
 MICROS_PER_CENT = 10_000
@@ -175,6 +208,8 @@ class CardRefund(models.Model):
     #: Names what it is for, so that it is asked once.
     reference = models.CharField(max_length=220, unique=True)
     amount_cents = models.PositiveBigIntegerField()
+    #: What the wallet paid of the gateway's fee, beside the amount.
+    fee_cents = models.PositiveBigIntegerField(default=0)
     status = models.CharField(
         max_length=10, choices=RefundStatus.choices, default=RefundStatus.WAITING
     )
@@ -193,6 +228,10 @@ class CardRefund(models.Model):
     @property
     def amount_micros(self) -> int:
         return self.amount_cents * MICROS_PER_CENT
+
+    @property
+    def fee_micros(self) -> int:
+        return self.fee_cents * MICROS_PER_CENT
 
 
 class Chargeback(models.Model):

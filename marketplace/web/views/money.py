@@ -18,6 +18,7 @@ from marketplace.common.errors import UserError
 from marketplace.common.money import count_decimals, format_usd_exact, to_micros
 from marketplace.exports.models import REFERENCE_PREFIX as EXPORT_PREFIX
 from marketplace.payments import stripe_client
+from marketplace.payments.card_limits import get_day_limit
 from marketplace.payments.freezes import list_freezes
 from marketplace.payments.funding import (
     can_take_demo_money,
@@ -26,6 +27,7 @@ from marketplace.payments.funding import (
     take_demo_money,
 )
 from marketplace.payments.models import (
+    MICROS_PER_CENT,
     AccountKind,
     CardPayment,
     Hold,
@@ -120,6 +122,8 @@ def _describe_cards(organisation: Organisation) -> dict[str, Any]:
         "payments": payments[:PAYMENTS_LISTED],
         "rules": WalletRules.objects.filter(organisation=organisation).first(),
         "form_key": build_form_key(),
+        "card_least_micros": settings.CARD_LEAST_CENTS * MICROS_PER_CENT,
+        "card_day_micros": get_day_limit(organisation, now=clock.now()) * MICROS_PER_CENT,
     }
 
 

@@ -127,7 +127,6 @@ def show_payment(request: PageRequest, payment_id: str) -> HttpResponse:
         "is_over": payment.status in PAYMENT_OVER,
         "is_bid": payment.purpose == PaymentPurpose.BID,
         "is_test_money": stripe_client.is_test_money(),
-        "left_cents": payment.received_cents - payment.refunded_cents,
         "form_key": build_form_key(),
         "refunds": payment.refunds.order_by("asked_at"),
         "setup": {
@@ -193,7 +192,9 @@ def send_back(request: PageRequest, payment_id: str) -> HttpResponse:
     except UserError as error:
         messages.error(request, error.message)
     else:
-        messages.success(request, f"{format_usd_exact(refund.amount_micros)} is on its way back.")
+        paid = format_usd_exact(refund.amount_micros + refund.fee_micros)
+        amount = format_usd_exact(refund.amount_micros)
+        messages.success(request, f"{amount} is on its way back. The wallet paid {paid}.")
     return redirect("card_payment", payment_id=payment.pk)
 
 

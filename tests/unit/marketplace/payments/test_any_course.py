@@ -504,7 +504,11 @@ def _run(cards: GatewayControl, *, examples: int, steps: int) -> None:
 
 
 @pytest.fixture(autouse=True)
-def low_threshold(settings: Any) -> None:
+def wide_limits(settings: Any) -> None:
+    """Cards pay and take back any amount, and little is paid out."""
+    settings.CARD_LEAST_CENTS = 50
+    for name in ("CARD_DAY", "CARD_FIRST", "CARD_BACK", "CARD_FIRST_BACK", "CARD_BACK_ALL"):
+        setattr(settings, f"{name}_CENTS", 10**12)
     settings.PAYOUT_THRESHOLD_MICROS = 100_000
 
 

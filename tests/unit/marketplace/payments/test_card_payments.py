@@ -8,6 +8,7 @@ import pytest
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, PaymentRequired, UserError
 from marketplace.payments import stripe_gateway as gateway
+from marketplace.payments.card_limits import PAYMENTS_A_DAY, REFUNDS_A_DAY
 from marketplace.payments.card_payments import cancel_payment, refresh_payment, start_payment
 from marketplace.payments.card_refunds import return_to_card
 from marketplace.payments.chargebacks import record_chargeback
@@ -29,6 +30,7 @@ from marketplace.payments.models import (
     SavedCard,
     WebhookEvent,
 )
+from marketplace.payments.reconciliation import compare_with_gateway, reconcile
 from marketplace.payments.selectors import Wallet, get_house_balances, get_wallet
 from marketplace.payments.services import refund_charge, release_hold
 from marketplace.payments.top_ups import (
@@ -533,16 +535,96 @@ def test_unspent_money_goes_back_to_its_card_once_and_never_more_than_was_paid(
     payment = _pay(cards, _top_up(buyer))
     for _ in range(2):
         return_to_card(payment_id=payment.pk, amount_cents=400, reference="a", now=NOW)
-    assert get_wallet(organisation=buyer) == Wallet(6_000_000, 0)
-    for cents in (601, 0, -5, 10**18):
+    # The gateway kept 59 cents of 1,000: 400 of the 941 that can go back bear 26 of them.
+    assert get_wallet(organisation=buyer) == Wallet(5_740_000, 0)
+    for cents in (542, 0, -5, 10**18):
         with pytest.raises(Conflict) as refused:
             return_to_card(payment_id=payment.pk, amount_cents=cents, reference="b", now=NOW)
         assert refused.value.code == "refund_exceeds_charge"
     builders.hold_funds(organisation=buyer, amount_micros=5_000_000, reference="bid_1")
     with pytest.raises(PaymentRequired):
-        return_to_card(payment_id=payment.pk, amount_cents=600, reference="b", now=NOW)
+        return_to_card(payment_id=payment.pk, amount_cents=541, reference="b", now=NOW)
     run_due_calls(now=NOW)
     assert list(CardRefund.objects.values_list("amount_cents", "status")) == [(400, "done")]
+
+
+def test_sending_everything_back_costs_the_house_nothing(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = _pay(cards, _top_up(buyer))
+    assert get_house_balances()[AccountKind.GATEWAY_FEES] == -590_000
+    for number in range(3):
+        return_to_card(payment_id=payment.pk, amount_cents=1, reference=f"{number}", now=NOW)
+    payment.refresh_from_db()
+    assert (payment.returnable_cents, payment.returnable_fee_micros) == (938, 580_000)
+    return_to_card(payment_id=payment.pk, amount_cents=938, reference="rest", now=NOW)
+    run_due_calls(now=NOW)
+    assert get_wallet(organisation=buyer) == Wallet(0, 0)
+    assert get_house_balances()[AccountKind.GATEWAY_FEES] == 0
+    assert reconcile().is_right
+
+
+def test_nothing_goes_back_before_the_gateway_has_said_what_it_kept(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = _pay(cards, _top_up(buyer))
+    CardPayment.objects.update(fee_cents=None)
+    with pytest.raises(Conflict) as refused:
+        return_to_card(payment_id=payment.pk, amount_cents=400, reference="a", now=NOW)
+    assert refused.value.code == "fee_unknown"
+    compare_with_gateway(now=NOW)
+    return_to_card(payment_id=payment.pk, amount_cents=400, reference="a", now=NOW)
+    assert get_wallet(organisation=buyer) == Wallet(5_740_000, 0)
+
+
+def test_cards_pay_and_take_back_less_in_the_first_days(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    Organisation.objects.filter(pk=buyer.pk).update(created_at=NOW)
+    buyer.refresh_from_db()
+    with pytest.raises(UserError, match=r"Cards pay \$5.00 or more"):
+        _top_up(buyer, usd=4)
+    payment = _pay(cards, _top_up(buyer, usd=400))
+    assert _top_up(buyer, usd=400).pk == payment.pk
+    with pytest.raises(Conflict, match=r"\$100.00 is left now. It is more after its first 30 days"):
+        _top_up(buyer, usd=101, key="form-2")
+    return_to_card(payment_id=payment.pk, amount_cents=15_000, reference="a", now=NOW)
+    with pytest.raises(Conflict, match=r"\$50.00 is left now"):
+        return_to_card(payment_id=payment.pk, amount_cents=5_001, reference="b", now=NOW)
+    assert CardPayment.objects.count() == CardRefund.objects.count() == 1
+    next_day = NOW + timedelta(days=1)
+    return_to_card(payment_id=payment.pk, amount_cents=5_001, reference="b", now=next_day)
+    Organisation.objects.filter(pk=buyer.pk).update(created_at=NOW - timedelta(days=30))
+    buyer.refresh_from_db()
+    assert _top_up(buyer, usd=9_600, key="form-2").amount_cents == 960_000
+    with pytest.raises(Conflict, match=r"\$0.00 is left now.$"):
+        _top_up(buyer, usd=5, key="form-3")
+
+
+def test_cards_pay_and_take_back_so_often_a_day(cards: GatewayControl, buyer: Organisation) -> None:
+    first = _pay(cards, _top_up(buyer, key="form-0"))
+    for number in range(1, PAYMENTS_A_DAY):
+        _top_up(buyer, usd=5, key=f"form-{number}")
+    with pytest.raises(Conflict, match="20 times a day"):
+        _top_up(buyer, usd=5, key="form-20")
+    for number in range(REFUNDS_A_DAY):
+        return_to_card(payment_id=first.pk, amount_cents=1, reference=f"{number}", now=NOW)
+    with pytest.raises(Conflict, match="10 times a day"):
+        return_to_card(payment_id=first.pk, amount_cents=1, reference="one more", now=NOW)
+
+
+def test_a_refund_above_the_days_limit_goes_into_the_wallet(
+    cards: GatewayControl, buyer: Organisation, settings: Any
+) -> None:
+    settings.CARD_FIRST_BACK_CENTS = 300
+    _authorise(cards, buyer, cents=500)
+    builders.settle_hold(hold_reference="bid_1", charge_micros=5_000_000)
+    run_due_calls(now=NOW)
+    refund_charge(hold_reference="bid_1", amount_micros=3_000_000, reason="first", now=NOW)
+    refund_charge(hold_reference="bid_1", amount_micros=2_000_000, reason="second", now=NOW)
+    run_due_calls(now=NOW)
+    assert list(CardRefund.objects.values_list("amount_cents", "status")) == [(300, "done")]
+    assert get_wallet(organisation=buyer) == Wallet(2_000_000, 0)
 
 
 def test_what_a_card_cannot_take_back_returns_to_the_wallet(
@@ -552,7 +634,8 @@ def test_what_a_card_cannot_take_back_returns_to_the_wallet(
     gateway.create_refund(
         refund_id="by hand", intent_id=payment.gateway_id or "", amount_cents=1000, key="by hand"
     )
-    return_to_card(payment_id=payment.pk, amount_cents=1000, reference="a", now=NOW)
+    return_to_card(payment_id=payment.pk, amount_cents=941, reference="a", now=NOW)
+    assert get_wallet(organisation=buyer) == Wallet(0, 0)
     run_due_calls(now=NOW)
     assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
     assert CardRefund.objects.get().status == "refused"
@@ -566,8 +649,8 @@ def test_a_chargeback_stops_new_bids_until_the_bank_has_decided(
     cards: GatewayControl, buyer: Organisation, won: bool
 ) -> None:
     payment = _pay(cards, _top_up(buyer))
-    other = _pay(cards, _top_up(buyer, usd=1, key="form-2"))
-    builders.hold_funds(organisation=buyer, amount_micros=2_000_000, reference="bid_1")
+    other = _pay(cards, _top_up(buyer, usd=5, key="form-2"))
+    builders.hold_funds(organisation=buyer, amount_micros=6_000_000, reference="bid_1")
     opened = cards.control("dispute", payment_intent=payment.gateway_id)
     _receive(cards)
     process_events(now=NOW)
@@ -580,7 +663,7 @@ def test_a_chargeback_stops_new_bids_until_the_bank_has_decided(
         return_to_card(payment_id=other.pk, amount_cents=100, reference="a", now=NOW)
     assert not CardRefund.objects.exists()
     # What is in flight is finished.
-    builders.settle_hold(hold_reference="bid_1", charge_micros=2_000_000)
+    builders.settle_hold(hold_reference="bid_1", charge_micros=6_000_000)
     cards.control("close_dispute", id=opened["id"], won=won)
     for _ in range(2):
         record_chargeback(gateway.get_chargeback(opened["id"]), now=NOW)
@@ -628,12 +711,12 @@ def test_a_low_wallet_is_filled_by_its_card_once_and_its_owner_hears_of_it(
     mailoutbox: list[Any],
     django_capture_on_commit_callbacks: Any,
 ) -> None:
-    _pay(cards, _top_up(buyer, usd=1, saves_card=True))
+    _pay(cards, _top_up(buyer, usd=5, saves_card=True))
     set_wallet_rules(
         organisation=buyer,
-        notice_below_micros=2_000_000,
+        notice_below_micros=6_000_000,
         auto_card_id=list_cards(buyer)[0].pk,
-        auto_below_micros=5_000_000,
+        auto_below_micros=6_000_000,
         auto_amount_cents=2_000,
     )
     with django_capture_on_commit_callbacks(execute=True):
@@ -641,7 +724,7 @@ def test_a_low_wallet_is_filled_by_its_card_once_and_its_owner_hears_of_it(
             watch_wallets(now=NOW)
     run_due_calls(now=NOW)
     watch_wallets(now=NOW)
-    assert get_wallet(organisation=buyer) == Wallet(21_000_000, 0)
+    assert get_wallet(organisation=buyer) == Wallet(25_000_000, 0)
     assert CardPayment.objects.filter(purpose="auto_top_up").count() == 1
     assert [mail.subject for mail in mailoutbox] == ["[Finetender] Your wallet runs low"]
 
@@ -649,7 +732,7 @@ def test_a_low_wallet_is_filled_by_its_card_once_and_its_owner_hears_of_it(
 def test_a_card_that_fails_is_not_tried_again_and_again(
     cards: GatewayControl, buyer: Organisation
 ) -> None:
-    _confirm(cards, payment := _top_up(buyer, usd=1, saves_card=True))
+    _confirm(cards, payment := _top_up(buyer, usd=5, saves_card=True))
     payment, _ = refresh_payment(payment=payment, now=NOW)
     card = list_cards(buyer)[0]
     SavedCard.objects.filter(pk=card.pk).update(gateway_id="pm_gone")
@@ -657,7 +740,7 @@ def test_a_card_that_fails_is_not_tried_again_and_again(
         organisation=buyer,
         notice_below_micros=None,
         auto_card_id=card.pk,
-        auto_below_micros=5_000_000,
+        auto_below_micros=6_000_000,
         auto_amount_cents=2_000,
     )
     for _ in range(4):
@@ -671,13 +754,13 @@ def test_a_card_that_fails_is_not_tried_again_and_again(
 def test_a_card_is_not_emptied_by_a_wallet_that_never_fills(
     cards: GatewayControl, buyer: Organisation
 ) -> None:
-    _pay(cards, _top_up(buyer, usd=1, saves_card=True))
+    _pay(cards, _top_up(buyer, usd=5, saves_card=True))
     rules = set_wallet_rules(
         organisation=buyer,
         notice_below_micros=None,
         auto_card_id=list_cards(buyer)[0].pk,
         auto_below_micros=1_000_000_000,
-        auto_amount_cents=50,
+        auto_amount_cents=500,
     )
     for _ in range(AUTO_TOP_UPS_A_DAY + 3):
         watch_wallets(now=NOW)
@@ -685,18 +768,18 @@ def test_a_card_is_not_emptied_by_a_wallet_that_never_fills(
     rules.refresh_from_db()
     assert rules.auto_stopped.startswith("It paid 10 times within a day.")
     assert CardPayment.objects.filter(purpose="auto_top_up").count() == AUTO_TOP_UPS_A_DAY
-    assert get_wallet(organisation=buyer) == Wallet(6_000_000, 0)
+    assert get_wallet(organisation=buyer) == Wallet(55_000_000, 0)
 
 
 def test_a_card_pays_nothing_into_a_frozen_wallet(
     cards: GatewayControl, buyer: Organisation
 ) -> None:
-    payment = _pay(cards, _top_up(buyer, usd=1, saves_card=True))
+    payment = _pay(cards, _top_up(buyer, usd=5, saves_card=True))
     set_wallet_rules(
         organisation=buyer,
         notice_below_micros=None,
         auto_card_id=list_cards(buyer)[0].pk,
-        auto_below_micros=5_000_000,
+        auto_below_micros=6_000_000,
         auto_amount_cents=2_000,
     )
     cards.control("dispute", payment_intent=payment.gateway_id)
@@ -704,4 +787,4 @@ def test_a_card_pays_nothing_into_a_frozen_wallet(
     process_events(now=NOW)
     watch_wallets(now=NOW)
     assert not CardPayment.objects.filter(purpose="auto_top_up").exists()
-    assert get_wallet(organisation=buyer) == Wallet(1_000_000, 0)
+    assert get_wallet(organisation=buyer) == Wallet(5_000_000, 0)

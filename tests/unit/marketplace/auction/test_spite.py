@@ -1,0 +1,321 @@
+"""Owners, a provider and a vendor that want to hurt the house, alone and together: at most so much.
+
+Random acts with cards, wallets, jobs and chargebacks run against the real services and the
+stand-in for the gateway. Each day an account may cost the house the gateway's fees of what its
+cards may pay, and each provider ``HOUSE_BEARS_MICROS_PER_DAY``. Beside that the house loses only
+payments that a bank takes back, which a day's limit on cards bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from fractions import Fraction
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import connection, transaction
+
+from marketplace.auction.endings import EndedJob
+from marketplace.auction.pay_rule import Ending, HouseLimits, SoldJob, compute_settlement
+from marketplace.auction.settlement import _move_money
+from marketplace.common.errors import UserError
+from marketplace.jobs.executed_work import ExecutedWork, NodeWork
+from marketplace.payments import stripe_gateway as gateway
+from marketplace.payments.card_limits import PAYMENTS_A_DAY
+from marketplace.payments.card_payments import refresh_payment, start_payment
+from marketplace.payments.card_refunds import return_to_card
+from marketplace.payments.chargebacks import record_chargeback
+from marketplace.payments.earnings import mature_earnings
+from marketplace.payments.gateway_calls import run_due_calls
+from marketplace.payments.holds import HoldRequest, HoldSettlement, place_holds, settle_holds
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.models import (
+    MICROS_PER_CENT,
+    AccountKind,
+    CardPayment,
+    Chargeback,
+    Entry,
+    Hold,
+    PaymentPurpose,
+)
+from marketplace.payments.reconciliation import reconcile
+from marketplace.payments.selectors import get_house_balances, sum_borne
+from marketplace.payments.services import pay_vendor
+from marketplace.payments.top_ups import start_top_up
+from tests import builders
+from tests.builders import NOW
+from tests.stand_in import GatewayControl
+
+pytestmark = pytest.mark.django_db
+
+OWNERS = 2
+VENDOR_PERCENT = 20
+CARDS = ("pm_card_visa", "pm_card_visa", "pm_card_createDispute")
+#: What the house gains or loses; everything else is somebody's money.
+OWN_KINDS = (
+    AccountKind.REVENUE,
+    AccountKind.RESERVATION_FEES,
+    AccountKind.REFUNDS,
+    AccountKind.SLA_CREDITS,
+    AccountKind.GATEWAY_FEES,
+)
+
+
+class Spite:
+    """A market with two owners, a provider and a vendor, who act as a seed says."""
+
+    def __init__(self, cards: GatewayControl, seed: int) -> None:
+        self.cards, self.random, self.now = cards, Random(seed), NOW
+        self.made = 0
+        cards.control("reset")
+        self.owners = [builders.organisation() for _ in range(OWNERS)]
+        self.provider = builders.provider_organisation()
+        self.vendor = builders.provider_organisation()
+
+    def act(self) -> None:
+        acts: tuple[Callable[[], Any], ...] = (
+            self.top_up,
+            self.send_back,
+            self.bid_by_card,
+            self.bid_by_wallet,
+            self.end_a_job,
+            self.end_a_job,
+            self.contest,
+            self.wait,
+        )
+        try:
+            self.random.choice(acts)()
+            run_due_calls(now=self.now)
+        except UserError:
+            return
+
+    def name(self) -> str:
+        self.made += 1
+        return f"act_{self.made}"
+
+    def pick(self, rows: Any) -> Any:
+        found = list(rows)
+        return self.random.choice(found) if found else None
+
+    def pay(self, payment: CardPayment) -> CardPayment:
+        run_due_calls(now=self.now)
+        payment.refresh_from_db()
+        secret = gateway.get_intent(payment.gateway_id or "").client_secret
+        self.cards.confirm(payment.gateway_id or "", secret, self.random.choice(CARDS))
+        return refresh_payment(payment=payment, now=self.now)[0]
+
+    def top_up(self) -> None:
+        owner = self.random.choice(self.owners)
+        usd = self.random.choice((5, 50, 400, 1_000))
+        self.pay(
+            start_top_up(
+                organisation=owner,
+                amount_micros=usd * 1_000_000,
+                asked_by=builders.owner_of(owner),
+                key=self.name(),
+                card_id=None,
+                saves_card=False,
+                now=self.now,
+            )
+        )
+
+    def send_back(self) -> None:
+        payment = self.pick(CardPayment.objects.filter(status="paid").order_by("pk"))
+        if payment is not None:
+            left = payment.received_cents
+            cents = self.random.choice((1, payment.returnable_cents, left, left // 3))
+            return_to_card(
+                payment_id=payment.pk, amount_cents=cents, reference=self.name(), now=self.now
+            )
+
+    def bid_by_card(self) -> None:
+        cents = self.random.choice((50, 700, 20_000))
+        payment = self.pay(
+            start_payment(
+                organisation=self.random.choice(self.owners),
+                purpose=PaymentPurpose.BID,
+                amount_cents=cents,
+                created_by=None,
+                key=self.name(),
+                terms={},
+                now=self.now,
+            )
+        )
+        self.win(payment.organisation_id, cents * MICROS_PER_CENT, payment.pk)
+
+    def bid_by_wallet(self) -> None:
+        amount = self.random.choice((1_000, 3_000_000, 400_000_000))
+        self.win(self.random.choice(self.owners).pk, amount, None)
+
+    def win(self, owner_id: str, amount: int, payment_id: str | None) -> None:
+        reference = self.name()
+        [hold] = place_holds(
+            wanted=[HoldRequest(owner_id, amount, reference, payment_id)], now=self.now
+        )
+        if isinstance(hold, Hold):
+            price = self.random.choice((amount, amount // 2, None))
+            with transaction.atomic():
+                settle_holds(settlements=[HoldSettlement(reference, price)], now=self.now)
+
+    def end_a_job(self) -> None:
+        """By the real rule of pay, with whatever share of work the provider says it did."""
+        running = Hold.objects.filter(status="charged", distributed_at=None, charged_micros__gt=0)
+        hold = self.pick(running.order_by("reference"))
+        if hold is None:
+            return
+        price = hold.charged_micros
+        vendor = self.random.choice((0, price * VENDOR_PERCENT // 100))
+        pay_vendor(
+            hold_reference=hold.reference,
+            organisation_id=self.vendor.pk,
+            amount_micros=vendor,
+            disputable_until=self.now,
+            now=self.now,
+        )
+        ending = self.random.choice(list(Ending))
+        share = Fraction(1) if ending is Ending.IN_TIME else Fraction(self.random.randint(0, 4), 4)
+        work = (NodeWork("node", self.provider.pk, 1, 1),) if share else ()
+        at_fault = () if ending is Ending.STOPPED else (self.provider.pk,)
+        today = self.now.replace(hour=0, minute=0, second=0, microsecond=0)
+        borne = sum_borne(at_fault_id=self.provider.pk, since=today)
+        due = compute_settlement(
+            sold=SoldJob(
+                owner_id=hold.organisation_id,
+                payment_micros=price,
+                asks_micros=price - vendor,
+                vendor_micros=vendor,
+                least_percent=10 if ending is Ending.STOPPED else 0,
+                credit_percent=settings.SLA_CREDIT_PERCENT,
+            ),
+            work=ExecutedWork(work, share),
+            ending=ending,
+            at_fault=at_fault,
+            limits=HouseLimits(
+                fault_micros=max(0, settings.HOUSE_BEARS_MICROS_PER_DAY - borne),
+            ),
+        )
+        # Of the bid, money needs to know only these.
+        bid: Any = SimpleNamespace(hold_reference=hold.reference, organisation=hold.organisation)
+        case = EndedJob(ending, ExecutedWork(work, share), at_fault, "As it ended")
+        _move_money(bid=bid, case=case, due=due, royalty=None, now=self.now)
+
+    def contest(self) -> None:
+        """A bank takes a payment back, or decides about one."""
+        opened = self.pick(d for d in self.cards.find("dispute") if d["status"] != "lost")
+        if opened is None:
+            payment = self.pick(CardPayment.objects.filter(status="paid").order_by("pk"))
+            if payment is None:
+                return
+            opened = self.cards.control("dispute", payment_intent=payment.gateway_id)
+            if "id" not in opened:
+                return
+        else:
+            self.cards.control("close_dispute", id=opened["id"], won=False)
+        self.hear()
+
+    def hear(self) -> None:
+        """The gateway says how its chargebacks stand."""
+        for dispute in self.cards.find("dispute"):
+            record_chargeback(gateway.get_chargeback(dispute["id"]), now=self.now)
+
+    def wait(self) -> None:
+        hours = self.random.choice((1, 6, 24))
+        self.now += timedelta(hours=hours)
+        self.cards.control("advance", seconds=3600 * hours)
+        mature_earnings(now=self.now)
+
+    def check(self) -> None:
+        self.hear()
+        run_due_calls(now=self.now + timedelta(hours=2))
+        check = check_ledger()
+        assert check.balanced, check
+        days = (self.now - NOW).days + 1
+        house = get_house_balances()
+        loss = -sum(house[kind] for kind in OWN_KINDS)
+        assert loss <= days * (OWNERS * find_fee_bound() + settings.HOUSE_BEARS_MICROS_PER_DAY)
+        contested = sum(row.amount_cents for row in Chargeback.objects.all()) * MICROS_PER_CENT
+        assert 0 <= -house[AccountKind.CHARGEBACKS] <= contested
+        for owner in self.owners:
+            paid = CardPayment.objects.filter(organisation=owner, status="paid")
+            total = sum(payment.received_cents for payment in paid)
+            # A window of a day may begin at any hour.
+            assert total <= (days + 1) * settings.CARD_FIRST_CENTS
+
+
+def find_fee_bound() -> int:
+    """Micro-dollars of the gateway's fees that one new account can cause a day: 2.9 % and 30 c."""
+    cents = settings.CARD_FIRST_CENTS * 29 // 1000 + 31 * PAYMENTS_A_DAY
+    # Two days' limits fit around one midnight.
+    return 2 * cents * MICROS_PER_CENT
+
+
+def _run(cards: GatewayControl, *, seeds: range, acts: int) -> None:
+    kinds: set[str] = set()
+    for seed in seeds:
+        with _undone():
+            spite = Spite(cards, seed)
+            for _ in range(acts):
+                spite.act()
+            spite.check()
+            assert reconcile().is_right
+            kinds |= set(Entry.objects.values_list("kind", flat=True))
+    # The acts came through: money went in, out and back.
+    assert {"top_up", "card_return", "capture", "refund", "distribution", "dispute"} <= kinds
+
+
+@contextmanager
+def _undone() -> Iterator[None]:
+    """A transaction that leaves nothing behind, after its deferred checks were made."""
+    block = transaction.atomic()
+    # The market's durable blocks may be nested in a test's.
+    block._from_testcase = True  # type: ignore[attr-defined]
+    with block:
+        yield
+        with connection.cursor() as cursor:
+            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        transaction.set_rollback(True)
+
+
+def test_spite_costs_the_house_no_more_than_its_bound(cards: GatewayControl) -> None:
+    _run(cards, seeds=range(4), acts=40)
+
+
+@pytest.mark.nightly
+def test_a_thousand_courses_of_spite_cost_no_more_than_the_bound(cards: GatewayControl) -> None:
+    _run(cards, seeds=range(1_000), acts=60)
+
+
+def test_five_times_there_and_back_costs_the_house_nothing(cards: GatewayControl) -> None:
+    """The clicks that once cost the house $29,088."""
+    spite = Spite(cards, seed=0)
+    owner = spite.owners[0]
+    for _ in range(5):
+        payment = start_top_up(
+            organisation=owner,
+            amount_micros=20_000_000,
+            asked_by=builders.owner_of(owner),
+            key=spite.name(),
+            card_id=None,
+            saves_card=False,
+            now=NOW,
+        )
+        run_due_calls(now=NOW)
+        payment.refresh_from_db()
+        secret = gateway.get_intent(payment.gateway_id or "").client_secret
+        cards.confirm(payment.gateway_id or "", secret, "pm_card_visa")
+        payment, _ = refresh_payment(payment=payment, now=NOW)
+        return_to_card(
+            payment_id=payment.pk,
+            amount_cents=payment.returnable_cents,
+            reference=spite.name(),
+            now=NOW,
+        )
+        run_due_calls(now=NOW)
+    house = get_house_balances()
+    assert sum(house[kind] for kind in OWN_KINDS) == 0
+    assert reconcile().is_right
