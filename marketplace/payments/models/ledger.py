@@ -9,6 +9,7 @@ import pgtrigger
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.db.models.expressions import RawSQL
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.models import IdField
@@ -182,6 +183,15 @@ class EntryKind(models.TextChoices):
     TAX = "tax"
 
 
+#: Nobody empties these tables, whatever they may do to rows.
+NO_TRUNCATE = pgtrigger.Trigger(
+    name="no_truncate",
+    level=pgtrigger.Statement,
+    when=pgtrigger.Before,
+    operation=pgtrigger.Truncate,
+    func="RAISE EXCEPTION 'pgtrigger: Cannot truncate % table', TG_TABLE_NAME;",
+)
+
 #: Of an entry's key.
 ENTRY_PREFIX = "ent"
 
@@ -198,6 +208,10 @@ class Entry(models.Model):
     #: When it happened, by the clock of the process that booked it.
     booked_at = models.DateTimeField(db_index=True)
     memo = models.CharField(max_length=300, blank=True)
+    #: The database's transaction that wrote it; its postings come from the same one.
+    written_in = models.BigIntegerField(
+        db_default=RawSQL("pg_current_xact_id()::text::bigint", ())  # type: ignore[arg-type]
+    )
     actor = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
     )
@@ -211,6 +225,7 @@ class Entry(models.Model):
         ]
         triggers = [
             pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete),
+            NO_TRUNCATE,
             pgtrigger.Trigger(
                 name="has_postings",
                 when=pgtrigger.After,
@@ -249,6 +264,21 @@ class Posting(models.Model):
         ]
         triggers = [
             pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete),
+            NO_TRUNCATE,
+            pgtrigger.Trigger(
+                name="with_its_entry",
+                level=pgtrigger.Statement,
+                when=pgtrigger.After,
+                operation=pgtrigger.Insert,
+                referencing=pgtrigger.Referencing(new="added"),
+                func=(
+                    "IF EXISTS (SELECT FROM added JOIN payments_entry AS entry"
+                    " ON entry.id = added.entry_id"
+                    " WHERE entry.written_in <> pg_current_xact_id()::text::bigint)"
+                    " THEN RAISE EXCEPTION 'postings are written with their entry'"
+                    " USING ERRCODE = 'check_violation'; END IF; RETURN NULL;"
+                ),
+            ),
             # Once for the postings of a statement: a crowd's move the same few balances.
             pgtrigger.Trigger(
                 name="balance_apply",

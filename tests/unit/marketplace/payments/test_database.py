@@ -201,3 +201,24 @@ def test_postings_of_one_statement_move_each_balance_by_their_sum(funded) -> Non
     assert LedgerAccount.objects.get(pk=clearing).balance_micros is None
     # Only the hold does not know of it: this was no release of its own.
     assert not check_ledger().wrong_balances
+
+
+@pytest.mark.django_db(transaction=True)
+def test_entries_of_other_transactions_get_no_postings_and_no_table_is_emptied():
+    """Two that cancel each other out would keep every sum right and rewrite what happened."""
+    builders.organisation(usd="10")
+    entry = Entry.objects.get()
+    accounts = LedgerAccount.objects.filter(kind__in=["revenue", "gateway_fees"]).order_by("kind")
+    with (
+        pytest.raises(IntegrityError, match="written with their entry"),
+        transaction.atomic(),
+    ):
+        insert_values(
+            Posting,
+            ("entry_id", "account_id", "amount_micros"),
+            [(entry.pk, row.pk, amount) for row, amount in zip(accounts, (7, -7), strict=True)],
+        )
+    for table in ("payments_posting", "payments_entry"):
+        with pytest.raises(ProgrammingError, match=f"Cannot truncate {table}"):
+            run(f"TRUNCATE {table} CASCADE")
+    assert entry.postings.count() == 2
