@@ -92,7 +92,7 @@ def bench(wanted: int, *, profile: bool) -> None:
     with Timed() as spent:
         for start in range(0, wanted, BATCH):
             batch = entries[start : start + BATCH]
-            slots = [e.event.slot for e, _ in batch if isinstance(e.event, BidArrived)]
+            slots = [e.event.slot for e in batch if isinstance(e.event, BidArrived)]
             written_at = slot_starts_at(zone, max(slots, default=engine.rules.first_slot))
             with transaction.atomic():
                 books.append_log(zone_id=zone.pk, new=batch, now=written_at)
@@ -101,7 +101,7 @@ def bench(wanted: int, *, profile: bool) -> None:
         position=engine.position, head_hash=engine.head_hash
     )
     head.refresh_from_db()
-    events = [entry.event for entry, _ in entries]
+    events = [entry.event for entry in entries]
     del entries
 
     with Timed() as alone:
@@ -170,10 +170,8 @@ def made(engine: Any, wanted: int) -> list[Any]:
     from tests.benchmarks import auction_day
 
     began = engine.rules.first_slot
-    entries = [engine.apply_serialized(events.SlotAdvanced(began))]
-    entries += [
-        engine.apply_serialized(events.NodeJoined(node)) for node in auction_day.nodes(NODES)
-    ]
+    entries = [engine.apply(events.SlotAdvanced(began))]
+    entries += [engine.apply(events.NodeJoined(node)) for node in auction_day.nodes(NODES)]
     day = auction_day.tasks(80)
     number = 0
     while True:
@@ -181,7 +179,7 @@ def made(engine: Any, wanted: int) -> list[Any]:
         task = day[number % len(day)]
         slot = begin + task.arrival_slot
         if slot > engine.horizon.first_slot:
-            entries.append(engine.apply_serialized(events.SlotAdvanced(slot)))
+            entries.append(engine.apply(events.SlotAdvanced(slot)))
         task = replace(
             task,
             id=f"bid_{number:020d}",
@@ -191,7 +189,7 @@ def made(engine: Any, wanted: int) -> list[Any]:
         )
         arrival = events.BidArrived(task, slot, salt=f"{number:032x}")
         received = events.BidsReceived(((task.id, seal(arrival)),))
-        entries += [engine.apply_serialized(received), engine.apply_serialized(arrival)]
+        entries += [engine.apply(received), engine.apply(arrival)]
         number += 1
         if len(entries) >= wanted:
             return entries

@@ -35,10 +35,11 @@ from scheduler.auction import (
     rules_to_json,
 )
 from scheduler.auction.engine.price_policies import SELLING_POLICY
-from scheduler.auction.log.chain import SerializedEntry, hash_entry
-from scheduler.auction.log.event_json import event_from_json
+from scheduler.auction.log.canonical_json import parse_json, serialize_canonical
+from scheduler.auction.log.chain import hash_entry
+from scheduler.auction.log.event_json import event_from_json, event_to_json
 from scheduler.auction.log.events import NodeJoined
-from scheduler.auction.log.outcomes import outcome_from_json
+from scheduler.auction.log.outcomes import outcome_from_json, outcome_to_json
 
 #: Entries between snapshots, which a worker takes.
 SNAPSHOT_EVERY = 2000
@@ -251,7 +252,7 @@ def _catch_up(book: Book, head: MarketHead) -> None:
         zone_id=head.zone_id, position__gt=engine.position, position__lte=head.position
     )
     for row in read_log_rows(later):
-        event, outcome = json.loads(row.event), json.loads(row.outcome)
+        event, outcome = parse_json(row.event), parse_json(row.outcome)
         found = hash_entry(
             position=engine.position + 1, event=event, outcome=outcome, prev_hash=engine.head_hash
         )
@@ -299,16 +300,14 @@ def read_entries(log: QuerySet[LogEntry]) -> Iterator[ChainEntry]:
     for row in read_log_rows(log):
         yield ChainEntry(
             position=row.position,
-            event=event_from_json(json.loads(row.event)),
-            outcome=outcome_from_json(json.loads(row.outcome)),
+            event=event_from_json(parse_json(row.event)),
+            outcome=outcome_from_json(parse_json(row.outcome)),
             prev_hash=row.prev_hash,
             hash=row.hash,
         )
 
 
-def append_log(
-    *, zone_id: str, new: Iterable[tuple[ChainEntry, SerializedEntry]], now: datetime
-) -> None:
+def append_log(*, zone_id: str, new: Iterable[ChainEntry], now: datetime) -> None:
     """Write entries the engine just made; call as the zone's lane, in its transaction."""
     insert_values(
         LogEntry,
@@ -318,13 +317,13 @@ def append_log(
                 zone_id,
                 entry.position,
                 type(entry.event).__name__,
-                texts.event,
-                texts.outcome,
+                serialize_canonical(event_to_json(entry.event)),
+                serialize_canonical(outcome_to_json(entry.outcome)),
                 entry.prev_hash,
                 entry.hash,
                 now,
             )
-            for entry, texts in new
+            for entry in new
         ),
     )
 

@@ -16,9 +16,10 @@ from typing import Any
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.models import Bid, LogEntry
 from marketplace.common.errors import Conflict
+from scheduler.auction.log.canonical_json import serialize_canonical
 from scheduler.auction.log.chain import PRIVATE_PARTS, entry_to_json, hide_bid
 
-FORMAT = "finetender-proof-2"
+FORMAT = "finetender-proof-3"
 #: Later entries that come along, to show that the chain was built on the decision.
 FOLLOWING = 20
 #: Characters after which no more later entries are added; solved prices can be long.
@@ -28,8 +29,8 @@ TEXT_MAX = 1_000_000
 def build_bid_proof(*, bid: Bid) -> str:
     """The opening of the bid's commitment, and the published entries around its decision.
 
-    JSON text; numbers stand in it as the hashes cover them. Show it to the bid's owner only: the
-    salt opens what the log keeps closed.
+    JSON text, each entry in the canonical form that its hash covers. Show it to the bid's owner
+    only: the salt opens what the log keeps closed.
 
     Raises
     ------
@@ -57,18 +58,19 @@ def build_bid_proof(*, bid: Bid) -> str:
         value = entry_to_json(entry)
         if entry.position == bid.position:
             opening = _opening(value)
-        text = json.dumps(hide_bid(value))
+        text = serialize_canonical(hide_bid(value))
         if entry.position > bid.position + 1 and sum(map(len, texts)) + len(text) > TEXT_MAX:
             break
         texts.append(text)
-    head = {
+    head: dict[str, Any] = {
         "format": FORMAT,
         "zone": bid.zone.name,
         "bid_id": bid.pk,
         "position": bid.position,
         "receipt": receipt,
+        "opening": opening,
     }
-    return f'{json.dumps(head | {"opening": opening})[:-1]}, "entries": [{", ".join(texts)}]}}'
+    return f'{serialize_canonical(head)[:-1]},"entries":[{",".join(texts)}]}}'
 
 
 def _opening(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,9 @@ from marketplace.fleet.models import Zone
 from scheduler.auction import ChainEntry, DeadlineHint, Engine
 from scheduler.auction.audit.solve_again import SolveAudit
 from scheduler.auction.log import events
+from scheduler.auction.log.canonical_json import parse_json, serialize_canonical
 from scheduler.auction.log.event_json import event_from_json
+from scheduler.auction.log.outcomes import outcome_to_json
 
 #: Bids compared with their entries at a time.
 CHUNK = 1000
@@ -134,15 +136,15 @@ def _replay_row(
         return None, f"entry {engine.position + 1} is missing"
     if row.prev_hash != engine.head_hash:
         return None, "it does not build on the entry before it"
-    event = event_from_json(json.loads(row.event))
+    event = event_from_json(parse_json(row.event))
     problem = audit.find_problem(engine, event, position=engine.position)
     if problem is not None:
         return None, problem
     try:
-        again, texts = engine.apply_serialized(event, hint=_find_hint(row.outcome))
+        again = engine.apply(event, hint=_find_hint(row.outcome))
     except ValueError as error:
         return None, f"it cannot have happened: {error}"
-    outcome = texts.outcome
+    outcome = serialize_canonical(outcome_to_json(again.outcome))
     if outcome != row.outcome:
         logged, found = json.loads(row.outcome), json.loads(outcome)
         names = sorted(name for name in found if logged.get(name) != found[name])

@@ -10,7 +10,6 @@ from marketplace.auction.models import MarketHead
 from marketplace.fleet.models import Zone
 from scheduler.auction import ChainEntry
 from scheduler.auction.log import events
-from scheduler.auction.log.chain import SerializedEntry
 from scheduler.auction.log.outcomes import DroppedCells, GridChange, Outcome
 
 
@@ -26,8 +25,8 @@ class Lane:
     slot: int
     #: Equal as long as nothing is changed of the nodes that the engine goes by.
     fleet: object = None
-    #: New entries, with the texts that are stored of them.
-    entries: list[tuple[ChainEntry, SerializedEntry]] = field(default_factory=list)
+    #: New entries.
+    entries: list[ChainEntry] = field(default_factory=list)
     #: Cells that admitted jobs lost with their nodes; noted and emptied by ``replan``.
     dropped: list[DroppedCells] = field(default_factory=list)
     #: Further members of the event that browsers get.
@@ -35,8 +34,8 @@ class Lane:
 
     def apply(self, event: events.Event) -> ChainEntry:
         """Let the engine answer an event; recorded when the lane is left."""
-        entry, texts = self.book.engine.apply_serialized(event)
-        self.entries.append((entry, texts))
+        entry = self.book.engine.apply(event)
+        self.entries.append(entry)
         outcome: Outcome = entry.outcome
         if isinstance(outcome, GridChange):
             self.dropped.extend(outcome.dropped)

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from scheduler.auction.audit.verify import Verification, verify, verify_public
 from scheduler.auction.audit.witness import HeadComparison, describe_equivocation
+from scheduler.auction.log.canonical_json import parse_json
 from scheduler.auction.log.chain import (
     ChainEntry,
     digest,
@@ -163,7 +164,7 @@ def _noted(
 def _is_as_hashed(data: Mapping[str, Any]) -> bool:
     """Whether an entry's own text, and not only what is read of it, has the hash it names.
 
-    Reading passes over fields that it does not know, and takes ``"5"`` and ``5.0`` for 5.
+    Reading passes over fields that it does not know, and takes ``"5"`` for 5.
     """
     position = data["position"]
     if set(data) != _FIELDS or isinstance(position, bool) or not isinstance(position, int):
@@ -203,7 +204,7 @@ def _naming_lines(check: Callable[[], Verification]) -> Verification:
 
 def _parse(line: str, number: int) -> dict[str, Any]:
     try:
-        value: Any = json.loads(line)
+        value: Any = parse_json(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"line {number} is not JSON: {error.msg}") from error
     if not isinstance(value, dict):

@@ -255,7 +255,7 @@ def _compare(engine: Engine, entry: ChainEntry) -> str | None:
     if entry.prev_hash != engine.head_hash:
         return "the entry does not build on the one before it"
     try:
-        again, _ = engine.apply_serialized(entry.event, hint=_find_hint(entry.outcome))
+        again = engine.apply(entry.event, hint=_find_hint(entry.outcome))
     except ValueError as error:
         return f"the entry cannot have happened: {error}"
     if again.outcome != entry.outcome:

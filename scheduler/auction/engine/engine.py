@@ -22,7 +22,7 @@ from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
 from scheduler.auction.engine.receipts import check_receipts, follow_bundle, settle_receipts
 from scheduler.auction.engine.seats import check_seats
 from scheduler.auction.engine.zone_state import ZoneState
-from scheduler.auction.log.chain import ChainEntry, SerializedEntry, digest, serialize_entry
+from scheduler.auction.log.chain import ChainEntry, chain_entry, digest
 from scheduler.auction.log.events import (
     BidArrived,
     BidsReceived,
@@ -78,8 +78,15 @@ class Engine:
 
     # -- events ----------------------------------------------------------------
 
-    def apply(self, event: Event) -> ChainEntry:
+    def apply(self, event: Event, *, hint: DeadlineHint | None = None) -> ChainEntry:
         """Apply an event and chain it to the log.
+
+        Parameters
+        ----------
+        event : Event
+        hint : DeadlineHint, optional
+            What a log says of a refused bid. The outcome does not depend on it; a true
+            hint only saves time.
 
         Returns
         -------
@@ -89,44 +96,20 @@ class Engine:
         Raises
         ------
         ValueError
-            As ``apply_serialized``.
-        """
-        entry, _ = self.apply_serialized(event)
-        return entry
-
-    def apply_serialized(
-        self, event: Event, *, hint: DeadlineHint | None = None
-    ) -> tuple[ChainEntry, SerializedEntry]:
-        """Apply an event as ``apply`` does; give also the texts that its hash is made of.
-
-        Parameters
-        ----------
-        event : Event
-        hint : DeadlineHint, optional
-            What a log says of a refused bid. The outcome does not depend on it; a true
-            hint only saves time.
-
-        Raises
-        ------
-        ValueError
             As ``transition``, or if the event comes between a receipt and its decision, or
             decides a bid that has no receipt. The engine is as it was.
         """
         outcome = self._enter(event, hint=hint)
-        position, prev_hash = self.position + 1, self.head_hash
-        texts = serialize_entry(
-            position=position, event=event, outcome=outcome, prev_hash=prev_hash
+        entry = chain_entry(
+            position=self.position + 1, event=event, outcome=outcome, prev_hash=self.head_hash
         )
-        self.position, self.head_hash = position, texts.hash
-        entry = ChainEntry(
-            position=position, event=event, outcome=outcome, prev_hash=prev_hash, hash=texts.hash
-        )
-        return entry, texts
+        self.position, self.head_hash = entry.position, entry.hash
+        return entry
 
     def transition(self, event: Event, *, hint: DeadlineHint | None = None) -> Outcome:
         """Apply an event without keeping a log, and so without receipts; simulations call this.
 
-        ``hint`` is as for ``apply_serialized``.
+        ``hint`` is as for ``apply``.
 
         Raises
         ------
@@ -216,7 +199,7 @@ class Engine:
         Raises
         ------
         ValueError
-            As ``apply_serialized``.
+            As ``apply``.
         """
         return self._enter(event, sealed=sealed)
 

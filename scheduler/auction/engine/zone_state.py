@@ -235,4 +235,5 @@ class ZoneState:
                 for i, price in enumerate(row):
                     slot = event.first_slot + i
                     if slot in grid.horizon:
-                        target[grid.row(slot), k] = max(price, 0.0)
+                        # Of two zeros the first is taken, so that -0.0 is the zero that a log has.
+                        target[grid.row(slot), k] = max(0.0, price)

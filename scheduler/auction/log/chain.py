@@ -7,28 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler.auction.log.canonical_json import (
-    Texts,
-    commit_owner,
-    commit_private,
-    compute_commitment,
-    serialize_bid,
-    serialize_canonical,
-    serialize_decision,
-)
+from scheduler.auction.log.canonical_json import serialize_canonical
+from scheduler.auction.log.commitments import commit_owner, commit_private, compute_commitment
 from scheduler.auction.log.event_json import event_from_json, event_to_json
 from scheduler.auction.log.events import BidArrived, Event
 from scheduler.auction.log.outcomes import Outcome, outcome_from_json, outcome_to_json
 
 
-def encode_canonical(value: Any) -> bytes:
-    """Give the one JSON text of a value; floats are written so as to come back exactly."""
-    return serialize_canonical(value).encode("ascii")
-
-
 def digest(value: Any) -> str:
-    """Give the SHA-256 of a value's canonical JSON, in hex."""
-    return hashlib.sha256(encode_canonical(value)).hexdigest()
+    """Give the SHA-256 of a value's canonical JSON in UTF-8, in hex."""
+    return hashlib.sha256(serialize_canonical(value).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,39 +89,19 @@ def seal(event: BidArrived) -> str:
     It covers all that the published log will say of the bid, the commitment to its amount
     included.
     """
-    arrival = serialize_bid(event)
-    if arrival is None:
-        return digest(select_public_part(event_to_json(event), {})["event"])
-    return hashlib.sha256(arrival.chained.encode("ascii")).hexdigest()
+    return digest(select_public_part(event_to_json(event), {})["event"])
 
 
-@dataclass(frozen=True, slots=True)
-class SerializedEntry:
-    """An entry as it is stored: JSON texts and the hash over them."""
-
-    event: str
-    outcome: str
-    hash: str
-
-
-def serialize_entry(
-    *, position: int, event: Event, outcome: Outcome, prev_hash: str
-) -> SerializedEntry:
-    """Give the texts and the hash of an entry."""
-    arrival, decided = serialize_bid(event), serialize_decision(event, outcome)
-    if arrival is None or decided is None:
-        event_data, outcome_data = event_to_json(event), outcome_to_json(outcome)
-        public = select_public_part(event_data, outcome_data)
-        arrival = Texts(serialize_canonical(event_data), serialize_canonical(public["event"]))
-        decided = Texts(serialize_canonical(outcome_data), serialize_canonical(public["outcome"]))
-    chained = (
-        f'{{"event":{arrival.chained},"outcome":{decided.chained},'
-        f'"position":{position},"prev_hash":{serialize_canonical(prev_hash)}}}'
+def chain_entry(*, position: int, event: Event, outcome: Outcome, prev_hash: str) -> ChainEntry:
+    """Give an entry with its hash."""
+    hash_ = hash_entry(
+        position=position,
+        event=event_to_json(event),
+        outcome=outcome_to_json(outcome),
+        prev_hash=prev_hash,
     )
-    return SerializedEntry(
-        event=arrival.stored,
-        outcome=decided.stored,
-        hash=hashlib.sha256(chained.encode("ascii")).hexdigest(),
+    return ChainEntry(
+        position=position, event=event, outcome=outcome, prev_hash=prev_hash, hash=hash_
     )
 
 

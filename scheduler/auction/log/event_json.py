@@ -94,11 +94,12 @@ def _prices_to_json(prices: Mapping[str, tuple[float, ...]]) -> dict[str, Any]:
     listed: list[list[float]] = []
     nodes: dict[str, int] = {}
     for node, row in prices.items():
-        # By its bits: 0.0 and -0.0 are equal and not the same.
-        key = array("d", row).tobytes()
+        # JSON has one zero: adding it makes one of -0.0.
+        numbers = [float(x) + 0.0 for x in row]
+        key = array("d", numbers).tobytes()
         if key not in rows:
             rows[key] = len(listed)
-            listed.append([float(x) for x in row])
+            listed.append(numbers)
         nodes[node] = rows[key]
     return {"rows": listed, "nodes": nodes}
 

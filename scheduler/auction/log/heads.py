@@ -110,7 +110,7 @@ def signed_head_from_json(data: Mapping[str, Any]) -> SignedHead:
 
 
 def _text_of(signed: SignedHead) -> bytes:
-    return serialize_canonical(_body(signed)).encode("ascii")
+    return serialize_canonical(_body(signed)).encode()
 
 
 def _body(signed: SignedHead) -> dict[str, Any]:

@@ -7,11 +7,11 @@ before anything is changed.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from scheduler.auction.log.canonical_json import serialize_canonical
 from scheduler.auction.log.events import (
     BidArrived,
     BidsReceived,
@@ -197,6 +197,6 @@ def _loads(name: str, units: int) -> None:
 def _text(name: str, values: Mapping[str, Any]) -> None:
     """Refuse what the log could not hash once the event has changed the market."""
     try:
-        json.dumps(values, allow_nan=False)
+        serialize_canonical(values).encode()
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} cannot be written as JSON: {error}") from error

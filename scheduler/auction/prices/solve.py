@@ -284,8 +284,8 @@ def _find_mean(
         demand,
         iterations=settings.iterations,
         start=begin,
-        first_step=settings.first_step,
-        last_step=settings.last_step,
+        first_step=float(settings.first_step),
+        last_step=float(settings.last_step),
     )
     return mean
 

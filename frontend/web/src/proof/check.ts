@@ -4,11 +4,10 @@
  * given by the reader; every hash is computed here from the record's own text.
  */
 import { count, usdExact } from "../shared/format";
-import { canonical, find, member, parse, plain, without, type Value } from "./lossless";
+import { canonical, find, isObject, items, member, number, without, type Value } from "./record";
 
-const FORMAT = "finetender-proof-2";
+const FORMAT = "finetender-proof-3";
 const ENTRY_PARTS = ["event", "outcome", "position", "prev_hash"];
-const ONE: Value = { kind: "scalar", text: "1" };
 
 /** What the market answered, and what the person remembers of their own bid. */
 export interface Claim {
@@ -40,16 +39,10 @@ export async function sha256(text: string): Promise<string> {
   return [...new Uint8Array(sum)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** An amount as the log writes it: the shortest decimal that reads back, never without a point. */
-export function amountText(micros: number): string {
-  if (!Number.isSafeInteger(micros)) throw new RangeError("an amount is a whole number of micros");
-  return `${micros}.0`;
-}
-
 /** The hash of an entry from its published parts. */
 export async function entryHash(entry: Value): Promise<string> {
-  const body = ENTRY_PARTS.map((name) => `"${name}":${canonical(member(entry, name))}`);
-  return sha256(`{${body.join(",")}}`);
+  const parts = ENTRY_PARTS.map((name) => [name, member(entry, name)] as const);
+  return sha256(canonical(Object.fromEntries(parts)));
 }
 
 export function shortHash(hash: string): string {
@@ -61,9 +54,8 @@ export function shortHash(hash: string): string {
  * Each figure of the record is bound by one of them, so that none stands there for show.
  */
 export async function decisionCheck(text: string, claim: Claim): Promise<Report> {
-  const proof = parse(text);
-  const list = member(proof, "entries");
-  const entries = list.kind === "array" ? list.items : [];
+  const proof = JSON.parse(text) as Value;
+  const entries = items(member(proof, "entries"));
   const own = entries.find((entry) => positionOf(entry) === claim.position);
   if (!own) {
     const detail = `Entry ${count(claim.position)} is not among what the house sent.`;
@@ -78,7 +70,7 @@ export async function decisionCheck(text: string, claim: Claim): Promise<Report>
     await hashHolds(own, claim),
     await buildsOn(own, earlier),
     await builtUpon(own, later),
-    ...(isReceived(own) ? await receiptSteps(proof, own, entries, claim) : []),
+    ...(await receiptSteps(proof, own, entries, claim)),
   ];
   const recordHolds = record.every((step) => step.ok) && opening.opens;
   if (!limit.ok) return { ok: false, onlyLimit: recordHolds, steps: [limit, ...record] };
@@ -98,10 +90,10 @@ interface Opening {
 }
 
 async function openingOf(proof: Value, own: Value, claim: Claim): Promise<Opening> {
-  const salt = String(plain(member(proof, "opening", "salt")));
-  const published = String(plain(member(own, "event", "task", "bid_commitment")));
+  const salt = String(member(proof, "opening", "salt"));
+  const published = String(member(own, "event", "task", "bid_commitment"));
   const opened = await sha256(`${salt}|${canonical(member(proof, "opening", "bid"))}`);
-  const computed = await sha256(`${salt}|${amountText(claim.limitMicros)}`);
+  const computed = await sha256(`${salt}|${canonical(claim.limitMicros)}`);
   return { computed, published, opens: opened === published };
 }
 
@@ -123,28 +115,23 @@ function limitStep({ computed, published, opens }: Opening, claim: Claim): Step 
 
 function saysTheSame(proof: Value, own: Value, claim: Claim): Step {
   const outcome = member(own, "outcome");
-  const admitted = plain(member(outcome, "admitted")) === true;
-  const payment = Number(plain(member(outcome, "payment")));
+  const admitted = member(outcome, "admitted") === true;
+  const payment = number(member(outcome, "payment"));
   const same =
-    plain(member(proof, "format")) === FORMAT &&
-    plain(member(proof, "bid_id")) === claim.bidId &&
-    plain(member(proof, "position")) === claim.position &&
-    plain(member(proof, "zone")) === claim.zone &&
-    plain(member(outcome, "task_id")) === claim.bidId &&
-    plain(member(own, "event", "task", "id")) === claim.bidId &&
+    member(proof, "format") === FORMAT &&
+    member(proof, "bid_id") === claim.bidId &&
+    member(proof, "position") === claim.position &&
+    member(proof, "zone") === claim.zone &&
+    member(outcome, "task_id") === claim.bidId &&
+    member(own, "event", "task", "id") === claim.bidId &&
     admitted === claim.admitted &&
     (!admitted || payment === claim.paymentMicros);
   const said = admitted ? `admitted at ${usdExact(payment)}` : "refused";
   return {
     ok: same,
     title: same ? "The record holds the answer that you got" : "The record says something else",
-    detail: `Entry ${count(claim.position)}: ${String(plain(member(outcome, "task_id")))}, ${said}.`,
+    detail: `Entry ${count(claim.position)}: ${String(member(outcome, "task_id"))}, ${said}.`,
   };
-}
-
-/** From version 2 of the record on, bids are received before they are decided. */
-function isReceived(own: Value): boolean {
-  return Number(plain(find(own, "event", "version") ?? ONE)) > 1;
 }
 
 async function receiptSteps(
@@ -162,9 +149,9 @@ async function receiptSteps(
 }
 
 async function privateHolds(proof: Value, own: Value): Promise<Step> {
-  const salt = String(plain(member(proof, "opening", "salt")));
+  const salt = String(member(proof, "opening", "salt"));
   const computed = await sha256(`${salt}|${canonical(member(proof, "opening", "private"))}`);
-  const ok = computed === plain(member(own, "outcome", "private_commitment"));
+  const ok = computed === member(own, "outcome", "private_commitment");
   return {
     ok,
     title: ok ? "The rest was sent to you alone" : "The record holds another answer to you",
@@ -175,19 +162,19 @@ async function privateHolds(proof: Value, own: Value): Promise<Step> {
 /** The receipt names the bid by the hash of what is decided. */
 async function receiptHolds(proof: Value, own: Value, claim: Claim): Promise<Step> {
   const receipt = member(proof, "receipt");
-  const position = Number(plain(member(receipt, "position")));
+  const position = number(member(receipt, "position"));
   const computed = await sha256(canonical(member(own, "event")));
   const ok =
     position < claim.position &&
-    plain(member(receipt, "zone")) === claim.zone &&
-    plain(member(receipt, "bid_id")) === claim.bidId &&
-    plain(member(receipt, "sealed")) === computed;
+    member(receipt, "zone") === claim.zone &&
+    member(receipt, "bid_id") === claim.bidId &&
+    member(receipt, "sealed") === computed;
   return {
     ok,
     title: ok ? "Your receipt came before the decision" : "The receipt is not this bid's",
     detail: ok
       ? `Entry ${count(position)} received your bid, sealed as ${shortHash(computed)}; entry ${count(claim.position)} decided it.`
-      : `The bid that was decided is ${shortHash(computed)}; the receipt has ${shortHash(String(plain(member(receipt, "sealed"))))}.`,
+      : `The bid that was decided is ${shortHash(computed)}; the receipt has ${shortHash(String(member(receipt, "sealed")))}.`,
   };
 }
 
@@ -199,17 +186,17 @@ async function nothingBetween(
   claim: Claim,
 ): Promise<Step> {
   const receipt = member(proof, "receipt");
-  const first = Number(plain(member(receipt, "position")));
+  const first = number(member(receipt, "position"));
   const between = entries.filter(
     (entry) => positionOf(entry) >= first && positionOf(entry) < claim.position,
   );
   const received = between[0];
-  const quiet = between.every((entry) => QUIET.has(String(plain(member(entry, "event", "type")))));
+  const quiet = between.every((entry) => QUIET.has(String(member(entry, "event", "type"))));
   const linked =
     received !== undefined &&
     between.length === claim.position - first &&
-    (await entryHash(received)) === plain(member(receipt, "hash")) &&
-    lists(received, claim.bidId, String(plain(member(receipt, "sealed")))) &&
+    (await entryHash(received)) === member(receipt, "hash") &&
+    lists(received, claim.bidId, String(member(receipt, "sealed"))) &&
     (await builtUpon(received, [...between.slice(1), own])).ok;
   const ok = quiet && linked;
   return {
@@ -224,18 +211,14 @@ async function nothingBetween(
 const QUIET = new Set(["BidsReceived", "ReceiptsVoided", "BidArrived", "BundleArrived"]);
 
 function lists(received: Value, bidId: string, sealed: string): boolean {
-  const bids = find(received, "event", "bids");
-  if (bids?.kind !== "array") return false;
-  return bids.items.some(
-    (bid) =>
-      bid.kind === "array" && plain(bid.items[0]!) === bidId && plain(bid.items[1]!) === sealed,
-  );
+  const bids = items(find(received, "event", "bids"));
+  return bids.some((bid) => items(bid)[0] === bidId && items(bid)[1] === sealed);
 }
 
 async function signatureHolds(receipt: Value): Promise<Step> {
-  const key = String(plain(member(receipt, "public_key")));
+  const key = String(member(receipt, "public_key"));
   const body = canonical(without(receipt, "signature"));
-  const valid = await isSigned(body, key, String(plain(member(receipt, "signature"))));
+  const valid = await isSigned(body, key, String(member(receipt, "signature")));
   const known = `Compare the key ${shortHash(key)} with the one at /.well-known/finetender-keys.json.`;
   if (valid === null)
     return {
@@ -271,10 +254,10 @@ function bytes(hex: string): Uint8Array<ArrayBuffer> {
 function follows(own: Value, earlier: readonly Value[], claim: Claim): Step {
   const outcome = member(own, "outcome");
   const bundle = find(own, "event", "bundle");
-  if (bundle) return followsBundle(own, earlier, String(plain(bundle)));
+  if (bundle !== undefined) return followsBundle(own, earlier, String(bundle));
   const limit = usdExact(claim.limitMicros);
-  if (plain(member(outcome, "admitted")) === true) {
-    const payment = Number(plain(member(outcome, "payment")));
+  if (member(outcome, "admitted") === true) {
+    const payment = number(member(outcome, "payment"));
     const ok = claim.limitMicros > payment;
     return {
       ok,
@@ -282,8 +265,8 @@ function follows(own: Value, earlier: readonly Value[], claim: Claim): Step {
       detail: `The price is ${usdExact(payment)}, your limit ${limit}.`,
     };
   }
-  const reason = plain(member(outcome, "refusal"));
-  const price = plain(member(outcome, "winning_price"));
+  const reason = member(outcome, "refusal");
+  const price = member(outcome, "winning_price");
   if (reason !== "price" || price === null) {
     return {
       ok: reason !== "price",
@@ -291,11 +274,11 @@ function follows(own: Value, earlier: readonly Value[], claim: Claim): Step {
       detail: `The reason on record is ${String(reason)}.`,
     };
   }
-  const ok = claim.limitMicros <= Number(price);
+  const ok = claim.limitMicros <= number(price);
   return {
     ok,
     title: ok ? "Your limit was not above the price" : "Your limit was above the price",
-    detail: `The price was ${usdExact(Number(price))}, your limit ${limit}.`,
+    detail: `The price was ${usdExact(number(price))}, your limit ${limit}.`,
   };
 }
 
@@ -303,11 +286,11 @@ function follows(own: Value, earlier: readonly Value[], claim: Claim): Step {
 function followsBundle(own: Value, earlier: readonly Value[], bundleId: string): Step {
   const whole = earlier.find(
     (entry) =>
-      plain(member(entry, "event", "type")) === "BundleArrived" &&
-      plain(member(entry, "event", "bundle_id")) === bundleId,
+      member(entry, "event", "type") === "BundleArrived" &&
+      member(entry, "event", "bundle_id") === bundleId,
   );
-  const admitted = plain(member(own, "outcome", "admitted"));
-  const ok = whole !== undefined && plain(member(whole, "outcome", "admitted")) === admitted;
+  const admitted = member(own, "outcome", "admitted");
+  const ok = whole !== undefined && member(whole, "outcome", "admitted") === admitted;
   return {
     ok,
     title: ok ? "Your bundle was decided as one" : "The record of your bundle says something else",
@@ -319,7 +302,7 @@ function followsBundle(own: Value, earlier: readonly Value[], bundleId: string):
 
 async function hashHolds(own: Value, claim: Claim): Promise<Step> {
   const computed = await entryHash(own);
-  const ok = isWhole(own) && computed === claim.hash && computed === plain(member(own, "hash"));
+  const ok = isWhole(own) && computed === claim.hash && computed === member(own, "hash");
   return {
     ok,
     title: ok ? "Not a letter of it was changed" : "The record was changed",
@@ -331,10 +314,10 @@ async function hashHolds(own: Value, claim: Claim): Promise<Step> {
 
 /** All that stands before the own entry leads to it, and nothing stands there twice. */
 async function buildsOn(own: Value, earlier: readonly Value[]): Promise<Step> {
-  const named = String(plain(member(own, "prev_hash")));
+  const named = String(member(own, "prev_hash"));
   const before = earlier.at(-1);
   if (!before) {
-    const first = plain(member(own, "position")) === 1;
+    const first = member(own, "position") === 1;
     return {
       ok: first,
       title: first ? "It opens the record" : "The entry before it is missing",
@@ -376,11 +359,11 @@ async function builtUpon(own: Value, later: readonly Value[]): Promise<Step> {
 /** The first entry with another hash than it has, or that does not follow the one before it. */
 async function firstBreak(chain: readonly Value[], after?: Value): Promise<Value | null> {
   let before = after;
-  let hash = before && (await entryHash(before));
+  let hash = before === undefined ? "" : await entryHash(before);
   for (const entry of chain) {
-    const linked = before === undefined || follow(before, hash!, entry);
+    const linked = before === undefined || follow(before, hash, entry);
     hash = await entryHash(entry);
-    if (!linked || !isWhole(entry) || plain(member(entry, "hash")) !== hash) return entry;
+    if (!linked || !isWhole(entry) || member(entry, "hash") !== hash) return entry;
     before = entry;
   }
   return null;
@@ -388,14 +371,14 @@ async function firstBreak(chain: readonly Value[], after?: Value): Promise<Value
 
 function follow(before: Value, hash: string, entry: Value): boolean {
   const next = positionOf(entry) === positionOf(before) + 1;
-  return next && plain(member(entry, "prev_hash")) === hash;
+  return next && member(entry, "prev_hash") === hash;
 }
 
 /** An entry has the parts that its hash covers, the hash, and nothing beside them. */
 function isWhole(entry: Value): boolean {
-  return entry.kind === "object" && entry.members.size === ENTRY_PARTS.length + 1;
+  return isObject(entry) && Object.keys(entry).length === ENTRY_PARTS.length + 1;
 }
 
 function positionOf(entry: Value): number {
-  return Number(plain(member(entry, "position")));
+  return number(member(entry, "position"));
 }

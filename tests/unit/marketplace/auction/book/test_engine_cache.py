@@ -74,7 +74,7 @@ def test_snapshots_agree_with_the_replay(zone, owner, monkeypatch):
 @pytest.mark.parametrize(
     "change",
     [
-        "event = replace(event, '\"bid\":900000.0', '\"bid\":900001.0')",
+        "event = replace(event, '\"bid\":900000', '\"bid\":900001')",
         "outcome = replace(outcome, '\"payment\":', '\"payment\":1')",
         "outcome = replace(outcome, '\"admitted\":true', '\"admitted\":false')",
         "hash = repeat('0', 64)",

@@ -14,8 +14,8 @@ from marketplace.auction.models import Bid, LogEntry
 from marketplace.common.errors import Conflict
 from marketplace.fleet.models import Zone
 from scheduler.auction.audit.witness import read_witness
-from scheduler.auction.log.canonical_json import commit_private, compute_commitment
 from scheduler.auction.log.chain import PRIVATE_PARTS, digest, hash_entry
+from scheduler.auction.log.commitments import commit_private, compute_commitment
 from tests import builders, market_builders
 from tests.builders import NOW
 
@@ -131,4 +131,4 @@ def test_a_bid_that_waits_has_no_proof_yet(zone: Zone) -> None:
 
 
 def test_the_browsers_example_is_a_true_record() -> None:
-    assert_true(json.loads((EXAMPLES / "received.json").read_text()))
+    assert_true(json.loads((EXAMPLES / "proof.json").read_text()))

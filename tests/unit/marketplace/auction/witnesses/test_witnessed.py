@@ -100,7 +100,8 @@ def test_two_heads_of_one_position_are_both_stored_and_said_for_good(url: str) -
     [
         (sign(9, "aa").replace('"aa"', '"bb"'), "is not signed by the key it names"),
         ("<html>", "is not a head"),
-        (sign(2**63, "aa"), "a position that no log has"),
+        (sign(-1, "aa"), "a position that no log has"),
+        (sign(9, "aa").replace(": 9,", f": {2**63},"), "is not signed by the key it names"),
     ],
 )
 def test_a_page_with_what_is_no_signed_head_is_refused_whole_and_asked_for_later(

@@ -214,7 +214,7 @@ def test_a_log_without_bids_says_how_many_solves_it_takes_as_logged() -> None:
         lambda data: data | {"position": float(data["position"])},
         lambda data: data | {"position": str(data["position"])},
         lambda data: data | {"event": data["event"] | {"note": "x"}},
-        lambda data: data | {"event": data["event"] | {"slot": 0.0}},
+        lambda data: data | {"event": data["event"] | {"slot": "0"}},
         lambda data: data | {"outcome": data["outcome"] | {"note": "x"}},
     ],
 )

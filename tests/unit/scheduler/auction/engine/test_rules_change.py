@@ -11,6 +11,7 @@ import pytest
 from scheduler.auction import ChainEntry, Engine, ZoneRules, verify
 from scheduler.auction.audit.transcripts import verify_transcript, write_transcript_lines
 from scheduler.auction.log import events
+from scheduler.auction.log.canonical_json import serialize_canonical
 from scheduler.auction.log.chain import entry_to_json, hide_bid
 from scheduler.auction.log.event_json import event_from_json, event_to_json
 from scheduler.experiments.auction.max_form.engine import make_engine
@@ -141,19 +142,28 @@ def test_the_commitment_depends_on_the_values_and_on_the_salt() -> None:
     assert len({head(solved()), head(other), head(replace(solved(), salt="x"))}) == 3
 
 
-def test_rows_that_nodes_share_are_written_once_and_come_back_to_the_last_bit() -> None:
+def test_rows_that_nodes_share_are_written_once_and_a_zero_has_no_sign() -> None:
     event = events.PricesSolved(
         first_slot=3,
-        compute_price={"a": (0.1, 0.0), "b": (0.1, -0.0), "c": (0.1, 0.0)},
+        compute_price={"a": (0.1, 0.0), "b": (0.1, -0.0), "d": (0.2, 0.0), "c": (0.1, 0.0)},
         memory_price={"a": (1.0,), "c": (1.0,)},
     )
-    data = json.loads(json.dumps(event_to_json(event)))
+    text = serialize_canonical(event_to_json(event))
+    data = json.loads(text)
     assert data["compute_price"] == {
-        "rows": [[0.1, 0.0], [0.1, -0.0]],
-        "nodes": {"a": 0, "b": 1, "c": 0},
+        "rows": [[0.1, 0.0], [0.2, 0.0]],
+        "nodes": {"a": 0, "b": 0, "d": 1, "c": 0},
     }
     assert data["memory_price"] == {"rows": [[1.0]], "nodes": {"a": 0, "c": 0}}
     read = event_from_json(data)
     assert read == event
-    # Equality does not tell a zero's sign.
-    assert repr(sorted(read.compute_price.items())) == repr(sorted(event.compute_price.items()))
+    assert serialize_canonical(event_to_json(read)) == text
+
+
+def test_a_solved_price_of_minus_zero_leads_to_the_state_that_its_log_leads_to() -> None:
+    engine, _ = begun()
+    start = engine.snapshot()
+    entry = engine.apply(replace(solved(), compute_price={"n": (-0.0, 1.0, -1.0, 0.0, 2.0, 3.0)}))
+    again = Engine.restore(start)
+    again.apply(event_from_json(json.loads(serialize_canonical(event_to_json(entry.event)))))
+    assert again.snapshot() == engine.snapshot()

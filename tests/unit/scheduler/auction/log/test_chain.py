@@ -19,8 +19,8 @@ from scheduler.auction import ChainEntry, Engine, ZoneRules, entry_from_json, en
 from scheduler.auction.audit.transcripts import verify_transcript, write_transcript_lines
 from scheduler.auction.audit.verify import verify, verify_public
 from scheduler.auction.log import events
-from scheduler.auction.log.canonical_json import commit_owner
-from scheduler.auction.log.chain import compute_commitment, encode_canonical, hide_bid
+from scheduler.auction.log.chain import hide_bid
+from scheduler.auction.log.commitments import commit_owner, compute_commitment
 from scheduler.auction.log.event_json import event_from_json, event_to_json
 from scheduler.auction.log.outcomes import outcome_from_json
 from scheduler.types import Cell, LaborVendor, VendorCapacity
@@ -111,12 +111,6 @@ def test_entries_come_back_even_where_a_store_writes_numbers_its_own_way() -> No
     read = [entry_from_json(json.loads(json.dumps(reordered(entry_to_json(e))))) for e in log]
     assert read == log
     assert verify(read, rules=RULES).ok
-
-
-def test_canonical_json_is_one_text_per_value() -> None:
-    assert encode_canonical({"b": 0.1, "a": [1, None, True]}) == b'{"a":[1,null,true],"b":0.1}'
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        encode_canonical(float("nan"))
 
 
 def test_unknown_types_are_named() -> None:
