@@ -13,12 +13,13 @@ from django.db import transaction
 from marketplace.common.errors import UserError
 from marketplace.exports.models import Export, ExportForm
 from marketplace.exports.prices import estimate_seconds
-from marketplace.fleet.selectors import build_base_model_ref
+from marketplace.fleet.selectors import build_base_model_ref, get_model_shape
 from marketplace.jobs.errands import ErrandHandler, build_blob_ref, register_handler
 from marketplace.jobs.models import Artifact, ErrandKind, ErrandState
 from marketplace.payments.holds import HoldSettlement, settle_holds
 from marketplace.payments.services import CostSplit, Share, distribute_charge
-from workers.protocol.exports import ExportFileError, ExportTask, check_export_file
+from workers.protocol.export_check import ExportFileError, check_export_file
+from workers.protocol.exports import ExportTask
 
 #: A node has ten times the seconds that it is paid for, and some more to send the file.
 _PATIENCE, _PATIENCE_LEAST = 10, timedelta(minutes=10)
@@ -40,7 +41,7 @@ class ExportErrands(ErrandHandler[Export]):
     def check_file(self, errand: Export, file: IO[bytes]) -> None:
         """Refuse what is no export of the form: ``invalid_export``."""
         try:
-            check_export_file(file, form=errand.form)
+            check_export_file(file, form=errand.form, shape=get_model_shape(errand.zone))
         except ExportFileError as error:
             raise UserError("invalid_export", f"This is no export: {error}.") from None
 

@@ -12,13 +12,12 @@ import torch
 from safetensors.torch import save_file
 
 from workers.exporting.merging import MergedWeights
+from workers.protocol.export_check import CONFIG, FILES_BESIDE, INDEX
 
 #: One file of weights is held in memory at a time.
 SHARD_BYTES = 1024**3
-_OF_BASE = ("config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json")
-_OF_BASE = (*_OF_BASE, "vocab.*", "merges.txt", "added_tokens.json", "*.jinja")
 #: The adapter's own copies hold the chat template that it was trained with.
-_OF_ADAPTER = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "*.jinja")
+_OF_ADAPTER = FILES_BESIDE - {CONFIG, "generation_config.json", INDEX}
 
 
 def write_merged(
@@ -33,9 +32,10 @@ def write_merged(
     """
     with tempfile.TemporaryDirectory(dir=out.parent) as name, tarfile.open(out, "w") as archive:
         folder = Path(name)
-        for source, patterns in ((base, _OF_BASE), (adapter, _OF_ADAPTER)):
-            for path in (path for pattern in patterns for path in source.glob(pattern)):
-                shutil.copyfile(path, folder / path.name)
+        for source, names in ((base, FILES_BESIDE - {INDEX}), (adapter, _OF_ADAPTER)):
+            for path in (source / name for name in sorted(names)):
+                if path.is_file():
+                    _copy_without_code(path, folder / path.name)
         shards = _plan_shards(weights, shard_bytes)
         names = [
             "model.safetensors"
@@ -48,7 +48,7 @@ def write_merged(
                 tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard
             }
             index = {"metadata": {}, "weight_map": places}
-            (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+            (folder / INDEX).write_text(json.dumps(index, indent=2))
         for path in sorted(folder.iterdir()):
             archive.add(path, path.name, filter=_make_anonymous)
         for shard_name, shard in zip(names, shards, strict=True):
@@ -56,6 +56,16 @@ def write_merged(
             save_file({tensor: _read(weights, tensor) for tensor in shard}, path, {"format": "pt"})
             archive.add(path, path.name, filter=_make_anonymous)
             path.unlink()
+
+
+def _copy_without_code(path: Path, target: Path) -> None:
+    """Leave out what names code to be run: the market takes none."""
+    if path.name not in (CONFIG, "tokenizer_config.json"):
+        shutil.copyfile(path, target)
+        return
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    fields.pop("auto_map", None)
+    target.write_text(json.dumps(fields, indent=2), encoding="utf-8")
 
 
 def _read(weights: MergedWeights, name: str) -> torch.Tensor:

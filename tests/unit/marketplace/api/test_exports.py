@@ -7,15 +7,18 @@ import json
 import tarfile
 import threading
 import zipfile
+from dataclasses import asdict
 from datetime import timedelta
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import finetender
+import numpy as np
 import pytest
 import torch
 from django.core.files.base import ContentFile
+from django.core.files.storage import default_storage
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
@@ -38,6 +41,7 @@ from marketplace.payments.selectors import get_wallet
 from tests import builders
 from tests import job_builders as build
 from tests import market_builders as market
+from tests.export_builders import build_gguf
 from tests.unit.marketplace.api.client import Api
 from tests.unit.marketplace.api.web_server import serve
 from workers.models import BUNDLED_PREFIX, TINY, find_bundled_path
@@ -46,13 +50,15 @@ from workers.node.errands import ErrandRunner
 from workers.node.exporter import Exporter
 from workers.node.market_client import MarketClient
 from workers.protocol.errands import EXPORT, ErrandResult
+from workers.protocol.model_shape import parse_model_shape
 from workers.protocol.reports import Fault, SliceEnd
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 BASE = f"{BUNDLED_PREFIX}{TINY}"
 PUSHES = get_kinds()[PUSH]
-GGUF = b"GGUF\x03\0\0\0"
+GGUF = build_gguf(market.SHAPE)
+OTHER = build_gguf(market.SHAPE, **{"output_norm.weight": np.zeros(64, "f4")})
 
 
 @pytest.fixture
@@ -125,6 +131,8 @@ def test_merged_weights_come_from_a_node_and_compute_the_same(
     owner, job, node, zone, tmp_path, monkeypatch
 ):
     tuned = give_adapter(job, tmp_path / "adapter")
+    shape = parse_model_shape(json.loads((find_bundled_path(BASE) / "config.json").read_text()))
+    Zone.objects.update(model_shape=asdict(shape))
     before, price = available(owner), compute_price(zone, ExportForm.MERGED)
     _, secret = builders.api_key(owner)
     with serve() as url, finetender.Client(url, secret) as client:
@@ -185,7 +193,7 @@ def test_a_file_is_paid_once_however_often_it_is_sent(job, owner, node):
         take_file(node=node, token=export.token, content=content(GGUF), now=clock.now())
     assert available(owner) == before - export.price_micros
     with pytest.raises(UserError, match="is over"):
-        take_file(node=node, token=export.token, content=content(GGUF + b"2"), now=clock.now())
+        take_file(node=node, token=export.token, content=content(OTHER), now=clock.now())
     export.refresh_from_db()
     with export.file.open("rb") as file:
         assert file.read() == GGUF
@@ -195,13 +203,16 @@ def test_a_file_is_paid_once_however_often_it_is_sent(job, owner, node):
     assert ask(job, owner).pk != export.pk
 
 
-@pytest.mark.parametrize("data", [b"GGUF\x02\0\0\0", b"PK", b"GGUF"])
+@pytest.mark.parametrize("data", [b"GGUF\x02\0\0\0", b"PK", GGUF[:-32]])
 def test_a_file_of_another_form_is_not_paid(job, owner, node, data):
     before = available(owner)
     export = hand_out(ask(job, owner))
-    with pytest.raises(UserError, match="no GGUF file") as refused:
+    with pytest.raises(UserError, match="This is no export: ") as refused:
         take_file(node=node, token=export.token, content=content(data), now=clock.now())
     assert refused.value.code == "invalid_export"
+    export.refresh_from_db()
+    assert (export.status, export.file.name, export.paid_micros) == (ExportStatus.ASKED, "", 0)
+    assert not default_storage.exists("errands")
     assert available(owner) == before - export.price_micros
     assert get_wallet(organisation=owner).held_micros == export.price_micros
 

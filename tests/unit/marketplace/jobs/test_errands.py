@@ -29,6 +29,7 @@ from tests import builders
 from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
+from tests.export_builders import build_gguf
 from tests.job_builders import at
 from tests.unit.marketplace.common.threads import at_once
 from tests.warm_builders import data_of
@@ -40,7 +41,7 @@ from workers.protocol.wire import dumps, to_json
 
 pytestmark = pytest.mark.django_db
 
-GGUF = b"GGUF\x03\0\0\0"
+GGUF = build_gguf(market.SHAPE)
 
 
 @dataclass

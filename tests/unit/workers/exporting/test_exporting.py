@@ -19,7 +19,9 @@ from workers.exporting.__main__ import EXIT_UNFIT, export
 from workers.exporting.merged_files import write_merged
 from workers.exporting.merging import ExportError, open_merged
 from workers.models import BUNDLED_PREFIX, TINY, find_bundled_path
-from workers.protocol.exports import F16, MERGED, Q8_0, check_export_file
+from workers.protocol.export_check import check_export_file
+from workers.protocol.exports import F16, MERGED, Q8_0
+from workers.protocol.model_shape import parse_model_shape
 
 BASE = find_bundled_path(f"{BUNDLED_PREFIX}{TINY}")
 IDS = torch.tensor([[2, 300, 17, 901, 4, 44, 1200, 6]])
@@ -83,14 +85,15 @@ def test_large_weights_are_written_in_shards(tuned, tmp_path):
     assert torch.allclose(compute_logits(merged), expected, atol=1e-4)
 
 
-def test_equal_weights_make_equal_files(tuned, tmp_path):
-    for form in (MERGED, Q8_0):
+def test_equal_weights_make_equal_files_that_the_market_takes(tuned, tmp_path):
+    shape = parse_model_shape(json.loads((BASE / "config.json").read_text()))
+    for form in (MERGED, F16, Q8_0):
         files = [tmp_path / f"{form}-{number}" for number in range(2)]
         for path in files:
             export(base=BASE, adapter=tuned[0], form=form, out=path)
         assert files[0].read_bytes() == files[1].read_bytes()
         with files[0].open("rb") as file:
-            check_export_file(file, form=form)
+            check_export_file(file, form=form, shape=shape)
 
 
 @pytest.mark.parametrize(("form", "furthest"), [(F16, 2e-2), (Q8_0, 0.5)])

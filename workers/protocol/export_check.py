@@ -1,0 +1,317 @@
+"""Whether an export is tensors of its base's names and shapes, and nothing else.
+
+The market calls ``check_export_file`` on a node's file before it stores or pays it. Every length is
+checked before what it bounds is read, and memory stays at some MB whatever the file claims.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO, Any, cast
+
+import numpy as np
+
+from workers.protocol.exports import F16, MERGED, Q8_0
+from workers.protocol.model_shape import ModelShape, parse_model_shape
+from workers.protocol.safetensors_header import HeaderError, read_header
+
+#: Files of merged weights: one for each GB, and few beside them.
+_FILES_MAX = 5_000
+_WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
+CONFIG, INDEX = "config.json", "model.safetensors.index.json"
+#: What may stand beside the weights, and the most bytes of one.
+FILES_BESIDE = frozenset(
+    {
+        *(CONFIG, INDEX, "generation_config.json", "tokenizer.json"),
+        *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+        *("tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja"),
+    }
+)
+_BESIDE_BYTES_MAX = 64 * 1024 * 1024
+_TAR_BLOCK = 512
+#: GGUF: entries of its header, bytes of one text and of the header.
+_ENTRIES_MAX, _TEXT_BYTES_MAX, _HEADER_BYTES_MAX = 100_000, 4 * 1024 * 1024, 256 * 1024 * 1024
+_ALIGNMENT = 32
+#: Bytes of GGUF's values by the number of their type; 8 is a text and 9 a list.
+_VALUE_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_TEXT, _LIST = 8, 9
+#: GGUF's types of tensors by number: name, weights and bytes of a block.
+_GGUF_TYPES = {0: ("F32", 1, 4), 1: ("F16", 1, 2), 8: ("Q8_0", 32, 34)}
+_TYPES_OF_FORM = {F16: {"F32", "F16"}, Q8_0: {"F32", "F16", "Q8_0"}}
+#: GGUF's names of projections; those of Llama and Qwen, which alone are written so.
+_GGUF_NAMES = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+#: Whole blocks of every type.
+_CHUNK_BYTES = 34 * 128 * 1024
+
+
+class ExportFileError(ValueError):
+    """A file is none of its form; the text is a clause without a full stop."""
+
+
+def check_export_file(file: IO[bytes], *, form: str, shape: ModelShape) -> None:
+    """Refuse a file that is not the base's tensors in the form, all of them finite.
+
+    Of tensors that no adapter sits on, merged weights are compared by type and by their bytes
+    alone: the shape does not name them.
+
+    Raises
+    ------
+    ExportFileError
+    """
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if form == MERGED:
+        _check_merged(file, size=size, shape=shape)
+    else:
+        _check_gguf(_Header(file, size), form=form, shape=shape)
+
+
+def _check_merged(file: IO[bytes], *, size: int, shape: ModelShape) -> None:
+    found: dict[str, tuple[int, ...]] = {}
+    names: set[str] = set()
+    for name, start, length in _list_tar(file, size=size):
+        if name in names:
+            raise ExportFileError("a file stands in it twice")
+        names.add(name)
+        file.seek(start)
+        if _WEIGHTS.fullmatch(name):
+            for tensor, sizes in _read_weights(file, name, size=length):
+                if tensor in found:
+                    raise ExportFileError(f"{tensor} stands in it twice")
+                found[tensor] = sizes
+        elif name not in FILES_BESIDE:
+            raise ExportFileError(f"it holds {name!r}, which no model has")
+        elif length > _BESIDE_BYTES_MAX:
+            raise ExportFileError(f"{name} is too large")
+        elif name.endswith(".json"):
+            _check_json(file.read(length), name, shape=shape)
+    if CONFIG not in names or not found:
+        raise ExportFileError("it holds no model")
+    for part in shape.list_projections():
+        sizes = (part.outputs, part.inputs)
+        wanted = sizes[::-1] if shape.family.transposed else sizes
+        _compare(f"{part.name}.weight", found.get(f"{part.name}.weight"), wanted)
+
+
+def _list_tar(file: IO[bytes], *, size: int) -> Iterator[tuple[str, int, int]]:
+    """Name, place and bytes of a tar's files, which are plain and have one header each."""
+    at = 0
+    for _ in range(_FILES_MAX):
+        file.seek(at)
+        header = file.read(_TAR_BLOCK)
+        if len(header) == _TAR_BLOCK and not header.strip(b"\0"):
+            return
+        name, length = header[:100].rstrip(b"\0"), header[124:136].strip(b"\0 ")
+        is_plain = header[156:157] in (b"0", b"\0") and header[257:262] == b"ustar"
+        is_named = re.fullmatch(rb"[A-Za-z0-9_][A-Za-z0-9._-]{0,98}", name) is not None
+        if not is_plain or not is_named or not re.fullmatch(rb"[0-7]{1,12}", length):
+            raise ExportFileError("it is no plain tar of plain files")
+        start, count = at + _TAR_BLOCK, int(length, 8)
+        at = start - (-count // _TAR_BLOCK) * _TAR_BLOCK
+        if at > size:
+            raise ExportFileError("it is cut off")
+        yield name.decode(), start, count
+    raise ExportFileError(f"it holds more than {_FILES_MAX} files")
+
+
+def _read_weights(
+    file: IO[bytes], name: str, *, size: int
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of a safetensors file's tensors, whose values are read."""
+    try:
+        entries = read_header(file, size=size)
+    except HeaderError as error:
+        raise ExportFileError(f"{name} is no safetensors file: {error}") from None
+    for entry in entries:
+        _check_finite(file, entry.name, size=entry.end - entry.start, dtype=entry.dtype)
+        yield entry.name, entry.shape
+
+
+def _check_json(content: bytes, name: str, *, shape: ModelShape) -> None:
+    """Refuse what names code to be run, and a configuration of another model."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        raise ExportFileError(f"{name} is not JSON") from None
+    fields = cast(dict[str, Any], value) if isinstance(value, dict) else None
+    if fields is None or "auto_map" in fields:
+        raise ExportFileError(f"{name} names code or is no object")
+    if name != CONFIG:
+        return
+    try:
+        is_same = parse_model_shape(fields) == shape
+    except ValueError:
+        is_same = False
+    if not is_same:
+        raise ExportFileError(f"{name} is that of another model")
+
+
+def _check_gguf(header: _Header, *, form: str, shape: ModelShape) -> None:
+    if header.read(4) != b"GGUF" or header.read_number(4) != 3:
+        raise ExportFileError("it is no GGUF file of version 3")
+    count, values = header.read_number(8), header.read_number(8)
+    if count > _ENTRIES_MAX or values > _ENTRIES_MAX:
+        raise ExportFileError(f"it holds more than {_ENTRIES_MAX:,} entries")
+    for _ in range(values):
+        if header.read_text() == "general.alignment":
+            raise ExportFileError("it is aligned in an unusual way")
+        header.skip_value(header.read_number(4))
+    tensors = [_read_tensor(header, form) for _ in range(count)]
+    found = {tensor.name: tensor.sizes for tensor in tensors}
+    if len(found) != count:
+        raise ExportFileError("a tensor stands in it twice")
+    wanted, allowed = _list_gguf_tensors(shape)
+    for name in found.keys() - wanted.keys() - allowed.keys():
+        raise ExportFileError(f"it holds {name[:80]!r}, which the base does not have")
+    present = {name: sizes for name, sizes in allowed.items() if name in found}
+    for name, sizes in (wanted | present).items():
+        _compare(name, found.get(name), sizes)
+    at, place = header.align(), 0
+    for tensor in tensors:
+        if tensor.start != place or at + place + tensor.bytes > header.size:
+            raise ExportFileError("its tensors overlap, leave a gap or are cut off")
+        header.file.seek(at + place)
+        _check_finite(header.file, tensor.name, size=tensor.bytes, dtype=tensor.dtype)
+        place = _align(place + tensor.bytes)
+    if header.size > at + place:
+        raise ExportFileError("something follows its tensors")
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    name: str
+    sizes: tuple[int, ...]
+    dtype: str
+    #: From the end of the header.
+    start: int
+    bytes: int
+
+
+def _read_tensor(header: _Header, form: str) -> _Tensor:
+    name, dimensions = header.read_text(), header.read_number(4)
+    if not 1 <= dimensions <= 4:
+        raise ExportFileError("a tensor has no shape")
+    sizes = tuple(header.read_number(8) for _ in range(dimensions))
+    dtype, block, block_bytes = _GGUF_TYPES.get(header.read_number(4), ("", 1, 0))
+    if dtype not in _TYPES_OF_FORM[form] or not sizes[0] or sizes[0] % block:
+        raise ExportFileError(f"{name[:80]!r} is of a type that the form does not have")
+    length = math.prod(sizes) // block * block_bytes
+    return _Tensor(name, sizes, dtype, header.read_number(8), length)
+
+
+def _list_gguf_tensors(
+    shape: ModelShape,
+) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+    """The tensors that a model has, and those that it may have; sizes as GGUF orders them."""
+    hidden, head = (shape.hidden_size,), (shape.head_size,)
+    table = (shape.hidden_size, shape.vocab_size)
+    wanted = {"token_embd.weight": table, "output_norm.weight": hidden}
+    allowed = {"output.weight": table, "rope_freqs.weight": (shape.head_size // 2,)}
+    for layer in range(shape.layers):
+        block = f"blk.{layer}"
+        wanted |= {f"{block}.attn_norm.weight": hidden, f"{block}.ffn_norm.weight": hidden}
+        allowed |= {f"{block}.attn_q_norm.weight": head, f"{block}.attn_k_norm.weight": head}
+        for part in shape.list_block_projections():
+            name = _GGUF_NAMES.get(part.name)
+            if name is None:
+                raise ExportFileError("no GGUF file is made of this base")
+            wanted[f"{block}.{name}.weight"] = (part.inputs, part.outputs)
+            allowed[f"{block}.{name}.bias"] = (part.outputs,)
+    return wanted, allowed
+
+
+class _Header:
+    """Reads a GGUF file's header piece by piece, never more than is there or allowed."""
+
+    def __init__(self, file: IO[bytes], size: int) -> None:
+        self.file, self.size, self._left = file, size, min(size, _HEADER_BYTES_MAX)
+
+    def read(self, count: int) -> bytes:
+        self._take(count)
+        return self.file.read(count)
+
+    def read_number(self, count: int) -> int:
+        return int.from_bytes(self.read(count), "little")
+
+    def read_text(self) -> str:
+        count = self.read_number(8)
+        if count > _TEXT_BYTES_MAX:
+            raise ExportFileError("a text in its header is too long")
+        return self.read(count).decode("utf-8", "replace")
+
+    def skip_value(self, kind: int) -> None:
+        if kind == _TEXT:
+            self.read_text()
+        elif kind == _LIST:
+            of, count = self.read_number(4), self.read_number(8)
+            if of in _VALUE_BYTES:
+                self._skip(count * _VALUE_BYTES[of])
+            elif of == _TEXT and 8 * count <= self._left:
+                for _ in range(count):
+                    self.read_text()
+            else:
+                raise ExportFileError("a list in its header is too long or none of values")
+        elif kind in _VALUE_BYTES:
+            self._skip(_VALUE_BYTES[kind])
+        else:
+            raise ExportFileError("a value in its header is of no known type")
+
+    def align(self) -> int:
+        return _align(self.file.tell())
+
+    def _skip(self, count: int) -> None:
+        self._take(count)
+        self.file.seek(count, os.SEEK_CUR)
+
+    def _take(self, count: int) -> None:
+        if count > self._left:
+            raise ExportFileError("its header is cut off or too long")
+        self._left -= count
+
+
+def _align(at: int) -> int:
+    return -(-at // _ALIGNMENT) * _ALIGNMENT
+
+
+def _compare(name: str, found: tuple[int, ...] | None, wanted: tuple[int, ...]) -> None:
+    if found is None:
+        raise ExportFileError(f"it lacks {name}")
+    if found != wanted:
+        raise ExportFileError(f"{name} is {list(found)} and the base's is {list(wanted)}")
+
+
+def _check_finite(file: IO[bytes], name: str, *, size: int, dtype: str) -> None:
+    """Read the values of a tensor, from where the file stands."""
+    while size:
+        chunk = file.read(min(size, _CHUNK_BYTES))
+        if not chunk:
+            raise ExportFileError("it is cut off")
+        size -= len(chunk)
+        if not _is_finite(chunk, dtype):
+            raise ExportFileError(f"{name[:80]} holds values that are not finite numbers")
+
+
+def _is_finite(chunk: bytes, dtype: str) -> bool:
+    floats: Mapping[str, str] = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
+    if dtype in floats:
+        return bool(np.isfinite(np.frombuffer(chunk, floats[dtype])).all())
+    if dtype == "BF16":
+        exponents = np.frombuffer(chunk, "<u2") & 0x7F80
+        return bool((exponents != 0x7F80).all())
+    if dtype == "Q8_0":
+        scales = np.frombuffer(chunk, np.uint8).reshape(-1, 34)[:, :2].copy().view("<f2")
+        return bool(np.isfinite(scales).all())
+    raise ExportFileError(f"a tensor is of type {dtype}, which no base's weights are")
