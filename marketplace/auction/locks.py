@@ -19,7 +19,7 @@ from marketplace.common.db.pipeline import Statement, fetch
 from marketplace.common.db.row_types import list_columns
 from marketplace.common.locks import advisory_lock_statement
 from marketplace.fleet.queries import build_fleet_digest
-from marketplace.jobs.starts import Start
+from workers.protocol.starts import Start
 from workers.protocol.wire import loads
 
 

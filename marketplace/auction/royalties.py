@@ -6,8 +6,8 @@ the cold job: the excess is returned when the job ends.
 
 from __future__ import annotations
 
-from marketplace.jobs.starts import Start
 from scheduler.types import LaborVendor
+from workers.protocol.starts import Start
 
 #: Names the fee in the log; the donor's owner cannot be read from it.
 ROYALTY = "royalty"

@@ -15,12 +15,12 @@ from marketplace.accounts.models import Organisation
 from marketplace.common.ttl_cache import TtlCache
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Artifact, Job, JobStatus
-from marketplace.jobs.starts import StartKind
 from marketplace.warm.consents import IS_FIT, filter_given
 from marketplace.warm.embeddings import WIDTH, Vector, ensure_embedding, unpack
 from marketplace.warm.models import Donor
 from scheduler.merging.warm_starts import CANDIDATES_MAX, choose_candidates
 from workers.protocol.job_spec import AdapterKind, AdapterSpec, DataFormat, TrainingSpec
+from workers.protocol.starts import StartKind
 from workers.protocol.wire import from_json
 
 log = logging.getLogger(__name__)

@@ -141,7 +141,7 @@ class Offer(models.Model):
     donor = models.ForeignKey(Donor, on_delete=models.PROTECT, related_name="offers")
     #: SHA-256 of the settings it holds for.
     settings_hash = models.CharField(max_length=64)
-    #: ``jobs.starts.StartKind`` and ``scheduler.merging.warm_starts.Likeness``.
+    #: ``workers.protocol.starts.StartKind`` and ``scheduler.merging.warm_starts.Likeness``.
     kind = models.CharField(max_length=12)
     likeness = models.CharField(max_length=12)
     scale = models.FloatField()

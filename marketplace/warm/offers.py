@@ -28,7 +28,6 @@ from marketplace.accounts.models import Organisation
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import list_nodes_on_sale
 from marketplace.jobs.models import Dataset, ErrandState
-from marketplace.jobs.starts import StartKind
 from marketplace.warm.consents import may_use_donors
 from marketplace.warm.donors import (
     FORMATS,
@@ -58,6 +57,7 @@ from scheduler.merging.warm_starts import (
 )
 from workers.protocol.job_spec import AdapterKind, AdapterSpec, TrainingSpec
 from workers.protocol.row_order import count_validation_rows
+from workers.protocol.starts import StartKind
 from workers.protocol.wire import dumps
 from workers.protocol.work import WorkPlan
 

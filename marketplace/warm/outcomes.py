@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from marketplace.jobs.models import Job, JobStatus, MetricPoint
-from marketplace.jobs.starts import Drop
 from marketplace.jobs.work import load_work_plan
 from marketplace.warm.models import Donor, Offer
+from workers.protocol.starts import Drop
 
 #: Steps of a start whose job began again: all of its own, and the cold job's.
 SHARE_OF_TWO_RUNS = 2.0

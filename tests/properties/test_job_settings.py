@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marketplace.auction.bidding.terms import JobTerms, resolve_terms
+from marketplace.auction.bidding.terms import ResolvedSettings, resolve_terms
 from marketplace.common.errors import UserError
 from tests.unit.workers.training_builders import tiny_model
 from workers.protocol.job_spec import (
@@ -70,7 +70,9 @@ def pick_settings(values: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrateg
     )
 
 
-def sell(family: str, adapter: dict[str, Any], training: dict[str, Any]) -> JobTerms | UserError:
+def sell(
+    family: str, adapter: dict[str, Any], training: dict[str, Any]
+) -> ResolvedSettings | UserError:
     try:
         return resolve_terms(
             adapter=adapter,

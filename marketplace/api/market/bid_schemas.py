@@ -18,8 +18,8 @@ from marketplace.api.market.schemas import (
     usd_field,
 )
 from marketplace.auction.models import BidStatus
-from marketplace.jobs.starts import StartKind
 from marketplace.warm.offers import Outlook
+from workers.protocol.starts import StartKind
 
 CELL = shape(
     "Cell",

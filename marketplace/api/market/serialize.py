@@ -27,8 +27,8 @@ from marketplace.auction.selectors import (
 from marketplace.fleet.models import Zone
 from marketplace.fleet.policy_settings import find_reservation_fee
 from marketplace.fleet.selectors import list_nodes_on_sale, slot_at, slot_ends_at, slot_starts_at
-from marketplace.jobs.starts import StartKind
 from scheduler.types import Refusal
+from workers.protocol.starts import StartKind
 from workers.protocol.wire import to_json
 
 

@@ -18,10 +18,10 @@ from marketplace.auction.models import Bid
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Artifact, Dataset, JobStatus
-from marketplace.jobs.starts import Start, StartKind
 from marketplace.warm.models import Offer
 from marketplace.warm.offers import ColdJob, find_taken_offers, find_usable_offer
 from workers.protocol.job_spec import AdapterSpec
+from workers.protocol.starts import Start, StartKind
 from workers.protocol.wire import from_json
 
 #: Before the id of one's own job.

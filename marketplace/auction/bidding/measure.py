@@ -17,7 +17,7 @@ from marketplace.auction.bidding.beginnings import (
     find_beginning,
 )
 from marketplace.auction.bidding.job_request import JobRequest
-from marketplace.auction.bidding.terms import AUTO, RANK_AUTO, JobTerms, resolve_terms
+from marketplace.auction.bidding.terms import AUTO, RANK_AUTO, ResolvedSettings, resolve_terms
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.ttl_cache import TtlCache
 from marketplace.fleet.memory import compute_memory_demand, find_fitting_rank
@@ -30,7 +30,6 @@ from marketplace.fleet.selectors import (
 )
 from marketplace.jobs.models import Dataset, DatasetTokens, Job
 from marketplace.jobs.services import check_held_out, ensure_dataset_tokens
-from marketplace.jobs.starts import Start, StartKind
 from marketplace.jobs.work import Work, measure_work, plan_work
 from marketplace.vendors.offers import measure_growth, measure_raw_data
 from marketplace.vendors.wishes import PreparationWish
@@ -38,6 +37,7 @@ from marketplace.warm.models import Offer
 from marketplace.warm.offers import ColdJob
 from workers.protocol.job_spec import AdapterSpec, DataFormat
 from workers.protocol.row_order import count_validation_rows
+from workers.protocol.starts import Start, StartKind
 
 #: A crowd of bids need not read the same few rows each time; they move slowly.
 RATES_KEPT_S = 1.0
@@ -49,7 +49,7 @@ _rooms: TtlCache[float | None] = TtlCache(for_s=RATES_KEPT_S)
 class MeasuredJob:
     """One job's settings and what they ask of a node."""
 
-    terms: JobTerms
+    terms: ResolvedSettings
     work: Work
     #: ``None``: from fresh weights.
     start: Start | None = None
@@ -115,7 +115,7 @@ def measure_job(asked: JobRequest, *, now: datetime) -> MeasuredJob:
 
 def _measure_most_work(
     asked: JobRequest,
-    terms: JobTerms,
+    terms: ResolvedSettings,
     *,
     tokens: DatasetTokens,
     held_out: DatasetTokens | None,
@@ -260,7 +260,7 @@ def plan_cold(measured: MeasuredJob, asked: JobRequest) -> ColdJob:
     return ColdJob(asked.organisation, zone, dataset, terms.adapter, terms.training, plan)
 
 
-def _check_can_stop(terms: JobTerms, dataset: Dataset) -> None:
+def _check_can_stop(terms: ResolvedSettings, dataset: Dataset) -> None:
     """Refuse early stopping without rows to see it by; a node would, once it is paid for."""
     share = terms.training.validation_share
     if terms.training.early_stopping and not count_validation_rows(rows=dataset.rows, share=share):

@@ -42,7 +42,7 @@ PACK_TOKENS_AUTO = PACK_TOKENS["cuda"]
 
 
 @dataclass(frozen=True, slots=True)
-class JobTerms:
+class ResolvedSettings:
     """Settings a node can train with, and the names of those we chose."""
 
     adapter: AdapterSpec
@@ -61,7 +61,7 @@ def resolve_terms(
     sequence_length_limit: int,
     model: ModelShape,
     rank_limit: int | None = None,
-) -> JobTerms:
+) -> ResolvedSettings:
     """Check hyper-parameters and fill in what is ``auto`` or missing.
 
     Parameters
@@ -120,7 +120,7 @@ def resolve_terms(
         for name in [name for name, value in asked.items() if value == AUTO]:
             del asked[name]
             resolved.append(f"{group}.{name}")
-    terms = JobTerms(
+    terms = ResolvedSettings(
         adapter=_parse(AdapterSpec, asked_adapter, "adapter"),
         training=_parse(TrainingSpec, asked_training, "training"),
         resolved=tuple(resolved),
@@ -173,7 +173,9 @@ def _parse(kind: type, asked: Mapping[str, Any], group: str) -> Any:
         ) from None
 
 
-def _check_settings(terms: JobTerms, *, model: ModelShape, sequence_length_limit: int) -> None:
+def _check_settings(
+    terms: ResolvedSettings, *, model: ModelShape, sequence_length_limit: int
+) -> None:
     """The ranges of ``workers.protocol.job_settings``, in which a node checks once more.
 
     Raises

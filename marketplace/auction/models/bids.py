@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import F, Func, Q, Value
 
 from marketplace.common.models import IdField
-from marketplace.jobs.starts import StartKind
+from workers.protocol.starts import StartKind
 
 #: Of a bid's plan: the one that it was admitted with.
 FIRST_REVISION = 1
@@ -145,7 +145,7 @@ class Bid(models.Model):
     adapter: Any = models.JSONField()
     #: ``TrainingSpec`` with every ``auto`` resolved.
     training: Any = models.JSONField()
-    #: ``jobs.starts.Start`` as JSON; null: from fresh weights.
+    #: ``workers.protocol.starts.Start`` as JSON; null: from fresh weights.
     start: Any = models.JSONField(null=True)
     #: Names of the settings the owner left to us.
     resolved: Any = models.JSONField(default=list)

@@ -12,7 +12,7 @@ from django.db.models import Q
 from marketplace.common.ids import new_id
 from marketplace.jobs.models.datasets import Dataset
 from marketplace.jobs.models.states import FaultOf, JobStatus
-from marketplace.jobs.starts import Start
+from workers.protocol.starts import Start
 from workers.protocol.wire import from_json
 
 if TYPE_CHECKING:

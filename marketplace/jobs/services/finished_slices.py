@@ -9,10 +9,10 @@ from marketplace.fleet import services as fleet
 from marketplace.jobs.models import Artifact, EventKind, Job, JobStatus, Slice, SliceStatus
 from marketplace.jobs.services.life import close_slice, drop_start, end_job, mark_for_replan
 from marketplace.jobs.services.uploads import drop_checkpoints
-from marketplace.jobs.starts import Drop
 from marketplace.jobs.transitions import set_status
 from marketplace.jobs.work import load_job_totals, load_work_plan
 from workers.protocol.reports import SliceResult
+from workers.protocol.starts import Drop
 
 
 def apply_finished(job: Job, held: Slice, result: SliceResult, now: datetime) -> None:

@@ -28,9 +28,9 @@ from marketplace.jobs.models import (
 )
 from marketplace.jobs.services.blame import blame_nodes
 from marketplace.jobs.services.opening import serialize_cells
-from marketplace.jobs.starts import Drop
 from marketplace.jobs.transitions import set_status
 from scheduler.types import Cell
+from workers.protocol.starts import Drop
 from workers.protocol.wire import to_json
 
 _REASON_CHARS = 255

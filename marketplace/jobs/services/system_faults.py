@@ -7,8 +7,8 @@ from datetime import datetime
 from marketplace.jobs.models import FaultOf, Job, JobStatus
 from marketplace.jobs.services.life import drop_start, fail, mark_for_replan
 from marketplace.jobs.services.uploads import set_aside_checkpoint
-from marketplace.jobs.starts import Drop
 from marketplace.jobs.transitions import set_status
+from workers.protocol.starts import Drop
 
 #: Faults of the market in a row, with no new checkpoint between, before a job is given up.
 SYSTEM_FAULTS_MAX = 5

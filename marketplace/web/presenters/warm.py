@@ -8,10 +8,10 @@ from marketplace.auction.bidding.quotes import BidQuote
 from marketplace.auction.models import Bid
 from marketplace.common.money import format_usd
 from marketplace.jobs.models import Job
-from marketplace.jobs.starts import Drop, Start, StartKind
 from marketplace.warm.models import Donor, Offer
 from marketplace.warm.offers import Outlook
 from marketplace.warm.selectors import find_donor, list_starts_from
+from workers.protocol.starts import Drop, Start, StartKind
 
 
 @dataclass(frozen=True, slots=True)

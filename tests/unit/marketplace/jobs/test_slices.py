@@ -30,7 +30,6 @@ from marketplace.jobs.services import (
     store_checkpoint,
     sweep_leases,
 )
-from marketplace.jobs.starts import Drop, Start, StartKind
 from marketplace.jobs.work import compute_work_left_share
 from scheduler.types import Cell
 from tests import builders
@@ -41,6 +40,7 @@ from tests.job_builders import SLOT, at
 from workers.protocol.messages import Heartbeat, HeartbeatReply
 from workers.protocol.reports import Fault
 from workers.protocol.reports import SliceEnd as Ended
+from workers.protocol.starts import Drop, Start, StartKind
 from workers.protocol.wire import to_json
 
 pytestmark = pytest.mark.django_db

@@ -13,7 +13,6 @@ from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.models import Dataset, Job, NodePlan
 from marketplace.jobs.selectors import START_BLOB, find_lease_blob
 from marketplace.jobs.services import dispatch_slots
-from marketplace.jobs.starts import Drop
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Earning
 from marketplace.payments.selectors import get_earnings, get_house_balances
@@ -38,6 +37,7 @@ from tests.warm_builders import (
 )
 from workers.protocol.messages import SlotPlan
 from workers.protocol.reports import SliceEnd
+from workers.protocol.starts import Drop
 from workers.protocol.wire import from_json
 
 pytestmark = pytest.mark.django_db

@@ -15,7 +15,6 @@ from marketplace.fleet.models import Node
 from marketplace.jobs.errands import find_errand_blob
 from marketplace.jobs.models import Artifact, Job
 from marketplace.jobs.services import dispatch_slots
-from marketplace.jobs.starts import Drop
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Earning
 from marketplace.warm.consents import set_consent
@@ -40,6 +39,7 @@ from tests.warm_builders import (
     quote,
 )
 from workers.protocol.reports import SliceEnd
+from workers.protocol.starts import Drop
 
 pytestmark = pytest.mark.django_db
 
