@@ -24,9 +24,7 @@ from marketplace.jobs.services import finish_slice, store_adapter
 from tests import builders, job_builders
 from tests import market_builders as market
 from tests.builders import NOW
-from workers.protocol.job_spec import AdapterSpec
 from workers.protocol.reports import SliceEnd
-from workers.protocol.wire import from_json
 
 #: The first slot whose cells the floor has.
 OPEN_AT = NOW + timedelta(seconds=31)
@@ -114,7 +112,7 @@ def job_of(request: ExpressRequest) -> Job:
 def finish(job: Job, *, now: datetime) -> None:
     """The node that has the job delivers its prompt."""
     held = Slice.objects.select_related("node").get(job=job, status="open")
-    adapter = from_json(AdapterSpec, job.spec["adapter"])
+    adapter = job.terms.adapter
     content = job_builders.adapter_zip(adapter=adapter)
     store_adapter(
         node=held.node, lease_token=held.lease_token, content=io.BytesIO(content), now=now

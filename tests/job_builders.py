@@ -18,18 +18,19 @@ from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.fleet.services import ListingTerms, create_join_token, join_node
 from marketplace.jobs.models import Job, Slice, SliceStatus
 from marketplace.jobs.services import Opening, open_jobs
+from marketplace.jobs.terms import derive_columns
 from scheduler.types import Cell
 from tests import builders, market_builders
 from tests.builders import NOW
 from workers.protocol.adapter_check import list_adapter_tensors
 from workers.protocol.job_spec import AdapterKind, AdapterSpec, TrainingSpec
+from workers.protocol.job_terms import JobTerms
 from workers.protocol.joining import PROTOCOL_LEAST
 from workers.protocol.messages import PROTOCOL_VERSION, JoinReply, JoinRequest
 from workers.protocol.node_facts import NodeFacts, SpeedMeasurement, WorkMeasurement
 from workers.protocol.plan_queue import PlanSessionRequest
 from workers.protocol.reports import ProgressEvent, ProgressReport, SliceResult
 from workers.protocol.reports import SliceEnd as Ended
-from workers.protocol.wire import to_json
 
 #: What a node of this release says when it begins to take plans.
 SPOKEN = PlanSessionRequest(PROTOCOL_LEAST, PROTOCOL_VERSION)
@@ -57,9 +58,17 @@ def job(zone: Zone, *cells: tuple[int, Node], now: datetime = NOW, **terms: Any)
         "organisation_id": owner.pk,
         "created_by_id": builders.owner_of(owner).pk,
         "zone": zone,
-        "dataset_id": dataset.pk,
         "name": f"job {number}",
-        "spec": {"adapter": to_json(adapter), "training": to_json(training)},
+        "columns": derive_columns(
+            JobTerms(
+                adapter,
+                training,
+                dataset.pk,
+                validation=terms.pop("validation_dataset_id", None),
+                start=terms.pop("start", None),
+                verified_only=terms.pop("verified_only", False),
+            )
+        ),
         "cells": tuple(Cell(slot=SLOT + slot, node=node.pk) for slot, node in cells),
         "deadline_at": at(1000),
         "price_micros": 1_000_000,

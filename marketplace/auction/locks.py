@@ -52,9 +52,9 @@ class PendingBid(NamedTuple):
     #: What the bid was received with; empty before it was.
     received_slot: int | None
     salt: str
-    #: JSON texts, which go on to the job unread.
-    adapter: JsonText
-    training: JsonText
+    #: ``Bid.terms`` as text, which goes on to the job unread.
+    terms: JsonText
+    #: What of them says what the job begins with.
     start: JsonText
 
     @property
@@ -131,25 +131,26 @@ def lock_received_bids(*, bid_ids: Sequence[str]) -> list[PendingBid]:
 
 
 def _pending(*row: Any) -> PendingBid:
-    *columns, rates, offers, slot, salt, adapter, training, start = row
-    texts = JsonText(adapter), JsonText(training), JsonText(start or "null")
+    *columns, rates, offers, slot, salt, terms, start = row
+    texts = JsonText(terms or "null"), JsonText(start or "null")
     return PendingBid._make((*columns, json.loads(rates), json.loads(offers), slot, salt, *texts))
 
 
+_COLUMNS = list_columns(Bid, PendingBid, start="terms -> 'start'")
 #: The ORM would take longer to write it and to make objects of its rows than deciding does.
 _PENDING_SQL = f"""
-SELECT {list_columns(Bid, PendingBid)}
+SELECT {_COLUMNS}
 {WAITING} AND {{which}}
 ORDER BY arrival LIMIT %s::bigint FOR UPDATE
 """
 _PENDING = _PENDING_SQL.format(which="retry_at IS NULL")
 _RECEIVED = f"""
-SELECT {list_columns(Bid, PendingBid)}
+SELECT {_COLUMNS}
 FROM auction_bid WHERE id = ANY(%s) AND status = '{BidStatus.PENDING}'
 ORDER BY arrival FOR UPDATE
 """  # noqa: S608
 _OF_BUNDLES = f"""
-SELECT {list_columns(Bid, PendingBid)}
+SELECT {_COLUMNS}
 FROM auction_bid WHERE bundle_id = ANY(%s) AND status = '{BidStatus.PENDING}'
 ORDER BY arrival FOR UPDATE
 """  # noqa: S608

@@ -12,6 +12,7 @@ from django.db import transaction
 
 from marketplace.checks.models import SpotCheck
 from marketplace.jobs.models import Checkpoint, ErrandKind, Job, Slice, SliceStatus
+from workers.protocol.job_spec import AdapterKind
 
 #: A checkpoint that is older was drawn before, or its steps are over.
 RECENT = timedelta(minutes=10)
@@ -44,7 +45,7 @@ def is_drawn(name: str) -> bool:
 
 def _open_check(held: Slice, checkpoint: Checkpoint | None, *, now: datetime) -> bool:
     job = held.job
-    repeatable = job.start is None and job.spec["adapter"].get("kind") != "soft_prompt"
+    repeatable = job.start is None and job.terms.adapter.kind is not AdapterKind.SOFT_PROMPT
     step = 0 if checkpoint is None else checkpoint.step
     if not repeatable or not is_drawn(f"{held.pk}\0{step}"):
         return False

@@ -1,12 +1,14 @@
 """What every table is made of."""
 
-from functools import partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from django.db import models
 from django.db.models import Q
+from django.db.models.fields.json import KeyTransform
 
 from marketplace.common.ids import new_id
+from workers.protocol.wire import loads, to_json
 
 ID_LENGTH = 40
 
@@ -33,6 +35,37 @@ class IdField(models.CharField):
         for fixed in ("max_length", "primary_key", "editable", "default"):
             kwargs.pop(fixed, None)
         return name, path, args, kwargs | {"prefix": self.prefix}
+
+
+class ValueField(models.JSONField):
+    """A frozen dataclass, stored as JSON; ``kind`` says which.
+
+    Rows with the same text share one value, since the same one is read again and again.
+    """
+
+    if TYPE_CHECKING:
+
+        def __new__(cls, *, kind: type[Any], **kwargs: Any) -> Any: ...
+
+    def __init__(self, *, kind: type[Any], **kwargs: Any) -> None:
+        self.kind = kind
+        super().__init__(**kwargs)
+
+    def deconstruct(self) -> Any:
+        name, path, args, kwargs = super().deconstruct()
+        return name, path, args, kwargs | {"kind": self.kind}
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        if value is None or isinstance(expression, KeyTransform):
+            return super().from_db_value(value, expression, connection)
+        return self._parse(value)
+
+    @cached_property
+    def _parse(self) -> Any:
+        return lru_cache(maxsize=4096)(partial(loads, self.kind))
+
+    def get_prep_value(self, value: Any) -> Any:
+        return to_json(super().get_prep_value(value))
 
 
 class TimestampedModel(models.Model):

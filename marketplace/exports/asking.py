@@ -92,7 +92,7 @@ def check_exportable(job: Job) -> None:
         ``unsupported_export``.
     """
     zone = job.zone
-    is_lora = job.spec["adapter"].get("kind", AdapterKind.LORA) == AdapterKind.LORA
+    is_lora = job.terms.adapter.kind == AdapterKind.LORA
     if not is_lora or get_model_shape(zone).encoder or zone.four_bit:
         raise UserError(
             "unsupported_export",

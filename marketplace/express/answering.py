@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any
@@ -48,6 +48,7 @@ from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import Opening, open_jobs
+from marketplace.jobs.terms import derive_columns
 from marketplace.payments.holds import HoldSettlement, settle_holds
 from scheduler.auction import ChainEntry
 from scheduler.auction.log import events
@@ -56,6 +57,9 @@ from scheduler.prompts.answers import answer_question
 from scheduler.prompts.gangs import GangRules
 from scheduler.prompts.jobs import TuningJob
 from scheduler.types import Cell
+from workers.protocol.job_spec import AdapterSpec, TrainingSpec
+from workers.protocol.job_terms import JobTerms
+from workers.protocol.wire import from_json
 
 log = logging.getLogger(__name__)
 
@@ -300,19 +304,16 @@ def _store_bid(
         zone_id=request.zone_id,
         organisation_id=request.organisation_id,
         placed_by_id=request.placed_by_id,
-        dataset_id=request.dataset_id,
+        **derive_columns(_read_terms(request)),
         name=request.name,
         status=BidStatus.ADMITTED,
         price_micros=request.limit_micros,
         deadline_at=_find_due_at(request, answer),
-        adapter=request.adapter,
-        training=request.training,
         resolved=request.resolved,
         samples=request.samples,
         compute_demand=request.compute_demand,
         memory_demand_gb=request.memory_demand_gb,
         rates=request.rates,
-        verified_only=request.verified_only,
         request_hash=request.request_hash,
         created_at=request.created_at,
         decided_at=lane.now,
@@ -327,6 +328,15 @@ def _store_bid(
     insert_rows([bid])
 
 
+def _read_terms(request: ExpressRequest) -> JobTerms:
+    return JobTerms(
+        adapter=from_json(AdapterSpec, request.adapter),
+        training=from_json(TrainingSpec, request.training),
+        dataset=request.dataset_id,
+        verified_only=request.verified_only,
+    )
+
+
 def _open_job(
     lane: Lane,
     request: ExpressRequest,
@@ -336,7 +346,7 @@ def _open_job(
     bid_id: str,
 ) -> None:
     """The job of the stored bid; a soft prompt may look its start up."""
-    due_at = _find_due_at(request, answer)
+    due_at, terms = _find_due_at(request, answer), _read_terms(request)
     [job_id] = open_jobs(
         openings=[
             Opening(
@@ -344,16 +354,13 @@ def _open_job(
                 organisation_id=request.organisation_id,
                 created_by_id=request.placed_by_id,
                 zone=lane.zone,
-                dataset_id=request.dataset_id,
                 name=request.name,
-                spec={
-                    "adapter": request.adapter | {"looks_up": answer["looks_up"]},
-                    "training": request.training,
-                },
+                columns=derive_columns(
+                    replace(terms, adapter=replace(terms.adapter, looks_up=answer["looks_up"]))
+                ),
                 cells=cells,
                 deadline_at=due_at,
                 price_micros=int(answer["price_micros"]),
-                verified_only=request.verified_only,
             )
         ],
         now=lane.now,

@@ -141,7 +141,7 @@ def prepare_lookups(*, now: datetime) -> int:
     waiting = Job.objects.filter(
         status=JobStatus.QUEUED,
         started_at__isnull=True,
-        spec__adapter__looks_up=True,
+        terms__adapter__looks_up=True,
         candidate_prompts__isnull=True,
         created_at__gt=now - LOOKED_FOR,
     ).select_related("zone", "dataset")
@@ -158,7 +158,7 @@ def prepare_lookup(
 
     ``task`` is what its data set is about, ``most_s`` what the lookup may take whatever is left.
     """
-    tokens = int(job.spec["adapter"]["virtual_tokens"])
+    tokens = job.terms.adapter.virtual_tokens
     chosen = choose_candidates(job=job, task=task, tokens=tokens)
     if not chosen:
         return False
@@ -263,7 +263,7 @@ def record_finished_jobs(*, now: datetime) -> int:
     finished = (
         Job.objects.filter(
             status=JobStatus.SUCCEEDED,
-            spec__adapter__kind=str(AdapterKind.SOFT_PROMPT),
+            terms__adapter__kind=str(AdapterKind.SOFT_PROMPT),
             finished_at__gt=now - RECORDED_FOR,
         )
         .exclude(pk__in=known)

@@ -234,7 +234,7 @@ def place_request(asked: ExpressOrder, *, now: datetime) -> ExpressRequest:
         slo_s=asked.slo_s,
         adapter=to_json(terms.measured.terms.adapter),
         training=to_json(terms.measured.terms.training),
-        resolved=list(terms.measured.terms.resolved),
+        resolved=list(terms.measured.resolved),
         samples=work.samples,
         compute_demand=work.compute_demand,
         memory_demand_gb=work.memory_demand_gb,

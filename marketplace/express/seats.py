@@ -293,8 +293,6 @@ def _build_seat_bids(
             not_before_slot=first_slot,
             request_hash=hashlib.sha256(f"{lane.pk}|{first_slot}|{last_slot}".encode()).hexdigest(),
             created_at=now,
-            adapter={},
-            training={},
             samples=0,
             compute_demand=min(rates.values()) * slots,
             memory_demand_gb=memory_gb,

@@ -28,17 +28,15 @@ from marketplace.jobs.models import (
 from marketplace.jobs.selectors import DATASET_BLOB, PROMPTS_BLOB, START_BLOB, VALIDATION_BLOB
 from workers.protocol.errands import ErrandSpec
 from workers.protocol.job_spec import (
-    AdapterSpec,
     BlobRef,
     CheckpointRef,
     DataFormat,
     JobSpec,
     PromptLookup,
-    TrainingSpec,
     WarmStart,
 )
 from workers.protocol.messages import SliceSpec, SlotPlan
-from workers.protocol.wire import from_json, to_json
+from workers.protocol.wire import to_json
 
 BLOB_PATH = "/internal/v1/leases/{lease_token}/blobs/{name}"
 
@@ -227,8 +225,8 @@ def build_job_spec(zone: Zone, job: Job, *, blob_path: str, job_id: str | None =
             else _build_dataset_ref(validation, blob_path.format(name=VALIDATION_BLOB))
         ),
         skip_lines=tuple(job.dataset.faulty_lines),
-        adapter=from_json(AdapterSpec, job.spec["adapter"]),
-        training=from_json(TrainingSpec, job.spec["training"]),
+        adapter=job.terms.adapter,
+        training=job.terms.training,
         work_costs=get_work_costs(zone),
         checkpoint_every_s=zone.checkpoint_every_s,
     )

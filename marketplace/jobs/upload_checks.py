@@ -12,8 +12,6 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.selectors import get_model_shape
 from marketplace.jobs.models import Job
 from workers.protocol.adapter_check import AdapterError, check_adapter_archive
-from workers.protocol.job_spec import AdapterSpec
-from workers.protocol.wire import from_json
 
 #: A header of about 16,000 tensors; more is refused before it is read.
 _HEADER_BYTES_MAX = 2 * 1024 * 1024
@@ -77,7 +75,7 @@ def check_adapter(file: IO[bytes], *, job: Job, unpacked_limit_bytes: int) -> No
         check_adapter_archive(
             file,
             shape=get_model_shape(job.zone),
-            adapter=from_json(AdapterSpec, job.spec["adapter"]),
+            adapter=job.terms.adapter,
             unpacked_limit_bytes=unpacked_limit_bytes,
         )
     except AdapterError as error:

@@ -22,7 +22,6 @@ from marketplace.jobs.models import DatasetTokens, Job, Slice, SliceStatus
 from marketplace.jobs.token_runs import TokenRuns
 from workers.protocol.job_spec import AdapterSpec, DataFormat, TrainingSpec, WorkCosts
 from workers.protocol.row_order import choose_validation_rows, count_validation_rows
-from workers.protocol.wire import from_json
 from workers.protocol.work import RowLengths, TooMuchWorkError, WorkPlan, count_row_units
 
 #: Values remembered of each kind; a crowd of bids asks for the same few.
@@ -254,7 +253,7 @@ def load_job_totals(job: Job) -> WorkTotals:
         validation=_ensure_validation_tokens(job),
         data_format=job.dataset.format,
         virtual_tokens=_count_virtual_tokens(job),
-        training=from_json(TrainingSpec, job.training),
+        training=job.terms.training,
         costs=fleet.get_work_costs(job.zone),
     )
 
@@ -266,7 +265,7 @@ def load_work_plan(job: Job) -> WorkPlan:
         validation=_ensure_validation_tokens(job),
         data_format=job.dataset.format,
         virtual_tokens=_count_virtual_tokens(job),
-        training=from_json(TrainingSpec, job.training),
+        training=job.terms.training,
         costs=fleet.get_work_costs(job.zone),
     )
 
@@ -299,7 +298,7 @@ def plan_work(
 
 
 def _count_virtual_tokens(job: Job) -> int:
-    return from_json(AdapterSpec, job.spec["adapter"]).virtual_tokens
+    return job.terms.adapter.virtual_tokens
 
 
 def count_sold_units(job: Job, plan: WorkPlan) -> int:
@@ -330,8 +329,8 @@ def measure_job_work(job: Job, *, rates: dict[str, float] | None = None) -> Work
         tokens=_ensure_tokens(job),
         validation=_ensure_validation_tokens(job),
         data_format=job.dataset.format,
-        adapter=from_json(AdapterSpec, job.spec["adapter"]),
-        training=from_json(TrainingSpec, job.training),
+        adapter=job.terms.adapter,
+        training=job.terms.training,
         rates=fleet.load_rates(job.zone) if rates is None else rates,
     )
 

@@ -26,7 +26,7 @@ from workers.protocol.generation import (
     Written,
     WrittenToken,
 )
-from workers.protocol.job_spec import AdapterSpec, BlobRef
+from workers.protocol.job_spec import BlobRef
 from workers.protocol.probes import ProbeAdapter
 from workers.protocol.reports import Fault
 from workers.protocol.wire import from_json, to_json
@@ -83,7 +83,7 @@ def _build_adapter(question: AskedQuestion) -> ProbeAdapter:
             sha256=artifact.sha256,
             bytes=artifact.bytes,
         ),
-        spec=from_json(AdapterSpec, question.job.spec["adapter"]),
+        spec=question.job.terms.adapter,
     )
 
 

@@ -142,7 +142,7 @@ def load_tier_state(*, tiers: ZoneTiers, now: datetime) -> TierState:
     rows = rows.select_related("join_token__node").only(*_OF_MACHINES)
     found.machines = {row.pk: row for row in rows}
     stays = Stay.objects.filter(ended_at__isnull=True, machine__zone=tiers.zone).order_by("pk")
-    found.stays = list(stays.select_related("job").defer("job__spec"))
+    found.stays = list(stays.select_related("job").defer("job__terms"))
     for stay in found.stays:
         stay.job.zone = tiers.zone
         # One row, one object: what a step notes of a machine, the next one reads.

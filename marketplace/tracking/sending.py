@@ -27,6 +27,7 @@ from marketplace.common.durable.kinds import Failure, HeldWork, WorkFailed
 from marketplace.common.encryption import decrypt_text
 from marketplace.jobs.models import Job, JobStatus, MetricPoint
 from marketplace.tracking.models import TrackedRun, TrackingKey
+from workers.protocol.wire import to_json
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +178,10 @@ def _build_rows(points: Sequence[MetricPoint], *, after: int) -> list[dict[str, 
 
 def _describe_job(job: Job) -> dict[str, Any]:
     """What the owner chose. Neither prices nor nodes are in it."""
-    return {"base_model": job.zone.base_model_name, "adapter": job.spec["adapter"], **job.training}
+    return {
+        "base_model": job.zone.base_model_name,
+        "adapter": to_json(job.terms.adapter),
+    } | to_json(job.terms.training)
 
 
 def _run_sender(asked: dict[str, Any], folder: Path) -> str:

@@ -25,7 +25,7 @@ from marketplace.vendors.locks import lock_open_dispute, lock_preparation
 from marketplace.vendors.models import Dispute, Preparation, PreparationStatus
 from marketplace.vendors.selectors import can_be_disputed
 from marketplace.vendors.skills import Skill
-from marketplace.vendors.wishes import PreparationWish
+from workers.protocol.job_terms import PreparationWish
 
 #: Of a delivery's rows, the share that may be new, and of the original's usable ones, the share
 #: that must be there, for the rule to accept it.

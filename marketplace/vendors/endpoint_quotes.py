@@ -10,7 +10,7 @@ from typing import Any, cast
 from marketplace.common.errors import UserError
 from marketplace.common.money import to_micros
 from marketplace.vendors.quoting import DataSize, QuoteFunction, compute_price
-from marketplace.vendors.wishes import PreparationWish
+from workers.protocol.job_terms import PreparationWish
 
 QUOTE_REQUESTED = "quote.requested"
 #: A quote may be said to hold for so long at most.

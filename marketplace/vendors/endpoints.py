@@ -39,7 +39,8 @@ from marketplace.vendors.models import AnswerKind, EndpointCount, Listing, Vendo
 from marketplace.vendors.offers import list_listings, measure_raw_data
 from marketplace.vendors.quoting import DataSize
 from marketplace.vendors.signatures import BadSignature, check_message, sign_message
-from marketplace.vendors.wishes import PreparationWish, parse_wish
+from marketplace.vendors.wishes import parse_wish
+from workers.protocol.job_terms import PreparationWish
 
 log = logging.getLogger(__name__)
 

@@ -40,6 +40,7 @@ from marketplace.vendors.models import (
 from marketplace.vendors.preparing import list_rows_in_process, mask_in_process
 from marketplace.vendors.signatures import BadSignature, begin_check, end_check
 from marketplace.vendors.wishes import parse_wish
+from workers.protocol.wire import to_json
 
 log = logging.getLogger(__name__)
 
@@ -310,7 +311,7 @@ def tell_vendor(*, preparation_id: str, now: datetime) -> None:
             "delivery_url": link.delivery_url,
             "due_at": preparation.due_at.isoformat(),
             "rows_bound": preparation.rows_bound,
-            "wish": wish.to_json(),
+            "wish": to_json(wish),
         },
     }
     body = json.dumps(message).encode()

@@ -14,8 +14,9 @@ from marketplace.jobs.models import Dataset
 from marketplace.vendors.endpoint_quotes import EndpointQuote
 from marketplace.vendors.models import Listing, Vendor, VendorKind
 from marketplace.vendors.quoting import DataSize, VendorOffer, VendorTime, build_offer, make_offer
-from marketplace.vendors.wishes import PreparationWish, parse_wish
+from marketplace.vendors.wishes import parse_wish
 from scheduler.types import LaborVendor
+from workers.protocol.job_terms import PreparationWish
 
 
 def measure_raw_data(dataset: Dataset) -> DataSize:

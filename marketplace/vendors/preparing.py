@@ -7,7 +7,7 @@ from typing import Any
 
 from marketplace.jobs.repairing import CPU_S, WALL_S, run_preparation
 from marketplace.vendors.skills import Skill
-from marketplace.vendors.wishes import PreparationWish
+from workers.protocol.job_terms import PreparationWish
 
 #: A report before a bid looks at the first rows only.
 INSPECTION_CPU_S = 60

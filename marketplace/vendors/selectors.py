@@ -28,7 +28,7 @@ from marketplace.vendors.models import (
 )
 from marketplace.vendors.offers import collect_offers
 from marketplace.vendors.quoting import VendorOffer
-from marketplace.vendors.wishes import PreparationWish
+from workers.protocol.job_terms import PreparationWish
 
 
 def exclude_open(jobs: QuerySet[Job]) -> QuerySet[Job]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from marketplace.common.errors import UserError
 from marketplace.vendors.models import VendorKind
 from marketplace.vendors.skills import Skill
+from workers.protocol.job_terms import PreparationWish
 
 #: ISO 639-1 codes that rows may be kept by.
 LANGUAGES = (
@@ -19,31 +19,6 @@ VALIDATION_SHARE_MAX = 0.5
 INSTRUCTIONS_CHARS_MAX = 4_000
 #: Longest time that an owner may take to look at a delivery.
 REVIEW_S_MAX = 7 * 24 * 3600
-
-
-@dataclass(frozen=True, slots=True)
-class PreparationWish:
-    """What is to be done with the data, and who may see them for it."""
-
-    #: Kinds of vendor that the owner lets see the data.
-    kinds: tuple[str, ...] = (VendorKind.AUTOMATIC.value,)
-    drop_duplicates: bool = True
-    mask_personal_data: bool = False
-    #: Languages to keep; none keeps all.
-    languages: tuple[str, ...] = ()
-    #: Share of rows set aside, none of which shares a prompt with the training rows.
-    validation_share: float = 0.1
-    #: Skills that a vendor must have; none asks for no particular one.
-    skills: tuple[str, ...] = ()
-    #: What people or an outside vendor are to do, in the owner's words.
-    instructions: str = ""
-    #: Seconds that the owner has to refuse a delivery of people or of an outside vendor. With none,
-    #: the rule accepts it.
-    review_s: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Give it as it is stored with a bid."""
-        return asdict(self)
 
 
 def parse_wish(asked: Mapping[str, Any]) -> PreparationWish:

@@ -21,7 +21,6 @@ from marketplace.warm.models import Donor
 from scheduler.merging.warm_starts import CANDIDATES_MAX, choose_candidates
 from workers.protocol.job_spec import AdapterKind, AdapterSpec, DataFormat, TrainingSpec
 from workers.protocol.starts import StartKind
-from workers.protocol.wire import from_json
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ _LEARNT_BY = (
 #: A near donor made at least this share of the job's steps.
 STEPS_SHARE_MIN = 0.75
 #: Where a donor's job says how often it went over its rows.
-_EPOCHS = "job__spec__training__epochs"
+_EPOCHS = "job__terms__training__epochs"
 
 
 def name_shape(adapter: AdapterSpec | Mapping[str, Any]) -> str:
@@ -97,7 +96,7 @@ def _list_donor(artifact: Artifact, now: datetime) -> None:
             "job": job,
             "organisation_id": job.organisation_id,
             "zone_id": job.zone_id,
-            "shape": name_shape(job.spec["adapter"]),
+            "shape": name_shape(job.terms.adapter),
             "data_sha256": job.dataset.sha256,
             "vector": ensure_embedding(job.dataset).tobytes(),
             "loss_before": job.valid_loss_before,
@@ -149,7 +148,7 @@ def has_passes(job: Job, passes: int) -> bool:
 
     A shorter one ended earlier: its loss would be an easy target, and the result worse than cold.
     """
-    return job.stopped_early or job.spec["training"]["epochs"] >= passes
+    return job.stopped_early or job.terms.training.epochs >= passes
 
 
 def is_trained_alike(job: Job, training: TrainingSpec, *, steps: int) -> bool:
@@ -158,7 +157,7 @@ def is_trained_alike(job: Job, training: TrainingSpec, *, steps: int) -> bool:
     With others, or with far fewer steps, its loss says little of what a run with these ends with.
     """
     is_long = job.stopped_early or (job.total_steps or 0) >= STEPS_SHARE_MIN * steps
-    theirs = from_json(TrainingSpec, job.spec["training"])
+    theirs = job.terms.training
     return is_long and all(getattr(theirs, name) == getattr(training, name) for name in _LEARNT_BY)
 
 

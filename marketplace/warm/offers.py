@@ -315,7 +315,7 @@ def _make_offer(
             settings_hash=job.settings_hash,
             kind=StartKind.OWN if is_own else StartKind.DONOR,
             likeness=likeness,
-            scale=scale * donor.job.spec["adapter"]["alpha"] / job.adapter.alpha,
+            scale=scale * donor.job.terms.adapter.alpha / job.adapter.alpha,
             target_loss=find_target_loss(
                 likeness, donor_loss=donor.loss_after, probed_loss=probed_loss
             ),

@@ -17,11 +17,11 @@ from marketplace.jobs.errands import build_blob_ref, hand_out_errand
 from marketplace.jobs.models import Dataset, ErrandKind
 from marketplace.warm.embeddings import read_first_rows
 from marketplace.warm.models import Donor, Probe
-from workers.protocol.job_spec import AdapterSpec, DataFormat
+from workers.protocol.job_spec import DataFormat
 from workers.protocol.probes import PROBE_ROWS_MAX, ProbeAdapter, ProbeTask
 from workers.protocol.record_messages import write_messages
 from workers.protocol.records import Row
-from workers.protocol.wire import from_json, to_json
+from workers.protocol.wire import to_json
 
 #: Seconds a node has for its answer.
 PROBE_S = 10.0
@@ -119,6 +119,6 @@ def _build_adapter(donor: Donor, scale: float, probe: Probe) -> ProbeAdapter:
     return ProbeAdapter(
         name=artifact.pk,
         blob=build_blob_ref(probe, artifact.pk, artifact),
-        spec=from_json(AdapterSpec, donor.job.spec["adapter"]),
+        spec=donor.job.terms.adapter,
         scale=scale,
     )

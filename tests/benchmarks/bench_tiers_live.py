@@ -18,6 +18,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tests.benchmarks.bench_lane import servers
+from workers.protocol.job_spec import AdapterSpec, TrainingSpec
+from workers.protocol.job_terms import JobTerms
 
 #: Cells of one job, as a job of some hours in slots of ten minutes has.
 CELLS = 24
@@ -125,6 +127,7 @@ def market_fill(jobs: int, past: int, now: datetime) -> None:
     # What ended is in the tables already.
     ZoneTiers.objects.update(learned_at=now)
     rows = []
+    terms = JobTerms(AdapterSpec(), TrainingSpec(), data.pk)
     for number in range(jobs + past):
         ended = number >= jobs
         runs = number < RUNNING * jobs
@@ -138,7 +141,7 @@ def market_fill(jobs: int, past: int, now: datetime) -> None:
                 zone=zone,
                 dataset=data,
                 name="a job",
-                spec={},
+                terms=terms,
                 status=JobStatus.SUCCEEDED
                 if ended
                 else JobStatus.RUNNING

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -28,7 +28,7 @@ from marketplace.fleet.models import Zone
 from marketplace.fleet.policy_settings import find_reservation_fee
 from marketplace.fleet.selectors import list_nodes_on_sale, slot_at, slot_ends_at, slot_starts_at
 from scheduler.types import Refusal
-from workers.protocol.starts import StartKind
+from workers.protocol.starts import Start, StartKind
 from workers.protocol.wire import to_json
 
 
@@ -40,6 +40,8 @@ def serialize_bids(bids: Sequence[Bid]) -> list[dict[str, Any]]:
 
 
 def _bid_shape(bid: Bid, *, job_id: str | None) -> dict[str, Any]:
+    terms = bid.terms
+    adapter, training = ({}, {}) if terms is None else map(to_json, (terms.adapter, terms.training))
     return {
         "id": bid.pk,
         "object": "bid",
@@ -52,13 +54,13 @@ def _bid_shape(bid: Bid, *, job_id: str | None) -> dict[str, Any]:
         "dataset_id": bid.dataset_id,
         "validation_dataset_id": bid.validation_dataset_id,
         "verified_only": bid.verified_only,
-        "adapter": bid.adapter,
-        "training": bid.training,
+        "adapter": adapter,
+        "training": training,
         "resolved": bid.resolved,
         "choices": explain_choices(
             bid.resolved,
-            adapter=bid.adapter,
-            training=bid.training,
+            adapter=adapter,
+            training=training,
             rows=0 if bid.dataset is None else bid.dataset.rows,
             sequence_length_limit=bid.zone.max_sequence_length,
         ),
@@ -199,15 +201,15 @@ def serialize_quote(quote: BidQuote) -> dict[str, Any]:
         "verified_only": quote.verified_only,
         "adapter": to_json(terms.adapter),
         "training": to_json(terms.training),
-        "resolved": list(terms.resolved),
+        "resolved": list(quote.measured.resolved),
         "choices": explain_choices(
-            terms.resolved,
+            quote.measured.resolved,
             adapter=to_json(terms.adapter),
             training=to_json(terms.training),
-            rows=terms.rows,
+            rows=quote.measured.rows,
             sequence_length_limit=quote.zone.max_sequence_length,
         ),
-        "start": serialize_start(quote.measured.start and to_json(quote.measured.start)),
+        "start": serialize_start(quote.measured.start),
         "warm_start": _warm_start_shape(quote),
         "work": serialize_work(
             samples=work.samples,
@@ -238,12 +240,12 @@ def _warm_start_shape(quote: BidQuote) -> dict[str, Any]:
     }
 
 
-def serialize_start(start: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def serialize_start(start: Start | None) -> dict[str, Any] | None:
     """What a job begins with; of another organisation's adapter only that it is one."""
     if start is None:
         return None
-    own = start["kind"] != StartKind.DONOR
-    return {"kind": start["kind"], "model": f"ft:{start['job_id']}" if own else None}
+    own = start.kind is not StartKind.DONOR
+    return {"kind": start.kind, "model": f"ft:{start.job_id}" if own else None}
 
 
 def serialize_zone(zone: Zone, *, now: datetime) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def serialize_job(job: Job) -> dict[str, Any]:
         "progress": serialize_progress(job),
         "fault": job.fault or None,
         "failure_reason": job.failure_reason or None,
-        "start": serialize_start(job.spec.get("start")),
+        "start": serialize_start(job.start),
         "stopped_early": job.stopped_early,
         "best_step": job.best_step,
         "seq": job.seq,

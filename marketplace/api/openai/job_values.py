@@ -43,7 +43,6 @@ def _show_job(
     hyperparameters = _show_hyperparameters(job, bid, request)
     is_dpo = bid.dataset is not None and bid.dataset.format == DataFormat.PREFERENCE
     method = DPO if is_dpo else SUPERVISED
-    start = job.spec.get("start") or {}
     results = [job.pk, adapter_id] if succeeded else []
     return {
         "id": job.pk,
@@ -59,7 +58,7 @@ def _show_job(
         "model": job.zone.name,
         "organization_id": job.organisation_id,
         "result_files": [name_file(row_id) for row_id in results if row_id],
-        "seed": job.training["seed"],
+        "seed": job.terms.training.seed,
         "status": "validating_files" if job.awaits_data and not ended else _STATUSES[job.status],  # type: ignore[index]
         "trained_tokens": job.trained_tokens if ended else None,
         "training_file": name_file(bid.dataset_id or job.dataset_id),
@@ -67,7 +66,7 @@ def _show_job(
         "integrations": [] if request is None else request.integrations,
         "metadata": None if request is None else request.metadata,
         "method": {"type": method, method: {"hyperparameters": hyperparameters}},
-        "continued_from": start.get("job_id") if start.get("kind") == "continued" else None,
+        "continued_from": bid.continued_job_id,
         "bid": {
             "id": bid.pk,
             "max_price": usd(bid.price_micros),
@@ -93,12 +92,12 @@ def _show_hyperparameters(job: Job, bid: Bid, request: FineTuningRequest | None)
     """What the job trains with; the multiplier as it was asked for."""
     asked = {} if request is None else request.hyperparameters
     shown = {
-        "batch_size": job.training["batch_size"],
+        "batch_size": job.terms.training.batch_size,
         "learning_rate_multiplier": asked.get("learning_rate_multiplier", AUTO),
-        "n_epochs": job.training["epochs"],
+        "n_epochs": job.terms.training.epochs,
     }
     if "beta" in asked:
-        shown["beta"] = job.training["dpo_beta"]
+        shown["beta"] = job.terms.training.dpo_beta
     return shown
 
 

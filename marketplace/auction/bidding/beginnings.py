@@ -22,7 +22,6 @@ from marketplace.warm.models import Offer
 from marketplace.warm.offers import ColdJob, find_taken_offers, find_usable_offer
 from workers.protocol.job_spec import AdapterSpec
 from workers.protocol.starts import Start, StartKind
-from workers.protocol.wire import from_json
 
 #: Before the id of one's own job.
 CONTINUED = "ft:"
@@ -79,9 +78,7 @@ def find_beginning(
             f"{zone.name} trains {_name_base(zone)}. Bid in zone {job.zone.name}.",
             param="model",
         )
-    return Beginning(
-        StartKind.CONTINUED, artifact.pk, job.pk, from_json(AdapterSpec, job.spec["adapter"])
-    )
+    return Beginning(StartKind.CONTINUED, artifact.pk, job.pk, job.terms.adapter)
 
 
 def _find_offered(
@@ -102,7 +99,7 @@ def _find_offered(
             param="model",
         )
     job = offer.donor.job
-    adapter = from_json(AdapterSpec, job.spec["adapter"])
+    adapter = job.terms.adapter
     return Beginning(StartKind(offer.kind), offer.donor_id, job.pk, adapter, offer)
 
 

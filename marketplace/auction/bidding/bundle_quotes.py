@@ -12,7 +12,7 @@ from marketplace.auction.bidding.bundles import (
     check_ready,
     list_jobs,
 )
-from marketplace.auction.bidding.measure import MeasuredJob, find_verified_only, measure_job
+from marketplace.auction.bidding.measure import MeasuredJob, measure_job
 from marketplace.auction.bidding.quotes import (
     QUOTE_LIFE,
     CurvePoint,
@@ -120,9 +120,7 @@ def _build_tasks(
             task_id=f"quote-{place}",
             arrival_slot=slot + 1,
             deadline_slot=last_slot_until(asked.zone, asked.deadline_at),
-            verified_only=find_verified_only(
-                asked.verified_only, organisation=asked.organisation, start=of.start
-            ),
+            verified_only=of.terms.verified_only,
         )
         for place, of in enumerate(measured)
     ]

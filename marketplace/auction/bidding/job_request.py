@@ -9,7 +9,8 @@ from typing import Any
 from marketplace.accounts.models import Organisation
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset
-from marketplace.vendors.wishes import PreparationWish, parse_wish
+from marketplace.vendors.wishes import parse_wish
+from workers.protocol.job_terms import PreparationWish
 
 
 @dataclass(frozen=True, slots=True, eq=False)

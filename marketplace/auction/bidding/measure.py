@@ -32,10 +32,10 @@ from marketplace.jobs.models import Dataset, DatasetTokens, Job
 from marketplace.jobs.services import check_held_out, ensure_dataset_tokens
 from marketplace.jobs.work import Work, measure_work, plan_work
 from marketplace.vendors.offers import measure_growth, measure_raw_data
-from marketplace.vendors.wishes import PreparationWish
 from marketplace.warm.models import Offer
 from marketplace.warm.offers import ColdJob
 from workers.protocol.job_spec import AdapterSpec, DataFormat
+from workers.protocol.job_terms import JobTerms, PreparationWish
 from workers.protocol.row_order import count_validation_rows
 from workers.protocol.starts import Start, StartKind
 
@@ -47,14 +47,21 @@ _rooms: TtlCache[float | None] = TtlCache(for_s=RATES_KEPT_S)
 
 @dataclass(frozen=True, slots=True)
 class MeasuredJob:
-    """One job's settings and what they ask of a node."""
+    """A job's terms and what they ask of a node."""
 
-    terms: ResolvedSettings
+    terms: JobTerms
     work: Work
-    #: ``None``: from fresh weights.
-    start: Start | None = None
+    #: Names of the settings that the market chose.
+    resolved: tuple[str, ...]
+    #: Of the data set, which the choices depend on.
+    rows: int
     #: Of a warm start: what the job is without it.
     cold_work: Work | None = None
+
+    @property
+    def start(self) -> Start | None:
+        """What the job begins with; ``None``: fresh weights."""
+        return self.terms.start
 
 
 def measure_job(asked: JobRequest, *, now: datetime) -> MeasuredJob:
@@ -82,7 +89,7 @@ def measure_job(asked: JobRequest, *, now: datetime) -> MeasuredJob:
     tokens = ensure_dataset_tokens(dataset=asked.dataset, zone=asked.zone)
     held_out = None if asked.validation is None else _count_held_out(asked, asked.validation, wish)
     longest = [tokens.longest_row_tokens, *([held_out.longest_row_tokens] if held_out else [])]
-    terms = resolve_terms(
+    settings = resolve_terms(
         adapter=asked.adapter if beginning is None else fill_settings(asked.adapter, beginning),
         training=_choose_held_out(asked, wish),
         rows=asked.dataset.rows if wish is None else measure_raw_data(asked.dataset).rows,
@@ -91,16 +98,28 @@ def measure_job(asked: JobRequest, *, now: datetime) -> MeasuredJob:
         model=get_model_shape(asked.zone),
         rank_limit=_find_rank_limit(asked.zone, asked.adapter, now),
     )
-    work = _measure_most_work(asked, terms, tokens=tokens, held_out=held_out, wish=wish, now=now)
+    work = _measure_most_work(asked, settings, tokens=tokens, held_out=held_out, wish=wish, now=now)
     if wish is not None:
         work = _count_repaired(work, asked.dataset)
     if asked.validation is None:
-        _check_can_stop(terms, asked.dataset)
-    cold = MeasuredJob(terms, work)
-    if beginning is None:
+        _check_can_stop(settings, asked.dataset)
+    start = None
+    if beginning is not None and beginning.offer is None:
+        start = build_start(beginning, settings.adapter)
+    terms = JobTerms(
+        adapter=settings.adapter,
+        training=settings.training,
+        dataset=asked.dataset.pk,
+        validation=None if asked.validation is None else asked.validation.pk,
+        start=start,
+        preparation=wish,
+        verified_only=find_verified_only(
+            asked.verified_only, organisation=asked.organisation, start=start
+        ),
+    )
+    cold = MeasuredJob(terms, work, resolved=settings.resolved, rows=settings.rows)
+    if beginning is None or beginning.offer is None:
         return cold
-    if beginning.offer is None:
-        return replace(cold, start=build_start(beginning, terms.adapter))
     if asked.validation is not None:
         raise Conflict(
             "offer_ended",
@@ -115,7 +134,7 @@ def measure_job(asked: JobRequest, *, now: datetime) -> MeasuredJob:
 
 def _measure_most_work(
     asked: JobRequest,
-    terms: ResolvedSettings,
+    settings: ResolvedSettings,
     *,
     tokens: DatasetTokens,
     held_out: DatasetTokens | None,
@@ -127,7 +146,7 @@ def _measure_most_work(
     A vendor holds out the share that was asked for, or less where rows are few: those rows are not
     trained on, but are evaluated many times.
     """
-    shares = {terms.training.validation_share}
+    shares = {settings.training.validation_share}
     if wish is not None and wish.validation_share:
         shares.add(wish.validation_share)
     rates = _rates.get(asked.zone.pk, now=now, read=lambda: load_rates(asked.zone))
@@ -137,8 +156,8 @@ def _measure_most_work(
             tokens=tokens,
             validation=held_out,
             data_format=asked.dataset.format,
-            adapter=terms.adapter,
-            training=replace(terms.training, validation_share=share),
+            adapter=settings.adapter,
+            training=replace(settings.training, validation_share=share),
             rates=rates,
         )
         for share in sorted(shares)
@@ -244,7 +263,8 @@ def find_verified_only(
 def apply_offer(cold: MeasuredJob, offer: Offer, planned: ColdJob) -> MeasuredJob:
     """The job with a warm start: the same settings, and the work of the steps that are sold."""
     warm = replace(cold.work, compute_demand=planned.plan.count_ended_at(offer.steps))
-    return MeasuredJob(cold.terms, warm, build_warm_start(offer), cold_work=cold.work)
+    terms = replace(cold.terms, start=build_warm_start(offer))
+    return replace(cold, terms=terms, work=warm, cold_work=cold.work)
 
 
 def plan_cold(measured: MeasuredJob, asked: JobRequest) -> ColdJob:
@@ -260,10 +280,12 @@ def plan_cold(measured: MeasuredJob, asked: JobRequest) -> ColdJob:
     return ColdJob(asked.organisation, zone, dataset, terms.adapter, terms.training, plan)
 
 
-def _check_can_stop(terms: ResolvedSettings, dataset: Dataset) -> None:
+def _check_can_stop(settings: ResolvedSettings, dataset: Dataset) -> None:
     """Refuse early stopping without rows to see it by; a node would, once it is paid for."""
-    share = terms.training.validation_share
-    if terms.training.early_stopping and not count_validation_rows(rows=dataset.rows, share=share):
+    share = settings.training.validation_share
+    if settings.training.early_stopping and not count_validation_rows(
+        rows=dataset.rows, share=share
+    ):
         raise UserError(
             "invalid_hyperparameter",
             "Early stopping looks at the loss on held-out rows, and this job holds out none. Give "

@@ -24,7 +24,7 @@ from marketplace.accounts.models import Organisation, User
 from marketplace.auction.bidding.beginnings import refuse_taken_offers
 from marketplace.auction.bidding.holding_limit import refuse_hoards
 from marketplace.auction.bidding.job_request import JobRequest
-from marketplace.auction.bidding.measure import find_verified_only, measure_job
+from marketplace.auction.bidding.measure import measure_job
 from marketplace.auction.bidding.terms import check_deadline, check_name, check_price_micros
 from marketplace.auction.bidding.wasted_boots import refuse_wasted_boots
 from marketplace.auction.lane import wakeups
@@ -35,13 +35,13 @@ from marketplace.common.errors import Conflict, UserError
 from marketplace.fleet.models import Zone
 from marketplace.fleet.policy_settings import find_reservation_fee
 from marketplace.jobs.models import Dataset
+from marketplace.jobs.terms import derive_columns
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.locks import LockedAccounts, lock_wallets
 from marketplace.vendors.endpoint_quotes import EndpointQuote
 from marketplace.vendors.endpoints import ask_for_bid
 from marketplace.vendors.offers import collect_offers
 from marketplace.warm.offers import reserve_offers
-from workers.protocol.wire import to_json
 
 log = logging.getLogger(__name__)
 
@@ -222,37 +222,32 @@ def draft_bid(asked: NewBid, *, now: datetime) -> Bid:
     """
     check_price_micros(asked.price_micros)
     check_deadline(asked.deadline_at, zone=asked.zone, now=now)
-    wish = asked.job.parse_wish()
     measured = measure_job(asked.job, now=now)
-    offers = []
-    if wish is not None:
+    terms, offers = measured.terms, []
+    if terms.preparation is not None:
         offers = collect_offers(
-            zone=asked.zone, dataset=asked.dataset, wish=wish, answers=asked.quotes, now=now
+            zone=asked.zone,
+            dataset=asked.dataset,
+            wish=terms.preparation,
+            answers=asked.quotes,
+            now=now,
         )
     return Bid(
         zone=asked.zone,
         organisation=asked.organisation,
         placed_by=asked.placed_by,
-        dataset=asked.dataset,
-        validation_dataset=asked.validation,
+        **derive_columns(terms),
         name=check_name(asked.name),
         price_micros=asked.price_micros,
         deadline_at=asked.deadline_at,
         idempotency_key=asked.idempotency_key,
         request_hash=asked.request_hash,
         created_at=now,
-        adapter=to_json(measured.terms.adapter),
-        training=to_json(measured.terms.training),
-        start=None if measured.start is None else to_json(measured.start),
-        resolved=list(measured.terms.resolved),
+        resolved=list(measured.resolved),
         samples=measured.work.samples,
         compute_demand=measured.work.compute_demand,
         memory_demand_gb=measured.work.memory_demand_gb,
         rates=measured.work.rates,
-        verified_only=find_verified_only(
-            asked.verified_only, organisation=asked.organisation, start=measured.start
-        ),
-        preparation=None if wish is None else wish.to_json(),
         offers=[offer.to_json() for offer in offers],
         reservation_fee_percent=find_reservation_fee(asked.zone),
     )

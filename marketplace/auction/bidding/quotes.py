@@ -10,7 +10,6 @@ from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.measure import (
     MeasuredJob,
     apply_offer,
-    find_verified_only,
     measure_job,
     plan_cold,
 )
@@ -121,9 +120,7 @@ def make_quote(
     check_deadline(deadline_at, zone=zone, now=now)
     wish = asked.parse_wish()
     measured = unaided = measure_job(asked, now=now)
-    only = find_verified_only(
-        asked.verified_only, organisation=asked.organisation, start=measured.start
-    )
+    only = measured.terms.verified_only
     offers: list[VendorOffer] = []
     outlook = Outlook.NONE
     if wish is not None:

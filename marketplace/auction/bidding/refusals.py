@@ -12,7 +12,6 @@ from marketplace.fleet import selectors as fleet
 from marketplace.fleet.models import Zone
 from scheduler.types import Refusal
 from workers.protocol.job_spec import AdapterSpec
-from workers.protocol.wire import from_json
 
 #: What programs compare, by reason.
 REFUSAL_CODES = {
@@ -38,7 +37,7 @@ def describe_bid_refusal(bid: Bid) -> str:
         price_micros=bid.price_micros,
         posted_price_micros=bid.winning_price_micros,
         zone=bid.zone,
-        adapter=from_json(AdapterSpec, bid.adapter),
+        adapter=bid.terms.adapter,
         memory_demand_gb=bid.memory_demand_gb,
         later_deadline_at=bid.winning_deadline_at,
         later_price_micros=bid.winning_deadline_price_micros,

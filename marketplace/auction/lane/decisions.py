@@ -18,9 +18,10 @@ from marketplace.auction.lane.vendor_work import AdmittedWithVendor, open_vendor
 from marketplace.auction.lane.warm_reserves import reserve_worst_cases
 from marketplace.auction.locks import PendingBid
 from marketplace.auction.models import Bid, BidStatus, hold_reference
-from marketplace.common.db.bulk_writes import JsonText, send_updates
+from marketplace.common.db.bulk_writes import send_updates
 from marketplace.common.money import from_micros
 from marketplace.jobs.services import Opening, open_jobs
+from marketplace.jobs.terms import TERM_COLUMNS
 from marketplace.payments.holds import HoldSettlement, settle_holds
 from marketplace.warm.consents import end_withdrawn_starts
 from marketplace.warm.models import Offer
@@ -220,23 +221,17 @@ def _release_warm_starts(decided: Sequence[_DecidedBid]) -> None:
 
 def _opening(lane: Lane, of: _DecidedBid) -> Opening:
     bid = of.bid
-    assert bid.dataset_id is not None
     return Opening(
         bid_id=bid.pk,
         organisation_id=bid.organisation_id,
         created_by_id=bid.placed_by_id,
         zone=lane.zone,
-        dataset_id=bid.dataset_id,
         name=bid.name,
-        spec=JsonText(
-            f'{{"adapter": {bid.adapter}, "training": {bid.training}, "start": {bid.start}}}'
-        ),
+        columns={name: getattr(bid, name) for name in TERM_COLUMNS},
         cells=of.cells,
         deadline_at=bid.deadline_at,
         price_micros=of.columns["payment_micros"],
         awaits_data=of.has_vendor,
-        verified_only=bid.verified_only,
-        validation_dataset_id=bid.validation_dataset_id,
     )
 
 

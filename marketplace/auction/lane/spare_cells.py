@@ -27,7 +27,7 @@ def give_back_spare_cells(*, now: datetime) -> int:
         needs_replan=False,
         step__gt=0,
         valid_loss__isnull=False,
-        spec__start__steps__gt=0,
+        terms__start__steps__gt=0,
     )
     ahead = [job for job in running.select_related("zone").order_by("pk") if _is_ahead(job)]
     given = 0

@@ -12,6 +12,7 @@ from marketplace.vendors.models import Vendor
 from marketplace.vendors.offers import compute_due_at, measure_raw_data
 from marketplace.vendors.services import NewPreparation, open_preparations
 from scheduler import types as scheduler
+from workers.protocol.wire import to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +37,19 @@ def _build(lane: Lane, of: AdmittedWithVendor, bid: Bid) -> NewPreparation:
     assert ready_slot is not None
     assert bid.dataset is not None
     vendor_id, price_micros, *_ = bid.offers[chosen]
+    wish = to_json(bid.terms.preparation)
     return NewPreparation(
         bid_id=bid.pk,
         job_id=of.job_id,
         source_id=bid.dataset.pk,
-        wish=bid.preparation,
+        wish=wish,
         rows_bound=measure_raw_data(bid.dataset).rows,
         vendor_id=vendor_id,
         price_micros=price_micros,
         ready_slot=ready_slot,
         due_at=compute_due_at(
             vendor=Vendor.objects.get(pk=vendor_id),
-            wish=bid.preparation,
+            wish=wish,
             ready_at=slot_starts_at(lane.zone, ready_slot),
             slot_s=lane.zone.slot_s,
         ),

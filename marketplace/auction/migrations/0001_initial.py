@@ -6,6 +6,7 @@ import marketplace.common.models
 import pgtrigger.compiler
 import pgtrigger.migrations
 from django.conf import settings
+import workers.protocol.job_terms
 from django.db import migrations, models
 
 
@@ -111,15 +112,12 @@ class Migration(migrations.Migration):
                 ('arrival', models.BigIntegerField(db_default=marketplace.auction.models.bids.NextArrival(), editable=False, unique=True)),
                 ('price_micros', models.BigIntegerField()),
                 ('deadline_at', models.DateTimeField()),
-                ('adapter', models.JSONField()),
-                ('training', models.JSONField()),
-                ('start', models.JSONField(null=True)),
+                ('terms', marketplace.common.models.ValueField(kind=workers.protocol.job_terms.JobTerms, null=True)),
                 ('resolved', models.JSONField(default=list)),
                 ('samples', models.PositiveBigIntegerField()),
                 ('compute_demand', models.FloatField()),
                 ('memory_demand_gb', models.FloatField()),
                 ('rates', models.JSONField()),
-                ('preparation', models.JSONField(null=True)),
                 ('verified_only', models.BooleanField(db_default=False, default=False)),
                 ('offers', models.JSONField(default=list)),
                 ('idempotency_key', models.CharField(max_length=255, null=True)),

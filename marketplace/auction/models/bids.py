@@ -8,8 +8,9 @@ from django.conf import settings
 from django.db import models
 from django.db.models import F, Func, Q, Value
 
-from marketplace.common.models import IdField
-from workers.protocol.starts import StartKind
+from marketplace.common.models import IdField, ValueField
+from workers.protocol.job_terms import JobTerms
+from workers.protocol.starts import Start, StartKind
 
 #: Of a bid's plan: the one that it was admitted with.
 FIRST_REVISION = 1
@@ -141,12 +142,9 @@ class Bid(models.Model):
     #: The most the job is worth to its owner; held in the wallet until decided.
     price_micros = models.BigIntegerField()
     deadline_at = models.DateTimeField()
-    #: ``AdapterSpec`` with every ``auto`` resolved.
-    adapter: Any = models.JSONField()
-    #: ``TrainingSpec`` with every ``auto`` resolved.
-    training: Any = models.JSONField()
-    #: ``workers.protocol.starts.Start`` as JSON; null: from fresh weights.
-    start: Any = models.JSONField(null=True)
+    #: What the job is. ``dataset``, ``validation_dataset`` and ``verified_only`` follow from it, by
+    #: ``derive_columns``; null: the express lane's, as there.
+    terms: Any = ValueField(kind=JobTerms, null=True)
     #: Names of the settings the owner left to us.
     resolved: Any = models.JSONField(default=list)
     #: Training rows times epochs, as people count them.
@@ -157,8 +155,6 @@ class Bid(models.Model):
     memory_demand_gb = models.FloatField()
     #: s_ik: work units per slot by GPU type, when the bid arrived.
     rates: Any = models.JSONField()
-    #: ``PreparationWish`` as JSON; null: the data are trained on as they are.
-    preparation: Any = models.JSONField(null=True)
     #: Nodes of verified providers only.
     verified_only = models.BooleanField(default=False, db_default=False)
     #: Vendors' offers when the bid arrived, ``vendors.quoting.VendorOffer.to_json`` of each.
@@ -281,20 +277,25 @@ class Bid(models.Model):
         return self.first_cells
 
     @property
+    def start(self) -> Start | None:
+        """What its job begins with, if not with fresh weights."""
+        return None if self.terms is None else self.terms.start
+
+    @property
     def continued_job_id(self) -> str | None:
         """The owner's earlier job whose adapter they chose to continue."""
         start = self.start
-        return start["job_id"] if start and start["kind"] == StartKind.CONTINUED else None
+        return start.job_id if start and start.kind is StartKind.CONTINUED else None
 
     @property
     def offer_id(self) -> str:
         """The warm start's offer that it names; empty without one."""
-        return str((self.start or {}).get("offer_id", ""))
+        return "" if self.start is None else self.start.offer_id
 
     @property
     def royalty_micros(self) -> int:
         """What of the payment is for the owner of the adapter that the job begins with."""
-        return int((self.start or {}).get("royalty_micros", 0))
+        return 0 if self.start is None else self.start.royalty_micros
 
     @property
     def excess_micros(self) -> int:

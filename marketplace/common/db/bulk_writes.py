@@ -87,9 +87,9 @@ def _build_insert(model: type[Model], names: tuple[str, ...]) -> tuple[str, list
     quote = connections["default"].ops.quote_name
     columns = [quote(field.column) for field in into]  # type: ignore[arg-type]
     # JSON comes as text, some of it already serialised.
-    kinds = ["text" if type(f) is JSONField else f.db_type(connection) for f in into]
+    kinds = ["text" if isinstance(f, JSONField) else f.db_type(connection) for f in into]
     taken = [
-        f"{column}::jsonb" if type(field) is JSONField else column
+        f"{column}::jsonb" if isinstance(field, JSONField) else column
         for column, field in zip(columns, into, strict=True)
     ]
     typed = [f"{column} {kind}" for column, kind in zip(columns, kinds, strict=True)]
@@ -169,15 +169,15 @@ def _find_converter(field: _Field) -> Callable[[Any], Any] | None:
         return None
     if type(field) is fields.DateTimeField and not (field.auto_now or field.auto_now_add):
         return None
-    if type(field) is JSONField:
-        return partial(_encode_json, encoder=field.encoder)
+    if isinstance(field, JSONField):
+        return partial(_encode_json, field=field)
     return lambda value: field.get_db_prep_save(value, connections["default"])
 
 
-def _encode_json(value: Any, *, encoder: type[json.JSONEncoder] | None) -> str | None:
+def _encode_json(value: Any, *, field: JSONField) -> str | None:
     if value is None or isinstance(value, JsonText):
         return value
-    return json.dumps(value, cls=encoder)
+    return json.dumps(field.get_prep_value(value), cls=field.encoder)
 
 
 @cache
@@ -194,7 +194,7 @@ def _build_value_getter(field: _Field) -> Callable[[Model], Any]:
     plain, put = attrgetter(field.attname), _find_converter(field)
     if put is None:
         return plain
-    if type(field) is JSONField:
+    if isinstance(field, JSONField):
         return lambda row: put(plain(row))
     return lambda row: field.get_db_prep_save(field.pre_save(row, True), connections["default"])
 

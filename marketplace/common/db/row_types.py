@@ -7,10 +7,13 @@ from typing import Any, NamedTuple
 from django.db.models import Model
 
 
-def list_columns(model: type[Model], row: type[NamedTuple] | type[tuple[Any, ...]]) -> str:
+def list_columns(
+    model: type[Model], row: type[NamedTuple] | type[tuple[Any, ...]], **computed: str
+) -> str:
     """The columns of a table that a named tuple's fields are, for a SELECT.
 
-    A field is named as Django names the column's attribute; ``pk`` is the primary key.
+    A field is named as Django names the column's attribute; ``pk`` is the primary key. ``computed``
+    gives the SQL of fields that are no columns.
 
     Raises
     ------
@@ -20,7 +23,7 @@ def list_columns(model: type[Model], row: type[NamedTuple] | type[tuple[Any, ...
     meta = model._meta
     assert meta.pk is not None
     columns = {field.attname: field.column for field in meta.concrete_fields}
-    columns["pk"] = meta.pk.column
+    columns |= {"pk": meta.pk.column} | computed
     names: tuple[str, ...] = row._fields  # type: ignore[union-attr]
     unknown = [name for name in names if name not in columns]
     if unknown:

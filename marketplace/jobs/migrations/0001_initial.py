@@ -12,6 +12,7 @@ import marketplace.jobs.models.results
 import pgtrigger.compiler
 import pgtrigger.migrations
 from django.conf import settings
+import workers.protocol.job_terms
 from django.db import migrations, models
 
 
@@ -34,7 +35,7 @@ class Migration(migrations.Migration):
                 ('awaits_data', models.BooleanField(db_default=False, default=False)),
                 ('verified_only', models.BooleanField(db_default=False, default=False)),
                 ('name', models.CharField(max_length=64)),
-                ('spec', models.JSONField()),
+                ('terms', marketplace.common.models.ValueField(kind=workers.protocol.job_terms.JobTerms)),
                 ('status', models.CharField(choices=[('queued', 'Queued'), ('running', 'Running'), ('moving', 'Moving'), ('succeeded', 'Succeeded'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], default='queued', max_length=12)),
                 ('cells', models.JSONField(default=list)),
                 ('deadline_at', models.DateTimeField()),

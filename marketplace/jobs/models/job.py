@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.conf import settings
 from django.contrib.postgres.indexes import GinIndex
@@ -10,10 +10,11 @@ from django.db import models
 from django.db.models import Q
 
 from marketplace.common.ids import new_id
+from marketplace.common.models import ValueField
 from marketplace.jobs.models.datasets import Dataset
 from marketplace.jobs.models.states import FaultOf, JobStatus
+from workers.protocol.job_terms import JobTerms
 from workers.protocol.starts import Start
-from workers.protocol.wire import from_json
 
 if TYPE_CHECKING:
     from marketplace.jobs.models.journal import JobEvent
@@ -48,8 +49,9 @@ class Job(models.Model):
     #: Its data and its adapter go to nodes of verified providers only.
     verified_only = models.BooleanField(default=False, db_default=False)
     name = models.CharField(max_length=64)
-    #: ``{"adapter": AdapterSpec, "training": TrainingSpec, "start": Start or None}`` as JSON.
-    spec = models.JSONField()
+    #: What the job is. ``dataset``, ``validation_dataset`` and ``verified_only`` follow from it, by
+    #: ``derive_columns``; of prepared data, ``give_prepared_data``.
+    terms: JobTerms = ValueField(kind=JobTerms)
     status = models.CharField(max_length=12, choices=JobStatus.choices, default=JobStatus.QUEUED)
     #: ``[[slot, node id], ...]`` in slot order, past ones included.
     cells = models.JSONField(default=list)
@@ -169,14 +171,9 @@ class Job(models.Model):
         return self.status in self.ACTIVE
 
     @property
-    def training(self) -> dict[str, Any]:
-        return self.spec["training"]
-
-    @property
     def start(self) -> Start | None:
         """What it begins with, if not with fresh weights."""
-        value = self.spec.get("start")
-        return None if value is None else from_json(Start, value)
+        return self.terms.start
 
     @property
     def has_done_all_steps(self) -> bool:

@@ -87,7 +87,7 @@ def _is_above_target(job: Job, result: SliceResult) -> bool:
     start, loss = job.start, result.valid_loss_after
     if start is None or not start.sold_steps or start.target_loss is None:
         return False
-    return loss is None or loss > max(start.target_loss, job.training.get("target_loss", 0.0))
+    return loss is None or loss > max(start.target_loss, job.terms.training.target_loss)
 
 
 def _begin_again(job: Job, result: SliceResult, now: datetime) -> None:
@@ -126,9 +126,9 @@ def _may_stop_early(job: Job, result: SliceResult) -> bool:
     It is at its target score, or so many evaluations as they name lie between the best step and the
     last.
     """
-    patience, plan = job.training.get("early_stopping", 0), load_work_plan(job)
+    patience, plan = job.terms.training.early_stopping, load_work_plan(job)
     best, loss = result.best_step, result.valid_loss_after
-    target = job.training.get("target_loss", 0.0)
+    target = job.terms.training.target_loss
     # Without a target no loss is low enough, whatever a node says it is.
     if target > 0 and loss is not None and loss <= target:
         return 0 < result.step < plan.total_steps and plan.is_evaluated_at(result.step)

@@ -31,7 +31,6 @@ from marketplace.jobs.services.opening import serialize_cells
 from marketplace.jobs.transitions import set_status
 from scheduler.types import Cell
 from workers.protocol.starts import Drop
-from workers.protocol.wire import to_json
 
 _REASON_CHARS = 255
 _WITHDRAWN = (
@@ -108,7 +107,12 @@ def give_prepared_data(
         _check_active(job)
         if job.awaits_data:
             job.dataset, job.validation_dataset, job.awaits_data = dataset, held_out, False
-            job.save(update_fields=["dataset", "validation_dataset", "awaits_data"])
+            job.terms = replace(
+                job.terms,
+                dataset=dataset.pk,
+                validation=None if held_out is None else held_out.pk,
+            )
+            job.save(update_fields=["terms", "dataset", "validation_dataset", "awaits_data"])
             record_event(job=job, kind=EventKind.PREPARED, message=message, now=now)
             enqueue("jobs.slots_dispatch")
     return job
@@ -144,8 +148,8 @@ def withdraw_start(*, bid_id: str, now: datetime) -> bool:
 def drop_start(*, job: Job, why: Drop, message: str, now: datetime) -> None:
     """Have a job begin with fresh weights. Call while holding the job, which has a start."""
     assert job.start is not None
-    job.spec = job.spec | {"start": to_json(replace(job.start, dropped=why))}
-    job.save(update_fields=["spec"])
+    job.terms = replace(job.terms, start=replace(job.start, dropped=why))
+    job.save(update_fields=["terms"])
     record_event(job=job, kind=EventKind.START_DROPPED, message=message, now=now, data={"why": why})
 
 

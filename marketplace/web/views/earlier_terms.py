@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from marketplace.auction.models import Bid
 from marketplace.auction.selectors import get_bid
 from marketplace.web.expert_form import read_expert_settings
 from marketplace.web.forms import LORA, TRAINING
 from marketplace.web.templatetags.finetender import usd_input
 from marketplace.web.views.requests import PageRequest
+from workers.protocol.job_spec import AdapterSpec
+from workers.protocol.wire import to_json
 
 
 def read_earlier_terms(request: PageRequest) -> dict[str, Any]:
@@ -18,14 +19,14 @@ def read_earlier_terms(request: PageRequest) -> dict[str, Any]:
     asked = {name: request.GET[name] for name in named if name in request.GET}
     if "again" in request.GET:
         bid = get_bid(request.organisation, request.GET["again"])
-        training = dict(bid.training)
-        if bid.validation_dataset_id or bid.preparation:
+        adapter, training = to_json(bid.terms.adapter), to_json(bid.terms.training)
+        if bid.terms.validation or bid.terms.preparation:
             # Its 0 was not chosen: other rows were held out.
             training.pop("validation_share", None)
         settings = {
             name: value
             for group, names in (
-                (bid.adapter, (*LORA, "virtual_tokens", "init_text")),
+                (adapter, (*LORA, "virtual_tokens", "init_text")),
                 (training, (*TRAINING, "target_loss")),
             )
             for name in names
@@ -34,16 +35,16 @@ def read_earlier_terms(request: PageRequest) -> dict[str, Any]:
         }
         asked |= (
             settings
-            | read_expert_settings(bid.adapter, training, resolved=bid.resolved)
-            | _read_initial_prompt(bid)
+            | read_expert_settings(adapter, training, resolved=bid.resolved)
+            | _read_initial_prompt(bid.terms.adapter)
             | {
-                "dataset": bid.dataset_id,
-                "validation": bid.validation_dataset_id or "",
+                "dataset": bid.terms.dataset,
+                "validation": bid.terms.validation or "",
                 "zone": bid.zone.name,
                 "name": bid.name,
                 "price": usd_input(bid.price_micros),
                 "model": bid.continued_job_id or "",
-                "verified_only": bid.verified_only,
+                "verified_only": bid.terms.verified_only,
             }
         )
     if "deadline" in request.GET:
@@ -51,10 +52,10 @@ def read_earlier_terms(request: PageRequest) -> dict[str, Any]:
     return asked
 
 
-def _read_initial_prompt(bid: Bid) -> dict[str, Any]:
+def _read_initial_prompt(adapter: AdapterSpec) -> dict[str, Any]:
     """Method and start of an earlier bid, as the form has them."""
-    start = "text" if bid.adapter.get("init_text") else "random"
+    start = "text" if adapter.init_text else "random"
     return {
-        "method": bid.adapter.get("kind", "lora"),
-        "initial_prompt": "lookup" if bid.adapter.get("looks_up") else start,
+        "method": adapter.kind.value,
+        "initial_prompt": "lookup" if adapter.looks_up else start,
     }

@@ -44,6 +44,7 @@ from marketplace.web.presenters.warm import present_lineage
 from marketplace.web.templatetags.finetender import usd
 from marketplace.web.views.jobs import find_own_job
 from marketplace.web.views.requests import PageRequest, page
+from workers.protocol.wire import to_json
 
 LATEST_EVENTS = 6
 #: Jobs with less time than this are shown to the second.
@@ -72,8 +73,8 @@ def show_job(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpRes
         "config_text": _format_config(job),
         "choices": explain_choices(
             bid.resolved,
-            adapter=bid.adapter,
-            training=bid.training,
+            adapter=to_json(bid.terms.adapter),
+            training=to_json(bid.terms.training),
             rows=job.dataset.rows,
             sequence_length_limit=job.zone.max_sequence_length,
         ),
@@ -146,7 +147,7 @@ def _describe_preparation(preparation: Preparation | None, now: datetime) -> dic
 
 def _format_config(job: Job) -> str:
     """A job's settings; they do not name the owner of a warm start's adapter."""
-    settings = {name: job.spec[name] for name in ("adapter", "training")}
+    settings = {name: to_json(getattr(job.terms, name)) for name in ("adapter", "training")}
     return json.dumps({"base_model": job.zone.base_model_name, **settings}, indent=2)
 
 

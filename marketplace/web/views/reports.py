@@ -13,9 +13,9 @@ from marketplace.fleet.selectors import list_open_zones
 from marketplace.jobs.models import Dataset
 from marketplace.vendors.models import VendorKind
 from marketplace.vendors.selectors import find_report, list_offers
-from marketplace.vendors.wishes import PreparationWish
 from marketplace.web.presenters.data_report import HEIGHT, WIDTH, present_report
 from marketplace.web.views.requests import PageRequest, page
+from workers.protocol.job_terms import PreparationWish
 
 
 @page

@@ -7,7 +7,7 @@ import json
 import tarfile
 import threading
 import zipfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -51,6 +51,7 @@ from workers.node.exporter import Exporter
 from workers.node.market_client import MarketClient
 from workers.protocol.errands import EXPORT, ErrandResult
 from workers.protocol.model_shape import parse_model_shape
+from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.reports import Fault, SliceEnd
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -255,11 +256,12 @@ def test_another_try_follows_a_node_that_fails_or_falls_silent_and_three_are_all
 
 
 def test_adapters_that_have_no_other_form_are_refused_before_any_money(job, owner):
-    job.spec["adapter"]["kind"] = "soft_prompt"
+    lora = job.terms
+    job.terms = replace(lora, adapter=AdapterSpec(AdapterKind.SOFT_PROMPT, virtual_tokens=8))
     with pytest.raises(UserError) as refused:
         ask(job, owner)
     assert refused.value.code == "unsupported_export"
-    job.spec["adapter"]["kind"] = "lora"
+    job.terms = lora
     Artifact.objects.filter(job=job).delete()
     with pytest.raises(UserError) as refused:
         ask(job, owner)

@@ -42,7 +42,6 @@ from tests.errand_builders import answer_errand, list_errands
 from tests.express_builders import OPEN_AT, answered, ask, job_of, open_lane, zone_with_nodes
 from workers.protocol.checks import CheckResult, score_agrees
 from workers.protocol.errands import CHECK
-from workers.protocol.job_spec import AdapterSpec
 from workers.protocol.reports import SliceEnd
 from workers.protocol.wire import from_json
 from workers.protocol.work import PARTS
@@ -66,7 +65,7 @@ def begin(owner, zone, **training):
 def claim(job, *, loss, step=1, stopped_early=True):
     """End a job as its node reports it."""
     held = Slice.objects.select_related("node").get(job=job, status="open")
-    content = job_builders.adapter_zip(adapter=from_json(AdapterSpec, job.spec["adapter"]))
+    content = job_builders.adapter_zip(adapter=job.terms.adapter)
     store_adapter(
         node=held.node, lease_token=held.lease_token, content=io.BytesIO(content), now=after(2)
     )

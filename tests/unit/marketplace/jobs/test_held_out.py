@@ -19,7 +19,6 @@ from marketplace.jobs.work import load_work_plan
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
-from workers.protocol.job_spec import TrainingSpec
 from workers.protocol.messages import SlotPlan
 from workers.protocol.wire import from_json
 from workers.protocol.work import PARTS, RowLengths, WorkPlan
@@ -61,7 +60,7 @@ def test_all_rows_are_trained_on_and_all_validation_rows_are_evaluated(zone, own
     rows = [[(100, 99)]]
     expected = WorkPlan(
         get_work_costs(zone),
-        from_json(TrainingSpec, job.training),
+        job.terms.training,
         train=RowLengths.of(rows * 40),
         valid=RowLengths.of(rows * 5),
     )

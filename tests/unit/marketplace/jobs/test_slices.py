@@ -41,7 +41,6 @@ from workers.protocol.messages import Heartbeat, HeartbeatReply
 from workers.protocol.reports import Fault
 from workers.protocol.reports import SliceEnd as Ended
 from workers.protocol.starts import Drop, Start, StartKind
-from workers.protocol.wire import to_json
 
 pytestmark = pytest.mark.django_db
 
@@ -455,7 +454,7 @@ def test_after_three_faults_before_a_checkpoint_a_warm_start_is_dropped(running)
         dispatch_slots(now=at(10 + 10 * fault))
         held = build.lease(job)
     start = Start(StartKind.OWN, "art_1", "job_1", steps=4, target_loss=1.0, offer_id="warm_1")
-    Job.objects.update(spec=job.spec | {"start": to_json(start)})
+    Job.objects.update(terms=replace(job.terms, start=start))
     failed = build.result(held, Ended.FAILED, step=0, fault=Fault.SYSTEM, reason="Bad.")
     finish_slice(node=held.node, result=failed, now=at(23))
     job.refresh_from_db()

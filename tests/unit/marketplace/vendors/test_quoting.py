@@ -15,8 +15,10 @@ from marketplace.vendors.quoting import (
     VendorTime,
     make_offer,
 )
-from marketplace.vendors.wishes import PreparationWish, parse_wish
+from marketplace.vendors.wishes import parse_wish
 from tests.builders import NOW
+from workers.protocol.job_terms import PreparationWish
+from workers.protocol.wire import to_json
 
 QUOTES = QuoteFunction(
     minimum_micros=5_000,
@@ -72,7 +74,7 @@ def test_a_wish_is_read_with_its_defaults_and_goes_back_as_it_came():
         languages=("de", "en"),
         validation_share=0.25,
     )
-    assert parse_wish(wish.to_json()) == wish
+    assert parse_wish(to_json(wish)) == wish
 
 
 @pytest.mark.parametrize(

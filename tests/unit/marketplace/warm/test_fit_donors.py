@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -39,7 +40,7 @@ from tests.warm_builders import (
     quote,
 )
 from workers.protocol.reports import SliceEnd
-from workers.protocol.starts import Drop
+from workers.protocol.starts import Drop, Start, StartKind
 
 pytestmark = pytest.mark.django_db
 
@@ -97,7 +98,7 @@ def test_an_adapter_withdrawn_while_it_is_probed_is_neither_served_nor_listed(zo
     found = find_candidates(
         organisation=owner,
         zone=zone,
-        shape=name_shape(donor.spec["adapter"]),
+        shape=name_shape(donor.terms.adapter),
         vector=ensure_embedding(data),
         passes=1,
         uses_donors=True,
@@ -207,6 +208,6 @@ def fell_behind(like, donor, organisation):
         made_at=NOW,
         expires_at=NOW,
     )
-    start = {"kind": "donor", "artifact_id": donor.pk, "job_id": donor.job_id, "steps": 1}
-    job.spec = job.spec | {"start": start | {"offer_id": offer.pk, "dropped": "fell_behind"}}
+    start = Start(StartKind.DONOR, donor.pk, donor.job_id, steps=1, offer_id=offer.pk)
+    job.terms = replace(job.terms, start=replace(start, dropped=Drop.FELL_BEHIND))
     record_outcome(job=job, offer=offer, royalty_micros=0, saved_micros=0, now=LATER)

@@ -87,7 +87,8 @@ def test_a_royalty_other_than_that_of_the_log_is_found(zone, owner, giver):
     bid, _ = bid_warm(owner, zone, data, quote(owner, zone, data))
     paid = bid.royalty_micros
     alter_row(
-        "UPDATE auction_bid SET start = jsonb_set(start, '{royalty_micros}', %s) WHERE id = %s",
+        "UPDATE auction_bid SET terms = jsonb_set(terms, '{start,royalty_micros}', %s) "
+        "WHERE id = %s",
         str(paid + 1),
         bid.pk,
     )

@@ -122,7 +122,7 @@ def test_an_offer_serves_one_bid(zone, owner):
     assert caught.value.code == "offer_ended"
     assert "Another bid of yours is for this warm start already" in str(caught.value)
     assert get_wallet(organisation=owner).held_micros == held
-    assert Bid.objects.filter(start__offer_id=offered.measured.start.offer_id).get() == first
+    assert Bid.objects.filter(terms__start__offer_id=offered.measured.start.offer_id).get() == first
     # Another quote is for another offer.
     again = quote(owner, zone, data)
     assert again.measured.start.offer_id != offered.measured.start.offer_id
@@ -234,7 +234,9 @@ def test_of_two_bids_in_one_batch_the_second_counts_what_the_first_may_cost(zone
     assert isinstance(first, PlacedBid)
     assert isinstance(second, UserError)
     assert "your other warm starts must end first" in str(second)
-    assert [bid.pk for bid in Bid.objects.filter(start__isnull=False)] == [first.bid.pk]
+    assert [bid.pk for bid in Bid.objects.filter(terms__start__kind__isnull=False)] == [
+        first.bid.pk
+    ]
 
 
 def test_an_own_adapter_that_went_over_its_rows_less_often_is_not_used(zone, owner):

@@ -25,6 +25,7 @@ from tests import builders, market_builders
 from tests.builders import NOW
 from tests.pages import read_download, read_page
 from tests.unit.marketplace.web.conftest import Site
+from workers.protocol.wire import to_json
 
 pytestmark = pytest.mark.django_db
 
@@ -81,7 +82,8 @@ def test_every_setting_can_be_chosen_in_the_form_and_is_there_when_the_bid_is_ma
     }
     site.client.post("/bids/new", site.bid_form(**chosen))
     bid = Bid.objects.get()
-    training = {name: bid.training[name] for name in bid.training if name in chosen}
+    training = to_json(bid.terms.training)
+    training = {name: training[name] for name in training if name in chosen}
     assert training == {
         "sequence_length": 64,
         "validation_share": 0.2,
@@ -93,9 +95,9 @@ def test_every_setting_can_be_chosen_in_the_form_and_is_there_when_the_bid_is_ma
         "preference_loss": "orpo",
         "dpo_beta": 0.3,
     }
-    adapter = bid.adapter
-    assert (adapter["target_modules"], adapter["rslora"], adapter["dora"]) == (
-        ["q_proj", "v_proj"],
+    adapter = bid.terms.adapter
+    assert (adapter.target_modules, adapter.rslora, adapter.dora) == (
+        ("q_proj", "v_proj"),
         True,
         False,
     )
@@ -395,7 +397,7 @@ def test_rows_of_another_file_are_held_out_where_the_form_says_so(site: Site) ->
     site.client.post("/bids/new", site.bid_form(validation=held_out.pk))
     bid = Bid.objects.get()
     assert bid.validation_dataset == held_out
-    assert bid.training["validation_share"] == 0.0
+    assert bid.terms.training.validation_share == 0.0
     again = site.client.get(f"/bids/new?again={bid.pk}")
     assert again.context["form"]["validation"].value() == held_out.pk
     # The 0 was not chosen: without the file, a share is held out once more.

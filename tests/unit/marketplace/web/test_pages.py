@@ -23,8 +23,6 @@ from tests import job_builders as build
 from tests.builders import NOW
 from tests.pages import read_download, read_page
 from tests.unit.marketplace.web.conftest import Site
-from workers.protocol.job_spec import AdapterSpec
-from workers.protocol.wire import from_json
 
 pytestmark = pytest.mark.django_db
 
@@ -118,7 +116,7 @@ def test_an_adapter_is_handed_to_its_owner_only(site: Site, job: Job) -> None:
         report=build.report(held, build.event(1, step=12)),
         now=build.at(10 * first_slot),
     )
-    adapter = build.adapter_zip(adapter=from_json(AdapterSpec, job.spec["adapter"]))
+    adapter = build.adapter_zip(adapter=job.terms.adapter)
     store_adapter(
         node=held.node,
         lease_token=held.lease_token,

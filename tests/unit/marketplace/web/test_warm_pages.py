@@ -62,7 +62,7 @@ def test_the_quote_says_how_much_less_a_warm_start_costs_and_the_form_bids_for_i
             form | {"do": "place", "offer": offer.pk, "deadline": "2026-03-02T09:04:00"},
         )
         bid = Bid.objects.latest("arrival")
-        assert bid.start["offer_id"] == offer.pk
+        assert bid.terms.start.offer_id == offer.pk
         decide_pending_bids(zone=site.zone, now=LATER)
         job = Job.objects.get(bid_id=bid.pk)
         page = read_page(site.client.get(f"/jobs/{job.pk}"))

@@ -63,7 +63,8 @@ def test_a_job_is_bid_for_and_followed_to_its_model(client, create, zone, data, 
         },
     )
     bid = Bid.objects.get()
-    assert (bid.training["epochs"], bid.training["batch_size"], bid.training["seed"]) == (2, 8, 7)
+    training = bid.terms.training
+    assert (training.epochs, training.batch_size, training.seed) == (2, 8, 7)
     assert bid.price_micros == 5_000_000
     assert made.id.startswith("ftjob-")
     assert (made.status, made.model, made.seed) == ("queued", zone.name, 7)
@@ -101,7 +102,7 @@ def test_a_job_continues_from_an_adapter(client, create):
     name = client.fine_tuning.jobs.retrieve(first.id).fine_tuned_model
     second = create(model=name)
     assert second.continued_from == first.id
-    assert Job.objects.get(pk=second.id).spec["start"]["job_id"] == first.id
+    assert Job.objects.get(pk=second.id).terms.start.job_id == first.id
 
 
 def test_a_refused_bid_is_402_with_what_would_win_and_is_not_sent_again(create, owner):
@@ -230,7 +231,7 @@ def test_a_multiplier_multiplies_the_rate_that_auto_would_choose(create):
     for multiplier in ("auto", 0.5):
         made = create(hyperparameters={"learning_rate_multiplier": multiplier, "n_epochs": 1})
         assert made.hyperparameters.learning_rate_multiplier == multiplier
-        rates.append(Job.objects.get(pk=made.id).training["learning_rate"])
+        rates.append(Job.objects.get(pk=made.id).terms.training.learning_rate)
     assert rates[1] == 0.5 * rates[0]
 
 
@@ -248,7 +249,7 @@ def test_a_validation_file_is_held_out_and_nothing_of_the_training_file(
     assert client.fine_tuning.jobs.retrieve(made.id).validation_file == name_file(held_out.pk)
     bid, job = Bid.objects.get(), Job.objects.get(pk=made.id)
     assert (bid.validation_dataset_id, job.validation_dataset_id) == (held_out.pk, held_out.pk)
-    assert job.training["validation_share"] == 0.0
+    assert job.terms.training.validation_share == 0.0
     with pytest.raises(openai.ConflictError) as refused:
         client.files.delete(made.validation_file)
     assert refused.value.code == "dataset_in_use"

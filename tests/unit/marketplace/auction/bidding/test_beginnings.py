@@ -49,11 +49,11 @@ def test_a_job_continues_from_its_owners_adapter_with_its_rank(zone, owner):
     auto = {"rank": "auto", "alpha": 32.0}
     bid = market.bid(owner, zone, model=f"ft:{earlier.pk}", adapter=auto)
     bid.refresh_from_db()
-    assert bid.adapter["rank"] == 8
-    assert bid.start["kind"] == "continued"
-    assert bid.start["artifact_id"] == artifact.pk
+    assert bid.terms.adapter.rank == 8
+    assert bid.terms.start.kind == "continued"
+    assert bid.terms.start.artifact_id == artifact.pk
     # The earlier one's alpha is 16: half the weights mean the same.
-    assert bid.start["scale"] == 0.5
+    assert bid.terms.start.scale == 0.5
     decide_pending_bids(zone=zone, now=NOW)
     job = Job.objects.get(bid_id=bid.pk)
     now = market.slot_at(zone, 101)

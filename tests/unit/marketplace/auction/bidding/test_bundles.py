@@ -94,7 +94,7 @@ def test_a_bundle_that_wins_has_a_job_and_a_charge_for_each_and_the_rest_comes_b
     assert statuses(made) == [BidStatus.ADMITTED] * 3
     jobs = Job.objects.order_by("name")
     assert [job.name for job in jobs] == [f"a sweep, seed {n}" for n in (1, 2, 3)]
-    assert [job.spec["training"]["seed"] for job in jobs] == [1, 2, 3]
+    assert [job.terms.training.seed for job in jobs] == [1, 2, 3]
     # Side by side: all of them end in the first slot.
     assert {tuple(map(tuple, job.cells)) for job in jobs} == {((101, Node.objects.get().pk),)}
     assert get_wallet(organisation=owner) == Wallet(available_micros=9_700_000, held_micros=0)

@@ -59,7 +59,7 @@ def test_a_bid_by_card_is_the_request_that_the_wallet_would_pay(asked):
     by_wallet = place_bid(asked=other_key, now=NOW)
     assert by_card.request_hash == by_wallet.request_hash == asked.request_hash
     assert by_card.validation_dataset_id == asked.validation.pk
-    same = ("dataset_id", "adapter", "training", "compute_demand", "memory_demand_gb")
+    same = ("terms", "dataset_id", "compute_demand", "memory_demand_gb")
     for name in same:
         assert getattr(by_card, name) == getattr(by_wallet, name), name
     # The same form, sent again to be paid from the wallet.

@@ -42,7 +42,7 @@ def test_placed_bid_is_pending_and_its_price_is_held(zone, owner):
     assert bid.status == "pending"
     assert (bid.samples, bid.compute_demand) == (270, 270.0)
     assert bid.rates == {"cpu": 100.0}
-    assert bid.training["epochs"] == 3
+    assert bid.terms.training.epochs == 3
     assert get_wallet(organisation=owner) == Wallet(
         available_micros=6_000_000, held_micros=4_000_000
     )
@@ -166,8 +166,8 @@ def test_wrong_adapter_settings_are_named(zone, owner, adapter, param):
 def test_a_soft_prompt_is_sold_with_the_settings_left_to_us(zone, owner):
     bid = market.bid(owner, zone, adapter={"kind": "soft_prompt", "rank": "auto"}, training={})
     bid.refresh_from_db()
-    assert (bid.adapter["kind"], bid.adapter["virtual_tokens"]) == ("soft_prompt", 20)
-    assert bid.training["learning_rate"] == 0.0495
+    assert (bid.terms.adapter.kind, bid.terms.adapter.virtual_tokens) == ("soft_prompt", 20)
+    assert bid.terms.training.learning_rate == 0.0495
     assert "adapter.virtual_tokens" in bid.resolved
     assert "adapter.rank" not in bid.resolved
 
@@ -188,13 +188,13 @@ def test_a_soft_prompt_needs_memory_for_its_tokens_before_every_row(zone, owner)
 def test_settings_left_to_us_are_resolved_and_recorded(zone, owner):
     bid = market.bid(owner, zone, adapter={"rank": "auto"}, training={"epochs": "auto", "seed": 7})
     bid.refresh_from_db()
-    assert bid.adapter["rank"] == 16
-    assert bid.adapter["alpha"] == 32.0
-    assert bid.training["epochs"] == 10
-    assert bid.training["batch_size"] == 4
-    assert bid.training["learning_rate"] == 1.13e-3
-    assert bid.training["sequence_length"] == 128
-    assert bid.training["seed"] == 7
+    assert bid.terms.adapter.rank == 16
+    assert bid.terms.adapter.alpha == 32.0
+    assert bid.terms.training.epochs == 10
+    assert bid.terms.training.batch_size == 4
+    assert bid.terms.training.learning_rate == 1.13e-3
+    assert bid.terms.training.sequence_length == 128
+    assert bid.terms.training.seed == 7
     assert set(bid.resolved) == {
         "adapter.rank",
         "adapter.alpha",

@@ -16,6 +16,7 @@ from marketplace.payments.models import Entry, EntryKind, Hold
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
+from workers.protocol.wire import dumps
 
 pytestmark = pytest.mark.django_db
 
@@ -118,8 +119,8 @@ def test_values_are_stored_with_the_model_s_defaults_and_those_of_the_database()
         "name": "tab\t newline\n back\\slash \\N \u2603",
         "price_micros": 7,
         "deadline_at": NOW,
-        "adapter": {"rank": 8, "name": "\u2603"},
-        "training": JsonText('{"epochs": 1}'),
+        "parts": {"rank": 8, "name": "\u2603"},
+        "terms": JsonText(dumps(placed.terms)),
         "samples": 1,
         "compute_demand": 0.1 + 0.2,
         "memory_demand_gb": 1e-7,
@@ -131,9 +132,9 @@ def test_values_are_stored_with_the_model_s_defaults_and_those_of_the_database()
     assert insert_values(Bid, tuple(given), rows) == 2
     first, second = Bid.objects.exclude(pk=placed.pk).order_by("price_micros")
     for name, value in given.items():
-        if name != "training":
+        if name != "terms":
             assert getattr(first, name) == value, name
-    assert first.training == {"epochs": 1}
+    assert first.terms == placed.terms
     assert first.pk != second.pk
     assert placed.arrival < first.arrival < second.arrival
     assert (first.status, first.resolved, first.cells, first.failure) == ("pending", [], None, "")

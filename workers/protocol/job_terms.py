@@ -1,0 +1,47 @@
+"""What a job is: the one value that the market stores with a bid and with its job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workers.protocol.job_spec import AdapterSpec, TrainingSpec
+from workers.protocol.starts import Start
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationWish:
+    """What is to be done with the data first, and who may see them for it."""
+
+    #: Kinds of vendor that the owner lets see the data.
+    kinds: tuple[str, ...] = ("automatic",)
+    drop_duplicates: bool = True
+    mask_personal_data: bool = False
+    #: Languages to keep; none keeps all.
+    languages: tuple[str, ...] = ()
+    #: Share of rows set aside, none of which shares a prompt with the training rows.
+    validation_share: float = 0.1
+    #: Skills that a vendor must have; none asks for no particular one.
+    skills: tuple[str, ...] = ()
+    #: What people or an outside vendor are to do, in the owner's words.
+    instructions: str = ""
+    #: Seconds that the owner has to refuse a delivery of people or of an outside vendor. With none,
+    #: the rule accepts it.
+    review_s: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobTerms:
+    """A job as it is sold: checked, and every ``auto`` resolved."""
+
+    adapter: AdapterSpec
+    training: TrainingSpec
+    #: Id of the data set that it trains on.
+    dataset: str
+    #: Id of the data set whose rows are held out; ``None``: a share of the first one's.
+    validation: str | None = None
+    #: ``None``: from fresh weights.
+    start: Start | None = None
+    #: ``None``: the data are trained on as they are.
+    preparation: PreparationWish | None = None
+    #: Nodes of verified providers only.
+    verified_only: bool = False
