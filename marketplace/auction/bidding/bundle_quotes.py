@@ -77,7 +77,7 @@ def make_bundle_quote(*, asked: NewBundle, now: datetime) -> SweepQuote:
     jobs = list_jobs(
         adapter=asked.adapter, training=asked.training, sweep=asked.sweep, model=asked.model
     )
-    measured = [measure_job(build_new_bid(asked, job).job, now=now) for job in jobs]
+    measured = [measure_job(build_new_bid(asked, job), now=now) for job in jobs]
     slot = slot_at(zone, now)
     tasks = _build_tasks(asked, measured, slot=slot)
     with books.read_book(zone=zone, now=now) as book:

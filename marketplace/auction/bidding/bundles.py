@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from datetime import datetime
 from itertools import product
 from typing import Any
 
 from django.db import transaction
 
-from marketplace.accounts.models import Organisation, User
+from marketplace.accounts.models import User
 from marketplace.auction.bidding.beginnings import WARM
 from marketplace.auction.bidding.holding_limit import refuse_hoards
-from marketplace.auction.bidding.place import NewBid, draft_bid, hash_request
+from marketplace.auction.bidding.job_request import JobRequest
+from marketplace.auction.bidding.place import NewBid, draft_bid
 from marketplace.auction.bidding.terms import NAME_LIMIT, check_name, check_price_micros
 from marketplace.auction.bidding.wasted_boots import refuse_wasted_boots
 from marketplace.auction.lane import wakeups
 from marketplace.auction.models import Bid, Bundle
 from marketplace.common.db.bulk_writes import insert_rows
 from marketplace.common.errors import Conflict, UserError
-from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.locks import lock_wallets
@@ -45,17 +45,12 @@ SWEPT = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NewBundle:
-    """A bundle as it was asked for, nothing of it checked."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class NewBundle(JobRequest):
+    """A bundle as it was asked for, nothing of it checked; none has a warm start."""
 
-    organisation: Organisation
     placed_by: User | None
-    zone: Zone
-    dataset: Dataset
     name: str
-    adapter: Mapping[str, Any]
-    training: Mapping[str, Any]
     #: Values by setting; the jobs are all their combinations.
     sweep: Mapping[str, Sequence[Any]]
     all_or_none: bool
@@ -64,32 +59,8 @@ class NewBundle:
     deadline_at: datetime
     #: The same key with the same request is the same bundle.
     idempotency_key: str | None
-    #: What each begins with, as in ``measure_job``; no warm start, which is for one job.
-    model: str = ""
     #: The API key that it came with, whose caps it counts for.
     api_key_id: str | None = None
-    #: As in ``NewBid``, of all jobs.
-    validation: Dataset | None = None
-    verified_only: bool | None = None
-    #: SHA-256 of what is asked for.
-    request_hash: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        request = {
-            "zone": self.zone.pk,
-            "dataset": self.dataset.sha256,
-            "name": self.name,
-            "adapter": dict(self.adapter),
-            "training": dict(self.training),
-            "sweep": {name: list(values) for name, values in self.sweep.items()},
-            "all_or_none": self.all_or_none,
-            "price_micros": self.price_micros,
-            "deadline_at": self.deadline_at.isoformat(),
-            "model": self.model,
-            **({} if self.validation is None else {"validation": self.validation.sha256}),
-            **({} if self.verified_only is None else {"verified_only": self.verified_only}),
-        }
-        object.__setattr__(self, "request_hash", hash_request(request))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,20 +225,15 @@ def build_new_bid(asked: NewBundle, job: SweptJob) -> NewBid:
     """The bid for one job of a bundle."""
     # The name is shortened, not the label, so that the jobs of a bundle stay distinct.
     name = asked.name.strip()[: max(NAME_LIMIT - len(job.label) - 2, 8)]
+    asked_for_each = {each.name: getattr(asked, each.name) for each in fields(JobRequest)}
+    asked_for_each |= {"adapter": job.adapter, "training": job.training}
     return NewBid(
-        organisation=asked.organisation,
         placed_by=asked.placed_by,
-        zone=asked.zone,
-        dataset=asked.dataset,
         name=f"{name}, {job.label}"[:NAME_LIMIT],
-        adapter=job.adapter,
-        training=job.training,
         price_micros=asked.price_micros,
         deadline_at=asked.deadline_at,
         idempotency_key=None,
-        validation=asked.validation,
-        model=asked.model,
-        verified_only=asked.verified_only,
+        **asked_for_each,
     )
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from datetime import datetime
 from typing import Any
 
 from marketplace.accounts.models import Organisation
@@ -40,3 +43,42 @@ class JobRequest:
             ``invalid_preparation``.
         """
         return None if self.preparation is None else parse_wish(self.preparation)
+
+    @property
+    def request_hash(self) -> str:
+        """SHA-256 of what is asked for; the same rows, uploaded again, are the same request."""
+        request = self.write_terms()
+        request["dataset"] = self.dataset.sha256
+        request["validation"] = None if self.validation is None else self.validation.sha256
+        request.pop("idempotency_key", None)
+        return hash_request(request)
+
+    def write_terms(self) -> dict[str, Any]:
+        """Write what is asked for as plain JSON values, rows by their ids: every field of it."""
+        return {
+            each.name: _write_term(getattr(self, each.name))
+            for each in fields(self)
+            if each.name not in _BESIDES
+        }
+
+
+#: Who asks, how it is paid, and what is found out: no part of what is asked for.
+_BESIDES = frozenset({"organisation", "placed_by", "card_payment_id", "quotes", "api_key_id"})
+
+
+def _write_term(value: Any) -> Any:
+    match value:
+        case Zone() | Dataset():
+            return value.pk
+        case datetime():
+            return value.isoformat()
+        case Mapping():
+            return dict(value)
+        case _:
+            return value
+
+
+def hash_request(request: Mapping[str, Any]) -> str:
+    """SHA-256 of what is asked for; the order of the fields does not matter."""
+    text = json.dumps(request, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()

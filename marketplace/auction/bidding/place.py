@@ -9,18 +9,15 @@ wallet's lock is held from the look for an earlier bid to the commit.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError, transaction
 from django.db.models import Q
 
-from marketplace.accounts.models import Organisation, User
+from marketplace.accounts.models import User
 from marketplace.auction.bidding.beginnings import refuse_taken_offers
 from marketplace.auction.bidding.holding_limit import refuse_hoards
 from marketplace.auction.bidding.job_request import JobRequest
@@ -32,9 +29,7 @@ from marketplace.auction.models import Bid
 from marketplace.common.db.bulk_writes import insert_rows
 from marketplace.common.db.pipeline import pipeline
 from marketplace.common.errors import Conflict, UserError
-from marketplace.fleet.models import Zone
 from marketplace.fleet.policy_settings import find_reservation_fee
-from marketplace.jobs.models import Dataset
 from marketplace.jobs.terms import derive_columns
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.locks import LockedAccounts, lock_wallets
@@ -46,69 +41,23 @@ from marketplace.warm.offers import reserve_offers
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NewBid:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class NewBid(JobRequest):
     """One bid as it was asked for, nothing of it checked."""
 
-    organisation: Organisation
     placed_by: User | None
-    zone: Zone
-    dataset: Dataset
     name: str
-    adapter: Mapping[str, Any]
-    training: Mapping[str, Any]
     #: The most the job is worth to its owner; held in the wallet until decided.
     price_micros: int
     deadline_at: datetime
     #: The same key with the same request is the same bid.
     idempotency_key: str | None
-    #: Whose rows are held out; ``None``: a share of the data set's own.
-    validation: Dataset | None = None
-    #: What a vendor is to do with the data first; ``None``: they are trained on as they are.
-    preparation: Mapping[str, Any] | None = None
-    #: What it begins with, as in ``JobRequest``.
-    model: str = ""
     #: The card payment that authorises its price; without one the wallet holds it.
     card_payment_id: str | None = None
     #: What vendors' own systems quoted for the preparation, ``ask_for_bid``.
     quotes: Mapping[str, EndpointQuote] = field(default_factory=dict[str, EndpointQuote])
     #: The API key that it came with, whose caps it counts for.
     api_key_id: str | None = None
-    #: Nodes of verified providers only; ``None``: as the organisation has it.
-    verified_only: bool | None = None
-    #: SHA-256 of what is asked for.
-    request_hash: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        request = self.write_terms()
-        # The same rows, uploaded again, are the same request.
-        request["dataset"] = self.dataset.sha256
-        request["validation"] = None if self.validation is None else self.validation.sha256
-        del request["idempotency_key"]
-        object.__setattr__(self, "request_hash", hash_request(request))
-
-    def write_terms(self) -> dict[str, Any]:
-        """Write what is asked for as plain JSON values, rows by their ids: every field of it."""
-        return {
-            each.name: _write_term(getattr(self, each.name))
-            for each in fields(self)
-            if each.name not in _BESIDES
-        }
-
-    @property
-    def job(self) -> JobRequest:
-        """The job that is bid for."""
-        return JobRequest(
-            organisation=self.organisation,
-            zone=self.zone,
-            dataset=self.dataset,
-            adapter=self.adapter,
-            training=self.training,
-            validation=self.validation,
-            preparation=self.preparation,
-            model=self.model,
-            verified_only=self.verified_only,
-        )
 
     @property
     def key(self) -> tuple[str, str] | None:
@@ -116,30 +65,6 @@ class NewBid:
         if self.idempotency_key is None:
             return None
         return self.organisation.pk, self.idempotency_key
-
-
-#: Who asks, how it is paid, and what is found out: no part of what is asked for.
-_BESIDES = frozenset(
-    {"organisation", "placed_by", "card_payment_id", "quotes", "api_key_id", "request_hash"}
-)
-
-
-def _write_term(value: Any) -> Any:
-    match value:
-        case Zone() | Dataset():
-            return value.pk
-        case datetime():
-            return value.isoformat()
-        case Mapping():
-            return dict(value)
-        case _:
-            return value
-
-
-def hash_request(request: Mapping[str, Any]) -> str:
-    """SHA-256 of what is asked for; the order of the fields does not matter."""
-    text = json.dumps(request, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +147,7 @@ def draft_bid(asked: NewBid, *, now: datetime) -> Bid:
     """
     check_price_micros(asked.price_micros)
     check_deadline(asked.deadline_at, zone=asked.zone, now=now)
-    measured = measure_job(asked.job, now=now)
+    measured = measure_job(asked, now=now)
     terms, offers = measured.terms, []
     if terms.preparation is not None:
         offers = collect_offers(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any
 
@@ -315,3 +316,27 @@ def test_what_a_bundle_paid_counts_for_the_caps_that_it_was_placed_under(
         with pytest.raises(NotAllowed, match=r"\$0.70 is left of it"):
             bundle(owner, zone, **{"placed_by": None} | spender)
     bundle(owner, zone, placed_by=None)
+
+
+def test_every_field_of_what_a_bundle_asks_for_counts(zone: Zone, owner: Organisation) -> None:
+    first = asked(owner, zone, validation=market.dataset(owner, zone, rows=20), verified_only=False)
+    changed: dict[str, Any] = {
+        "zone": market.zone(),
+        "dataset": market.dataset(owner, zone, rows=30),
+        "name": "other",
+        "adapter": {"rank": 2},
+        "training": {"epochs": 7},
+        "sweep": {"training.seed": [1, 2]},
+        "all_or_none": False,
+        "price_micros": 1,
+        "deadline_at": NOW,
+        "validation": None,
+        "preparation": {},
+        "model": "ft:other",
+        "verified_only": True,
+    }
+    for name, value in changed.items():
+        assert replace(first, **{name: value}).request_hash != first.request_hash, name
+    beside = {"organisation", "placed_by", "api_key_id", "idempotency_key"}
+    assert {each.name for each in fields(NewBundle)} - beside == set(changed)
+    assert replace(first, idempotency_key="two").request_hash == first.request_hash

@@ -70,7 +70,7 @@ def test_every_field_of_what_is_asked_for_travels_and_counts(asked):
     written = asked.write_terms()
     assert json.loads(json.dumps(written)) == written
     beside = {"organisation", "placed_by", "card_payment_id", "quotes", "api_key_id"}
-    assert set(written) == {each.name for each in fields(NewBid) if each.init} - beside
+    assert set(written) == {each.name for each in fields(NewBid)} - beside
     changed = {
         "name": "other",
         "adapter": {"rank": 2},
@@ -84,7 +84,7 @@ def test_every_field_of_what_is_asked_for_travels_and_counts(asked):
     }
     for name, value in changed.items():
         assert replace(asked, **{name: value}).request_hash != asked.request_hash, name
-    optional = {each.name for each in fields(NewBid) if each.init and each.default is not MISSING}
+    optional = {each.name for each in fields(NewBid) if each.default is not MISSING}
     assert optional - beside <= {*changed, "idempotency_key"}
     assert replace(asked, idempotency_key="two").request_hash == asked.request_hash
 
