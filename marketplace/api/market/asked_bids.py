@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from marketplace.api.callers import Caller
+from marketplace.api.market.requests import read_asked
 from marketplace.auction.bidding.measure import refuse_unknown_dataset
 from marketplace.auction.bidding.place import NewBid
 from marketplace.common import clock
@@ -152,15 +153,11 @@ def _build_new_bid(
         dataset=dataset,
         validation=validation,
         name=body["name"] or dataset.name,
-        adapter=body["adapter"],
-        training=body["training"],
         price_micros=body["price"],
         deadline_at=body["deadline"],
         idempotency_key=asked.idempotency_key,
-        preparation=body.get("preparation"),
         quotes=asked.quotes or {},
-        model=body["model"],
-        verified_only=body.get("verified_only"),
+        **read_asked(body),
     )
 
 

@@ -12,7 +12,12 @@ from marketplace.api.callers import Caller, get_caller
 from marketplace.api.idempotency import answer_once, read_idempotency_key
 from marketplace.api.market import bid_schemas, schemas
 from marketplace.api.market.owned import get_dataset
-from marketplace.api.market.requests import BundleQuoteRequest, BundleRequest, check_body
+from marketplace.api.market.requests import (
+    BundleQuoteRequest,
+    BundleRequest,
+    check_body,
+    read_asked,
+)
 from marketplace.api.market.serialize import serialize_bundle, serialize_bundle_quote
 from marketplace.api.problems import build_problem
 from marketplace.api.views import MarketView
@@ -112,17 +117,14 @@ def _build_new_bundle(body: dict[str, Any], who: Caller, *, key: str | None) -> 
         zone=get_open_zone(body["zone"]),
         dataset=dataset,
         name=body.get("name") or dataset.name,
-        adapter=body["adapter"],
-        training=body["training"],
         sweep=body["sweep"],
         all_or_none=body.get("all_or_none", True),
         # A quote does not look at it.
         price_micros=body.get("price", 0),
         deadline_at=body["deadline"],
         idempotency_key=key,
-        model=body["model"],
-        verified_only=body["verified_only"],
         validation=None
         if held_out_id is None
         else get_dataset(who.organisation, held_out_id, param="validation_dataset_id"),
+        **read_asked(body),
     )

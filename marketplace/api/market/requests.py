@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from rest_framework import serializers
 from marketplace.accounts.models import Role
 from marketplace.api.market.fields import DeadlineField, PriceField, StrictSerializer
 from marketplace.api.views import build_object
+from marketplace.auction.bidding.job_request import ASKED_AS_IS
 from marketplace.exports.links import ADAPTER, LIFETIME_MAX
 from workers.protocol.exports import FORMS
 
@@ -289,6 +291,11 @@ class WebhookRequest(StrictSerializer):
 
 class TrackingKeyRequest(StrictSerializer):
     key = serializers.CharField(max_length=200, help_text="Stored encrypted, never shown again.")
+
+
+def read_asked(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the members of a checked body that are fields of a ``JobRequest``."""
+    return {name: body[name] for name in ASKED_AS_IS if name in body}
 
 
 def check_body(kind: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:

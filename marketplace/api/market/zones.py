@@ -11,7 +11,7 @@ from rest_framework.response import Response
 from marketplace.api.callers import get_caller
 from marketplace.api.market import bid_schemas, schemas, zone_schemas
 from marketplace.api.market.owned import get_dataset
-from marketplace.api.market.requests import QuoteRequest, check_body
+from marketplace.api.market.requests import QuoteRequest, check_body, read_asked
 from marketplace.api.market.serialize import serialize_market, serialize_quote, serialize_zone
 from marketplace.api.views import MarketView
 from marketplace.auction.bidding.job_request import JobRequest
@@ -75,11 +75,7 @@ class QuotesView(MarketView):
             validation=None
             if held_out_id is None
             else get_dataset(organisation, held_out_id, param="validation_dataset_id"),
-            adapter=asked["adapter"],
-            training=asked["training"],
-            model=asked["model"],
-            preparation=asked["preparation"],
-            verified_only=asked["verified_only"],
+            **read_asked(asked),
         )
         quote = make_quote(
             job,

@@ -62,6 +62,13 @@ class JobRequest:
         }
 
 
+#: Fields that a request of the API names as they are here; it names the others by id or name.
+ASKED_AS_IS = frozenset(each.name for each in fields(JobRequest)) - {
+    "organisation",
+    "zone",
+    "dataset",
+    "validation",
+}
 #: Who asks, how it is paid, and what is found out: no part of what is asked for.
 _BESIDES = frozenset({"organisation", "placed_by", "card_payment_id", "quotes", "api_key_id"})
 

@@ -50,8 +50,8 @@ from workers.node.errands import ErrandRunner
 from workers.node.exporter import Exporter
 from workers.node.market_client import MarketClient
 from workers.protocol.errands import EXPORT, ErrandResult
-from workers.protocol.model_shape import parse_model_shape
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
+from workers.protocol.model_shape import parse_model_shape
 from workers.protocol.reports import Fault, SliceEnd
 
 pytestmark = pytest.mark.django_db(transaction=True)

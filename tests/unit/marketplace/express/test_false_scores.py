@@ -43,7 +43,6 @@ from tests.express_builders import OPEN_AT, answered, ask, job_of, open_lane, zo
 from workers.protocol.checks import CheckResult, score_agrees
 from workers.protocol.errands import CHECK
 from workers.protocol.reports import SliceEnd
-from workers.protocol.wire import from_json
 from workers.protocol.work import PARTS
 
 pytestmark = pytest.mark.django_db
