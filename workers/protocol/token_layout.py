@@ -8,18 +8,15 @@ ends one.
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
+from workers.protocol.conversation_split import Piece, TemplateError, split_conversation
 from workers.protocol.job_spec import DataFormat
-from workers.protocol.record_messages import list_call_names, list_tool_names, write_messages
-from workers.protocol.record_types import CHAT_ROLES, Row, Segment
+from workers.protocol.record_types import CHAT_ROLES, Row
 
 #: For models without a chat template. Calls and tools are written as JSON.
 PLAIN_CHAT_TEMPLATE = (
@@ -90,10 +87,6 @@ def choose_chat_templates(
     default = named.get("default") or ("{{ bos_token }}" if adds_bos else "") + PLAIN_CHAT_TEMPLATE
     with_tools = named.get("tool_use") or default
     return ChatTemplates(pin_template_date(default), pin_template_date(with_tools))
-
-
-class TemplateError(ValueError):
-    """The model's chat template cannot lay out a conversation; the text says what to do."""
 
 
 def describe_refusal(error: Exception) -> str:
@@ -179,6 +172,8 @@ def lay_out_rows(rows: Sequence[Row], encoder: TextEncoder) -> Iterator[list[lis
 def _lay_out(row: Row, runs: Sequence[TokenRun], encoder: TextEncoder) -> list[TokenRun]:
     if row.segments[0].role not in CHAT_ROLES:
         runs = [(encoder.prefix, False), *runs, (encoder.suffix, row.segments[-1].train)]
+    elif runs and not runs[-1][0]:
+        runs = [*runs[:-1], (encoder.suffix, True)]
     laid_out = [(tokens, train) for tokens, train in runs if tokens]
     if laid_out and laid_out[0][1]:
         # Nothing comes before the first token to predict it from.
@@ -187,20 +182,15 @@ def _lay_out(row: Row, runs: Sequence[TokenRun], encoder: TextEncoder) -> list[T
     return laid_out
 
 
-#: What no answer begins with.
-_OTHER_ANSWER = "\x02"
-#: Of what a model is asked with: enough to find it again before the answer.
-_ENDING_CHARS = 8
-#: A stretch of text, and whether the loss counts it.
-_Piece = tuple[str, bool]
-
-
-def _split_row(row: Row, encoder: TextEncoder) -> list[list[list[_Piece]]]:
+def _split_row(row: Row, encoder: TextEncoder) -> list[list[list[Piece]]]:
     """A row's examples, sequence by sequence, in stretches."""
     both = [segments for segments in (row.segments, row.rejected) if segments]
     if row.segments[0].role not in CHAT_ROLES:
         return [[[(part.text, part.train) for part in one if part.text] for one in both]]
-    split = [_split_conversation(one, row.tools, encoder) for one in both]
+    split = [
+        split_conversation(one, row.tools, encoder.render, has_end=bool(encoder.suffix))
+        for one in both
+    ]
     if len(split) == 1:
         return [[example] for example in split[0]]
     if any(len(examples) != 1 for examples in split):
@@ -210,158 +200,3 @@ def _split_row(row: Row, encoder: TextEncoder) -> list[list[list[_Piece]]]:
             "others in prompt."
         )
     return [[examples[0] for examples in split]]
-
-
-def _split_conversation(
-    segments: tuple[Segment, ...], tools: str, encoder: TextEncoder
-) -> list[list[_Piece]]:
-    if segments[0].train:
-        raise TemplateError(
-            "A conversation begins with an answer and has no question before it. Put a message "
-            "with the role system or user first, or give the answer the weight 0."
-        )
-    messages = write_messages(segments)
-    render = partial(encoder.render, tools=json.loads(tools) if tools else None)
-    whole = _split_whole(segments, messages, render)
-    found = [whole] if whole is not None else _split_by_answer(segments, messages, render)
-    _check_tools(segments, tools, found)
-    _check_texts(segments, found)
-    return found
-
-
-def _split_whole(
-    segments: tuple[Segment, ...], messages: list[dict[str, Any]], render: Callable[..., str]
-) -> list[_Piece] | None:
-    """One stretch for each message; ``None`` when each does not just follow the ones before."""
-    pieces: list[_Piece] = []
-    done = ""
-    try:
-        for index, segment in enumerate(segments):
-            steps = [(messages[: index + 1], False, segment.train)]
-            if segment.role == "assistant" and index:
-                steps.insert(0, (messages[:index], True, False))
-            for upto, generation, train in steps:
-                text = render(upto, generation=generation)
-                if not text.startswith(done):
-                    return None
-                if len(text) > len(done):
-                    pieces.append((text[len(done) :], train))
-                done = text
-    except TemplateError:
-        # Some refuse a conversation that ends with a system message or in the middle.
-        return None
-    return pieces
-
-
-def _split_by_answer(
-    segments: tuple[Segment, ...], messages: list[dict[str, Any]], render: Callable[..., str]
-) -> list[list[_Piece]]:
-    """Examples that each end with an answer, as long as what comes before is written alike."""
-    examples: list[list[_Piece]] = []
-    done = ""
-    for index, segment in enumerate(segments):
-        if not segment.train:
-            continue
-        asked, answer = _split_answer(messages[: index + 1], render)
-        if not examples or not asked.startswith(done):
-            examples.append([])
-            done = ""
-        examples[-1] += [(asked[len(done) :], False), (answer, True)]
-        done = asked + answer
-    return [[piece for piece in example if piece[0]] for example in examples]
-
-
-def _split_answer(messages: list[dict[str, Any]], render: Callable[..., str]) -> tuple[str, str]:
-    """What the model is asked with, and what it should write, of a conversation's last message."""
-    before = messages[:-1]
-    asked, answered = render(before, generation=True), render(messages, generation=False)
-    start = _count_same(asked, answered)
-    if start < len(asked):
-        if start >= len(render(before, generation=False)):
-            # It is asked with the beginning of a thought, which is not in this answer.
-            asked = asked[:start]
-        else:
-            start = _find_answer(messages, render, asked=asked, answered=answered)
-    if len(answered) == start:
-        raise TemplateError(
-            "The model's chat template leaves out an answer of a conversation. Use prompt and "
-            "completion rows for this model."
-        )
-    return asked, answered[start:]
-
-
-def _find_answer(
-    messages: list[dict[str, Any]], render: Callable[..., str], *, asked: str, answered: str
-) -> int:
-    """Where the answer begins when the turns before it are written otherwise once it is there."""
-    other = render(
-        [*messages[:-1], {"role": "assistant", "content": _OTHER_ANSWER}], generation=False
-    )
-    ending = asked[-_ENDING_CHARS:]
-    start = answered.rfind(ending, 0, _count_same(answered, other))
-    if start < 0:
-        raise TemplateError(
-            "The model's chat template rewrites earlier messages with each answer, so the answers "
-            "cannot be separated. Use prompt and completion rows for this model."
-        )
-    return start + len(ending)
-
-
-def _count_same(one: str, other: str) -> int:
-    """Characters with which both begin."""
-    if other.startswith(one):
-        return len(one)
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
-
-
-def _check_tools(segments: tuple[Segment, ...], tools: str, examples: list[list[_Piece]]) -> None:
-    """Refuse what a template would leave out without a word."""
-    calls = Counter(name for part in segments if part.train for name in list_call_names(part))
-    written = "".join(text for example in examples for text, _ in example)
-    if not all(name in written for name in [*list_tool_names(tools), *calls]):
-        raise TemplateError(
-            "The model's chat template has no place for tools and calls. Choose a model that "
-            "calls tools, or write the calls as the text of messages."
-        )
-    learnt = _join_learnt(examples)
-    if any(learnt.count(name) < count for name, count in calls.items()):
-        raise TemplateError(
-            "The model's chat template writes only the first of a message's calls. Give each call "
-            "a message of its own, with its answer after it."
-        )
-
-
-def _check_texts(segments: tuple[Segment, ...], examples: list[list[_Piece]]) -> None:
-    """Refuse a template that leaves out thoughts, or what is said beside a call as Mistral's."""
-    learnt = _join_learnt(examples)
-    for part in segments:
-        if not part.train:
-            continue
-        # in the text, thoughts stand between marks that a template may write otherwise
-        marked, _, answer = part.text.rpartition(_THOUGHT_END)
-        for thought in (part.reasoning, marked.rpartition(_THOUGHT_BEGIN)[2]):
-            if _find_last_line(thought) not in learnt:
-                raise TemplateError(
-                    "The model's chat template leaves out what is thought before an answer. Leave "
-                    "reasoning_content and <think> out of the row, or choose a model that writes "
-                    "its thoughts."
-                )
-        if part.calls and _find_last_line(answer) not in learnt:
-            raise TemplateError(
-                "The model's chat template leaves out the text beside a call. Leave it out of the "
-                "row, or put it into a message of its own."
-            )
-
-
-_THOUGHT_BEGIN, _THOUGHT_END = "<think>", "</think>"
-
-
-def _join_learnt(examples: list[list[_Piece]]) -> str:
-    return "".join(text for example in examples for text, trained in example if trained)
-
-
-def _find_last_line(text: str) -> str:
-    """The last line that is not blank; empty where there is none."""
-    *_, last = text.strip().splitlines() or [""]
-    return last.strip()

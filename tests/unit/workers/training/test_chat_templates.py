@@ -280,7 +280,6 @@ CUTS_THOUGHTS = (
     [
         ({"content": "Blue", "reasoning_content": "It is day."}, MISTRAL),
         ({"content": "Blue", "reasoning_content": "It is day."}, None),
-        ({"content": "<think>\nIt is day.\n</think>\n\nBlue"}, CUTS_THOUGHTS),
     ],
 )
 def test_a_template_that_leaves_thoughts_out_refuses_them(thinks, template):
@@ -289,6 +288,65 @@ def test_a_template_that_leaves_thoughts_out_refuses_them(thinks, template):
         lay_out(row, template)
     row["messages"][-1]["weight"] = 0
     assert lay_out(row, template)
+
+
+#: As Qwen3.5 asked not to think: a question opens a thought and closes it.
+CLOSES_THOUGHTS = (
+    "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' %}<think>\n"
+    "{{ m.reasoning_content or '' }}\n</think>\n\n{% endif %}{{ m.content }};{% endfor %}"
+    "{% if add_generation_prompt %}assistant:<think>\n\n</think>\n\n{% endif %}"
+)
+#: As Nemotron 3: a question opens a thought with a line break, an answer without.
+OPENS_THOUGHTS = (
+    "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' %}<think>"
+    "{{ m.reasoning_content or '' }}</think>{% endif %}{{ m.content }};{% endfor %}"
+    "{% if add_generation_prompt %}assistant:<think>\n{% endif %}"
+)
+#: As GLM-4: nothing follows an answer.
+ENDLESS = (
+    "[gMASK]{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+SAID_BLUE, THOUGHT_BLUE = SAID[-1], TURNS[-1]
+
+
+@pytest.mark.parametrize(
+    ("template", "said", "learnt"),
+    [
+        (CUTS_THOUGHTS, SAID_BLUE, "\n</think>\n\nBlue;"),
+        (CUTS_THOUGHTS, THOUGHT_BLUE, "It is day.\n</think>\n\nBlue;"),
+        (
+            CUTS_THOUGHTS,
+            {"role": "assistant", "content": "<think>\nIt is day.\n</think>\n\nBlue"},
+            "It is day.\n</think>\n\nBlue;",
+        ),
+        (CLOSES_THOUGHTS, SAID_BLUE, "Blue;"),
+        (OPENS_THOUGHTS, SAID_BLUE, "</think>Blue;"),
+        (OPENS_THOUGHTS, THOUGHT_BLUE, "It is day.</think>Blue;"),
+    ],
+)
+def test_what_is_learnt_follows_the_prompt_that_the_model_is_served_after(template, said, learnt):
+    for before in ([TURNS[3]], TURNS[:2], SAID[:4]):
+        turns = [
+            *({**turn, "weight": 0} if turn["role"] == "assistant" else turn for turn in before)
+        ]
+        [[(whole, found)]] = lay_out({"messages": [*turns, said]}, template)
+        served = encode(template).render(before, tools=None, generation=True)
+        assert whole == served + found
+        assert found == learnt
+
+
+def test_a_closed_thought_cannot_be_learnt():
+    with pytest.raises(TemplateError, match="leaves out what is thought before an answer"):
+        lay_out({"messages": [TURNS[3], THOUGHT_BLUE]}, CLOSES_THOUGHTS)
+
+
+def test_an_answer_that_nothing_follows_is_ended_and_prompts_stay_as_they_are():
+    eos = byte_tokenizer().eos_token
+    examples = lay_out({"messages": SAID}, ENDLESS)
+    assert [learnt for [(_, learnt)] in examples] == [f"\nHello{eos}", f"\nBlue{eos}"]
+    for [(whole, learnt)], turns in zip(examples, (SAID[:2], SAID[:4]), strict=True):
+        assert whole == encode(ENDLESS).render(turns, tools=None, generation=True) + learnt
 
 
 def test_thoughts_in_the_text_may_be_written_otherwise():

@@ -50,8 +50,9 @@ def test_a_chat_learns_weighted_assistant_messages_through_the_models_template(t
     path = write_jsonl(tmp_path / "a.jsonl", [{"messages": conversation}])
     data = prepare(path, DataFormat.CHAT, template=CHATML)
     whole = "<|system|>Be brief.\n<|user|>Hi\n<|assistant|>Hello\n<|user|>Sky?\n<|assistant|>Blue\n"
-    assert text_of(data) == whole
-    assert text_of(data, learnt=True) == "Blue\n"
+    # The template writes no end, so the tokenizer's is learnt.
+    assert text_of(data) == f"{whole}</s>"
+    assert text_of(data, learnt=True) == "Blue\n</s>"
 
 
 def test_a_model_without_a_template_gets_a_plain_one_that_ends_answers(tmp_path):
@@ -66,8 +67,8 @@ def test_a_template_that_rewrites_what_was_said_gives_an_example_for_each_answer
     rows = [{"messages": [{"role": r, "content": "x"} for r in ("user", "assistant") * 2]}]
     path = write_jsonl(tmp_path / "a.jsonl", rows)
     data = prepare(path, DataFormat.CHAT, template=rewriting)
-    assert [text_of(data, index, learnt=True) for index in (0, 1)] == ["x\n", "x\n"]
-    assert text_of(data, 0) == "1<|user|>x\n<|assistant|>x\n"
+    assert [text_of(data, index, learnt=True) for index in (0, 1)] == ["x\n</s>", "x\n</s>"]
+    assert text_of(data, 0) == "1<|user|>x\n<|assistant|>x\n</s>"
     with pytest.raises(UserFault, match="rewrites earlier messages"):
         prepare(path, DataFormat.CHAT, template="{{ messages | length }}")
 
