@@ -56,15 +56,16 @@ _SECRET = re.compile(
     r"|npm_[A-Za-z0-9]{36}|pypi-[A-Za-z0-9_-]{50,250}|SG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{16,64}"
     r"|shp(?:at|ca|pa|ss)_[a-fA-F0-9]{32}|do[opr]_v1_[a-f0-9]{64}|whsec_[A-Za-z0-9+/=]{20,100}"
     r"|eyJ[A-Za-z0-9_-]{10,2000}\.eyJ[A-Za-z0-9_-]{10,4000}\.[A-Za-z0-9_-]{10,2000})"
-    r"|-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----[A-Za-z0-9+/=\s\\n]{1,10000}"
-    r"-----END [A-Z ]{0,20}PRIVATE KEY-----"
+    # with the headers of an encrypted one, and also where the text is cut within its last line
+    r"|-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----(?:\s{0,4}[A-Za-z-]{1,40}: [^\n]{1,120}\n){0,5}"
+    r"[A-Za-z0-9+/=\s\\n]{1,10000}-----END(?: [A-Z ]{0,20}PRIVATE KEY-----)?"
 )
 #: What is named a secret where it stands: in an assignment, an address, a query.
 _NAMED_SECRETS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         r"\b(?:\w{0,30}[_-])?(?:password|passwd|pwd|passphrase|secret|api[_-]?key|access[_-]?key"
-        r"|(?:auth|access|api|bearer)?[_-]?token)\b[\"']?(?: is)?\s{0,3}[:=]?\s{0,3}[\"']?"
+        r"|(?:auth|access|api|bearer)?[_-]?token)\b[\"']?(?: is |\s{0,3}[:=]\s{0,3})[\"']?"
         r"(?P<value>(?=\S{0,100}\d)(?=\S{0,100}[a-z])[^\s\"',;<>()&]{8,200})",
         r"://[^\s/:@]{1,64}:(?P<value>[^\s/@]{3,100})@",
         r"[?&](?:\w{0,20}token|\w{0,20}key|secret|sig|signature|password)=(?P<value>[^&\s#]{6,300})",
@@ -76,10 +77,10 @@ _CARD = re.compile(r"(?<![\d.-])\d(?:[ .-]?\d){12,18}(?![\d-])")
 #: Digits in groups, as people write phone numbers: with a leading zero or an area code in
 #: brackets, as in North America, or after a word that says so.
 _PHONE = re.compile(
-    r"(?<![\w.,/:@#-])(?P<number>(?:\(?0|\()\d{1,5}\)?[\d \u00a0().\-/]{4,16}\d"
-    r"|(?:1[ .-])?[2-9]\d\d[ .-][2-9]\d\d[ .-]\d{4})(?![\w@]|[.,:/-]\d)"
+    r"(?<![\w.,/:@#(-])(?P<number>\(?0\d{1,5}\)?[\d \u00a0().\-/]{4,16}\d"
+    r"|(?:1[ .-])?(?:\([2-9]\d\d\) ?|[2-9]\d\d[ .-])[2-9]\d\d[ .-]\d{4})(?![\w@]|[.,:/-]\d)"
     r"|\b(?:call|phone|tel|telephone|mobile|cell|fax|whatsapp|sms|text|ring|dial|reach)\b"
-    r"[^\d\n]{0,24}(?P<told>\d[\d \u00a0().\-/]{5,18}\d)(?![\w@]|[.,:/-]\d)",
+    r"[^\d\n(]{0,24}(?P<told>\d{2,6}(?:[ \u00a0.\-/]\d{2,6}){1,5})(?![\w@]|[.,:/-]\d)",
     re.IGNORECASE,
 )
 _DATE = re.compile(r"\d{4}[-/. ]\d{1,2}[-/. ]\d{1,2}|\d{1,2}[-/. ]\d{1,2}[-/. ]\d{2,4}")

@@ -61,6 +61,8 @@ def test_each_kind_is_found(text: str, kind: str, value: str) -> None:
         "the answer is 12 34 56 78 and pi is 3.14159265358979",
         "order 555-0199 costs 1,299.00 for 2 of 3",
         "section 4.2.1 of 10.1000/182 and ISBN 978-3-16-148410-0",
+        "the token representation4 is learnt, and the secret ingredient2go",
+        "score (12) 3456 7890 points; call function(12345678); text 12345678 is a number",
         "the password is on the desk; the secret: none; token: yes",
         "a@b and user@localhost",
         "Anna Smith lives in Berlin",
@@ -119,6 +121,14 @@ def test_hostile_texts_are_read_in_time_that_grows_with_their_length(text: str) 
     assert found(text) == []
 
 
-def test_a_private_key_is_replaced_to_its_very_end() -> None:
-    text = "-----BEGIN RSA PRIVATE KEY-----\nMIIEab12\n-----END RSA PRIVATE KEY-----\nafter"
-    assert Masker().mask_text(text) == "[SECRET_1]\nafter"
+@pytest.mark.parametrize(
+    "key",
+    [
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIEab12\n-----END RSA PRIVATE KEY-----",
+        "-----BEGIN PRIVATE KEY-----\nMIIEab12\n-----END",
+        "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0A1B\n\n"
+        "MIIEab12\n-----END RSA PRIVATE KEY-----",
+    ],
+)
+def test_a_private_key_is_replaced_to_its_very_end(key: str) -> None:
+    assert Masker().mask_text(f"before {key}\nafter") == "before [SECRET_1]\nafter"
