@@ -14,6 +14,7 @@ COMMANDS = {
     "merging": "scheduler.experiments.merging.commands",
     "reproduce": "scheduler.experiments.reproduce",
     "simulate": "scheduler.experiments.simulate",
+    "verify": "scheduler.auction.audit.command",
 }
 
 
@@ -28,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     if not argv or argv[0] not in COMMANDS:
         print(f"usage: python -m scheduler {{{','.join(COMMANDS)}}} ...", file=sys.stderr)
         return 2
-    if not find_spec("scheduler.experiments"):
+    if not find_spec(".".join(COMMANDS[argv[0]].split(".")[:2])):
         print(f"{argv[0]} is in Finetender's source tree, not in this package.", file=sys.stderr)
         return 2
     status: int = importlib.import_module(COMMANDS[argv[0]]).main(argv[1:])

@@ -21,7 +21,7 @@ def alter_row(sql: str, *parameters: object) -> None:
 def replay_transcript(path: Path) -> subprocess.CompletedProcess[str]:
     """Replay a transcript as anybody can: in a process of its own, without a database."""
     return subprocess.run(
-        [sys.executable, "-m", "scheduler", "auction", "verify", str(path)],
+        [sys.executable, "-m", "scheduler", "verify", str(path)],
         capture_output=True,
         text=True,
         timeout=120,

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 #: The file that the lines upload, and how many of its rows the test does.
 DATASET = Path("workers") / "models" / "datasets" / "support_tone.jsonl"
 ROWS = 80
-COMMANDS = ("ledger_check", "auction_verify", "auction_transcript", "scheduler auction verify")
+COMMANDS = ("ledger_check", "auction_verify", "auction_transcript", "scheduler verify")
 
 
 def pasted(lines: str, *, where: Path = ROOT, **environment: str) -> str:

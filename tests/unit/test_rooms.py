@@ -15,7 +15,6 @@ NAMED = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, ROOMS))})(?!\w)")
 #: where the package came without the room.
 COMMANDS = {
     "scheduler/__main__.py": [
-        "scheduler.experiments",
         "scheduler.experiments.attack.command",
         "scheduler.experiments.auction.commands",
         "scheduler.experiments.merging.commands",

@@ -26,7 +26,7 @@ def join_node(arguments: Sequence[str]) -> int:
 def verify_transcript(path: Path) -> int:
     """Decide everything in a log again; 0 where all of it is as it stands there."""
     _require("scheduler", "pip install '.[sim]'")
-    return _run("scheduler", "auction", "verify", str(path))
+    return _run("scheduler", "verify", str(path))
 
 
 def _require(package: str, command: str) -> None:

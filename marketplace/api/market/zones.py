@@ -41,7 +41,7 @@ class MarketNowView(MarketView):
 
 
 class TranscriptView(MarketView):
-    """The zone's whole log as JSON lines, to be replayed by ``python -m scheduler auction verify``.
+    """The zone's whole log as JSON lines, to be replayed by ``python -m scheduler verify``.
 
     Bids stand in it as salted commitments, so that everything but what others bid can be checked.
     Operators get the bids too, and so do all callers where ``PUBLISH_BIDS`` is set.

@@ -15,7 +15,7 @@ _PAGE_ENTRIES = 500
 
 
 def write_transcript(zone: Zone, *, with_bids: bool) -> Iterator[str]:
-    """JSON lines for ``python -m scheduler auction verify FILE``; empty before the first entry.
+    """JSON lines for ``python -m scheduler verify FILE``; empty before the first entry.
 
     Without bids, salted commitments stand in their places: the chain, every plan, price and
     payment can still be checked, and what others bid stays theirs.

@@ -121,6 +121,8 @@ def test_the_markets_package_and_image_leave_out_what_is_for_a_checkout(tmp_path
         text=True,
     )
     assert imported.stdout.split() == [str(tmp_path / "installed")] * 3
+    # What an auditor runs is in it.
+    assert "scheduler/auction/audit/command.py" in names
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert set(OF_A_CHECKOUT) <= set(ignored)
 

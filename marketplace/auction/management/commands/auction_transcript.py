@@ -13,7 +13,7 @@ from marketplace.fleet.models import Zone
 
 
 class Command(BaseCommand):
-    help = "Write a zone's log; 'python -m scheduler auction verify FILE' replays it."
+    help = "Write a zone's log; 'python -m scheduler verify FILE' replays it."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--zone", required=True)

@@ -196,7 +196,7 @@ def test_the_transcript_is_public_and_verifies_on_any_computer(
     address = f"/market/{site.zone.name}/transcript"
     market = read_page(client.get("/"))
     assert f'href="{address}"' in market
-    assert f"python -m scheduler auction verify {site.zone.name}.jsonl" in market
+    assert f"python -m scheduler verify {site.zone.name}.jsonl" in market
     reply = client.get(address)
     assert reply.headers["Content-Disposition"] == f'attachment; filename="{site.zone.name}.jsonl"'
     log = read_download(reply).decode()

@@ -9,11 +9,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from scheduler.auction import Engine, ZoneRules
+from scheduler.auction.audit.command import main
 from scheduler.auction.audit.transcripts import verify_transcript, write_transcript_lines
 from scheduler.auction.audit.witness import read_witness
 from scheduler.auction.log import events
 from scheduler.auction.log.heads import Head, SignedHead, sign_head, signed_head_to_json
-from scheduler.experiments.auction.commands import main
 from tests.unit.scheduler.auction.builders import enter, node, task
 
 RULES = ZoneRules(horizon_slots=6)
@@ -140,9 +140,9 @@ def test_the_command_exits_by_what_the_witness_says(
     log.write_text("\n".join(LINES))
     short.write_text("\n".join(LINES[:-1]))
     seen.write_text(json.dumps(signed_head_to_json(head_of(LINES, 7))) + "\n")
-    assert main(["verify", str(log), "--witness", str(seen), "--key", PUBLIC]) == 0
-    assert main(["verify", str(short), "--witness", str(seen)]) == 1
+    assert main([str(log), "--witness", str(seen), "--key", PUBLIC]) == 0
+    assert main([str(short), "--witness", str(seen)]) == 1
     assert "the log was cut short" in capsys.readouterr().out
-    assert main(["verify", str(log), "--witness", str(seen), "--key", "00"]) == 2
+    assert main([str(log), "--witness", str(seen), "--key", "00"]) == 2
     seen.write_text("{}\n")
-    assert main(["verify", str(log), "--witness", str(seen)]) == 2
+    assert main([str(log), "--witness", str(seen)]) == 2

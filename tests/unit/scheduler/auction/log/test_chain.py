@@ -237,7 +237,7 @@ def test_verify_needs_something_to_start_from() -> None:
 
 def _verify(path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "scheduler", "auction", "verify", str(path)],
+        [sys.executable, "-m", "scheduler", "verify", str(path)],
         capture_output=True,
         text=True,
         check=False,
