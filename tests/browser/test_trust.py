@@ -54,7 +54,7 @@ def test_a_record_with_one_changed_figure_is_found_out(owner: Visitor, support_t
     def forge(route: Route) -> None:
         true = route.fetch().text()
         forged, changes = re.subn(
-            r'("compute_demand": \d+)(?=[^}]*"rates")', r"\g<1>9", true, count=1
+            r'("compute_demand":\d+)(?=[^}]*"rates")', r"\g<1>9", true, count=1
         )
         assert changes == 1
         route.fulfill(body=forged, content_type="application/json")
