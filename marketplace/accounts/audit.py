@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from http import HTTPStatus
+from ipaddress import ip_address
 from typing import Any
 
 from django.contrib.messages import ERROR, get_messages
@@ -138,7 +139,7 @@ def write_entry(
         subject=_name_subject(match.kwargs if match else {}),
         details=dict(details),
         done=done,
-        address=request.META.get("REMOTE_ADDR") or None,
+        address=_read_address(request.META.get("REMOTE_ADDR", "")),
     )
 
 
@@ -217,6 +218,14 @@ def iterate_newest_first(entries: QuerySet[AuditEntry]) -> Iterator[AuditEntry]:
     while page:
         yield from page
         page = list(entries.filter(pk__lt=page[-1].pk)[:CSV_PAGE])
+
+
+def _read_address(text: str) -> str | None:
+    """Read where a request came from; a local socket has no address."""
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        return None
 
 
 def _keep(fields: Mapping[str, Any]) -> dict[str, str]:

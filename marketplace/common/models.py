@@ -1,5 +1,6 @@
 """What every table is made of."""
 
+import json
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,13 @@ class IdField(models.CharField):
         return name, path, args, kwargs | {"prefix": self.prefix}
 
 
+class ValueEncoder(json.JSONEncoder):
+    """Writes values for the back office, which shows fields by their encoder."""
+
+    def default(self, o: Any) -> Any:
+        return to_json(o)
+
+
 class ValueField(models.JSONField):
     """A frozen dataclass, stored as JSON; ``kind`` says which.
 
@@ -49,10 +57,11 @@ class ValueField(models.JSONField):
 
     def __init__(self, *, kind: type[Any], **kwargs: Any) -> None:
         self.kind = kind
-        super().__init__(**kwargs)
+        super().__init__(**kwargs | {"encoder": ValueEncoder})
 
     def deconstruct(self) -> Any:
         name, path, args, kwargs = super().deconstruct()
+        kwargs.pop("encoder", None)
         return name, path, args, kwargs | {"kind": self.kind}
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:

@@ -123,7 +123,7 @@ def test_a_provider_sees_its_node_and_gets_a_join_command(visitor: Visitor, mark
     expect(visitor.main()).to_contain_text("0 of 1 on sale")
 
 
-def test_the_operator_sees_what_is_out_of_order_and_the_heads_of_logs(visitor: Visitor, market: Market) -> None:
+def test_the_operator_sees_what_is_out_of_order_and_heads(visitor: Visitor, market: Market) -> None:
     visitor.sign_in(market.operator_email, market.password)
     visitor.go("/operator")
     page = visitor.page

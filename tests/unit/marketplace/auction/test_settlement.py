@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -43,6 +44,7 @@ from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
 from workers.protocol.reports import Fault, ProgressEvent, ProgressReport, SliceEnd
+from workers.protocol.starts import Start, StartKind
 from workers.protocol.work import PARTS
 
 pytestmark = pytest.mark.django_db
@@ -489,8 +491,9 @@ def test_a_warm_start_that_cost_more_than_a_cold_one_is_settled_when_it_is_cance
     bid, job = sold(owner, zone, epochs=3)
     # 200,000 of asks and a royalty of 100,000, where a cold start would have cost 220,000.
     parts = bid.parts | {"operational": 200_000.0, "vendor": 100_000.0}
-    start = {"kind": "continued", "royalty_micros": 100_000}
-    Bid.objects.update(parts=parts, start=start, cold_price_micros=220_000)
+    start = Start(StartKind.CONTINUED, "art_earlier", "ftjob-earlier", royalty_micros=100_000)
+    terms = replace(bid.terms, start=start)
+    Bid.objects.update(parts=parts, terms=terms, cold_price_micros=220_000)
     bid.refresh_from_db()
     assert bid.excess_micros == 80_000
     run(job, zone, 101, 102)

@@ -118,8 +118,8 @@ def test_a_node_joins_with_its_terms_its_measures_and_credentials_of_its_own(zon
     assert (node.available_from_at, node.available_until_at) == (at(5), at(5000))
     # Four jobs together did 40 samples a second; the slot has ten.
     assert (node.compute_capacity, node.gpu_type_id) == (400.0, "cpu")
-    # Without a pack of 4,096 tokens and what a process has besides.
-    assert node.memory_gb == pytest.approx(8.0 - 0.087130112 - 0.056, abs=1e-9)
+    # Without a pack of 4,096 tokens, what its dropout keeps, and what a process has besides.
+    assert node.memory_gb == pytest.approx(8.0 - 0.087130112 - 0.002097152 - 0.056, abs=1e-9)
     assert load_rates(zone) == {"cpu": 100.0}
     assert asks_of(node) == [(400_000, NOW)]
 

@@ -9,10 +9,10 @@ import torch
 
 from workers.__main__ import COMMANDS, main
 from workers.bench import __main__ as bench
-from workers.bench import calibrate
 from workers.bench.cases import CPU_CASES, GPU_CASES, BenchCase, build_base_config
 from workers.bench.contestants import Fused, SequentialPeft, build_random_base
 from workers.bench.gpu import mfu_4p
+from workers.node import calibrate
 from workers.node.self_test import SpeedCase
 from workers.protocol.messages import PROTOCOL_VERSION
 from workers.protocol.node_facts import NodeFacts
