@@ -63,7 +63,7 @@ class Demo:
     def wait_for_access(self) -> dict[str, Any]:
         """What examples read; it is there while its keys open something."""
         # By then what a house left that was killed is gone.
-        self.wait_until_said("Starting PostgreSQL")
+        self.wait_until_said("Bringing the database up to date")
         while not (self.folder / "access.json").exists():
             assert self.process.poll() is None, self.said
             assert time.monotonic() < self.started + WITHIN_S, self.said
