@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 
@@ -75,6 +77,25 @@ def known_facts() -> NodeFacts:
 def checkpoints_come_soon(market: Market) -> None:
     """What is tried waits for a checkpoint; a market that trains for hours stores fewer."""
     market.shell.run(CHECKPOINTS)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(0, id="as it is"),
+        pytest.param(4, id="four times loaded", marks=pytest.mark.nightly),
+    ],
+)
+def load(request: pytest.FixtureRequest) -> Iterator[int]:
+    """How many processes for each core of this machine want it all while the tests run."""
+    want = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(want) for _ in range(request.param * (os.cpu_count() or 1))]
+    try:
+        yield request.param
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from marketplace.embedded.house import ROOT
 from tests.conftest import Market
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800), pytest.mark.usefixtures("load")]
 
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 ROWS = 60
@@ -57,7 +57,7 @@ def test_the_blocks_of_all_guides_run(market: Market, tmp_path: Path) -> None:
                 env=environment,
                 capture_output=True,
                 text=True,
-                timeout=300,
+                timeout=900,
                 check=False,
             )
             assert done.returncode == 0, f"{guide.name}\n{done.stdout}\n{done.stderr}"

@@ -17,7 +17,7 @@ from marketplace.embedded.__main__ import build_readme_lines
 from marketplace.embedded.house import ROOT
 from tests.conftest import Market
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800), pytest.mark.usefixtures("load")]
 
 #: The file that the lines upload, and how many of its rows the test does.
 DATASET = Path("workers") / "models" / "datasets" / "support_tone.jsonl"
@@ -34,7 +34,7 @@ def pasted(lines: str, *, where: Path = ROOT, **environment: str) -> str:
         env=ours | {"PYTHONPATH": str(ROOT)} | environment,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, f"{lines}\n{done.stdout}\n{done.stderr}"
