@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 
 from marketplace.embedded.house import ROOT
 from marketplace.embedded.servers import find_free_port
+from tests.servers_plugin import RUNS_DIR
 
 #: The tests are one story in the order of this file: each finds the folder as the last left it.
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
@@ -40,6 +42,7 @@ class Demo:
     def __init__(self, folder: Path, *options: str, port: int) -> None:
         self.folder = folder
         self.started = time.monotonic()
+        folder.parent.mkdir(parents=True, exist_ok=True)
         self._log = folder.parent / f"{folder.name}-{time.monotonic_ns()}.log"
         command = [sys.executable, "-m", "marketplace.embedded", "demo", *options]
         with self._log.open("wb") as log:
@@ -103,8 +106,13 @@ def demo(folder: Path, *options: str, port: int) -> Iterator[Demo]:
 
 
 @pytest.fixture(scope="module")
-def folder(load: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("starts") / "demo"
+def folder(load: int) -> Iterator[Path]:
+    """Where PostgreSQL may go that root starts: not among pytest's own folders."""
+    of_run = RUNS_DIR / f"starts-{os.getpid()}-{load}"
+    try:
+        yield of_run / "demo"
+    finally:
+        shutil.rmtree(of_run, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -143,11 +151,11 @@ def test_it_starts_again_after_ctrl_c_in_the_middle_of_a_sale(folder: Path, port
 
 
 def test_it_starts_again_after_all_its_processes_were_killed_beside_a_second_clone(
-    folder: Path, port: int, tmp_path: Path
+    folder: Path, port: int
 ) -> None:
     with demo(folder, port=port) as again:
         again.wait_for_access()
-        with demo(tmp_path / "clone", port=port) as clone:
+        with demo(folder.parent / "clone", port=port) as clone:
             # The port is the other's: it takes one that is free and says where it is.
             access = clone.wait_for_access()
             assert not access["url"].endswith(f":{port}")
