@@ -60,6 +60,7 @@ def test_processes_end_with_their_parent_and_tell_of_all_they_counted(tmp_path):
         )
 
     def answers() -> bool:
+        assert parent.poll() is None, (tmp_path / "web.log").read_text()
         try:
             return httpx.get(f"{url}/api/zones", timeout=10).status_code == 200
         except httpx.TransportError:
