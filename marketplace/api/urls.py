@@ -6,6 +6,7 @@ from marketplace.api.market import (
     bids,
     bundles,
     datasets,
+    disputes,
     exports,
     express,
     job_stream,
@@ -61,6 +62,7 @@ urlpatterns = [
         jobs.JobCheckpointContentView.as_view(),
         name="api-job-checkpoint",
     ),
+    path("jobs/<str:job_id>/dispute", disputes.JobDisputeView.as_view(), name="api-job-dispute"),
     path(
         "jobs/<str:job_id>/preparation",
         jobs.JobPreparationView.as_view(),

@@ -10,6 +10,7 @@ from marketplace.auction.lane import sweep as sweeps
 from marketplace.auction.lane.spare_cells import give_back_spare_cells
 from marketplace.auction.preparations import conclude_preparations
 from marketplace.auction.pricing import daily_rates, solve
+from marketplace.auction.result_disputes import conclude_disputes, take_back_pay
 from marketplace.auction.settlement import settle_finished
 from marketplace.auction.witnesses import heads, witnessed
 from marketplace.common import clock
@@ -59,6 +60,8 @@ def give_back_cells() -> None:
 @shared_task(name="auction.settle_finished")
 def settle_finished_jobs() -> None:
     settle_finished(now=clock.now())
+    conclude_disputes(now=clock.now())
+    take_back_pay(now=clock.now())
 
 
 @shared_task(name="auction.prices_sweep")

@@ -37,10 +37,14 @@ def choose_checks(*, now: datetime) -> int:
     return opened
 
 
-def is_drawn(name: str) -> bool:
-    """Whether the market's secret draw falls on it; the same name is drawn alike every time."""
+def is_drawn(name: str, *, share: float | None = None) -> bool:
+    """Whether the market's secret draw falls on it; the same name is drawn alike every time.
+
+    ``share`` is ``SPOT_CHECK_SHARE`` unless said otherwise.
+    """
+    chance: float = settings.SPOT_CHECK_SHARE if share is None else share
     digest = hmac.new(settings.SECRET_KEY.encode(), f"check\0{name}".encode(), hashlib.sha256)
-    return int.from_bytes(digest.digest()[:8]) < settings.SPOT_CHECK_SHARE * 2**64
+    return int.from_bytes(digest.digest()[:8]) < chance * 2**64
 
 
 def _open_check(held: Slice, checkpoint: Checkpoint | None, *, now: datetime) -> bool:

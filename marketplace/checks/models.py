@@ -43,6 +43,8 @@ class SpotCheck(Errand):
     agrees = models.BooleanField(null=True)
     #: Since when the checked node is set aside because of it.
     failed_at = models.DateTimeField(null=True)
+    #: When the pay of that node's unmeasured results went back to their owners.
+    pay_returned_at = models.DateTimeField(null=True)
 
     job_id: str
     slice_id: str

@@ -1,25 +1,43 @@
 """Scores: what a node says its result loses on the held-out rows, measured again elsewhere.
 
-A target score and early stopping end a job at what its node says of rows that only nodes compute.
-So the money of every job that ended there waits until another provider's node has measured its
-result, and so does that of a share of all others. Where no such node is there, or none answers in
-time, the job is settled as it was reported.
+The money of a job waits until another provider's node has measured its result
+
+- where it ended early: a target score and early stopping end it at what its node says of rows that
+  only nodes compute;
+- where its node is new: of the first results of each, every one is measured;
+- where it cost much;
+- and of the others where a draw falls on it, some results of each node within the time in which
+  its pay can still be taken back.
+
+Where no such node is there, or none answers in time, the job is settled as it was reported. Nodes
+that the operator runs are believed but for early ends. The owner of any result may ask for it to be
+measured (``auction.result_disputes``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import Exists, OuterRef, QuerySet
 
+from marketplace.accounts.selectors import is_run_by_operator
 from marketplace.checks.checkers import find_checker
 from marketplace.checks.choosing import is_drawn
 from marketplace.checks.judging import SCORE_GIVEN_UP_AFTER
 from marketplace.checks.models import SpotCheck
+from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, ErrandKind, ErrandState, Job, JobStatus
+
+#: Results of a node that are measured before only a share of them is.
+FIRST_RESULTS = 3
+#: Of a node's results within the delay of its pay, how many are measured on the mean. However often
+#: a node lies, it then loses more pay than the work that it spares (tests/properties).
+MEASURED_A_DELAY = 6
+#: Results of jobs that cost more are always measured, in micro-dollars.
+MEASURED_ABOVE_MICROS = 50_000_000
 
 
 def exclude_unmeasured(jobs: QuerySet[Job]) -> QuerySet[Job]:
@@ -30,9 +48,13 @@ def exclude_unmeasured(jobs: QuerySet[Job]) -> QuerySet[Job]:
 def open_score_checks(jobs: Iterable[Job], *, now: datetime) -> list[Job]:
     """Have the results measured that are to be; the jobs whose money need not wait for it."""
     ended = list(jobs)
-    wanted = {job.pk for job in ended if _is_wanted(job)}
+    wanted = {job.pk for job in ended if _is_wanted(job, now=now)}
     known = set(_list_scores().filter(job__in=wanted).values_list("job_id", flat=True))
-    return [job for job in ended if job.pk not in wanted - known or not _open_check(job, now=now)]
+    return [
+        job
+        for job in ended
+        if job.pk not in wanted - known or not _open_check(job, key=f"{job.pk}:score", now=now)
+    ]
 
 
 def list_refuted_jobs() -> set[str]:
@@ -54,23 +76,60 @@ def _list_scores() -> QuerySet[SpotCheck]:
     return SpotCheck.objects.filter(claimed_score__isnull=False)
 
 
-def _is_wanted(job: Job) -> bool:
-    """Whether a job's result is measured: an early end always, of others the share drawn."""
-    if not settings.SPOT_CHECK_SHARE:
+def _is_wanted(job: Job, *, now: datetime) -> bool:
+    if not settings.SPOT_CHECK_SHARE or not can_be_measured(job):
         return False
-    if job.status != JobStatus.SUCCEEDED or job.valid_loss is None:
+    if job.stopped_early:
+        return True
+    artifact = Artifact.objects.filter(job=job).select_related("slice__node__provider").first()
+    if artifact is None:
         return False
-    return job.stopped_early or is_drawn(f"{job.pk}\0score")
+    node = artifact.slice.node
+    if is_run_by_operator(organisation_id=node.provider.organisation.pk):
+        return False
+    if job.price_micros > MEASURED_ABOVE_MICROS:
+        return True
+    share = max(settings.SPOT_CHECK_SHARE, compute_share(node, now=now))
+    return is_drawn(f"{job.pk}\0score", share=share)
 
 
-def _open_check(job: Job, *, now: datetime) -> bool:
-    """Open the check of a job's result, once; false where no node could answer it."""
+def can_be_measured(job: Job) -> bool:
+    """Whether a job has a result and a loss that another node could find again."""
+    return job.status == JobStatus.SUCCEEDED and job.valid_loss is not None
+
+
+def compute_share(node: Node, *, now: datetime) -> float:
+    """Of a node's results, the share that is measured; 1 while it is new."""
+    agreed = _list_scores().filter(slice__node=node, agrees=True)
+    if agreed[:FIRST_RESULTS].count() < FIRST_RESULTS:
+        return 1.0
+    since = now - timedelta(days=settings.PAYOUT_DELAY_DAYS)
+    return share_of(Artifact.objects.filter(slice__node=node, created_at__gt=since).count())
+
+
+def share_of(results: int) -> float:
+    """The share that is measured of so many results within the delay of their pay."""
+    return min(1.0, MEASURED_A_DELAY / max(1, results))
+
+
+def find_score_check(job: Job) -> SpotCheck | None:
+    """The last opinion about a job's result."""
+    return _list_scores().filter(job=job).order_by("-created_at", "-pk").first()
+
+
+def open_disputed_score(job: Job, *, now: datetime) -> bool:
+    """Have a result measured because its owner asks for it; false where no node could do it now."""
+    return _open_check(job, key=f"{job.pk}:disputed", now=now)
+
+
+def _open_check(job: Job, *, key: str, now: datetime) -> bool:
+    """Open a check of a job's result, once for each key; false where no node could answer it."""
     artifact = Artifact.objects.filter(job=job).select_related("slice__node").first()
     if artifact is None:
         return False
     check = SpotCheck(
         kind=ErrandKind.CHECK,
-        key=f"{job.pk}:score",
+        key=key,
         zone=job.zone,
         verified_only=job.verified_only,
         job=job,

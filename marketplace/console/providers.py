@@ -9,7 +9,9 @@ from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
+from marketplace.auction.result_disputes import list_open_disputes
 from marketplace.checks.reliability import measure_reliability
+from marketplace.checks.scores import find_score_check
 from marketplace.common import clock
 from marketplace.common.errors import NotFound
 from marketplace.fleet.models import ABSENT, JoinToken, Node, Provider
@@ -26,6 +28,7 @@ from marketplace.fleet.services import (
     suspend_provider,
     withdraw_approval,
 )
+from marketplace.jobs.models import Job
 from marketplace.web.views.requests import PageRequest, operator_page, owner_page
 
 
@@ -65,7 +68,12 @@ def show_providers(request: PageRequest) -> HttpResponse:
     reliability = measure_reliability([node.pk for row in rows for node in row["nodes"]], now=now)
     for row in rows:
         row["nodes"] = [(node, reliability[node.pk]) for node in row["nodes"]]
-    return render(request, "console/providers.html", {"rows": rows, "now": now})
+    disputes = [
+        (dispute, find_score_check(Job.objects.get(bid_id=dispute.bid_id)))
+        for dispute in list_open_disputes()
+    ]
+    context = {"rows": rows, "disputes": disputes, "now": now}
+    return render(request, "console/providers.html", context)
 
 
 @operator_page

@@ -10,7 +10,7 @@ from typing import IO
 
 from marketplace.common.errors import UserError
 from marketplace.fleet.selectors import get_model_shape
-from marketplace.jobs.models import Job
+from marketplace.jobs.models import Artifact, Job
 from workers.protocol.adapter_check import AdapterError, check_adapter_archive
 
 #: A header of about 16,000 tensors; more is refused before it is read.
@@ -62,17 +62,18 @@ def check_safetensors(file: IO[bytes], *, size: int, what: str) -> None:
         raise refuse("its tensors and its length disagree, as if cut off")
 
 
-def check_adapter(file: IO[bytes], *, job: Job, unpacked_limit_bytes: int) -> None:
-    """Refuse a zip that is not the trained adapter that the job asks for.
+def check_adapter(file: IO[bytes], *, job: Job, unpacked_limit_bytes: int) -> str:
+    """Refuse a zip that is not the trained adapter that the job asks for; its weights' digest.
 
     Raises
     ------
     UserError
         ``invalid_adapter``: not a zip, other files or tensors than the job's, values that are not
-        finite, an adapter that was not trained, or more unpacked bytes than the limit.
+        finite, an adapter that was not trained or is another job's, or more unpacked bytes than
+        the limit.
     """
     try:
-        check_adapter_archive(
+        digest = check_adapter_archive(
             file,
             shape=get_model_shape(job.zone),
             adapter=job.terms.adapter,
@@ -80,3 +81,22 @@ def check_adapter(file: IO[bytes], *, job: Job, unpacked_limit_bytes: int) -> No
         )
     except AdapterError as error:
         raise UserError("invalid_adapter", f"The adapter cannot be taken: {error}.") from None
+    if _is_copy(job, digest):
+        raise UserError(
+            "invalid_adapter", "The adapter cannot be taken: another job's result has its weights."
+        )
+    return digest
+
+
+def _is_copy(job: Job, digest: str) -> bool:
+    """Whether weights are another job's, of other data or settings.
+
+    Equal data and settings give equal weights on the same kind of machine.
+    """
+    others = Artifact.objects.filter(weights_sha256=digest).exclude(job=job)
+    return any(
+        (other.job.zone_id, other.job.dataset.sha256) != (job.zone_id, job.dataset.sha256)
+        or other.job.terms.adapter != job.terms.adapter
+        or other.job.terms.training != job.terms.training
+        for other in others.select_related("job__dataset")
+    )

@@ -131,7 +131,8 @@ def list_fees(*, hold_reference: str) -> list[Earning]:
 
 def find_returned_fee(*, hold_reference: str) -> Earning | None:
     """What a vendor earned with one payment and lost in a dispute."""
-    return Earning.objects.filter(reference=hold_reference, returned_at__isnull=False).first()
+    returned = Earning.objects.filter(kind=EarningKind.VENDOR, returned_at__isnull=False)
+    return returned.filter(reference=hold_reference).first()
 
 
 def find_card_payment_of(*, hold_reference: str) -> CardPayment | None:

@@ -58,6 +58,7 @@ urlpatterns = [
         preparations.refuse_delivery,
         name="preparation_dispute",
     ),
+    path("jobs/<str:job_id>/dispute", job_page.dispute_result, name="job_dispute"),
     path("jobs/<str:job_id>/adapter", job_downloads.download_adapter, name="adapter_download"),
     path("jobs/<str:job_id>/exports", exports.make_export, name="export_make"),
     path(

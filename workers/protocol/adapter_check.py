@@ -8,6 +8,7 @@ and the head's tensors must agree with each other.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -54,8 +55,8 @@ class AdapterError(ValueError):
 
 def check_adapter_archive(
     file: IO[bytes], *, shape: ModelShape, adapter: AdapterSpec, unpacked_limit_bytes: int
-) -> None:
-    """Refuse a zip that is not exactly the trained adapter of a job.
+) -> str:
+    """Refuse a zip that is not exactly the trained adapter of a job; the digest of its weights.
 
     Every bound is checked before what it bounds is read: the zip's directory, the tensors'
     header, the unpacked bytes. Memory stays at a few MB whatever the file claims.
@@ -75,6 +76,11 @@ def check_adapter_archive(
     ------
     AdapterError
         With what is wrong.
+
+    Returns
+    -------
+    str
+        As ``check_weights``.
     """
     check_zip_directory(file)
     try:
@@ -85,7 +91,7 @@ def check_adapter_archive(
             check_config(json.loads(archive.read(CONFIG_NAME)), adapter=adapter)
             size = archive.getinfo(WEIGHTS_NAME).file_size
             with archive.open(WEIGHTS_NAME) as weights:
-                check_weights(weights, size=size, shape=shape, adapter=adapter)
+                return check_weights(weights, size=size, shape=shape, adapter=adapter)
     except AdapterError:
         raise
     except _DAMAGE:
@@ -141,7 +147,7 @@ def check_config(config: Any, *, adapter: AdapterSpec) -> None:
             raise AdapterError(f"{CONFIG_NAME} says {name} = {str(fields.get(name))[:40]}")
 
 
-def check_weights(file: IO[bytes], *, size: int, shape: ModelShape, adapter: AdapterSpec) -> None:
+def check_weights(file: IO[bytes], *, size: int, shape: ModelShape, adapter: AdapterSpec) -> str:
     """Refuse tensors of other names, types or shapes, values not finite, and untrained adapters.
 
     Parameters
@@ -150,6 +156,11 @@ def check_weights(file: IO[bytes], *, size: int, shape: ModelShape, adapter: Ada
         A safetensors file, read once from its beginning to its end.
     size : int
         Its bytes.
+
+    Returns
+    -------
+    str
+        SHA-256 in hex of names and values, however the file is laid out.
 
     Raises
     ------
@@ -161,8 +172,9 @@ def check_weights(file: IO[bytes], *, size: int, shape: ModelShape, adapter: Ada
         raise AdapterError(f"{WEIGHTS_NAME} is no safetensors file: {error}") from None
     _check_tensors(entries, shape=shape, adapter=adapter)
     is_trained = adapter.kind is not AdapterKind.LORA
+    digests: dict[str, bytes] = {}
     for entry in entries:
-        peak = _read_peak(file, entry)
+        peak, digests[entry.name] = _read_values(file, entry)
         if not math.isfinite(peak):
             raise AdapterError(f"{entry.name} holds values that are not finite numbers")
         if entry.name == PROMPT_NAME and peak > PROMPT_PEAK_MAX:
@@ -171,6 +183,10 @@ def check_weights(file: IO[bytes], *, size: int, shape: ModelShape, adapter: Ada
         is_trained = is_trained or (entry.name.endswith(_SECOND) and peak != 0.0)
     if not is_trained:
         raise AdapterError("it was not trained: its second matrices are zero")
+    whole = hashlib.sha256()
+    for name in sorted(digests):
+        whole.update(name.encode() + b"\0" + digests[name])
+    return whole.hexdigest()
 
 
 _FIRST, _SECOND = ".lora_A.weight", ".lora_B.weight"
@@ -258,23 +274,24 @@ def _find_labels(found: Mapping[str, TensorEntry], shape: ModelShape) -> int:
     return entry.shape[0]
 
 
-def _read_peak(file: IO[bytes], entry: TensorEntry) -> float:
-    """The largest absolute value of a tensor; not finite if one of its values is not."""
-    peak = 0.0
+def _read_values(file: IO[bytes], entry: TensorEntry) -> tuple[float, bytes]:
+    """The largest absolute value of a tensor, not finite if one is not; and its digest."""
+    peak, digest = 0.0, hashlib.sha256()
     left = entry.end - entry.start
     while left:
         chunk = file.read(min(left, _CHUNK_BYTES))
         if not chunk or len(chunk) % 4:
             raise AdapterError(f"{WEIGHTS_NAME} ends early")
         left -= len(chunk)
+        digest.update(chunk)
         values = array("f", chunk)
         if sys.byteorder == "big":
             values.byteswap()
         # A sum of finite 32-bit numbers is finite in 64 bits; one that is not makes it so.
         if not math.isfinite(sum(values)):
-            return math.inf
+            return math.inf, b""
         peak = max(peak, max(values), -min(values))
-    return peak
+    return peak, digest.digest()
 
 
 def _format(sizes: tuple[int, ...]) -> str:

@@ -350,4 +350,21 @@ class Migration(migrations.Migration):
             model_name='workshare',
             constraint=models.CheckConstraint(condition=models.Q(('paid_micros__gte', 0), ('paid_micros__lte', models.F('earned_micros'))), name='auction_work_share_paid_within_earned'),
         ),
+        migrations.CreateModel(
+            name='ResultDispute',
+            fields=[
+                ('id', marketplace.common.models.IdField(prefix='rdispute', serialize=False)),
+                ('reason', models.CharField(max_length=1000)),
+                ('opened_at', models.DateTimeField()),
+                ('decided_at', models.DateTimeField(blank=True, null=True)),
+                ('is_for_owner', models.BooleanField(blank=True, null=True)),
+                ('words', models.CharField(blank=True, default='', max_length=1000)),
+                ('bid', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, related_name='dispute', to='auction.bid')),
+                ('decided_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('opened_by', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'indexes': [models.Index(condition=models.Q(('decided_at__isnull', True)), fields=['opened_at'], name='auction_disputes_open')],
+            },
+        ),
     ]

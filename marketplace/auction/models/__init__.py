@@ -8,6 +8,7 @@ from marketplace.auction.models.bids import (
     NextArrival,
     hold_reference,
 )
+from marketplace.auction.models.disputes import ResultDispute
 from marketplace.auction.models.log import LogEntry, MarketHead, Snapshot
 from marketplace.auction.models.plans import Reservation, WorkShare
 from marketplace.auction.models.pricing import Pricing, SolveStatus
@@ -31,6 +32,7 @@ __all__ = [
     "Pricing",
     "PublishedHead",
     "Reservation",
+    "ResultDispute",
     "Snapshot",
     "SolveStatus",
     "WitnessCursor",

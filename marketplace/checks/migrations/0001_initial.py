@@ -29,6 +29,7 @@ class Migration(migrations.Migration):
                 ('found_score', models.FloatField(null=True)),
                 ('agrees', models.BooleanField(null=True)),
                 ('failed_at', models.DateTimeField(null=True)),
+                ('pay_returned_at', models.DateTimeField(null=True)),
                 ('confirms', models.OneToOneField(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='confirmation', to='checks.spotcheck')),
                 ('job', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='jobs.job')),
                 ('slice', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='checks', to='jobs.slice')),

@@ -244,6 +244,7 @@ class Migration(migrations.Migration):
                 ('id', marketplace.common.models.IdField(prefix='art', serialize=False)),
                 ('file', models.FileField(max_length=255, upload_to=marketplace.jobs.models.results.artifact_path)),
                 ('sha256', models.CharField(max_length=64)),
+                ('weights_sha256', models.CharField(db_index=True, default='', max_length=64)),
                 ('bytes', models.PositiveBigIntegerField()),
                 ('created_at', models.DateTimeField()),
                 ('job', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, related_name='artifact', to='jobs.job')),

@@ -53,6 +53,8 @@ class Artifact(models.Model):
     slice = models.ForeignKey(Slice, on_delete=models.PROTECT, related_name="+")
     file = models.FileField(upload_to=artifact_path, max_length=255)
     sha256 = models.CharField(max_length=64)
+    #: Of names and values alone: a copy is found however its file is laid out.
+    weights_sha256 = models.CharField(max_length=64, default="", db_index=True)
     bytes = models.PositiveBigIntegerField()
     created_at = models.DateTimeField()
 

@@ -8,6 +8,7 @@ from marketplace.common.errors import UserError
 from marketplace.fleet import services as fleet
 from marketplace.jobs.models import Artifact, EventKind, Job, JobStatus, Slice, SliceStatus
 from marketplace.jobs.services.life import close_slice, drop_start, end_job, mark_for_replan
+from marketplace.jobs.services.result_checks import check_result
 from marketplace.jobs.services.uploads import drop_checkpoints
 from marketplace.jobs.transitions import set_status
 from marketplace.jobs.work import load_job_totals, load_work_plan
@@ -21,9 +22,11 @@ def apply_finished(job: Job, held: Slice, result: SliceResult, now: datetime) ->
     Raises
     ------
     UserError
-        ``work_missing`` or ``adapter_missing``: the job is not done. Nothing was changed.
+        ``work_missing`` or ``adapter_missing``: the job is not done; or as ``check_result``.
+        Nothing was changed.
     """
     _check_all_done(job, result)
+    check_result(job, held, result, now)
     if not Artifact.objects.filter(job=job, slice=held).exists():
         raise UserError(
             "adapter_missing",

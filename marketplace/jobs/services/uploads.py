@@ -112,7 +112,7 @@ def store_adapter(
     held = get_current_slice(lease_token=lease_token, node=node, now=now)
     limit = getattr(settings, "ADAPTER_BYTES_MAX", ADAPTER_BYTES_MAX)
     with spool_upload(content, limit_bytes=limit, what="The adapter", sha256=sha256) as upload:
-        check_adapter(upload.file, job=held.job, unpacked_limit_bytes=2 * limit)
+        digest = check_adapter(upload.file, job=held.job, unpacked_limit_bytes=2 * limit)
         had = Artifact.objects.filter(slice=held, sha256=upload.sha256)
         if (same := had.first()) is not None:
             return same
@@ -125,7 +125,7 @@ def store_adapter(
             artifact = artifact or Artifact(job=job)
             artifact.file.name = name
             artifact.slice = held
-            artifact.sha256 = upload.sha256
+            artifact.sha256, artifact.weights_sha256 = upload.sha256, digest
             artifact.bytes = upload.bytes
             artifact.created_at = now
             artifact.save()

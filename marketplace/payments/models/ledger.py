@@ -157,6 +157,8 @@ class EntryKind(models.TextChoices):
     VENDOR_PAY = "vendor_pay"
     #: A vendor lost a dispute about work that it was paid for.
     VENDOR_RETURN = "vendor_return"
+    #: A result was found wanting, and its provider's pay went back.
+    PAY_RETURN = "pay_return"
     #: The market paid a provider for a spot check.
     CHECK_PAY = "check_pay"
     #: A card filled a wallet.

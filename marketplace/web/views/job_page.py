@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -16,8 +17,14 @@ from marketplace.accounts.models import User
 from marketplace.auction.bidding.choices import explain_choices
 from marketplace.auction.endings import quote_cancelling
 from marketplace.auction.models import Bid
+from marketplace.auction.models.disputes import DISPUTABLE_FOR
+from marketplace.auction.result_disputes import (
+    can_be_disputed,
+    find_dispute,
+    open_result_dispute,
+)
 from marketplace.common import clock
-from marketplace.common.errors import NotFound
+from marketplace.common.errors import NotFound, UserError
 from marketplace.exports.selectors import list_export_choices, list_pushes
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, EventKind, Job, JobEvent, JobStatus
@@ -30,13 +37,9 @@ from marketplace.jobs.selectors import (
     load_metric_series,
 )
 from marketplace.jobs.services import cancel_job
+from marketplace.vendors import selectors as vendors
 from marketplace.vendors.models import Preparation
-from marketplace.vendors.selectors import (
-    can_be_disputed,
-    find_preparation,
-    has_open_dispute,
-    list_accesses,
-)
+from marketplace.vendors.selectors import find_preparation
 from marketplace.web.presenters.plans import build_job_ribbon, find_ribbon_nodes, label_node
 from marketplace.web.presenters.progress import compute_done_share, compute_left_s, serialize_plan
 from marketplace.web.presenters.receipt import build_receipt, find_kept, list_bid_lines
@@ -69,6 +72,7 @@ def show_job(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpRes
         **_describe_results(job, tab),
         **_describe_money(bid, job, now),
         **_describe_preparation(find_preparation(job), now),
+        **_describe_dispute(job, now),
         "lineage": present_lineage(job, bid),
         "config_text": _format_config(job),
         "choices": explain_choices(
@@ -80,6 +84,21 @@ def show_job(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpRes
         ),
     }
     return render(request, "web/job.html", context)
+
+
+@page
+@require_POST
+def dispute_result(request: PageRequest, job_id: str) -> HttpResponse:
+    job = find_own_job(request.organisation, job_id)
+    try:
+        open_result_dispute(
+            job=job, reason=request.POST.get("reason", ""), opened_by=request.user, now=clock.now()
+        )
+    except UserError as error:
+        messages.error(request, error.message)
+    else:
+        messages.success(request, "Your dispute is open. The provider's pay waits.")
+    return redirect("job_detail", job_id=job.pk)
 
 
 def _describe_progress(bid: Bid, job: Job, tab: str, now: datetime) -> dict[str, Any]:
@@ -139,9 +158,17 @@ def _describe_money(bid: Bid, job: Job, now: datetime) -> dict[str, Any]:
 def _describe_preparation(preparation: Preparation | None, now: datetime) -> dict[str, Any]:
     return {
         "preparation": preparation,
-        "accesses": [] if preparation is None else list_accesses(preparation),
-        "can_dispute": preparation is not None and can_be_disputed(preparation, now=now),
-        "is_disputed": preparation is not None and has_open_dispute(preparation),
+        "accesses": [] if preparation is None else vendors.list_accesses(preparation),
+        "can_dispute": preparation is not None and vendors.can_be_disputed(preparation, now=now),
+        "is_disputed": preparation is not None and vendors.has_open_dispute(preparation),
+    }
+
+
+def _describe_dispute(job: Job, now: datetime) -> dict[str, Any]:
+    return {
+        "dispute": find_dispute(job),
+        "can_dispute_result": can_be_disputed(job, now=now),
+        "disputable_until": job.settled_at and job.settled_at + DISPUTABLE_FOR,
     }
 
 

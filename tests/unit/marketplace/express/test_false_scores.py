@@ -31,7 +31,13 @@ from marketplace.express.models import BankPrompt, LookupRecord, Sharing
 from marketplace.fleet.models import Node, NodeStatus, Provider
 from marketplace.jobs.errands import find_errand_blob, hand_out_errands, sweep_errands
 from marketplace.jobs.models import ErrandState, JobStatus, Slice
-from marketplace.jobs.services import dispatch_slots, finish_slice, store_adapter
+from marketplace.jobs.services import (
+    dispatch_slots,
+    finish_slice,
+    record_progress,
+    result_checks,
+    store_adapter,
+)
 from marketplace.jobs.work import load_work_plan
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Earning
@@ -49,6 +55,13 @@ pytestmark = pytest.mark.django_db
 
 #: Evaluated after every step, so that a claim may come with the first.
 OFTEN = {"epochs": 2, "eval_every_steps": 1}
+
+
+@pytest.fixture(autouse=True)
+def results_are_checked(settings, monkeypatch):
+    settings.SPOT_CHECK_SHARE = 0.02
+    # Seconds of a test are not a node's.
+    monkeypatch.setattr(result_checks, "PACE_MOST", 1e6)
 
 
 def after(seconds):
@@ -69,6 +82,8 @@ def claim(job, *, loss, step=1, stopped_early=True):
         node=held.node, lease_token=held.lease_token, content=io.BytesIO(content), now=after(2)
     )
     total = load_work_plan(job).total_steps
+    reached = job_builders.event(1, step=max(0, step), total_steps=total)
+    record_progress(node=held.node, report=job_builders.report(held, reached), now=after(2))
     said = job_builders.result(held, SliceEnd.FINISHED, step=step, copied_tokens=0)
     said = replace(
         said,

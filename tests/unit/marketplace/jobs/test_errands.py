@@ -88,7 +88,9 @@ def take_picture(asked: Asked, media) -> Any:
 def finish_job(zone, node, owner=None) -> Job:
     job = build.job(zone, (0, node), **({} if owner is None else {"organisation": owner}))
     dispatch_slots(now=NOW)
-    market.end_slice(job, status=SliceEnd.FINISHED, now=at(1))
+    held = build.lease(job)
+    record_progress(node=node, report=build.report(held, build.event(1, step=12)), now=at(1))
+    market.end_slice(job, status=SliceEnd.FINISHED, now=at(5), valid_loss_after=1.0)
     dispatch_slots(now=at(1))
     job.refresh_from_db()
     return job

@@ -6,6 +6,7 @@ import io
 import json
 import struct
 import zipfile
+from dataclasses import replace
 
 import pytest
 from django.core.files.storage import default_storage
@@ -318,6 +319,25 @@ def test_a_hostile_adapter_leaves_no_trace(leased, settings, make, word):
     assert refused.value.code == "invalid_adapter"
     assert word in refused.value.message
     assert_no_trace(job, seq=seq)
+
+
+@pytest.mark.parametrize(("training", "is_refused"), [({"epochs": 2}, True), ({}, False)])
+def test_weights_of_a_job_with_other_settings_are_no_result(leased, training, is_refused):
+    job, node, _ = leased
+    upload_adapter(leased, build.adapter_zip(seed=3))
+    asked = replace(job.terms.training, **training)
+    other = build.job(job.zone, (0, node), dataset=job.dataset, training=asked)
+    dispatch_slots(now=NOW)
+    theirs = (other, node, build.lease(other))
+    # Laid out in another way, the values are the same.
+    copied = build.adapter_zip(seed=3, **{"README.md": b"mine"})
+    if not is_refused:
+        upload_adapter(theirs, copied)
+        return
+    with pytest.raises(UserError, match="another job's result has its weights") as refused:
+        upload_adapter(theirs, copied)
+    assert refused.value.code == "invalid_adapter"
+    assert not Artifact.objects.filter(job=other).exists()
 
 
 def test_checkpoints_and_adapters_lie_in_a_bucket_where_there_is_one(bucket, leased):

@@ -63,8 +63,8 @@ def archive(weights: bytes | None = None, **files: bytes) -> io.BytesIO:
     return made
 
 
-def check(file: io.BytesIO, *, adapter: AdapterSpec = ADAPTER) -> None:
-    check_adapter_archive(file, shape=SHAPE, adapter=adapter, unpacked_limit_bytes=LIMIT)
+def check(file: io.BytesIO, *, adapter: AdapterSpec = ADAPTER) -> str:
+    return check_adapter_archive(file, shape=SHAPE, adapter=adapter, unpacked_limit_bytes=LIMIT)
 
 
 def check_tensors(
@@ -103,6 +103,16 @@ def test_a_soft_prompt_is_one_tensor():
 def test_a_trained_adapter_passes():
     check(archive())
     check(archive(README__md=b"# card", metrics__csv=b"step\n"))
+
+
+def test_the_digest_is_of_names_and_values_however_the_file_is_laid_out():
+    own = tensors()
+    turned = save(dict(reversed(own.items())), metadata={"made": "elsewhere"})
+    digest = check(archive())
+    assert check(archive(turned, README__md=b"# card")) == digest
+    name = next(iter(own))
+    own[name] = own[name] + np.float32(1e-6)
+    assert check(archive(save(own))) != digest
 
 
 def test_the_head_of_an_encoder_tells_as_many_labels_apart_as_it_says():

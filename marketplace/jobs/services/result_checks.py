@@ -1,0 +1,64 @@
+"""What a finished slice must show before its job counts as done.
+
+A result is a node's word. What can be known here without training is asked here; what cannot is
+measured by another node (``checks.scores``).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django.conf import settings
+
+from marketplace.common.errors import UserError
+from marketplace.fleet.models import Node
+from marketplace.jobs.models import Job, Slice
+from marketplace.jobs.work import load_job_totals, load_work_plan
+from workers.protocol.reports import SliceResult
+
+#: How many times faster than sold a node may be. Self-tests on busy machines find a fourth of the
+#: speed; noise takes no time at all.
+PACE_MOST = 8
+
+
+def check_result(job: Job, held: Slice, result: SliceResult, now: datetime) -> None:
+    """Refuse a result without what training leaves behind; call while holding the slice.
+
+    Where nothing is checked (``SPOT_CHECK_SHARE`` is 0), nor is this.
+
+    Raises
+    ------
+    UserError
+        ``result_too_soon`` (503: the same result is taken later), ``progress_missing`` or
+        ``loss_missing``. Nothing was changed.
+    """
+    if not settings.SPOT_CHECK_SHARE:
+        return
+    done = load_work_plan(job).count_between(held.first_step, result.step)
+    early_by = compute_least_time(held.node, done) - (now - held.opened_at)
+    if early_by > timedelta(0):
+        raise UserError(
+            "result_too_soon",
+            f"This is more than {PACE_MOST} times as fast as the node was sold. Send the result "
+            f"again in {early_by.total_seconds():.0f} s.",
+            status=503,
+        )
+    if done and not held.last_seq:
+        raise UserError(
+            "progress_missing",
+            "No step of this slice was reported. Report progress, then the result.",
+            status=409,
+        )
+    # By it the result can be measured again.
+    if load_job_totals(job).valid_rows and result.valid_loss_after is None:
+        raise UserError(
+            "loss_missing",
+            "Rows are held out of this job. Report the loss on them after the last step.",
+            status=409,
+        )
+
+
+def compute_least_time(node: Node, units: int) -> timedelta:
+    """The shortest time in which a node is believed to do work units."""
+    pace = PACE_MOST * node.compute_capacity / node.zone.slot_s
+    return timedelta(seconds=units / pace)
