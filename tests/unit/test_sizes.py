@@ -27,8 +27,6 @@ LONG_FUNCTIONS: set[str] = {
     "scheduler/experiments/tiers/traces.py: _rows",
 }
 MANY_ARGUMENTS: set[str] = {
-    "frontend/sdk/finetender/operations/bids.py: get_quote",
-    "frontend/sdk/finetender/operations/bids.py: place_bid",
     "scheduler/experiments/attack/decoys.py: compare",
     "scheduler/experiments/attack/decoys.py: measure_both",
     "scheduler/experiments/auction/baselines/placement_kernel.py: place_soonest",

@@ -15,8 +15,9 @@ from typing import Any
 
 from finetender.client import Client
 from finetender.errors import JobFailedError
-from finetender.operations.data import Data, Settings
+from finetender.operations.data import Data
 from finetender.progress import choose_view
+from finetender.terms import Settings
 from finetender.values import Bid, Dataset, Job, JobEvent, Quote
 
 

@@ -17,6 +17,7 @@ from marketplace.api.market.schemas import (
     shape,
     usd_field,
 )
+from marketplace.api.market.term_values import TERM_FIELDS
 from marketplace.auction.models import BidStatus
 from marketplace.warm.offers import Outlook
 from workers.protocol.starts import StartKind
@@ -100,9 +101,7 @@ BID_FIELDS: Fields = {
     "price": usd_field(),
     "deadline": s.DateTimeField(),
     "created_at": s.DateTimeField(),
-    "dataset_id": s.CharField(),
-    "validation_dataset_id": s.CharField(allow_null=True),
-    "verified_only": s.BooleanField(help_text="On nodes of verified providers only."),
+    **deepcopy(TERM_FIELDS),
     "adapter": s.DictField(),
     "training": s.DictField(),
     "resolved": s.ListField(

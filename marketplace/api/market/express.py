@@ -15,7 +15,7 @@ from marketplace.api.idempotency import read_idempotency_key
 from marketplace.api.market import express_schemas, schemas
 from marketplace.api.market.fields import moment, usd
 from marketplace.api.market.owned import get_dataset
-from marketplace.api.market.requests import ExpressQuoteRequest, ExpressRequestBody, check_body
+from marketplace.api.market.requests import ExpressRequestBody, WorkRequest, check_body
 from marketplace.api.views import MarketView
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.common import clock
@@ -41,11 +41,11 @@ class ExpressQuotesView(MarketView):
     throttle_kind = "quotes"
 
     @extend_schema(
-        request=ExpressQuoteRequest,
+        request=WorkRequest,
         responses={200: express_schemas.EXPRESS_QUOTE, 400: schemas.PROBLEM},
     )
     def post(self, request: Request) -> Response:
-        asked = check_body(ExpressQuoteRequest, request.data)
+        asked = check_body(WorkRequest, request.data)
         job = _read_job(asked, get_caller(request).organisation)
         terms = measure_express_job(job, now=clock.now())
         slos = [terms.least_slo_s * factor for factor in QUOTED]

@@ -14,6 +14,8 @@ from marketplace.auction.bidding.terms import parse_price
 from marketplace.common.errors import UserError
 from marketplace.common.money import from_micros
 
+METADATA_PAIRS, METADATA_KEY_CHARS, METADATA_VALUE_CHARS = 16, 64, 512
+
 
 def usd(micros: int | None) -> str | None:
     """Dollars as a decimal string, ``"3.100000"``: exact in every language."""
@@ -63,6 +65,25 @@ class DeadlineField(serializers.Field):
 
     def to_representation(self, value: datetime) -> str | None:
         return moment(value)
+
+
+class MetadataField(serializers.DictField):
+    """Pairs of texts."""
+
+    child = serializers.CharField(
+        max_length=METADATA_VALUE_CHARS, allow_blank=True, trim_whitespace=False
+    )
+
+    def to_internal_value(self, data: Any) -> Any:
+        if isinstance(data, Mapping):
+            if len(data) > METADATA_PAIRS:
+                raise serializers.ValidationError(f"At most {METADATA_PAIRS} pairs.")
+            for key in data:
+                if len(key) > METADATA_KEY_CHARS or "\0" in key:
+                    raise serializers.ValidationError(
+                        f"A key has at most {METADATA_KEY_CHARS} characters, none of them NUL."
+                    )
+        return super().to_internal_value(data)
 
 
 class StrictSerializer(serializers.Serializer[Any]):

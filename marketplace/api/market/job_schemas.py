@@ -8,6 +8,7 @@ from rest_framework import serializers as s
 
 from marketplace.api.market.bid_schemas import CELL, START
 from marketplace.api.market.schemas import list_of, page_of, shape, usd_field
+from marketplace.api.market.term_values import TERM_FIELDS
 from marketplace.jobs.models import JobStatus
 
 IGNORED_KEY = shape(
@@ -68,12 +69,8 @@ JOB = shape(
         "bid_id": s.CharField(),
         "zone": s.CharField(),
         "name": s.CharField(),
-        "dataset_id": s.CharField(help_text="What it trains on; after a preparation, its result."),
-        "validation_dataset_id": s.CharField(
-            allow_null=True, help_text="Whose rows are held out; null: a share of the data set's."
-        ),
+        **deepcopy(TERM_FIELDS),
         "status": s.ChoiceField(JobStatus.values),
-        "verified_only": s.BooleanField(help_text="On nodes of verified providers only."),
         "price": usd_field(),
         "deadline": s.DateTimeField(),
         "finish_planned_at": s.DateTimeField(),

@@ -47,25 +47,11 @@ class VerifiedOnlyField(serializers.BooleanField):
         )
 
 
-class ValidationDatasetField(serializers.CharField):
-    """Data whose rows are held out; ``null``: a share of the training data."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            max_length=40,
-            required=False,
-            allow_null=True,
-            default=None,
-            help_text="A data set of the same format whose rows are held out, instead of a share "
-            "of the training data. Rows that stand in both are refused.",
-        )
-
-
 class WorkRequest(StrictSerializer):
-    """What a quote and a bid have in common."""
+    """What is trained, and how: of every request that is about a job."""
 
     zone = serializers.CharField(max_length=40, help_text="Name of the zone, see /api/zones.")
-    dataset_id = serializers.CharField(max_length=40, required=False)
+    dataset_id = serializers.CharField(max_length=40)
     adapter = SettingsField(
         required=False, default=dict, help_text="rank, alpha, dropout, target_modules, or 'auto'."
     )
@@ -75,12 +61,27 @@ class WorkRequest(StrictSerializer):
         help_text="epochs, batch_size, learning_rate, sequence_length, early_stopping and so on, "
         "or 'auto'.",
     )
+    verified_only = VerifiedOnlyField()
+
+
+class TermsRequest(WorkRequest):
+    """The terms that bids, quotes and bundles have in common, as ``JobRequest`` names them."""
+
+    validation_dataset_id = serializers.CharField(
+        max_length=40,
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="A data set of the same format whose rows are held out, instead of a share of "
+        "the training data. Rows that stand in both are refused.",
+    )
     model = serializers.CharField(
         max_length=60,
         required=False,
         default="",
         help_text="What to begin with: 'ft:' and the id of a job of yours whose adapter is to be "
-        "continued, or the model of a quote's warm start. Without it, the zone's base model.",
+        "continued, or, for one job, the model of a quote's warm start. Without it, the zone's "
+        "base model.",
     )
     preparation = SettingsField(
         required=False,
@@ -92,17 +93,9 @@ class WorkRequest(StrictSerializer):
         "vendor; with 0 the rule accepts it). {} takes the defaults; null trains on the data as "
         "they are.",
     )
-    verified_only = VerifiedOnlyField()
 
 
-class ValidatedWorkRequest(WorkRequest):
-    """Work whose held-out rows may be data of their own."""
-
-    validation_dataset_id = ValidationDatasetField()
-
-
-class QuoteRequest(ValidatedWorkRequest):
-    dataset_id = serializers.CharField(max_length=40)
+class QuoteRequest(TermsRequest):
     deadline = DeadlineField()
     warm_start = serializers.BooleanField(
         required=False,
@@ -111,38 +104,23 @@ class QuoteRequest(ValidatedWorkRequest):
     )
 
 
-class ExpressQuoteRequest(WorkRequest):
-    dataset_id = serializers.CharField(max_length=40)
-
-
-class ExpressRequestBody(ExpressQuoteRequest):
+class ExpressRequestBody(WorkRequest):
     name = serializers.CharField(max_length=64, required=False, default="", allow_blank=True)
     slo_s = serializers.FloatField(
         min_value=0.001, max_value=1e6, help_text="Seconds from now in which it is to be done."
     )
 
 
-class BidRequest(ValidatedWorkRequest):
+class BidRequest(TermsRequest):
+    dataset_id = serializers.CharField(max_length=40, required=False)
     name = serializers.CharField(max_length=200, required=False, default="")
     price = PriceField(help_text="The most the job is worth to you, in dollars.")
     deadline = DeadlineField()
 
 
-class BundleQuoteRequest(StrictSerializer):
+class BundleQuoteRequest(TermsRequest):
     """Jobs that differ in some settings: all combinations of the values in ``sweep``."""
 
-    zone = serializers.CharField(max_length=40, help_text="Name of the zone, see /api/zones.")
-    dataset_id = serializers.CharField(max_length=40)
-    adapter = SettingsField(required=False, default=dict, help_text="As of a bid, for all jobs.")
-    training = SettingsField(required=False, default=dict, help_text="As of a bid, for all jobs.")
-    model = serializers.CharField(
-        max_length=60,
-        required=False,
-        default="",
-        help_text="What all begin with: 'ft:' and the id of a job of yours, or the base model.",
-    )
-    verified_only = VerifiedOnlyField()
-    validation_dataset_id = ValidationDatasetField()
     sweep = SettingsField(
         help_text='Values by setting, such as {"training.seed": [1, 2], "adapter.rank": [8, 16]}; '
         "2 to 16 jobs."

@@ -10,6 +10,7 @@ from typing import Any
 from django.db.models import prefetch_related_objects
 
 from marketplace.api.market.fields import moment, usd
+from marketplace.api.market.term_values import serialize_terms
 from marketplace.auction.bidding.beginnings import WARM
 from marketplace.auction.bidding.bundle_quotes import SweepQuote
 from marketplace.auction.bidding.choices import explain_choices
@@ -51,9 +52,7 @@ def _bid_shape(bid: Bid, *, job_id: str | None) -> dict[str, Any]:
         "price": usd(bid.price_micros),
         "deadline": moment(bid.deadline_at),
         "created_at": moment(bid.created_at),
-        "dataset_id": bid.dataset_id,
-        "validation_dataset_id": bid.validation_dataset_id,
-        "verified_only": bid.verified_only,
+        **serialize_terms(bid),
         "adapter": adapter,
         "training": training,
         "resolved": bid.resolved,

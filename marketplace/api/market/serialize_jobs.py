@@ -6,6 +6,7 @@ from typing import Any
 
 from marketplace.api.market.fields import moment, usd
 from marketplace.api.market.serialize import serialize_cell, serialize_start
+from marketplace.api.market.term_values import serialize_terms
 from marketplace.auction.endings import CancelQuote
 from marketplace.auction.models import Bid
 from marketplace.jobs.journal import serialize_progress
@@ -64,10 +65,8 @@ def serialize_job(job: Job) -> dict[str, Any]:
         "bid_id": job.bid_id,
         "zone": job.zone.name,
         "name": job.name,
-        "dataset_id": job.dataset_id,
-        "validation_dataset_id": job.validation_dataset_id,
+        **serialize_terms(job),
         "status": job.status,
-        "verified_only": job.verified_only,
         "price": usd(job.price_micros),
         "deadline": moment(job.deadline_at),
         "finish_planned_at": moment(job.finish_planned_at),

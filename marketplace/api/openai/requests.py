@@ -10,7 +10,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from marketplace.api.market.fields import PriceField, StrictSerializer
+from marketplace.api.market.fields import MetadataField, PriceField, StrictSerializer
 from marketplace.api.market.requests import SettingsField, VerifiedOnlyField
 from marketplace.common.errors import UserError
 from marketplace.jobs.services.parts import PARTS_MAX
@@ -20,7 +20,6 @@ FINE_TUNE, RESULTS = "fine-tune", "fine-tune-results"
 SUPERVISED, DPO = "supervised", "dpo"
 METHODS = (SUPERVISED, DPO, "reinforcement")
 AUTO = "auto"
-METADATA_PAIRS, METADATA_KEY_CHARS, METADATA_VALUE_CHARS = 16, 64, 512
 INTEGRATIONS_MAX = 5
 
 
@@ -135,25 +134,6 @@ class BidTerms(StrictSerializer):
         required=False, allow_null=True, default=None, help_text="As in /api/bids."
     )
     verified_only = VerifiedOnlyField()
-
-
-class MetadataField(serializers.DictField):
-    """Pairs of texts."""
-
-    child = serializers.CharField(
-        max_length=METADATA_VALUE_CHARS, allow_blank=True, trim_whitespace=False
-    )
-
-    def to_internal_value(self, data: Any) -> Any:
-        if isinstance(data, Mapping):
-            if len(data) > METADATA_PAIRS:
-                raise serializers.ValidationError(f"At most {METADATA_PAIRS} pairs.")
-            for key in data:
-                if len(key) > METADATA_KEY_CHARS or "\0" in key:
-                    raise serializers.ValidationError(
-                        f"A key has at most {METADATA_KEY_CHARS} characters, none of them NUL."
-                    )
-        return super().to_internal_value(data)
 
 
 class FineTuningJobRequest(serializers.Serializer[Any]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Unpack
 
 from finetender.calls import Call, Operation, Pause, draw_key, send
 from finetender.deadlines import parse_deadline
@@ -13,12 +13,12 @@ from finetender.errors import build_error
 from finetender.operations.data import (
     LOOK_EVERY_S,
     Data,
-    Settings,
     check_id,
     choose_zone,
     find_dataset_id,
     read_zones,
 )
+from finetender.terms import JobTerms
 from finetender.values import Bid, Quote
 
 Deadline = str | datetime | timedelta
@@ -31,13 +31,9 @@ def get_quote(
     *,
     deadline: Deadline,
     zone: str | None = None,
-    adapter: Settings | None = None,
-    training: Settings | None = None,
-    model: str = "",
-    preparation: Settings | None = None,
     validation: Data | None = None,
-    verified_only: bool | None = None,
     warm_start: bool = False,
+    **terms: Unpack[JobTerms],
 ) -> Operation[Quote]:
     """What a job would cost now, and by deadline; it reserves nothing.
 
@@ -45,14 +41,14 @@ def get_quote(
     ----------
     validation
         Whose rows are held out; without it, a share of the data's own.
-    verified_only
-        Nodes of verified providers only; without it, as your organisation has it.
     warm_start
         Look for an adapter to begin with, which takes some seconds. Bid with the quote's ``model``
         to use what was found.
+    terms
+        See ``JobTerms``; what is left out, the market chooses.
     """
-    body = yield from _build_work(data, zone, deadline, adapter, training, model, validation)
-    body |= {"preparation": preparation, "verified_only": verified_only, "warm_start": warm_start}
+    body = yield from _build_work(data, zone, deadline, validation, terms)
+    body["warm_start"] = warm_start
     answer = yield from send(Call("POST", "/api/quotes", json=body))
     for _ in range(ASK_AGAIN):
         if answer.body["warm_start"]["outlook"] != "asked":
@@ -69,13 +65,9 @@ def place_bid(
     deadline: Deadline,
     name: str | None = None,
     zone: str | None = None,
-    adapter: Settings | None = None,
-    training: Settings | None = None,
-    model: str = "",
-    preparation: Settings | None = None,
     validation: Data | None = None,
-    verified_only: bool | None = None,
     idempotency_key: str | None = None,
+    **terms: Unpack[JobTerms],
 ) -> Operation[Bid]:
     """Bid for a job, and wait until the bid is decided.
 
@@ -85,16 +77,16 @@ def place_bid(
         The most the job is worth, in dollars. What is paid does not depend on it.
     validation
         Whose rows are held out; without it, a share of the data's own.
-    verified_only
-        Nodes of verified providers only; without it, as your organisation has it.
+    terms
+        See ``JobTerms``; what is left out, the market chooses.
 
     Raises
     ------
     BidRefusedError
         With the price that would have won.
     """
-    body = yield from _build_work(data, zone, deadline, adapter, training, model, validation)
-    body |= {"price": str(price), "preparation": preparation, "verified_only": verified_only}
+    body = yield from _build_work(data, zone, deadline, validation, terms)
+    body["price"] = str(price)
     if name is not None:
         body["name"] = name
     key = idempotency_key or draw_key()
@@ -125,10 +117,8 @@ def _build_work(
     data: Data,
     zone_name: str | None,
     deadline: Deadline,
-    adapter: Settings | None,
-    training: Settings | None,
-    model: str,
     validation: Data | None,
+    terms: JobTerms,
 ) -> Operation[dict[str, Any]]:
     """What a quote and a bid have in common; data that is a file is stored first."""
     answer = yield from send(Call("GET", "/api/zones"))
@@ -138,12 +128,10 @@ def _build_work(
     now = parsedate_to_datetime(told) if told else datetime.now(UTC)
     at = parse_deadline(deadline, now=now, latest=zone.latest_deadline)
     return {
+        **{name: value for name, value in terms.items() if value not in (None, "")},
         "zone": zone.name,
         "dataset_id": (yield from find_dataset_id(data, zone.name)),
-        "adapter": dict(adapter or {}),
-        "training": dict(training or {}),
         "deadline": at.isoformat(),
-        **({"model": model} if model else {}),
         "validation_dataset_id": None
         if validation is None
         else (yield from find_dataset_id(validation, zone.name)),

@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from finetender.calls import Answer, Call, Operation, Pause, send
 from finetender.errors import UsageError, build_error
@@ -15,7 +14,6 @@ from finetender.values import Dataset, Zone
 #: Seconds between two looks at what is not decided yet.
 LOOK_EVERY_S = 0.5
 Data = str | os.PathLike[str] | Dataset
-Settings = Mapping[str, Any]
 
 
 def list_zones() -> Operation[tuple[Zone, ...]]:

@@ -8,12 +8,12 @@ from finetender.calls import Call, Operation, Pause, draw_key, send
 from finetender.operations.data import (
     LOOK_EVERY_S,
     Data,
-    Settings,
     check_id,
     choose_zone,
     find_dataset_id,
     list_zones,
 )
+from finetender.terms import Settings
 from finetender.values import ExpressAnswer, ExpressQuote
 
 #: Looks at what a lookup found, until a market that is slow to note it is not waited for.

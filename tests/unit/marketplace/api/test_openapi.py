@@ -9,6 +9,7 @@ from django.conf import settings
 from django.test import Client
 
 from marketplace.api.openapi import SURFACES
+from marketplace.api.sdk_types import SDK_TERMS, render_sdk_terms
 
 pytestmark = pytest.mark.django_db
 
@@ -31,3 +32,8 @@ def test_every_operation_says_what_it_does(surface):
     said = {one["operationId"]: one.get("description") or one.get("summary") for one in operations}
     assert [name for name, text in said.items() if not text] == []
     assert not any("MarketView" in text or "API key or session" in text for text in said.values())
+
+
+def test_the_types_in_the_sdk_are_those_of_what_the_api_takes():
+    kept = (settings.BASE_DIR / SDK_TERMS).read_text()
+    assert kept == render_sdk_terms(), "Write them again: manage.py settings_write"
