@@ -45,3 +45,5 @@ class JobTerms:
     preparation: PreparationWish | None = None
     #: Nodes of verified providers only.
     verified_only: bool = False
+    #: The owner's own pairs of texts, which decide nothing.
+    metadata: dict[str, str] | None = None

@@ -32,3 +32,5 @@ class JobTerms(TypedDict, total=False):
     #: with 0 the rule accepts it). {} takes the defaults; null trains on the data as they
     #: are.
     preparation: Settings | None
+    #: Up to 16 pairs of texts of your own, shown with the bid and its job.
+    metadata: Mapping[str, str] | None

@@ -10,7 +10,7 @@ from typing import Any, cast
 from rest_framework import serializers
 
 from marketplace.accounts.models import Role
-from marketplace.api.market.fields import DeadlineField, PriceField, StrictSerializer
+from marketplace.api.market.fields import DeadlineField, MetadataField, PriceField, StrictSerializer
 from marketplace.api.views import build_object
 from marketplace.auction.bidding.job_request import ASKED_AS_IS
 from marketplace.exports.links import ADAPTER, LIFETIME_MAX
@@ -92,6 +92,12 @@ class TermsRequest(WorkRequest):
         "skills, instructions, review_s (seconds to refuse a delivery of people or of an outside "
         "vendor; with 0 the rule accepts it). {} takes the defaults; null trains on the data as "
         "they are.",
+    )
+    metadata = MetadataField(
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="Up to 16 pairs of texts of your own, shown with the bid and its job.",
     )
 
 

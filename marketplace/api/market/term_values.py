@@ -16,6 +16,7 @@ TERM_FIELDS: Fields = {
         allow_null=True, help_text="Whose rows are held out; null: a share of the data set's."
     ),
     "verified_only": s.BooleanField(help_text="On nodes of verified providers only."),
+    "metadata": s.DictField(child=s.CharField(), allow_null=True, help_text="As it was sent."),
 }
 
 
@@ -25,4 +26,5 @@ def serialize_terms(of: Bid | Job) -> dict[str, Any]:
         "dataset_id": of.dataset_id,
         "validation_dataset_id": of.validation_dataset_id,
         "verified_only": of.verified_only,
+        "metadata": None if of.terms is None else of.terms.metadata,
     }

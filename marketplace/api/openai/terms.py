@@ -92,6 +92,7 @@ def resolve_request(asked: Mapping[str, Any], *, who: Caller, now: datetime) -> 
         "model": begins_with,
         "preparation": own.get("preparation"),
         "verified_only": _find_verified_only(asked),
+        "metadata": asked.get("metadata"),
         "price": price_micros,
         "deadline": deadline_at,
     }

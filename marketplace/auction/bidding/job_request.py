@@ -33,6 +33,8 @@ class JobRequest:
     model: str = ""
     #: Nodes of verified providers only; ``None``: as the organisation has it.
     verified_only: bool | None = None
+    #: The owner's own pairs of texts.
+    metadata: Mapping[str, str] | None = None
 
     def parse_wish(self) -> PreparationWish | None:
         """What is asked of a preparation.

@@ -116,6 +116,7 @@ def measure_job(asked: JobRequest, *, now: datetime) -> MeasuredJob:
         verified_only=find_verified_only(
             asked.verified_only, organisation=asked.organisation, start=start
         ),
+        metadata=None if asked.metadata is None else dict(asked.metadata),
     )
     cold = MeasuredJob(terms, work, resolved=settings.resolved, rows=settings.rows)
     if beginning is None or beginning.offer is None:

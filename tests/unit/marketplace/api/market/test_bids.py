@@ -40,6 +40,29 @@ def test_bid_is_decided_in_the_same_request(api, zone, lane):
     assert get_wallet(organisation=api.owner).available_micros == 9_900_000
 
 
+def test_metadata_stand_with_the_bid_and_its_job_and_make_another_request(api, zone, lane):
+    pairs = {f"k{n}": "v" * 512 for n in range(15)} | {"k" * 64: ""}
+    bid = api.post("/api/bids", body_of(api, zone, metadata=pairs), key="one").json()
+    assert bid["metadata"] == pairs
+    assert api.get(f"/api/jobs/{bid['job_id']}").json()["metadata"] == pairs
+    assert Bid.objects.get().terms.metadata == Job.objects.get().terms.metadata == pairs
+    body = body_of(api, zone, metadata={})
+    body["dataset_id"] = bid["dataset_id"]
+    assert_problem(api.post("/api/bids", body, key="one"), 409, "idempotency_key_reused")
+    assert Bid.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    "pairs", [{str(n): "" for n in range(17)}, {"k" * 65: ""}, {"k": "v" * 513}, {"k": None}, "k"]
+)
+def test_metadata_that_are_too_much_are_refused_by_name(api, zone, pairs):
+    body = assert_problem(
+        api.post("/api/bids", body_of(api, zone, metadata=pairs)), 400, "invalid_request"
+    )
+    assert body["param"].startswith("metadata")
+    assert not Bid.objects.exists()
+
+
 def test_refused_bid_carries_its_id_its_reason_and_what_would_win(api, zone, lane):
     answer = api.post("/api/bids", body_of(api, zone, price="0.05"))
     body = assert_problem(answer, 402, "bid_below_price")

@@ -63,6 +63,7 @@ def test_a_job_is_bid_for_and_followed_to_its_model(client, create, zone, data, 
         },
     )
     bid = Bid.objects.get()
+    assert bid.terms.metadata == {"team": "a"}
     training = bid.terms.training
     assert (training.epochs, training.batch_size, training.seed) == (2, 8, 7)
     assert bid.price_micros == 5_000_000

@@ -334,6 +334,7 @@ def test_every_field_of_what_a_bundle_asks_for_counts(zone: Zone, owner: Organis
         "preparation": {},
         "model": "ft:other",
         "verified_only": True,
+        "metadata": {"run": "7"},
     }
     for name, value in changed.items():
         assert replace(first, **{name: value}).request_hash != first.request_hash, name

@@ -81,6 +81,7 @@ def test_every_field_of_what_is_asked_for_travels_and_counts(asked):
         "preparation": {},
         "model": "ft:other",
         "verified_only": True,
+        "metadata": {"run": "7"},
     }
     for name, value in changed.items():
         assert replace(asked, **{name: value}).request_hash != asked.request_hash, name
