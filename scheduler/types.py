@@ -158,10 +158,14 @@ class PriceParts:
     memory: float = 0.0
     #: What rounding up to whole units added.
     rounding: float = 0.0
+    #: The house's fee for the work.
+    fee: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.vendor + self.operational + self.compute + self.memory + self.rounding
+        # In this order a fee of nothing leaves the other sums as they are to the last bit.
+        cost = self.vendor + self.operational + self.compute + self.memory
+        return cost + self.fee + self.rounding
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,6 +207,11 @@ def _describe_sale(bid: Bid, job: Job, case: EndedJob, *, credit_percent: int = 
             payment_micros=bid.payment_micros - vendor,
             back_micros=back - late,
         ),
+        house_fee_micros=cut_asks(
+            asks_micros=math.floor(parts.get("fee", 0.0)),
+            payment_micros=bid.payment_micros - vendor,
+            back_micros=back - late,
+        ),
         vendor_micros=vendor - late if is_prepared else 0,
         is_own_vendor=preparation is not None
         and share_members(bid.organisation_id, preparation.vendor.organisation_id),

@@ -20,6 +20,8 @@
   recorded when the bid was placed. Without it, a purchase would be a free option and a free way to
   block cells. It stays with the market. Nothing is kept where the market failed the job, was late,
   or has a plan that ends too late.
+- The house's fee is a fixed amount for each work unit, and so a part of the price that goes back
+  with the work that was not done. A job that the house fails earns it none.
 - An express job holds a seat for all of its work: its share is a quarter.
 - **Late**: the owner gets a credit, ``SLA_CREDIT_PERCENT`` of the payment without a vendor's price
   for accepted work, and with a refund never more than was paid. It comes out of the pay of the
@@ -120,6 +122,8 @@ class SoldJob:
     payment_micros: int
     #: The operational cost in the payment.
     asks_micros: int
+    #: The house's fee in the payment.
+    house_fee_micros: int = 0
     #: Part of the payment for a vendor's accepted work; it is due however the job ended.
     vendor_micros: int = 0
     #: The vendor belongs to the owner, or to people who belong to both.
@@ -165,6 +169,8 @@ class Settlement:
     fee_micros: int = 0
     #: Of the operational cost, what is part of that fee.
     asks_kept_micros: int = 0
+    #: The house's fee for the work that was done.
+    house_fee_micros: int = 0
 
 
 def compute_asks(*, operational: float, payment_micros: int) -> int:
@@ -246,6 +252,7 @@ def compute_settlement(
         borne_credit_micros=credit - sum(withheld),
         fee_micros=spared - refund,
         asks_kept_micros=asks_kept,
+        house_fee_micros=math.floor(sold.house_fee_micros * work.share),
     )
 
 

@@ -259,6 +259,7 @@ def _move_money(
         asks_returned_micros=due.asks_returned_micros,
         asks_kept_micros=due.asks_kept_micros,
         reservation_fee_micros=due.fee_micros,
+        house_fee_micros=due.house_fee_micros,
         shares=(
             *(Share(pay.work.organisation_id, pay.paid_micros) for pay in due.nodes),
             *(() if royalty is None else (royalty,)),

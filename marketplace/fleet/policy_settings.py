@@ -38,6 +38,8 @@ RULE_PARAMETERS = {
     "refusal_hints": Parameter(bool),
     #: Providers earn a rate posted each day instead of their asks.
     "posts_rates": Parameter(bool),
+    #: The house's fee, micro-dollars for each work unit: dollars a million units.
+    "fee_per_unit": Parameter(float, most=1_000_000.0),
 }
 #: Parameters of the ``lagrangian`` policy.
 POLICY_PARAMETERS = {
@@ -76,6 +78,11 @@ PARAMETERS = RULE_PARAMETERS | POLICY_PARAMETERS | RATE_PARAMETERS | BID_PARAMET
 def find_reservation_fee(zone: Zone) -> int:
     """Of the price of a job that is sold in the zone, percent kept if its owner ends it."""
     return int(zone.settings.get("reservation_fee_percent", RESERVATION_FEE_PERCENT))
+
+
+def find_unit_fee(zone: Zone) -> float:
+    """Micro-dollars that the house takes for each work unit done in the zone."""
+    return float(zone.settings.get("fee_per_unit", 0.0))
 
 
 def check_policy_settings(settings: Mapping[str, Any]) -> None:

@@ -58,6 +58,8 @@ class CostSplit:
     reservation_fee_micros: int = 0
     #: Of that fee, the part that was operational cost.
     asks_kept_micros: int = 0
+    #: The house's fee for the work that was done.
+    house_fee_micros: int = 0
     #: The provider whose fault it was, if it was one's.
     at_fault_id: str | None = None
 
@@ -70,6 +72,7 @@ class CostSplit:
             self.borne_credit_micros,
             self.borne_vendor_micros,
             self.asks_kept_micros,
+            self.house_fee_micros,
             self.reservation_fee_micros - self.asks_kept_micros,
             *(share.amount_micros for share in self.shares),
         )
@@ -168,7 +171,10 @@ def _list_distribution_amounts(
     revenue_micros += borne
     if revenue_micros < 0:
         raise ValueError(f"{split} takes more than the {left_micros} that are left of the charge")
-    amounts[house(AccountKind.REVENUE)] = revenue_micros
+    # What a credit takes, the fee does not come to.
+    fee_micros = min(split.house_fee_micros, revenue_micros)
+    amounts[house(AccountKind.HOUSE_FEES)] = fee_micros
+    amounts[house(AccountKind.REVENUE)] = revenue_micros - fee_micros
     return amounts
 
 

@@ -19,6 +19,7 @@ from marketplace.payments.models import (
     Distribution,
     Earning,
     EarningKind,
+    EntryKind,
     Hold,
     LedgerAccount,
     Posting,
@@ -114,6 +115,16 @@ def measure_refundable(*, hold_reference: str) -> int:
     """Micro-dollars of a charge that were not refunded yet."""
     hold = Hold.objects.get(reference=hold_reference)
     return (hold.charged_micros or 0) - hold.refunded_micros
+
+
+def find_house_fee(*, hold_reference: str) -> int:
+    """What the house earned for the work units of a job, by the entry that shared its payment."""
+    fee = Posting.objects.filter(
+        account__kind=AccountKind.HOUSE_FEES,
+        entry__kind=EntryKind.DISTRIBUTION,
+        entry__reference=hold_reference,
+    )
+    return fee.aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"]
 
 
 def find_distribution(*, hold_reference: str) -> Distribution | None:

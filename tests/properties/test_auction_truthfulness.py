@@ -40,12 +40,17 @@ def _gain(outcome: object, worth: float, *, by_eq14: bool) -> float:
     return worth - outcome.payment if outcome.admitted else 0.0
 
 
-def search_for_profit(*, policy: str, reruns: int, by_eq14: bool = False) -> Found:
+def search_for_profit(
+    *, policy: str, reruns: int, by_eq14: bool = False, fee_per_unit: float = 0.0
+) -> Found:
     """Misreport bids in random markets until enough re-runs are made."""
     made = profitable = won = lost = seed = 0
     while made < reruns:
         seed += 1
         market = Market(seed, policy=policy)
+        if fee_per_unit:
+            rules = replace(market.rules, fee_per_unit=fee_per_unit)
+            market = Market(seed, policy=policy, rules=rules)
         for _ in range(40):
             event = market.next_event()
             before = market.engine.replica()
@@ -80,6 +85,14 @@ POLICIES = pytest.mark.parametrize("policy", ["residual", "printed"])
 @POLICIES
 def test_no_misreport_of_the_price_pays(policy: str) -> None:
     found = search_for_profit(policy=policy, reruns=RERUNS)
+    assert found.reruns >= RERUNS
+    assert min(found.won, found.lost) >= 10
+    assert found.profitable == 0
+
+
+@pytest.mark.parametrize("fee", [0.3, 1.0])
+def test_no_misreport_pays_where_the_house_takes_a_fee(fee: float) -> None:
+    found = search_for_profit(policy="lagrangian", reruns=RERUNS, fee_per_unit=fee)
     assert found.reruns >= RERUNS
     assert min(found.won, found.lost) >= 10
     assert found.profitable == 0

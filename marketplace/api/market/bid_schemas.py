@@ -39,6 +39,7 @@ PARTS = shape(
         "compute": usd_field(),
         "memory": usd_field(),
         "rounding": usd_field(),
+        "fee": usd_field(),
     },
 )
 WORK = shape(

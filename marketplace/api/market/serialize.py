@@ -26,7 +26,7 @@ from marketplace.auction.selectors import (
     get_policy_in_force,
 )
 from marketplace.fleet.models import Zone
-from marketplace.fleet.policy_settings import find_reservation_fee
+from marketplace.fleet.policy_settings import find_reservation_fee, find_unit_fee
 from marketplace.fleet.selectors import list_nodes_on_sale, slot_at, slot_ends_at, slot_starts_at
 from scheduler.types import Refusal
 from workers.protocol.starts import Start, StartKind
@@ -260,6 +260,7 @@ def serialize_zone(zone: Zone, *, now: datetime) -> dict[str, Any]:
         "latest_deadline": moment(slot_starts_at(zone, slot + zone.horizon_slots)),
         "nodes_on_sale": list_nodes_on_sale(zone).count(),
         "reservation_fee_percent": find_reservation_fee(zone),
+        "fee_per_million_units": usd(round(find_unit_fee(zone) * 1_000_000)),
     }
 
 

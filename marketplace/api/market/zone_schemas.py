@@ -21,6 +21,10 @@ ZONE = shape(
         "reservation_fee_percent": s.IntegerField(
             help_text="Of the price of a job that its owner ends, what is kept at least, percent."
         ),
+        "fee_per_million_units": s.CharField(
+            help_text="The house's fee in dollars, in every price of the zone; "
+            "work that is not done gives it back."
+        ),
     },
 )
 ZONE_LIST = shape("ZoneList", {"data": list_of(ZONE)})

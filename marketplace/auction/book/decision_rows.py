@@ -48,6 +48,7 @@ def serialize_parts(parts: scheduler.PriceParts) -> dict[str, float]:
         "compute": parts.compute,
         "memory": parts.memory,
         "rounding": parts.rounding,
+        "fee": parts.fee,
     }
 
 

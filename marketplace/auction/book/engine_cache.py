@@ -24,7 +24,11 @@ from marketplace.auction.models import LogEntry, MarketHead, Pricing, Snapshot
 from marketplace.common.db.bulk_writes import insert_values
 from marketplace.common.errors import MarketFault
 from marketplace.fleet.models import Zone
-from marketplace.fleet.policy_settings import RULE_PARAMETERS, check_policy_settings
+from marketplace.fleet.policy_settings import (
+    RULE_PARAMETERS,
+    check_policy_settings,
+    find_unit_fee,
+)
 from marketplace.fleet.selectors import build_node_spec, list_nodes_on_sale, slot_at
 from scheduler import types as scheduler
 from scheduler.auction import (
@@ -120,6 +124,7 @@ def replace_zone_settings(rules: ZoneRules, *, zone: Zone) -> ZoneRules:
         settings=rest,
         refusal_hints=own.get("refusal_hints", True),
         posts_rates=own.get("posts_rates", False),
+        fee_per_unit=find_unit_fee(zone),
     )
     # Numbers as a restart reads them, so that both hash to the same.
     return rules_from_json(rules_to_json(changed))

@@ -125,7 +125,7 @@ class Migration(migrations.Migration):
             name='LedgerAccount',
             fields=[
                 ('id', marketplace.common.models.IdField(prefix='acc', serialize=False)),
-                ('kind', models.CharField(choices=[('wallet_available', 'Wallet Available'), ('wallet_held', 'Wallet Held'), ('earnings_pending', 'Earnings Pending'), ('earnings_payable', 'Earnings Payable'), ('clearing', 'Clearing'), ('revenue', 'Revenue'), ('refunds', 'Refunds'), ('sla_credits', 'Sla Credits'), ('grants', 'Grants'), ('gateway', 'Gateway'), ('gateway_fees', 'Gateway Fees'), ('authorised', 'Authorised'), ('card_refunds', 'Card Refunds'), ('disputes', 'Chargebacks'), ('payouts', 'Payouts'), ('rent', 'Rent'), ('suppliers', 'Suppliers'), ('reservation_fees', 'Reservation Fees'), ('taxes', 'Taxes')], max_length=20)),
+                ('kind', models.CharField(choices=[('wallet_available', 'Wallet Available'), ('wallet_held', 'Wallet Held'), ('earnings_pending', 'Earnings Pending'), ('earnings_payable', 'Earnings Payable'), ('clearing', 'Clearing'), ('revenue', 'Revenue'), ('refunds', 'Refunds'), ('sla_credits', 'Sla Credits'), ('grants', 'Grants'), ('gateway', 'Gateway'), ('gateway_fees', 'Gateway Fees'), ('authorised', 'Authorised'), ('card_refunds', 'Card Refunds'), ('disputes', 'Chargebacks'), ('payouts', 'Payouts'), ('rent', 'Rent'), ('suppliers', 'Suppliers'), ('reservation_fees', 'Reservation Fees'), ('house_fees', 'House Fees'), ('taxes', 'Taxes')], max_length=20)),
                 ('balance_micros', models.BigIntegerField(null=True)),
             ],
         ),
@@ -588,11 +588,11 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='ledgeraccount',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('balance_micros__isnull', True), ('kind__in', ('clearing', 'revenue', 'refunds', 'sla_credits', 'grants', 'gateway', 'gateway_fees', 'authorised', 'card_refunds', 'disputes', 'payouts', 'rent', 'suppliers', 'reservation_fees', 'taxes')), ('organisation__isnull', True)), models.Q(models.Q(('kind__in', ('clearing', 'revenue', 'refunds', 'sla_credits', 'grants', 'gateway', 'gateway_fees', 'authorised', 'card_refunds', 'disputes', 'payouts', 'rent', 'suppliers', 'reservation_fees', 'taxes')), _negated=True), ('balance_micros__isnull', False), ('organisation__isnull', False)), _connector='OR'), name='ledger_account_of_house_or_organisation'),
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('balance_micros__isnull', True), ('kind__in', ('clearing', 'revenue', 'refunds', 'sla_credits', 'grants', 'gateway', 'gateway_fees', 'authorised', 'card_refunds', 'disputes', 'payouts', 'rent', 'suppliers', 'reservation_fees', 'house_fees', 'taxes')), ('organisation__isnull', True)), models.Q(models.Q(('kind__in', ('clearing', 'revenue', 'refunds', 'sla_credits', 'grants', 'gateway', 'gateway_fees', 'authorised', 'card_refunds', 'disputes', 'payouts', 'rent', 'suppliers', 'reservation_fees', 'house_fees', 'taxes')), _negated=True), ('balance_micros__isnull', False), ('organisation__isnull', False)), _connector='OR'), name='ledger_account_of_house_or_organisation'),
         ),
         migrations.AddConstraint(
             model_name='ledgeraccount',
-            constraint=models.CheckConstraint(condition=models.Q(('kind__in', ['wallet_available', 'wallet_held', 'earnings_pending', 'earnings_payable', 'clearing', 'revenue', 'refunds', 'sla_credits', 'grants', 'gateway', 'gateway_fees', 'authorised', 'card_refunds', 'disputes', 'payouts', 'rent', 'suppliers', 'reservation_fees', 'taxes'])), name='ledger_account_kind_known'),
+            constraint=models.CheckConstraint(condition=models.Q(('kind__in', ['wallet_available', 'wallet_held', 'earnings_pending', 'earnings_payable', 'clearing', 'revenue', 'refunds', 'sla_credits', 'grants', 'gateway', 'gateway_fees', 'authorised', 'card_refunds', 'disputes', 'payouts', 'rent', 'suppliers', 'reservation_fees', 'house_fees', 'taxes'])), name='ledger_account_kind_known'),
         ),
         migrations.AddConstraint(
             model_name='ledgeraccount',

@@ -55,6 +55,8 @@ class AccountKind(models.TextChoices):
     #: Of the house: what is kept of the prices of jobs that their owners ended, beyond the work
     #: that was done.
     RESERVATION_FEES = "reservation_fees"
+    #: Of the house: its fee for the work units of jobs that were done.
+    HOUSE_FEES = "house_fees"
     #: Of the house: tax in its prices, owed to tax offices.
     TAXES = "taxes"
 
@@ -74,6 +76,7 @@ HOUSE_KINDS = (
     AccountKind.RENT,
     AccountKind.SUPPLIERS,
     AccountKind.RESERVATION_FEES,
+    AccountKind.HOUSE_FEES,
     AccountKind.TAXES,
 )
 

@@ -29,6 +29,7 @@ def serialize_quote(quote: BidQuote) -> dict[str, Any]:
                 "compute": quote.parts.compute,
                 "memory": quote.parts.memory,
                 "rounding": quote.parts.rounding,
+                "fee": quote.parts.fee,
             },
             quote.price_micros,
             is_royalty=quote.measured.start is not None,

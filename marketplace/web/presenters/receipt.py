@@ -14,6 +14,7 @@ from marketplace.payments.models import MICROS_PER_CENT, EarningKind, PaymentSta
 from marketplace.payments.selectors import (
     find_card_payment_of,
     find_distribution,
+    find_house_fee,
     find_returned_fee,
     list_fees,
 )
@@ -23,6 +24,7 @@ _LABELS = {
     "operational": "Node asks",
     "compute": "Compute price",
     "memory": "Memory price",
+    "fee": "House fee",
     "rounding": "Rounding up to a micro-dollar",
 }
 
@@ -181,6 +183,8 @@ def _list_payees(bid: Bid) -> tuple[tuple[str, str, int], ...]:
     if distribution.reservation_fee_micros:
         fee = "the reservation fee beyond the work that was done"
         payees.append(("The house", fee, distribution.reservation_fee_micros))
+    if house_fee_micros := find_house_fee(hold_reference=bid.hold_reference):
+        payees.append(("The house", "its fee for the work that was done", house_fee_micros))
     rest = (bid.payment_micros or 0) - sum(micros for _, _, micros in payees)
     if rest > 0:
         payees.append(("The house", "the rest", rest))
@@ -203,6 +207,8 @@ def _explain_lines(bid: Bid) -> dict[str, str]:
         "nothing while they are empty.",
         "memory": f"{bid.memory_demand_gb:.2f} GB beside the base model in each slot. It rises "
         "as memory fills up.",
+        "fee": f"A fixed amount for each of {bid.compute_demand:,.0f} units of work, the same for "
+        "every job of the zone. What is not done gives back its part.",
         "rounding": "A price is a whole number of micro-dollars.",
         "express": f"By the time that you asked for. A late end is refunded by how late it is. "
         f"{EXPRESS_LEAST_PERCENT} % of it is paid however much work is spared, because a seat was "

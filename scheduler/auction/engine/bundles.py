@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from math import fsum, inf
 
 from scheduler.auction.engine.decide import admit, refuse
+from scheduler.auction.engine.payment import make_payment_rule
 from scheduler.auction.engine.receipts import OpenBundle
-from scheduler.auction.engine.rounding import Rounding
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.events import BundleArrived
 from scheduler.auction.search.task_plan import TaskPlan
@@ -88,7 +88,7 @@ def decide_member(zone: ZoneState, bundle: OpenBundle, task: Task, slot: int) ->
     plan = zone.search(task, slot).find_plan(bundle.deadline_slot)
     if plan is None:
         raise ValueError(f"bid {task.id} has no plan in bundle {bundle.bundle_id}")
-    return admit(zone, task, plan, Rounding(zone.rules.money_quantum).parts(plan.parts))
+    return admit(zone, task, plan, make_payment_rule(zone.rules, task).parts(plan.parts))
 
 
 def plan_bundle(zone: ZoneState, tasks: Sequence[Task], slot: int) -> BundlePlan | None:
@@ -140,6 +140,7 @@ def add_parts(parts: Sequence[PriceParts]) -> PriceParts:
         compute=fsum(of.compute for of in parts),
         memory=fsum(of.memory for of in parts),
         rounding=fsum(of.rounding for of in parts),
+        fee=fsum(of.fee for of in parts),
     )
 
 
@@ -148,7 +149,6 @@ def _plan_in_turn(
 ) -> BundlePlan | None:
     """Plan the tasks one after another for a deadline; ``None`` if one finds no room."""
     tried = zone.copy()
-    rounding = Rounding(zone.rules.money_quantum)
     plans: list[TaskPlan] = []
     for task in tasks:
         plan = tried.search(task, slot).find_plan(deadline)
@@ -156,7 +156,10 @@ def _plan_in_turn(
             return None
         tried.take(task, plan)
         plans.append(plan)
-    parts = tuple(rounding.parts(plan.parts) for plan in plans)
+    parts = tuple(
+        make_payment_rule(zone.rules, task).parts(plan.parts)
+        for task, plan in zip(tasks, plans, strict=True)
+    )
     return BundlePlan(plans=tuple(plans), parts=parts, deadline_slot=deadline)
 
 
@@ -173,20 +176,24 @@ class _LeastPrices:
                 kinds.append(needs)
             kind = kinds.index(needs)
             alike[kind] = alike.get(kind, 0) + 1
-        #: How many tasks are of a kind, and its price by deadline.
+        #: How many tasks are of a kind, the fee of one, and its cost by deadline.
         self._curves = [
-            (alike[kind], zone.search(task, slot).trace_price_curve(first=slot, last=last))
+            (
+                alike[kind],
+                make_payment_rule(zone.rules, task).fee,
+                zone.search(task, slot).trace_price_curve(first=slot, last=last),
+            )
             for kind, task in enumerate(kinds)
         ]
 
     def at(self, deadline: int) -> float:
         """Give it, a hair lower than it adds up to; infinite where one task has no plan."""
         total = 0.0
-        for count, curve in self._curves:
+        for count, fee, curve in self._curves:
             prices = [price for end, price in curve if end <= deadline]
             if not prices:
                 return inf
-            total += count * prices[-1]
+            total += count * (prices[-1] + fee)
         return total * (1.0 - MARGIN * 1e-3)
 
 

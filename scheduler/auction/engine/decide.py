@@ -2,14 +2,14 @@
 
 The price of a task is the cost of its cheapest schedule at prices fixed by the
 events before it; it is admitted if and only if its bid is above that price, and
-pays it.
+pays it. The house's fee is part of the price (``payment``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduler.auction.engine.rounding import Rounding
+from scheduler.auction.engine.payment import make_payment_rule
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.search.task_plan import TaskPlan
 from scheduler.auction.search.task_search import Search
@@ -40,7 +40,7 @@ def decide(zone: ZoneState, task: Task, slot: int, hint: DeadlineHint | None = N
     if plan is None:
         later = _find_later_deadline(zone, search, task) if later is None else later
         return refuse(zone, task, search.find_refusal(), later=later)
-    parts = Rounding(zone.rules.money_quantum).parts(plan.parts)
+    parts = make_payment_rule(zone.rules, task).parts(plan.parts)
     if not task.bid > parts.total:
         later = _find_later_deadline(zone, search, task) if later is None else later
         return refuse(zone, task, Refusal.PRICE, plan=plan, parts=parts, later=later)
@@ -94,17 +94,17 @@ def _search_with_hint(
     zone: ZoneState, search: Search, task: Task, hint: DeadlineHint
 ) -> tuple[TaskPlan | None, LaterDeadline | None]:
     """Give the plan of the deadline, and the later one if it is certainly the hint's."""
-    rounding = Rounding(zone.rules.money_quantum)
+    rule = make_payment_rule(zone.rules, task)
     plan, clear, later = search.check_hint(
         hint.deadline_slot,
         deadline=task.deadline_slot,
-        ceiling=rounding.most_below(task.bid),
+        ceiling=rule.most_below(task.bid),
     )
     if not clear:
         return plan, None
     if hint.deadline_slot is None or later is None:
         return plan, (None, None)
-    price = rounding.parts(later.parts).total
+    price = rule.parts(later.parts).total
     return plan, (hint.deadline_slot, price) if task.bid > price else None
 
 
@@ -112,18 +112,18 @@ def _find_later_deadline(zone: ZoneState, search: Search, task: Task) -> LaterDe
     """Find the earliest later deadline at which the bid would win, and its price."""
     if not zone.rules.refusal_hints:
         return None, None
-    rounding = Rounding(zone.rules.money_quantum)
+    rule = make_payment_rule(zone.rules, task)
     first = task.deadline_slot + 1
     while True:
         deadline = search.find_earliest_below(
             first=first,
             last=zone.grid.horizon.last_slot,
-            ceiling=rounding.most_below(task.bid),
+            ceiling=rule.most_below(task.bid),
         )
         better = None if deadline is None else search.find_plan(deadline)
         if deadline is None or better is None:
             return None, None
-        price = rounding.parts(better.parts).total
+        price = rule.parts(better.parts).total
         if task.bid > price:
             return deadline, price
         # Bid and price are equal but for the last digits of the search's sum.
@@ -132,19 +132,19 @@ def _find_later_deadline(zone: ZoneState, search: Search, task: Task) -> LaterDe
 
 def quote(zone: ZoneState, task: Task, slot: int, *, position: int) -> Quote:
     """Give the price of a task now and by deadline, reserving nothing."""
-    rounding = Rounding(zone.rules.money_quantum)
+    rule = make_payment_rule(zone.rules, task)
     search = zone.search(task, slot)
     plan = search.find_plan(task.deadline_slot)
     curve: list[PricePoint] = []
     for deadline, price in search.trace_price_curve(first=slot, last=zone.grid.horizon.last_slot):
-        price += rounding.missing(price)
+        price = rule.price(price)
         # Rounding to whole units makes some treads equal to the one before.
         if not curve or price < curve[-1].price:
             # What makes a price fall is that the deadline's own slot is used.
             curve.append(PricePoint(deadline_slot=deadline, price=price, finish_slot=deadline))
     return Quote(
         schedule=None if plan is None else plan.schedule,
-        parts=None if plan is None else rounding.parts(plan.parts),
+        parts=None if plan is None else rule.parts(plan.parts),
         refusal=search.find_refusal() if plan is None else None,
         curve=tuple(curve),
         position=position,

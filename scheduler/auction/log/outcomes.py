@@ -64,7 +64,9 @@ Outcome = Decision | GridChange | ReleasedCells | Replan | MovedPlans
 def _parts_to_json(parts: PriceParts | None) -> list[float] | None:
     if parts is None:
         return None
-    return [parts.vendor, parts.operational, parts.compute, parts.memory, parts.rounding]
+    amounts = [parts.vendor, parts.operational, parts.compute, parts.memory, parts.rounding]
+    # Left out where there is none.
+    return [*amounts, parts.fee] if parts.fee else amounts
 
 
 def _parts_from_json(data: list[Any] | None) -> PriceParts | None:

@@ -33,6 +33,8 @@ class ZoneRules:
     money_quantum: float = 0.0
     #: Providers are paid posted rates instead of their asks.
     posts_rates: bool = False
+    #: The house's fee for a work unit of a job, added to the cost of its plan; see docs/adr/0020.
+    fee_per_unit: float = 0.0
     #: Look for a later deadline at which a refused bid would win.
     refusal_hints: bool = True
     #: Further parameters of the policy.
@@ -41,7 +43,7 @@ class ZoneRules:
     def __post_init__(self) -> None:
         if not 1 <= self.horizon_slots <= MOST_HORIZON:
             raise ValueError(f"horizon_slots must be between 1 and {MOST_HORIZON}")
-        for name in ("base_memory", "money_quantum"):
+        for name in ("base_memory", "money_quantum", "fee_per_unit"):
             value = getattr(self, name)
             # Written so that NaN fails.
             if not 0 <= value < math.inf:
@@ -60,6 +62,8 @@ def rules_to_json(rules: ZoneRules) -> dict[str, Any]:
         "settings": dict(rules.settings),
         # Left out where asks are paid.
         **({"posts_rates": True} if rules.posts_rates else {}),
+        # Left out where there is none.
+        **({"fee_per_unit": rules.fee_per_unit} if rules.fee_per_unit else {}),
         "version": LOG_VERSION,
     }
 
@@ -83,4 +87,5 @@ def rules_from_json(data: Mapping[str, Any]) -> ZoneRules:
         refusal_hints=bool(data["refusal_hints"]),
         settings=dict(data["settings"]),
         posts_rates=bool(data.get("posts_rates", False)),
+        fee_per_unit=float(data.get("fee_per_unit", 0.0)),
     )

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from scheduler.auction.engine.rounding import Rounding
+from scheduler.auction.engine.payment import PaymentRule
 from scheduler.auction.search.grid import TOLERANCE, Grid
 from scheduler.auction.search.task_search import Search
 from scheduler.types import Horizon, LaborVendor, NodeSpec, Task
@@ -50,7 +50,7 @@ class EmptyZone:
     ) -> None:
         self._nodes = [node for node in nodes if node.compute_capacity > 0]
         self._base_memory = base_memory
-        self._rounding = Rounding(money_quantum)
+        self._rule = PaymentRule(money_quantum)
         self._quantum = money_quantum
         self._options: dict[_OptionKey, list[_Option]] = {}
 
@@ -127,7 +127,7 @@ class EmptyZone:
         offers = tuple(replace(offer, load=0) for offer in task.vendors)
         search = Search(grid=grid, task=replace(task, vendors=offers), from_slot=task.arrival_slot)
         plan = search.find_plan(task.deadline_slot)
-        return plan is not None and task.bid > self._rounding.parts(plan.parts).total
+        return plan is not None and task.bid > self._rule.parts(plan.parts).total
 
 
 def _bound_cost(options: Sequence[_Option], work: float, slots: int) -> tuple[float, float]:
@@ -178,6 +178,13 @@ def select_counted(
         if count - wins[owner] > LEAST_MOST
     }
     return tuple(reversed(list(_keep_latest(able, left, won)))) if left else tuple(able)
+
+
+def take_fee_off(tasks: Sequence[Task], *, fee_per_unit: float) -> list[Task]:
+    """Give tasks with their bids less the house's fee: what they may pay for cells and vendors."""
+    if not fee_per_unit:
+        return list(tasks)
+    return [replace(task, bid=task.bid - fee_per_unit * task.compute_demand) for task in tasks]
 
 
 def find_most(others: Sequence[int]) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from scheduler.auction.engine.decide import DeadlineHint, admit, refuse
 from scheduler.auction.engine.engine import Engine
-from scheduler.auction.engine.rounding import Rounding
+from scheduler.auction.engine.payment import make_payment_rule
 from scheduler.auction.log.rules import ZoneRules
 from scheduler.auction.search.grid import TOLERANCE, Grid
 from scheduler.experiments.auction.max_form.policies import COMPARED_POLICIES
@@ -24,7 +24,7 @@ class PrintedEngine(Engine):
         plan = search.find_plan(task.deadline_slot)
         if plan is None:
             return refuse(zone, task, search.find_refusal())
-        parts = Rounding(zone.rules.money_quantum).parts(plan.parts)
+        parts = make_payment_rule(zone.rules, task).parts(plan.parts)
         if not task.bid > parts.total:
             return refuse(zone, task, Refusal.PRICE, plan=plan, parts=parts)
         if _fits(zone.grid, plan.schedule.cells, task):

@@ -60,6 +60,7 @@ CARDS = ("pm_card_visa", "pm_card_visa", "pm_card_createDispute")
 OWN_KINDS = (
     AccountKind.REVENUE,
     AccountKind.RESERVATION_FEES,
+    AccountKind.HOUSE_FEES,
     AccountKind.REFUNDS,
     AccountKind.SLA_CREDITS,
     AccountKind.GATEWAY_FEES,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scheduler.auction import DroppedCells, GridChange, ZoneRules
-from scheduler.auction.engine.rounding import Rounding
+from scheduler.auction.engine.payment import PaymentRule
 from scheduler.auction.log import events
 from scheduler.experiments.auction.max_form.engine import make_engine
 from scheduler.types import Cell, LaborVendor, Refusal, VendorCapacity
@@ -185,17 +185,17 @@ def test_rates_beyond_what_floats_divide_run_nothing() -> None:
 
 @pytest.mark.parametrize("price", [3.0, 7e6 + 1e-9, 123456789.0 + 3e-8, 4e15])
 def test_rounding_up_forgives_a_sums_own_error_whatever_the_amount(price: float) -> None:
-    rounding = Rounding(1.0)
-    assert price + rounding.missing(price) == round(price)
+    rule = PaymentRule(quantum=1.0)
+    assert rule.price(price) == round(price)
 
 
 @pytest.mark.parametrize("price", [0.25, 3.001, 1e6 + 1e-3])
 def test_rounding_up_adds_what_is_missing(price: float) -> None:
-    rounding = Rounding(1.0)
-    assert price + rounding.missing(price) == math.ceil(price)
+    rule = PaymentRule(quantum=1.0)
+    assert rule.price(price) == math.ceil(price)
     # What is looked for below a bid is what then rounds to less than it.
-    assert price < rounding.most_below(math.ceil(price) + 1.0)
-    assert not price < rounding.most_below(float(math.ceil(price)))
+    assert price < rule.most_below(math.ceil(price) + 1.0)
+    assert not price < rule.most_below(float(math.ceil(price)))
 
 
 def test_a_later_deadline_is_named_only_if_the_bid_is_above_its_price() -> None:
