@@ -160,12 +160,15 @@ class PriceParts:
     rounding: float = 0.0
     #: The house's fee for the work.
     fee: float = 0.0
+    #: What the payment by card costs at most, and the tax in the price at most.
+    card: float = 0.0
+    tax: float = 0.0
 
     @property
     def total(self) -> float:
-        # In this order a fee of nothing leaves the other sums as they are to the last bit.
+        # In this order charges of nothing leave the other sums as they are to the last bit.
         cost = self.vendor + self.operational + self.compute + self.memory
-        return cost + self.fee + self.rounding
+        return cost + self.fee + self.rounding + self.card + self.tax
 
 
 @dataclass(frozen=True, slots=True)

@@ -327,6 +327,8 @@ def _store_bid(
             "memory": 0,
             "rounding": 0,
             "fee": 0,
+            "card": 0,
+            "tax": 0,
         },
         finish_planned_at=request.created_at + timedelta(seconds=answer["end_s"]),
         slo_s=answer["slo_s"],

@@ -20,7 +20,7 @@ from marketplace.payments.models import (
     CardRefund,
     PaymentStatus,
 )
-from marketplace.payments.stripe_gateway import CARD_MAX_CENTS, CARD_MIN_CENTS
+from marketplace.payments.stripe_gateway import CARD_MAX_CENTS
 
 DAY = timedelta(days=1)
 #: Card payments of one organisation within a day, those given up left out.
@@ -29,7 +29,7 @@ PAYMENTS_A_DAY = 20
 REFUNDS_A_DAY = 10
 
 
-def check_card_amount(amount_cents: int, *, least_cents: int = CARD_MIN_CENTS) -> None:
+def check_card_amount(amount_cents: int, *, least_cents: int) -> None:
     """Refuse what card networks do not take, or what is less than ``least_cents``.
 
     Raises

@@ -37,6 +37,7 @@ from marketplace.payments.models import (
     SavedCard,
 )
 from marketplace.payments.outbox import WantedCall, add_calls
+from marketplace.payments.price_shares import find_least_cents
 from marketplace.payments.stripe_gateway import Intent
 
 _STATUSES = {
@@ -82,7 +83,7 @@ def start_payment(
         ``idempotency_key_reused``: the key belongs to another payment. ``card_limit``: above what
         the organisation's cards may pay a day.
     """
-    check_card_amount(amount_cents)
+    check_card_amount(amount_cents, least_cents=find_least_cents())
     saved_card_id = card.saved_card_id
     saved_card = None if saved_card_id is None else find_card(organisation, saved_card_id)
     with transaction.atomic():

@@ -30,6 +30,7 @@ from marketplace.payments.models import (
     HoldStatus,
 )
 from marketplace.payments.outbox import WantedCall, add_calls
+from marketplace.payments.price_shares import find_card_share, find_least_cents
 from marketplace.payments.queries import find_limits
 
 _ENTRY_KINDS = {HoldStatus.CHARGED: EntryKind.CHARGE, HoldStatus.RELEASED: EntryKind.RELEASE}
@@ -216,7 +217,10 @@ def _build_call(hold: LockedHold) -> WantedCall:
     if not hold.charged_micros:
         return WantedCall(CallKind.CANCEL, payment_id)
     # No card pays a part of a cent; what is above the price comes back into the wallet.
-    amount_cents = -(-hold.charged_micros // MICROS_PER_CENT)
+    price_cents = -(-hold.charged_micros // MICROS_PER_CENT)
+    # Nor does one pay less than what prices pay the gateway for: the rest comes there, too.
+    least_cents = min(find_least_cents(), -(-hold.amount_micros // MICROS_PER_CENT))
+    amount_cents = max(price_cents, least_cents if find_card_share() else 0)
     return WantedCall(CallKind.CAPTURE, payment_id, {"amount_cents": amount_cents})
 
 

@@ -40,6 +40,8 @@ PARTS = shape(
         "memory": usd_field(),
         "rounding": usd_field(),
         "fee": usd_field(),
+        "card": usd_field(),
+        "tax": usd_field(),
     },
 )
 WORK = shape(

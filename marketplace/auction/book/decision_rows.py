@@ -49,6 +49,8 @@ def serialize_parts(parts: scheduler.PriceParts) -> dict[str, float]:
         "memory": parts.memory,
         "rounding": parts.rounding,
         "fee": parts.fee,
+        "card": parts.card,
+        "tax": parts.tax,
     }
 
 

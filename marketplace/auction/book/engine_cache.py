@@ -30,6 +30,7 @@ from marketplace.fleet.policy_settings import (
     find_unit_fee,
 )
 from marketplace.fleet.selectors import build_node_spec, list_nodes_on_sale, slot_at
+from marketplace.payments.price_shares import find_card_share, find_tax_share
 from scheduler import types as scheduler
 from scheduler.auction import (
     ChainEntry,
@@ -125,6 +126,8 @@ def replace_zone_settings(rules: ZoneRules, *, zone: Zone) -> ZoneRules:
         refusal_hints=own.get("refusal_hints", True),
         posts_rates=own.get("posts_rates", False),
         fee_per_unit=find_unit_fee(zone),
+        card_share=find_card_share(),
+        tax_share=find_tax_share(),
     )
     # Numbers as a restart reads them, so that both hash to the same.
     return rules_from_json(rules_to_json(changed))

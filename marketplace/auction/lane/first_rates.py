@@ -17,7 +17,7 @@ from marketplace.fleet.slots import count_slots_per_day
 from scheduler.auction import ZoneRules
 from scheduler.auction.audit.rates_again import find_rates_problem
 from scheduler.auction.log import events
-from scheduler.auction.prices.counted_bids import take_fee_off
+from scheduler.auction.prices.counted_bids import take_charges_off
 from scheduler.auction.prices.posted_rates import RateSettings, RegisteredNode
 from scheduler.auction.prices.rate_inputs import (
     describe_inputs,
@@ -129,7 +129,7 @@ def build_rates(
         day_slots=day_slots,
         rates=find_rates_of(
             inputs,
-            past_days=[take_fee_off(day, fee_per_unit=rules.fee_per_unit) for day in past_days],
+            past_days=[take_charges_off(day, rules) for day in past_days],
             day_slots=day_slots,
             won=won,
         ),

@@ -101,6 +101,9 @@ STRIPE_WEBHOOK_SECRET = environment.text("STRIPE_WEBHOOK_SECRET", "")
 STRIPE_API_URL = environment.loopback_url("STRIPE_API_URL")
 #: The least that a card may fill a wallet with, in cents; the gateway keeps about 30 of each.
 CARD_LEAST_CENTS = int(100 * environment.number("CARD_LEAST_USD", 5, at_least=0.5))
+#: What the gateway keeps of a payment at most, as a share and in cents: a part of every price.
+CARD_FEE_SHARE = environment.number("CARD_FEE_PERCENT", 0) / 100
+CARD_FEE_CENTS = int(100 * environment.number("CARD_FEE_USD", 0))
 #: What the cards of one organisation may pay a day, in cents, and what goes back to them.
 CARD_DAY_CENTS = int(100 * environment.number("CARD_DAY_USD", 10_000))
 CARD_BACK_CENTS = int(100 * environment.number("CARD_BACK_USD", 2_000))

@@ -30,6 +30,8 @@ def serialize_quote(quote: BidQuote) -> dict[str, Any]:
                 "memory": quote.parts.memory,
                 "rounding": quote.parts.rounding,
                 "fee": quote.parts.fee,
+                "card": quote.parts.card,
+                "tax": quote.parts.tax,
             },
             quote.price_micros,
             is_royalty=quote.measured.start is not None,

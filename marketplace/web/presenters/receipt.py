@@ -25,6 +25,8 @@ _LABELS = {
     "compute": "Compute price",
     "memory": "Memory price",
     "fee": "House fee",
+    "card": "Card payment",
+    "tax": "Tax",
     "rounding": "Rounding up to a micro-dollar",
 }
 
@@ -209,6 +211,9 @@ def _explain_lines(bid: Bid) -> dict[str, str]:
         "as memory fills up.",
         "fee": f"A fixed amount for each of {bid.compute_demand:,.0f} units of work, the same for "
         "every job of the zone. What is not done gives back its part.",
+        "card": "What the card network and the payment gateway keep of a payment of this size, at "
+        "most.",
+        "tax": "At the highest rate of the operator's table. Your invoice says what of it is owed.",
         "rounding": "A price is a whole number of micro-dollars.",
         "express": f"By the time that you asked for. A late end is refunded by how late it is. "
         f"{EXPRESS_LEAST_PERCENT} % of it is paid however much work is spared, because a seat was "

@@ -13,7 +13,7 @@ from typing import Any
 
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log.events import RatesPosted
-from scheduler.auction.prices.counted_bids import take_fee_off
+from scheduler.auction.prices.counted_bids import take_charges_off
 from scheduler.auction.prices.forecast_span import PAST_DAYS, ForecastSpan
 from scheduler.auction.prices.posted_rates import RateSettings
 from scheduler.auction.prices.rate_inputs import (
@@ -122,8 +122,7 @@ def _find_value_problem(
         if span.past_starts:
             if find_days is None:
                 return None
-            fee = engine.rules.fee_per_unit
-            days += [take_fee_off(day, fee_per_unit=fee) for day in find_days(inputs, span)]
+            days += [take_charges_off(day, engine.rules) for day in find_days(inputs, span)]
     made = find_rates_of(inputs, past_days=days, day_slots=event.day_slots, won=won)
     for node_id in made.keys() | event.rates.keys():
         if event.rates.get(node_id) != made.get(node_id):

@@ -141,6 +141,8 @@ def add_parts(parts: Sequence[PriceParts]) -> PriceParts:
         memory=fsum(of.memory for of in parts),
         rounding=fsum(of.rounding for of in parts),
         fee=fsum(of.fee for of in parts),
+        card=fsum(of.card for of in parts),
+        tax=fsum(of.tax for of in parts),
     )
 
 
@@ -176,11 +178,11 @@ class _LeastPrices:
                 kinds.append(needs)
             kind = kinds.index(needs)
             alike[kind] = alike.get(kind, 0) + 1
-        #: How many tasks are of a kind, the fee of one, and its cost by deadline.
+        #: How many tasks are of a kind, how one pays, and its cost by deadline.
         self._curves = [
             (
                 alike[kind],
-                make_payment_rule(zone.rules, task).fee,
+                make_payment_rule(zone.rules, task),
                 zone.search(task, slot).trace_price_curve(first=slot, last=last),
             )
             for kind, task in enumerate(kinds)
@@ -189,11 +191,11 @@ class _LeastPrices:
     def at(self, deadline: int) -> float:
         """Give it, a hair lower than it adds up to; infinite where one task has no plan."""
         total = 0.0
-        for count, fee, curve in self._curves:
+        for count, rule, curve in self._curves:
             prices = [price for end, price in curve if end <= deadline]
             if not prices:
                 return inf
-            total += count * (prices[-1] + fee)
+            total += count * rule.least(prices[-1])
         return total * (1.0 - MARGIN * 1e-3)
 
 

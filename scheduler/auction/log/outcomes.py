@@ -65,8 +65,9 @@ def _parts_to_json(parts: PriceParts | None) -> list[float] | None:
     if parts is None:
         return None
     amounts = [parts.vendor, parts.operational, parts.compute, parts.memory, parts.rounding]
-    # Left out where there is none.
-    return [*amounts, parts.fee] if parts.fee else amounts
+    charges = [parts.fee, parts.card, parts.tax]
+    # Left out where there are none.
+    return amounts + charges if any(charges) else amounts
 
 
 def _parts_from_json(data: list[Any] | None) -> PriceParts | None:

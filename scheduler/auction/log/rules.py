@@ -10,6 +10,12 @@ from typing import Any
 #: Rules that hold for the whole life of a log: cells and prices are made by them.
 FIXED_RULES = ("base_memory", "horizon_slots", "first_slot", "money_quantum")
 
+#: Rules that add to the cost of a plan.
+_CHARGES = ("fee_per_unit", "card_share", "tax_share")
+
+#: Of a price, the most that cards and tax may take together.
+MOST_SHARES = 0.75
+
 #: The form of the log that this program writes and reads.
 LOG_VERSION = 2
 
@@ -35,6 +41,9 @@ class ZoneRules:
     posts_rates: bool = False
     #: The house's fee for a work unit of a job, added to the cost of its plan; see docs/adr/0020.
     fee_per_unit: float = 0.0
+    #: Of every price, the shares that pay for cards and for tax; see docs/adr/0021.
+    card_share: float = 0.0
+    tax_share: float = 0.0
     #: Look for a later deadline at which a refused bid would win.
     refusal_hints: bool = True
     #: Further parameters of the policy.
@@ -48,6 +57,9 @@ class ZoneRules:
             # Written so that NaN fails.
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} is {value}: it must be finite and not negative")
+        shares = self.card_share, self.tax_share
+        if not (min(shares) >= 0 and sum(shares) <= MOST_SHARES):
+            raise ValueError(f"the shares {shares} of a price must be from 0 to {MOST_SHARES}")
 
 
 def rules_to_json(rules: ZoneRules) -> dict[str, Any]:
@@ -62,8 +74,8 @@ def rules_to_json(rules: ZoneRules) -> dict[str, Any]:
         "settings": dict(rules.settings),
         # Left out where asks are paid.
         **({"posts_rates": True} if rules.posts_rates else {}),
-        # Left out where there is none.
-        **({"fee_per_unit": rules.fee_per_unit} if rules.fee_per_unit else {}),
+        # Left out where there are none.
+        **{name: value for name in _CHARGES if (value := getattr(rules, name))},
         "version": LOG_VERSION,
     }
 
@@ -87,5 +99,5 @@ def rules_from_json(data: Mapping[str, Any]) -> ZoneRules:
         refusal_hints=bool(data["refusal_hints"]),
         settings=dict(data["settings"]),
         posts_rates=bool(data.get("posts_rates", False)),
-        fee_per_unit=float(data.get("fee_per_unit", 0.0)),
+        **{name: float(data.get(name, 0.0)) for name in _CHARGES},
     )

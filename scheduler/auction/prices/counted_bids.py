@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from scheduler.auction.engine.payment import PaymentRule
+from scheduler.auction.log.rules import ZoneRules
 from scheduler.auction.search.grid import TOLERANCE, Grid
 from scheduler.auction.search.task_search import Search
 from scheduler.types import Horizon, LaborVendor, NodeSpec, Task
@@ -180,11 +181,12 @@ def select_counted(
     return tuple(reversed(list(_keep_latest(able, left, won)))) if left else tuple(able)
 
 
-def take_fee_off(tasks: Sequence[Task], *, fee_per_unit: float) -> list[Task]:
-    """Give tasks with their bids less the house's fee: what they may pay for cells and vendors."""
-    if not fee_per_unit:
+def take_charges_off(tasks: Sequence[Task], rules: ZoneRules) -> list[Task]:
+    """Give tasks with their bids less the charges: what they may pay for cells and vendors."""
+    kept, fee = 1.0 - rules.card_share - rules.tax_share, rules.fee_per_unit
+    if kept == 1 and not fee:
         return list(tasks)
-    return [replace(task, bid=task.bid - fee_per_unit * task.compute_demand) for task in tasks]
+    return [replace(task, bid=task.bid * kept - fee * task.compute_demand) for task in tasks]
 
 
 def find_most(others: Sequence[int]) -> int:

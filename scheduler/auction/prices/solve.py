@@ -17,7 +17,7 @@ from scheduler.auction.log.events import PricesSolved, RatesPosted
 from scheduler.auction.log.rules import rules_to_json
 from scheduler.auction.log.value_json import task_to_json
 from scheduler.auction.prices.capacity import Supply
-from scheduler.auction.prices.counted_bids import EmptyZone, select_counted, take_fee_off
+from scheduler.auction.prices.counted_bids import EmptyZone, select_counted, take_charges_off
 from scheduler.auction.prices.demand_response import Demand
 from scheduler.auction.prices.descent import Duals, compute_dual_value, descend
 from scheduler.auction.prices.forecast import Forecast, forecast_futures
@@ -112,9 +112,9 @@ def solve_prices(
         Secret text for the commitment to ``private``.
     """
     chosen = settings or Settings()
-    empty, fee = _empty_zone(engine), engine.rules.fee_per_unit
+    empty = _empty_zone(engine)
     today, *past_days = [
-        select_counted(take_fee_off(day, fee_per_unit=fee), empty, won=known.won)
+        select_counted(take_charges_off(day, engine.rules), empty, won=known.won)
         for day in (known.today, *known.past_days)
     ]
     futures = forecast_futures(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -12,6 +12,7 @@ from marketplace.auction.settlement import settle_finished
 from marketplace.fleet.services import set_policy_settings
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import cancel_job
+from marketplace.payments.invoices import issue_due_invoices
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
 from marketplace.web.presenters.receipt import build_receipt
@@ -135,4 +136,33 @@ def test_a_new_fee_is_in_the_log_before_the_next_bid_and_not_for_sold_jobs(owner
     assert second.payment_micros == ASKS + -(-find_fee(second) // 1)
     changed = LogEntry.objects.get(zone=zone, kind="RulesChanged")
     assert f'"fee_per_unit":{FEE_PER_UNIT}' in changed.event
+    assert verify_zone(zone).problems == []
+
+
+def test_prices_hold_the_tax_and_the_card_payment_that_they_cost(owner, settings):
+    settings.TAX_RATES, settings.SELLER_COUNTRY = {"DE": 19_000, "FR": 20_000}, "DE"
+    settings.CARD_FEE_SHARE, settings.CARD_FEE_CENTS = 0.029, 30
+    zone = market.zone()
+    node = market.node(zone)
+    bid, job = sold(owner, zone, epochs=3)
+    # 300,000 for the node, 8.9 % for a card payment of $5, and a sixth of the price as tax.
+    assert bid.payment_micros == 403_047
+    assert (bid.parts["card"], bid.parts["tax"]) == (35_872, 67_175)
+    run(job, zone, 101, 102, 103)
+    now = market.slot_at(zone, 103)
+    market.end_slice(job, status=SliceEnd.FINISHED, now=now)
+    settle(job, bid, now)
+    assert get_earnings(organisation=node.provider.organisation).pending_micros == ASKS
+    next_month = now + timedelta(days=40)
+    assert (
+        issue_due_invoices(
+            now=next_month, name_references=lambda names: {name: name for name in names}
+        )
+        == 1
+    )
+    balances = get_house_balances()
+    assert balances["taxes"] == round(403_047 * 19 / 119)
+    # What is left pays for the card, and for the buyer's lower rate.
+    assert balances["revenue"] == 403_047 - ASKS - balances["taxes"]
+    assert balances["revenue"] > 0.089 * 403_047
     assert verify_zone(zone).problems == []

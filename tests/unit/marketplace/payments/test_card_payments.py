@@ -412,6 +412,22 @@ def test_a_won_bid_captures_its_price_and_the_part_of_a_cent_comes_back(
     assert (house[AccountKind.AUTHORISED], house[AccountKind.CLEARING]) == (0, price)
 
 
+def test_a_card_pays_no_less_than_what_prices_pay_the_gateway_for(
+    cards: GatewayControl, buyer: Organisation, settings: Any
+) -> None:
+    settings.CARD_FEE_SHARE, settings.CARD_FEE_CENTS, settings.CARD_LEAST_CENTS = 0.029, 30, 500
+    payment = _authorise(cards, buyer, cents=1200)
+    builders.settle_hold(hold_reference="bid_1", charge_micros=20_000)
+    run_due_calls(now=NOW)
+    payment.refresh_from_db()
+    assert (payment.status, payment.received_cents) == ("paid", 500)
+    assert get_wallet(organisation=buyer) == Wallet(4_980_000, 0)
+    assert get_house_balances()[AccountKind.CLEARING] == 20_000
+    with pytest.raises(UserError) as caught:
+        _authorise(cards, buyer, cents=499)
+    assert caught.value.code == "amount_too_small"
+
+
 def test_a_bid_that_is_not_whole_cents_is_held_to_the_micro_dollar(
     cards: GatewayControl, buyer: Organisation
 ) -> None:

@@ -56,6 +56,8 @@ def test_first_bid_in_an_empty_market_pays_the_operational_cost_alone(zone, owne
         "memory": 0.0,
         "rounding": 0.0,
         "fee": 0.0,
+        "card": 0.0,
+        "tax": 0.0,
     }
     assert get_wallet(organisation=owner) == Wallet(available_micros=9_700_000, held_micros=0)
     job = Job.objects.get(bid_id=bid.pk)

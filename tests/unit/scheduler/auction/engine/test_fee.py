@@ -11,7 +11,7 @@ from scheduler.auction.audit.verify import verify
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import ChainEntry, chain_entry
 from scheduler.auction.log.outcomes import outcome_to_json
-from scheduler.auction.prices.counted_bids import take_fee_off
+from scheduler.auction.prices.counted_bids import take_charges_off
 from scheduler.types import Decision, Refusal
 from tests.unit.scheduler.auction.builders import decide, enter, node, price, task, zone
 
@@ -119,5 +119,5 @@ def test_a_fee_changes_with_the_rules_and_not_for_what_is_sold() -> None:
 
 def test_prices_are_solved_for_what_bids_may_pay_beside_the_fee() -> None:
     bids = [task("a", bid=10.0), task("b", bid=3.0)]
-    assert take_fee_off(bids, fee_per_unit=0.0) == bids
-    assert [net.bid for net in take_fee_off(bids, fee_per_unit=FEE)] == [6.0, -1.0]
+    assert take_charges_off(bids, ZoneRules()) == bids
+    assert [net.bid for net in take_charges_off(bids, ZoneRules(fee_per_unit=FEE))] == [6.0, -1.0]
