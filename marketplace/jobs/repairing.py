@@ -87,5 +87,5 @@ def open_repaired(stored: IO[bytes]) -> Iterator[tuple[Path, int]]:
         with raw.open("wb") as copy:
             shutil.copyfileobj(stored, copy, 1024 * 1024)
         options = ["--out", str(out), "--keep-duplicates"]
-        summary = run_preparation(raw, options, wall_s=REPAIR_WALL_S)
+        summary = run_preparation(raw, options, wall_s=REPAIR_WALL_S)["summary"]
         yield out / "train.jsonl", summary["rows_in"] - summary["rows_out"]

@@ -17,7 +17,7 @@ INSPECTION_WALL_S = 180.0
 def prepare_in_process(
     path: Path, *, folder: Path, wish: PreparationWish, cpu_s: int = CPU_S, wall_s: float = WALL_S
 ) -> dict[str, Any]:
-    """Prepare a file into ``folder``, which must not exist; give the vendor's summary.
+    """Prepare a file into ``folder``, which must not exist; the ``PreparationPlan`` as JSON.
 
     Raises
     ------

@@ -149,7 +149,7 @@ def _prepare(mine: Preparation, *, clock: Callable[[], datetime]) -> None:
     with open_source(mine) as (raw, folder):
         out = folder / "out"
         wish = parse_wish(mine.wish)
-        summary = prepare_in_process(raw, folder=out, wish=wish)
+        summary = prepare_in_process(raw, folder=out, wish=wish)["summary"]
         training, held_out = out / "train.jsonl", out / "validation.jsonl"
         whole = out / "whole.jsonl"
         with whole.open("wb") as rows:
@@ -180,7 +180,7 @@ def _check_submission(mine: Preparation, *, clock: Callable[[], datetime]) -> No
             if not wish.review_s:
                 check_by_rule(comparison, wish)
             out = folder / "out"
-            summary = finish_in_process(handed_in, folder=out, wish=wish)
+            summary = finish_in_process(handed_in, folder=out, wish=wish)["summary"]
             changes = folder / "changes.jsonl"
             if mine.vendor.kind == VendorKind.HUMAN:
                 write_changes(mine, changes)

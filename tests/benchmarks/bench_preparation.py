@@ -34,7 +34,7 @@ def main() -> int:
         with MESSY.open("rb") as stream:
             rows["prepared"] = prepare_dataset(
                 stream, folder / "out", PreparationSettings()
-            ).rows_out
+            ).summary.rows_out
         epochs = {
             "as_they_are": math.ceil(EPOCHS * rows["prepared"] / rows["as_they_are"]),
             "prepared": EPOCHS,

@@ -19,16 +19,17 @@ from __future__ import annotations
 
 from workers.preparation.changes import Action, Change, Step
 from workers.preparation.inspection import Inspection, inspect_dataset
-from workers.preparation.prepare import PreparationSummary, prepare_dataset
+from workers.preparation.plan import PreparationPlan
+from workers.preparation.prepare import prepare_dataset
 from workers.preparation.settings import PreparationSettings, PreparationSettingsError
 
 __all__ = [
     "Action",
     "Change",
     "Inspection",
+    "PreparationPlan",
     "PreparationSettings",
     "PreparationSettingsError",
-    "PreparationSummary",
     "Step",
     "inspect_dataset",
     "prepare_dataset",

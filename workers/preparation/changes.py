@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TextIO
@@ -42,6 +43,23 @@ class Change:
     after: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One row of a kind of change; ``after`` is empty for a row that is left out."""
+
+    line: int
+    before: str
+    after: str
+
+
+#: Rows shown of each kind of change, and kinds shown of each step.
+EXAMPLES_SHOWN = 10
+KINDS_SHOWN = 20
+#: Keys and roles whose fate is told one by one.
+KEYS_COUNTED = 200
+_KEY = re.compile(r"(?:Keys?|Role) '[^.]*\.?")
+
+
 def cut_excerpt(text: str) -> str:
     """The beginning of a text without control characters, of at most 200 characters."""
     piece = hide_unprintable(text[:_EXCERPT_CHARS])
@@ -77,10 +95,15 @@ class ChangeLog:
         self._stream = stream
         self._counts: Counter[tuple[Step, Action]] = Counter()
         self._reasons: Counter[tuple[Step, str]] = Counter()
+        self._keys: Counter[str] = Counter()
+        self._examples: dict[Step, dict[str, list[Example]]] = {}
 
     def add(self, change: Change) -> None:
         self._counts[change.step, change.action] += 1
-        self._reasons.update((change.step, name_kind(reason)) for reason in change.reasons)
+        kinds = dict.fromkeys(map(name_kind, change.reasons))
+        self._reasons.update((change.step, kind) for kind in kinds)
+        self._add_examples(change, kinds)
+        self._count_keys(change.reasons)
         fields = {name: getattr(change, name) for name in Change.__slots__}
         self._stream.write(json.dumps(fields, ensure_ascii=False) + "\n")
 
@@ -91,3 +114,25 @@ class ChangeLog:
         """Kinds of reasons of one step and how many changes have them, most frequent first."""
         found = [(kind, n) for (own, kind), n in self._reasons.items() if own is step]
         return dict(sorted(found, key=lambda item: (-item[1], item[0])))
+
+    def list_keys(self) -> dict[str, int]:
+        """What became of each key, and in how many rows, most frequent first."""
+        return dict(sorted(self._keys.items(), key=lambda item: (-item[1], item[0])))
+
+    def list_examples(self) -> dict[str, dict[str, list[Example]]]:
+        """The first rows of each kind of change, by step."""
+        return {step.value: self._examples[step] for step in Step if step in self._examples}
+
+    def _add_examples(self, change: Change, kinds: Iterable[str]) -> None:
+        shown = self._examples.setdefault(change.step, {})
+        for kind in kinds:
+            if kind in shown or len(shown) < KINDS_SHOWN:
+                rows = shown.setdefault(kind, [])
+                if len(rows) < EXAMPLES_SHOWN:
+                    rows.append(Example(change.line, change.before, change.after))
+
+    def _count_keys(self, reasons: Iterable[str]) -> None:
+        for reason in reasons:
+            found = _KEY.match(reason)
+            if found and (found[0] in self._keys or len(self._keys) < KEYS_COUNTED):
+                self._keys[found[0]] += 1

@@ -101,7 +101,8 @@ def main(arguments: list[str]) -> int:
                 found = asdict(inspect_dataset(stream))
             else:
                 options.out.mkdir(parents=True, exist_ok=False)
-                found = asdict(prepare_dataset(stream, options.out, settings))
+                plan = prepare_dataset(stream, options.out, settings)
+                found = asdict(plan) | {"digest": plan.digest}
     except FileExistsError:
         print(f"{options.out} exists. Name a new folder.", file=sys.stderr)
         return 1

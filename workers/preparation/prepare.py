@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO
@@ -21,6 +22,13 @@ from workers.preparation.changes import (
 from workers.preparation.duplicates import DuplicateRows, choose_sample, find_common_phrases
 from workers.preparation.filters import refuse_unwanted
 from workers.preparation.personal_data import Masker
+from workers.preparation.plan import (
+    PreparationPlan,
+    PreparationSummary,
+    count_steps,
+    drop_split_settings,
+    list_groups,
+)
 from workers.preparation.reading import RawRow, read_raw_rows
 from workers.preparation.repair import RepairedRow, RowDroppedError, refuse_other_format, repair_row
 from workers.preparation.settings import PreparationSettings
@@ -33,27 +41,6 @@ TRAINING_FILE = "train.jsonl"
 VALIDATION_FILE = "validation.jsonl"
 CHANGES_FILE = "changes.jsonl"
 REPORT_FILE = "report.json"
-
-
-@dataclass(frozen=True, slots=True)
-class PreparationSummary:
-    """What became of a data set."""
-
-    rows_in: int
-    rows_out: int
-    rows_held_out: int
-    #: Rows that are not as they were, and rows left out, by step.
-    changed: dict[str, int]
-    dropped: dict[str, int]
-    #: Of those left out, the rows that repeat another to the letter.
-    exact_duplicates: int
-    #: Kinds of reasons by step, most frequent first.
-    reasons: dict[str, dict[str, int]]
-    #: Personal data replaced, by kind.
-    masked: dict[str, int]
-    format: str | None
-    #: What the steps cannot do, for the owner to know.
-    notes: tuple[str, ...] = field(default=())
 
 
 NAMES_STAY = "Names of people are not found and not masked."
@@ -100,12 +87,13 @@ def prepare_dataset(
     settings: PreparationSettings,
     *,
     limits: Limits | None = None,
-) -> PreparationSummary:
-    """Prepare a data set.
+) -> PreparationPlan:
+    """Prepare a data set; what was done, which is also what is planned.
 
     Writes ``train.jsonl``, ``validation.jsonl`` when rows are held out, ``changes.jsonl`` (one
     ``Change`` a line) and ``report.json`` (the summary) into ``folder``, which must exist. The
-    same file and settings give the same bytes.
+    same file and settings give the same bytes. A plan is made by this function too: what is shown
+    to an owner is what it did to a copy.
 
     Parameters
     ----------
@@ -127,9 +115,14 @@ def prepare_dataset(
         spool = _Spool(file)
         rows_in = _spool_rows(stream, spool, log, settings, limits, excerpts)
         main = spool.find_main_format()
-        kept = list(_iter_kept(spool, main, log, settings, excerpts))
+        groups: defaultdict[int, list[int]] = defaultdict(list)
+        kept = list(_iter_kept(spool, main, log, settings, excerpts, groups))
         held_out = _choose_held_out(spool, kept, settings)
-        masked = _write_rows(folder, spool, kept, held_out, log, settings, excerpts)
+        masked, rows_sha256 = _write_rows(folder, spool, kept, held_out, log, settings, excerpts)
+        listed = list_groups(
+            groups,
+            show=lambda at: (spool.rows[at].line, excerpts.cut_row(spool.read(at))),
+        )
     summary = PreparationSummary(
         rows_in=rows_in,
         rows_out=len(kept) - len(held_out),
@@ -144,7 +137,15 @@ def prepare_dataset(
     )
     report = json.dumps(asdict(summary), ensure_ascii=False, indent=2)
     (folder / REPORT_FILE).write_text(report + "\n", encoding="utf-8")
-    return summary
+    return PreparationPlan(
+        settings=drop_split_settings(asdict(settings)),
+        summary=summary,
+        steps=count_steps(log, rows_in=rows_in),
+        keys=log.list_keys(),
+        examples=log.list_examples(),
+        groups=listed,
+        rows_sha256=rows_sha256,
+    )
 
 
 def _choose_held_out(spool: _Spool, kept: list[int], settings: PreparationSettings) -> set[int]:
@@ -219,8 +220,12 @@ def _iter_kept(
     log: ChangeLog,
     settings: PreparationSettings,
     excerpts: _Excerpts,
+    groups: defaultdict[int, list[int]],
 ) -> Iterator[int]:
-    """Positions of rows in the file's format that say something new."""
+    """Positions of rows in the file's format that say something new.
+
+    ``groups`` gets the positions of the others by the row that they repeat.
+    """
     common = find_common_phrases(list(map(spool.read_sides, choose_sample(len(spool.rows)))))
     earlier = DuplicateRows(
         similarity=settings.near_duplicate_similarity, read=spool.read_sides, common=common
@@ -234,6 +239,7 @@ def _iter_kept(
         elif settings.drop_duplicates:
             duplicate = earlier.find(position, read_sides(value))
             if duplicate is not None:
+                groups[duplicate.first].append(position)
                 words = "the same text as" if duplicate.is_exact else "nearly the same text as"
                 reason = f"The row has {words} line {spool.rows[duplicate.first].line}."
         if reason is None:
@@ -250,9 +256,10 @@ def _write_rows(
     log: ChangeLog,
     settings: PreparationSettings,
     excerpts: _Excerpts,
-) -> Counter[str]:
-    """Mask and write; how many personal data of each kind were replaced."""
+) -> tuple[Counter[str], str]:
+    """Mask and write; how many personal data of each kind were replaced, and the rows' SHA-256."""
     masked: Counter[str] = Counter()
+    rows = hashlib.sha256()
     training = folder / TRAINING_FILE
     validation = folder / VALIDATION_FILE
     with training.open("w", encoding="utf-8") as train, validation.open("w", encoding="utf-8") as v:
@@ -272,7 +279,9 @@ def _write_rows(
                     )
                     value = hidden
             target = v if index in held_out else train
-            target.write(json.dumps(value, ensure_ascii=False) + "\n")
+            text = json.dumps(value, ensure_ascii=False) + "\n"
+            rows.update(text.encode("utf-8"))
+            target.write(text)
     if not held_out:
         validation.unlink()
-    return masked
+    return masked, rows.hexdigest()

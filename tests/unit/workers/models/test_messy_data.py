@@ -15,7 +15,7 @@ def test_the_messy_rows_are_those_of_the_recipe_and_hold_no_clean_row():
 
 def test_the_automatic_vendor_repairs_a_quarter_and_drops_what_says_nothing_new(tmp_path):
     with MESSY.open("rb") as stream:
-        made = prepare_dataset(stream, tmp_path, PreparationSettings(validation_share=0.1))
+        made = prepare_dataset(stream, tmp_path, PreparationSettings(validation_share=0.1)).summary
     assert (made.rows_in, made.rows_out, made.rows_held_out) == (526, 252, 28)
     assert made.changed == {"repair": 139}
     assert made.dropped == {"repair": 12, "filters": 24, "duplicates": 210}

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from workers.preparation import (
     PreparationSettings,
     PreparationSettingsError,
-    PreparationSummary,
     inspect_dataset,
     prepare_dataset,
 )
 from workers.preparation.changes import name_kind
+from workers.preparation.plan import PreparationSummary
 from workers.preparation.reading import UnreadableFileError
 from workers.protocol.records import LineError, Row, read_rows
 
@@ -43,7 +43,7 @@ MESSY = "\n".join(
 
 def prepare(data: bytes, folder: Path, **options: Any) -> PreparationSummary:
     folder.mkdir(exist_ok=True)
-    return prepare_dataset(io.BytesIO(data), folder, PreparationSettings(**options))
+    return prepare_dataset(io.BytesIO(data), folder, PreparationSettings(**options)).summary
 
 
 def lines_of(path: Path) -> list[Any]:
