@@ -44,7 +44,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class ChangedRow:
     """One row of a kind of change; ``after`` is empty for a row that is left out."""
 
     line: int
@@ -96,7 +96,7 @@ class ChangeLog:
         self._counts: Counter[tuple[Step, Action]] = Counter()
         self._reasons: Counter[tuple[Step, str]] = Counter()
         self._keys: Counter[str] = Counter()
-        self._examples: dict[Step, dict[str, list[Example]]] = {}
+        self._examples: dict[Step, dict[str, list[ChangedRow]]] = {}
 
     def add(self, change: Change) -> None:
         self._counts[change.step, change.action] += 1
@@ -119,7 +119,7 @@ class ChangeLog:
         """What became of each key, and in how many rows, most frequent first."""
         return dict(sorted(self._keys.items(), key=lambda item: (-item[1], item[0])))
 
-    def list_examples(self) -> dict[str, dict[str, list[Example]]]:
+    def list_examples(self) -> dict[str, dict[str, list[ChangedRow]]]:
         """The first rows of each kind of change, by step."""
         return {step.value: self._examples[step] for step in Step if step in self._examples}
 
@@ -129,7 +129,7 @@ class ChangeLog:
             if kind in shown or len(shown) < KINDS_SHOWN:
                 rows = shown.setdefault(kind, [])
                 if len(rows) < EXAMPLES_SHOWN:
-                    rows.append(Example(change.line, change.before, change.after))
+                    rows.append(ChangedRow(change.line, change.before, change.after))
 
     def _count_keys(self, reasons: Iterable[str]) -> None:
         for reason in reasons:

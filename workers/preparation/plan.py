@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workers.preparation.changes import Action, ChangeLog, Example, Step
+from workers.preparation.changes import Action, ChangedRow, ChangeLog, Step
 
 #: Groups of duplicates that a plan lists, the largest first, and rows that it shows of each.
 GROUPS_LISTED = 20
@@ -76,7 +76,7 @@ class PreparationPlan:
     #: What becomes of each key, as a sentence, and in how many rows.
     keys: dict[str, int]
     #: Ten rows of each kind of change, by step and kind.
-    examples: dict[str, dict[str, list[Example]]]
+    examples: dict[str, dict[str, list[ChangedRow]]]
     groups: tuple[DuplicateGroup, ...]
     #: Of the rows that stay, held out or not, in their order.
     rows_sha256: str

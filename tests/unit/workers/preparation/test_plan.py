@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.preparation import PreparationPlan, PreparationSettings, prepare_dataset
-from workers.preparation.changes import EXAMPLES_SHOWN, Example
+from workers.preparation.changes import EXAMPLES_SHOWN, ChangedRow
 from workers.preparation.plan import DuplicateGroup, PlannedStep
 from workers.preparation.reading import UnreadableFileError
 
@@ -70,7 +70,7 @@ def test_a_plan_shows_rows_before_and_after_and_the_row_of_a_group_that_stays(
     assert made.groups == (DuplicateGroup(2, stays, 1, ((3, same),)),)
     left_out = made.examples["repair"]["Key … was left out."]
     before = '{"question": "Where are you?", "answer": "In Bern.", "id": 7}'
-    assert left_out == [Example(2, before, stays)]
+    assert left_out == [ChangedRow(2, before, stays)]
 
 
 def test_a_plan_shows_ten_rows_of_a_kind(tmp_path: Path) -> None:
