@@ -35,6 +35,7 @@ def test_a_task_has_the_same_rows_for_one_seed_and_none_twice(tmp_path: Path) ->
     assert rows[0]["output"].endswith(f"together {100 * int(left) + int(right)} cm.")
 
 
+@pytest.mark.nightly
 def test_a_tiny_experiment_trains_every_ordered_pair_both_ways() -> None:
     tiny = replace(
         QUICK,

@@ -172,7 +172,9 @@ def test_the_demo_data_are_clean_and_made_by_their_script(name, data_format, tmp
 
 # PEFT asks transformers for a property by its old name.
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
-@pytest.mark.parametrize("name", ["support_tone.jsonl", "unit_sums.jsonl"])
+@pytest.mark.parametrize(
+    "name", ["support_tone.jsonl", pytest.param("unit_sums.jsonl", marks=pytest.mark.nightly)]
+)
 def test_a_short_lora_lowers_the_loss_and_changes_what_it_writes(name, tokenizer):
     """Stock PEFT, so that a fault of our engine cannot hide in the model or the other way round."""
     torch.manual_seed(0)

@@ -72,6 +72,7 @@ def trained(tmp_path_factory):
     return folders, outcomes, lines
 
 
+@pytest.mark.nightly
 def test_it_writes_a_model_that_stock_transformers_loads(trained):
     (folder, _), _, _ = trained
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -91,6 +92,7 @@ def test_it_writes_a_model_that_stock_transformers_loads(trained):
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
 
 
+@pytest.mark.nightly
 def test_it_learns(trained):
     _, (outcome, _), lines = trained
     first = float(next(line for line in lines if line.startswith("step     0")).split()[3])
@@ -99,6 +101,7 @@ def test_it_learns(trained):
     assert outcome.chat_loss < first - 0.8
 
 
+@pytest.mark.nightly
 def test_the_same_seed_gives_the_same_model(trained):
     (one, other), outcomes, _ = trained
     for name in ("model.safetensors", "tokenizer.json"):
@@ -106,6 +109,7 @@ def test_the_same_seed_gives_the_same_model(trained):
     assert replace(outcomes[0], seconds=0.0) == replace(outcomes[1], seconds=0.0)
 
 
+@pytest.mark.nightly
 def test_the_card_says_what_was_measured(trained):
     (folder, _), (outcome, _), _ = trained
     card = (folder / "README.md").read_text()

@@ -169,6 +169,7 @@ def test_a_wrong_configuration_says_what_to_change(config, tmp_path, capsys):
 ROWS = 160
 
 
+@pytest.mark.nightly
 def test_two_bundled_data_sets_train_at_once_on_the_bundled_base(tmp_path, capsys):
     path = tmp_path / "config.yaml"
     jobs = []

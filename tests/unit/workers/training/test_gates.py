@@ -65,7 +65,11 @@ def mixed_job(index: int) -> TrainingJob:
     )
 
 
-@pytest.fixture(scope="module", params=[BLAS, ONEDNN], ids=lambda products: products.name)
+@pytest.fixture(
+    scope="module",
+    params=[ONEDNN, pytest.param(BLAS, marks=pytest.mark.nightly)],
+    ids=lambda products: products.name,
+)
 def products(request) -> FrozenProducts:
     """The promise holds with every library that may multiply with the frozen weights."""
     return request.param
