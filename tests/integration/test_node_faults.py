@@ -112,11 +112,12 @@ def send(market: MarketDouble, slot: int, *slices: SliceSpec) -> None:
     market.send(SlotPlan("node_1", slot, now, now + 300, slices))
 
 
+@pytest.mark.timeout(600)
 def test_a_job_outlives_the_killing_of_its_node(market, node):
     process = node.start()
     send(market, 1, lease(market, "first"))
     first = market.leases["first"]
-    market.wait_until(lambda: len(first.checkpoints) >= 2, timeout_s=120)
+    market.wait_until(lambda: len(first.checkpoints) >= 2, timeout_s=200)
     process.send_signal(signal.SIGKILL)
     assert process.wait(30) == -signal.SIGKILL
     stored = max(first.checkpoints)
@@ -129,7 +130,7 @@ def test_a_job_outlives_the_killing_of_its_node(market, node):
     process = node.start()
     send(market, 2, lease(market, "second", resume=(stored, first.checkpoints[stored])))
     second = market.leases["second"]
-    market.wait_until(lambda: second.events and second.events[-1].step > seen, timeout_s=120)
+    market.wait_until(lambda: second.events and second.events[-1].step > seen, timeout_s=200)
     # A quick node has stepped on before its first report leaves.
     assert second.events[0].step >= stored
     assert f"Continues from step {stored}." in second.events[0].log
