@@ -26,6 +26,7 @@ from marketplace.checks.scores import (
 )
 from marketplace.common.errors import Conflict, NotAllowed, UserError
 from marketplace.common.money import format_usd
+from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import EventKind, Job, JobStatus
 from marketplace.jobs.services import add_job_event
 from marketplace.payments.locks import WALLET_KINDS, lock_accounts
@@ -69,6 +70,7 @@ def open_result_dispute(*, job: Job, reason: str, opened_by: User, now: datetime
     """
     reason = _read_words(reason, "Say what is wrong with the result", code="invalid_dispute")
     with transaction.atomic():
+        job = lock_job(job.pk)
         bid = locks.lock_bid(bid_id=job.bid_id)
         earlier = ResultDispute.objects.filter(bid=bid).first()
         if earlier is not None:
@@ -165,9 +167,9 @@ def _conclude(
     decided_by: User | None = None,
 ) -> bool:
     with transaction.atomic():
+        job = lock_job(Job.objects.get(bid_id=dispute.bid_id).pk)
         bid = locks.lock_bid(bid_id=dispute.bid_id)
-        job = Job.objects.get(bid_id=bid.pk)
-        found = ResultDispute.objects.select_for_update().get(pk=dispute.pk)
+        found = ResultDispute.objects.get(pk=dispute.pk)
         if found.decided_at is not None:
             return False
         found.decided_at, found.decided_by = now, decided_by
@@ -219,6 +221,7 @@ def _take_back(bid: Bid, owner: str, *, now: datetime) -> bool:
     if measured is not None and measured.agrees:
         return False
     with transaction.atomic():
+        job = lock_job(job.pk)
         bid = locks.lock_bid(bid_id=bid.pk)
         _lock_money(bid, {owner})
         amount = _return_pay(bid, owner, now=now)
