@@ -1,0 +1,44 @@
+"""``manage.py doctor``: what works and what does not, in sentences."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+
+from marketplace.auction.probes import run_probes
+from marketplace.common import clock
+
+#: Below that share of free space, files and the database's log may soon have no room.
+FREE_LEAST = 0.1
+
+
+class Command(BaseCommand):
+    help = "Say what works and what does not; exit with 1 where anything does not."
+
+    def handle(self, *_args: Any, **_options: Any) -> None:
+        broken = 0
+        for is_ok, label, text in self._look():
+            self.stdout.write(f"{'ok ' if is_ok else 'BAD'}  {label}: {text}")
+            broken += not is_ok
+        if broken:
+            raise CommandError(f"{broken} of these do not work.")
+
+    def _look(self) -> Iterator[tuple[bool, str, str]]:
+        executor = MigrationExecutor(connection)
+        waiting = executor.migration_plan(executor.loader.graph.leaf_nodes())
+        yield not waiting, "Tables", "run manage.py migrate" if waiting else "are of this version"
+        if waiting:
+            return
+        disk = shutil.disk_usage(settings.DATA_DIR)
+        free = disk.free / disk.total
+        yield free >= FREE_LEAST, "Disk", f"{free:.0%} of {settings.DATA_DIR} is free"
+        for probe in run_probes(now=clock.now()):
+            where = f"{probe.label} of {probe.zone.name}" if probe.zone else probe.label
+            since = f" Since {probe.since:%Y-%m-%d %H:%M} UTC." if probe.since else ""
+            yield probe.is_ok, where, probe.text + since
