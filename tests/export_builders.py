@@ -66,7 +66,7 @@ def list_gguf_tensors(shape: ModelShape) -> dict[str, np.ndarray]:
     }
     for layer in range(shape.layers):
         tensors |= {f"blk.{layer}.{name}_norm.weight": hidden for name in ("attn", "ffn")}
-        for name, part in zip(_NAMES, shape.list_block_projections(), strict=True):
+        for name, part in zip(_NAMES, shape.parts, strict=True):
             values = np.full((part.outputs, part.inputs), 0.5, "f2")
             tensors[f"blk.{layer}.{name}.weight"] = values
     return tensors

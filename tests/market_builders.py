@@ -26,14 +26,14 @@ from marketplace.jobs.token_runs import TokenRunsBuilder
 from marketplace.jobs.work import load_job_totals
 from tests import builders
 from tests.builders import NOW
+from tests.shape_builders import build_llama_shape
 from workers.protocol import reports
-from workers.protocol.model_shape import ModelShape
 from workers.protocol.work import PARTS
 
 SLOT_S = 10
 HORIZON_SLOTS = 60
 CELL_MICROS = 100_000
-LLAMA_8B = ModelShape(
+LLAMA_8B = build_llama_shape(
     hidden_size=4096,
     layers=32,
     intermediate_size=14336,
@@ -42,7 +42,7 @@ LLAMA_8B = ModelShape(
     kv_heads=8,
     head_size=128,
 )
-SHAPE = ModelShape(
+SHAPE = build_llama_shape(
     hidden_size=64,
     layers=2,
     intermediate_size=128,

@@ -13,6 +13,7 @@ COMMANDS = {
     "update": ("workers.node.update", "hand over, install the market's release, go on as that"),
     "unit": ("workers.node.unit", "print a systemd unit for this node"),
     "train": ("workers.runtime.train_command", "train jobs of a YAML file, without a market"),
+    "shape": ("workers.runtime.shape_command", "print what a zone needs to know of a base model"),
     "prepare": ("workers.preparation.command", "clean a data set and report every change"),
     "calibrate": ("workers.node.calibrate", "measure this device's speed table"),
     "bench": ("workers.bench.__main__", "measure the fused engine against stock PEFT"),

@@ -7,8 +7,12 @@ workers), a directory on this machine, or a Hugging Face hub id.
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from functools import cache, lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from huggingface_hub import hf_hub_download, is_offline_mode
@@ -23,12 +27,18 @@ import workers.protocol
 from marketplace.common.errors import UserError
 from marketplace.fleet.text_encoder import TokenizerFiles
 from workers.protocol.base_files import hash_base_files
-from workers.protocol.model_shape import ModelShape, parse_model_shape
+from workers.protocol.model_shape import ModelShape, check_shape
 
 _TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 _CHAT_TEMPLATE = "chat_template.jinja"
 _TOOL_TEMPLATE = "additional_chat_templates/tool_use.jinja"
 _BESIDE_TOKENIZER = (_TOKENIZER_CONFIG, _CHAT_TEMPLATE, _TOOL_TEMPLATE)
+_SHAPE = "shape.json"
+#: Seconds that reading a model's modules may take.
+_WALL_S = 180
+#: What that program needs of our environment, which holds the market's secrets.
+_ENVIRONMENT = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
+_ROOT = Path(__file__).parents[2]
 _BUNDLED = "bundled:"
 _BUNDLED_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _BUNDLED_DIRECTORY = Path(workers.protocol.__file__).parents[1] / "models"
@@ -77,12 +87,8 @@ def read_model_config(source: str, revision: str | None = None) -> dict[str, obj
     UserError
         ``unknown_base_model``: it cannot be had, or is not a JSON object.
     """
-    directory = find_bundled_directory(source)
     try:
-        path = (
-            _read_hub_config(source, revision) if directory is None else directory / "config.json"
-        )
-        config = json.loads(path.read_text())
+        config = json.loads(_find_config(source, revision).read_text())
     except (OSError, ValueError) as error:
         raise _build_unknown_error(f"The config.json of {source} cannot be read: {error}") from None
     if not isinstance(config, dict):
@@ -90,7 +96,10 @@ def read_model_config(source: str, revision: str | None = None) -> dict[str, obj
     return config
 
 
-def _read_hub_config(source: str, revision: str | None) -> Path:
+def _find_config(source: str, revision: str | None) -> Path:
+    directory = find_bundled_directory(source)
+    if directory is not None:
+        return directory / "config.json"
     try:
         return Path(hf_hub_download(source, "config.json", revision=revision))
     except HFValidationError:
@@ -105,12 +114,53 @@ def _read_hub_config(source: str, revision: str | None) -> Path:
         ) from None
 
 
-def read_model_shape(source: str) -> ModelShape:
-    """The shape of a model, from its ``config.json``."""
+def read_model_shape(
+    source: str, revision: str | None = None, *, file: Path | None = None
+) -> ModelShape:
+    """The shape of a model: from a file, or off its modules by a program of its own.
+
+    Parameters
+    ----------
+    file
+        What ``finetender-node shape`` printed; a bundled model has one in its directory.
+
+    Raises
+    ------
+    UserError
+        ``unknown_base_model``: the model cannot be trained, or there is no way to find out here.
+    """
     try:
-        return parse_model_shape(read_model_config(source))
-    except ValueError as error:
-        raise _build_unknown_error(str(error)) from None
+        directory = _find_config(source, revision).parent
+        if file is None and is_bundled(source):
+            file = directory / _SHAPE
+        text = _describe_modules(source, directory) if file is None else file.read_text()
+        return check_shape(json.loads(text))
+    except (OSError, ValueError) as error:
+        raise _build_unknown_error(f"The shape of {source} cannot be read: {error}") from None
+
+
+def _describe_modules(source: str, directory: Path) -> str:
+    """Ask ``transformers`` in a process of its own: the market's have no PyTorch."""
+    if find_spec("torch") is None:
+        raise _build_unknown_error(
+            f"This machine has no PyTorch to read the modules of {source} with. Run `finetender-"
+            f"node shape {source} > shape.json` on one that has, and name the file with --shape."
+        )
+    kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "workers", "shape", str(directory)],
+            cwd=_ROOT,
+            env=kept,
+            capture_output=True,
+            text=True,
+            timeout=_WALL_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise _build_unknown_error(f"The modules of {source} take over {_WALL_S} s.") from None
+    if done.returncode:
+        raise _build_unknown_error((done.stderr.strip().splitlines() or ["no reason"])[-1])
+    return done.stdout
 
 
 def _build_unknown_error(message: str) -> UserError:

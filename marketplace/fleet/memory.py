@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import cast
 
 from marketplace.fleet.models import Zone
 from workers.protocol.adapter_check import LABELS_MAX
@@ -21,7 +22,7 @@ from workers.protocol.memory import (
     find_longest_example,
     size_node,
 )
-from workers.protocol.model_shape import ModelShape, parse_model_shape
+from workers.protocol.model_shape import ModelShape, load_shape
 from workers.protocol.pass_bytes import count_unpacking_bytes, describe_device
 
 
@@ -35,7 +36,7 @@ def compute_memory_demand(*, zone: Zone, adapter: AdapterSpec, rows: int = 0) ->
     """
     need = JobNeed(adapter, labels=min(rows, LABELS_MAX))
     taken = count_sold_job_bytes(
-        ModelShape(**zone.model_shape),
+        load_shape(zone.model_shape),
         need,
         dtype=zone.dtype,
         sequence_length=zone.max_sequence_length,
@@ -66,7 +67,7 @@ def size_for_jobs(zone: Zone, *, device: str, limit_gb: float, base_gb: float) -
     base_gb
         What the base model takes on it.
     """
-    shape = ModelShape(**zone.model_shape)
+    shape = load_shape(zone.model_shape)
     longest = find_longest_example(shape, sequence_length=zone.max_sequence_length)
     sized = size_node(
         shape,
@@ -86,24 +87,17 @@ _FOUR_BIT_BYTES = 0.5625
 
 
 def compute_base_model_gb(
-    config: Mapping[str, object], *, dtype: str = "auto", four_bit: bool = False
+    shape: ModelShape, config: Mapping[str, object], *, dtype: str = "auto", four_bit: bool = False
 ) -> float:
-    """GB of a resident base model, from its ``config.json``.
-
-    Raises
-    ------
-    ValueError
-        As ``parse_model_shape``.
-    """
-    shape = parse_model_shape(config)
-    stored = config.get("dtype") or config.get("torch_dtype") or "float32"
+    """GB of a resident base model, from its shape and the type in its ``config.json``."""
+    text = config.get("text_config")
+    named = [config, cast(Mapping[str, object], text)] if isinstance(text, Mapping) else [config]
+    found = [of.get(key) for of in named for key in ("dtype", "torch_dtype")]
+    stored = next(filter(None, found), "float32")
     width = _DTYPE_BYTES.get(str(stored) if dtype == "auto" else dtype, 4)
     layers = sum(part.inputs * part.outputs for part in shape.list_projections())
-    tables = 1 if config.get("tie_word_embeddings", False) else 2
-    others = tables * shape.vocab_size * shape.hidden_size
-    # gate, up and down of each expert, which are never in four bits
-    others += 3 * shape.layers * shape.hidden_size * shape.experts_size
-    taken = layers * (_FOUR_BIT_BYTES if four_bit else width) + others * width
+    # embeddings and experts, which are never in four bits
+    taken = layers * (_FOUR_BIT_BYTES if four_bit else width) + shape.other_weights * width
     if four_bit:
         taken += count_unpacking_bytes(shape)
     return _OVERHEAD * taken / GB

@@ -28,7 +28,7 @@ from marketplace.fleet.speeds import NodeSpeed, compute_type_rate
 from marketplace.fleet.text_encoder import TokenizerFiles
 from scheduler import types as scheduler
 from workers.protocol.job_spec import BaseModelRef, WorkCosts
-from workers.protocol.model_shape import ModelShape
+from workers.protocol.model_shape import ModelShape, load_shape
 from workers.protocol.work_costs import build_work_costs
 
 __all__ = [
@@ -239,7 +239,7 @@ def find_zone_tokenizer(zone: Zone) -> TokenizerFiles:
 
 
 def get_model_shape(zone: Zone) -> ModelShape:
-    return ModelShape(**zone.model_shape)
+    return load_shape(zone.model_shape)
 
 
 def find_largest_room_gb(zone: Zone) -> float | None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from marketplace.common.errors import Conflict, UserError
 from marketplace.fleet import base_models
@@ -14,7 +15,7 @@ from marketplace.fleet.memory import compute_base_model_gb
 from marketplace.fleet.models import Zone
 from marketplace.fleet.services import ZoneModel, ZoneSlots, ensure_zone
 from marketplace.fleet.text_encoder import load_text_encoder
-from workers.protocol.model_shape import find_context_length, parse_model_shape
+from workers.protocol.model_shape import find_context_length
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 #: Rows longer than this take memory that few nodes have; an operator may say otherwise.
@@ -40,6 +41,8 @@ class ZoneTerms:
     max_sequence_length: int | None = None
     base_memory_gb: float | None = None
     jobs_per_node: int = 4
+    #: What ``finetender-node shape`` printed; without it the model's modules are read here.
+    shape: Path | None = None
 
 
 def open_zone(*, terms: ZoneTerms, now: datetime) -> Zone:
@@ -61,19 +64,16 @@ def open_zone(*, terms: ZoneTerms, now: datetime) -> Zone:
             param="name",
         )
     config = base_models.read_model_config(terms.base_model, terms.revision)
-    try:
-        shape = parse_model_shape(config)
-    except ValueError as error:
-        raise UserError("unknown_base_model", str(error), param="base_model") from None
     # A model without a tokenizer would refuse its first bid; better now.
     load_text_encoder(base_models.find_tokenizer_files(terms.base_model, terms.revision))
+    shape = base_models.read_model_shape(terms.base_model, terms.revision, file=terms.shape)
     return ensure_zone(
         name=terms.name,
         base_model=ZoneModel(
             name=_shorten_model_name(terms.base_model),
             source=terms.base_model,
             memory_gb=terms.base_memory_gb
-            or compute_base_model_gb(config, dtype=terms.dtype, four_bit=terms.four_bit),
+            or compute_base_model_gb(shape, config, dtype=terms.dtype, four_bit=terms.four_bit),
             max_sequence_length=_resolve_sequence_length(config, terms.max_sequence_length),
             shape=shape,
         ),

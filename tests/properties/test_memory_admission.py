@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.market_builders import LLAMA_8B, SHAPE
+from tests.shape_builders import build_bert_shape
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.memory import (
     GB,
@@ -17,19 +18,10 @@ from workers.protocol.memory import (
     size_node,
     sum_total_gb,
 )
-from workers.protocol.model_shape import ModelShape
 from workers.protocol.pass_bytes import describe_device
 
-ENCODER = ModelShape(
-    hidden_size=768,
-    layers=12,
-    intermediate_size=3072,
-    vocab_size=30522,
-    heads=12,
-    kv_heads=12,
-    head_size=64,
-    encoder=True,
-    model_type="bert",
+ENCODER = build_bert_shape(
+    hidden_size=768, layers=12, intermediate_size=3072, vocab_size=30522, heads=12
 )
 adapters = st.one_of(
     st.builds(

@@ -37,11 +37,11 @@ from workers.protocol.memory import (
     size_node,
     sum_total_gb,
 )
-from workers.protocol.model_shape import ModelShape, parse_model_shape
+from workers.protocol.model_shape import ModelShape
 from workers.protocol.pass_bytes import DeviceProfile
 from workers.runtime.forward_check import choose_model
 from workers.runtime.peak_memory import measure_growth
-from workers.training.architectures import read_shape
+from workers.training.architectures import build_on_meta, read_shape
 
 MOST_ABOVE = 1.10
 #: glibc maps what is larger by itself, and so gives it back when it is freed.
@@ -114,7 +114,8 @@ class SharedBase:
 
 
 def _describe_base(gb: float, model_type: str, **sizes: int) -> SharedBase:
-    return SharedBase(parse_model_shape({"model_type": model_type, "head_dim": 128, **sizes}), gb)
+    config = AutoConfig.for_model(model_type, **{"head_dim": 128, **sizes})
+    return SharedBase(read_shape(build_on_meta(config)), gb)
 
 
 _LLAMA_3 = {"vocab_size": 128256, "num_key_value_heads": 8}
@@ -260,7 +261,7 @@ def measure_case(case: MemoryCase) -> dict[str, Any]:
         fused.trainer.model.checkpoint_layers = case.recompute
         fused.step()
     assert growth.peak_bytes is not None, "this system does not count a process's pages"
-    shape = read_shape(config)
+    shape = fused.trainer.model.shape
     base_gb = sum(p.numel() * p.element_size() for p in fused.base_parameters) / 1e9
     predicted = sum_total_gb(
         shape,

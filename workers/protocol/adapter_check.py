@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Mapping
 from typing import IO, Any, cast
 
-from workers.protocol.job_settings import match_modules
+from workers.protocol.job_settings import ALL_LINEAR, match_modules
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.messages import ADAPTER_FILES
 from workers.protocol.model_shape import ModelShape
@@ -215,8 +215,7 @@ def list_adapter_tensors(
         tensors[PROMPT_NAME] = (adapter.virtual_tokens, shape.hidden_size)
     else:
         projections = {part.name: part for part in shape.list_projections()}
-        targets = shape.list_targets(adapter.target_modules)
-        for name in match_modules(targets, projections):
+        for name in match_modules(adapter.target_modules or (ALL_LINEAR,), projections):
             part = projections[name]
             tensors[f"{_PREFIX}{name}{_FIRST}"] = (adapter.rank, part.inputs)
             tensors[f"{_PREFIX}{name}{_SECOND}"] = (part.outputs, adapter.rank)

@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 import numpy as np
 
 from workers.protocol.exports import F16, MERGED, Q8_0
-from workers.protocol.model_shape import ModelShape, parse_model_shape
+from workers.protocol.model_shape import ModelShape
 from workers.protocol.safetensors_header import HeaderError, read_header
 
 #: Files of merged weights: one for each GB, and few beside them.
@@ -102,7 +102,7 @@ def _check_merged(file: IO[bytes], *, size: int, shape: ModelShape) -> None:
         raise ExportFileError("it holds no model")
     for part in shape.list_projections():
         sizes = (part.outputs, part.inputs)
-        wanted = sizes[::-1] if shape.family.transposed else sizes
+        wanted = sizes[::-1] if shape.transposed else sizes
         _compare(f"{part.name}.weight", found.get(f"{part.name}.weight"), wanted)
 
 
@@ -151,12 +151,22 @@ def _check_json(content: bytes, name: str, *, shape: ModelShape) -> None:
         raise ExportFileError(f"{name} names code or is no object")
     if name != CONFIG:
         return
-    try:
-        is_same = parse_model_shape(fields) == shape
-    except ValueError:
-        is_same = False
-    if not is_same:
+    if any(fields.get(key, value) != value for key, value in _list_sizes(shape)):
         raise ExportFileError(f"{name} is that of another model")
+
+
+def _list_sizes(shape: ModelShape) -> Iterator[tuple[str, object]]:
+    """What a configuration says of the shape, where it says it."""
+    for value, names in (
+        (shape.model_type, ("model_type",)),
+        (shape.layers, ("num_hidden_layers", "n_layer")),
+        (shape.hidden_size, ("hidden_size", "n_embd")),
+        (shape.heads, ("num_attention_heads", "n_head")),
+        (shape.kv_heads, ("num_key_value_heads",)),
+        (shape.vocab_size, ("vocab_size",)),
+    ):
+        for name in names:
+            yield name, value
 
 
 def _check_gguf(header: _Header, *, form: str, shape: ModelShape) -> None:
@@ -224,7 +234,7 @@ def _list_gguf_tensors(
         block = f"blk.{layer}"
         wanted |= {f"{block}.attn_norm.weight": hidden, f"{block}.ffn_norm.weight": hidden}
         allowed |= {f"{block}.attn_q_norm.weight": head, f"{block}.attn_k_norm.weight": head}
-        for part in shape.list_block_projections():
+        for part in (part for part in shape.parts if layer in part.blocks):
             name = _GGUF_NAMES.get(part.name)
             if name is None:
                 raise ExportFileError("no GGUF file is made of this base")

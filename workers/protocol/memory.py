@@ -35,7 +35,12 @@ from workers.protocol.adapter_layout import (
     count_tensor_bytes,
     count_trained_bytes,
 )
-from workers.protocol.job_settings import LORA_RANGES, SOFT_PROMPT_RANGES, match_modules
+from workers.protocol.job_settings import (
+    ALL_LINEAR,
+    LORA_RANGES,
+    SOFT_PROMPT_RANGES,
+    match_modules,
+)
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.model_shape import ModelShape, Projection
 from workers.protocol.pass_bytes import (
@@ -188,7 +193,7 @@ def find_adapted(
         When a target is no projection of the model.
     """
     projections = {part.name: part for part in shape.list_projections()}
-    targets = shape.list_targets(target_modules)
+    targets = target_modules or (ALL_LINEAR,)
     return tuple(projections[name] for name in match_modules(targets, projections))
 
 

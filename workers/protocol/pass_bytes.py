@@ -18,9 +18,6 @@ PACK_TOKENS = {"cpu": 4096, "cuda": 16384}
 LOSS_CHUNK_TOKENS = {"cpu": 256, "cuda": 1024}
 #: Logits, log-probabilities, those of the chunk before, and what the products copy, in 32 bits.
 _LOGIT_BYTES = 16
-#: Norms of a block beyond two, and families whose queries and keys have norms.
-_MORE_NORMS = {"gemma3_text": 2, "gemma2": 2, "glm4": 2}
-_NORMED_HEADS = ("qwen3", "qwen3_moe", "olmo2", "olmo3", "gemma3_text", "exaone4")
 #: Of a base that its own code trains: rows are padded by at most a quarter of their bucket. On
 #: their way back the gradients of a head's shares come once the block's other half is free.
 STOCK_PADDING = 4 / 3
@@ -84,7 +81,7 @@ def answer_bytes(shape: ModelShape, profile: DeviceProfile, *, tokens: int) -> f
 
 def count_unpacking_bytes(shape: ModelShape) -> float:
     """Bytes of the one matrix of a four-bit base that is there in full: its values and codes."""
-    return 8.0 * max(part.inputs * part.outputs for part in shape.list_block_projections())
+    return 8.0 * max(part.inputs * part.outputs for part in shape.parts)
 
 
 def count_head_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
@@ -202,11 +199,10 @@ def _block_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
             # of as many heads, attention's result; gate, its SiLU, up, and their product
             kept = width * (2 * hidden + 4 * query + 4 * middle) + FLOAT_BYTES * 2 * hidden
             # further norms: their inputs in 32 bits, and their results
-            more = _MORE_NORMS.get(shape.model_type, 0)
+            more = shape.norms - 2
             kept += more * (width + FLOAT_BYTES) * hidden
             notes += more
-            if shape.model_type in _NORMED_HEADS:
-                # queries and keys have norms of their own
+            if shape.normed_heads:
                 kept += FLOAT_BYTES * (query + kv)
                 notes += shape.heads + shape.kv_heads
     return kept + FLOAT_BYTES * notes

@@ -88,7 +88,7 @@ def write_model_card(running: RunningJob) -> str:
     if accuracies:
         facts.append(("Validation accuracy before and after", _pair(accuracies[0], accuracies[-1])))
     if not soft:
-        targets = running.resident.model.shape.list_targets(adapter.target_modules)
+        targets = running.resident.model.name_targets(adapter.target_modules)
         facts += [
             ("Rank", adapter.rank),
             ("Alpha", adapter.alpha),

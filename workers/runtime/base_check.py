@@ -67,7 +67,7 @@ def check_depth(name: str, shape: ModelShape, unexpected: Iterable[str]) -> None
     SystemFault
         Such a model would be trained without its last blocks.
     """
-    next_block = f"{shape.family.block.format(shape.layers)}."
+    next_block = f"{shape.block.format(shape.layers)}."
     if any(key.startswith(next_block) for key in unexpected):
         raise _refuse(name, f"has more than the {shape.layers} blocks that its config.json says")
 

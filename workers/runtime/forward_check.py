@@ -1,7 +1,7 @@
 """How a loaded base is computed: packed, or by the code that ``transformers`` has for it.
 
-A family's table says where adapters sit, not that a model computes as the engine does: attention
-may have sinks, logits may be scaled or capped. So every base is checked before it is sold, on rows
+Modules say where adapters sit, not that a model computes as the engine does: attention may have
+sinks, logits may be scaled or capped. So every base is checked before it is sold, on rows
 of different lengths. One row is longer than the sliding window if that is short.
 """
 
@@ -49,7 +49,7 @@ def choose_model(name: str, model: Any) -> PackedModel:
         When even its own code gives other losses for rows side by side, cannot compute a row, or
         is none that adapters can be put in.
     """
-    if read_shape(model.config).stock:
+    if read_shape(model).stock:
         packed: PackedModel = StockModel(model)
     else:
         packed = PackedModel(model)
@@ -93,7 +93,7 @@ def _agrees(model: PackedModel) -> bool:
 @torch.no_grad()
 def measure_difference(model: PackedModel) -> float:
     """Mean absolute difference of a token's loss, in nats."""
-    window = getattr(model.model.config, "sliding_window", None) or 0
+    window = getattr(model.config, "sliding_window", None) or 0
     longest = window + 8 if window <= _WINDOW_MAX else 0
     lengths = [min(n, model.context_length) for n in (*_LENGTHS, longest) if n]
     pack = build_rehearsal_pack(model, lengths=tuple(lengths))

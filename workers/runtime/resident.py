@@ -12,12 +12,7 @@ import torch
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-)
+from transformers import AutoConfig, AutoTokenizer
 from transformers.utils.quantization_config import Mxfp4Config
 
 from workers.models import find_bundled_path, is_bundled
@@ -30,7 +25,7 @@ from workers.runtime.forward_check import choose_model
 from workers.runtime.memory_plan import MemoryPlan
 from workers.runtime.peak_memory import measure_growth
 from workers.training.answer_adapters import AnswerAdapters
-from workers.training.architectures import quantize_projections, read_shape
+from workers.training.architectures import find_loader, quantize_projections, read_shape
 from workers.training.faults import SystemFault, UserFault
 from workers.training.fused_trainer import FusedTrainer
 from workers.training.job import TrainingJob
@@ -39,7 +34,7 @@ from workers.training.step_results import StepFailure, StepResult
 from workers.training.tuning import build_plain_trainer, build_tuned_trainer
 
 #: What damaged, missing or foreign files raise, safetensors and older formats alike.
-_LOADING_ERRORS = (
+LOADING_ERRORS = (
     *(OSError, ValueError, KeyError, RuntimeError, EOFError),
     *(SafetensorError, StrictDataclassError, UnpicklingError),
 )
@@ -148,11 +143,10 @@ def load_resident(
     options |= {"revision": ref.revision} if ref.revision else {}
     try:
         config = AutoConfig.from_pretrained(source, **options)
-        encoder = read_shape(config).encoder
+        loader = find_loader(config)
         if getattr(config, "quantization_config", None):
             # of all methods only this one comes so far
             options["quantization_config"] = Mxfp4Config(dequantize=True)
-        loader = AutoModelForSequenceClassification if encoder else AutoModelForCausalLM
         tokenizer = AutoTokenizer.from_pretrained(
             source, revision=ref.revision, trust_remote_code=False
         )
@@ -165,7 +159,7 @@ def load_resident(
             ignore_mismatched_sizes=True,
             **options,
         )
-    except _LOADING_ERRORS as error:
+    except LOADING_ERRORS as error:
         raise SystemFault(_describe_loading(ref, error)) from error
     model, loading = loaded
     directory = _find_directory(source, ref.revision)
@@ -174,7 +168,7 @@ def load_resident(
     if ref.sha256 not in (None, sha256):
         raise SystemFault(_describe_other_base(ref))
     check_base(ref.name, model=model, tokenizer=tokenizer, loading=loading)
-    check_depth(ref.name, read_shape(config), loading["unexpected_keys"])
+    check_depth(ref.name, read_shape(model), loading["unexpected_keys"])
     if ref.four_bit:
         quantize_projections(model, device=device)
     model.to(device)  # pyright: ignore[reportArgumentType]

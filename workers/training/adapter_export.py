@@ -75,7 +75,7 @@ def build_peft_config(*, model: PackedModel, job: TrainingJob) -> dict[str, Any]
         "task_type": "SEQ_CLS" if model.shape.encoder else "CAUSAL_LM",
     }
     if adapter.kind is AdapterKind.SOFT_PROMPT:
-        config = model.model.config
+        config = model.config
         return shared | {
             "peft_type": "PROMPT_TUNING",
             # the learnt embeddings are in the file; PEFT must not look for the text again
@@ -93,9 +93,9 @@ def build_peft_config(*, model: PackedModel, job: TrainingJob) -> dict[str, Any]
         "lora_dropout": adapter.dropout,
         "use_rslora": adapter.rslora,
         "use_dora": adapter.dora,
-        "target_modules": sorted(model.shape.list_targets(adapter.target_modules)),
+        "target_modules": model.name_targets(adapter.target_modules),
         "modules_to_save": ["classifier"] if model.shape.encoder else None,
-        "fan_in_fan_out": model.model.config.model_type == "gpt2",
+        "fan_in_fan_out": model.shape.transposed,
         "bias": "none",
         "init_lora_weights": True,
     }

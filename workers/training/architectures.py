@@ -1,61 +1,176 @@
-"""The shape of a loaded model, checked against its real projections."""
+"""What a model is made of, read off its own modules: its blocks, and what adapters sit on.
+
+The same is read without weights, on PyTorch's ``meta`` device: that is what a zone is opened with.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from typing import Any
+
 import torch
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForSequenceClassification,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 from transformers.pytorch_utils import Conv1D
 
-from workers.protocol.model_shape import ModelShape, parse_model_shape
-from workers.training.faults import SystemFault, UserFault
+from workers.protocol.model_shape import ENCODERS, BlockPart, ModelShape, find_context_length
+from workers.training.faults import UserFault
 from workers.training.four_bit import FourBitLinear
 
+#: Weights so quantised are read in 16 bits (gpt-oss).
+READ_WHOLE = "mxfp4"
+#: Tokens of a row of a model that does not say how far it reads.
+UNBOUNDED = 1_000_000
 
-def read_shape(config: PretrainedConfig) -> ModelShape:
-    """The model's sizes and family, from its configuration.
+
+def find_loader(config: PretrainedConfig) -> Any:
+    """The class of ``transformers`` that loads a model for what it is trained for here.
 
     Raises
     ------
     UserFault
-        When models of this type cannot be trained, with the list of those that can.
+        When models of this type cannot be trained, with what is missing.
     """
-    try:
-        return parse_model_shape(config.to_dict())
-    except ValueError as error:
-        raise UserFault(str(error)) from None
+    kind = config.model_type
+    quantised = getattr(config, "quantization_config", None) or {}
+    if not isinstance(quantised, dict):
+        quantised = quantised.to_dict()
+    method = str(quantised.get("quant_method"))[:40]
+    if config.is_encoder_decoder:
+        what = "has an encoder and a decoder. Choose a model that only continues texts"
+    elif quantised and method != READ_WHOLE:
+        what = f"has weights in {method} already. Choose the one it was made from"
+    elif kind in ENCODERS:
+        return AutoModelForSequenceClassification
+    elif kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        return AutoModelForCausalLM
+    elif kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+        return AutoModelForImageTextToText
+    else:
+        what = "does not continue texts. Choose one that transformers loads as a causal model"
+    raise UserFault(
+        f"Models of the type {str(kind)[:80]!r} cannot be trained here: this one {what}."
+    )
 
 
-def find_projections(modules: dict[str, nn.Module], shape: ModelShape) -> dict[str, nn.Module]:
-    """The modules that adapters can sit beside, by their full names.
-
-    Parameters
-    ----------
-    modules : dict
-        All modules of the model by their full names.
+def build_on_meta(config: PretrainedConfig) -> PreTrainedModel:
+    """The model without its weights.
 
     Raises
     ------
-    SystemFault
-        When the model's weights are not what its configuration says.
+    UserFault
+        As ``find_loader``, or when its modules cannot be made, with what the code says.
     """
-    found: dict[str, nn.Module] = {}
-    for part in shape.list_projections():
-        module = modules.get(part.name)
-        if module is None or not is_projection(module):
-            raise SystemFault(f"The base model has no projection {part.name}. Fetch it again.")
-        if get_features(module) != (part.inputs, part.outputs):
-            raise SystemFault(
-                f"The base model's {part.name} has other sizes than its config.json says. "
-                "Fetch it again."
-            )
-        found[part.name] = module
-    return found
+    loader = find_loader(config)
+    try:
+        with torch.device("meta"):
+            return loader.from_config(config)
+    except (ArithmeticError, AttributeError, ImportError, RuntimeError, TypeError, ValueError) as e:
+        reason = " ".join(str(e).split()).rstrip(". ")
+        raise UserFault(
+            f"Models of the type {config.model_type!r} cannot be made from this config.json: "
+            f"{reason}. Download it again, or choose another base model."
+        ) from e
+
+
+def find_backbone(model: PreTrainedModel) -> nn.Module:
+    """What turns embeddings into hidden states: of a model that reads images, its text tower."""
+    if model.config.model_type in ENCODERS:
+        return model.base_model
+    decoder: Any = model.get_decoder() or model
+    name, _ = find_blocks(decoder)
+    return decoder.get_submodule(name.rpartition(".")[0])
+
+
+def find_blocks(module: nn.Module) -> tuple[str, nn.ModuleList]:
+    """Name and modules of the list that holds most of the weights."""
+    lists = [(n, m) for n, m in module.named_modules() if isinstance(m, nn.ModuleList)]
+    if not lists:
+        raise UserFault("This model has no list of blocks. Choose another base model.")
+    return max(lists, key=lambda one: sum(p.numel() for p in one[1].parameters()))
+
+
+def read_shape(model: PreTrainedModel) -> ModelShape:
+    """The model's sizes and projections, from its modules; weights may be on ``meta``.
+
+    Raises
+    ------
+    UserFault
+        When models of this type cannot be trained, with what is missing.
+    """
+    config: Any = model.config.get_text_config()
+    # sizes that differ by layer are read off the modules; of others any will do
+    config.allow_global_per_layer_attribute_access = True
+    names = {part: name for name, part in model.named_modules()}
+    backbone = find_backbone(model)
+    _, blocks = find_blocks(backbone)
+    parts: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+    for number, block in enumerate(blocks):
+        for name, module in block.named_modules():
+            # of a list of experts each sees some of the tokens only
+            if is_projection(module) and not any(p.isdecimal() for p in name.split(".")):
+                parts[name, *get_features(module)].append(number)
+    if not parts:
+        raise UserFault(
+            f"Models of the type {config.model_type!r} cannot be trained here: their blocks have "
+            "no linear layers. Choose another base model."
+        )
+    listed = tuple(BlockPart(*key, tuple(numbers)) for key, numbers in parts.items())
+    embeddings: Any = model.get_input_embeddings()
+    hidden = int(config.hidden_size)
+    heads = int(_first(config, "num_attention_heads") or 1)
+    head_sizes = [
+        size
+        for module in blocks.modules()
+        for name in ("head_dim", "qk_head_dim")
+        if isinstance(size := getattr(module, name, None), int)
+    ]
+    return ModelShape(
+        hidden_size=hidden,
+        layers=len(blocks),
+        intermediate_size=_measure_middle(config, listed, hidden=hidden),
+        vocab_size=int(embeddings.num_embeddings),
+        heads=heads,
+        kv_heads=int(_first(config, "num_key_value_heads") or heads),
+        head_size=max(head_sizes, default=0) or max(1, hidden // heads),
+        parts=listed,
+        block=f"{names[blocks]}.{{}}",
+        encoder=config.model_type in ENCODERS,
+        model_type=model.config.model_type,
+        other_weights=_count_weights(model)
+        - sum(part.inputs * part.outputs * len(part.blocks) for part in listed),
+        norms=max(2, *(_count_norms(block) for block in blocks)),
+        normed_heads=any(
+            name.endswith(("q_norm", "q_layernorm")) for name, _ in blocks.named_modules()
+        ),
+        transposed=any(
+            isinstance(module, Conv1D) or (isinstance(module, FourBitLinear) and module.transposed)
+            for module in blocks.modules()
+        ),
+        stock=_needs_own_code(model, config, blocks),
+    )
+
+
+def read_context_length(config: Any) -> int:
+    """Tokens that a sequence may have."""
+    # roberta's positions start after the padding token's
+    skipped = config.pad_token_id + 1 if config.model_type == "roberta" else 0
+    return (find_context_length(config.to_dict()) or UNBOUNDED) - skipped
 
 
 def quantize_projections(model: PreTrainedModel, *, device: torch.device) -> None:
     """Keep a model's projections in four bits on a device; all else stays as and where it is."""
-    for part in read_shape(model.config).list_projections():
+    for part in read_shape(model).list_projections():
         parent, _, name = part.name.rpartition(".")
         base = model.get_submodule(part.name)
         if isinstance(base, (nn.Linear, Conv1D)):
@@ -64,7 +179,9 @@ def quantize_projections(model: PreTrainedModel, *, device: torch.device) -> Non
 
 def is_projection(module: nn.Module) -> bool:
     """Whether an adapter can sit beside the module."""
-    return isinstance(module, (nn.Linear, Conv1D, FourBitLinear))
+    # a router gives more than its product
+    is_router = "router" in type(module).__name__.lower()
+    return isinstance(module, (nn.Linear, Conv1D, FourBitLinear)) and not is_router
 
 
 def get_features(module: nn.Module) -> tuple[int, int]:
@@ -72,3 +189,75 @@ def get_features(module: nn.Module) -> tuple[int, int]:
     if isinstance(module, Conv1D):
         return module.weight.shape[0], module.weight.shape[1]
     return int(module.in_features), int(module.out_features)  # type: ignore[arg-type]
+
+
+def name_targets(model: PreTrainedModel, projections: tuple[str, ...]) -> tuple[str, ...]:
+    """The shortest endings of names by which PEFT finds these projections and nothing else.
+
+    Where every ending is that of another module too, such as one of a vision tower, full names.
+    """
+    every = [name for name, _ in model.named_modules()]
+    wanted, found = set(projections), set()
+    for name in projections:
+        pieces = name.split(".")
+        endings = (".".join(pieces[at:]) for at in range(len(pieces) - 1, -1, -1))
+        found.add(
+            next(
+                ending
+                for ending in endings
+                if wanted.issuperset(n for n in every if n == ending or n.endswith(f".{ending}"))
+            )
+        )
+    return tuple(sorted(found))
+
+
+def _first(config: Any, *names: str) -> Any:
+    """The first of these that a configuration has; of a list for each layer, the largest."""
+    for name in names:
+        value = getattr(config, name, None)
+        if isinstance(value, (list, tuple)):
+            value = max(value, default=None)
+        if value is not None:
+            return value
+    return None
+
+
+def _measure_middle(config: Any, parts: tuple[BlockPart, ...], *, hidden: int) -> int:
+    """The widest of what a token goes through between its block's halves, experts together."""
+    taken = int(_first(config, "intermediate_size", "n_inner") or 4 * hidden)
+    if not _first(config, "num_local_experts", "num_experts", "n_routed_experts"):
+        return taken
+    expert = int(_first(config, "moe_intermediate_size", "expert_ffn_hidden_size") or taken)
+    beside = [p.outputs for p in parts if p.inputs == hidden and "attn" not in p.name]
+    chosen = int(_first(config, "num_experts_per_tok", "top_k_experts") or 1)
+    return expert * chosen + max(beside, default=0)
+
+
+def _count_weights(model: nn.Module) -> int:
+    """Numbers in the model's weights; those of four bits count as they were."""
+    packed = [m for m in model.modules() if isinstance(m, FourBitLinear)]
+    taken = sum(p.numel() for p in model.parameters())
+    for layer in packed:
+        taken -= layer.codes.numel() + layer.largest.numel()
+        taken += layer.in_features * layer.out_features
+    return taken
+
+
+def _count_norms(block: nn.Module) -> int:
+    """Of the block's own, not of queries and keys."""
+    return sum(type(module).__name__.endswith("Norm") for module in block.children())
+
+
+def _needs_own_code(model: Any, config: Any, blocks: nn.ModuleList) -> bool:
+    """Whether packs cannot be computed, as far as modules say; the forward check has the last word.
+
+    Rows meet in a convolution; scores are capped or chosen among, or attention has sinks or is no
+    interface's.
+    """
+    return config.model_type not in ENCODERS and (
+        not model._supports_attention_backend
+        or bool(getattr(config, "attn_logit_softcapping", None))
+        or bool(getattr(config, "index_topk", None))
+        or any(isinstance(module, nn.Conv1d) for module in blocks.modules())
+        or any(name.endswith("sinks") for name, _ in blocks.named_parameters())
+    )

@@ -63,7 +63,8 @@ def attend_packed(
         )
         if attended is not None:
             return attended, None
-    heads, width = query.shape[1], query.shape[3]
+    # values may be narrower than keys
+    heads, width = query.shape[1], value.shape[3]
     key, value = _repeat_heads(key, query), _repeat_heads(value, query)
     out_THD: torch.Tensor | None = None
     for bucket in pack.buckets:

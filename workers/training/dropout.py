@@ -10,6 +10,7 @@ The hash is ``lowbias32`` (C. Wellons, "Prospecting for Hash Functions", 2018).
 
 from __future__ import annotations
 
+import math
 import zlib
 
 import numpy as np
@@ -71,6 +72,17 @@ def draw_keep_mask(
 def draw_uniform(keys_T: torch.Tensor, keys_D: torch.Tensor) -> torch.Tensor:
     """``float32[T, D]`` from -1 to 1."""
     return (_hash(keys_T, keys_D) & 0x7FFFFFFF).float() / float(1 << 30) - 1.0
+
+
+def add_noise(
+    embeddings_TD: torch.Tensor, keys_T: torch.Tensor, noise_T: torch.Tensor
+) -> torch.Tensor:
+    """NEFTune's noise on the rows of jobs that ask for it (Jain et al. 2023, section 2)."""
+    width = embeddings_TD.shape[1]
+    columns_D = hash_columns("embeddings", width, embeddings_TD.device)
+    noise_TD = draw_uniform(keys_T, columns_D)
+    noise_TD *= noise_T[:, None] / math.sqrt(width)
+    return embeddings_TD + noise_TD.to(embeddings_TD.dtype)
 
 
 def _hash(keys_T: torch.Tensor, keys_D: torch.Tensor) -> torch.Tensor:

@@ -37,7 +37,9 @@ class FourBitLinear(nn.Module):
     def __init__(self, base: nn.Linear | Conv1D, *, device: torch.device) -> None:
         super().__init__()
         weight_OD = base.weight.detach().to(device)
-        if isinstance(base, Conv1D):
+        #: Whether the base's files have it transposed.
+        self.transposed = isinstance(base, Conv1D)
+        if self.transposed:
             weight_OD = weight_OD.T
         self.out_features, self.in_features = weight_OD.shape
         codes, largest = quantize(weight_OD)

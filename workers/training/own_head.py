@@ -15,6 +15,15 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from workers.protocol.pass_bytes import LOSS_CHUNK_TOKENS
+from workers.training.architectures import find_backbone
+
+
+class _Given(MoeModelOutputWithPast):
+    """Hidden states as a backbone gives them; whatever else its head asks for is not there."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
 
 
 class OwnHead:
@@ -30,13 +39,13 @@ class OwnHead:
         self._model: Any = model
         #: In the place of what the blocks would give.
         self._given: torch.Tensor | None = None
-        backbone: Any = model.base_model
+        backbone: Any = find_backbone(model)
         plain = backbone.forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             if self._given is None:
                 return plain(*args, **kwargs)
-            return MoeModelOutputWithPast(last_hidden_state=self._given)  # type: ignore[arg-type]
+            return _Given(last_hidden_state=self._given)  # type: ignore[arg-type]
 
         backbone.forward = forward
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,13 +12,18 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from workers.protocol.adapter_layout import FLOAT_BYTES
-from workers.protocol.job_settings import SettingError, match_modules
+from workers.protocol.job_settings import ALL_LINEAR, SettingError, match_modules
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
-from workers.protocol.model_shape import find_context_length
 from workers.training import attention, dropout, heads
 from workers.training.adapter_products import DENSE_RANK_LIMIT
 from workers.training.adapter_stack import MAGNITUDE, make_parameter
-from workers.training.architectures import find_projections, get_features, read_shape
+from workers.training.architectures import (
+    find_backbone,
+    get_features,
+    name_targets,
+    read_context_length,
+    read_shape,
+)
 from workers.training.faults import (
     UserFault,
     is_out_of_memory,
@@ -47,7 +51,7 @@ class PackedModel:
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        Of a supported architecture; its projections are wrapped in place, on demand.
+        Its projections are wrapped in place, on demand.
     """
 
     #: What ``transformers`` calls for attention.
@@ -56,13 +60,13 @@ class PackedModel:
     is_packed = True
 
     def __init__(self, model: PreTrainedModel, *, checkpoint_layers: bool = False) -> None:
-        self.shape = read_shape(model.config)
+        self.shape = read_shape(model)
         self.model = model
         model.requires_grad_(False)
         model.eval()
         model.set_attn_implementation(self.attention)
-        self.backbone: nn.Module = model.base_model
-        self.prefix = f"{model.base_model_prefix}." if model.base_model_prefix else ""
+        self.config: Any = model.config.get_text_config()
+        self.backbone = find_backbone(model)
         self.stream = Stream()
         self.layers: dict[str, MultiLoRALinear] = {}
         #: Per job, what is not stacked: its soft prompt or classification head.
@@ -73,13 +77,13 @@ class PackedModel:
         self.trained: set[str] = set()
         self.answering: set[str] = set()
         #: Tokens a sequence may have.
-        self.context_length = _find_context_length(model.config)
+        self.context_length = read_context_length(self.config)
         #: Recompute each layer in the backward pass instead of keeping its activations.
         self.checkpoint_layers = checkpoint_layers
         #: The model's own output layer, where that does more than multiply.
         self.own_head: OwnHead | None = None
-        modules = {self.prefix + name: part for name, part in self.backbone.named_modules()}
-        self._projections = find_projections(modules, self.shape)
+        names = [part.name for part in self.shape.list_projections()]
+        self._projections = {name: model.get_submodule(name) for name in names}
         wrap_blocks(self.backbone, self.stream, is_wanted=lambda: self.checkpoint_layers)
 
     @property
@@ -91,7 +95,7 @@ class PackedModel:
         return self.model.dtype
 
     def find_target_names(self, targets: tuple[str, ...] | None) -> tuple[str, ...]:
-        """Full names of the layers an adapter sits beside; ``None``: the family's all.
+        """Full names of the layers an adapter sits beside; ``None``: all.
 
         Raises
         ------
@@ -99,9 +103,13 @@ class PackedModel:
             When a target is no projection of the model.
         """
         try:
-            return match_modules(self.shape.list_targets(targets), self._projections)
+            return match_modules(targets or (ALL_LINEAR,), self._projections)
         except SettingError as error:
             raise UserFault(f"{error.sentence}.") from None
+
+    def name_targets(self, targets: tuple[str, ...] | None) -> list[str]:
+        """The endings by which PEFT finds the layers that an adapter sits beside."""
+        return list(name_targets(self.model, self.find_target_names(targets)))
 
     def list_shapes(self, adapter: AdapterSpec, *, labels: int = 0) -> dict[str, tuple[int, ...]]:
         """The tensors of an adapter by name, and their shapes."""
@@ -273,7 +281,7 @@ class PackedModel:
         """Last hidden states, ``[T, D]``; call inside ``streaming(pack)``."""
         inputs: dict[str, Any] = {"position_ids": self._positions(pack)[None]}
         if (pack.virtual or pack.noise_T is not None) and self.stream.pack is not None:
-            inputs["inputs_embeds"] = self.embed_pack(pack)[None]
+            inputs |= self.describe_inputs(self.embed_pack(pack)[None], pack.tokens_T[None])
         else:
             inputs["input_ids"] = pack.tokens_T[None]
         if self.shape.encoder:
@@ -282,9 +290,20 @@ class PackedModel:
             inputs["use_cache"] = False
         return self.backbone(pack=pack, **inputs).last_hidden_state[0]
 
+    def describe_inputs(
+        self, embeddings_SLD: torch.Tensor, tokens_SL: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """What the backbone is called with in the place of tokens."""
+        inputs = {"inputs_embeds": embeddings_SLD}
+        if getattr(self.config, "hidden_size_per_layer_input", None):
+            # Gemma's blocks have embeddings of their own, which follow from the tokens alone
+            embed: Any = self.backbone.get_per_layer_inputs
+            inputs["per_layer_inputs"] = embed(tokens_SL)
+        return inputs
+
     def classify(self, job_id: str, first_SD: torch.Tensor) -> torch.Tensor:
         """An encoder job's logits, ``[S, labels]``, from first hidden states."""
-        model_type = self.model.config.model_type
+        model_type = self.config.model_type
         return heads.classify(model_type, self.backbone, self._loose[job_id], first_SD)
 
     @contextmanager
@@ -335,30 +354,19 @@ class PackedModel:
 
     def embed_pack(self, pack: Pack) -> torch.Tensor:
         """``[T, D]``: what goes into the first block; call inside ``streaming(pack)``."""
-        embeddings_TD = self._embed(pack.tokens_T)
+        embeddings_TD = self.model.get_input_embeddings()(pack.tokens_T)
         if self.stream.pack is None:
             return embeddings_TD
         for job_id, places in pack.virtual.items():
             prompt_VD = self._loose[job_id][PROMPT].to(embeddings_TD.dtype)
             repeats = len(places) // len(prompt_VD)
             embeddings_TD = embeddings_TD.index_copy(0, places, prompt_VD.repeat(repeats, 1))
-        return self._add_noise(embeddings_TD, pack)
-
-    def _add_noise(self, embeddings_TD: torch.Tensor, pack: Pack) -> torch.Tensor:
-        """NEFTune's noise on the rows of jobs that ask for it (Jain et al. 2023, section 2)."""
         if pack.noise_T is None or pack.dropout_keys_T is None:
             return embeddings_TD
-        width = embeddings_TD.shape[1]
-        columns_D = dropout.hash_columns("embeddings", width, self.device)
-        noise_TD = dropout.draw_uniform(pack.dropout_keys_T, columns_D)
-        noise_TD *= pack.noise_T[:, None] / math.sqrt(width)
-        return embeddings_TD + noise_TD.to(embeddings_TD.dtype)
-
-    def _embed(self, tokens_T: torch.Tensor) -> torch.Tensor:
-        return self.model.get_input_embeddings()(tokens_T)
+        return dropout.add_noise(embeddings_TD, pack.dropout_keys_T, pack.noise_T)
 
     def _initial_prompt(self, adapter: AdapterSpec, *, seed: int, tokenizer: Any) -> torch.Tensor:
-        count = adapter.virtual_tokens
+        count, embed = adapter.virtual_tokens, self.model.get_input_embeddings()
         ids: list[int] = []
         if adapter.init_text.strip():
             ids = tokenizer(adapter.init_text, add_special_tokens=False).input_ids
@@ -366,13 +374,12 @@ class PackedModel:
             tokens = torch.tensor((ids * (count // len(ids) + 1))[:count])
         else:
             generator = torch.Generator().manual_seed(seed)
-            vocabulary = self.model.config.vocab_size
-            tokens = torch.randint(vocabulary, (count,), generator=generator)
-        return self._embed(tokens.to(self.device)).detach().to("cpu", torch.float32)
+            tokens = torch.randint(self.shape.vocab_size, (count,), generator=generator)
+        return embed(tokens.to(self.device)).detach().to("cpu", torch.float32)
 
     def _positions(self, pack: Pack) -> torch.Tensor:
-        if self.model.config.model_type == "roberta":
-            return pack.positions_T + self.model.config.pad_token_id + 1
+        if self.config.model_type == "roberta":
+            return pack.positions_T + self.config.pad_token_id + 1
         return pack.positions_T
 
     def choose_form(self) -> Form:
@@ -385,13 +392,7 @@ class PackedModel:
     def _layer(self, name: str) -> MultiLoRALinear:
         if name not in self.layers:
             layer = MultiLoRALinear(self._projections[name], name=name, stream=self.stream)
-            parent_name, _, child = name.removeprefix(self.prefix).rpartition(".")
-            setattr(self.backbone.get_submodule(parent_name), child, layer)
+            parent_name, _, child = name.rpartition(".")
+            setattr(self.model.get_submodule(parent_name), child, layer)
             self.layers[name] = layer
         return self.layers[name]
-
-
-def _find_context_length(config: Any) -> int:
-    # roberta's positions start after the padding token's
-    skipped = config.pad_token_id + 1 if config.model_type == "roberta" else 0
-    return (find_context_length(config.to_dict()) or config.max_position_embeddings) - skipped

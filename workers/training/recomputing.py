@@ -9,16 +9,13 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from workers.training.architectures import find_blocks
 from workers.training.multi_lora import Stream
 
 
 def wrap_blocks(backbone: nn.Module, stream: Stream, *, is_wanted: Callable[[], bool]) -> None:
     """Make each block recomputable; whether it is wanted is asked at each call."""
-    blocks = max(
-        (m for m in backbone.modules() if isinstance(m, nn.ModuleList)),
-        key=lambda blocks: sum(p.numel() for p in blocks.parameters()),
-    )
-    for block in blocks:
+    for block in find_blocks(backbone)[1]:
         plain = block.forward
 
         def forward(*args: Any, _plain: Any = plain, **kwargs: Any) -> Any:

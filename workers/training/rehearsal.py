@@ -32,7 +32,7 @@ def build_rehearsal_pack(model: PackedModel, *, lengths: tuple[int, ...], seed: 
     random = np.random.default_rng(seed)
     examples = []
     for line, length in enumerate(lengths, start=1):
-        tokens = random.integers(0, model.model.config.vocab_size, length)
+        tokens = random.integers(0, model.shape.vocab_size, length)
         weights = np.ones(length, dtype=np.float32)
         weights[:1] = 0
         examples.append(Example(line, (TokenSequence(tokens, weights),)))

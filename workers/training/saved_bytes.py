@@ -16,7 +16,7 @@ class SavedBytes:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+        self._weights = {p.untyped_storage()._cdata for p in model.parameters()}
         self._storages: dict[int, int] = {}
         self._hooks: Any = None
 
@@ -34,6 +34,6 @@ class SavedBytes:
 
     def _note(self, tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._weights:
-            self._storages[storage.data_ptr()] = storage.nbytes()
+        if storage._cdata not in self._weights:
+            self._storages[storage._cdata] = storage.nbytes()
         return tensor

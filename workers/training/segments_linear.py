@@ -11,8 +11,10 @@ import torch
 def apply_segments(x, weight_OD, bias, A_RD, B_RO, spans, keep_TD, products):
     """``SegmentsLinear``; where no gradients are wanted, without an autograd node."""
     if torch.is_grad_enabled():
-        return SegmentsLinear.apply(x, weight_OD, bias, A_RD, B_RO, spans, keep_TD, products)
-    out_TO = _compute(x, weight_OD, bias, A_RD, B_RO, spans, keep_TD, products)[1]
+        out_TO: Any = SegmentsLinear.apply(x, weight_OD, bias, A_RD, B_RO, spans, keep_TD, products)
+    else:
+        out_TO = _compute(x, weight_OD, bias, A_RD, B_RO, spans, keep_TD, products)[1]
+    # a view that is made outside of the node may be changed in place, as some models do
     return out_TO.view(*x.shape[:-1], out_TO.shape[-1])
 
 
@@ -56,7 +58,7 @@ class SegmentsLinear(torch.autograd.Function):
         ctx.block = block
         ctx.products = products
         ctx.x_shape = x.shape
-        return out_TO.view(*x.shape[:-1], out_TO.shape[-1])
+        return out_TO
 
     @staticmethod
     def backward(ctx: Any, *grads):

@@ -26,7 +26,7 @@ class StockModel(PackedModel):
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        A decoder whose projections are in the table of families.
+        A decoder.
     """
 
     attention = "eager"
@@ -53,7 +53,7 @@ class StockModel(PackedModel):
             for group in group_by_length(sizes[own]):
                 bucket = build_bucket(own[group].tolist(), sizes, pack.starts, self.device)
                 rows = _pad_rows(pack, segment, bucket) if with_adapters else None
-                hidden = self._run(inputs_TD, bucket, rows)
+                hidden = self._run(inputs_TD, pack, bucket, rows)
                 assert bucket.stream is not None
                 assert bucket.real is not None
                 out_TD = out_TD.index_copy(0, bucket.stream, hidden.index_select(0, bucket.real))
@@ -62,14 +62,18 @@ class StockModel(PackedModel):
     def choose_form(self) -> Form:
         return "segments"
 
-    def _run(self, inputs_TD: torch.Tensor, bucket: Bucket, rows: Pack | None) -> torch.Tensor:
+    def _run(
+        self, inputs_TD: torch.Tensor, pack: Pack, bucket: Bucket, rows: Pack | None
+    ) -> torch.Tensor:
         """``float[S * L, D]``: a bucket's rows through the blocks."""
         assert bucket.gather is not None
-        inputs_SLD = inputs_TD.index_select(0, bucket.gather).view(
-            bucket.sequences, bucket.length, -1
+        shape = bucket.sequences, bucket.length
+        inputs = self.describe_inputs(
+            inputs_TD.index_select(0, bucket.gather).view(*shape, -1),
+            pack.tokens_T.index_select(0, bucket.gather).view(shape),
         )
         with self.stream.reading(rows):
-            found = self.backbone(inputs_embeds=inputs_SLD, use_cache=False)
+            found = self.backbone(**inputs, use_cache=False)
         return found.last_hidden_state.flatten(0, 1)
 
 

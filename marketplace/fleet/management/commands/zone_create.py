@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -34,6 +35,9 @@ class Command(OperatorCommand):
         )
         parser.add_argument(
             "--base-memory-gb", type=float, help="of the resident base (default: computed)"
+        )
+        parser.add_argument(
+            "--shape", type=Path, help="what `finetender-node shape` printed of the model"
         )
         parser.add_argument("--jobs-per-node", type=int, default=4, help="sold at once on a node")
 

@@ -51,7 +51,7 @@ from workers.node.exporter import Exporter
 from workers.node.market_client import MarketClient
 from workers.protocol.errands import EXPORT, ErrandResult
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
-from workers.protocol.model_shape import parse_model_shape
+from workers.protocol.model_shape import check_shape
 from workers.protocol.reports import Fault, SliceEnd
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -132,7 +132,7 @@ def test_merged_weights_come_from_a_node_and_compute_the_same(
     owner, job, node, zone, tmp_path, monkeypatch
 ):
     tuned = give_adapter(job, tmp_path / "adapter")
-    shape = parse_model_shape(json.loads((find_bundled_path(BASE) / "config.json").read_text()))
+    shape = check_shape(json.loads((find_bundled_path(BASE) / "shape.json").read_text()))
     Zone.objects.update(model_shape=asdict(shape))
     before, price = available(owner), compute_price(zone, ExportForm.MERGED)
     _, secret = builders.api_key(owner)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from marketplace.fleet.memory import compute_memory_demand, find_fitting_rank
 from marketplace.fleet.models import Zone
 from tests import market_builders as market
+from tests.shape_builders import build_bert_shape
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
-from workers.protocol.model_shape import parse_model_shape
 
 LLAMA_8B = Zone(
     model_shape=asdict(market.LLAMA_8B), dtype="auto", max_sequence_length=4096, base_memory_gb=16.9
@@ -45,8 +45,10 @@ def test_a_soft_prompt_takes_its_own_values_alone():
 
 
 def test_an_encoders_job_takes_a_head_of_as_many_labels_as_there_may_be():
-    shape = {"model_type": "bert", "encoder": True}
-    bert = Zone(model_shape=asdict(market.SHAPE) | shape, dtype="float32", max_sequence_length=128)
+    shape = build_bert_shape(
+        hidden_size=64, layers=2, intermediate_size=128, vocab_size=512, heads=4
+    )
+    bert = Zone(model_shape=asdict(shape), dtype="float32", max_sequence_length=128)
     none, ten = (
         compute_memory_demand(zone=bert, adapter=AdapterSpec(), rows=rows) for rows in (0, 10)
     )
@@ -65,23 +67,3 @@ def test_the_rank_that_is_said_to_fit_is_the_largest_that_does(rank, room_gb):
     }
     fitting = [r for r, gb in demands.items() if gb <= room_gb]
     assert found == max(fitting, default=None)
-
-
-def test_the_shape_is_read_from_a_models_configuration():
-    config = {
-        "model_type": "llama",
-        "hidden_size": 64,
-        "num_hidden_layers": 2,
-        "intermediate_size": 128,
-        "vocab_size": 512,
-        "num_attention_heads": 4,
-    }
-    assert parse_model_shape(config) == market.SHAPE
-    for wrong in (
-        {"hidden_size": 0},
-        {"vocab_size": "many"},
-        {"num_hidden_layers": True},
-        {"num_hidden_layers": 10**6},
-    ):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            parse_model_shape(config | wrong)

@@ -13,14 +13,15 @@ from django.core.management import CommandError, call_command
 
 import workers.protocol
 from marketplace.common.errors import Conflict, UserError
+from marketplace.fleet import base_models
 from marketplace.fleet.memory import compute_base_model_gb
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import build_base_model_ref
 from marketplace.fleet.services import ZoneModel, ZoneSlots, ensure_zone
 from marketplace.fleet.zones import ZoneTerms, open_zone
 from tests.builders import NOW
+from tests.market_builders import LLAMA_8B
 from workers.protocol.base_files import hash_base_files
-from workers.protocol.model_shape import parse_model_shape
 
 pytestmark = pytest.mark.django_db
 
@@ -140,35 +141,54 @@ def test_the_command_opens_a_zone_and_says_what_it_holds():
 
 
 def test_the_memory_of_known_models_is_known():
-    llama = {
-        "model_type": "llama",
-        "hidden_size": 4096,
-        "num_hidden_layers": 32,
-        "intermediate_size": 14336,
-        "vocab_size": 128256,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "torch_dtype": "bfloat16",
-    }
+    llama = {"dtype": "bfloat16"}
     # 8.03 billion weights.
-    assert compute_base_model_gb(llama) == pytest.approx(8.03 * 2 * 1.05, rel=1e-3)
-    assert compute_base_model_gb(llama, dtype="float32") == pytest.approx(8.03 * 4 * 1.05, rel=1e-3)
-    # projections at 0.5625 bytes, embeddings at two, and the one matrix that is there in full
-    assert compute_base_model_gb(llama, four_bit=True) == pytest.approx(6.822, rel=1e-3)
-
-
-def test_all_experts_of_a_mixture_are_resident():
-    mixtral = {"model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32}
-    mixtral |= {"intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8}
-    mixtral |= {"num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 32000}
-    assert compute_base_model_gb(mixtral, dtype="bfloat16") == pytest.approx(
-        46.7 * 2 * 1.05, rel=1e-3
+    assert compute_base_model_gb(LLAMA_8B, llama) == pytest.approx(8.03 * 2 * 1.05, rel=1e-3)
+    assert compute_base_model_gb(LLAMA_8B, llama, dtype="float32") == pytest.approx(
+        8.03 * 4 * 1.05, rel=1e-3
     )
+    assert compute_base_model_gb(LLAMA_8B, {"text_config": llama}) == pytest.approx(
+        8.03 * 2 * 1.05, rel=1e-3
+    )
+    # projections at 0.5625 bytes, embeddings at two, and the one matrix that is there in full
+    assert compute_base_model_gb(LLAMA_8B, llama, four_bit=True) == pytest.approx(6.822, rel=1e-3)
 
 
-def test_gpt2_has_other_names_for_its_sizes():
-    sizes = {"n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_inner": None}
-    config = {"model_type": "gpt2", **sizes}
-    shape = parse_model_shape(config)
-    assert (shape.hidden_size, shape.layers, shape.heads) == (768, 12, 12)
-    assert shape.intermediate_size == 3072
+def test_a_market_without_pytorch_asks_for_the_shape(tmp_path, monkeypatch):
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy(BUNDLED / name, tmp_path / name)
+    monkeypatch.setattr(base_models, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="name the file with --shape"):
+        open_zone(terms=terms(base_model=str(tmp_path)), now=NOW)
+    assert Zone.objects.count() == 0
+    given = terms(base_model=str(tmp_path), shape=BUNDLED / "shape.json")
+    assert open_zone(terms=given, now=NOW).model_shape["hidden_size"] == 224
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hidden_size": 0},
+        {"vocab_size": "many"},
+        {"layers": True},
+        {"layers": 10**6},
+        {"layers": 4},
+        {"parts": []},
+        {"parts": [{"name": "q_proj"}]},
+        {"more": 1},
+    ],
+)
+def test_a_shape_that_is_none_opens_no_zone(tmp_path, changes):
+    stored = json.loads((BUNDLED / "shape.json").read_text()) | changes
+    (tmp_path / "shape.json").write_text(json.dumps(stored))
+    with pytest.raises(UserError, match="The shape of bundled:finetender-tiny cannot be read"):
+        open_zone(terms=terms(shape=tmp_path / "shape.json"), now=NOW)
+    assert Zone.objects.count() == 0
+
+
+def test_a_model_that_cannot_be_trained_is_refused_with_what_is_missing(tmp_path):
+    config = json.loads((BUNDLED / "config.json").read_text()) | {"model_type": "clip"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    shutil.copy(BUNDLED / "tokenizer.json", tmp_path / "tokenizer.json")
+    with pytest.raises(UserError, match="type 'clip' cannot be trained here: this one does not"):
+        open_zone(terms=terms(base_model=str(tmp_path)), now=NOW)

@@ -21,7 +21,7 @@ from workers.exporting.merging import ExportError, open_merged
 from workers.models import BUNDLED_PREFIX, TINY, find_bundled_path
 from workers.protocol.export_check import check_export_file
 from workers.protocol.exports import F16, MERGED, Q8_0
-from workers.protocol.model_shape import parse_model_shape
+from workers.protocol.model_shape import check_shape
 
 BASE = find_bundled_path(f"{BUNDLED_PREFIX}{TINY}")
 IDS = torch.tensor([[2, 300, 17, 901, 4, 44, 1200, 6]])
@@ -86,7 +86,7 @@ def test_large_weights_are_written_in_shards(tuned, tmp_path):
 
 
 def test_equal_weights_make_equal_files_that_the_market_takes(tuned, tmp_path):
-    shape = parse_model_shape(json.loads((BASE / "config.json").read_text()))
+    shape = check_shape(json.loads((BASE / "shape.json").read_text()))
     for form in (MERGED, F16, Q8_0):
         files = [tmp_path / f"{form}-{number}" for number in range(2)]
         for path in files:

@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import save
 from transformers import AutoModelForSequenceClassification, BertConfig, RobertaConfig
 
+from tests.shape_builders import build_llama_shape
 from tests.unit.workers.training_builders import tiny_model
 from workers.protocol import adapter_check
 from workers.protocol.adapter_check import (
@@ -29,7 +30,7 @@ from workers.protocol.safetensors_header import HEADER_BYTES_MAX, HeaderError, r
 from workers.training.adapter_export import format_peft_name, to_peft_layout
 from workers.training.packed_model import PackedModel
 
-SHAPE = ModelShape(
+SHAPE = build_llama_shape(
     hidden_size=8,
     layers=2,
     intermediate_size=12,

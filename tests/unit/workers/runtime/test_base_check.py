@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForMaskedLM, BertConfig
+from transformers import AutoModelForMaskedLM, BertConfig, CLIPConfig, LlamaConfig, T5Config
 
-from tests.unit.workers.training_builders import byte_tokenizer, save_tiny_base, tiny_config
+from tests.unit.workers.training_builders import byte_tokenizer, save_tiny_base
 from workers.models import BUNDLED_PREFIX, TINY
 from workers.protocol.base_files import hash_base_files
 from workers.protocol.job_spec import BaseModelRef
-from workers.protocol.model_shape import find_context_length, parse_model_shape
+from workers.protocol.model_shape import find_context_length
 from workers.runtime.resident import load_resident
-from workers.training.faults import SystemFault
+from workers.training.architectures import find_loader
+from workers.training.faults import SystemFault, UserFault
 
 Weights = dict[str, torch.Tensor]
 
@@ -178,20 +179,18 @@ def test_a_base_with_other_files_than_the_zones_is_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("changes", "what"),
+    ("config", "what"),
     [
-        ({"is_encoder_decoder": True}, "has an encoder and a decoder"),
-        ({"vision_config": {}}, "reads images or sound"),
-        ({"state_size": 16}, "keeps a state in the place of attention"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "has weights in gptq already"),
-        ({"model_type": "opt"}, "Choose one of these types: bert, cohere"),
+        (T5Config(), "has an encoder and a decoder"),
+        (CLIPConfig(), "does not continue texts"),
+        (LlamaConfig(quantization_config={"quant_method": "gptq"}), "has weights in gptq already"),
     ],
+    ids=["t5", "clip", "gptq"],
 )
-def test_what_cannot_be_trained_is_said_to_be_what_it_is(changes: Any, what: str) -> None:
-    config = tiny_config("llama").to_dict()
-    assert parse_model_shape(config | {"quantization_config": {"quant_method": "mxfp4"}})
-    with pytest.raises(ValueError, match=what):
-        parse_model_shape(config | changes)
+def test_what_cannot_be_trained_is_said_to_be_what_it_is(config: Any, what: str) -> None:
+    assert find_loader(LlamaConfig(quantization_config={"quant_method": "mxfp4"}))
+    with pytest.raises(UserFault, match=what):
+        find_loader(config)
 
 
 def test_rows_are_no_longer_than_a_model_reads_them_one_way() -> None:

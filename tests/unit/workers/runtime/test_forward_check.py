@@ -66,6 +66,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "granite": {"logits_scaling": 4.0, "attention_multiplier": 0.2, "residual_multiplier": 0.5},
     "cohere": {"logit_scale": 0.25},
     "cohere2": WINDOWS | {"logit_scale": 0.25},
+    "helium": HEADS,
 }
 #: Families that their own code trains.
 STOCK: dict[str, dict[str, Any]] = {
@@ -73,7 +74,6 @@ STOCK: dict[str, dict[str, Any]] = {
     "gpt_oss": HEADS | WINDOWS | {"num_local_experts": 4, "num_experts_per_tok": 2},
     "stablelm": {},
     "nemotron": {},
-    "helium": HEADS,
 }
 
 
@@ -150,7 +150,7 @@ def test_losses_and_gradients_of_adapters_are_pefts(family):
 
     peft_model: Any = get_peft_model(
         build_stock(family),
-        LoraConfig(r=4, lora_alpha=8, target_modules=list(model.shape.family.target_modules)),
+        LoraConfig(r=4, lora_alpha=8, target_modules=model.name_targets(None)),
     )
     peft_model.eval().set_attn_implementation("eager")
     theirs = {

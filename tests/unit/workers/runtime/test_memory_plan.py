@@ -31,7 +31,7 @@ from workers.training.frozen_product import BLAS, ONEDNN, BlasProducts
 from workers.training.packed_model import PackedModel
 from workers.training.product_choice import use_fastest_products
 
-SHAPE = read_shape(tiny_model("llama").config)
+SHAPE = read_shape(tiny_model("llama"))
 ENGINE = DeviceProfile("cpu", 4)
 NEEDS = (JobNeed(AdapterSpec(rank=8)),)
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
     BertConfig,
     GPT2Config,
     LlamaConfig,
@@ -26,8 +25,8 @@ from workers.protocol.memory import (
     count_job_bytes,
     size_node,
 )
-from workers.protocol.model_shape import parse_model_shape
 from workers.protocol.pass_bytes import DeviceProfile, count_inner_token_bytes, count_kept_bytes
+from workers.training.architectures import build_on_meta, find_loader, read_shape
 from workers.training.packed_model import PackedModel
 from workers.training.rehearsal import rehearsal
 from workers.training.saved_bytes import SavedBytes
@@ -66,9 +65,8 @@ RANK = 8
 @pytest.mark.parametrize("family", CONFIGS)
 def test_what_a_token_keeps_is_what_autograd_keeps(family, dtype):
     config = CONFIGS[family]
-    shape = parse_model_shape(config.to_dict())
-    loader = AutoModelForSequenceClassification if shape.encoder else AutoModelForCausalLM
-    model = PackedModel(loader.from_config(config, dtype=dtype))
+    model = PackedModel(find_loader(config).from_config(config, dtype=dtype))
+    shape = model.shape
     profile = DeviceProfile("cpu", dtype.itemsize)
     with rehearsal(model, tokens=TOKENS) as pack:
         with model.streaming(pack), SavedBytes(model.model) as saved:
@@ -81,9 +79,9 @@ def test_what_a_token_keeps_is_what_autograd_keeps(family, dtype):
 
 
 def test_recomputed_blocks_keep_their_inputs_alone():
-    shape = parse_model_shape(CONFIGS["llama"].to_dict())
     profile = DeviceProfile("cpu", 4)
     model = PackedModel(AutoModelForCausalLM.from_config(CONFIGS["llama"], dtype=torch.float32))
+    shape = model.shape
     model.checkpoint_layers = True
     with rehearsal(model, tokens=TOKENS) as pack:
         with model.streaming(pack), SavedBytes(model.model) as saved:
@@ -105,7 +103,7 @@ class TestSharing:
 
     @pytest.mark.parametrize("device", ["cpu", "cuda"])
     def test_more_rank_more_targets_and_longer_packs_never_take_less(self, device):
-        shape, profile = parse_model_shape(CONFIGS["llama"].to_dict()), DeviceProfile(device, 2)
+        shape, profile = read_shape(build_on_meta(CONFIGS["llama"])), DeviceProfile(device, 2)
 
         def size(rank: int = 8, targets=None, tokens: int = 1024) -> float:
             pack = PackSizing(tokens, recompute=True)
@@ -116,7 +114,7 @@ class TestSharing:
         assert size() <= size(tokens=2048)
 
     def test_a_tight_node_keeps_half_of_what_the_base_leaves_for_jobs(self):
-        shape, profile = parse_model_shape(CONFIGS["llama"].to_dict()), DeviceProfile("cuda", 2)
+        shape, profile = read_shape(build_on_meta(CONFIGS["llama"])), DeviceProfile("cuda", 2)
         base_gb, limit_gb = 0.001, 0.1
         sized = size_node(shape, profile, base_gb=base_gb, limit_gb=limit_gb, longest_tokens=64)
         assert sized is not None
