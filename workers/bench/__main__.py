@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import json
 import logging
 import sys
@@ -22,34 +23,19 @@ from workers.bench.cases import CPU_CASES, GPU_CASES, REHEARSAL_CASES, BenchCase
 from workers.bench.gpu import measure_gpu
 from workers.bench.measure import measure
 
+#: Further benchmarks and checks by their name, each with arguments of its own.
+MODES = {
+    **{name: f"workers.bench.{name}" for name in ("checklist", "memory", "models", "prompts")},
+    **{name: f"workers.bench.{name}" for name in ("transfer", "warm")},
+    "check": "workers.bench.checks",
+}
+
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] == ["transfer"]:
-        # Needs the node's runtime, which the other benchmarks do without.
-        from workers.bench import transfer
-
-        return transfer.main(arguments[1:])
-    if arguments[:1] == ["warm"]:
-        from workers.bench import warm
-
-        return warm.main(arguments[1:])
-    if arguments[:1] == ["prompts"]:
-        from workers.bench import prompts
-
-        return prompts.main(arguments[1:])
-    if arguments[:1] == ["check"]:
-        from workers.bench import checks
-
-        return checks.main(arguments[1:])
-    if arguments[:1] == ["checklist"]:
-        from workers.bench import checklist
-
-        return checklist.main(arguments[1:])
-    if arguments[:1] == ["memory"]:
-        from workers.bench import memory
-
-        return memory.main(arguments[1:])
+    if arguments and arguments[0] in MODES:
+        # imported when asked for: the other benchmarks do without the node's runtime
+        return importlib.import_module(MODES[arguments[0]]).main(arguments[1:])
     parser = argparse.ArgumentParser(
         prog="python -m workers.bench",
         description=__doc__,

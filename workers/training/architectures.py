@@ -115,10 +115,11 @@ def read_shape(model: PreTrainedModel) -> ModelShape:
     backbone = find_backbone(model)
     _, blocks = find_blocks(backbone)
     parts: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+    has_experts = any(name.endswith(_EXPERTS) for name, _ in blocks.named_parameters())
+    taken = _TAKEN_FOR_EXPERTS if has_experts else ()
     for number, block in enumerate(blocks):
         for name, module in block.named_modules():
-            # of a list of experts each sees some of the tokens only
-            if is_projection(module) and not any(p.isdecimal() for p in name.split(".")):
+            if is_projection(module) and not _is_apart(name, block, taken):
                 parts[name, *get_features(module)].append(number)
     if not parts:
         raise UserFault(
@@ -209,6 +210,26 @@ def name_targets(model: PreTrainedModel, projections: tuple[str, ...]) -> tuple[
             )
         )
     return tuple(sorted(found))
+
+
+#: Beside experts of these names PEFT (0.21, ``_MOE_TARGET_MODULE_MAPPING``) takes every target of
+#: such a name for the experts' own weights.
+_EXPERTS = "experts.gate_up_proj"
+_TAKEN_FOR_EXPERTS = ("gate_proj", "up_proj", "down_proj")
+
+
+def _is_apart(name: str, block: nn.Module, taken: tuple[str, ...]) -> bool:
+    """Whether a linear layer of a block cannot have an adapter beside it that PEFT loads.
+
+    Of a list of experts each sees some of the tokens only. Kernels of state spaces (Mamba) read the
+    weights of ``out_proj`` themselves, which PEFT refuses.
+    """
+    *above, last = name.split(".")
+    if any(piece.isdecimal() for piece in above):
+        return True
+    if last == "out_proj":
+        return isinstance(getattr(block.get_submodule(".".join(above)), "D", None), nn.Parameter)
+    return last in taken
 
 
 def _first(config: Any, *names: str) -> Any:

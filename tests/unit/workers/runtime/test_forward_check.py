@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.unit.workers.training_builders import tiny_model
+from workers.bench.models import HEADS, SIZES, TYPES, WINDOWS, build_small, list_lines
 from workers.protocol.job_spec import AdapterSpec
 from workers.protocol.pass_bytes import (
     DeviceProfile,
@@ -27,22 +29,7 @@ from workers.training.rehearsal import build_rehearsal_pack, rehearsal
 from workers.training.saved_bytes import SavedBytes
 from workers.training.stock_model import StockModel
 
-SIZES: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 259,
-    "max_position_embeddings": 96,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    # larger than usual, so that what differs is seen
-    "initializer_range": 0.3,
-}
-WINDOWS = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
-HEADS = {"head_dim": 8}
+ROOT = Path(__file__).parents[4]
 FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 8},
     "ministral": HEADS | WINDOWS,
@@ -78,6 +65,8 @@ STOCK: dict[str, dict[str, Any]] = {
 
 
 def build_stock(family: str) -> Any:
+    if family in TYPES:
+        return build_small(family)
     config = CONFIG_MAPPING[family](**(SIZES | (FAMILIES | STOCK)[family]))
     torch.manual_seed(0)
     model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -130,10 +119,11 @@ def test_what_a_bases_own_code_keeps_is_counted_by_the_length_of_its_rows(family
     assert 0.95 < slope < 1.0
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *STOCK])
+@pytest.mark.parametrize("family", [*FAMILIES, *STOCK, *TYPES])
 def test_losses_and_gradients_of_adapters_are_pefts(family):
     model = build(family)
-    assert isinstance(model, StockModel) is (family in STOCK)
+    if family not in TYPES:
+        assert isinstance(model, StockModel) is (family in STOCK)
     adapter = AdapterSpec(rank=4, alpha=8.0)
     values = model.draw_initial_values(adapter, seed=1)
     generator = torch.Generator().manual_seed(2)
@@ -213,3 +203,13 @@ def test_a_base_whose_own_code_fails_is_refused_with_a_sentence(changed):
         UserFault, match=r"'mine' \(type stablelm\) cannot be trained here: its own"
     ):
         choose_model("mine", model)
+
+
+@pytest.mark.parametrize("family", ["gemma3n_text", "gemma4_text"])
+def test_embeddings_that_blocks_have_of_their_own_come_with_given_ones(family):
+    assert measure_difference(StockModel(build_stock(family))) < 1e-5
+
+
+def test_the_page_of_models_is_what_trying_them_gives():
+    page = (ROOT / "docs" / "guides" / "models.md").read_text()
+    assert page.endswith("\n\n" + "\n".join(list_lines()) + "\n")
