@@ -64,6 +64,8 @@ class ModelShape:
     #: norms of their own.
     norms: int = 2
     normed_heads: bool = False
+    #: How many times what a block of Llama's form keeps for its backward pass a block keeps.
+    kept_share: float = 1.0
     #: Whether the projections keep their weights transposed (``Conv1D``).
     transposed: bool = False
     #: Trained by its own code, one job a pass.

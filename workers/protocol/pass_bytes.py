@@ -205,4 +205,4 @@ def _block_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
             if shape.normed_heads:
                 kept += FLOAT_BYTES * (query + kv)
                 notes += shape.heads + shape.kv_heads
-    return kept + FLOAT_BYTES * notes
+    return shape.kept_share * (kept + FLOAT_BYTES * notes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -29,6 +29,7 @@ from workers.training.architectures import find_loader, quantize_projections, re
 from workers.training.faults import SystemFault, UserFault
 from workers.training.fused_trainer import FusedTrainer
 from workers.training.job import TrainingJob
+from workers.training.kept_bytes import describe_model
 from workers.training.packed_model import PackedModel
 from workers.training.step_results import StepFailure, StepResult
 from workers.training.tuning import build_plain_trainer, build_tuned_trainer
@@ -232,7 +233,9 @@ def build_resident(
         size += count_unpacking_bytes(packed.shape)
     trainer = build_plain_trainer(packed) if reproducible else build_tuned_trainer(packed)
     profile = DeviceProfile(packed.device.type, packed.model.dtype.itemsize)
-    plan = MemoryPlan(packed.shape, profile, base_gb=size / 1e9, limit_gb=limit_gb)
+    described = describe_model(model.config)
+    shape = replace(packed.shape, kept_share=described.kept_share)
+    plan = MemoryPlan(shape, profile, base_gb=size / 1e9, limit_gb=limit_gb)
     adapters = AnswerAdapters(packed, limit_bytes=plan.answer_adapters_gb * GB)
     threads = 1 if reproducible else None
     return ResidentBase(ref, tokenizer, packed, trainer, plan, adapters, threads=threads)

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from transformers import AutoConfig
 
 from workers.runtime.resident import LOADING_ERRORS, resolve_model_source
-from workers.training.architectures import build_on_meta, read_shape
 from workers.training.faults import TrainingFault
+from workers.training.kept_bytes import describe_model
 
 
 def main(arguments: list[str]) -> int:
@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
         config = AutoConfig.from_pretrained(
             resolve_model_source(chosen.source), revision=chosen.revision, trust_remote_code=False
         )
-        shape = read_shape(build_on_meta(config))
+        shape = describe_model(config)
     except (TrainingFault, *LOADING_ERRORS) as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         return 1

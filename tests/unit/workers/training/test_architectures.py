@@ -10,11 +10,13 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests import market_builders as market
+from workers.bench.models import build_small
 from workers.models import BUNDLED_PREFIX, TINY, find_bundled_path
 from workers.protocol.model_shape import check_shape
 from workers.runtime.shape_command import main
 from workers.training.architectures import build_on_meta, name_targets, read_shape
 from workers.training.faults import UserFault
+from workers.training.kept_bytes import describe_model, measure_kept_share
 
 LLAMA = {
     "hidden_size": 64,
@@ -102,3 +104,22 @@ def test_sizes_may_differ_by_layer():
 def test_a_shape_keeps_the_rest_of_its_fields():
     shape = replace(market.SHAPE, stock=True, transposed=True)
     assert check_shape(asdict(shape)) == shape
+
+
+@pytest.mark.parametrize("kind", ["gemma3n_text", "granitemoehybrid", "mamba2", "qwen2_moe"])
+def test_what_a_token_keeps_is_counted_without_memory_as_with_it(kind):
+    model = build_small(kind)
+    empty = build_on_meta(model.config)
+    shape = read_shape(empty)
+    assert measure_kept_share(empty, shape) == measure_kept_share(model, shape) > 1.0
+
+
+def test_what_llama_keeps_is_the_sum_and_state_spaces_keep_several_times_it():
+    assert describe_model(LlamaConfig(num_hidden_layers=2)).kept_share == 1.0
+    assert describe_model(CONFIG_MAPPING["mamba2"](num_hidden_layers=2)).kept_share > 4
+
+
+def test_a_model_whose_tokens_cannot_be_counted_is_sold_with_room_to_spare(monkeypatch):
+    model = build_on_meta(LlamaConfig(**LLAMA))
+    monkeypatch.setattr(model.model.layers[0], "forward", lambda *_, **__: None)
+    assert measure_kept_share(model, read_shape(model)) == 10.0
