@@ -1,57 +1,139 @@
-"""The types of a job's terms in the Python SDK, written from what the API takes."""
+"""What is written from the terms that the API takes: types of the SDK, and a page of the guides."""
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Mapping
 from typing import Any, cast
 
 from rest_framework import serializers
 
-from marketplace.api.market.requests import SettingsField, TermsRequest
+from marketplace.api.market.requests import TermsRequest
+from marketplace.api.market.setting_schemas import COMPONENTS, build_setting_schemas
 from marketplace.auction.bidding.job_request import ASKED_AS_IS
 
-#: Where the SDK has them.
 SDK_TERMS = "frontend/sdk/finetender/terms.py"
-_HEAD = '''"""The terms of a job, as the market takes them.
+GUIDE = "docs/guides/settings.md"
+_SDK_HEAD = '''"""The terms of a job, as the market takes them.
 
 Written by ``manage.py settings_write`` from the market's own definitions; not edited by hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypedDict
-
-Settings = Mapping[str, Any]
-
-
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypedDict
 '''
+_GUIDE_HEAD = (
+    "# The settings of a job\n\nWritten by `python manage.py settings_write`.\n\n"
+    "`adapter`, `training` and `preparation` are objects of a quote, a bid and a bundle, over "
+    "`/api`, in the SDK, and in the `bid` of OpenAI's clients. Leave out what you have no opinion "
+    "on. Where the default is `auto`, the market chooses by your data, and the answer's `choices` "
+    "say what and why. A zone may sell shorter sequences than this table says. A name that is not "
+    "here is refused with the nearest one that is.\n"
+)
 _KINDS: Mapping[type[serializers.Field], str] = {
-    SettingsField: "Settings",
     serializers.BooleanField: "bool",
     serializers.CharField: "str",
     serializers.DictField: "Mapping[str, str]",
 }
+_PYTHON = {"integer": "int", "number": "float", "boolean": "bool", "string": "str"}
 
 
 def render_sdk_terms() -> str:
     """Write the module ``finetender.terms``."""
-    request = cast(serializers.Serializer[Any], TermsRequest())
-    members = {name: field for name, field in request.fields.items() if name in ASKED_AS_IS}
-    lines = [
-        "class JobTerms(TypedDict, total=False):",
-        '    """What a bid and a quote may say."""',
-        "",
-    ]
-    for name, field in members.items():
-        lines += textwrap.wrap(
-            str(field.help_text), 94, initial_indent="    #: ", subsequent_indent="    #: "
+    classes = [
+        _render_class(
+            name,
+            schema["description"],
+            {
+                member: (of["description"], _name_python(of))
+                for member, of in schema["properties"].items()
+            },
         )
-        lines.append(f"    {name}: {_name_kind(field)}")
-    return _HEAD + "\n".join(lines) + "\n"
+        for name, schema in build_setting_schemas().items()
+    ]
+    request = cast(serializers.Serializer[Any], TermsRequest())
+    terms = {
+        name: (str(field.help_text), _name_field(name, field))
+        for name, field in request.fields.items()
+        if name in ASKED_AS_IS
+    }
+    classes.append(_render_class("JobTerms", "What a bid and a quote may say of a job.", terms))
+    return "\n\n".join([_SDK_HEAD, *classes])
 
 
-def _name_kind(field: serializers.Field) -> str:
-    name = next(name for kind, name in _KINDS.items() if isinstance(field, kind))
-    return f"{name} | None" if field.allow_null else name
+def render_settings_guide() -> str:
+    """Write the page ``docs/guides/settings.md``."""
+    schemas = build_setting_schemas()
+    parts = [_GUIDE_HEAD]
+    for group, component in COMPONENTS.items():
+        lines = [f"## {group}", "", schemas[component]["description"], ""]
+        lines += ["| setting | values | default | |", "|--|--|--|--|"]
+        lines += [
+            f"| `{name}` | {_show_values(of)} | `{_show_default(of['default'])}` | "
+            f"{of['description']} |"
+            for name, of in schemas[component]["properties"].items()
+        ]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _render_class(name: str, words: str, members: Mapping[str, tuple[str, str]]) -> str:
+    lines = [f"class {name}(TypedDict, total=False):", f'    """{words}"""', ""]
+    for member, (text, kind) in members.items():
+        lines += textwrap.wrap(text, 94, initial_indent="    #: ", subsequent_indent="    #: ")
+        lines += _wrap_member(f"    {member}: {kind}")
+    return "\n".join(lines) + "\n"
+
+
+def _wrap_member(line: str) -> list[str]:
+    """Break a list of many literals as the formatter does."""
+    if len(line) <= 100:
+        return [line]
+    head, _, rest = line.partition("Literal[")
+    values = [f"            {value}," for value in rest.rstrip("]").split(", ")]
+    return [head, "        Literal[", *values, "        ]", "    ]"]
+
+
+def _name_field(name: str, field: serializers.Field) -> str:
+    kind = COMPONENTS.get(name) or next(
+        kind for of, kind in _KINDS.items() if isinstance(field, of)
+    )
+    return f"{kind} | None" if field.allow_null else kind
+
+
+def _name_python(schema: Mapping[str, Any]) -> str:
+    if "anyOf" in schema:
+        return " | ".join(_name_python(each) for each in schema["anyOf"])
+    if "enum" in schema:
+        return f"Literal[{', '.join(json.dumps(value) for value in schema['enum'])}]"
+    if schema["type"] == "array":
+        return f"Sequence[{_name_python(schema['items'])}]"
+    return _PYTHON[schema["type"]]
+
+
+def _show_values(schema: Mapping[str, Any]) -> str:
+    if "anyOf" in schema:
+        return ", or ".join(_show_values(each) for each in schema["anyOf"])
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if schema["type"] == "array":
+        return f"list of {_show_values(schema['items'])}"
+    if schema["type"] == "boolean":
+        return "`true`, `false`"
+    if schema["type"] == "string":
+        return f"text of up to {schema['maxLength']:,} characters"
+    kind = "whole number" if schema["type"] == "integer" else "number"
+    if "exclusiveMaximum" in schema:
+        return f"{kind} from {schema['minimum']:g}, below {schema['exclusiveMaximum']:g}"
+    return f"{kind} from {_show_number(schema['minimum'])} to {_show_number(schema['maximum'])}"
+
+
+def _show_number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def _show_default(value: Any) -> str:
+    return value if isinstance(value, str) and value else json.dumps(value)

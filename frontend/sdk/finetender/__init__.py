@@ -17,6 +17,7 @@ from finetender.errors import (
     UnreachableError,
     UsageError,
 )
+from finetender.terms import AdapterSettings, JobTerms, PreparationSettings, TrainingSettings
 from finetender.values import (
     Bid,
     CurvePoint,
@@ -30,6 +31,7 @@ from finetender.values import (
 )
 
 __all__ = [
+    "AdapterSettings",
     "App",
     "AsyncClient",
     "Bid",
@@ -47,11 +49,14 @@ __all__ = [
     "Job",
     "JobEvent",
     "JobFailedError",
+    "JobTerms",
     "MarketError",
     "NotAuthorizedError",
     "NotFoundError",
+    "PreparationSettings",
     "Quote",
     "Run",
+    "TrainingSettings",
     "UnreachableError",
     "UsageError",
     "Zone",

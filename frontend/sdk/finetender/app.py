@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from finetender.client import Client
 from finetender.errors import JobFailedError
 from finetender.operations.data import Data
 from finetender.progress import choose_view
-from finetender.terms import Settings
+from finetender.terms import AdapterSettings, TrainingSettings
 from finetender.values import Bid, Dataset, Job, JobEvent, Quote
 
 
@@ -29,10 +29,12 @@ class App:
     name: str
     dataset: Dataset
     zone: str | None
-    adapter: Settings
-    training: Settings
+    adapter: AdapterSettings
+    training: TrainingSettings
 
-    def quote(self, *, soft_deadline: str | datetime | timedelta, **training: Any) -> Quote:
+    def quote(
+        self, *, soft_deadline: str | datetime | timedelta, **training: Unpack[TrainingSettings]
+    ) -> Quote:
         """What a run would cost now."""
         return self.client.get_quote(
             self.dataset,
@@ -50,7 +52,7 @@ class App:
         name: str | None = None,
         show: Callable[[JobEvent], None] | None = None,
         wait: bool = True,
-        **training: Any,
+        **training: Unpack[TrainingSettings],
     ) -> Run:
         """Buy a run and, unless ``wait`` is off, show its progress until it is done.
 
@@ -126,8 +128,8 @@ def build(
     *,
     data: Data,
     zone: str | None = None,
-    adapter: Settings | None = None,
-    training: Settings | None = None,
+    adapter: AdapterSettings | None = None,
+    training: TrainingSettings | None = None,
     client: Client | None = None,
 ) -> App:
     """Store the data and remember what it is trained with.
@@ -141,4 +143,4 @@ def build(
     """
     client = client or Client()
     dataset = data if isinstance(data, Dataset) else client.ensure_dataset(data, zone=zone)
-    return App(client, app_name, dataset, zone, dict(adapter or {}), dict(training or {}))
+    return App(client, app_name, dataset, zone, adapter or {}, training or {})

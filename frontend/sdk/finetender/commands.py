@@ -8,13 +8,14 @@ import json
 import sys
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from finetender.client import Client
 from finetender.errors import JobFailedError, NotAuthorizedError, UsageError
 from finetender.local_programs import join_node, verify_transcript
 from finetender.progress import choose_view, draw_bar, keep_printable
 from finetender.settings import Access, find_access, store_access
+from finetender.terms import AdapterSettings, TrainingSettings
 from finetender.values import ExpressAnswer, Job
 
 
@@ -35,7 +36,7 @@ def log_in(chosen: argparse.Namespace) -> None:
     print(f"Signed in to {access.url}. The key is in {path}.")
 
 
-def _read_settings(chosen: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read_settings(chosen: argparse.Namespace) -> tuple[AdapterSettings, TrainingSettings]:
     """Settings of the adapter and of training."""
     found: dict[str, dict[str, Any]] = {"adapter": {}, "training": {}}
     if chosen.epochs is not None:
@@ -53,7 +54,8 @@ def _read_settings(chosen: argparse.Namespace) -> tuple[dict[str, Any], dict[str
             found[part][member] = json.loads(text)
         except ValueError:
             found[part][member] = text
-    return found["adapter"], found["training"]
+    # The market refuses what is none of its settings, by name.
+    return cast(AdapterSettings, found["adapter"]), cast(TrainingSettings, found["training"])
 
 
 def show_quote(chosen: argparse.Namespace) -> None:

@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, cast
 
+from drf_spectacular.drainage import set_override
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from marketplace.accounts.models import Role
 from marketplace.api.market.fields import DeadlineField, MetadataField, PriceField, StrictSerializer
+from marketplace.api.market.setting_schemas import COMPONENTS, WORDS
 from marketplace.api.views import build_object
 from marketplace.auction.bidding.job_request import ASKED_AS_IS
+from marketplace.auction.bidding.terms import name_settings
 from marketplace.exports.links import ADAPTER, LIFETIME_MAX
 from workers.protocol.exports import FORMS
 
@@ -34,6 +38,34 @@ class SettingsField(serializers.JSONField):
         return data
 
 
+class JobSettingsField(SettingsField):
+    """The settings of ``adapter`` or ``training``, by their own names."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__(required=False, default=dict, help_text=WORDS[group])
+        self._group = group
+        set_override(self, "field", {"$ref": f"#/components/schemas/{COMPONENTS[group]}"})
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        return name_settings(self._group, super().to_internal_value(data))
+
+
+@extend_schema_field(
+    {"oneOf": [{"$ref": f"#/components/schemas/{COMPONENTS['preparation']}"}, {"type": "null"}]}
+)
+class PreparationField(SettingsField):
+    """What a vendor is to do with the data first; ``null``: they are trained on as they are."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            required=False,
+            allow_null=True,
+            default=None,
+            help_text="Have a vendor prepare the data first: {} takes the defaults; null trains on "
+            "the data as they are.",
+        )
+
+
 class VerifiedOnlyField(serializers.BooleanField):
     """Whether a job runs on nodes of verified providers only; ``null``: as its owner has it."""
 
@@ -52,15 +84,8 @@ class WorkRequest(StrictSerializer):
 
     zone = serializers.CharField(max_length=40, help_text="Name of the zone, see /api/zones.")
     dataset_id = serializers.CharField(max_length=40)
-    adapter = SettingsField(
-        required=False, default=dict, help_text="rank, alpha, dropout, target_modules, or 'auto'."
-    )
-    training = SettingsField(
-        required=False,
-        default=dict,
-        help_text="epochs, batch_size, learning_rate, sequence_length, early_stopping and so on, "
-        "or 'auto'.",
-    )
+    adapter = JobSettingsField("adapter")
+    training = JobSettingsField("training")
     verified_only = VerifiedOnlyField()
 
 
@@ -83,16 +108,7 @@ class TermsRequest(WorkRequest):
         "continued, or, for one job, the model of a quote's warm start. Without it, the zone's "
         "base model.",
     )
-    preparation = SettingsField(
-        required=False,
-        allow_null=True,
-        default=None,
-        help_text="Have a vendor prepare the data first: kinds (who may see them: automatic, "
-        "human, outside), drop_duplicates, mask_personal_data, languages, validation_share, "
-        "skills, instructions, review_s (seconds to refuse a delivery of people or of an outside "
-        "vendor; with 0 the rule accepts it). {} takes the defaults; null trains on the data as "
-        "they are.",
-    )
+    preparation = PreparationField()
     metadata = MetadataField(
         required=False,
         allow_null=True,

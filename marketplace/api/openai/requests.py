@@ -11,7 +11,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from marketplace.api.market.fields import MetadataField, PriceField, StrictSerializer
-from marketplace.api.market.requests import SettingsField, VerifiedOnlyField
+from marketplace.api.market.requests import JobSettingsField, PreparationField, VerifiedOnlyField
 from marketplace.common.errors import UserError
 from marketplace.jobs.services.parts import PARTS_MAX
 from workers.protocol.generation import STOP_CHARS_MAX, STOPS_MAX, TOP_TOKENS_MAX
@@ -128,11 +128,9 @@ class BidTerms(StrictSerializer):
         help_text="A moment such as 2026-11-21T06:00:00Z, or a time from now such as 6h or 90m. "
         "Without it, the latest deadline on sale.",
     )
-    adapter = SettingsField(required=False, default=dict, help_text="As in /api/bids.")
-    training = SettingsField(required=False, default=dict, help_text="As in /api/bids.")
-    preparation = SettingsField(
-        required=False, allow_null=True, default=None, help_text="As in /api/bids."
-    )
+    adapter = JobSettingsField("adapter")
+    training = JobSettingsField("training")
+    preparation = PreparationField()
     verified_only = VerifiedOnlyField()
 
 

@@ -34,7 +34,7 @@ from marketplace.jobs.work import Work, measure_work, plan_work
 from marketplace.vendors.offers import measure_growth, measure_raw_data
 from marketplace.warm.models import Offer
 from marketplace.warm.offers import ColdJob
-from workers.protocol.job_spec import AdapterSpec, DataFormat
+from workers.protocol.job_spec import AdapterKind, AdapterSpec, DataFormat
 from workers.protocol.job_terms import JobTerms, PreparationWish
 from workers.protocol.row_order import count_validation_rows
 from workers.protocol.starts import Start, StartKind
@@ -236,7 +236,8 @@ def _find_rank_limit(zone: Zone, adapter: Mapping[str, Any], now: datetime) -> i
 
     Asked for only where the market chooses the rank.
     """
-    if adapter.get("rank", AUTO) not in (AUTO, None) or "kind" in adapter:
+    is_prompt = adapter.get("kind") == AdapterKind.SOFT_PROMPT
+    if is_prompt or adapter.get("rank", AUTO) not in (AUTO, None):
         return None
     usual = AdapterSpec(rank=RANK_AUTO)
     room_gb = _rooms.get(zone.pk, now=now, read=lambda: find_largest_room_gb(zone))

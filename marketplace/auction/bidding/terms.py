@@ -14,6 +14,7 @@ from marketplace.common.errors import UserError
 from marketplace.common.money import format_usd, to_micros
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
+from workers.protocol import setting_list
 from workers.protocol.job_settings import ALL_LINEAR, SettingError, check_adapter, check_training
 from workers.protocol.job_spec import AdapterKind, AdapterSpec, TrainingSpec
 from workers.protocol.memory import find_adapted
@@ -80,7 +81,8 @@ def resolve_terms(
     UserError
         ``invalid_hyperparameter``, with the name of the setting.
     """
-    asked_adapter, asked_training = dict(adapter), dict(training)
+    asked_adapter = name_settings("adapter", adapter)
+    asked_training = name_settings("training", training)
     is_prompt = asked_adapter.get("kind") == AdapterKind.SOFT_PROMPT
     resolved: list[str] = []
 
@@ -151,6 +153,22 @@ def _refuse_lora_settings(asked: dict[str, Any]) -> None:
             )
 
 
+def name_settings(group: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the settings of ``adapter`` or ``training`` by their own names.
+
+    Raises
+    ------
+    UserError
+        ``invalid_hyperparameter``: there is no such setting; the sentence names the nearest one.
+    """
+    try:
+        return setting_list.name_settings(group, asked)
+    except SettingError as error:
+        raise UserError(
+            "invalid_hyperparameter", f"{error.sentence}.", param=error.setting
+        ) from None
+
+
 def _is_number(value: Any) -> bool:
     """Whether other settings can follow from it; a whole number may be too large for a float."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e9
@@ -168,8 +186,10 @@ def _parse(kind: type, asked: Mapping[str, Any], group: str) -> Any:
         return from_json(kind, dict(asked))
     except ProtocolError as error:
         text = str(error).replace(kind.__name__, group)
+        # It begins with the path of the value that is wrong.
+        param = text.partition(" ")[0]
         raise UserError(
-            "invalid_hyperparameter", f"{text}. Give a valid value or 'auto'.", param=group
+            "invalid_hyperparameter", f"{text}. Give a valid value or 'auto'.", param=param
         ) from None
 
 

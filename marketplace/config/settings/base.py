@@ -292,6 +292,7 @@ SPECTACULAR_SETTINGS = {
     "GET_LIB_DOC_EXCLUDES": "marketplace.api.operation_summaries.list_silent_views",
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
+        "marketplace.api.market.setting_schemas.add_setting_schemas",
         "marketplace.api.operation_summaries.add_summaries",
         "marketplace.api.error_answers.add_error_answers",
     ],

@@ -13,7 +13,7 @@ from finetender.operations.data import (
     find_dataset_id,
     list_zones,
 )
-from finetender.terms import Settings
+from finetender.terms import AdapterSettings, TrainingSettings
 from finetender.values import ExpressAnswer, ExpressQuote
 
 #: Looks at what a lookup found, until a market that is slow to note it is not waited for.
@@ -24,8 +24,8 @@ def get_express_quote(
     data: Data,
     *,
     zone: str | None = None,
-    adapter: Settings | None = None,
-    training: Settings | None = None,
+    adapter: AdapterSettings | None = None,
+    training: TrainingSettings | None = None,
 ) -> Operation[ExpressQuote]:
     """What prompt tuning costs by how soon it is done."""
     body = yield from _build_express(data, zone, adapter, training)
@@ -39,8 +39,8 @@ def ask_express(
     within_s: float,
     name: str = "",
     zone: str | None = None,
-    adapter: Settings | None = None,
-    training: Settings | None = None,
+    adapter: AdapterSettings | None = None,
+    training: TrainingSettings | None = None,
     idempotency_key: str | None = None,
 ) -> Operation[ExpressAnswer]:
     """Buy prompt tuning that is done within seconds, and wait for the lane's answer."""
@@ -72,7 +72,10 @@ def await_lookup(request_id: str) -> Operation[ExpressAnswer]:
 
 
 def _build_express(
-    data: Data, zone_name: str | None, adapter: Settings | None, training: Settings | None
+    data: Data,
+    zone_name: str | None,
+    adapter: AdapterSettings | None,
+    training: TrainingSettings | None,
 ) -> Operation[dict[str, Any]]:
     zone = choose_zone((yield from list_zones()), zone_name)
     return {

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.test import Client
 
 from marketplace.api.openapi import SURFACES
-from marketplace.api.sdk_types import SDK_TERMS, render_sdk_terms
+from marketplace.api.sdk_types import GUIDE, SDK_TERMS, render_sdk_terms, render_settings_guide
 
 pytestmark = pytest.mark.django_db
 
@@ -34,6 +34,29 @@ def test_every_operation_says_what_it_does(surface):
     assert not any("MarketView" in text or "API key or session" in text for text in said.values())
 
 
-def test_the_types_in_the_sdk_are_those_of_what_the_api_takes():
-    kept = (settings.BASE_DIR / SDK_TERMS).read_text()
-    assert kept == render_sdk_terms(), "Write them again: manage.py settings_write"
+@pytest.mark.parametrize(
+    ("name", "render"), [(SDK_TERMS, render_sdk_terms), (GUIDE, render_settings_guide)]
+)
+def test_what_is_written_from_the_settings_is_what_the_api_takes(name, render):
+    kept = (settings.BASE_DIR / name).read_text()
+    assert kept == render(), "Write them again: manage.py settings_write"
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+def test_settings_are_typed_with_ranges_and_defaults(surface):
+    schemas = Client().get(f"/{surface}schema").json()["components"]["schemas"]
+    rank = schemas["AdapterSettings"]["properties"]["rank"]
+    assert rank["anyOf"] == [
+        {"type": "integer", "minimum": 1, "maximum": 256},
+        {"type": "string", "enum": ["auto"]},
+    ]
+    assert rank["default"] == "auto"
+    warmup = schemas["TrainingSettings"]["properties"]["warmup_share"]
+    assert warmup == {
+        "type": "number",
+        "minimum": 0,
+        "exclusiveMaximum": 1,
+        "default": 0.03,
+        "description": "Share of the steps in which the learning rate rises.",
+    }
+    assert schemas["PreparationSettings"]["additionalProperties"] is False

@@ -20,6 +20,7 @@ from marketplace.payments.selectors import get_wallet
 from tests import builders
 from tests.unit.marketplace.api.client import ROWS, Api, assert_problem, body_of
 from tests.unit.marketplace.common.threads import at_once
+from workers.protocol.setting_list import list_settings
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -60,6 +61,36 @@ def test_metadata_that_are_too_much_are_refused_by_name(api, zone, pairs):
         api.post("/api/bids", body_of(api, zone, metadata=pairs)), 400, "invalid_request"
     )
     assert body["param"].startswith("metadata")
+    assert not Bid.objects.exists()
+
+
+def test_the_published_defaults_are_taken(api, zone, lane):
+    settings = {
+        group: {each.name: each.default for each in list_settings(group)}
+        for group in ("adapter", "training")
+    }
+    bid = api.post("/api/bids", body_of(api, zone, **settings)).json()
+    assert bid["status"] == "admitted", bid
+    left_out = api.post("/api/bids", body_of(api, zone, adapter={}, training={})).json()
+    assert (bid["adapter"], bid["training"]) == (left_out["adapter"], left_out["training"])
+
+
+def test_settings_by_other_trainers_names_are_the_same_request(api, zone, lane):
+    body = body_of(api, zone, adapter={"r": 4, "lora_alpha": 8}, training={"lr": 1e-4})
+    bid = api.post("/api/bids", body, key="one").json()
+    assert (bid["adapter"]["rank"], bid["adapter"]["alpha"]) == (4, 8.0)
+    assert bid["training"]["learning_rate"] == 1e-4
+    body |= {"adapter": {"rank": 4, "alpha": 8}, "training": {"learning_rate": 1e-4}}
+    assert api.post("/api/bids", body, key="one").json()["id"] == bid["id"]
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest(api, zone):
+    answer = api.post("/api/bids", body_of(api, zone, training={"epoch": 1}))
+    body = assert_problem(answer, 400, "invalid_hyperparameter")
+    assert body["param"] == "training.epoch"
+    assert body["detail"].startswith(
+        "There is no setting training.epoch; the nearest is epochs; there are epochs, batch_size,"
+    )
     assert not Bid.objects.exists()
 
 

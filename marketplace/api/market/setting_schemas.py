@@ -1,0 +1,134 @@
+"""The settings of a job as JSON schemas: for the OpenAPI document, the SDK and the guide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from marketplace.vendors.models import VendorKind
+from marketplace.vendors.skills import Skill
+from marketplace.vendors.wishes import (
+    INSTRUCTIONS_CHARS_MAX,
+    LANGUAGES,
+    REVIEW_S_MAX,
+    VALIDATION_SHARE_MAX,
+)
+from workers.protocol.job_settings import (
+    ALL_LINEAR,
+    INIT_TEXT_CHARS_MAX,
+    TARGET_CHARS_MAX,
+    TARGETS_MAX,
+)
+from workers.protocol.setting_list import AUTO, Setting, list_settings
+
+#: Names of the schemas among the document's components, by the member that has them.
+COMPONENTS: Mapping[str, str] = {
+    "adapter": "AdapterSettings",
+    "training": "TrainingSettings",
+    "preparation": "PreparationSettings",
+}
+#: What each of them says.
+WORDS = {
+    "adapter": "What is learnt; what is left out, the market chooses.",
+    "training": "How it is learnt; what is left out, the market chooses.",
+    "preparation": "What a vendor does with the data first, and who may see them for it.",
+}
+
+
+def build_setting_schemas() -> dict[str, dict[str, Any]]:
+    """Build the components, by name."""
+    members = {
+        group: {each.name: _describe(each) for each in list_settings(group)}
+        for group in ("adapter", "training")
+    }
+    members["preparation"] = _describe_preparation()
+    return {
+        name: {
+            "type": "object",
+            "description": WORDS[group],
+            "properties": members[group],
+            "additionalProperties": False,
+        }
+        for group, name in COMPONENTS.items()
+    }
+
+
+def add_setting_schemas(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """Put the schemas that the document names among its components, as a hook."""
+    schemas = result["components"]["schemas"]
+    schemas |= build_setting_schemas()
+    result["components"]["schemas"] = dict(sorted(schemas.items()))
+    return result
+
+
+def _describe(setting: Setting) -> dict[str, Any]:
+    schema = _describe_value(setting)
+    words = setting.words
+    if setting.aliases:
+        words += f" Also taken as {', '.join(f'`{alias}`' for alias in setting.aliases)}."
+    if setting.default == AUTO:
+        schema = {"anyOf": [schema, {"type": "string", "enum": [AUTO]}]}
+    return {**schema, "default": setting.default, "description": words}
+
+
+def _describe_value(setting: Setting) -> dict[str, Any]:
+    if setting.choices:
+        return {"type": "string", "enum": list(setting.choices)}
+    if setting.kind == "names":
+        name = {"type": "string", "minLength": 1, "maxLength": TARGET_CHARS_MAX}
+        names = {"type": "array", "items": name, "minItems": 1, "maxItems": TARGETS_MAX}
+        return {"anyOf": [names, {"type": "string", "enum": [ALL_LINEAR]}]}
+    if setting.kind == "string":
+        return {"type": "string", "maxLength": INIT_TEXT_CHARS_MAX}
+    schema: dict[str, Any] = {"type": setting.kind}
+    if setting.allowed is not None:
+        low, high = setting.allowed.get_ends(on_sale=True)
+        is_open = setting.allowed.excludes_high and high == setting.allowed.high
+        whole = int if setting.kind == "integer" else float
+        schema["minimum"] = whole(low)
+        schema["exclusiveMaximum" if is_open else "maximum"] = whole(high)
+    return schema
+
+
+def _describe_preparation() -> dict[str, Any]:
+    def names_of(values: Any, default: list[str], words: str) -> dict[str, Any]:
+        items = {"type": "string", "enum": list(values)}
+        return {"type": "array", "items": items, "default": default, "description": words}
+
+    return {
+        "kinds": names_of(
+            VendorKind.values, ["automatic"], "Kinds of vendor that may see the data."
+        ),
+        "drop_duplicates": {
+            "type": "boolean",
+            "default": True,
+            "description": "Leave out rows that stand there twice.",
+        },
+        "mask_personal_data": {
+            "type": "boolean",
+            "default": False,
+            "description": "Replace names, addresses, numbers and keys by marks.",
+        },
+        "languages": names_of(LANGUAGES, [], "Languages to keep, ISO 639-1; none keeps all."),
+        "validation_share": {
+            "type": "number",
+            "minimum": 0,
+            "maximum": VALIDATION_SHARE_MAX,
+            "default": 0.1,
+            "description": "Share of rows held out, none of which shares a prompt with the others.",
+        },
+        "skills": names_of(Skill.values, [], "Skills that a vendor must have."),
+        "instructions": {
+            "type": "string",
+            "maxLength": INSTRUCTIONS_CHARS_MAX,
+            "default": "",
+            "description": "What people or an outside vendor are to do, in your words.",
+        },
+        "review_s": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": REVIEW_S_MAX,
+            "default": 0,
+            "description": "Seconds that you have to refuse a delivery; 0: the rule accepts it.",
+        },
+    }
