@@ -269,6 +269,10 @@ def _count_norms(block: nn.Module) -> int:
     return sum(type(module).__name__.endswith("Norm") for module in block.children())
 
 
+#: Whose attention does not hand on what tells the jobs of a pack apart.
+_KEEPS_PACKS_BACK = {"nemotron"}
+
+
 def _needs_own_code(model: Any, config: Any, blocks: nn.ModuleList) -> bool:
     """Whether packs cannot be computed, as far as modules say; the forward check has the last word.
 
@@ -279,6 +283,7 @@ def _needs_own_code(model: Any, config: Any, blocks: nn.ModuleList) -> bool:
         not model._supports_attention_backend
         or bool(getattr(config, "attn_logit_softcapping", None))
         or bool(getattr(config, "index_topk", None))
+        or config.model_type in _KEEPS_PACKS_BACK
         or any(isinstance(module, nn.Conv1d) for module in blocks.modules())
         or any(name.endswith("sinks") for name, _ in blocks.named_parameters())
     )
