@@ -36,6 +36,8 @@ def test_wrong_number_of_processes_is_named(monkeypatch):
 def test_what_a_killed_server_counted_is_removed_and_a_living_ones_is_not(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(web_server.uvicorn, "run", lambda *_, **__: None)
+    # What the server tells its own processes must not reach those of later tests.
+    monkeypatch.setattr(os, "environ", dict(os.environ))
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     names = [f"finetender-metrics-a-{ended.pid}", f"finetender-metrics-b-{os.getpid()}", "other"]

@@ -51,9 +51,9 @@ def node():
     return market.node(market.zone())
 
 
-def tune(node, owner, *, seed=0, adapter=SOFT, **figures):
+def tune(node, owner, *, seed=0, adapter=SOFT, dataset=None, **figures):
     """A soft-prompt job that ran to its end, and was recorded."""
-    job = build.job(node.zone, (0, node), organisation=owner, adapter=adapter)
+    job = build.job(node.zone, (0, node), organisation=owner, dataset=dataset, adapter=adapter)
     dispatch_slots(now=NOW)
     held = build.lease(job)
     content = build.adapter_zip(seed, adapter=adapter)
@@ -92,8 +92,8 @@ def test_a_consented_prompt_enters_as_numbers_alone_and_once(node):
     assert (values == 0.5).all()
     assert len(bytes(prompt.features)) == 4 * WIDTH
     assert record_finished_jobs(now=at(9)) == 0
-    # A second job with the same values adds nothing.
-    assert left_out(tune(node, owner)) == "The bank has the same prompt."
+    # A second job with the same rows, and so with the same values, adds nothing.
+    assert left_out(tune(node, owner, dataset=job.dataset)) == "The bank has the same prompt."
     assert BankPrompt.objects.count() == 1
 
 

@@ -36,7 +36,7 @@ def test_settings_are_set_in_place_of_all_there_were():
     [
         (
             {"grwoth": 0.1},
-            "There is no setting 'grwoth'; there are ask_cap_micros, first_step, ",
+            "There is no setting 'grwoth'; there are ask_cap_micros, fee_per_unit, ",
         ),
         ({"growth": -0.1}, "growth is a number, from 0 to 10, not -0.1."),
         ({"growth": "0.1"}, "growth is a number, from 0 to 10, not '0.1'."),
