@@ -1,0 +1,128 @@
+"""What goes wrong in the world, at a statement that the generator chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+from django.db import close_old_connections, connection
+
+from marketplace.auction.book import engine_cache
+
+
+class ProcessDied(BaseException):
+    """The process is gone: nothing of it runs any more, so no handler of errors catches this."""
+
+
+class Fault(StrEnum):
+    #: Before the statement, or the commit, reaches the database.
+    DIE_BEFORE = "a process dies before a statement"
+    #: The statement, or the commit, was carried out; its answer came to nobody.
+    DIE_AFTER = "a process dies after a statement"
+    #: The process lives on without its connection.
+    CONNECTION_BREAKS = "the connection to the database breaks"
+    REDIS_VANISHES = "Redis does not answer"
+    #: Another process does a whole task between two statements of this one.
+    ANOTHER_ACTS = "another process acts between two statements"
+
+
+@dataclass
+class Trouble:
+    """The fault of the present step, if any: it strikes at the statement counted down to."""
+
+    fault: Fault | None = None
+    statements_left: int = 0
+    #: How often each fault struck.
+    struck: dict[Fault, int] = field(default_factory=dict)
+    #: What another process does between two statements.
+    act: Callable[[], None] = lambda: None
+
+    def strike(self, fault: Fault) -> None:
+        self.fault = None
+        self.struck[fault] = self.struck.get(fault, 0) + 1
+
+    def pass_statement(self, conn: psycopg.Connection[Any], run: Callable[[], Any]) -> Any:
+        fault = self.fault
+        if fault is None or fault == Fault.REDIS_VANISHES:
+            return run()
+        self.statements_left -= 1
+        if self.statements_left > 0:
+            return run()
+        self.strike(fault)
+        if fault == Fault.ANOTHER_ACTS:
+            self.act()
+            return run()
+        if fault == Fault.CONNECTION_BREAKS:
+            conn.close()
+            raise psycopg.OperationalError("the connection to the server was lost")
+        if fault == Fault.DIE_AFTER:
+            run()
+        raise ProcessDied
+
+
+@contextmanager
+def meet_trouble() -> Iterator[Trouble]:
+    """Let every statement, every commit and every message to Redis pass by the trouble."""
+    trouble = Trouble()
+    execute, many, commit = (
+        psycopg.Cursor.execute,
+        psycopg.Cursor.executemany,
+        psycopg.Connection.commit,
+    )
+
+    def run_execute(cursor: psycopg.Cursor[Any], *args: Any, **options: Any) -> Any:
+        return trouble.pass_statement(cursor.connection, lambda: execute(cursor, *args, **options))
+
+    def run_many(cursor: psycopg.Cursor[Any], *args: Any, **options: Any) -> Any:
+        return trouble.pass_statement(cursor.connection, lambda: many(cursor, *args, **options))
+
+    def run_commit(conn: psycopg.Connection[Any]) -> None:
+        trouble.pass_statement(conn, lambda: commit(conn))
+
+    def refuse_if_gone() -> None:
+        if trouble.fault == Fault.REDIS_VANISHES:
+            trouble.struck[Fault.REDIS_VANISHES] = trouble.struck.get(Fault.REDIS_VANISHES, 0) + 1
+            raise redis.ConnectionError("Redis is not there")
+
+    send, send_async = (
+        redis.connection.AbstractConnection.send_packed_command,
+        redis.asyncio.connection.AbstractConnection.send_packed_command,
+    )
+
+    def run_send(conn: Any, *args: Any, **options: Any) -> Any:
+        refuse_if_gone()
+        return send(conn, *args, **options)
+
+    async def run_send_async(conn: Any, *args: Any, **options: Any) -> Any:
+        refuse_if_gone()
+        return await send_async(conn, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(psycopg.Cursor, "execute", run_execute)
+        patch.setattr(psycopg.Cursor, "executemany", run_many)
+        patch.setattr(psycopg.Connection, "commit", run_commit)
+        patch.setattr(redis.connection.AbstractConnection, "send_packed_command", run_send)
+        patch.setattr(
+            redis.asyncio.connection.AbstractConnection, "send_packed_command", run_send_async
+        )
+        yield trouble
+
+
+def bury_process() -> None:
+    """Drop what a dead process had in memory; the next one begins without it."""
+    connection.close()
+    connection.run_on_commit = []
+    connection.needs_rollback = False
+    engine_cache._lane_books.clear()
+    engine_cache._read_books.clear()
+
+
+def leave_task() -> None:
+    """Close a connection that broke, as Celery and Django do between two tasks."""
+    close_old_connections()

@@ -1,0 +1,113 @@
+"""What holds after each step, whatever went wrong in it."""
+
+from __future__ import annotations
+
+import tempfile
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from django.core.management import call_command
+from django.db.models import Count, Sum
+
+from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.models import Bid, BidStatus, Reservation, WorkShare
+from marketplace.fleet.models import Node, Zone
+from marketplace.jobs.models import Job, Slice, SliceStatus
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.selectors import get_wallet
+from tests.audits import replay_transcript
+
+if TYPE_CHECKING:
+    from tests.world.world import World
+
+FUNDED_MICROS = 40_000_000
+
+
+def check(world: World) -> None:
+    """Books, cells, leases, answers and jobs."""
+    found = check_ledger()
+    assert found.balanced, found
+    _check_cells(world.zone)
+    _check_leases()
+    _check_answers(world)
+    _check_money(world)
+
+
+def _check_cells(zone: Zone) -> None:
+    """No cell is sold twice: neither its work nor its memory."""
+    nodes = {node.pk: node for node in Node.objects.filter(zone=zone)}
+    sold = (
+        Reservation.objects.filter(zone=zone, released_at=None)
+        .values("node", "slot")
+        .annotate(units=Sum("samples"), memory=Sum("memory_gb"))
+    )
+    for cell in sold:
+        node = nodes[cell["node"]]
+        assert cell["units"] <= node.compute_capacity * (1 + 1e-9), cell
+        assert cell["memory"] <= node.memory_gb - zone.base_memory_gb + 1e-6, cell
+
+
+def _check_leases() -> None:
+    """A job is on one node at most, and on none once it has ended."""
+    held = Slice.objects.filter(status=SliceStatus.OPEN)
+    twice = held.values("job").annotate(nodes=Count("pk")).filter(nodes__gt=1)
+    assert not twice.exists(), list(twice)
+    left = [one.job for one in held.select_related("job") if not one.job.is_active]
+    assert not left, [(job.pk, job.status) for job in left]
+
+
+def _check_answers(world: World) -> None:
+    """Every bid that was answered is there once, and every admitted one has one job."""
+    for owner in world.owners:
+        bids = Bid.objects.filter(organisation=owner.organisation)
+        keys = list(bids.values_list("idempotency_key", flat=True))
+        assert len(keys) == len(set(keys))
+        assert set(owner.answers.values()) <= set(bids.values_list("pk", flat=True))
+    admitted = set(Bid.objects.filter(status=BidStatus.ADMITTED).values_list("pk", flat=True))
+    of_jobs = list(Job.objects.values_list("bid_id", flat=True))
+    assert len(of_jobs) == len(set(of_jobs))
+    assert admitted == set(of_jobs), admitted ^ set(of_jobs)
+
+
+def _check_money(world: World) -> None:
+    """What owners have, what is held, and what they paid less refunds is what they were given."""
+    for owner in world.owners:
+        bids = Bid.objects.filter(organisation=owner.organisation)
+        paid = bids.filter(status=BidStatus.ADMITTED).aggregate(
+            payment=Sum("payment_micros"), back=Sum("refund_micros"), credit=Sum("credit_micros")
+        )
+        spent = (paid["payment"] or 0) - (paid["back"] or 0) - (paid["credit"] or 0)
+        wallet = get_wallet(organisation=owner.organisation)
+        has = wallet.available_micros + wallet.held_micros
+        assert has == FUNDED_MICROS - spent, (owner.organisation.name, has, spent)
+
+
+def check_log(zone: Zone) -> None:
+    """Rows and log agree, as the market's own audit sees them."""
+    verify_zone(zone)
+
+
+def is_at_rest() -> bool:
+    """Whether every bid is decided and every job over and settled."""
+    return (
+        not Bid.objects.filter(status=BidStatus.PENDING).exists()
+        and not Job.objects.filter(settled_at=None).exists()
+    )
+
+
+def check_rest(world: World) -> None:
+    """Nothing is left over, and a stranger's verifier accepts the log."""
+    open_bids = Bid.objects.filter(status=BidStatus.PENDING).count()
+    open_jobs = Job.objects.filter(settled_at=None).values_list("status", flat=True)
+    assert is_at_rest(), f"{open_bids} bids wait, jobs are left: {list(open_jobs)}"
+    assert not Slice.objects.filter(status=SliceStatus.OPEN).exists()
+    for bid in Bid.objects.filter(status=BidStatus.ADMITTED):
+        earned = sum(share.earned_micros for share in WorkShare.objects.filter(bid=bid))
+        assert earned <= (bid.payment_micros or 0), bid.pk
+    check_log(world.zone)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "zone.jsonl"
+        call_command("auction_transcript", zone=world.zone.name, out=path, stdout=StringIO())
+        verified = replay_transcript(path)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
