@@ -19,20 +19,18 @@ def lock_job(job_id: str) -> Job:
     )
 
 
-def lock_jobs(job_ids: Iterable[str]) -> dict[str, Job]:
-    jobs = (
-        Job.objects.select_for_update(of=("self",))
+def lock_free_jobs(job_ids: Iterable[str]) -> dict[str, Job]:
+    """Lock those of the jobs that nobody holds, without a wait, in the order of their ids.
+
+    Whoever has several jobs waits for none: the lane may hold one and want another.
+    """
+    free = (
+        Job.objects.select_for_update(of=("self",), skip_locked=True)
         .select_related("zone", "dataset")
         .filter(pk__in=list(job_ids))
         .order_by("pk")
     )
-    return {job.pk: job for job in jobs}
-
-
-def lock_free_jobs(job_ids: Iterable[str]) -> set[str]:
-    """Lock those of the jobs that nobody holds, without a wait; their ids."""
-    free = Job.objects.select_for_update(of=("self",), skip_locked=True)
-    return set(free.filter(pk__in=list(job_ids)).order_by("pk").values_list("pk", flat=True))
+    return {job.pk: job for job in free}
 
 
 def lock_slice(lease_token: str) -> tuple[Job, Slice] | None:

@@ -165,10 +165,11 @@ def give_new_cells(lane: Lane, planned: PlannedJob, cells: Sequence[Cell], *, re
             revision=find_next_revision(bid_id=bid.pk),
         )
     )
+    # A job is locked before its bid.
+    replace_job_cells(job=job, cells=cells, reason=reason, now=lane.now)
     if bid.replanned_slot is not None:
         bid.replanned_slot = None
         bid.save(update_fields=["replanned_slot"])
-    replace_job_cells(job=job, cells=cells, reason=reason, now=lane.now)
 
 
 def _release_cells(lane: Lane, bid_id: str) -> None:

@@ -44,7 +44,6 @@ def record_lost_cells(lane: Lane) -> None:
     for dropped in lane.dropped:
         slots = [cell.slot for cell in dropped.cells]
         release_reservations(bid_id=dropped.task_id, which=Q(slot__in=slots), now=lane.now)
-        Bid.objects.filter(pk=dropped.task_id).update(replanned_slot=None)
         job = Job.objects.filter(bid_id=dropped.task_id).first()
         if job is not None:
             nodes = sorted({cell.node for cell in dropped.cells})
@@ -54,6 +53,8 @@ def record_lost_cells(lane: Lane) -> None:
             if not lost:
                 reason = f"{_name_nodes(barred)}: not verified any more. Looking for other nodes."
             request_job_replan(job=job, reason=reason, now=lane.now, lost_nodes=lost)
+        # After its job, as whoever settles a job locks them.
+        Bid.objects.filter(pk=dropped.task_id).update(replanned_slot=None)
     lane.dropped.clear()
 
 
@@ -207,9 +208,6 @@ def replan_job(lane: Lane, wanted: PlannedJob, event: events.TaskReplanned) -> b
     job, bid = wanted.job, wanted.bid
     outcome = lane.apply(event).outcome
     assert isinstance(outcome, Replan)
-    # Only what found nothing waits for the next slot; new trouble is looked at at once.
-    bid.replanned_slot = lane.slot if outcome.schedule is None else None
-    bid.save(update_fields=["replanned_slot"])
     if outcome.schedule is not None:
         give_new_cells(lane, wanted, outcome.schedule.cells, reason=_explain(outcome))
         return not outcome.late
@@ -221,6 +219,9 @@ def replan_job(lane: Lane, wanted: PlannedJob, event: events.TaskReplanned) -> b
             reason="No node is left that could finish this job; its payment is refunded.",
             now=lane.now,
         )
+    # What found nothing waits for the next slot; new trouble is looked at at once.
+    bid.replanned_slot = lane.slot
+    bid.save(update_fields=["replanned_slot"])
     return False
 
 

@@ -162,7 +162,8 @@ def _dispatch_zone(zone: Zone, now: datetime) -> Dispatch:
     changing |= {held.job_id for held in held_jobs if _leaves_or_overruns(present, held)}
     started = []
     with transaction.atomic():
-        for job in locks.lock_jobs(changing).values():
+        # One that somebody holds is looked at again in a second.
+        for job in locks.lock_free_jobs(changing).values():
             if _dispatch_job(present, job):
                 started.append(job.pk)
         # What changed above is read again; most seconds nothing did.
