@@ -11,9 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 import redis
+import redis.asyncio.connection as async_redis
+import redis.connection as sync_redis
 from django.db import close_old_connections, connection
 
 from marketplace.auction.book import engine_cache
+from tests.world.lock_order import LockOrder
 
 
 class ProcessDied(BaseException):
@@ -42,6 +45,7 @@ class Trouble:
     struck: dict[Fault, int] = field(default_factory=dict)
     #: What another process does between two statements.
     act: Callable[[], None] = lambda: None
+    lock_order: LockOrder = field(default_factory=LockOrder)
 
     def strike(self, fault: Fault) -> None:
         self.fault = None
@@ -76,11 +80,17 @@ def meet_trouble() -> Iterator[Trouble]:
         psycopg.Connection.commit,
     )
 
-    def run_execute(cursor: psycopg.Cursor[Any], *args: Any, **options: Any) -> Any:
-        return trouble.pass_statement(cursor.connection, lambda: execute(cursor, *args, **options))
+    def run_execute(cursor: psycopg.Cursor[Any], query: Any, *args: Any, **options: Any) -> Any:
+        trouble.lock_order.note(cursor.connection, query, args)
+        return trouble.pass_statement(
+            cursor.connection, lambda: execute(cursor, query, *args, **options)
+        )
 
-    def run_many(cursor: psycopg.Cursor[Any], *args: Any, **options: Any) -> Any:
-        return trouble.pass_statement(cursor.connection, lambda: many(cursor, *args, **options))
+    def run_many(cursor: psycopg.Cursor[Any], query: Any, *args: Any, **options: Any) -> Any:
+        trouble.lock_order.note(cursor.connection, query, ())
+        return trouble.pass_statement(
+            cursor.connection, lambda: many(cursor, query, *args, **options)
+        )
 
     def run_commit(conn: psycopg.Connection[Any]) -> None:
         trouble.pass_statement(conn, lambda: commit(conn))
@@ -91,8 +101,8 @@ def meet_trouble() -> Iterator[Trouble]:
             raise redis.ConnectionError("Redis is not there")
 
     send, send_async = (
-        redis.connection.AbstractConnection.send_packed_command,
-        redis.asyncio.connection.AbstractConnection.send_packed_command,
+        sync_redis.AbstractConnection.send_packed_command,
+        async_redis.AbstractConnection.send_packed_command,
     )
 
     def run_send(conn: Any, *args: Any, **options: Any) -> Any:
@@ -107,10 +117,8 @@ def meet_trouble() -> Iterator[Trouble]:
         patch.setattr(psycopg.Cursor, "execute", run_execute)
         patch.setattr(psycopg.Cursor, "executemany", run_many)
         patch.setattr(psycopg.Connection, "commit", run_commit)
-        patch.setattr(redis.connection.AbstractConnection, "send_packed_command", run_send)
-        patch.setattr(
-            redis.asyncio.connection.AbstractConnection, "send_packed_command", run_send_async
-        )
+        patch.setattr(sync_redis.AbstractConnection, "send_packed_command", run_send)
+        patch.setattr(async_redis.AbstractConnection, "send_packed_command", run_send_async)
         yield trouble
 
 

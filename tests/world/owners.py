@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.bidding.cancel import cancel_bid
+from marketplace.auction.bidding.card_bids import authorise_bid, place_authorised_bid
+from marketplace.auction.bidding.place import NewBid
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.common.errors import PaymentRequired
+from marketplace.fleet.selectors import slot_at as zone_slot
 from marketplace.jobs.models import Dataset, Job
 from marketplace.jobs.services import cancel_job
+from marketplace.payments.models import CardPayment, PaymentStatus
+from tests import builders
 from tests import market_builders as market
 
 if TYPE_CHECKING:
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
 class Owner:
     organisation: Organisation
     data: Dataset
+    validation: Dataset
     #: What was asked for under each key; the same key may be sent again and again.
     asked: dict[str, dict[str, Any]] = field(default_factory=dict)
     #: The bid that answered each key.
@@ -33,6 +40,7 @@ class Owner:
             "price_micros": rng.choice([20_000, 300_000, 900_000, 2_000_000, 5_000_000]),
             "slots": rng.randint(2, 30),
             "epochs": rng.randint(1, 4),
+            "validation": self.validation if rng.random() < 0.5 else None,
             "now": world.now,
         }
         self._send(world, key)
@@ -67,3 +75,43 @@ class Owner:
             return
         had = self.answers.setdefault(key, bid.pk)
         assert had == bid.pk, f"{key} was answered with {had}, and then with {bid.pk}"
+
+
+@dataclass
+class CardOwner(Owner):
+    """Pays each bid by card; the gateway has authorised it before the bid is placed."""
+
+    def _send(self, world: World, key: str) -> None:
+        asked = dict(self.asked[key])
+        now: datetime = asked.pop("now")
+        if key not in self.answers:
+            payment = self._authorise(world, asked, key, now)
+            # Or the owner left the page, and the beat places it.
+            if world.rng.random() < 0.5:
+                place_authorised_bid(payment=payment, now=world.now)
+        placed = Bid.objects.filter(organisation=self.organisation, idempotency_key=key).first()
+        if placed is not None:
+            had = self.answers.setdefault(key, placed.pk)
+            assert had == placed.pk, f"{key} was answered with {had}, and then with {placed.pk}"
+
+    def _authorise(
+        self, world: World, asked: dict[str, Any], key: str, now: datetime
+    ) -> CardPayment:
+        terms = market.job_terms(epochs=asked["epochs"])
+        zone, asker = world.zone, builders.owner_of(self.organisation)
+        new = NewBid(
+            organisation=self.organisation,
+            placed_by=asker,
+            zone=zone,
+            dataset=self.data,
+            validation=asked["validation"],
+            name="a job",
+            price_micros=asked["price_micros"],
+            deadline_at=market.slot_at(zone, zone_slot(zone, now) + 1 + asked["slots"]),
+            idempotency_key=key,
+            **terms,
+        )
+        payment = authorise_bid(asked=new, asked_by=asker, card_id=None, now=now)
+        waiting = CardPayment.objects.filter(pk=payment.pk, status=PaymentStatus.STARTED)
+        waiting.update(status=PaymentStatus.AUTHORISED, gateway_id=f"pi_{payment.pk}")
+        return CardPayment.objects.select_related("organisation", "created_by").get(pk=payment.pk)

@@ -15,26 +15,36 @@ import pytest
 from django.conf import settings
 from django.db import DatabaseError, connection
 
+from marketplace.auction.models import LogEntry
+from marketplace.auction.pricing import solve
 from marketplace.common import clock
 from marketplace.common.errors import MarketFault, UserError
+from marketplace.common.outbound import FetchFailed
 from marketplace.config.celery import app
 from marketplace.fleet.models import Zone
+from marketplace.jobs.models import Job
 from marketplace.jobs.services import LeaseLost
+from marketplace.webhooks import delivery
+from marketplace.webhooks.outbox import DELIVER, EVENT_TYPES
+from marketplace.webhooks.services import create_endpoint
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
 from tests.world import invariants
 from tests.world.faults import Fault, ProcessDied, Trouble, bury_process, leave_task, meet_trouble
-from tests.world.owners import Owner
+from tests.world.owners import CardOwner, Owner
 from tests.world.simulated_nodes import SimulatedNode
 
 #: Of the steps, the share in which a fault may strike.
-FAULTS_SHARE = 0.3
+FAULTS_SHARE, CLOSE_FAULTS_SHARE = 0.3, 0.8
 #: A statement within so many is the one that a fault strikes at.
 STATEMENTS = 40
 #: Steps between two looks at what takes longer to look at.
 VERIFY_EVERY = 25
 OWNERS, NODES = 3, 3
+#: Of the turns, the share of a task that is looked at closely; tasks that are told their zone.
+OFTEN_SHARE = 0.4
+OF_A_ZONE = ("auction.prices_solve", "auction.decide_pending_bids", "auction.prices_apply")
 #: What calls other companies' servers; the world has none of them.
 OUTSIDE = ("payments.gateway_compare", "auction.fetch_witnessed_heads", "tiers.reconcile")
 
@@ -60,6 +70,14 @@ class World:
     lost_messages: int = 0
     doubled_messages: int = 0
     jumps: int = 0
+    #: The most work units a slot that each node was on sale with.
+    capacities: dict[str, float] = field(default_factory=dict)
+    #: A task that is done much more often than it would be.
+    often: str = ""
+    #: What is being done; a message that the broker doubled does it once more meanwhile.
+    acting: Action = lambda: None
+    #: What was noted of each message when it was delivered.
+    delivered: dict[str, list[Any]] = field(default_factory=dict)
 
     def run(self, steps: int) -> None:
         for number in range(steps):
@@ -107,6 +125,21 @@ class World:
         """Take a message as the broker does."""
         self.queue.append((name, dict(kwargs or {})))
 
+    def receive_message(self, _url: str, **_: Any) -> None:
+        """Answer as the owners' own server does: at most moments."""
+        if int(10 * self.now.timestamp()) % 10 < 3:
+            raise FetchFailed("The address does not answer.")
+
+    def count(self) -> str:
+        """What happened, in figures."""
+        bids = sum(len(owner.answers) for owner in self.owners)
+        struck = ", ".join(f"{fault}: {n}" for fault, n in sorted(self.trouble.struck.items()))
+        return (
+            f"{bids} bids, {Job.objects.count()} jobs, {LogEntry.objects.count()} entries of the "
+            f"log, {len(self.delivered)} webhooks; {struck}; messages lost {self.lost_messages}, "
+            f"doubled {self.doubled_messages}; jumps of the clock {self.jumps}"
+        )
+
     def _describe(self, error: Exception) -> str:
         steps = "\n".join(self.told[-25:])
         return f"seed {self.seed}: {error!r}\n{steps}"
@@ -122,6 +155,9 @@ class World:
             self.now -= timedelta(seconds=self.rng.uniform(1, 8))
 
     def _choose(self) -> tuple[str, Action]:
+        if self.often and self.rng.random() < OFTEN_SHARE:
+            kwargs = {"zone_id": self.zone.pk} if self.often in OF_A_ZONE else {}
+            return f"the task {self.often}", partial(self._run_task, self.often, kwargs)
         owner, node = self.rng.choice(self.owners), self.rng.choice(self.nodes)
         beats = [row["task"] for row in settings.CELERY_BEAT_SCHEDULE.values()]
         task = self.rng.choice([name for name in beats if name not in OUTSIDE])
@@ -135,23 +171,27 @@ class World:
             (3, "a node says an old thing again", lambda: node.repeat(self)),
             (12, "slots are dispatched", lambda: self._run_task("jobs.slots_dispatch", {})),
             (8, "leases are swept", lambda: self._run_task("jobs.leases_sweep", {})),
-            (8, "the lane's sweep", lambda: self._run_task("auction.sweep", {})),
+            (8, "the lane's sweep", self._sweep_lane),
             (4, "prices are asked for", lambda: self._run_task("auction.prices_sweep", {})),
             (6, "jobs are settled", lambda: self._run_task("auction.settle_finished", {})),
             (12, f"the beat's {task}", lambda: self._run_task(task, {})),
+            (4, "events are sent", lambda: self._run_task(DELIVER, {})),
             (24, "a message is delivered", self._deliver),
         ]
         _, name, action = self.rng.choices(kinds, [kind[0] for kind in kinds])[0]
         return name, action
 
     def _choose_fault(self) -> Fault | None:
-        if self.rng.random() >= FAULTS_SHARE:
+        if self.rng.random() >= (CLOSE_FAULTS_SHARE if self.often else FAULTS_SHARE):
             return None
-        self.trouble.statements_left = self.rng.randint(1, STATEMENTS)
-        return self.rng.choice(list(Fault))
+        # Most acts are short.
+        self.trouble.statements_left = self.rng.randint(1, self.rng.choice([8, 16, STATEMENTS]))
+        if self.often:
+            return Fault.ANOTHER_ACTS
+        return self.rng.choice([*Fault, Fault.ANOTHER_ACTS])
 
     def _do(self, action: Action, fault: Fault | None) -> None:
-        self.trouble.fault = fault
+        self.trouble.fault, self.acting = fault, action
         struck = dict(self.trouble.struck)
         try:
             action()
@@ -169,7 +209,11 @@ class World:
 
     def act_meanwhile(self) -> None:
         """Let another process do one thing, to its end, while this one is held up."""
-        name, action = self._choose()
+        twin, lane = ("the same once more", self.acting), ("the lane's sweep", self._sweep_lane)
+        name, action = self.rng.choice([twin, lane] if self.often else [twin, lane, self._choose()])
+        if self.often or self.rng.random() < 0.5:
+            # Longer than a slot, or than some leases last.
+            self.now += timedelta(seconds=self.rng.uniform(1, 200))
         self.told.append(f"    meanwhile {name}")
         broken: list[BaseException] = []
 
@@ -192,10 +236,14 @@ class World:
         if broken:
             raise broken[0]
 
+    def _sweep_lane(self) -> None:
+        self._run_task("auction.sweep", {})
+
     def _deliver(self) -> None:
         if not self.queue:
             return
         message = self.queue.pop(self.rng.randrange(len(self.queue)))
+        self.acting = partial(self._run_task, *message)
         draw = self.rng.random()
         if draw < 0.1:
             self.lost_messages += 1
@@ -214,8 +262,20 @@ class World:
             app.tasks[name].run(**kwargs)
 
 
+def _make_owner(zone: Zone, kind: type[Owner]) -> Owner:
+    made = builders.organisation(usd="40")
+    create_endpoint(
+        organisation=made,
+        created_by=builders.owner_of(made),
+        url="https://8.8.8.8/hook",
+        events=[name for name in EVENT_TYPES if name.startswith(("bid.", "job."))],
+        now=NOW,
+    )
+    return kind(made, market.dataset(made, zone), market.dataset(made, zone, rows=20))
+
+
 @contextmanager
-def open_world(seed: int) -> Any:
+def open_world(seed: int, *, often: str = "") -> Any:
     """A market of a few nodes and owners at the beginning of its first slot."""
     app.loader.import_default_modules()
     zone = market.zone(horizon_slots=40)
@@ -223,13 +283,14 @@ def open_world(seed: int) -> Any:
         SimulatedNode(market.node(zone, ask_micros=(4 + n) * market.CELL_MICROS))
         for n in range(NODES)
     ]
-    owners = []
-    for _ in range(OWNERS):
-        made = builders.organisation(usd="40")
-        owners.append(Owner(made, market.dataset(made, zone)))
+    owners = [_make_owner(zone, CardOwner if n == 0 else Owner) for n in range(OWNERS)]
+    random.seed(seed)
     with meet_trouble() as trouble, pytest.MonkeyPatch.context() as patch:
         world = World(seed, random.Random(seed), trouble, zone, owners, nodes)
+        world.often = often
         trouble.act = world.act_meanwhile
         patch.setattr(clock, "now", lambda: world.now)
         patch.setattr(app, "send_task", world.send)
+        patch.setattr(delivery, "post_message", world.receive_message)
+        patch.setattr(solve, "REST", 0.0)
         yield world

@@ -1,0 +1,55 @@
+"""Bugs that were found and mended, put back: the world must find each of them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db.models.functions import Greatest
+
+from marketplace.auction.bidding.place import NewBid
+from marketplace.auction.lane import price_changes
+from marketplace.auction.pricing import solve
+from marketplace.jobs.models import Slice, SliceStatus
+from marketplace.jobs.services import dispatch
+
+
+def let_slot_and_state_of_a_solve_differ(patch: pytest.MonkeyPatch) -> None:
+    """The slot is read before the log, which the lane may lengthen meanwhile; nobody checks."""
+    patch.setattr(solve, "max", lambda due, _present: due, raising=False)
+    patch.setattr(solve, "_check", lambda _solved, **_: None)
+    patch.setattr(price_changes, "find_timing_problem", lambda *_, **__: None)
+
+
+def extend_leases_without_their_jobs(patch: pytest.MonkeyPatch) -> None:
+    """Slices are updated all at once, while who plans a job again has it and waits for one."""
+
+    def extend(zone: Any, slot: int, held_jobs: list[Slice]) -> None:
+        staying = [
+            held.pk
+            for held in held_jobs
+            if held.last_slot < slot and held.job.node_in(slot) == held.node_id
+        ]
+        if staying:
+            Slice.objects.filter(pk__in=staying, status=SliceStatus.OPEN).update(
+                last_slot=Greatest("last_slot", slot),
+                lease_expires_at=Greatest(
+                    "lease_expires_at", dispatch.compute_lease_expiry(zone, slot)
+                ),
+            )
+
+    patch.setattr(dispatch, "_extend_leases", extend)
+
+
+def lose_the_validation_file_of_a_card_bid(patch: pytest.MonkeyPatch) -> None:
+    """The terms that wait for a card are written without it."""
+    written = NewBid.write_terms
+    patch.setattr(NewBid, "write_terms", lambda asked: written(asked) | {"validation": None})
+
+
+BUGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "the race of solve and slot": let_slot_and_state_of_a_solve_differ,
+    "the deadlock of leases": extend_leases_without_their_jobs,
+    "the card bid without its validation file": lose_the_validation_file_of_a_card_bid,
+}

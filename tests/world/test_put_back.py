@@ -1,0 +1,25 @@
+"""The world finds bugs again that were found in a running house, each under a known seed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.world.put_back import BUGS
+from tests.world.world import WorldBroken, open_world
+
+STEPS = 120
+#: The seed under which each is found, the task that is looked at closely, and what is said.
+FOUND = {
+    "the race of solve and slot": (4, "auction.prices_solve", "slots late"),
+    "the deadlock of leases": (4, "", "slices are locked without their jobs"),
+    "the card bid without its validation file": (5, "", "lost its file"),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.django_db(transaction=True)
+def test_a_bug_that_is_put_back_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seed, often, says = FOUND[bug]
+    BUGS[bug](monkeypatch)
+    with open_world(seed, often=often) as world, pytest.raises(WorldBroken, match=says):
+        world.run(STEPS)
