@@ -11,6 +11,8 @@ from django.db.models.functions import Greatest
 from marketplace.auction.bidding.place import NewBid
 from marketplace.auction.lane import price_changes
 from marketplace.auction.pricing import solve
+from marketplace.common.durable import run as durable_run
+from marketplace.common.models import DurableWork
 from marketplace.jobs.models import Slice, SliceStatus
 from marketplace.jobs.services import dispatch
 
@@ -42,6 +44,16 @@ def extend_leases_without_their_jobs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(dispatch, "_extend_leases", extend)
 
 
+def store_what_came_after_the_lease(patch: pytest.MonkeyPatch) -> None:
+    """Whose lease ran out stores what it found all the same."""
+
+    def lock(work: Any) -> DurableWork:
+        row = DurableWork.objects.select_for_update().filter(pk=work.id).first()
+        return row or DurableWork(id=work.id, kind=work.kind, key=work.key, due_at=work.begun_at)
+
+    patch.setattr(durable_run, "lock_held_work", lock)
+
+
 def lose_the_validation_file_of_a_card_bid(patch: pytest.MonkeyPatch) -> None:
     """The terms that wait for a card are written without it."""
     written = NewBid.write_terms
@@ -51,5 +63,6 @@ def lose_the_validation_file_of_a_card_bid(patch: pytest.MonkeyPatch) -> None:
 BUGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "the race of solve and slot": let_slot_and_state_of_a_solve_differ,
     "the deadlock of leases": extend_leases_without_their_jobs,
+    "the push without a fence": store_what_came_after_the_lease,
     "the card bid without its validation file": lose_the_validation_file_of_a_card_bid,
 }

@@ -38,7 +38,7 @@ from tests.world.simulated_nodes import SimulatedNode
 #: Of the steps, the share in which a fault may strike.
 FAULTS_SHARE, CLOSE_FAULTS_SHARE = 0.3, 0.8
 #: A statement within so many is the one that a fault strikes at.
-STATEMENTS = 40
+STATEMENTS, CLOSE_STATEMENTS = 40, 24
 #: Steps between two looks at what takes longer to look at.
 VERIFY_EVERY = 25
 OWNERS, NODES = 3, 3
@@ -127,7 +127,7 @@ class World:
 
     def receive_message(self, _url: str, **_: Any) -> None:
         """Answer as the owners' own server does: at most moments."""
-        if int(10 * self.now.timestamp()) % 10 < 3:
+        if int(10 * self.now.timestamp()) % 10 < (5 if self.often else 3):
             raise FetchFailed("The address does not answer.")
 
     def count(self) -> str:
@@ -187,6 +187,7 @@ class World:
         # Most acts are short.
         self.trouble.statements_left = self.rng.randint(1, self.rng.choice([8, 16, STATEMENTS]))
         if self.often:
+            self.trouble.statements_left = self.rng.randint(1, CLOSE_STATEMENTS)
             return Fault.ANOTHER_ACTS
         return self.rng.choice([*Fault, Fault.ANOTHER_ACTS])
 
