@@ -150,6 +150,7 @@ def test_it_starts_again_after_ctrl_c_in_the_middle_of_a_sale(folder: Path, port
         third.kill_everything()
 
 
+@pytest.mark.nightly
 def test_it_starts_again_after_all_its_processes_were_killed_beside_a_second_clone(
     folder: Path, port: int
 ) -> None:
