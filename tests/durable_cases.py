@@ -11,6 +11,8 @@ from marketplace.common.encryption import encrypt_text
 from marketplace.exports.hub import PUSH
 from marketplace.exports.models import HubPush
 from marketplace.jobs.models import MetricPoint, Slice
+from marketplace.payments.models import WebhookEvent
+from marketplace.payments.webhooks import APPLY_EVENT, Finding
 from marketplace.tracking.models import TrackedRun
 from marketplace.tracking.sending import SEND
 from marketplace.webhooks.delivery import WAITS, Attempt
@@ -108,9 +110,30 @@ def _build_message() -> Case:
     )
 
 
+def _build_event() -> Case:
+    event = WebhookEvent.objects.create(
+        pk="evt_1", kind="charge.updated", object_id="ch_1", body="{}", received_at=NOW
+    )
+    enqueue_work(NewWork(APPLY_EVENT, event.pk, due_at=NOW))
+
+    def read() -> Any:
+        event.refresh_from_db()
+        return event.outcome, event.done_at is not None
+
+    return Case(
+        result=Finding("nothing to do"),
+        read=read,
+        before=("", False),
+        done=("nothing to do", True),
+        # It is tried for as long as it takes.
+        failed=("", False),
+    )
+
+
 #: By the kind's name.
 CASES: dict[str, Callable[[], Case]] = {
     PUSH: _build_push,
     SEND: _build_run,
     DELIVER: _build_message,
+    APPLY_EVENT: _build_event,
 }

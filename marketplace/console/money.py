@@ -25,7 +25,6 @@ from marketplace.payments.models import (
     Payout,
     PayoutStatus,
     Transfer,
-    WebhookEvent,
 )
 from marketplace.payments.payouts import list_recent_transfers, retry_payout, reverse_transfer
 from marketplace.payments.reconciliation import reconcile
@@ -68,12 +67,10 @@ def _list_alerts(*, now: datetime) -> dict[str, Any]:
     stuck = Q(status=CallStatus.WAITING, attempts__gte=ATTEMPTS_ALERT) | Q(
         status=CallStatus.REFUSED
     )
-    events = WebhookEvent.objects.filter(done_at=None, attempts__gte=1)
     freezes = Freeze.objects.filter(ended_at=None).select_related("organisation")
     failed = Payout.objects.filter(status=PayoutStatus.FAILED).select_related("organisation")
     return {
         "calls": GatewayCall.objects.filter(stuck).order_by("-made_at")[:LISTED],
-        "events": events.order_by("received_at")[:LISTED],
         "freezes": freezes.order_by("since_at")[:LISTED],
         "failed": failed.order_by("made_at")[:LISTED],
         "now": now,

@@ -30,7 +30,6 @@ from marketplace.payments.models import (
     SpendingCap,
     Transfer,
     WalletRules,
-    WebhookEvent,
 )
 
 WALLET_KINDS = (AccountKind.WALLET_AVAILABLE, AccountKind.WALLET_HELD)
@@ -172,10 +171,6 @@ def lock_comparison() -> GatewayComparison:
     """Locks the latest comparison with the gateway; nothing else is locked with it."""
     GatewayComparison.objects.get_or_create(pk=1)
     return GatewayComparison.objects.select_for_update().get(pk=1)
-
-
-def lock_event(event_id: str) -> WebhookEvent:
-    return WebhookEvent.objects.select_for_update().get(pk=event_id)
 
 
 def lock_payment(payment_id: str) -> CardPayment:

@@ -11,7 +11,7 @@ from marketplace.payments.payouts import retry_failed_payouts, start_due_payouts
 from marketplace.payments.reconciliation import compare_with_gateway
 from marketplace.payments.stripe_client import GatewayFault, is_configured
 from marketplace.payments.top_ups import watch_wallets
-from marketplace.payments.webhooks import PROCESS_EVENTS, fetch_missed_events, process_events
+from marketplace.payments.webhooks import fetch_missed_events
 
 log = logging.getLogger(__name__)
 
@@ -24,11 +24,6 @@ def mature_all_earnings() -> None:
 @shared_task(name=RUN_CALLS)
 def run_gateway_calls() -> None:
     run_due_calls(now=clock.now())
-
-
-@shared_task(name=PROCESS_EVENTS)
-def process_webhooks() -> None:
-    process_events(now=clock.now())
 
 
 @shared_task(name="payments.events_fetch")

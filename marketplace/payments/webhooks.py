@@ -7,18 +7,21 @@ so an event that is late, repeated or out of order does no harm.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from django.db import transaction
 from django.db.models import Q
 
+from marketplace.common.durable.kinds import HeldWork, WorkFailed
+from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.common.errors import NotFound, UserError
-from marketplace.common.queue import enqueue
 from marketplace.payments import stripe_accounts
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_payments import record_intent
 from marketplace.payments.chargebacks import record_chargeback
-from marketplace.payments.locks import lock_event
 from marketplace.payments.models import (
     CardPayment,
     Payout,
@@ -32,13 +35,12 @@ from marketplace.payments.stripe_gateway import GatewayEvent
 
 log = logging.getLogger(__name__)
 
-PROCESS_EVENTS = "payments.webhooks_process"
+#: The kind of work that applying an event is.
+APPLY_EVENT = "payments.event_apply"
 #: Bytes; no event of the gateway is near it.
 BODY_MAX = 512 * 1024
-EVENTS_PER_RUN = 200
 #: How long the gateway remembers an event.
 MISSED_WITHIN = timedelta(days=30)
-PAUSE_MAX = timedelta(hours=1)
 
 
 def receive_webhook(*, body: bytes, signature: str, now: datetime) -> WebhookEvent:
@@ -94,78 +96,90 @@ def _store_event(event: GatewayEvent, body: str, *, now: datetime) -> tuple[Webh
                 "account_id": event.account_id,
                 "body": body,
                 "received_at": now,
-                "due_at": now,
             },
         )
-        enqueue(PROCESS_EVENTS)
+        if stored[1]:
+            enqueue_work(NewWork(APPLY_EVENT, event.gateway_id, due_at=now))
     return stored
 
 
-def process_events(*, now: datetime) -> int:
-    """Apply every stored event that is due; how many were looked at."""
-    due = WebhookEvent.objects.filter(done_at=None, due_at__lte=now).order_by("received_at")
-    events = list(due[:EVENTS_PER_RUN])
-    for event in events:
-        try:
-            outcome = _apply_event(event, now=now)
-        except GatewayFault as fault:
-            _postpone(event, str(fault), now=now)
-        except NotFound:
-            _conclude(event, "the gateway knows no such object", now=now)
-        except Exception as error:
-            log.exception("the event %s could not be applied", event.pk)
-            _postpone(event, f"{type(error).__name__}: {error}", now=now)
-        else:
-            _conclude(event, outcome, now=now)
-    return len(events)
+def load_event(work: HeldWork) -> WebhookEvent | None:
+    """The event, unless it was applied."""
+    return WebhookEvent.objects.filter(pk=work.key, done_at=None).first()
 
 
-def _apply_event(event: WebhookEvent, *, now: datetime) -> str:
-    """What became of it; the gateway is asked outside of any transaction."""
-    if event.object_id.startswith("pi_"):
-        return _apply_intent_event(event.object_id, now=now)
-    if event.kind.startswith("charge.dispute."):
-        return _apply_chargeback_event(event.object_id, now=now)
-    if event.kind == "account.updated":
-        return _apply_account_event(event.object_id)
-    if event.object_id.startswith("po_") and event.account_id:
-        return _apply_payout_event(event, now=now)
-    return "nothing to do"
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """How the object of an event stands at the gateway."""
+
+    #: What becomes of the event, in words.
+    outcome: str
+    #: What writes it down, in this order; each takes ``now``.
+    records: tuple[Callable[..., object], ...] = ()
 
 
-def _apply_chargeback_event(gateway_id: str, *, now: datetime) -> str:
+def ask_about_event(_work: HeldWork, event: WebhookEvent) -> Finding:
+    """Ask the gateway how the object of an event stands.
+
+    Raises
+    ------
+    WorkFailed
+        The gateway has a fault.
+    """
+    try:
+        if event.object_id.startswith("pi_"):
+            return _ask_about_intent(event.object_id)
+        if event.kind.startswith("charge.dispute."):
+            return _ask_about_chargeback(event.object_id)
+        if event.kind == "account.updated":
+            return _refresh_account(event.object_id)
+        if event.object_id.startswith("po_") and event.account_id:
+            return _ask_about_payout(event)
+    except NotFound:
+        return Finding("the gateway knows no such object")
+    except GatewayFault as fault:
+        raise WorkFailed(str(fault)) from fault
+    return Finding("nothing to do")
+
+
+def apply_event(_work: HeldWork, event: WebhookEvent, found: Finding, *, now: datetime) -> None:
+    """Write down how the object stands, and what became of its event."""
+    for record in found.records:
+        record(now=now)
+    event.done_at, event.outcome = now, found.outcome[:300]
+    event.save(update_fields=["done_at", "outcome"])
+
+
+def _ask_about_chargeback(gateway_id: str) -> Finding:
     chargeback = gateway.get_chargeback(gateway_id)
     # Its payment first, which may not be written down yet.
-    outcome = _apply_intent_event(chargeback.intent_id, now=now)
-    if outcome == "applied":
-        with transaction.atomic(durable=True):
-            record_chargeback(chargeback, now=now)
-    return outcome
+    found = _ask_about_intent(chargeback.intent_id)
+    if not found.records:
+        return found
+    return replace(found, records=(*found.records, partial(record_chargeback, chargeback)))
 
 
-def _apply_account_event(account_id: str) -> str:
+def _refresh_account(account_id: str) -> Finding:
     known = PayoutAccount.objects.filter(gateway_id=account_id)
     organisation_id = known.values_list("organisation", flat=True).first()
     if organisation_id is None:
-        return "not an account of ours"
+        return Finding("not an account of ours")
     refresh_payout_account(organisation_id)
-    return "applied"
+    return Finding("applied")
 
 
-def _apply_payout_event(event: WebhookEvent, *, now: datetime) -> str:
+def _ask_about_payout(event: WebhookEvent) -> Finding:
     state = stripe_accounts.get_payout(event.object_id, account_id=event.account_id)
     payout_id = state.payout_id.partition(":")[0]
     known = Payout.objects.filter(
         pk=payout_id, organisation__payout_account__gateway_id=event.account_id
     )
     if not known.exists():
-        return "not a payout of ours"
-    with transaction.atomic(durable=True):
-        record_payout(state, payout_id=payout_id, now=now)
-    return "applied"
+        return Finding("not a payout of ours")
+    return Finding("applied", (partial(record_payout, state, payout_id=payout_id),))
 
 
-def _apply_intent_event(gateway_id: str, *, now: datetime) -> str:
+def _ask_about_intent(gateway_id: str) -> Finding:
     intent = gateway.get_intent(gateway_id)
     # By our row's name too: the process that made it may have died before it wrote down its id.
     named = CardPayment.objects.filter(gateway_id=gateway_id) | CardPayment.objects.filter(
@@ -173,24 +187,5 @@ def _apply_intent_event(gateway_id: str, *, now: datetime) -> str:
     )
     payment_id = named.values_list("pk", flat=True).first()
     if payment_id is None:
-        return "not a payment of ours"
-    with transaction.atomic(durable=True):
-        record_intent(intent, payment_id=payment_id, now=now)
-    return "applied"
-
-
-def _conclude(event: WebhookEvent, outcome: str, *, now: datetime) -> None:
-    with transaction.atomic():
-        locked = lock_event(event.pk)
-        if locked.done_at is None:
-            locked.done_at, locked.outcome = now, outcome[:300]
-            locked.save(update_fields=["done_at", "outcome"])
-
-
-def _postpone(event: WebhookEvent, why: str, *, now: datetime) -> None:
-    with transaction.atomic():
-        locked = lock_event(event.pk)
-        locked.attempts += 1
-        locked.due_at = now + min(timedelta(seconds=2.0 ** min(locked.attempts, 20)), PAUSE_MAX)
-        locked.outcome = why[:300]
-        locked.save(update_fields=["attempts", "due_at", "outcome"])
+        return Finding("not a payment of ours")
+    return Finding("applied", (partial(record_intent, intent, payment_id=payment_id),))

@@ -216,8 +216,6 @@ class Migration(migrations.Migration):
                 ('account_id', models.CharField(blank=True, max_length=120)),
                 ('body', models.TextField()),
                 ('received_at', models.DateTimeField()),
-                ('due_at', models.DateTimeField()),
-                ('attempts', models.PositiveIntegerField(default=0)),
                 ('done_at', models.DateTimeField(null=True)),
                 ('outcome', models.CharField(blank=True, default='', max_length=300)),
             ],
@@ -451,10 +449,6 @@ class Migration(migrations.Migration):
             model_name='walletrules',
             name='auto_card',
             field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='payments.savedcard'),
-        ),
-        migrations.AddIndex(
-            model_name='webhookevent',
-            index=models.Index(condition=models.Q(('done_at__isnull', True)), fields=['due_at'], name='webhook_event_due'),
         ),
         pgtrigger.migrations.AddTrigger(
             model_name='webhookevent',

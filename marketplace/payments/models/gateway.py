@@ -100,18 +100,11 @@ class WebhookEvent(models.Model):
     #: As it was signed, or as it was fetched where no webhook brought it.
     body = models.TextField()
     received_at = models.DateTimeField()
-    due_at = models.DateTimeField()
-    attempts = models.PositiveIntegerField(default=0)
     done_at = models.DateTimeField(null=True)
     #: What became of it, in words: applied, or why not.
     outcome = models.CharField(max_length=300, default="", blank=True)
 
     class Meta:
-        indexes = [
-            models.Index(
-                name="webhook_event_due", fields=["due_at"], condition=Q(done_at__isnull=True)
-            )
-        ]
         triggers = [
             pgtrigger.Protect(name="keep", operation=pgtrigger.Delete),
             pgtrigger.ReadOnly(

@@ -21,12 +21,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from marketplace.common.durable import run as durable_run
 from marketplace.common.errors import UserError
 from marketplace.payments import (
     gateway_calls,
     stripe_accounts,
     stripe_client,
-    webhooks,
 )
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_payments import (
@@ -66,9 +66,10 @@ from marketplace.payments.services import Share, refund_charge
 from marketplace.payments.stripe_client import GatewayFault
 from marketplace.payments.stripe_gateway import CARD_MIN_CENTS
 from marketplace.payments.top_ups import list_cards, set_wallet_rules, start_top_up, watch_wallets
-from marketplace.payments.webhooks import fetch_missed_events, process_events, receive_webhook
+from marketplace.payments.webhooks import fetch_missed_events, receive_webhook
 from tests import builders
 from tests.builders import NOW
+from tests.durable_work import apply_events
 from tests.stand_in import GatewayControl
 
 pytestmark = pytest.mark.django_db
@@ -162,9 +163,9 @@ class MoneyMachine(RuleBasedStateMachine):
         self.cards.control("onboard", account=self.seller.payout_account.gateway_id)
         refresh_payout_account(self.seller.pk)
         self.stack.enter_context(self.deaths.watch(depth=len(connection.atomic_blocks)))
-        for module in (gateway_calls, webhooks):
+        for log, level in ((gateway_calls.log, "exception"), (durable_run.log, "error")):
             self.stack.enter_context(
-                patch.object(module.log, "exception", lambda *told: self.errors.append(str(told)))
+                patch.object(log, level, lambda *told, **_: self.errors.append(str(told)))
             )
 
     def attempt(self, action: Callable[[], Any], *, death: int = 0) -> Any:
@@ -372,7 +373,7 @@ class MoneyMachine(RuleBasedStateMachine):
         def receive() -> None:
             for body, signature in (events[::-1] if is_reversed else events) * copies:
                 receive_webhook(body=body.encode(), signature=signature, now=self.now)
-            process_events(now=self.now)
+            apply_events(now=self.now)
 
         self.attempt(receive, death=death)
 
@@ -391,7 +392,7 @@ class MoneyMachine(RuleBasedStateMachine):
     def list_tasks(self) -> list[Callable[[], Any]]:
         return [
             lambda: run_due_calls(now=self.now),
-            lambda: process_events(now=self.now),
+            lambda: apply_events(now=self.now),
             lambda: fetch_missed_events(now=self.now),
             lambda: watch_wallets(now=self.now),
             lambda: mature_earnings(now=self.now),

@@ -7,6 +7,7 @@ import pytest
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, PaymentRequired, UserError
+from marketplace.common.models import DurableWork
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_limits import PAYMENTS_A_DAY, REFUNDS_A_DAY
 from marketplace.payments.card_payments import cancel_payment, refresh_payment, start_payment
@@ -41,9 +42,10 @@ from marketplace.payments.top_ups import (
     start_top_up,
     watch_wallets,
 )
-from marketplace.payments.webhooks import fetch_missed_events, process_events, receive_webhook
+from marketplace.payments.webhooks import APPLY_EVENT, fetch_missed_events, receive_webhook
 from tests import builders
 from tests.builders import NOW
+from tests.durable_work import apply_events
 from tests.stand_in import GatewayControl
 
 pytestmark = pytest.mark.django_db
@@ -138,7 +140,7 @@ def test_a_top_up_is_in_the_wallet_once_its_card_has_paid(
     for _ in range(2):
         payment, _intent = refresh_payment(payment=payment, now=NOW)
         _receive(cards)
-        process_events(now=NOW)
+        apply_events(now=NOW)
     assert (payment.status, payment.received_cents, payment.card) == ("paid", 1000, "visa 4242")
     assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
     assert Entry.objects.filter(kind=EntryKind.TOP_UP).count() == 1
@@ -276,7 +278,7 @@ def test_a_payment_whose_process_died_is_known_by_its_webhook(
     assert intent is not None
     cards.confirm(intent.gateway_id, intent.client_secret)
     _receive(cards)
-    process_events(now=NOW)
+    apply_events(now=NOW)
     assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
     run_due_calls(now=LATER)
     assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
@@ -294,7 +296,7 @@ def test_webhooks_may_come_in_any_order_and_twice(
     events = cards.take_webhooks()
     for body, signature in [*(events if order == "as sent" else reversed(events)), *events]:
         receive_webhook(body=body.encode(), signature=signature, now=NOW)
-        process_events(now=NOW)
+        apply_events(now=NOW)
     assert WebhookEvent.objects.count() == len(events)
     assert set(WebhookEvent.objects.values_list("outcome", flat=True)) == {
         *("applied", "nothing to do"),
@@ -326,7 +328,7 @@ def test_events_about_objects_that_are_not_ours_change_nothing(
     assert intent.status == "succeeded"
     _receive(cards)
     cards.control("reset")
-    process_events(now=NOW)
+    apply_events(now=NOW)
     outcomes = dict(WebhookEvent.objects.values_list("kind", "outcome"))
     assert outcomes["payment_intent.succeeded"] == "the gateway knows no such object"
     assert not Entry.objects.exists()
@@ -339,10 +341,10 @@ def test_an_event_waits_while_the_gateway_is_down(
     _confirm(cards, payment)
     _receive(cards)
     cards.control("fail", when="before", method="GET", path="/payment_intents")
-    process_events(now=NOW)
+    apply_events(now=NOW)
     assert get_wallet(organisation=buyer) == Wallet(0, 0)
-    assert WebhookEvent.objects.filter(done_at=None, attempts=1).exists()
-    process_events(now=LATER)
+    assert set(DurableWork.objects.values_list("kind", "attempts")) == {(APPLY_EVENT, 1)}
+    apply_events(now=LATER)
     assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
 
 
@@ -356,13 +358,13 @@ def test_events_that_no_webhook_brought_are_fetched_once(
     cards.control("fail", when="before", method="GET", path="/events")
     assert fetch_missed_events(now=NOW) == 0
     assert [fetch_missed_events(now=NOW) for _ in range(2)] == [len(lost), 0]
-    process_events(now=NOW)
+    apply_events(now=NOW)
     # The top-up is booked, and then taken back by the bank.
     assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
     assert get_house_balances()[AccountKind.CHARGEBACKS] == -10_000_000
     for body, signature in lost:
         receive_webhook(body=body.encode(), signature=signature, now=NOW)
-    process_events(now=NOW)
+    apply_events(now=NOW)
     assert get_house_balances()[AccountKind.CHARGEBACKS] == -10_000_000
 
 
@@ -383,7 +385,7 @@ def test_a_chargeback_is_booked_though_the_payments_process_died(
     # The chargeback's own event is the first that is heard of it.
     for body, signature in cards.take_webhooks()[-1:]:
         receive_webhook(body=body.encode(), signature=signature, now=NOW)
-    process_events(now=NOW)
+    apply_events(now=NOW)
     assert get_wallet(organisation=buyer) == Wallet(20_000_000, 0)
     assert get_house_balances()[AccountKind.CHARGEBACKS] == -10_000_000
 
@@ -471,7 +473,7 @@ def test_an_amount_captured_before_the_decision_is_booked_after_it(
     payment = _authorise(cards, buyer, cents=1200)
     gateway.capture_intent(gateway_id=payment.gateway_id or "", amount_cents=1200, key="by hand")
     _receive(cards)
-    process_events(now=NOW)
+    apply_events(now=NOW)
     assert get_wallet(organisation=buyer) == Wallet(0, 12_000_000)
     release_hold(hold_reference="bid_1", now=NOW)
     run_due_calls(now=NOW)
@@ -669,7 +671,7 @@ def test_a_chargeback_stops_new_bids_until_the_bank_has_decided(
     builders.hold_funds(organisation=buyer, amount_micros=6_000_000, reference="bid_1")
     opened = cards.control("dispute", payment_intent=payment.gateway_id)
     _receive(cards)
-    process_events(now=NOW)
+    apply_events(now=NOW)
     assert get_house_balances()[AccountKind.CHARGEBACKS] == -10_000_000
     with pytest.raises(NotAllowed) as refused:
         builders.hold_funds(organisation=buyer, amount_micros=1, reference="bid_2")
@@ -702,13 +704,13 @@ def test_an_inquiry_of_the_bank_moves_nothing_unless_it_becomes_a_chargeback(
     payment = _pay(cards, _top_up(buyer))
     opened = cards.control("dispute", payment_intent=payment.gateway_id, inquiry=True)
     _receive(cards)
-    process_events(now=NOW)
+    apply_events(now=NOW)
     assert not Chargeback.objects.exists()
     assert get_house_balances()[AccountKind.CHARGEBACKS] == 0
     builders.hold_funds(organisation=buyer, amount_micros=1, reference="bid_1")
     cards.control("escalate_inquiry" if escalates else "close_inquiry", id=opened["id"])
     _receive(cards)
-    process_events(now=NOW)
+    apply_events(now=NOW)
     assert Chargeback.objects.count() == escalates
     if escalates:
         assert get_house_balances()[AccountKind.CHARGEBACKS] == -10_000_000
@@ -800,7 +802,7 @@ def test_a_card_pays_nothing_into_a_frozen_wallet(
     )
     cards.control("dispute", payment_intent=payment.gateway_id)
     _receive(cards)
-    process_events(now=NOW)
+    apply_events(now=NOW)
     watch_wallets(now=NOW)
     assert not CardPayment.objects.filter(purpose="auto_top_up").exists()
     assert get_wallet(organisation=buyer) == Wallet(5_000_000, 0)

@@ -39,9 +39,10 @@ from marketplace.payments.payouts import open_payout_account, refresh_payout_acc
 from marketplace.payments.reconciliation import reconcile
 from marketplace.payments.selectors import Wallet, get_house_balances, get_wallet
 from marketplace.payments.services import Share, distribute_charge, refund_charge
-from marketplace.payments.webhooks import process_events, receive_webhook
+from marketplace.payments.webhooks import receive_webhook
 from tests import builders
 from tests.builders import NOW
+from tests.durable_work import apply_events
 from tests.stand_in import GatewayControl
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -101,7 +102,7 @@ class Purchase:
             run_due_calls(now=now)
         for body, signature in self.cards.take_webhooks():
             receive_webhook(body=body.encode(), signature=signature, now=now)
-        process_events(now=now)
+        apply_events(now=now)
 
     def check(self) -> None:
         """Each amount moved once."""

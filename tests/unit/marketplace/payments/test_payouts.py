@@ -25,11 +25,12 @@ from marketplace.payments.payouts import (
 )
 from marketplace.payments.selectors import get_earnings, get_house_balances
 from marketplace.payments.services import Share, distribute_charge
-from marketplace.payments.webhooks import fetch_missed_events, process_events, receive_webhook
+from marketplace.payments.webhooks import fetch_missed_events, receive_webhook
 from marketplace.webhooks.models import WebhookMessage
 from marketplace.webhooks.services import create_endpoint
 from tests import builders
 from tests.builders import NOW
+from tests.durable_work import apply_events
 from tests.stand_in import GatewayControl
 
 pytestmark = pytest.mark.django_db
@@ -92,7 +93,7 @@ def _earn(provider: Organisation, **micros_by_job: int) -> None:
 def _receive(cards: GatewayControl) -> None:
     for body, signature in cards.take_webhooks():
         receive_webhook(body=body.encode(), signature=signature, now=MATURE)
-    process_events(now=MATURE)
+    apply_events(now=MATURE)
 
 
 def test_earnings_leave_by_job_in_whole_cents_and_the_rest_waits(
@@ -309,6 +310,6 @@ def test_a_payout_whose_webhook_was_lost_is_fetched(
     cards.take_webhooks()
     assert fetch_missed_events(now=NOW) > 0
     assert fetch_missed_events(now=NOW) == 0
-    process_events(now=MATURE)
+    apply_events(now=MATURE)
     payout.refresh_from_db()
     assert (payout.status, payout.failure) == ("failed", "No such account.")

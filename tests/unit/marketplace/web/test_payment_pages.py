@@ -17,9 +17,10 @@ from marketplace.payments.gateway_calls import run_due_calls
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import CardPayment, Hold, SavedCard, WebhookEvent
 from marketplace.payments.selectors import Wallet, get_wallet
-from marketplace.payments.webhooks import process_events, receive_webhook
+from marketplace.payments.webhooks import receive_webhook
 from tests import builders
 from tests.builders import NOW
+from tests.durable_work import apply_events
 from tests.pages import read_page
 from tests.stand_in import GatewayControl
 from tests.unit.marketplace.web.conftest import Site
@@ -179,7 +180,7 @@ def test_a_bid_whose_page_nobody_came_back_to_is_placed_all_the_same(
             headers={"stripe-signature": signature},
         )
         assert reply.status_code == 200
-    process_events(now=clock.now())
+    apply_events(now=clock.now())
     payment.refresh_from_db()
     assert payment.status == "authorised"
     for _ in range(2):
@@ -248,7 +249,7 @@ def test_a_frozen_organisation_sees_why(site: Site, cards: GatewayControl) -> No
     site.client.get(f"/wallet/payments/{payment.pk}")
     for body, signature in cards.take_webhooks():
         receive_webhook(body=body.encode(), signature=signature, now=clock.now())
-    process_events(now=clock.now())
+    apply_events(now=clock.now())
     for address in ("/wallet", "/bids/new"):
         assert "A card payment of $20.00 is contested" in read_page(site.client.get(address))
     reply = site.client.post("/bids/new", site.bid_form())

@@ -1,0 +1,22 @@
+"""Durable work, done where a test wants it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from marketplace.common.durable.kinds import get_kinds
+from marketplace.common.durable.run import run_due_work
+from marketplace.payments.webhooks import APPLY_EVENT
+
+
+def do_work(kind: str, *, now: datetime) -> int:
+    """Do all that is due of a kind; how many pieces were taken."""
+    done = 0
+    while taken := run_due_work(get_kinds()[kind], clock=lambda: now):
+        done += taken
+    return done
+
+
+def apply_events(*, now: datetime) -> int:
+    """Apply the gateway's events that are due."""
+    return do_work(APPLY_EVENT, now=now)
