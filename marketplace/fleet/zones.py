@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import cast
 
 from marketplace.common.errors import Conflict, UserError
 from marketplace.fleet import base_models
@@ -15,7 +16,7 @@ from marketplace.fleet.memory import compute_base_model_gb
 from marketplace.fleet.models import Zone
 from marketplace.fleet.services import ZoneModel, ZoneSlots, ensure_zone
 from marketplace.fleet.text_encoder import load_text_encoder
-from workers.protocol.model_shape import find_context_length
+from workers.protocol.model_shape import find_context_length, is_four_bit
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 #: Rows longer than this take memory that few nodes have; an operator may say otherwise.
@@ -67,13 +68,15 @@ def open_zone(*, terms: ZoneTerms, now: datetime) -> Zone:
     # A model without a tokenizer would refuse its first bid; better now.
     load_text_encoder(base_models.find_tokenizer_files(terms.base_model, terms.revision))
     shape = base_models.read_model_shape(terms.base_model, terms.revision, file=terms.shape)
+    stored = cast(Mapping[str, object], config.get("quantization_config") or {})
+    four_bit = terms.four_bit or is_four_bit(stored)
     return ensure_zone(
         name=terms.name,
         base_model=ZoneModel(
             name=_shorten_model_name(terms.base_model),
             source=terms.base_model,
             memory_gb=terms.base_memory_gb
-            or compute_base_model_gb(shape, config, dtype=terms.dtype, four_bit=terms.four_bit),
+            or compute_base_model_gb(shape, config, dtype=terms.dtype, four_bit=four_bit),
             max_sequence_length=_resolve_sequence_length(config, terms.max_sequence_length),
             shape=shape,
         ),
@@ -84,7 +87,7 @@ def open_zone(*, terms: ZoneTerms, now: datetime) -> Zone:
         ),
         base_model_revision=terms.revision,
         dtype=terms.dtype,
-        four_bit=terms.four_bit,
+        four_bit=four_bit,
         jobs_per_node=terms.jobs_per_node,
         now=now,
     )

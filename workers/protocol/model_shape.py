@@ -153,6 +153,13 @@ def _check_size(name: str, kind: Any, found: Any) -> None:
 _READS = ("max_position_embeddings", "n_positions", "attention_chunk_size")
 
 
+def is_four_bit(quantization: Mapping[str, object]) -> bool:
+    """Whether weights are stored in NF4 by bitsandbytes, by a model's ``quantization_config``."""
+    return (
+        bool(quantization.get("load_in_4bit")) and quantization.get("bnb_4bit_quant_type") == "nf4"
+    )
+
+
 def find_context_length(config: Mapping[str, object]) -> int | None:
     """Tokens of the longest row that a model is trained on; ``None`` where it does not say.
 

@@ -25,8 +25,9 @@ from workers.runtime.forward_check import choose_model
 from workers.runtime.memory_plan import MemoryPlan
 from workers.runtime.peak_memory import measure_growth
 from workers.training.answer_adapters import AnswerAdapters
-from workers.training.architectures import find_loader, quantize_projections, read_shape
+from workers.training.architectures import find_loader, is_ready, quantize_projections, read_shape
 from workers.training.faults import SystemFault, UserFault
+from workers.training.four_bit_loading import FourBitConfig
 from workers.training.fused_trainer import FusedTrainer
 from workers.training.job import TrainingJob
 from workers.training.kept_bytes import describe_model
@@ -145,16 +146,26 @@ def load_resident(
     try:
         config = AutoConfig.from_pretrained(source, **options)
         loader = find_loader(config)
-        if getattr(config, "quantization_config", None):
-            # of all methods only this one comes so far
+        whole = getattr(config, "quantization_config", None) and not is_ready(config)
+        if whole:
+            # of all other methods only this one comes so far
             options["quantization_config"] = Mxfp4Config(dequantize=True)
+        elif ref.four_bit:
+            options["quantization_config"] = FourBitConfig(config)
+        elif is_ready(config):
+            raise UserFault(
+                f"The files of the base model {ref.name!r} are in four bits. Open its zone so."
+            )
         tokenizer = AutoTokenizer.from_pretrained(
             source, revision=ref.revision, trust_remote_code=False
         )
         # A model and a report, which the stubs do not say.
         loaded: Any = loader.from_pretrained(
             source,
+            config=config,
             dtype=_dtype(ref, device),
+            # tensor by tensor, so that the machine's own memory never holds all of them
+            device_map={"": device},
             output_loading_info=True,
             # Reported, and refused below with a sentence.
             ignore_mismatched_sizes=True,
@@ -170,7 +181,7 @@ def load_resident(
         raise SystemFault(_describe_other_base(ref))
     check_base(ref.name, model=model, tokenizer=tokenizer, loading=loading)
     check_depth(ref.name, read_shape(model), loading["unexpected_keys"])
-    if ref.four_bit:
+    if ref.four_bit and whole:
         quantize_projections(model, device=device)
     model.to(device)  # pyright: ignore[reportArgumentType]
     resident = build_resident(
@@ -198,7 +209,9 @@ def _describe_loading(ref: BaseModelRef, error: Exception) -> str:
         )
     reason = " ".join(str(error).split()).rstrip(". ")
     advice = "Check where the model is said to be, and this machine's network."
-    if isinstance(error, SafetensorError):
+    if "gated" in reason:
+        advice = "Accept its terms on the hub, and set HF_TOKEN where the node runs."
+    elif isinstance(error, SafetensorError):
         advice = "A file of its weights is cut or damaged: download it again."
     elif isinstance(error, StrictDataclassError):
         advice = "Its config.json cannot be right: download it again, or choose another model."

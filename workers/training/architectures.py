@@ -23,7 +23,13 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.pytorch_utils import Conv1D
 
-from workers.protocol.model_shape import ENCODERS, BlockPart, ModelShape, find_context_length
+from workers.protocol.model_shape import (
+    ENCODERS,
+    BlockPart,
+    ModelShape,
+    find_context_length,
+    is_four_bit,
+)
 from workers.training.faults import UserFault
 from workers.training.four_bit import FourBitLinear
 
@@ -42,13 +48,11 @@ def find_loader(config: PretrainedConfig) -> Any:
         When models of this type cannot be trained, with what is missing.
     """
     kind = config.model_type
-    quantised = getattr(config, "quantization_config", None) or {}
-    if not isinstance(quantised, dict):
-        quantised = quantised.to_dict()
+    quantised = _read_quantization(config)
     method = str(quantised.get("quant_method"))[:40]
     if config.is_encoder_decoder:
         what = "has an encoder and a decoder. Choose a model that only continues texts"
-    elif quantised and method != READ_WHOLE:
+    elif quantised and method != READ_WHOLE and not is_ready(config):
         what = f"has weights in {method} already. Choose the one it was made from"
     elif kind in ENCODERS:
         return AutoModelForSequenceClassification
@@ -61,6 +65,16 @@ def find_loader(config: PretrainedConfig) -> Any:
     raise UserFault(
         f"Models of the type {str(kind)[:80]!r} cannot be trained here: this one {what}."
     )
+
+
+def is_ready(config: PretrainedConfig) -> bool:
+    """Whether a checkpoint has its projections in four bits as nodes keep them, by bitsandbytes."""
+    return is_four_bit(_read_quantization(config))
+
+
+def _read_quantization(config: PretrainedConfig) -> dict[str, Any]:
+    found = getattr(config, "quantization_config", None) or {}
+    return found if isinstance(found, dict) else found.to_dict()
 
 
 def build_on_meta(config: PretrainedConfig) -> PreTrainedModel:
