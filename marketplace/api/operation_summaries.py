@@ -6,6 +6,8 @@ from typing import Any
 
 from drf_spectacular.plumbing import get_lib_doc_excludes
 
+from marketplace.api.answers import Answer, AsStored
+from marketplace.api.market.bid_serializers import TermsAnswer
 from marketplace.api.openai.views import OpenAiView
 from marketplace.api.views import MarketView
 
@@ -72,5 +74,5 @@ def add_summaries(result: dict[str, Any], **_: Any) -> dict[str, Any]:
 
 
 def list_silent_views() -> list[type]:
-    """Classes whose docstrings describe no operation."""
-    return [*get_lib_doc_excludes(), MarketView, OpenAiView]
+    """Classes whose docstrings describe no operation and no answer."""
+    return [*get_lib_doc_excludes(), MarketView, OpenAiView, Answer, AsStored, TermsAnswer]

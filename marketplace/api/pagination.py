@@ -41,13 +41,6 @@ def build_page(
     return {"data": show(found[:limit]), "has_more": len(found) > limit}
 
 
-def show_each(
-    show: Callable[[Any], dict[str, Any]],
-) -> Callable[[Sequence[Any]], list[dict[str, Any]]]:
-    """Show the rows of a page one by one."""
-    return lambda rows: [show(row) for row in rows]
-
-
 def read_page_limit(request: Request) -> int:
     text = request.query_params.get("limit", str(LIMIT_DEFAULT))
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= LIMIT_MAX:

@@ -26,7 +26,7 @@ from marketplace.api.market.asked_bids import (
     count_tokens,
     find_new_bids,
 )
-from marketplace.api.market.serialize import serialize_bids
+from marketplace.api.market.bid_serializers import serialize_bids
 from marketplace.api.problems import build_problem
 from marketplace.auction.bidding import listener as listening
 from marketplace.auction.bidding import wait

@@ -14,9 +14,10 @@ from rest_framework.parsers import FormParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from marketplace.api.answers import page_of
 from marketplace.api.callers import Caller, get_caller
 from marketplace.api.idempotency import answer_once, read_idempotency_key
-from marketplace.api.market import bid_schemas, schemas
+from marketplace.api.market import schemas
 from marketplace.api.market.asked_bids import (
     AskedBid,
     ask_vendors,
@@ -24,8 +25,13 @@ from marketplace.api.market.asked_bids import (
     count_tokens_of_all,
 )
 from marketplace.api.market.bid_answers import place_and_answer
+from marketplace.api.market.bid_serializers import (
+    BID_RESPONSES,
+    BidBatchSerializer,
+    BidSerializer,
+    serialize_bids,
+)
 from marketplace.api.market.requests import BatchRequest, BidRequest, BidUploadRequest, check_body
-from marketplace.api.market.serialize import serialize_bids
 from marketplace.api.pagination import build_page
 from marketplace.api.problems import exception_handler
 from marketplace.api.versions import Deprecation
@@ -51,14 +57,19 @@ class BidsView(MarketView):
     scopes = {"GET": "bids:read", "POST": "bids:write"}
 
     @extend_schema(
-        operation_id="bids_list", parameters=schemas.PAGE, responses={200: bid_schemas.BID_PAGE}
+        operation_id="bids_list",
+        parameters=schemas.PAGE,
+        responses={200: page_of(BidSerializer)},
     )
     def get(self, request: Request) -> Response:
         organisation = get_caller(request).organisation
         bids = selectors.list_bids(organisation, status=request.query_params.get("status"))
         return Response(build_page(request, bids, serialize_bids))
 
-    @extend_schema(request=bid_schemas.BID_REQUEST, responses=bid_schemas.BID_RESPONSES)
+    @extend_schema(
+        request={"application/json": BidRequest, "multipart/form-data": BidUploadRequest},
+        responses=BID_RESPONSES,
+    )
     def post(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
         who, key = get_caller(request), read_idempotency_key(request)
         if request.content_type.startswith("multipart/"):
@@ -115,12 +126,12 @@ class BidView(MarketView):
         )
     }
 
-    @extend_schema(operation_id="bids_read", responses={200: bid_schemas.BID})
+    @extend_schema(operation_id="bids_read", responses={200: BidSerializer})
     def get(self, request: Request, bid_id: str) -> Response:
         bid = selectors.get_bid(get_caller(request).organisation, bid_id)
         return Response(_shape(bid))
 
-    @extend_schema(responses={200: bid_schemas.BID}, deprecated=True)
+    @extend_schema(responses={200: BidSerializer}, deprecated=True)
     def delete(self, request: Request, bid_id: str) -> Response:
         bid = selectors.get_bid(get_caller(request).organisation, bid_id)
         return Response(_shape(cancel_bid(bid=bid, now=clock.now())))
@@ -129,7 +140,7 @@ class BidView(MarketView):
 class BidCancelView(MarketView):
     scopes = {"POST": "bids:write"}
 
-    @extend_schema(request=None, responses={200: bid_schemas.BID})
+    @extend_schema(request=None, responses={200: BidSerializer})
     def post(self, request: Request, bid_id: str) -> Response:
         bid = selectors.get_bid(get_caller(request).organisation, bid_id)
         return Response(_shape(cancel_bid(bid=bid, now=clock.now())))
@@ -140,7 +151,7 @@ class BidBatchView(MarketView):
 
     scopes = {"POST": "bids:write"}
 
-    @extend_schema(request=bid_schemas.BATCH_REQUEST, responses={200: bid_schemas.BATCH})
+    @extend_schema(request=BatchRequest, responses={200: BidBatchSerializer})
     def post(self, request: Request) -> Response:
         who = get_caller(request)
         return answer_once(

@@ -10,7 +10,13 @@ from rest_framework.response import Response
 
 from marketplace.api.callers import Caller, get_caller
 from marketplace.api.idempotency import answer_once, read_idempotency_key
-from marketplace.api.market import bid_schemas, schemas
+from marketplace.api.market import schemas
+from marketplace.api.market.bid_serializers import (
+    REFUSED_BUNDLE,
+    BundleSerializer,
+    SweepQuoteSerializer,
+    serialize_bundle,
+)
 from marketplace.api.market.owned import get_dataset
 from marketplace.api.market.requests import (
     BundleQuoteRequest,
@@ -18,7 +24,6 @@ from marketplace.api.market.requests import (
     check_body,
     read_asked,
 )
-from marketplace.api.market.serialize import serialize_bundle, serialize_bundle_quote
 from marketplace.api.problems import build_problem
 from marketplace.api.views import MarketView
 from marketplace.auction.bidding.bundle_quotes import make_bundle_quote
@@ -42,11 +47,11 @@ class BundlesView(MarketView):
     @extend_schema(
         request=BundleRequest,
         responses={
-            200: bid_schemas.BUNDLE,
-            201: bid_schemas.BUNDLE,
-            202: bid_schemas.BUNDLE,
+            200: BundleSerializer,
+            201: BundleSerializer,
+            202: BundleSerializer,
             400: schemas.PROBLEM,
-            402: bid_schemas.REFUSED_BUNDLE,
+            402: REFUSED_BUNDLE,
             409: schemas.PROBLEM,
         },
     )
@@ -58,11 +63,11 @@ class BundlesView(MarketView):
 class BundleView(MarketView):
     scopes = {"GET": "bids:read", "DELETE": "bids:write"}
 
-    @extend_schema(operation_id="bundles_read", responses={200: bid_schemas.BUNDLE})
+    @extend_schema(operation_id="bundles_read", responses={200: BundleSerializer})
     def get(self, request: Request, bundle_id: str) -> Response:
         return Response(serialize_bundle(get_bundle(get_caller(request).organisation, bundle_id)))
 
-    @extend_schema(responses={200: bid_schemas.BUNDLE})
+    @extend_schema(responses={200: BundleSerializer})
     def delete(self, request: Request, bundle_id: str) -> Response:
         """Take back the bids that are not decided."""
         bundle = get_bundle(get_caller(request).organisation, bundle_id)
@@ -78,12 +83,12 @@ class BundleQuotesView(MarketView):
     throttle_kind = "quotes"
 
     @extend_schema(
-        request=BundleQuoteRequest, responses={200: bid_schemas.BUNDLE_QUOTE, 400: schemas.PROBLEM}
+        request=BundleQuoteRequest, responses={200: SweepQuoteSerializer, 400: schemas.PROBLEM}
     )
     def post(self, request: Request) -> Response:
         body = check_body(BundleQuoteRequest, request.data)
         asked = _build_new_bundle(body, get_caller(request), key=None)
-        return Response(serialize_bundle_quote(make_bundle_quote(asked=asked, now=clock.now())))
+        return Response(SweepQuoteSerializer.show(make_bundle_quote(asked=asked, now=clock.now())))
 
 
 def _place(request: Request, who: Caller) -> Response:

@@ -9,13 +9,14 @@ from rest_framework.parsers import FormParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from marketplace.api.answers import page_of
 from marketplace.api.callers import Caller, get_caller
 from marketplace.api.idempotency import answer_once, read_idempotency_key
-from marketplace.api.market import job_schemas, schemas
+from marketplace.api.market import schemas
+from marketplace.api.market.job_serializers import DatasetSerializer, UploadSerializer
 from marketplace.api.market.owned import get_dataset, get_upload, list_datasets
 from marketplace.api.market.requests import DatasetUploadRequest, check_body
-from marketplace.api.market.serialize_jobs import serialize_dataset, serialize_upload
-from marketplace.api.pagination import build_page, show_each
+from marketplace.api.pagination import build_page
 from marketplace.api.views import MarketView
 from marketplace.common import clock
 from marketplace.common.errors import UserError
@@ -37,20 +38,15 @@ class DatasetsView(MarketView):
     @extend_schema(
         operation_id="datasets_list",
         parameters=schemas.PAGE,
-        responses={200: job_schemas.DATASET_PAGE},
+        responses={200: page_of(DatasetSerializer)},
     )
     def get(self, request: Request) -> Response:
-        return Response(
-            build_page(
-                request,
-                list_datasets(get_caller(request).organisation),
-                show_each(serialize_dataset),
-            )
-        )
+        found = list_datasets(get_caller(request).organisation)
+        return Response(build_page(request, found, DatasetSerializer.show_each))
 
     @extend_schema(
         request={"multipart/form-data": DatasetUploadRequest},
-        responses={201: job_schemas.DATASET, 202: job_schemas.UPLOAD, 400: schemas.PROBLEM},
+        responses={201: DatasetSerializer, 202: UploadSerializer, 400: schemas.PROBLEM},
     )
     def post(self, request: Request) -> Response:
         who = get_caller(request)
@@ -96,9 +92,9 @@ def _answer(upload: Upload) -> Response:
         raise build_upload_error(upload)
     if upload.dataset is None:
         headers = {"Location": f"/api/uploads/{upload.pk}", "Retry-After": "1"}
-        return Response(serialize_upload(upload), status=202, headers=headers)
+        return Response(UploadSerializer.show(upload), status=202, headers=headers)
     return Response(
-        serialize_dataset(upload.dataset),
+        DatasetSerializer.show(upload.dataset),
         status=201,
         headers={"Location": f"/api/datasets/{upload.dataset.pk}"},
     )
@@ -109,19 +105,19 @@ class UploadView(MarketView):
 
     scopes = {"GET": "datasets:read"}
 
-    @extend_schema(operation_id="uploads_read", responses={200: job_schemas.UPLOAD})
+    @extend_schema(operation_id="uploads_read", responses={200: UploadSerializer})
     def get(self, request: Request, upload_id: str) -> Response:
-        return Response(serialize_upload(get_upload(get_caller(request).organisation, upload_id)))
+        upload = get_upload(get_caller(request).organisation, upload_id)
+        return Response(UploadSerializer.show(upload))
 
 
 class DatasetView(MarketView):
     scopes = {"GET": "datasets:read", "DELETE": "datasets:write"}
 
-    @extend_schema(operation_id="datasets_read", responses={200: job_schemas.DATASET})
+    @extend_schema(operation_id="datasets_read", responses={200: DatasetSerializer})
     def get(self, request: Request, dataset_id: str) -> Response:
-        return Response(
-            serialize_dataset(get_dataset(get_caller(request).organisation, dataset_id))
-        )
+        dataset = get_dataset(get_caller(request).organisation, dataset_id)
+        return Response(DatasetSerializer.show(dataset))
 
     @extend_schema(operation_id="datasets_delete", responses={204: None, 409: schemas.PROBLEM})
     def delete(self, request: Request, dataset_id: str) -> Response:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
 
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema
+from rest_framework import serializers as s
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from marketplace.api.answers import GIVEN, Answer, ConstantText, Moment, NullText, Usd, page_of, usd
 from marketplace.api.callers import get_caller
-from marketplace.api.market import export_schemas as shapes
 from marketplace.api.market import schemas
-from marketplace.api.market.fields import moment, usd
 from marketplace.api.market.owned import get_job
 from marketplace.api.market.requests import (
     ExportRequest,
@@ -21,7 +20,7 @@ from marketplace.api.market.requests import (
     PushRequest,
     check_body,
 )
-from marketplace.api.pagination import build_page, show_each
+from marketplace.api.pagination import build_page
 from marketplace.api.views import MarketView
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload
@@ -30,9 +29,60 @@ from marketplace.exports.asking import ask_export
 from marketplace.exports.errands import KEPT_FOR
 from marketplace.exports.hub import ask_push
 from marketplace.exports.links import make_link
-from marketplace.exports.models import Export, ExportForm, ExportStatus, HubPush
+from marketplace.exports.models import Export, ExportForm, ExportStatus, HubPush, PushStatus
 from marketplace.exports.prices import compute_price
 from marketplace.exports.selectors import get_export, name_export_file, open_export
+
+
+class ExportSerializer(Answer):
+    id = s.CharField()
+    object = ConstantText("export")
+    job_id = s.CharField()
+    form = s.ChoiceField(ExportForm.values)
+    status = s.ChoiceField(ExportStatus.values)
+    price = Usd(source="price_micros", help_text="Dollars; held, and paid when the file is there.")
+    bytes = s.IntegerField(allow_null=True)
+    sha256 = s.CharField(allow_null=True)
+    filename = s.CharField()
+    failure_reason = NullText(source="reason")
+    created_at = Moment()
+    finished_at = Moment(source="ended_at", allow_null=True)
+    kept_until = Moment(allow_null=True, help_text="The file is deleted then.")
+
+    def get_bytes(self, export: Export) -> int | None:
+        return export.bytes if export.status == ExportStatus.READY else None
+
+    def get_sha256(self, export: Export) -> str | None:
+        return export.sha256 if export.status == ExportStatus.READY else None
+
+    def get_filename(self, export: Export) -> str:
+        return name_export_file(export)
+
+    def get_kept_until(self, export: Export) -> datetime | None:
+        is_ready = export.status == ExportStatus.READY
+        return export.ended_at + KEPT_FOR if is_ready and export.ended_at else None
+
+
+class PushSerializer(Answer):
+    id = s.CharField()
+    object = ConstantText("push")
+    job_id = s.CharField()
+    export_id = s.CharField(allow_null=True)
+    repository = s.CharField()
+    private = s.BooleanField(source="is_private")
+    status = s.ChoiceField(PushStatus.values)
+    url = NullText()
+    failure_reason = NullText(source="reason")
+    created_at = Moment()
+    finished_at = Moment(allow_null=True)
+
+
+class FileLinkSerializer(Answer):
+    object = ConstantText("link")
+    job_id = s.CharField(source=GIVEN)
+    file = s.CharField(source=GIVEN)
+    url = s.CharField(help_text="Works without a key; fetch it with GET, in parts too.")
+    expires_at = Moment()
 
 
 class JobExportsView(MarketView):
@@ -41,19 +91,29 @@ class JobExportsView(MarketView):
     scopes = {"GET": "jobs:read", "POST": "bids:write"}
 
     @extend_schema(
-        operation_id="exports_list", parameters=schemas.PAGE[:2], responses={200: shapes.EXPORTS}
+        operation_id="exports_list",
+        parameters=schemas.PAGE[:2],
+        responses={
+            200: page_of(
+                ExportSerializer,
+                prices=s.DictField(
+                    child=s.CharField(allow_null=True),
+                    help_text="What each form costs now, in dollars; null: no node is online.",
+                ),
+            )
+        },
     )
     def get(self, request: Request, job_id: str) -> Response:
         job = get_job(get_caller(request).organisation, job_id)
         prices = {form: usd(compute_price(job.zone, form)) for form in ExportForm}
-        page = build_page(request, Export.objects.filter(job=job), show_each(serialize_export))
+        page = build_page(request, Export.objects.filter(job=job), ExportSerializer.show_each)
         return Response(page | {"prices": prices})
 
     @extend_schema(
         operation_id="exports_create",
         request=ExportRequest,
         responses={
-            201: shapes.EXPORT,
+            201: ExportSerializer,
             400: schemas.PROBLEM,
             402: schemas.PROBLEM,
             409: schemas.PROBLEM,
@@ -74,16 +134,16 @@ class JobExportsView(MarketView):
             now=clock.now(),
         )
         where = f"/api/jobs/{export.job_id}/exports/{export.pk}"
-        return Response(serialize_export(export), status=201, headers={"Location": where})
+        return Response(ExportSerializer.show(export), status=201, headers={"Location": where})
 
 
 class JobExportView(MarketView):
     scopes = {"GET": "jobs:read"}
 
-    @extend_schema(operation_id="exports_read", responses={200: shapes.EXPORT})
+    @extend_schema(operation_id="exports_read", responses={200: ExportSerializer})
     def get(self, request: Request, job_id: str, export_id: str) -> Response:
         job = get_job(get_caller(request).organisation, job_id)
-        return Response(serialize_export(get_export(job, export_id)))
+        return Response(ExportSerializer.show(get_export(job, export_id)))
 
 
 class JobExportContentView(MarketView):
@@ -114,7 +174,7 @@ class JobLinksView(MarketView):
     @extend_schema(
         operation_id="links_create",
         request=LinkRequest,
-        responses={201: shapes.LINK, 400: schemas.PROBLEM},
+        responses={201: FileLinkSerializer, 400: schemas.PROBLEM},
     )
     def post(self, request: Request, job_id: str) -> Response:
         who = get_caller(request)
@@ -128,13 +188,7 @@ class JobLinksView(MarketView):
             lifetime=timedelta(seconds=asked["expires_in_s"]),
             now=clock.now(),
         )
-        body = {
-            "object": "link",
-            "job_id": job.pk,
-            "file": asked["file"],
-            "url": link.url,
-            "expires_at": moment(link.expires_at),
-        }
+        body = FileLinkSerializer.show(link, job_id=job.pk, file=asked["file"])
         return Response(body, status=201)
 
 
@@ -144,17 +198,19 @@ class JobPushesView(MarketView):
     scopes = {"GET": "jobs:read", "POST": "jobs:write"}
 
     @extend_schema(
-        operation_id="pushes_list", parameters=schemas.PAGE[:2], responses={200: shapes.PUSH_PAGE}
+        operation_id="pushes_list",
+        parameters=schemas.PAGE[:2],
+        responses={200: page_of(PushSerializer)},
     )
     def get(self, request: Request, job_id: str) -> Response:
         job = get_job(get_caller(request).organisation, job_id)
         pushes = HubPush.objects.filter(job=job)
-        return Response(build_page(request, pushes, show_each(serialize_push)))
+        return Response(build_page(request, pushes, PushSerializer.show_each))
 
     @extend_schema(
         operation_id="pushes_create",
         request=PushRequest,
-        responses={201: shapes.PUSH, 400: schemas.PROBLEM, 409: schemas.PROBLEM},
+        responses={201: PushSerializer, 400: schemas.PROBLEM, 409: schemas.PROBLEM},
     )
     def post(self, request: Request, job_id: str) -> Response:
         """The token is stored encrypted, and deleted once it has been used."""
@@ -173,52 +229,16 @@ class JobPushesView(MarketView):
             now=clock.now(),
         )
         where = f"/api/jobs/{push.job_id}/pushes/{push.pk}"
-        return Response(serialize_push(push), status=201, headers={"Location": where})
+        return Response(PushSerializer.show(push), status=201, headers={"Location": where})
 
 
 class JobPushView(MarketView):
     scopes = {"GET": "jobs:read"}
 
-    @extend_schema(operation_id="pushes_read", responses={200: shapes.PUSH})
+    @extend_schema(operation_id="pushes_read", responses={200: PushSerializer})
     def get(self, request: Request, job_id: str, push_id: str) -> Response:
         job = get_job(get_caller(request).organisation, job_id)
         push = HubPush.objects.filter(job=job, pk=push_id.replace("\0", "")).first()
         if push is None:
             raise NotFound("unknown_push", f"The job has no push {push_id[:60]!r}.")
-        return Response(serialize_push(push))
-
-
-def serialize_export(export: Export) -> dict[str, Any]:
-    is_ready = export.status == ExportStatus.READY
-    until = export.ended_at + KEPT_FOR if is_ready and export.ended_at else None
-    return {
-        "id": export.pk,
-        "object": "export",
-        "job_id": export.job_id,
-        "form": export.form,
-        "status": export.status,
-        "price": usd(export.price_micros),
-        "bytes": export.bytes if is_ready else None,
-        "sha256": export.sha256 if is_ready else None,
-        "filename": name_export_file(export),
-        "failure_reason": export.reason or None,
-        "created_at": moment(export.created_at),
-        "finished_at": moment(export.ended_at),
-        "kept_until": moment(until),
-    }
-
-
-def serialize_push(push: HubPush) -> dict[str, Any]:
-    return {
-        "id": push.pk,
-        "object": "push",
-        "job_id": push.job_id,
-        "export_id": push.export_id,
-        "repository": push.repository,
-        "private": push.is_private,
-        "status": push.status,
-        "url": push.url or None,
-        "failure_reason": push.reason or None,
-        "created_at": moment(push.created_at),
-        "finished_at": moment(push.finished_at),
-    }
+        return Response(PushSerializer.show(push))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
+from rest_framework import serializers as s
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from marketplace.accounts.models import Organisation
+from marketplace.api.answers import GIVEN, Answer, AsStored, Constant, Moment, NullText, Usd, usd
 from marketplace.api.callers import get_caller
 from marketplace.api.idempotency import read_idempotency_key
-from marketplace.api.market import express_schemas, schemas
-from marketplace.api.market.fields import moment, usd
+from marketplace.api.market import schemas
 from marketplace.api.market.owned import get_dataset
 from marketplace.api.market.requests import ExpressRequestBody, WorkRequest, check_body
 from marketplace.api.views import MarketView
@@ -22,6 +23,7 @@ from marketplace.common import clock
 from marketplace.express.models import ExpressRequest, LookupRecord, RequestStatus
 from marketplace.express.requests import (
     ExpressOrder,
+    ExpressTerms,
     get_request,
     measure_express_job,
     place_request,
@@ -34,6 +36,87 @@ from marketplace.jobs.models import Job
 QUOTED = (1.1, 1.5, 2.0, 3.0, 5.0, 8.0)
 
 
+class ExpressPriceSerializer(AsStored):
+    slo_s = s.FloatField()
+    price = Usd()
+
+
+class ExpressQuoteSerializer(Answer):
+    zone = s.CharField(source=GIVEN)
+    least_slo_s = s.FloatField(help_text="The shortest SLO that idle seats keep.")
+    longest_slo_s = s.FloatField(source="lane.slo_max_s")
+    prices = ExpressPriceSerializer(many=True)
+
+    def get_prices(self, terms: ExpressTerms) -> list[dict[str, Any]]:
+        slos = [terms.least_slo_s * factor for factor in QUOTED]
+        return [
+            {"slo_s": slo_s, "price": usd(terms.price_micros(slo_s))}
+            for slo_s in slos
+            if slo_s <= terms.lane.slo_max_s
+        ]
+
+
+class ExpressLookupSerializer(AsStored):
+    candidates = s.IntegerField()
+    seconds = s.FloatField()
+    own_loss = s.FloatField(help_text="With the prompt asked for.")
+    loss = s.FloatField(help_text="With the prompt that the job began with.")
+    is_from_bank = s.BooleanField()
+
+
+class ExpressAnswerSerializer(Answer):
+    id = s.CharField()
+    object = Constant("express_request")
+    status = s.ChoiceField(["pending", "admitted", "offered", "refused"])
+    zone = s.CharField(source="zone.name")
+    dataset_id = s.CharField()
+    name = s.CharField()
+    slo_s = s.FloatField(help_text="As asked for.")
+    adapter = s.DictField()
+    training = s.DictField()
+    created_at = Moment()
+    answered_at = Moment(allow_null=True)
+    certified_slo_s = s.FloatField(
+        source="answer.slo_s",
+        allow_null=True,
+        help_text="Certified, or of an offer: what could be.",
+    )
+    due_at = Moment(allow_null=True)
+    price = Usd(source="answer.price_micros", allow_null=True)
+    seats = s.IntegerField(allow_null=True, help_text="Of one node, that the job has.")
+    least_slo_s = s.FloatField(source="answer.least_slo_s", allow_null=True)
+    reason = s.CharField(source="answer.answer", allow_null=True)
+    position = s.IntegerField(allow_null=True, help_text="Of the answer in the zone's log.")
+    decision_hash = NullText()
+    bid_id = NullText()
+    job_id = s.CharField(allow_null=True)
+    lookup = ExpressLookupSerializer(allow_null=True)
+
+    def get_due_at(self, asked: ExpressRequest) -> datetime | None:
+        due_s = (asked.answer or {}).get("slo_s")
+        return None if due_s is None else asked.created_at + timedelta(seconds=due_s)
+
+    def get_seats(self, asked: ExpressRequest) -> int | None:
+        return len((asked.answer or {}).get("seats", ("",))) if asked.bid_id else None
+
+    def get_job_id(self, asked: ExpressRequest) -> str | None:
+        jobs = Job.objects.filter(bid_id=asked.bid_id) if asked.bid_id else Job.objects.none()
+        return jobs.values_list("pk", flat=True).first()
+
+    def get_lookup(self, asked: ExpressRequest) -> dict[str, Any] | None:
+        """What the search for a known prompt found; noted a moment after the job has ended."""
+        found = LookupRecord.objects.filter(pk=self.get_job_id(asked), lookup__isnull=False).first()
+        if found is None:
+            return None
+        return {
+            "candidates": found.lookup["candidates"],
+            "seconds": found.lookup["seconds"],
+            "own_loss": found.lookup["own_score"],
+            "loss": found.lookup["score"],
+            "is_from_bank": found.started_from_id is not None,
+        }
+
+
 class ExpressQuotesView(MarketView):
     """What a prompt-tuning job costs by SLO; reserves nothing."""
 
@@ -42,25 +125,13 @@ class ExpressQuotesView(MarketView):
 
     @extend_schema(
         request=WorkRequest,
-        responses={200: express_schemas.EXPRESS_QUOTE, 400: schemas.PROBLEM},
+        responses={200: ExpressQuoteSerializer, 400: schemas.PROBLEM},
     )
     def post(self, request: Request) -> Response:
         asked = check_body(WorkRequest, request.data)
         job = _read_job(asked, get_caller(request).organisation)
         terms = measure_express_job(job, now=clock.now())
-        slos = [terms.least_slo_s * factor for factor in QUOTED]
-        return Response(
-            {
-                "zone": asked["zone"],
-                "least_slo_s": terms.least_slo_s,
-                "longest_slo_s": terms.lane.slo_max_s,
-                "prices": [
-                    {"slo_s": slo_s, "price": usd(terms.price_micros(slo_s))}
-                    for slo_s in slos
-                    if slo_s <= terms.lane.slo_max_s
-                ],
-            }
-        )
+        return Response(ExpressQuoteSerializer.show(terms, zone=asked["zone"]))
 
 
 class ExpressRequestsView(MarketView):
@@ -71,9 +142,9 @@ class ExpressRequestsView(MarketView):
     @extend_schema(
         request=ExpressRequestBody,
         responses={
-            200: express_schemas.EXPRESS_ANSWER,
-            201: express_schemas.EXPRESS_ANSWER,
-            202: express_schemas.EXPRESS_ANSWER,
+            200: ExpressAnswerSerializer,
+            201: ExpressAnswerSerializer,
+            202: ExpressAnswerSerializer,
             400: schemas.PROBLEM,
         },
     )
@@ -92,7 +163,7 @@ class ExpressRequestsView(MarketView):
         found = wait_for_answer(place_request(order, now=clock.now()))
         statuses = {RequestStatus.ADMITTED: 201, RequestStatus.PENDING: 202}
         return Response(
-            serialize_express(found),
+            ExpressAnswerSerializer.show(found),
             status=statuses.get(RequestStatus(found.status), 200),
             headers={"Location": f"/api/express/{found.pk}"},
         )
@@ -113,53 +184,7 @@ def _read_job(asked: dict[str, Any], organisation: Organisation) -> JobRequest:
 class ExpressRequestView(MarketView):
     scopes = {"GET": "bids:read"}
 
-    @extend_schema(operation_id="express_read", responses={200: express_schemas.EXPRESS_ANSWER})
+    @extend_schema(operation_id="express_read", responses={200: ExpressAnswerSerializer})
     def get(self, request: Request, request_id: str) -> Response:
-        return Response(
-            serialize_express(get_request(get_caller(request).organisation, request_id))
-        )
-
-
-def serialize_express(asked: ExpressRequest) -> dict[str, Any]:
-    """A request with the lane's answer."""
-    answer = asked.answer or {}
-    job = Job.objects.filter(bid_id=asked.bid_id).first() if asked.bid_id else None
-    due_s = answer.get("slo_s")
-    return {
-        "id": asked.pk,
-        "object": "express_request",
-        "status": asked.status,
-        "zone": asked.zone.name,
-        "dataset_id": asked.dataset_id,
-        "name": asked.name,
-        "slo_s": asked.slo_s,
-        "adapter": asked.adapter,
-        "training": asked.training,
-        "created_at": moment(asked.created_at),
-        "answered_at": moment(asked.answered_at),
-        "certified_slo_s": due_s,
-        "due_at": None if due_s is None else moment(asked.created_at + timedelta(seconds=due_s)),
-        "price": usd(answer.get("price_micros")),
-        "seats": None if not asked.bid_id else len(answer.get("seats", ("",))),
-        "least_slo_s": answer.get("least_slo_s"),
-        "reason": answer.get("answer"),
-        "position": asked.position,
-        "decision_hash": asked.decision_hash or None,
-        "bid_id": asked.bid_id or None,
-        "job_id": None if job is None else job.pk,
-        "lookup": None if job is None else _serialize_lookup(job),
-    }
-
-
-def _serialize_lookup(job: Job) -> dict[str, Any] | None:
-    """What the search for a known prompt found; noted a moment after the job has ended."""
-    found = LookupRecord.objects.filter(pk=job.pk, lookup__isnull=False).first()
-    if found is None:
-        return None
-    return {
-        "candidates": found.lookup["candidates"],
-        "seconds": found.lookup["seconds"],
-        "own_loss": found.lookup["own_score"],
-        "loss": found.lookup["score"],
-        "is_from_bank": found.started_from_id is not None,
-    }
+        found = get_request(get_caller(request).organisation, request_id)
+        return Response(ExpressAnswerSerializer.show(found))

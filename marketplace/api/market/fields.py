@@ -10,20 +10,11 @@ from django.utils.dateparse import parse_datetime
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from marketplace.api.answers import moment, usd
 from marketplace.auction.bidding.terms import parse_price
 from marketplace.common.errors import UserError
-from marketplace.common.money import from_micros
 
 METADATA_PAIRS, METADATA_KEY_CHARS, METADATA_VALUE_CHARS = 16, 64, 512
-
-
-def usd(micros: int | None) -> str | None:
-    """Dollars as a decimal string, ``"3.100000"``: exact in every language."""
-    return None if micros is None else f"{from_micros(micros):f}"
-
-
-def moment(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat().replace("+00:00", "Z")
 
 
 @extend_schema_field({"type": ["string", "number"], "examples": ["4.50"]})

@@ -7,19 +7,20 @@ from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from marketplace.api.answers import page_of
 from marketplace.api.callers import get_caller
-from marketplace.api.market import job_schemas, schemas
+from marketplace.api.market import schemas
+from marketplace.api.market.job_serializers import (
+    CancelPreviewSerializer,
+    CheckpointSerializer,
+    JobEventSerializer,
+    JobSerializer,
+    PreparationSerializer,
+    SamplesSerializer,
+)
 from marketplace.api.market.owned import get_job, list_jobs
 from marketplace.api.market.requests import DisputeRequest, check_body
-from marketplace.api.market.serialize_jobs import (
-    serialize_cancel_preview,
-    serialize_checkpoint,
-    serialize_job,
-    serialize_job_event,
-    serialize_preparation,
-    serialize_sample,
-)
-from marketplace.api.pagination import build_page, read_page_limit, show_each
+from marketplace.api.pagination import build_page, read_page_limit
 from marketplace.api.views import AlwaysJson, MarketView
 from marketplace.auction.endings import CancelQuote, quote_cancelling
 from marketplace.auction.selectors import get_bid
@@ -45,7 +46,9 @@ class JobsView(MarketView):
     scopes = {"GET": "jobs:read"}
 
     @extend_schema(
-        operation_id="jobs_list", parameters=schemas.PAGE, responses={200: job_schemas.JOB_PAGE}
+        operation_id="jobs_list",
+        parameters=schemas.PAGE,
+        responses={200: page_of(JobSerializer)},
     )
     def get(self, request: Request) -> Response:
         jobs = list_jobs(get_caller(request).organisation)
@@ -58,15 +61,15 @@ class JobsView(MarketView):
                     param="status",
                 )
             jobs = jobs.filter(status=status)
-        return Response(build_page(request, jobs, show_each(serialize_job)))
+        return Response(build_page(request, jobs, JobSerializer.show_each))
 
 
 class JobView(MarketView):
     scopes = {"GET": "jobs:read"}
 
-    @extend_schema(operation_id="jobs_read", responses={200: job_schemas.JOB})
+    @extend_schema(operation_id="jobs_read", responses={200: JobSerializer})
     def get(self, request: Request, job_id: str) -> Response:
-        return Response(serialize_job(get_job(get_caller(request).organisation, job_id)))
+        return Response(JobSerializer.show(get_job(get_caller(request).organisation, job_id)))
 
 
 class JobEventsView(MarketView):
@@ -74,7 +77,7 @@ class JobEventsView(MarketView):
 
     scopes = {"GET": "jobs:read"}
 
-    @extend_schema(parameters=schemas.EVENTS_PAGE, responses={200: job_schemas.JOB_EVENT_PAGE})
+    @extend_schema(parameters=schemas.EVENTS_PAGE, responses={200: page_of(JobEventSerializer)})
     def get(self, request: Request, job_id: str) -> Response:
         job = get_job(get_caller(request).organisation, job_id)
         after = request.query_params.get("after", "0")
@@ -84,19 +87,18 @@ class JobEventsView(MarketView):
             )
         limit = read_page_limit(request)
         found = list(list_job_events(job, after_seq=int(after[:18]))[: limit + 1])
-        data = [serialize_job_event(event) for event in found[:limit]]
+        data = JobEventSerializer.show_each(found[:limit])
         return Response({"data": data, "has_more": len(found) > limit})
 
 
 class JobCheckpointsView(MarketView):
     scopes = {"GET": "jobs:read"}
 
-    @extend_schema(parameters=schemas.PAGE, responses={200: job_schemas.CHECKPOINT_PAGE})
+    @extend_schema(parameters=schemas.PAGE, responses={200: page_of(CheckpointSerializer)})
     def get(self, request: Request, job_id: str) -> Response:
         job = get_job(get_caller(request).organisation, job_id)
-        return Response(
-            build_page(request, list_job_checkpoints(job), show_each(serialize_checkpoint))
-        )
+        found = list_job_checkpoints(job)
+        return Response(build_page(request, found, CheckpointSerializer.show_each))
 
 
 class JobCheckpointContentView(MarketView):
@@ -123,10 +125,10 @@ class JobSamplesView(MarketView):
 
     scopes = {"GET": "jobs:read"}
 
-    @extend_schema(responses={200: job_schemas.SAMPLES})
+    @extend_schema(responses={200: SamplesSerializer})
     def get(self, request: Request, job_id: str) -> Response:
         job = get_job(get_caller(request).organisation, job_id)
-        return Response({"data": [serialize_sample(sample) for sample in list_samples(job)]})
+        return Response(SamplesSerializer.show(list_samples(job)))
 
 
 class JobPreparationView(MarketView):
@@ -134,9 +136,9 @@ class JobPreparationView(MarketView):
 
     scopes = {"GET": "jobs:read"}
 
-    @extend_schema(responses={200: job_schemas.PREPARATION})
+    @extend_schema(responses={200: PreparationSerializer})
     def get(self, request: Request, job_id: str) -> Response:
-        return Response(serialize_preparation(_get_preparation(request, job_id)))
+        return Response(PreparationSerializer.show(_get_preparation(request, job_id)))
 
 
 class JobPreparationAcceptView(MarketView):
@@ -144,10 +146,10 @@ class JobPreparationAcceptView(MarketView):
 
     scopes = {"POST": "jobs:write"}
 
-    @extend_schema(request=None, responses={200: job_schemas.PREPARATION})
+    @extend_schema(request=None, responses={200: PreparationSerializer})
     def post(self, request: Request, job_id: str) -> Response:
         made = accept(preparation=_get_preparation(request, job_id), now=clock.now())
-        return Response(serialize_preparation(made))
+        return Response(PreparationSerializer.show(made))
 
 
 class JobPreparationDisputeView(MarketView):
@@ -155,7 +157,7 @@ class JobPreparationDisputeView(MarketView):
 
     scopes = {"POST": "jobs:write"}
 
-    @extend_schema(request=DisputeRequest, responses={200: job_schemas.PREPARATION})
+    @extend_schema(request=DisputeRequest, responses={200: PreparationSerializer})
     def post(self, request: Request, job_id: str) -> Response:
         who = get_caller(request)
         open_dispute(
@@ -164,7 +166,7 @@ class JobPreparationDisputeView(MarketView):
             opened_by=who.user,
             now=clock.now(),
         )
-        return Response(serialize_preparation(_get_preparation(request, job_id)))
+        return Response(PreparationSerializer.show(_get_preparation(request, job_id)))
 
 
 class JobPreparationChangesView(MarketView):
@@ -206,7 +208,7 @@ class JobCancelView(MarketView):
 
     scopes = {"GET": "jobs:read", "POST": "jobs:write"}
 
-    @extend_schema(operation_id="jobs_cancel_preview", responses={200: job_schemas.CANCEL_PREVIEW})
+    @extend_schema(operation_id="jobs_cancel_preview", responses={200: CancelPreviewSerializer})
     def get(self, request: Request, job_id: str) -> Response:
         organisation = get_caller(request).organisation
         job = get_job(organisation, job_id)
@@ -214,10 +216,12 @@ class JobCancelView(MarketView):
         due = CancelQuote(0, 0)
         if job.is_active:
             due = quote_cancelling(bid=bid, job=job, now=clock.now())
-        return Response(serialize_cancel_preview(job, bid, due))
+        return Response(CancelPreviewSerializer.show({"job": job, "bid": bid, "due": due}))
 
-    @extend_schema(operation_id="jobs_cancel", request=None, responses={200: job_schemas.JOB})
+    @extend_schema(operation_id="jobs_cancel", request=None, responses={200: JobSerializer})
     def post(self, request: Request, job_id: str) -> Response:
         who = get_caller(request)
         job = get_job(who.organisation, job_id)
-        return Response(serialize_job(cancel_job(job=job, cancelled_by=who.user, now=clock.now())))
+        return Response(
+            JobSerializer.show(cancel_job(job=job, cancelled_by=who.user, now=clock.now()))
+        )

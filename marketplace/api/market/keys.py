@@ -3,25 +3,48 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from drf_spectacular.utils import extend_schema
+from rest_framework import serializers as s
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from marketplace.accounts.api_keys import revoke_api_key, rotate_api_key
 from marketplace.accounts.models import ApiKey
+from marketplace.api.answers import GIVEN, Answer, ConstantText, Moment, Usd, page_of
 from marketplace.api.callers import Caller, get_caller
-from marketplace.api.market import key_schemas as shapes
 from marketplace.api.market import schemas
-from marketplace.api.market.fields import moment, usd
 from marketplace.api.market.requests import KeyRotationRequest, check_body
-from marketplace.api.pagination import build_page, show_each
+from marketplace.api.pagination import build_page
 from marketplace.api.views import MarketView
 from marketplace.common import clock
 from marketplace.common.errors import NotAllowed, NotFound
 
 READ, WRITE = "keys:read", "keys:write"
+
+
+class KeySerializer(Answer):
+    id = s.CharField()
+    object = ConstantText("api_key")
+    name = s.CharField()
+    prefix = s.CharField(help_text="What the secret begins with.")
+    scopes = s.ListField(child=s.CharField())
+    bid_price = Usd(
+        source="bid_price_micros",
+        allow_null=True,
+        help_text="What it bids where a request says nothing, in dollars.",
+    )
+    bid_deadline_s = s.IntegerField(allow_null=True)
+    created_at = Moment()
+    expires_at = Moment(allow_null=True)
+    earlier_secret_until = Moment(
+        allow_null=True, help_text="Until then, the secret that was replaced may be used."
+    )
+    last_used_at = Moment(allow_null=True, help_text="To the minute.")
+
+
+class KeyWithSecretSerializer(KeySerializer):
+    secret = s.CharField(source=GIVEN, help_text="Shown once: ft_…")
 
 
 class KeysView(MarketView):
@@ -30,12 +53,14 @@ class KeysView(MarketView):
     scopes = {"GET": READ}
 
     @extend_schema(
-        operation_id="keys_list", parameters=schemas.PAGE[:2], responses={200: shapes.KEY_PAGE}
+        operation_id="keys_list",
+        parameters=schemas.PAGE[:2],
+        responses={200: page_of(KeySerializer)},
     )
     def get(self, request: Request) -> Response:
         live = ApiKey.objects.filter(organisation=get_caller(request).organisation, revoked_at=None)
         live = live.exclude(expires_at__lte=clock.now())
-        return Response(build_page(request, live, show_each(serialize_key)))
+        return Response(build_page(request, live, KeySerializer.show_each))
 
 
 class KeyView(MarketView):
@@ -62,7 +87,7 @@ class KeyRotationView(MarketView):
     @extend_schema(
         operation_id="keys_rotate",
         request=KeyRotationRequest,
-        responses={200: shapes.KEY_WITH_SECRET, 400: schemas.PROBLEM, 403: schemas.PROBLEM},
+        responses={200: KeyWithSecretSerializer, 400: schemas.PROBLEM, 403: schemas.PROBLEM},
     )
     def post(self, request: Request, key_id: str) -> Response:
         who = get_caller(request)
@@ -77,7 +102,7 @@ class KeyRotationView(MarketView):
             overlap=timedelta(seconds=asked["overlap_s"]),
             now=clock.now(),
         )
-        return Response(serialize_key(made) | {"secret": secret})
+        return Response(KeyWithSecretSerializer.show(made, secret=secret))
 
 
 def _find(who: Caller, key_id: str) -> ApiKey:
@@ -97,19 +122,3 @@ def _find(who: Caller, key_id: str) -> ApiKey:
     if who.key is not None and not set(key.scopes) <= set(who.key.scopes):
         raise NotAllowed("missing_scope", "That key may do more than this one. Use the settings.")
     return key
-
-
-def serialize_key(key: ApiKey) -> dict[str, Any]:
-    return {
-        "id": key.pk,
-        "object": "api_key",
-        "name": key.name,
-        "prefix": key.prefix,
-        "scopes": key.scopes,
-        "bid_price": usd(key.bid_price_micros),
-        "bid_deadline_s": key.bid_deadline_s,
-        "created_at": moment(key.created_at),
-        "expires_at": moment(key.expires_at),
-        "earlier_secret_until": moment(key.earlier_secret_until),
-        "last_used_at": moment(key.last_used_at),
-    }

@@ -2,25 +2,101 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers as s
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from marketplace.api.answers import Answer, ConstantText, Moment, Usd, page_of, usd
 from marketplace.api.callers import get_caller
-from marketplace.api.market import money_schemas as shapes
 from marketplace.api.market import schemas
-from marketplace.api.market.fields import moment, usd
-from marketplace.api.pagination import build_page, read_page_limit, show_each
+from marketplace.api.pagination import build_page, read_page_limit
 from marketplace.api.views import MarketView
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import find_present_status
-from marketplace.fleet.turns import find_rest
+from marketplace.fleet.turns import Rest, find_rest
 from marketplace.payments.models import Earning
-from marketplace.payments.selectors import StatementRow, get_earnings, get_wallet, list_wallet_rows
+from marketplace.payments.selectors import get_earnings, get_wallet, list_wallet_rows
+
+
+class WalletSerializer(Answer):
+    object = ConstantText("wallet")
+    available = Usd(source="available_micros")
+    held = Usd(source="held_micros")
+
+
+class WalletEntrySerializer(Answer):
+    id = s.CharField(source="entry_id")
+    cursor = s.IntegerField()
+    at = Moment()
+    kind = s.CharField()
+    reference = s.CharField(help_text="Such as a bid's id.")
+    memo = s.CharField()
+    available_change = Usd(source="available_change_micros")
+    held_change = Usd(source="held_change_micros")
+    available_after = Usd(source="available_after_micros")
+
+
+class _PresentNode(NamedTuple):
+    node: Node
+    status: str
+    rest: Rest | None
+
+
+class OwnNodeSerializer(Answer):
+    id = s.CharField(source="node.id")
+    object = ConstantText("node")
+    name = s.CharField(source="node.name")
+    zone = s.CharField(source="node.zone.name")
+    gpu_type = s.CharField(source="node.gpu_type.name")
+    memory_gb = s.FloatField(source="node.memory_gb")
+    ask = Usd(source="node.ask_micros")
+    status = s.CharField()
+    available_from = Moment(source="node.available_from_at", allow_null=True)
+    available_until = Moment(source="node.available_until_at", allow_null=True)
+    shared_gpu = s.CharField(
+        allow_null=True,
+        help_text="Nodes with the same value take turns on a GPU, each in its hours.",
+    )
+    rests_until = Moment(
+        source="rest.until_at",
+        allow_null=True,
+        help_text="Of a node that rests: when its hours begin.",
+    )
+    gpu_serves = s.CharField(
+        source="rest.zone_name",
+        allow_null=True,
+        help_text="Of a node that rests: the zone that its GPU serves.",
+    )
+    last_heartbeat_at = Moment(source="node.last_heartbeat_at", allow_null=True)
+    joined_at = Moment(source="node.joined_at")
+
+    def get_shared_gpu(self, present: _PresentNode) -> str | None:
+        device_id = present.node.shared_device_id
+        return f"gpu_{device_id}" if device_id else None
+
+
+def _show_nodes(nodes: Sequence[Node]) -> list[dict[str, Any]]:
+    now = clock.now()
+    return OwnNodeSerializer.show_each(
+        _PresentNode(node, find_present_status(node, now), find_rest(node, now=now))
+        for node in nodes
+    )
+
+
+class EarningLineSerializer(Answer):
+    # The price that its owner paid, and the bid, are not the provider's to know.
+    id = s.CharField()
+    kind = s.CharField()
+    amount = Usd(source="amount_micros")
+    accrued_at = Moment()
+    payable_at = Moment()
+    payout_id = s.CharField(allow_null=True)
 
 
 class WalletView(MarketView):
@@ -28,16 +104,10 @@ class WalletView(MarketView):
 
     scopes = {"GET": "wallet:read"}
 
-    @extend_schema(operation_id="wallet_read", responses={200: shapes.WALLET})
+    @extend_schema(operation_id="wallet_read", responses={200: WalletSerializer})
     def get(self, request: Request) -> Response:
         wallet = get_wallet(organisation=get_caller(request).organisation)
-        return Response(
-            {
-                "object": "wallet",
-                "available": usd(wallet.available_micros),
-                "held": usd(wallet.held_micros),
-            }
-        )
+        return Response(WalletSerializer.show(wallet))
 
 
 class WalletEntriesView(MarketView):
@@ -51,7 +121,7 @@ class WalletEntriesView(MarketView):
             schemas.PAGE[0],
             OpenApiParameter("after", int, description="cursor of the last entry of the page."),
         ],
-        responses={200: shapes.WALLET_ENTRY_PAGE},
+        responses={200: page_of(WalletEntrySerializer)},
     )
     def get(self, request: Request) -> Response:
         limit = read_page_limit(request)
@@ -65,7 +135,7 @@ class WalletEntriesView(MarketView):
             limit=limit + 1,
             before=None if after is None else int(after[:18]),
         )
-        data = [serialize_entry(row) for row in rows[:limit]]
+        data = WalletEntrySerializer.show_each(rows[:limit])
         return Response({"data": data, "has_more": len(rows) > limit})
 
 
@@ -75,13 +145,15 @@ class NodesView(MarketView):
     scopes = {"GET": "provider:read"}
 
     @extend_schema(
-        operation_id="nodes_list", parameters=schemas.PAGE[:2], responses={200: shapes.NODE_PAGE}
+        operation_id="nodes_list",
+        parameters=schemas.PAGE[:2],
+        responses={200: page_of(OwnNodeSerializer, name="NodePage")},
     )
     def get(self, request: Request) -> Response:
         organisation = get_caller(request).organisation
         nodes = Node.objects.filter(provider__organisation=organisation)
         nodes = nodes.select_related("zone", "gpu_type")
-        return Response(build_page(request, nodes, show_each(serialize_node)))
+        return Response(build_page(request, nodes, _show_nodes))
 
 
 class EarningsView(MarketView):
@@ -92,60 +164,14 @@ class EarningsView(MarketView):
     @extend_schema(
         operation_id="earnings_list",
         parameters=schemas.PAGE[:2],
-        responses={200: shapes.EARNINGS_PAGE},
+        responses={
+            200: page_of(EarningLineSerializer, name="EarningsPage", pending=Usd(), payable=Usd())
+        },
     )
     def get(self, request: Request) -> Response:
         organisation = get_caller(request).organisation
         sums = get_earnings(organisation=organisation)
         lines = Earning.objects.filter(organisation=organisation)
-        found = build_page(request, lines, show_each(serialize_earning))
+        found = build_page(request, lines, EarningLineSerializer.show_each)
         totals = {"pending": usd(sums.pending_micros), "payable": usd(sums.payable_micros)}
         return Response(totals | found)
-
-
-def serialize_entry(row: StatementRow) -> dict[str, Any]:
-    return {
-        "id": row.entry_id,
-        "cursor": row.cursor,
-        "at": moment(row.at),
-        "kind": row.kind,
-        "reference": row.reference,
-        "memo": row.memo,
-        "available_change": usd(row.available_change_micros),
-        "held_change": usd(row.held_change_micros),
-        "available_after": usd(row.available_after_micros),
-    }
-
-
-def serialize_node(node: Node) -> dict[str, Any]:
-    now = clock.now()
-    rest = find_rest(node, now=now)
-    return {
-        "id": node.pk,
-        "object": "node",
-        "name": node.name,
-        "zone": node.zone.name,
-        "gpu_type": node.gpu_type.name,
-        "memory_gb": node.memory_gb,
-        "ask": usd(node.ask_micros),
-        "status": find_present_status(node, now),
-        "available_from": moment(node.available_from_at),
-        "available_until": moment(node.available_until_at),
-        "shared_gpu": node.shared_device_id and f"gpu_{node.shared_device_id}",
-        "rests_until": None if rest is None else moment(rest.until_at),
-        "gpu_serves": None if rest is None else rest.zone_name,
-        "last_heartbeat_at": moment(node.last_heartbeat_at),
-        "joined_at": moment(node.joined_at),
-    }
-
-
-def serialize_earning(line: Earning) -> dict[str, Any]:
-    """A line of earnings: the price that its owner paid, and the bid, are not the provider's."""
-    return {
-        "id": line.pk,
-        "kind": line.kind,
-        "amount": usd(line.amount_micros),
-        "accrued_at": moment(line.accrued_at),
-        "payable_at": moment(line.payable_at),
-        "payout_id": line.payout_id,
-    }

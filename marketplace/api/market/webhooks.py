@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
 
 from drf_spectacular.utils import extend_schema
+from rest_framework import serializers as s
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from marketplace.api.answers import (
+    GIVEN,
+    Answer,
+    AsStored,
+    ConstantText,
+    Moment,
+    NullText,
+    page_of,
+)
 from marketplace.api.callers import get_caller
 from marketplace.api.market import schemas
-from marketplace.api.market import webhook_schemas as shapes
-from marketplace.api.market.fields import moment
 from marketplace.api.market.requests import WebhookRequest, check_body
-from marketplace.api.pagination import build_page, show_each
+from marketplace.api.pagination import build_page
 from marketplace.api.views import MarketView
 from marketplace.common import clock
-from marketplace.webhooks.models import WebhookEndpoint, WebhookMessage
+from marketplace.webhooks.models import MessageStatus, WebhookEndpoint, WebhookMessage
 from marketplace.webhooks.services import (
     create_endpoint,
     enable_endpoint,
@@ -29,6 +37,44 @@ from marketplace.webhooks.services import (
 READ, WRITE = "webhooks:read", "webhooks:write"
 
 
+class WebhookSerializer(Answer):
+    id = s.CharField()
+    object = ConstantText("webhook")
+    url = s.CharField()
+    events = s.ListField(child=s.CharField())
+    created_at = Moment()
+    earlier_secret_until = Moment(
+        allow_null=True, help_text="Until then, messages are signed with the earlier one too."
+    )
+    disabled_at = Moment(allow_null=True, help_text="Nothing is sent since then.")
+    disabled_reason = NullText()
+
+
+class WebhookWithSecretSerializer(WebhookSerializer):
+    secret = s.CharField(source=GIVEN, help_text="Shown once: whsec_…")
+
+
+class DeliveryAttemptSerializer(AsStored):
+    at = s.DateTimeField()
+    status = s.IntegerField(allow_null=True)
+    error = s.CharField()
+    took_s = s.FloatField()
+
+
+class WebhookDeliverySerializer(Answer):
+    id = s.CharField(help_text="The webhook-id of every attempt.")
+    object = ConstantText("webhook.delivery")
+    type = s.CharField()
+    status = s.ChoiceField(MessageStatus.values)
+    body = s.CharField(help_text="As it was signed and sent.")
+    created_at = Moment()
+    due_at = Moment(allow_null=True, help_text="Of the next attempt.")
+    attempts = DeliveryAttemptSerializer(source="log", many=True)
+
+    def get_due_at(self, message: WebhookMessage) -> datetime | None:
+        return message.due_at if message.status == MessageStatus.PENDING else None
+
+
 class WebhooksView(MarketView):
     """Webhooks as the Standard Webhooks specification signs them. A secret is shown once."""
 
@@ -37,16 +83,16 @@ class WebhooksView(MarketView):
     @extend_schema(
         operation_id="webhooks_list",
         parameters=schemas.PAGE[:2],
-        responses={200: shapes.WEBHOOK_PAGE},
+        responses={200: page_of(WebhookSerializer)},
     )
     def get(self, request: Request) -> Response:
         endpoints = WebhookEndpoint.objects.filter(organisation=get_caller(request).organisation)
-        return Response(build_page(request, endpoints, show_each(serialize_endpoint)))
+        return Response(build_page(request, endpoints, WebhookSerializer.show_each))
 
     @extend_schema(
         operation_id="webhooks_create",
         request=WebhookRequest,
-        responses={201: shapes.WEBHOOK_WITH_SECRET, 400: schemas.PROBLEM, 409: schemas.PROBLEM},
+        responses={201: WebhookWithSecretSerializer, 400: schemas.PROBLEM, 409: schemas.PROBLEM},
     )
     def post(self, request: Request) -> Response:
         who = get_caller(request)
@@ -59,17 +105,16 @@ class WebhooksView(MarketView):
             now=clock.now(),
         )
         headers = {"Location": f"/api/webhooks/{endpoint.pk}"}
-        return Response(
-            serialize_endpoint(endpoint) | {"secret": secret}, status=201, headers=headers
-        )
+        body = WebhookWithSecretSerializer.show(endpoint, secret=secret)
+        return Response(body, status=201, headers=headers)
 
 
 class WebhookView(MarketView):
     scopes = {"GET": READ, "DELETE": WRITE}
 
-    @extend_schema(operation_id="webhooks_read", responses={200: shapes.WEBHOOK})
+    @extend_schema(operation_id="webhooks_read", responses={200: WebhookSerializer})
     def get(self, request: Request, webhook_id: str) -> Response:
-        return Response(serialize_endpoint(_find(request, webhook_id)))
+        return Response(WebhookSerializer.show(_find(request, webhook_id)))
 
     @extend_schema(operation_id="webhooks_delete", responses={204: None})
     def delete(self, request: Request, webhook_id: str) -> Response:
@@ -85,12 +130,12 @@ class WebhookRotateView(MarketView):
     @extend_schema(
         operation_id="webhooks_rotate",
         request=None,
-        responses={200: shapes.WEBHOOK_WITH_SECRET},
+        responses={200: WebhookWithSecretSerializer},
     )
     def post(self, request: Request, webhook_id: str) -> Response:
         endpoint = _find(request, webhook_id)
         secret = rotate_secret(endpoint=endpoint, now=clock.now())
-        return Response(serialize_endpoint(endpoint) | {"secret": secret})
+        return Response(WebhookWithSecretSerializer.show(endpoint, secret=secret))
 
 
 class WebhookEnableView(MarketView):
@@ -98,11 +143,11 @@ class WebhookEnableView(MarketView):
 
     scopes = {"POST": WRITE}
 
-    @extend_schema(operation_id="webhooks_enable", request=None, responses={200: shapes.WEBHOOK})
+    @extend_schema(operation_id="webhooks_enable", request=None, responses={200: WebhookSerializer})
     def post(self, request: Request, webhook_id: str) -> Response:
         endpoint = _find(request, webhook_id)
         enable_endpoint(endpoint=endpoint)
-        return Response(serialize_endpoint(_find(request, webhook_id)))
+        return Response(WebhookSerializer.show(_find(request, webhook_id)))
 
 
 class WebhookTestView(MarketView):
@@ -113,11 +158,11 @@ class WebhookTestView(MarketView):
     @extend_schema(
         operation_id="webhooks_test",
         request=None,
-        responses={202: shapes.DELIVERY, 409: schemas.PROBLEM},
+        responses={202: WebhookDeliverySerializer, 409: schemas.PROBLEM},
     )
     def post(self, request: Request, webhook_id: str) -> Response:
         message = send_test(endpoint=_find(request, webhook_id), now=clock.now())
-        return Response(serialize_delivery(message), status=202)
+        return Response(WebhookDeliverySerializer.show(message), status=202)
 
 
 class DeliveriesView(MarketView):
@@ -128,11 +173,11 @@ class DeliveriesView(MarketView):
     @extend_schema(
         operation_id="webhooks_deliveries",
         parameters=schemas.PAGE[:2],
-        responses={200: shapes.DELIVERY_PAGE},
+        responses={200: page_of(WebhookDeliverySerializer)},
     )
     def get(self, request: Request, webhook_id: str) -> Response:
         deliveries = _find(request, webhook_id).deliveries.all()
-        return Response(build_page(request, deliveries, show_each(serialize_delivery)))
+        return Response(build_page(request, deliveries, WebhookDeliverySerializer.show_each))
 
 
 class DeliveryReplayView(MarketView):
@@ -143,40 +188,14 @@ class DeliveryReplayView(MarketView):
     @extend_schema(
         operation_id="webhooks_replay",
         request=None,
-        responses={202: shapes.DELIVERY, 409: schemas.PROBLEM},
+        responses={202: WebhookDeliverySerializer, 409: schemas.PROBLEM},
     )
     def post(self, request: Request, webhook_id: str, delivery_id: str) -> Response:
         message = replay_message(
             endpoint=_find(request, webhook_id), message_id=delivery_id, now=clock.now()
         )
-        return Response(serialize_delivery(message), status=202)
+        return Response(WebhookDeliverySerializer.show(message), status=202)
 
 
 def _find(request: Request, webhook_id: str) -> WebhookEndpoint:
     return find_endpoint(get_caller(request).organisation, webhook_id)
-
-
-def serialize_endpoint(endpoint: WebhookEndpoint) -> dict[str, Any]:
-    return {
-        "id": endpoint.pk,
-        "object": "webhook",
-        "url": endpoint.url,
-        "events": endpoint.events,
-        "created_at": moment(endpoint.created_at),
-        "earlier_secret_until": moment(endpoint.earlier_secret_until),
-        "disabled_at": moment(endpoint.disabled_at),
-        "disabled_reason": endpoint.disabled_reason or None,
-    }
-
-
-def serialize_delivery(message: WebhookMessage) -> dict[str, Any]:
-    return {
-        "id": message.pk,
-        "object": "webhook.delivery",
-        "type": message.type,
-        "status": message.status,
-        "body": message.body,
-        "created_at": moment(message.created_at),
-        "due_at": moment(message.due_at) if message.status == "pending" else None,
-        "attempts": message.log,
-    }

@@ -2,42 +2,142 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Any
+
 from django.conf import settings
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema
+from rest_framework import serializers as s
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from marketplace.api.answers import Answer, Moment, Usd, moment, usd
 from marketplace.api.callers import get_caller
-from marketplace.api.market import bid_schemas, schemas, zone_schemas
+from marketplace.api.market import schemas
+from marketplace.api.market.bid_serializers import QuoteSerializer
 from marketplace.api.market.owned import get_dataset
 from marketplace.api.market.requests import QuoteRequest, check_body, read_asked
-from marketplace.api.market.serialize import serialize_market, serialize_quote, serialize_zone
 from marketplace.api.views import MarketView
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.book.transcript import write_transcript
-from marketplace.auction.selectors import load_market
+from marketplace.auction.models import BidStatus
+from marketplace.auction.selectors import MarketNow, get_policy_in_force, load_market
 from marketplace.common import clock
 from marketplace.common.downloads import LinesDownload
-from marketplace.fleet.selectors import get_open_zone, list_open_zones
+from marketplace.fleet.models import Zone
+from marketplace.fleet.policy_settings import find_reservation_fee, find_unit_fee
+from marketplace.fleet.selectors import (
+    get_open_zone,
+    list_nodes_on_sale,
+    list_open_zones,
+    slot_at,
+    slot_starts_at,
+)
+
+
+class ZoneSerializer(Answer):
+    name = s.CharField()
+    base_model = s.CharField(source="base_model_name")
+    slot_s = s.IntegerField()
+    horizon_slots = s.IntegerField()
+    policy = s.CharField()
+    max_sequence_length = s.IntegerField()
+    earliest_deadline = Moment()
+    latest_deadline = Moment()
+    nodes_on_sale = s.IntegerField()
+    reservation_fee_percent = s.IntegerField(
+        help_text="Of the price of a job that its owner ends, what is kept at least, percent."
+    )
+    fee_per_million_units = Usd(
+        help_text="The house's fee in dollars, in every price of the zone; "
+        "work that is not done gives it back."
+    )
+
+    def get_policy(self, zone: Zone) -> str:
+        return get_policy_in_force(zone)
+
+    def get_earliest_deadline(self, zone: Zone) -> datetime:
+        return slot_starts_at(zone, slot_at(zone, clock.now()) + 2)
+
+    def get_latest_deadline(self, zone: Zone) -> datetime:
+        return slot_starts_at(zone, slot_at(zone, clock.now()) + zone.horizon_slots)
+
+    def get_nodes_on_sale(self, zone: Zone) -> int:
+        return list_nodes_on_sale(zone).count()
+
+    def get_reservation_fee_percent(self, zone: Zone) -> int:
+        return find_reservation_fee(zone)
+
+    def get_fee_per_million_units(self, zone: Zone) -> int:
+        return round(find_unit_fee(zone) * 1_000_000)
+
+
+class ZoneListSerializer(Answer):
+    data = ZoneSerializer(source="*", many=True)
+
+
+class MarketSerializer(Answer):
+    # Public: it has no amount of a bid and no name of who placed it.
+    zone = s.CharField(source="zone.name")
+    seq = s.IntegerField()
+    position = s.IntegerField()
+    head_hash = s.CharField()
+    slot = s.IntegerField()
+    slot_s = s.IntegerField(source="zone.slot_s")
+    first_slot = s.IntegerField()
+    first_slot_at = Moment()
+    nodes = s.ListField(child=s.DictField())
+    decisions = s.ListField(child=s.DictField())
+
+    def get_nodes(self, market: MarketNow) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": row.node_id,
+                "name": row.name,
+                "gpu_type": row.gpu_type,
+                "ask": usd(row.ask_micros),
+                # Dollars per work unit and per GB and slot, on top of the ask.
+                "compute_price": [price / 1e6 for price in row.compute_price],
+                "memory_price": [price / 1e6 for price in row.memory_price],
+                "compute_sold": list(row.compute_sold),
+                "memory_sold": list(row.memory_sold),
+                "on_sale": list(row.on_sale),
+            }
+            for row in market.rows
+        ]
+
+    def get_decisions(self, market: MarketNow) -> list[dict[str, Any]]:
+        return [
+            {
+                "bid_id": bid.pk,
+                "position": bid.position,
+                "hash": bid.decision_hash,
+                "admitted": bid.status == BidStatus.ADMITTED,
+                "payment": usd(bid.payment_micros),
+                "reason": bid.refusal or None,
+                "decided_at": moment(bid.decided_at),
+            }
+            for bid in market.decisions
+        ]
 
 
 class ZonesView(MarketView):
     """Zones that take bids."""
 
-    @extend_schema(responses={200: zone_schemas.ZONE_LIST})
+    @extend_schema(responses={200: ZoneListSerializer})
     def get(self, request: Request) -> Response:
-        now = clock.now()
-        return Response({"data": [serialize_zone(zone, now=now) for zone in list_open_zones()]})
+        return Response(ZoneListSerializer.show(list_open_zones()))
 
 
 class MarketNowView(MarketView):
     """Prices and sold shares of every cell on sale, and the latest decisions."""
 
-    @extend_schema(responses={200: zone_schemas.MARKET})
+    @extend_schema(responses={200: MarketSerializer})
     def get(self, request: Request, zone_name: str) -> Response:
-        return Response(serialize_market(load_market(get_open_zone(zone_name), now=clock.now())))
+        market = load_market(get_open_zone(zone_name), now=clock.now())
+        return Response(MarketSerializer.show(market))
 
 
 class TranscriptView(MarketView):
@@ -63,7 +163,7 @@ class QuotesView(MarketView):
     scopes = {"POST": "bids:read"}
     throttle_kind = "quotes"
 
-    @extend_schema(request=QuoteRequest, responses={200: bid_schemas.QUOTE, 400: schemas.PROBLEM})
+    @extend_schema(request=QuoteRequest, responses={200: QuoteSerializer, 400: schemas.PROBLEM})
     def post(self, request: Request) -> Response:
         organisation = get_caller(request).organisation
         asked = check_body(QuoteRequest, request.data)
@@ -83,4 +183,4 @@ class QuotesView(MarketView):
             deadline_at=asked["deadline"],
             now=clock.now(),
         )
-        return Response(serialize_quote(quote))
+        return Response(QuoteSerializer.show(quote))

@@ -23,7 +23,7 @@ from marketplace.api.market.asked_bids import (
 )
 from marketplace.api.market.owned import get_job, list_jobs
 from marketplace.api.market.requests import check_body
-from marketplace.api.market.serialize import serialize_bids
+from marketplace.api.market.bid_serializers import serialize_bids
 from marketplace.api.models import FineTuningRequest
 from marketplace.api.openai import schemas
 from marketplace.api.openai.job_events import list_job_log

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from marketplace.api.market.fields import moment, usd
+from marketplace.api.answers import moment, usd
 from marketplace.api.models import FineTuningRequest
 from marketplace.api.openai.names import name_file, name_tuned_model
 from marketplace.api.openai.requests import AUTO, DPO, SUPERVISED

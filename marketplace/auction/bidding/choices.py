@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from marketplace.auction.bidding.terms import AUTO_SAMPLES, PACK_TOKENS_AUTO, RANK_AUTO
+from workers.protocol.job_spec import AdapterSpec, TrainingSpec
+from workers.protocol.wire import to_json
 
 #: What stands as it is unless the owner says otherwise needs no reason.
 _STANDARD = "the usual value"
@@ -14,8 +16,8 @@ _STANDARD = "the usual value"
 def explain_choices(
     resolved: Iterable[str],
     *,
-    adapter: Mapping[str, Any],
-    training: Mapping[str, Any],
+    adapter: AdapterSpec,
+    training: TrainingSpec,
     rows: int,
     sequence_length_limit: int,
 ) -> dict[str, str]:
@@ -25,32 +27,31 @@ def explain_choices(
     ----------
     resolved
         Names such as ``training.batch_size``.
-    adapter, training
-        ``AdapterSpec`` and ``TrainingSpec`` as JSON.
     rows
         Of the data set.
     sequence_length_limit
         Of the zone.
     """
-    values = {f"adapter.{name}": value for name, value in adapter.items()}
-    values |= {f"training.{name}": value for name, value in training.items()}
-    reasons = _list_reasons(values, rows=rows, sequence_length_limit=sequence_length_limit)
-    return {
-        name: f"{_show(values[name])}: {reasons.get(name, _STANDARD)}."
-        for name in resolved
-        if name in values
-    }
+    reasons = _list_reasons(
+        rows=rows,
+        is_usual_rank=adapter.rank == RANK_AUTO,
+        is_cut=training.sequence_length >= sequence_length_limit,
+    )
+    choices: dict[str, str] = {}
+    for name in resolved:
+        group, _, member = name.partition(".")
+        spec = adapter if group == "adapter" else training
+        if hasattr(spec, member):
+            value = _show(getattr(spec, member))
+            choices[name] = f"{value}: {reasons.get(name, _STANDARD)}."
+    return choices
 
 
-def _list_reasons(
-    values: Mapping[str, Any], *, rows: int, sequence_length_limit: int
-) -> dict[str, str]:
-    is_usual = values.get("adapter.rank") == RANK_AUTO
-    is_cut = values.get("training.sequence_length", 0) >= sequence_length_limit
+def _list_reasons(*, rows: int, is_usual_rank: bool, is_cut: bool) -> dict[str, str]:
     return {
         "adapter.rank": (
             "enough for most data"
-            if is_usual
+            if is_usual_rank
             else "the largest that the zone's nodes have room for"
         ),
         "adapter.alpha": "twice the rank",
@@ -76,4 +77,4 @@ def _list_reasons(
 
 
 def _show(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else str(to_json(value))

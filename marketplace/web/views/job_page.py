@@ -77,8 +77,8 @@ def show_job(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpRes
         "config_text": _format_config(job),
         "choices": explain_choices(
             bid.resolved,
-            adapter=to_json(bid.terms.adapter),
-            training=to_json(bid.terms.training),
+            adapter=bid.terms.adapter,
+            training=bid.terms.training,
             rows=job.dataset.rows,
             sequence_length_limit=job.zone.max_sequence_length,
         ),

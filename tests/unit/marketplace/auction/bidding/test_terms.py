@@ -13,7 +13,6 @@ from marketplace.auction.bidding.choices import explain_choices
 from marketplace.auction.bidding.terms import parse_price, resolve_terms
 from marketplace.common.errors import UserError
 from tests import market_builders as market
-from workers.protocol.wire import to_json
 
 
 @pytest.mark.parametrize(
@@ -113,8 +112,8 @@ def test_every_choice_is_told_with_its_reason():
     terms = resolve(rank_limit=6, longest_row_tokens=9000, training={"epochs": 4})
     choices = explain_choices(
         terms.resolved,
-        adapter=to_json(terms.adapter),
-        training=to_json(terms.training),
+        adapter=terms.adapter,
+        training=terms.training,
         rows=terms.rows,
         sequence_length_limit=8192,
     )

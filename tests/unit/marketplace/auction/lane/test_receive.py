@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from marketplace.accounts.models import Organisation
-from marketplace.api.market.serialize import serialize_bids
+from marketplace.api.market.bid_serializers import serialize_bids
 from marketplace.auction.bidding.cancel import cancel_bid
 from marketplace.auction.book.transcript import write_transcript
 from marketplace.auction.book.verify import verify_zone
