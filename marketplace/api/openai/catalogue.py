@@ -2,48 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
+from rest_framework import serializers as s
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from marketplace.api.answers import AsStored
 from marketplace.api.callers import get_caller
+from marketplace.api.models import FineTuningRequest
 from marketplace.api.openai import schemas
-from marketplace.api.openai.job_values import serialize_tuned_models
-from marketplace.api.openai.names import find_model
+from marketplace.api.openai.job_serializers import find_suffix
+from marketplace.api.openai.names import find_model, name_tuned_model
+from marketplace.api.openai.schemas import always, list_of
 from marketplace.api.openai.views import OpenAiView
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import list_open_zones
+from marketplace.jobs.models import Job
 from marketplace.jobs.selectors import list_continuable_jobs
 
 #: Adapters in the list, the newest; each can be asked for by its name.
 TUNED_SHOWN = 1000
 
 
+class ModelSerializer(AsStored):
+    id = s.CharField()
+    object = always("model")
+    created = s.IntegerField()
+    owned_by = s.CharField()
+    parent = s.CharField(help_text="The base model.")
+    job_id = s.CharField(required=False)
+
+
 class ModelsView(OpenAiView):
     scopes = {"GET": "jobs:read"}
 
     @extend_schema(
-        operation_id="list_models", responses={200: schemas.MODEL_LIST, **schemas.ERRORS}
+        operation_id="list_models",
+        responses={
+            200: list_of(ModelSerializer, "ListModelsResponse", is_paged=False),
+            **schemas.ERRORS,
+        },
     )
     def get(self, request: Request) -> Response:
         jobs = list_continuable_jobs(get_caller(request).organisation)
         tuned = list(jobs.select_related("zone", "organisation")[:TUNED_SHOWN])
-        data = [_show_base(zone) for zone in list_open_zones()] + serialize_tuned_models(tuned)
+        data = [_show_base(zone) for zone in list_open_zones()] + _show_tuned(tuned)
         return Response({"object": "list", "data": data})
 
 
 class ModelView(OpenAiView):
     scopes = {"GET": "jobs:read", "DELETE": "jobs:write"}
 
-    @extend_schema(operation_id="retrieve_model", responses={200: schemas.MODEL, **schemas.ERRORS})
+    @extend_schema(
+        operation_id="retrieve_model", responses={200: ModelSerializer, **schemas.ERRORS}
+    )
     def get(self, request: Request, model: str) -> Response:
         found = find_model(model, organisation=get_caller(request).organisation)
         if found.job is None:
             return Response(_show_base(found.zone))
-        return Response(serialize_tuned_models([found.job])[0])
+        return Response(_show_tuned([found.job])[0])
 
     @extend_schema(operation_id="delete_model", responses={400: schemas.ERROR})
     def delete(self, request: Request, model: str) -> Response:
@@ -64,3 +85,18 @@ def _show_base(zone: Zone) -> dict[str, Any]:
         "owned_by": "finetender",
         "parent": zone.base_model_name,
     }
+
+
+def _show_tuned(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    requests = FineTuningRequest.objects.in_bulk([job.bid_id for job in jobs])
+    return [
+        {
+            "id": name_tuned_model(job, suffix=find_suffix(job, requests.get(job.bid_id))),
+            "object": "model",
+            "created": None if job.finished_at is None else int(job.finished_at.timestamp()),
+            "owned_by": job.organisation_id,
+            "parent": job.zone.name,
+            "job_id": job.pk,
+        }
+        for job in jobs
+    ]

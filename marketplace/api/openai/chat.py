@@ -23,7 +23,13 @@ from rest_framework.response import Response
 from marketplace.api.callers import get_caller
 from marketplace.api.market.requests import check_body
 from marketplace.api.openai import schemas
-from marketplace.api.openai.chat_values import ChatShape, CompletionShape, Reply
+from marketplace.api.openai.chat_values import (
+    ChatShape,
+    CompletionShape,
+    CreateChatCompletionResponseSerializer,
+    CreateCompletionResponseSerializer,
+    Reply,
+)
 from marketplace.api.openai.names import find_model
 from marketplace.api.openai.requests import ChatRequest, CompletionRequest
 from marketplace.api.openai.views import OpenAiView
@@ -53,7 +59,7 @@ class ChatView(OpenAiView):
         operation_id="create_chat_completion",
         request=ChatRequest,
         responses={
-            200: schemas.CHAT,
+            200: CreateChatCompletionResponseSerializer,
             (200, "text/event-stream"): OpenApiResponse(OpenApiTypes.STR),
             **schemas.ERRORS,
             402: schemas.ERROR,
@@ -79,7 +85,7 @@ class CompletionView(OpenAiView):
         operation_id="create_completion",
         request=CompletionRequest,
         responses={
-            200: schemas.COMPLETION,
+            200: CreateCompletionResponseSerializer,
             (200, "text/event-stream"): OpenApiResponse(OpenApiTypes.STR),
             **schemas.ERRORS,
             402: schemas.ERROR,

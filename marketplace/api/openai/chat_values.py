@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from rest_framework import serializers as s
+
+from marketplace.api.answers import AsStored
+from marketplace.api.openai.schemas import always
 from marketplace.common.money import from_micros
 from marketplace.questions.models import AskedQuestion
 from marketplace.questions.prices import compute_price
@@ -40,6 +44,26 @@ def build_usage(question: AskedQuestion) -> dict[str, Any]:
         "total_tokens": total,
         "cost": f"{from_micros(price_micros):f}",
     }
+
+
+class CompletionUsageSerializer(AsStored):
+    prompt_tokens = s.IntegerField()
+    completion_tokens = s.IntegerField()
+    total_tokens = s.IntegerField()
+    cost = s.CharField(help_text="Dollars, as a decimal string.")
+
+
+class CreateChatCompletionResponseSerializer(AsStored):
+    id = s.CharField()
+    object = always("chat.completion")
+    created = s.IntegerField()
+    model = s.CharField()
+    choices = s.ListField(child=s.DictField())
+    usage = CompletionUsageSerializer()
+
+
+class CreateCompletionResponseSerializer(CreateChatCompletionResponseSerializer):
+    object = always("text_completion")
 
 
 class ChatShape:

@@ -12,11 +12,13 @@ from typing import Any
 from django.core.cache import cache
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema
+from rest_framework import serializers as s
 from rest_framework.parsers import FormParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from marketplace.accounts.models import Organisation
+from marketplace.api.answers import Answer, AsStored
 from marketplace.api.callers import Caller, get_caller
 from marketplace.api.idempotency import answer_once, find_shared_key
 from marketplace.api.market.requests import check_body
@@ -24,6 +26,7 @@ from marketplace.api.openai import schemas
 from marketplace.api.openai.lists import build_list, read_after, read_limit
 from marketplace.api.openai.names import JOB, name_file, parse_file, unknown_file
 from marketplace.api.openai.requests import FINE_TUNE, RESULTS, FileRequest
+from marketplace.api.openai.schemas import always, list_of
 from marketplace.api.openai.views import OpenAiView
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload, LinesDownload
@@ -46,6 +49,30 @@ _PURPOSES = (FINE_TUNE, RESULTS)
 _RESULT_COLUMNS = ("step", "epoch", "train_loss", "valid_loss", "learning_rate")
 
 
+class OpenAIFileSerializer(AsStored):
+    id = s.CharField()
+    object = always("file")
+    bytes = s.IntegerField()
+    created_at = s.IntegerField(help_text="Unix seconds.")
+    filename = s.CharField()
+    purpose = s.ChoiceField(["fine-tune", "fine-tune-results"])
+    status = s.CharField(help_text="uploaded, processed or error.")
+    expires_at = s.IntegerField(allow_null=True)
+    status_details = s.CharField(allow_null=True)
+    rows = s.IntegerField(required=False)
+    tokens = s.IntegerField(required=False)
+    format = s.CharField(required=False)
+
+
+class DeleteFileResponseSerializer(Answer):
+    id = s.CharField(source="*")
+    object = always("file")
+    deleted = s.BooleanField()
+
+    def get_deleted(self, name: str) -> bool:
+        return True
+
+
 class FilesView(OpenAiView):
     parser_classes = [MultiPartParser, FormParser]
     scopes = {"GET": "datasets:read", "POST": "datasets:write"}
@@ -54,7 +81,10 @@ class FilesView(OpenAiView):
     @extend_schema(
         operation_id="list_files",
         parameters=schemas.FILES_PAGE,
-        responses={200: schemas.FILE_LIST, **schemas.ERRORS},
+        responses={
+            200: list_of(OpenAIFileSerializer, "ListFilesResponse", has_ends=True),
+            **schemas.ERRORS,
+        },
     )
     def get(self, request: Request) -> Response:
         limit = read_limit(request, default=LIMIT_MAX, most=LIMIT_MAX)
@@ -79,7 +109,7 @@ class FilesView(OpenAiView):
     @extend_schema(
         operation_id="create_file",
         request={"multipart/form-data": FileRequest},
-        responses={200: schemas.FILE, **schemas.ERRORS},
+        responses={200: OpenAIFileSerializer, **schemas.ERRORS},
     )
     def post(self, request: Request) -> Response:
         who, now = get_caller(request), clock.now()
@@ -92,12 +122,14 @@ class FilesView(OpenAiView):
 class FileView(OpenAiView):
     scopes = {"GET": "datasets:read", "DELETE": "datasets:write"}
 
-    @extend_schema(operation_id="retrieve_file", responses={200: schemas.FILE, **schemas.ERRORS})
+    @extend_schema(
+        operation_id="retrieve_file", responses={200: OpenAIFileSerializer, **schemas.ERRORS}
+    )
     def get(self, request: Request, file_id: str) -> Response:
         return Response(show_file(_find_file(get_caller(request).organisation, file_id)))
 
     @extend_schema(
-        operation_id="delete_file", responses={200: schemas.DELETED_FILE, **schemas.ERRORS}
+        operation_id="delete_file", responses={200: DeleteFileResponseSerializer, **schemas.ERRORS}
     )
     def delete(self, request: Request, file_id: str) -> Response:
         found = _find_file(get_caller(request).organisation, file_id)
@@ -109,7 +141,7 @@ class FileView(OpenAiView):
             )
         name = name_file(found.pk)
         delete_dataset(dataset=found)
-        return Response({"id": name, "object": "file", "deleted": True})
+        return Response(DeleteFileResponseSerializer.show(name))
 
 
 class FileContentView(OpenAiView):

@@ -21,16 +21,22 @@ from marketplace.api.market.asked_bids import (
     count_tokens,
     find_new_bids,
 )
+from marketplace.api.market.bid_serializers import serialize_bids
 from marketplace.api.market.owned import get_job, list_jobs
 from marketplace.api.market.requests import check_body
-from marketplace.api.market.bid_serializers import serialize_bids
 from marketplace.api.models import FineTuningRequest
 from marketplace.api.openai import schemas
-from marketplace.api.openai.job_events import list_job_log
-from marketplace.api.openai.job_values import serialize_checkpoints, serialize_jobs
+from marketplace.api.openai.job_events import FineTuningJobEventSerializer, list_job_log
+from marketplace.api.openai.job_serializers import (
+    FineTuningJobCheckpointSerializer,
+    FineTuningJobSerializer,
+    serialize_checkpoints,
+    serialize_jobs,
+)
 from marketplace.api.openai.lists import build_list, read_after, read_limit
 from marketplace.api.openai.names import JOB
 from marketplace.api.openai.requests import FineTuningJobRequest
+from marketplace.api.openai.schemas import list_of
 from marketplace.api.openai.terms import FineTuningTerms, resolve_request
 from marketplace.api.openai.views import OpenAiView
 from marketplace.api.problems import build_problem
@@ -59,7 +65,10 @@ class FineTuningJobsView(OpenAiView):
     @extend_schema(
         operation_id="list_fine_tuning_jobs",
         parameters=schemas.JOBS_PAGE,
-        responses={200: schemas.JOB_LIST, **schemas.ERRORS},
+        responses={
+            200: list_of(FineTuningJobSerializer, "ListPaginatedFineTuningJobsResponse"),
+            **schemas.ERRORS,
+        },
     )
     def get(self, request: Request) -> Response:
         limit = read_limit(request, default=JOBS_LIMIT, most=LIMIT_MAX)
@@ -78,7 +87,7 @@ class FineTuningJobsView(OpenAiView):
     @extend_schema(
         operation_id="create_fine_tuning_job",
         request=FineTuningJobRequest,
-        responses={200: schemas.JOB, **schemas.ERRORS, 402: schemas.ERROR},
+        responses={200: FineTuningJobSerializer, **schemas.ERRORS, 402: schemas.ERROR},
     )
     def post(self, request: Request) -> Response:
         who, now = get_caller(request), clock.now()
@@ -92,7 +101,8 @@ class FineTuningJobView(OpenAiView):
     scopes = {"GET": "jobs:read"}
 
     @extend_schema(
-        operation_id="retrieve_fine_tuning_job", responses={200: schemas.JOB, **schemas.ERRORS}
+        operation_id="retrieve_fine_tuning_job",
+        responses={200: FineTuningJobSerializer, **schemas.ERRORS},
     )
     def get(self, request: Request, job_id: str) -> Response:
         return Response(_show(get_job(get_caller(request).organisation, job_id)))
@@ -104,7 +114,7 @@ class FineTuningJobCancelView(OpenAiView):
     @extend_schema(
         operation_id="cancel_fine_tuning_job",
         request=None,
-        responses={200: schemas.JOB, **schemas.ERRORS},
+        responses={200: FineTuningJobSerializer, **schemas.ERRORS},
     )
     def post(self, request: Request, job_id: str) -> Response:
         who = get_caller(request)
@@ -152,7 +162,10 @@ class FineTuningJobEventsView(OpenAiView):
     @extend_schema(
         operation_id="list_fine_tuning_events",
         parameters=schemas.PAGE,
-        responses={200: schemas.EVENT_LIST, **schemas.ERRORS},
+        responses={
+            200: list_of(FineTuningJobEventSerializer, "ListFineTuningJobEventsResponse"),
+            **schemas.ERRORS,
+        },
     )
     def get(self, request: Request, job_id: str) -> Response:
         limit = read_limit(request, default=EVENTS_LIMIT, most=LIMIT_MAX)
@@ -169,7 +182,14 @@ class FineTuningJobCheckpointsView(OpenAiView):
     @extend_schema(
         operation_id="list_fine_tuning_job_checkpoints",
         parameters=schemas.PAGE,
-        responses={200: schemas.CHECKPOINT_LIST, **schemas.ERRORS},
+        responses={
+            200: list_of(
+                FineTuningJobCheckpointSerializer,
+                "ListFineTuningJobCheckpointsResponse",
+                has_ends=True,
+            ),
+            **schemas.ERRORS,
+        },
     )
     def get(self, request: Request, job_id: str) -> Response:
         limit = read_limit(request, default=CHECKPOINTS_LIMIT, most=LIMIT_MAX)

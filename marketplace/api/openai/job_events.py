@@ -11,9 +11,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db.models import Q, QuerySet
+from rest_framework import serializers as s
 
+from marketplace.api.answers import AsStored
 from marketplace.api.models import FineTuningRequest
 from marketplace.api.openai.lists import invalid_cursor
+from marketplace.api.openai.schemas import always
 from marketplace.jobs.models import EventKind, Job, JobEvent, MetricPoint
 from marketplace.tracking.services import find_tracked_run
 
@@ -31,6 +34,16 @@ _LEVELS: Mapping[str, str] = {
     EventKind.FAULT: "warn",
     EventKind.FAILED: "error",
 }
+
+
+class FineTuningJobEventSerializer(AsStored):
+    id = s.CharField()
+    object = always("fine_tuning.job.event")
+    created_at = s.IntegerField()
+    level = s.ChoiceField(["info", "warn", "error"])
+    message = s.CharField()
+    type = s.ChoiceField(["message", "metrics"])
+    data = s.DictField()
 
 
 def list_job_log(job: Job, *, after: str | None, limit: int) -> list[dict[str, Any]]:

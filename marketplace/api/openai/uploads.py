@@ -5,21 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
+from rest_framework import serializers as s
 from rest_framework.parsers import FormParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from marketplace.api.answers import LEFT_OUT, Answer, UnixTime
 from marketplace.api.callers import get_caller
 from marketplace.api.idempotency import answer_once
 from marketplace.api.market.requests import check_body
 from marketplace.api.openai import schemas
-from marketplace.api.openai.files import CHOICES, WAIT_S, show_file
+from marketplace.api.openai.files import CHOICES, WAIT_S, OpenAIFileSerializer, show_file
 from marketplace.api.openai.requests import (
     FINE_TUNE,
     PartedUploadRequest,
     PartRequest,
     UploadCompletion,
 )
+from marketplace.api.openai.schemas import always
 from marketplace.api.openai.views import OpenAiView
 from marketplace.common import clock
 from marketplace.common.errors import NotFound, UserError
@@ -34,6 +37,38 @@ from marketplace.jobs.services import (
 )
 
 
+class OpenAIUploadSerializer(Answer):
+    id = s.CharField()
+    object = always("upload")
+    bytes = s.IntegerField(help_text="As announced.")
+    created_at = UnixTime(help_text="Unix seconds.")
+    expires_at = UnixTime(help_text="Unix seconds; its parts are deleted then.")
+    filename = s.CharField(source="name")
+    purpose = s.CharField()
+    status = s.ChoiceField(["pending", "completed", "cancelled", "expired"])
+    file = OpenAIFileSerializer(required=False)
+
+    def get_purpose(self, upload: PartedUpload) -> str:
+        return FINE_TUNE
+
+    def get_status(self, upload: PartedUpload) -> str:
+        # Putting the parts together is a state of ours alone.
+        is_joining = upload.status == PartedStatus.JOINING
+        return PartedStatus.PENDING if is_joining else upload.status
+
+    def get_file(self, upload: PartedUpload) -> Any:
+        if upload.status != PartedStatus.COMPLETED or upload.whole is None:
+            return LEFT_OUT
+        return show_file(upload.whole.dataset or upload.whole)
+
+
+class OpenAIUploadPartSerializer(Answer):
+    id = s.CharField()
+    object = always("upload.part")
+    created_at = UnixTime(help_text="Unix seconds.")
+    upload_id = s.CharField()
+
+
 class UploadsView(OpenAiView):
     scopes = {"POST": "datasets:write"}
     throttle_kind = "uploads"
@@ -41,7 +76,7 @@ class UploadsView(OpenAiView):
     @extend_schema(
         operation_id="create_upload",
         request=PartedUploadRequest,
-        responses={200: schemas.UPLOAD, **schemas.ERRORS, 413: schemas.ERROR},
+        responses={200: OpenAIUploadSerializer, **schemas.ERRORS, 413: schemas.ERROR},
     )
     def post(self, request: Request) -> Response:
         who, now = get_caller(request), clock.now()
@@ -60,7 +95,7 @@ def _open(request: Request) -> Response:
         size=asked["bytes"],
         now=clock.now(),
     )
-    return Response(_show(upload))
+    return Response(OpenAIUploadSerializer.show(upload))
 
 
 class UploadPartsView(OpenAiView):
@@ -71,20 +106,13 @@ class UploadPartsView(OpenAiView):
     @extend_schema(
         operation_id="add_upload_part",
         request={"multipart/form-data": PartRequest},
-        responses={200: schemas.UPLOAD_PART, **schemas.ERRORS, 413: schemas.ERROR},
+        responses={200: OpenAIUploadPartSerializer, **schemas.ERRORS, 413: schemas.ERROR},
     )
     def post(self, request: Request, upload_id: str) -> Response:
         upload = _find(request, upload_id)
         content = check_body(PartRequest, request.data)["data"]
         part = add_part(upload=upload, content=content, now=clock.now())
-        return Response(
-            {
-                "id": part.pk,
-                "object": "upload.part",
-                "created_at": int(part.created_at.timestamp()),
-                "upload_id": upload.pk,
-            }
-        )
+        return Response(OpenAIUploadPartSerializer.show(part))
 
 
 class UploadCompleteView(OpenAiView):
@@ -95,7 +123,7 @@ class UploadCompleteView(OpenAiView):
     @extend_schema(
         operation_id="complete_upload",
         request=UploadCompletion,
-        responses={200: schemas.UPLOAD, **schemas.ERRORS, 413: schemas.ERROR},
+        responses={200: OpenAIUploadSerializer, **schemas.ERRORS, 413: schemas.ERROR},
     )
     def post(self, request: Request, upload_id: str) -> Response:
         upload = _find(request, upload_id)
@@ -110,7 +138,7 @@ class UploadCompleteView(OpenAiView):
         whole = wait_for_upload(whole, within_s=WAIT_S)
         if whole.status == UploadStatus.REFUSED:
             raise build_upload_error(whole)
-        return Response(_show(_find(request, upload_id)))
+        return Response(OpenAIUploadSerializer.show(_find(request, upload_id)))
 
 
 class UploadCancelView(OpenAiView):
@@ -119,11 +147,11 @@ class UploadCancelView(OpenAiView):
     @extend_schema(
         operation_id="cancel_upload",
         request=None,
-        responses={200: schemas.UPLOAD, **schemas.ERRORS},
+        responses={200: OpenAIUploadSerializer, **schemas.ERRORS},
     )
     def post(self, request: Request, upload_id: str) -> Response:
         upload = cancel_parted_upload(upload=_find(request, upload_id), now=clock.now())
-        return Response(_show(upload))
+        return Response(OpenAIUploadSerializer.show(upload))
 
 
 def _find(request: Request, upload_id: str) -> PartedUpload:
@@ -134,22 +162,3 @@ def _find(request: Request, upload_id: str) -> PartedUpload:
     if upload is None:
         raise NotFound("unknown_upload", f"You have no upload {upload_id[:60]!r}.")
     return upload
-
-
-def _show(upload: PartedUpload) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "id": upload.pk,
-        "object": "upload",
-        "bytes": upload.bytes,
-        "created_at": int(upload.created_at.timestamp()),
-        "expires_at": int(upload.expires_at.timestamp()),
-        "filename": upload.name,
-        "purpose": FINE_TUNE,
-        # Putting the parts together is a state of ours alone.
-        "status": (
-            PartedStatus.PENDING if upload.status == PartedStatus.JOINING else upload.status
-        ),
-    }
-    if upload.status == PartedStatus.COMPLETED and upload.whole is not None:
-        shown["file"] = show_file(upload.whole.dataset or upload.whole)
-    return shown
