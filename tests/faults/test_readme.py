@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -22,7 +23,8 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800), pytest.mark.usefixt
 #: The file that the lines upload, and how many of its rows the test does.
 DATASET = Path("workers") / "models" / "datasets" / "support_tone.jsonl"
 ROWS = 80
-COMMANDS = ("ledger_check", "auction_verify", "auction_transcript", "scheduler verify")
+#: Of the commands in "The parts by themselves", those that train or simulate for minutes.
+LONG = ("workers train", "reproduce")
 
 
 def pasted(lines: str, *, where: Path = ROOT, **environment: str) -> str:
@@ -67,13 +69,31 @@ def test_the_lines_leave_no_file_where_the_market_refuses(market: Market, tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == [DATASET.parts[0]]
 
 
-def test_the_commands_find_the_running_market_by_themselves(market: Market, tmp_path: Path) -> None:
+def read_commands(*, are_long: bool, where: Path) -> str:
+    """The lines under "The parts by themselves"; files that they write are written elsewhere."""
     section = (ROOT / "README.md").read_text().partition("## The parts by themselves")[2]
-    block = section.partition("```\n")[2].partition("\n```")[0]
-    lines = [line for line in block.splitlines() if any(word in line for word in COMMANDS)]
-    assert len(lines) == len(COMMANDS)
-    script = "\n".join(lines).replace(".venv/bin/python", shlex.quote(sys.executable))
-    script = script.replace("transcript.jsonl", shlex.quote(str(tmp_path / "transcript.jsonl")))
-    said = pasted(script, DATA_DIR=str(market.house.data_dir)).lower()
-    assert "balance" in said
-    assert "verified" in said
+    lines = section.partition("```\n")[2].partition("\n```")[0].splitlines()
+    chosen = [line for line in lines if any(word in line for word in LONG) == are_long]
+    script = "\n".join(chosen).replace(".venv/bin/python", shlex.quote(sys.executable))
+    for option in (" transcript.jsonl", " --out tiers"):
+        before, _, name = option.rpartition(" ")
+        script = script.replace(option, f"{before} {shlex.quote(str(where / name))}")
+    return script
+
+
+def test_the_commands_find_the_running_market_by_themselves(market: Market, tmp_path: Path) -> None:
+    script = read_commands(are_long=False, where=tmp_path)
+    said = pasted(script, DATA_DIR=str(market.house.data_dir))
+    assert "The books balance" in said
+    assert said.count('"ok": true') == 1
+    assert '"welfare": 120.15018938361955' in said
+
+
+@pytest.mark.nightly
+def test_the_commands_train_and_simulate_without_a_market(tmp_path: Path) -> None:
+    said = pasted(read_commands(are_long=True, where=tmp_path))
+    adapters = [json.loads(line)["adapter"] for line in said.splitlines() if '"outcome"' in line]
+    assert [Path(path).parent.name for path in adapters] == ["tone", "sums"]
+    for path in adapters:
+        assert safetensors.numpy.load_file(ROOT / path / "adapter_model.safetensors")
+    assert (tmp_path / "tiers" / "report.md").stat().st_size > 0

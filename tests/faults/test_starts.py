@@ -64,6 +64,11 @@ class Demo:
             assert self.process.poll() is None, self.said
             assert time.monotonic() < self.started + WITHIN_S, self.said
             time.sleep(0.1)
+        self._note(words)
+
+    def _note(self, event: str) -> None:
+        """Say when it was, for a table of starts (``pytest -rP``)."""
+        print(f"{self.folder.name}: {time.monotonic() - self.started:.1f} s: {event}")
 
     def wait_for_access(self) -> dict[str, Any]:
         """What examples read; it is there while its keys open something."""
@@ -77,6 +82,7 @@ class Demo:
         keys = {"Authorization": f"Bearer {access['api_key']}"}
         answer = httpx.get(f"{access['url']}/api/wallet", headers=keys, timeout=30)
         assert answer.status_code == 200, answer.text
+        self._note("the site answers, access.json is there")
         return access
 
     def interrupt(self) -> None:
@@ -84,6 +90,7 @@ class Demo:
         self.process.send_signal(signal.SIGINT)
         self.process.wait(timeout=120)
         assert not (self.folder / "access.json").exists()
+        self._note("ended by Ctrl-C")
 
     def kill_everything(self) -> None:
         """Do what a power cut does to every process of the house."""
@@ -93,6 +100,7 @@ class Demo:
             each.kill()
         psutil.wait_procs(everyone, timeout=30)
         self.process.wait(timeout=30)
+        self._note("all processes killed")
 
 
 @contextmanager
