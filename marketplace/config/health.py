@@ -12,6 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, 
 from prometheus_client.multiprocess import MultiProcessCollector
 from redis.asyncio import Redis
 
+from marketplace.auction.gauges import MarketCollector
 from marketplace.auction.probes import HealthPart, run_probes
 from marketplace.common import clock
 from marketplace.express.gauges import ExpressCollector
@@ -64,6 +65,7 @@ def _registry() -> CollectorRegistry:
         return REGISTRY
     shared = CollectorRegistry()
     MultiProcessCollector(shared)
+    shared.register(MarketCollector())
     shared.register(TiersCollector())
     shared.register(ExpressCollector())
     return shared
