@@ -2,6 +2,7 @@
 
 from celery import shared_task
 
+from marketplace.auction.alerts import watch_market
 from marketplace.auction.bidding.card_bids import place_authorised_bids
 from marketplace.auction.book import snapshot_store
 from marketplace.auction.invoice_names import name_references
@@ -104,3 +105,8 @@ def fetch_witnessed_heads() -> None:
 @shared_task(name="auction.invoices_issue")
 def issue_invoices() -> None:
     issue_due_invoices(now=clock.now(), name_references=name_references)
+
+
+@shared_task(name="auction.alerts_watch")
+def watch_for_alerts() -> None:
+    watch_market(now=clock.now())

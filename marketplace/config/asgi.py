@@ -22,6 +22,7 @@ from marketplace.api.internal.body_limit import BodyLimitMiddleware  # noqa: E40
 from marketplace.api.internal.plans import waiting_nodes  # noqa: E402
 from marketplace.api.internal.questions import waiting_answerers  # noqa: E402
 from marketplace.api.market.job_stream import shutdown as streams_shutdown  # noqa: E402
+from marketplace.config.alert_thread import start_watching  # noqa: E402
 from marketplace.config.routing import websocket_router  # noqa: E402
 from workers.protocol.generation import PATH_NEXT_QUESTIONS  # noqa: E402
 from workers.protocol.plan_queue import PATH_NEXT_PLAN  # noqa: E402
@@ -45,8 +46,10 @@ async def lifespan_application(_scope: Any, receive: Any, send: Any) -> None:
     await receive()
     if threading.current_thread() is threading.main_thread():
         _call_before_stop(asyncio.get_running_loop(), signal.SIGTERM, signal.SIGINT)
+    watching = start_watching()
     await send({"type": "lifespan.startup.complete"})
     await receive()
+    watching.set()
     await send({"type": "lifespan.shutdown.complete"})
 
 

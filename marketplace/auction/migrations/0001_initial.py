@@ -367,4 +367,22 @@ class Migration(migrations.Migration):
                 'indexes': [models.Index(condition=models.Q(('decided_at__isnull', True)), fields=['opened_at'], name='auction_disputes_open')],
             },
         ),
+        migrations.CreateModel(
+            name='Alert',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('label', models.CharField(max_length=200)),
+                ('zone', models.CharField(blank=True, max_length=80)),
+                ('text', models.CharField(max_length=500)),
+                ('since_at', models.DateTimeField()),
+                ('ended_at', models.DateTimeField(null=True)),
+                ('begin_sent_at', models.DateTimeField(null=True)),
+                ('end_sent_at', models.DateTimeField(null=True)),
+                ('sending_until', models.DateTimeField(null=True)),
+            ],
+            options={
+                'indexes': [models.Index(fields=['since_at'], name='alert_by_time')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('ended_at', None)), fields=('label', 'zone'), name='alert_open_once')],
+            },
+        ),
     ]

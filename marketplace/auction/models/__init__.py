@@ -1,5 +1,6 @@
 """Bids, the decision log of each zone, and rows derived from the log."""
 
+from marketplace.auction.models.alerts import Alert
 from marketplace.auction.models.bids import (
     FIRST_REVISION,
     Bid,
@@ -22,6 +23,7 @@ from marketplace.auction.models.witnesses import (
 
 __all__ = [
     "FIRST_REVISION",
+    "Alert",
     "Bid",
     "BidStatus",
     "Bundle",

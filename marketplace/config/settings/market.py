@@ -12,6 +12,12 @@ DATA_DIR = environment.folder("DATA_DIR", BASE_DIR / ".data")
 #: Where browsers and nodes reach the market, without a slash at the end.
 PUBLIC_URL = environment.text("PUBLIC_URL", "http://127.0.0.1:8000").rstrip("/")
 METRICS_TOKEN = environment.text("METRICS_TOKEN", "")
+#: Who gets a mail when a part of the market stops: addresses with commas; empty: all operators.
+ALERT_MAILS = [
+    each.strip() for each in environment.text("ALERT_MAILS", "").split(",") if each.strip()
+]
+#: An address that is sent ``{"text": ...}`` as well, as Slack and others take it.
+ALERT_WEBHOOK = environment.text("ALERT_WEBHOOK", "")
 
 # --- Promises and people --------------------------------------------------------------------------
 

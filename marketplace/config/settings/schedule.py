@@ -45,6 +45,7 @@ BEATS = {
     "old_webhook_messages": _every("webhooks.delete_old", 3600),
     "card_bids": _every("auction.card_bids_place", 5),
     "wallets": _every("payments.wallets_watch", 10),
+    "alerts": _every("auction.alerts_watch", 30),
     "offline": _every("fleet.offline_sweep", 5),
     "idempotency": _every("api.idempotency_sweep", 3600),
     "express": _every("express.tick", 2),
