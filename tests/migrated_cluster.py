@@ -69,6 +69,7 @@ def _make_cluster(data_dir: Path) -> None:
         environment = os.environ | {
             "DJANGO_SETTINGS_MODULE": "marketplace.config.settings.test",
             "DATABASE_URL": postgres.url,
+            "DATABASE_OWNER_URL": postgres.owner_url,
             "REDIS_URL": "redis://127.0.0.1:1/0",
         }
         migrate = ("-W", "ignore", str(ROOT / "manage.py"), "migrate", "--no-input", "-v", "0")

@@ -65,7 +65,7 @@ def _start_servers() -> None:
     stack.start("postgres", "redis")
     wait_for_postgres(postgres)
     wait_for_redis(redis)
-    if os.environ.setdefault("DATABASE_URL", postgres.url) == postgres.url:
+    if os.environ.setdefault("DATABASE_URL", postgres.owner_url) == postgres.owner_url:
         os.environ["TEST_DATABASE_TEMPLATE"] = "finetender"
     os.environ.setdefault("REDIS_URL", redis.url)
 

@@ -73,7 +73,7 @@ def make_backup(folder: Path, *, now: datetime) -> Manifest:
     files.mkdir()
     if is_here:
         _copy_new(Path(settings.MEDIA_ROOT), files)
-    _run("pg_dump", "--format=custom", "--no-owner", f"--file={part / DUMP}")
+    _run("pg_dump", "--format=custom", "--no-owner", "--no-acl", f"--file={part / DUMP}")
     if is_here:
         _copy_new(Path(settings.MEDIA_ROOT), files)
     if (keys := Path(settings.MARKET_KEY_DIR)).is_dir():
@@ -117,7 +117,14 @@ def restore_backup(folder: Path) -> Manifest:
     if not manifest.bucket and any(_walk(media)):
         raise UserError("restore_failed", f"{media} has files. Name an empty DATA_DIR.")
     connection.close()
-    _run("pg_restore", "--no-owner", "--exit-on-error", "--single-transaction", str(folder / DUMP))
+    _run(
+        "pg_restore",
+        "--no-owner",
+        "--no-acl",
+        "--exit-on-error",
+        "--single-transaction",
+        str(folder / DUMP),
+    )
     _copy_new(folder / FILES, media, may_link=False)
     if (folder / KEYS).is_dir():
         shutil.copytree(folder / KEYS, keys, dirs_exist_ok=True)

@@ -58,4 +58,8 @@ def _servers_alone(data_dir: Path) -> Iterator[dict[str, str]]:
     redis = prepare_redis(data_dir=data_dir)
     with Stack(data_dir=data_dir, programs=[postgres.program, redis.program]) as stack:
         start_servers(stack, postgres, redis)
-        yield {"DATABASE_URL": postgres.url, "REDIS_URL": redis.url}
+        yield {
+            "DATABASE_URL": postgres.url,
+            "DATABASE_OWNER_URL": postgres.owner_url,
+            "REDIS_URL": redis.url,
+        }

@@ -117,11 +117,13 @@ def house(
         servers = [server.program for server in (postgres, redis) if server is not None]
         nodes = [build_node_program(data_dir, name) for name in node_names]
         gateway = _prepare_gateway(data_dir, environment, url=url)
-        write_private(data_dir / ENVIRONMENT, json.dumps(environment))
+        # Only commands act as the owner of the tables; the market's processes do not know how.
+        for_owner = {} if postgres is None else {"DATABASE_OWNER_URL": postgres.owner_url}
+        write_private(data_dir / ENVIRONMENT, json.dumps(environment | for_owner))
         programs = [*servers, *gateway, *_market_programs(port), *nodes]
         with Stack(data_dir=data_dir, programs=programs, environment=environment) as stack:
             start_servers(stack, postgres, redis, say=say)
-            _prepare_market(environment, say=say)
+            _prepare_market(environment | for_owner, say=say)
             log = stack.log_dir / "commands.log"
             with CommandShell(environment=environment, log=log) as commands:
                 running = House(stack, commands, url, data_dir, environment)
@@ -254,8 +256,13 @@ def _sum_processor_time(pid: int) -> float:
 def build_node_program(data_dir: Path, name: str = "node") -> Program:
     """The GPU node whose credentials lie in ``data_dir/<name>``."""
     # A node of a provider has none of the market's settings, so this one has none either.
-    hidden = ("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "DJANGO_SETTINGS_MODULE", "DATA_DIR")
-    hidden += ("STRIPE_SECRET_KEY", "STRIPE_WEBHOOK_SECRET", "STRIPE_API_URL")
+    hidden = ("DATABASE_URL", "DATABASE_OWNER_URL", "REDIS_URL", "SECRET_KEY", "DATA_DIR")
+    hidden += (
+        "DJANGO_SETTINGS_MODULE",
+        "STRIPE_SECRET_KEY",
+        "STRIPE_WEBHOOK_SECRET",
+        "STRIPE_API_URL",
+    )
     without = tuple(part for variable in hidden for part in ("-u", variable))
     return Program(
         name=name,

@@ -20,6 +20,8 @@ from urllib.parse import quote
 import psycopg
 import redis
 
+#: The market's database, and the role of its processes.
+DATABASE, MARKET_ROLE = "finetender", "market"
 #: Left to the servers to come up, seconds; a cold disk is slow.
 READY_WITHIN_S = 60.0
 #: Messages are small and short-lived; more means that somebody fills it.
@@ -60,10 +62,21 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        return self.url_of("finetender")
+        """For the market's processes, as a role that owns nothing."""
+        return self._build_url(MARKET_ROLE, DATABASE)
 
-    def url_of(self, database: str) -> str:
-        return f"postgresql://postgres@{quote(str(self.socket_dir), safe='')}/{database}"
+    @property
+    def owner_url(self) -> str:
+        """For migrations, as the role that owns everything."""
+        return self._build_url("postgres", DATABASE)
+
+    @property
+    def maintenance_url(self) -> str:
+        """For making databases."""
+        return self._build_url("postgres", "postgres")
+
+    def _build_url(self, role: str, database: str) -> str:
+        return f"postgresql://{role}@{quote(str(self.socket_dir), safe='')}/{database}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +185,18 @@ def _load_redis_identity(path: Path) -> tuple[int, str]:
 
 
 def wait_for_postgres(postgres: Postgres) -> None:
-    """Wait for the server, then create the ``finetender`` database when it is missing."""
+    """Wait for the server, then create the market's database and role where they are missing."""
 
     def connect() -> None:
-        with psycopg.connect(postgres.url_of("postgres"), autocommit=True) as connection:
+        with psycopg.connect(postgres.maintenance_url, autocommit=True) as connection:
             found = connection.execute(
-                "SELECT 1 FROM pg_database WHERE datname = 'finetender'"
+                "SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]
             ).fetchone()
             if found is None:
-                connection.execute("CREATE DATABASE finetender")
+                connection.execute(f"CREATE DATABASE {DATABASE}")
+            found = connection.execute("SELECT FROM pg_roles WHERE rolname = %s", [MARKET_ROLE])
+            if found.fetchone() is None:
+                connection.execute(f"CREATE ROLE {MARKET_ROLE} LOGIN")
 
     _retry_until(connect, (psycopg.OperationalError,), "PostgreSQL")
 

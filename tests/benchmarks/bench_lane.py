@@ -96,6 +96,7 @@ def servers(workers: int = CORES) -> Iterator[Stack]:
             "DJANGO_SETTINGS_MODULE": SETTINGS,
             "DEBUG": "0",
             "DATABASE_URL": postgres.url,
+            "DATABASE_OWNER_URL": postgres.owner_url,
             "REDIS_URL": redis.url,
             "DATA_DIR": str(DATA_DIR),
             "PUBLIC_URL": f"http://127.0.0.1:{port}",

@@ -32,7 +32,7 @@ def main() -> int:
         with Stack(data_dir=Path(name), programs=[postgres.program]) as stack:
             stack.start("postgres")
             wait_for_postgres(postgres)
-            os.environ["DATABASE_URL"] = postgres.url
+            os.environ["DATABASE_URL"] = postgres.owner_url
             os.environ.setdefault("REDIS_URL", "redis://127.0.0.1:1/0")
             os.environ["DJANGO_SETTINGS_MODULE"] = "marketplace.config.settings.test"
             return _compare()

@@ -255,7 +255,7 @@ def test_the_compose_files_processes_sell_and_train_a_first_job(
             return done.stdout
 
         carry_out(["python", "manage.py", "collectstatic", "--no-input"])
-        carry_out(SERVICES["migrate"]["command"])
+        carry_out(SERVICES["migrate"]["command"], DATABASE_OWNER_URL=postgres.owner_url)
         carry_out(SERVICES["warm"]["command"])
 
         def start(name: str, command: list[str], **more: str) -> subprocess.Popen[bytes]:

@@ -128,6 +128,8 @@ TEMPLATES = [
 # --- PostgreSQL and Redis -------------------------------------------------------------------
 
 DATABASE_URL = environment.text("DATABASE_URL", "postgresql://localhost/finetender")
+#: Names the owner of the tables, for ``migrate`` and ``restore`` alone; no other process has it.
+DATABASE_OWNER_URL = environment.text("DATABASE_OWNER_URL", "")
 REDIS_URL = environment.text("REDIS_URL", "redis://127.0.0.1:6379/0")
 
 DATABASES: dict[str, Any] = {"default": dj_database_url.parse(DATABASE_URL)}

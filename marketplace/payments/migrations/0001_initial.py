@@ -764,4 +764,8 @@ class Migration(migrations.Migration):
             model_name='invoicedentry',
             trigger=pgtrigger.compiler.Trigger(name='append_only', sql=pgtrigger.compiler.UpsertTriggerSql(func="RAISE EXCEPTION 'pgtrigger: Cannot update or delete rows from % table', TG_TABLE_NAME;", hash='720bd01dad04b29b74b3985b2d90525bac146837', operation='UPDATE OR DELETE', pgid='pgtrigger_append_only_66bbe', table='payments_invoicedentry', when='BEFORE')),
         ),
+        pgtrigger.migrations.AddTrigger(
+            model_name='freeze',
+            trigger=pgtrigger.compiler.Trigger(name='keep', sql=pgtrigger.compiler.UpsertTriggerSql(func="RAISE EXCEPTION 'pgtrigger: Cannot delete rows from % table', TG_TABLE_NAME;", hash='78b0ebb29bc70dcfb4923a8c27f1f7f97c9735ba', operation='DELETE', pgid='pgtrigger_keep_b6511', table='payments_freeze', when='BEFORE')),
+        ),
     ]

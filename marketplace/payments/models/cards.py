@@ -279,6 +279,7 @@ class Freeze(models.Model):
                 name="freeze_open", fields=["organisation"], condition=Q(ended_at__isnull=True)
             )
         ]
+        triggers = [pgtrigger.Protect(name="keep", operation=pgtrigger.Delete)]
 
     def __str__(self) -> str:
         return self.reason

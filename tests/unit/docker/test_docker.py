@@ -185,14 +185,22 @@ def test_no_bid_waits_for_a_compiler(name: str) -> None:
 
 def test_no_secret_has_a_value_in_the_file() -> None:
     text = (ROOT / "docker" / "compose.yml").read_text()
-    for variable in ("SECRET_KEY", "POSTGRES_PASSWORD", "REDIS_PASSWORD", "METRICS_TOKEN"):
+    secret = ("SECRET_KEY", "POSTGRES_PASSWORD", "MARKET_DATABASE_PASSWORD", "REDIS_PASSWORD")
+    for variable in (*secret, "METRICS_TOKEN"):
         assert re.search(rf"\${{{variable}:\?", text), f"{variable} must be demanded"
-        assert not re.search(rf"{variable}: [^$\n]", text)
+        assert not re.search(rf"{variable}: [^$\n\"]", text)
 
 
 EXAMPLE = (ROOT / "docker" / "market.env.example").read_text()
 #: Set by the compose file itself, from the lines of the first block.
-COMPUTED = {"DATABASE_URL", "REDIS_URL", "PUBLIC_URL", "ALLOWED_HOSTS", "MARKET_KEY_DIR"}
+COMPUTED = {
+    "DATABASE_URL",
+    "DATABASE_OWNER_URL",
+    "REDIS_URL",
+    "PUBLIC_URL",
+    "ALLOWED_HOSTS",
+    "MARKET_KEY_DIR",
+}
 #: Of the image, of development and of the demo.
 ELSEWHERE = {"DATA_DIR", "NODE_INSTALL_DIR", "DEBUG", "DEMO_MONEY_USD", "STRIPE_API_URL"}
 
@@ -216,7 +224,14 @@ def test_the_environment_file_names_every_setting_there_is() -> None:
     assert asked - named - COMPUTED - ELSEWHERE == set()
     market = SERVICES["web"]
     assert market["env_file"] == ["market.env"]
-    assert set(market["environment"]) == {*COMPUTED, "SECRET_KEY", "METRICS_TOKEN"}
+    processes = {*COMPUTED, "SECRET_KEY", "METRICS_TOKEN", "POSTGRES_PASSWORD"}
+    assert set(market["environment"]) == processes - {"DATABASE_OWNER_URL"}
+    # Only the service that migrates can be the tables' owner.
+    assert market["environment"]["POSTGRES_PASSWORD"] == ""
+    owners = {
+        n for n, row in SERVICES.items() if "DATABASE_OWNER_URL" in row.get("environment", {})
+    }
+    assert owners == {"migrate"}
     # What a container computes must not be overruled by an old line in the file.
     assert named & COMPUTED == set()
 

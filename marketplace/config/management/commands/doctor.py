@@ -13,6 +13,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from marketplace.auction.probes import run_probes
 from marketplace.common import clock
+from marketplace.config.database_roles import find_excess_rights
 
 #: Below that share of free space, files and the database's log may soon have no room.
 FREE_LEAST = 0.1
@@ -35,6 +36,8 @@ class Command(BaseCommand):
         yield not waiting, "Tables", "run manage.py migrate" if waiting else "are of this version"
         if waiting:
             return
+        excess = find_excess_rights()
+        yield not excess, "Database role", ", ".join(excess) or "owns nothing"
         disk = shutil.disk_usage(settings.DATA_DIR)
         free = disk.free / disk.total
         yield free >= FREE_LEAST, "Disk", f"{free:.0%} of {settings.DATA_DIR} is free"

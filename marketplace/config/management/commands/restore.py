@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError
 from marketplace.auction.book.verify import verify_zone
 from marketplace.common.errors import UserError
 from marketplace.config.backups import compare_with_manifest, restore_backup
+from marketplace.config.database_roles import connect_as_owner, grant_rights
 from marketplace.fleet.models import Zone
 from marketplace.payments.ledger_checks import check_ledger
 
@@ -21,9 +22,14 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("folder", type=Path)
 
+    def execute(self, *args: Any, **options: Any) -> Any:
+        connect_as_owner()
+        return super().execute(*args, **options)
+
     def handle(self, *_args: Any, folder: Path, **_options: Any) -> None:
         try:
             made = restore_backup(folder.resolve())
+            grant_rights()
         except UserError as error:
             raise CommandError(error.message) from None
         problems = compare_with_manifest(made)

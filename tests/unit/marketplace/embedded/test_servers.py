@@ -42,7 +42,7 @@ def test_data_written_before_a_stop_are_there_after_the_next_start(tmp_path: Pat
             wait_for_postgres(postgres)
             wait_for_redis(server)
             with (
-                psycopg.connect(postgres.url) as connection,
+                psycopg.connect(postgres.owner_url) as connection,
                 redis.Redis.from_url(server.url, decode_responses=True) as client,
             ):
                 connection.execute("CREATE TABLE IF NOT EXISTS memory (word text)")
@@ -78,7 +78,7 @@ def test_a_second_house_on_the_same_directory_is_refused_and_the_firsts_servers_
         with pytest.raises(StackInUse, match="in use"), house(data_dir=tmp_path, own_servers=True):
             pass
         assert first.pid("postgres") == pid
-        with psycopg.connect(postgres.url) as connection:
+        with psycopg.connect(postgres.owner_url) as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
 
 

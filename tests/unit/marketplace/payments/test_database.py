@@ -7,6 +7,8 @@ import pytest
 from django.db import IntegrityError, ProgrammingError, connection, transaction
 
 from marketplace.common.db.bulk_writes import insert_values
+from marketplace.config.database_roles import find_excess_rights
+from marketplace.embedded.servers import MARKET_ROLE
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import AccountKind, Entry, Hold, LedgerAccount, Posting
 from marketplace.payments.selectors import get_wallet
@@ -222,3 +224,47 @@ def test_entries_of_other_transactions_get_no_postings_and_no_table_is_emptied()
         with pytest.raises(ProgrammingError, match=f"Cannot truncate {table}"):
             run(f"TRUNCATE {table} CASCADE")
     assert entry.postings.count() == 2
+
+
+@contextmanager
+def as_the_market() -> Iterator[None]:
+    """Act as the role that the market's processes have."""
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            # A database that is copied has the tables' rights, and not its own.
+            cursor.execute(
+                f"REVOKE TEMPORARY ON DATABASE {cursor.db.settings_dict['NAME']} FROM PUBLIC"
+            )
+            cursor.execute(f"SET LOCAL ROLE {MARKET_ROLE}")
+        yield
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE payments_posting SET amount_micros = amount_micros",
+        "DELETE FROM payments_entry",
+        "TRUNCATE payments_posting",
+        "TRUNCATE payments_freeze CASCADE",
+        "UPDATE payments_ledgeraccount SET balance_micros = balance_micros",
+        "DELETE FROM payments_freeze",
+        "ALTER TABLE payments_posting DISABLE TRIGGER ALL",
+        "DROP TABLE payments_posting",
+        "SET session_replication_role = replica",
+        "CREATE TABLE mine ()",
+        "CREATE TEMPORARY TABLE mine ()",
+        "CREATE FUNCTION mine() RETURNS void LANGUAGE sql AS ''",
+        "CREATE ROLE mine",
+    ],
+)
+def test_the_markets_own_role_may_not_even_ask(funded, sql: str) -> None:
+    with pytest.raises(ProgrammingError, match=r"permission denied|must be owner"), as_the_market():
+        run(sql)
+
+
+def test_the_markets_own_role_moves_money_and_owns_nothing(funded) -> None:
+    assert find_excess_rights() != []
+    with as_the_market():
+        assert find_excess_rights() == []
+        builders.settle_hold(hold_reference="bid_1", charge_micros=1_000_000)
+        assert get_wallet(organisation=funded).available_micros == 9_000_000
