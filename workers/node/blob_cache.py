@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 from workers.node.market_client import MarketClient
@@ -18,8 +19,8 @@ log = logging.getLogger(__name__)
 
 #: Bytes the cache may take before it is swept.
 CACHE_BYTES = 20 * 1024**3
-#: Days a data set is kept that no job has asked for.
-CACHE_DAYS = 14.0
+#: Days a file is kept that nothing has asked for; those of a closed job go at once.
+CACHE_DAYS = 1.0
 
 
 class DiskFullError(Exception):
@@ -82,6 +83,13 @@ class BlobCache:
             for blob in blobs:
                 if blob is not None:
                     self._users[blob.sha256] -= 1
+
+    def discard(self, hashes: Iterable[str]) -> None:
+        """Delete files that nothing uses just now."""
+        with self._guard:
+            for sha256 in hashes:
+                if not self._users[sha256]:
+                    (self._folder / sha256).unlink(missing_ok=True)
 
     def _fetch(self, blob: BlobRef, path: Path) -> None:
         self.sweep(room_for=blob.bytes)

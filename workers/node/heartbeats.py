@@ -57,6 +57,7 @@ class Heartbeats:
             memory_used_gb=self._memory_used_gb(),
             draining=self._node.draining,
             load_s=self.load_s,
+            kept_jobs=self._node.kept.list(),
         )
         try:
             reply = self._client.post(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from workers.node.blob_cache import CACHE_DAYS
 from workers.node.credentials import NodeSettingsError, StateDir, find_default_state_dir
 
 EXIT_OK = 0
@@ -38,8 +39,9 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache-days",
         type=float,
-        default=14.0,
-        help="days a data set stays on disk that no job asks for (%(default)s)",
+        default=CACHE_DAYS,
+        help="days a file stays on disk that nothing asks for (%(default)s); those of a closed job "
+        "go at once",
     )
     parser.add_argument(
         "--gang",

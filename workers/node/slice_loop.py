@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from workers.node.blob_cache import BlobCache
 from workers.node.checker import Checker
 from workers.node.errands import ErrandRunner
 from workers.node.exporter import Exporter
+from workers.node.kept_jobs import KeptJobs
 from workers.node.market_client import MarketClient, ShuttingDownError
 from workers.node.preparer import PreparationError, Preparer, Runtime
 from workers.node.prober import Prober
@@ -65,7 +65,8 @@ class SliceLoop:
         self._runtime = runtime
         self._cache = cache
         self._preparer = Preparer(runtime=runtime, cache=cache, work=work)
-        self._work = work
+        #: What is on the disk of jobs that were here.
+        self.kept = KeptJobs(work=work, cache=cache)
         self._outbox = outbox
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._preparing = ThreadPoolExecutor(2, thread_name_prefix="prepare")
@@ -229,6 +230,7 @@ class SliceLoop:
         self._slices[run.token] = run
         # its data stays while it is here: a move back or a second try reads it again
         self._cache.hold(spec.job.dataset, spec.job.validation_dataset)
+        self.kept.note(spec)
         log.info("%s begins", job_id)
         self._preparing.submit(self._prepare, run)
 
@@ -313,6 +315,10 @@ class SliceLoop:
             run = self._slices.get(token)
             if run is not None:
                 self._drop(run)
+        for job_id in reply.closed_jobs:
+            is_here = job_id in self._next or self._of_job(job_id)
+            if _JOB_ID.fullmatch(job_id) and not is_here:
+                self.kept.forget(job_id)
         if reply.drain and not self._draining:
             log.info("the market asks this node to leave once its jobs are done")
             self._draining = True
@@ -386,7 +392,7 @@ class SliceLoop:
             run.enter(SliceState.CLOSED)
         self._forget(run)
         if result is not None and result.status is SliceEnd.FINISHED:
-            shutil.rmtree(self._work / run.job_id, ignore_errors=True)
+            self.kept.forget(run.job_id)
 
     def _forget(self, run: SliceRun) -> None:
         if self._slices.pop(run.token, None) is not None:

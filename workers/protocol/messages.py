@@ -87,6 +87,10 @@ class JoinReply:
     shares_device: bool = False
 
 
+#: Jobs that a heartbeat names; a node names those first that it did not run for longest.
+KEPT_JOBS_MOST = 200
+
+
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     node_id: str
@@ -97,6 +101,8 @@ class Heartbeat:
     draining: bool = False
     #: Seconds from the start of the node's process until its base models were loaded.
     load_s: float = 0.0
+    #: Jobs of which rows or weights are on the node's disk, at most ``KEPT_JOBS_MOST``.
+    kept_jobs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +111,8 @@ class HeartbeatReply:
     revoked: tuple[str, ...] = ()
     #: The node should finish what it runs and leave.
     drain: bool = False
+    #: Of the kept jobs, those that go on nowhere: all of them leaves the node's disk.
+    closed_jobs: tuple[str, ...] = ()
 
 
 #: HTTP paths on the market, all under the node's bearer token except the two of ``join``,

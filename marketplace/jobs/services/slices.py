@@ -25,7 +25,7 @@ from marketplace.jobs.services.system_faults import count_system_fault, rewind_t
 from marketplace.jobs.services.uploads import discard_checkpoints_of
 from marketplace.jobs.transitions import set_status
 from workers.protocol import reports
-from workers.protocol.messages import Heartbeat, HeartbeatReply
+from workers.protocol.messages import KEPT_JOBS_MOST, Heartbeat, HeartbeatReply
 from workers.protocol.reports import SliceResult
 from workers.protocol.turns import DeviceTurn, DeviceTurnRequest
 from workers.protocol.wire import to_json
@@ -136,7 +136,12 @@ def apply_heartbeat(*, node: Node, heartbeat: Heartbeat, now: datetime) -> Heart
     if may_leave and heartbeat.draining and not named:
         # It had the order to stop, and this is its last report.
         fleet.retire_node(node=node, now=now)
-    return HeartbeatReply(revoked=tuple(revoked), drain=may_leave)
+    named_jobs = heartbeat.kept_jobs[:KEPT_JOBS_MOST]
+    open_jobs = Job.objects.filter(pk__in=named_jobs, status__in=Job.ACTIVE)
+    closed = set(named_jobs) - set(open_jobs.values_list("pk", flat=True))
+    return HeartbeatReply(
+        revoked=tuple(revoked), drain=may_leave, closed_jobs=tuple(sorted(closed))
+    )
 
 
 def answer_turn(*, node: Node, request: DeviceTurnRequest, now: datetime) -> DeviceTurn:

@@ -301,14 +301,16 @@ def beat(node: Node, *leases: str, **more) -> Heartbeat:
 
 def test_a_heartbeat_names_the_leases_a_node_must_drop(running):
     job, node, held = running
-    kept = apply_heartbeat(node=node, heartbeat=beat(node, held.lease_token), now=at(1))
+    on_disk = {"kept_jobs": (job.pk,)}
+    kept = apply_heartbeat(node=node, heartbeat=beat(node, held.lease_token, **on_disk), now=at(1))
     cancel_job(job=job, cancelled_by=None, now=at(2))
     dropped = apply_heartbeat(
-        node=node, heartbeat=beat(node, held.lease_token, "unknown"), now=at(3)
+        node=node, heartbeat=beat(node, held.lease_token, "unknown", **on_disk), now=at(3)
     )
     assert kept == HeartbeatReply()
     assert dropped.revoked == tuple(sorted([held.lease_token, "unknown"]))
     assert dropped.drain is False
+    assert dropped.closed_jobs == (job.pk,)
 
 
 def test_a_node_that_started_again_loses_the_leases_it_no_longer_names(running):

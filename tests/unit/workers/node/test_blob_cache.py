@@ -83,16 +83,14 @@ def test_a_file_in_use_is_never_thrown_out(market, client, tmp_path):
     assert len(cached(tmp_path)) == 1
 
 
-def test_a_file_nobody_asked_for_in_two_weeks_goes_and_one_a_job_holds_stays(
-    market, client, tmp_path
-):
+def test_a_file_nobody_asked_for_in_a_day_goes_and_one_a_job_holds_stays(market, client, tmp_path):
     cache = BlobCache(tmp_path, client)
     forgotten, held, recent = (market.blob(bytes([index]) * 10) for index in range(3))
     day = 24 * 3600
     for blob in (forgotten, held, recent):
         with cache.opened(blob):
             pass
-    for blob, days in ((forgotten, 14.1), (held, 400), (recent, 13.9)):
+    for blob, days in ((forgotten, 1.1), (held, 400), (recent, 0.9)):
         os.utime(tmp_path / blob.sha256, (time.time() - days * day,) * 2)
     cache.hold(held, None)
     cache.sweep()
@@ -100,7 +98,7 @@ def test_a_file_nobody_asked_for_in_two_weeks_goes_and_one_a_job_holds_stays(
     cache.release(held, None)
     cache.sweep()
     assert cached(tmp_path) == {recent.sha256}
-    BlobCache(tmp_path, client, kept_days=10).sweep()
+    BlobCache(tmp_path, client, kept_days=0.5).sweep()
     assert cached(tmp_path) == set()
 
 

@@ -22,9 +22,27 @@ class TestEnds:
         assert path.exists()
         world.runtime.finish("job-a")
         world.result()
-        world.eventually(lambda: world.node.leases() == ())
-        world.cache.sweep()
-        assert not path.exists()
+        world.eventually(lambda: not path.exists())
+        assert world.node.leases() == ()
+
+    def test_what_a_job_left_goes_once_the_market_has_closed_it(self, world):
+        first, second = world.slice(), world.slice("job-b", "lease-b")
+        world.started(first, second)
+        world.runtime.steps("job-a", 2)
+        world.runtime.write_checkpoint("job-a")
+        world.plan(second, revision=2)
+        world.result()
+        shared = world.state.cache / first.job.dataset.sha256
+        world.eventually(lambda: world.node.leases() == ("lease-b",))
+        assert sorted(world.node.kept.list()) == ["job-a", "job-b"]
+        # what runs here goes on, whatever the market says of it
+        world.node.heard(HeartbeatReply(closed_jobs=("job-a", "job-b", "../state")))
+        world.eventually(lambda: not (world.state.work / "job-a").exists())
+        assert world.node.kept.list() == ("job-b",)
+        assert shared.exists()
+        world.runtime.finish("job-b")
+        world.eventually(lambda: list(world.state.cache.iterdir()) == [])
+        assert list(world.state.work.iterdir()) == []
 
     def test_a_finished_job_leaves_its_adapter_and_result(self, world):
         world.started(world.slice())
