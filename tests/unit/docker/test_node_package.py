@@ -11,6 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from marketplace.fleet.releases import IMAGE_CONTEXT, INSTALL_FILES, WHEEL
 from workers.protocol.joining import RELEASE
@@ -36,6 +38,17 @@ for name in ("marketplace", "scheduler", "workers"):
             importlib.import_module(module.name)
 """
 MARKET = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_the_node_installs_the_pytorch_and_transformers_that_were_tested():
+    tested = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split())
+    found = MARKET["project"]["optional-dependencies"]["worker"]
+    for wanted in (NODE["project"]["dependencies"], found):
+        bounds = {one.name: one.specifier for one in map(Requirement, wanted)}
+        for name in ("torch", "transformers"):
+            version = Version(tested[name])
+            assert version in bounds[name]
+            assert f"{version.major}.{version.minor + 1}" not in bounds[name]
 
 
 @pytest.fixture(scope="module")

@@ -117,6 +117,21 @@ def test_a_node_of_another_provider_is_asked_for_the_reported_steps_and_paid(zon
     assert Node.objects.get(pk=node.pk).status == NodeStatus.ONLINE
 
 
+@pytest.mark.parametrize("alike", [0, 1])
+def test_a_node_with_the_same_release_of_pytorch_is_asked_first(zone, alike):
+    node, *others = market.node(zone), market.node(zone), market.node(zone)
+    for one, version in (
+        (node, "2.13.0+cu130"),
+        (others[alike], "2.13.0"),
+        (others[1 - alike], "2.9"),
+    ):
+        one.facts = {**one.facts, "torch_version": version}
+        one.save(update_fields=["facts"])
+    run_job(zone, node)
+    assert tick(2) == 1
+    assert asked_of(others[alike]) is not None
+
+
 def test_a_stranger_answers_no_check_and_a_late_answer_is_not_taken(zone):
     node, checker = market.node(zone), market.node(zone)
     run_job(zone, node)
