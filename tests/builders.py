@@ -12,9 +12,11 @@ from django.conf import settings
 from marketplace.accounts.api_keys import authenticate_api_keys, create_api_key
 from marketplace.accounts.models import ApiKey, Organisation, Role, Scope, User
 from marketplace.accounts.services import create_organisation, register_user
+from marketplace.auction.probes import name_zone_task
 from marketplace.common.errors import UserError
 from marketplace.common.models import Heartbeat
 from marketplace.common.money import to_micros
+from marketplace.fleet.models import Zone
 from marketplace.fleet.services import ensure_provider
 from marketplace.payments.holds import HoldRequest, HoldSettlement, place_holds, settle_holds
 from marketplace.payments.models import Hold
@@ -127,8 +129,9 @@ def api_key(
 
 
 def beat_everything(*, now: datetime = NOW) -> None:
-    """Note that every task of the clock has just done its work."""
+    """Note that every task of the clock, and each zone's lane, has just done its work."""
     tasks = {entry["task"] for entry in settings.CELERY_BEAT_SCHEDULE.values()}
+    tasks |= {name_zone_task(pk) for pk in Zone.objects.values_list("pk", flat=True)}
     Heartbeat.objects.bulk_create(
         (Heartbeat(task=task, ok_at=now) for task in tasks),
         update_conflicts=True,

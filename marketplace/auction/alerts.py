@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -19,7 +19,7 @@ from django.db.models import Q, QuerySet
 
 from marketplace.accounts.models import User
 from marketplace.auction.models import Alert
-from marketplace.auction.probes import HealthProbe, run_probes
+from marketplace.auction.probes import HealthPart, HealthProbe, run_probes
 from marketplace.common.outbound import AnswerLimits, FetchFailed, post_message
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,13 @@ def note_alerts(probes: Sequence[HealthProbe], *, now: datetime) -> None:
         if not probe.is_ok
     }
     found = [
-        Alert(label=label, zone=zone, text=probe.text[:500], since_at=min(probe.since or now, now))
+        Alert(
+            part=probe.part,
+            label=label,
+            zone=zone,
+            text=probe.text[:500],
+            since_at=min(probe.since or now, now),
+        )
         for (label, zone), probe in broken.items()
     ]
     with transaction.atomic():
@@ -131,6 +137,36 @@ def _send(text: str, *, subject: str) -> None:
             allows_private=True,
             limits=WEBHOOK_LIMITS,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """A time in which a part of the market did not work."""
+
+    part: HealthPart
+    begun_at: datetime
+    #: ``None``: it does not work yet.
+    ended_at: datetime | None
+
+
+def list_incidents(*, now: datetime) -> list[Incident]:
+    """What was sent as an alert in the last ``KEPT_FOR``, the latest first.
+
+    Times of one part that overlap are one.
+    """
+    sent = Alert.objects.exclude(begin_sent_at=None).filter(since_at__gte=now - KEPT_FOR)
+    joined: dict[str, list[Incident]] = {}
+    for alert in sent.order_by("since_at", "pk"):
+        found = joined.setdefault(alert.part, [])
+        one = Incident(HealthPart(alert.part), alert.since_at, alert.ended_at)
+        last = found[-1] if found else None
+        if last is None or (last.ended_at is not None and last.ended_at < one.begun_at):
+            found.append(one)
+        elif last.ended_at is not None:
+            ended_at = one.ended_at and max(one.ended_at, last.ended_at)
+            found[-1] = replace(last, ended_at=ended_at)
+    found = [incident for each in joined.values() for incident in each]
+    return sorted(found, key=lambda each: each.begun_at, reverse=True)
 
 
 def list_operators() -> list[str]:

@@ -53,13 +53,13 @@ class HealthProbe:
 
 
 def run_probes(*, now: datetime) -> list[HealthProbe]:
-    """HealthProbe all parts of the market; a few queries, however large it is."""
+    """Probe all parts of the market; a few queries, however large it is."""
     beats = read_heartbeats()
     zones = list(list_open_zones())
     return [
         _probe_beat(beats, now=now),
         _probe_lane(beats, now=now),
-        *_probe_bids(zones, now=now),
+        *_probe_zones(zones, beats, now=now),
         _probe_worker(beats, now=now),
         *_probe_nodes(zones),
         _probe_books(beats),
@@ -84,18 +84,31 @@ def _probe_lane(beats: Mapping[str, Heartbeat], *, now: datetime) -> HealthProbe
     )
 
 
-def _probe_bids(zones: Sequence[Zone], *, now: datetime) -> list[HealthProbe]:
+def name_zone_task(zone_id: str) -> str:
+    """Name what the lane writes down of one zone each time that it sweeps it."""
+    return f"{LANE_TASK} {zone_id}"
+
+
+def _probe_zones(
+    zones: Sequence[Zone], beats: Mapping[str, Heartbeat], *, now: datetime
+) -> list[HealthProbe]:
     """A zone may stand still while the lane works for others."""
     waiting = Bid.objects.filter(status=BidStatus.PENDING, created_at__lt=now - LONGEST_WAIT)
     oldest = dict(
         waiting.values_list("zone").annotate(oldest=Min("created_at")).values_list("zone", "oldest")
     )
+    lane_works = not is_late(beats.get(LANE_TASK), LANE_TASK, now=now)
     found: list[HealthProbe] = []
     for zone in zones:
-        since = oldest.get(zone.pk)
-        text = "No bid waits." if since is None else "A bid has waited for too long."
+        row, since = beats.get(name_zone_task(zone.pk)), oldest.get(zone.pk)
+        text = "A bid has waited for too long." if since else ""
+        if lane_works and is_late(row, LANE_TASK, now=now):
+            error = row.error if row else ""
+            text = f"The lane cannot enter the zone: {error or 'another one holds it'}."
+            since = min(filter(None, (since, row and row.ok_at)), default=None)
         label = f"Answers of {zone.base_model_name}"
-        found.append(HealthProbe(HealthPart.LANE, label, since is None, text, since, zone))
+        probe = HealthProbe(HealthPart.LANE, label, not text, text or "No bid waits.", since, zone)
+        found.append(probe)
     return found
 
 

@@ -15,8 +15,10 @@ from marketplace.auction.lane import wakeups
 from marketplace.auction.lane.decide import BATCH_LIMIT, decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane, is_lock_timeout
 from marketplace.auction.models import Bid, BidStatus
+from marketplace.auction.probes import name_zone_task
 from marketplace.auction.queries import has_bids_in_turn, list_bids_to_retry
 from marketplace.common.backoff import compute_backoff
+from marketplace.common.heartbeats import record_failure, record_success
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Job
 
@@ -141,14 +143,21 @@ def sweep_zones(*, clock: Callable[[], datetime]) -> None:
     """Advance every zone to the present slot and fleet, and decide bids whose wake-up was lost."""
     waiting = Bid.objects.filter(status=BidStatus.PENDING).values("zone_id")
     for zone in Zone.objects.order_by("pk"):
+        task = name_zone_task(zone.pk)
         try:
             if Zone.objects.filter(pk=zone.pk, pk__in=waiting).exists():
-                decide_all_pending(zone_id=zone.pk, clock=clock)
+                decided = decide_all_pending(zone_id=zone.pk, clock=clock)
+                goes_on = decided > 0 or not has_bids_in_turn(zone_id=zone.pk)
             else:
-                refresh_zone(zone=zone, now=clock())
-        except Exception:
+                goes_on = refresh_zone(zone=zone, now=clock())
+        except Exception as error:
             # A zone that is broken must not stop the others.
             log.exception("zone %s could not be swept", zone.name)
+            record_failure(task, f"{type(error).__name__}: {error}", now=clock())
+        else:
+            # Where another lane is at work, it writes down that it is.
+            if goes_on:
+                record_success(task, now=clock())
 
 
 def replan_broken_jobs(*, now: datetime) -> None:
@@ -158,12 +167,16 @@ def replan_broken_jobs(*, now: datetime) -> None:
         refresh_zone(zone=zone, now=now)
 
 
-def refresh_zone(*, zone: Zone, now: datetime) -> None:
-    """Enter the lane: slot, fleet and promises are brought up to date on the way in."""
+def refresh_zone(*, zone: Zone, now: datetime) -> bool:
+    """Enter the lane: slot, fleet and promises are brought up to date on the way in.
+
+    False where another lane is at work in the zone.
+    """
     try:
         with enter_lane(zone=zone, now=now):
-            pass
+            return True
     except OperationalError as error:
         if not is_lock_timeout(error):
             raise
         log.info("zone %s: another lane is at work; stepping aside", zone.name)
+        return False

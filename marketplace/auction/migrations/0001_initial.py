@@ -371,6 +371,7 @@ class Migration(migrations.Migration):
             name='Alert',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('part', models.CharField(max_length=12)),
                 ('label', models.CharField(max_length=200)),
                 ('zone', models.CharField(blank=True, max_length=80)),
                 ('text', models.CharField(max_length=500)),

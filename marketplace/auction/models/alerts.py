@@ -9,7 +9,8 @@ from django.db.models import Q
 class Alert(models.Model):
     """Something that does not work, from when it was seen until it works again."""
 
-    #: Of the probe that found it.
+    #: ``HealthPart`` of the probe that found it, and its label.
+    part = models.CharField(max_length=12)
     label = models.CharField(max_length=200)
     #: Name of its zone, where it is of one.
     zone = models.CharField(max_length=80, blank=True)

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
 from django.conf import settings
-from django.db.models import Avg, F, Max
+from django.db.models import Avg, F
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.views.decorators.http import etag, require_GET
 
+from marketplace.auction.alerts import list_incidents
 from marketplace.auction.bidding.typical import SHARES as TYPICAL_SHARES
 from marketplace.auction.bidding.typical import make_typical_quotes
 from marketplace.auction.book.transcript import write_transcript
-from marketplace.auction.models import Bid, BidStatus, MarketHead
-from marketplace.auction.probes import HealthPart, HealthProbe, run_probes
+from marketplace.auction.models import Bid, MarketHead
+from marketplace.auction.probes import run_probes
 from marketplace.auction.selectors import MarketNow, load_market
 from marketplace.auction.witnesses.heads import HEADS_OF_A_PAGE, list_signed_heads
 from marketplace.auction.witnesses.keys import list_public_keys
@@ -34,6 +33,12 @@ from marketplace.fleet.models import ABSENT, Node, NodeStatus, Tier, Zone
 from marketplace.fleet.selectors import count_offered_nodes, get_open_zone, list_open_zones
 from marketplace.jobs.models import Job, JobStatus
 from marketplace.web.presenters.heat import Heat, HeatNode, build_heat
+from marketplace.web.presenters.status import (
+    PARTS,
+    describe_parts,
+    describe_zones,
+    summarize_days,
+)
 from marketplace.web.views.requests import public_page
 
 DECISIONS_LISTED = 8
@@ -156,51 +161,19 @@ def show_public_keys(request: HttpRequest) -> JsonResponse:
 @public_page
 @require_GET
 def show_status(request: HttpRequest) -> HttpResponse:
-    """Whether the market works now, in words; ``/healthz`` is for programs."""
+    """Whether the market works now and did lately, in words; ``/healthz`` is for programs."""
     now = clock.now()
-    troubles = [probe for probe in run_probes(now=now) if not probe.is_ok]
-    shared = [probe for probe in troubles if probe.zone is None]
-    zones = [
-        describe_zone(zone, [each for each in troubles if each.zone in (None, zone)], now=now)
-        for zone in list_open_zones()
-    ]
-    works = not troubles and all(zone.has_prices for zone in zones)
-    context = {"now": now, "zones": zones, "works": works, "parts": {each.part for each in shared}}
+    probes = run_probes(now=now)
+    incidents = list_incidents(now=now)
+    context = {
+        "now": now,
+        "works": all(probe.is_ok for probe in probes),
+        "parts": describe_parts(probes),
+        "zones": describe_zones(list(list_open_zones())),
+        "incidents": [(PARTS[each.part].was_away, each) for each in incidents],
+        "days": summarize_days(incidents, now=now),
+    }
     return render(request, "web/status.html", context)
-
-
-@dataclass(frozen=True, slots=True)
-class ZoneStatus:
-    zone: Zone
-    #: False where the lane, the clock, the log or the price engine is away, or a bid waits for too
-    #: long: nothing can be quoted or decided.
-    has_prices: bool
-    online: int
-    nodes: int
-    #: Machines that are rented when they are sold.
-    offered: int
-    waiting: int
-    decided_at: datetime | None
-
-
-def describe_zone(zone: Zone, troubles: Sequence[HealthProbe], *, now: datetime) -> ZoneStatus:
-    """What works in a zone; it decides nothing while its lane or the clock is away."""
-    has_prices = not any(each.part in (HealthPart.LANE, HealthPart.BEAT) for each in troubles)
-    try:
-        load_market(zone, now=now)
-    except MarketFault:
-        has_prices = False
-    nodes = Node.objects.filter(zone=zone).exclude(status__in=ABSENT)
-    bids = Bid.objects.filter(zone=zone)
-    return ZoneStatus(
-        zone=zone,
-        has_prices=has_prices,
-        online=nodes.filter(status=NodeStatus.ONLINE).count(),
-        nodes=nodes.count(),
-        offered=count_offered_nodes(zone),
-        waiting=bids.filter(status=BidStatus.PENDING).count(),
-        decided_at=bids.aggregate(latest=Max("decided_at"))["latest"],
-    )
 
 
 def build_market_heat(book: MarketNow, *, now: datetime, rows_max: int) -> Heat:

@@ -9,7 +9,13 @@ import pytest
 
 from marketplace.accounts.models import User
 from marketplace.auction.models import Bid
-from marketplace.auction.probes import LANE_TASK, WORKER_TASK, HealthPart, run_probes
+from marketplace.auction.probes import (
+    LANE_TASK,
+    WORKER_TASK,
+    HealthPart,
+    name_zone_task,
+    run_probes,
+)
 from marketplace.common import heartbeats
 from marketplace.common.models import Heartbeat
 from marketplace.fleet.models import Node, NodeStatus
@@ -69,6 +75,22 @@ def test_a_bid_that_waits_for_too_long_is_trouble_of_its_zone(zone):
         zone,
         NOW - timedelta(seconds=16),
     )
+
+
+def test_a_zone_that_the_lane_cannot_enter_is_trouble_of_its_own(zone):
+    other = market.zone()
+    market.node(other)
+    builders.beat_everything()
+    Heartbeat.objects.filter(task=name_zone_task(other.pk)).update(
+        ok_at=NOW - timedelta(minutes=5), error="LogBroken: position 7"
+    )
+    [probe] = [probe for probe in run_probes(now=NOW) if not probe.is_ok]
+    assert (probe.part, probe.zone, probe.since) == (
+        HealthPart.LANE,
+        other,
+        NOW - timedelta(minutes=5),
+    )
+    assert probe.text == "The lane cannot enter the zone: LogBroken: position 7."
 
 
 def test_silent_workers_and_a_silent_clock_are_told_apart(zone, client):

@@ -5,16 +5,20 @@ from __future__ import annotations
 import io
 import json
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from marketplace.accounts.models import ApiKey
 from marketplace.auction.lane.decide import decide_pending_bids
-from marketplace.auction.models import Bid
+from marketplace.auction.models import Alert, Bid
+from marketplace.auction.probes import name_zone_task
 from marketplace.auction.settlement import settle_finished
-from marketplace.common.errors import MarketFault
+from marketplace.common.models import Heartbeat
 from marketplace.jobs.models import Artifact, Job
 from marketplace.jobs.services import dispatch_slots, record_progress, store_adapter
 from scheduler.auction.audit.transcripts import verify_transcript
@@ -207,22 +211,36 @@ def test_the_transcript_is_public_and_verifies_on_any_computer(
     assert client.get("/market/nowhere/transcript").status_code == 404
 
 
-def test_the_status_is_said_in_words(
-    site: Site, job: Job, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_status_is_said_in_words(site: Site, job: Job, client: Client) -> None:
     client.logout()
     builders.beat_everything()
     text = read_page(client.get("/status"))
     assert "<h1>Everything works</h1>" in text
     assert "1 of 1" in text
-
-    def away(*_: object, **__: object) -> None:
-        raise MarketFault("The log is broken.")
-
-    monkeypatch.setattr("marketplace.web.views.market.load_market", away)
-    text = read_page(client.get("/status"))
+    assert "No incident is on record." in text
+    ended_at, hour = NOW - timedelta(days=3, hours=2), timedelta(hours=1)
+    for part, since_at in (("lane", ended_at - hour), ("lane", ended_at - hour / 2), ("beat", NOW)):
+        is_over = part == "lane"
+        Alert.objects.create(
+            part=part,
+            label=f"{part} {since_at}",
+            text="It failed.",
+            since_at=since_at,
+            begin_sent_at=since_at,
+            ended_at=ended_at if is_over else None,
+        )
+    Heartbeat.objects.filter(task=name_zone_task(site.zone.pk)).update(
+        ok_at=NOW - timedelta(minutes=2), error="LogBroken: no"
+    )
+    with CaptureQueriesContext(connection) as asked:
+        text = read_page(client.get("/status"))
     assert "<h1>Something does not work</h1>" in text
-    assert "No bid is decided and no money moves while decisions are away." in text
+    assert "No bid is decided." in text
+    assert "LogBroken" not in text
+    assert text.count("Bids were not decided, or late") == 1
+    assert "Slots did not begin in time" in text
+    assert "27 Feb: 60 min away" in text
+    assert not any("LogEntry" in each["sql"] or "snapshot" in each["sql"] for each in asked)
 
 
 def test_a_cancelled_jobs_headline_is_what_was_paid_after_the_refund(site: Site, job: Job) -> None:

@@ -13,6 +13,8 @@ from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone, sweep_zones
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Snapshot
+from marketplace.auction.probes import name_zone_task
+from marketplace.common.models import Heartbeat
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -155,6 +157,9 @@ def test_broken_zone_does_not_stop_the_sweep_of_the_others(zone, owner):
     stuck.refresh_from_db()
     fine.refresh_from_db()
     assert (stuck.status, fine.status) == ("pending", "admitted")
+    broken, works = (Heartbeat.objects.get(task=name_zone_task(one.pk)) for one in (zone, other))
+    assert (broken.ok_at, works.ok_at, works.error) == (None, NOW, "")
+    assert broken.error.startswith("LogBroken: ")
 
 
 def test_rules_are_those_of_the_logs_beginning_whatever_the_zone_says_later(zone, owner):
