@@ -45,10 +45,10 @@ def health_of_part(request: HttpRequest, part: HealthPart) -> JsonResponse:
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Prometheus metrics, for those who hold ``METRICS_TOKEN``; open where none is set."""
+    """Prometheus metrics, for those who hold ``METRICS_TOKEN``; for nobody where none is set."""
     expected = settings.METRICS_TOKEN
     given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    if expected and not constant_time_compare(given, expected):
+    if not expected or not constant_time_compare(given, expected):
         return HttpResponseForbidden(
             "Send the metrics token as 'Authorization: Bearer <METRICS_TOKEN>'.\n",
             content_type="text/plain",

@@ -257,12 +257,8 @@ def build_node_program(data_dir: Path, name: str = "node") -> Program:
     """The GPU node whose credentials lie in ``data_dir/<name>``."""
     # A node of a provider has none of the market's settings, so this one has none either.
     hidden = ("DATABASE_URL", "DATABASE_OWNER_URL", "REDIS_URL", "SECRET_KEY", "DATA_DIR")
-    hidden += (
-        "DJANGO_SETTINGS_MODULE",
-        "STRIPE_SECRET_KEY",
-        "STRIPE_WEBHOOK_SECRET",
-        "STRIPE_API_URL",
-    )
+    hidden += ("DJANGO_SETTINGS_MODULE", "METRICS_TOKEN")
+    hidden += ("STRIPE_SECRET_KEY", "STRIPE_WEBHOOK_SECRET", "STRIPE_API_URL")
     without = tuple(part for variable in hidden for part in ("-u", variable))
     return Program(
         name=name,
@@ -293,7 +289,9 @@ def _build_environment(
         "DJANGO_SETTINGS_MODULE": settings,
         "DATA_DIR": str(data_dir.resolve()),
         "PUBLIC_URL": url,
-        "SECRET_KEY": _ensure_secret_key(data_dir / "secret_key"),
+        "SECRET_KEY": _ensure_secret(data_dir / "secret_key"),
+        "METRICS_TOKEN": os.environ.get("METRICS_TOKEN")
+        or _ensure_secret(data_dir / "metrics_token"),
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": str(ROOT),
     }
@@ -311,7 +309,7 @@ def _prepare_gateway(data_dir: Path, environment: dict[str, str], *, url: str) -
     """
     if (os.environ | environment).get("STRIPE_SECRET_KEY"):
         return []
-    secret = _ensure_secret_key(data_dir / "gateway_key")
+    secret = _ensure_secret(data_dir / "gateway_key")
     port = find_free_port()
     environment |= {
         "STRIPE_SECRET_KEY": f"sk_test_{secret}",
@@ -325,7 +323,7 @@ def _prepare_gateway(data_dir: Path, environment: dict[str, str], *, url: str) -
     return [Program(name="gateway", command=(*command, *asked, *to), priority=90)]
 
 
-def _ensure_secret_key(path: Path) -> str:
+def _ensure_secret(path: Path) -> str:
     if not path.exists():
         write_private(path, secrets.token_urlsafe(48))
     return path.read_text()

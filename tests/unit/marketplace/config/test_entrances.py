@@ -30,7 +30,7 @@ def test_a_healthy_house_says_so_and_a_broken_one_too(client) -> None:
 
 
 def test_metrics_are_for_whoever_holds_the_token(client, settings) -> None:
-    assert client.get("/metrics").status_code == 200
+    assert client.get("/metrics", headers={"Authorization": "Bearer "}).status_code == 403
     settings.METRICS_TOKEN = "let me see"
     assert client.get("/metrics").status_code == 403
     assert client.get("/metrics", headers={"Authorization": "Bearer wrong"}).status_code == 403
@@ -39,9 +39,12 @@ def test_metrics_are_for_whoever_holds_the_token(client, settings) -> None:
     assert b"finetender" in seen.content
 
 
-def test_several_web_processes_tell_of_the_tiers_as_one_does(client, tmp_path, monkeypatch) -> None:
+def test_several_web_processes_tell_of_the_tiers_as_one_does(
+    client, settings, tmp_path, monkeypatch
+) -> None:
+    settings.METRICS_TOKEN = "let me see"
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
-    seen = client.get("/metrics")
+    seen = client.get("/metrics", headers={"Authorization": "Bearer let me see"})
     assert seen.status_code == 200
     assert b"# TYPE finetender_tiers_pressure gauge" in seen.content
     assert b"# TYPE finetender_tiers_boots_failed_total counter" in seen.content

@@ -56,7 +56,7 @@ def test_processes_end_with_their_parent_and_tell_of_all_they_counted(tmp_path):
         parent = subprocess.Popen(
             [sys.executable, "-m", "marketplace.config.web_server", "--port", port],
             cwd=lane_process.ROOT,
-            env=lane_process.environment() | {"WEB_WORKERS": "2"},
+            env=lane_process.environment() | {"WEB_WORKERS": "2", "METRICS_TOKEN": "let me see"},
             stdout=log,
             stderr=log,
         )
@@ -75,7 +75,9 @@ def test_processes_end_with_their_parent_and_tell_of_all_they_counted(tmp_path):
         with httpx.Client(headers={"Connection": "close"}, timeout=10) as client:
             for _ in range(12):
                 client.get(f"{url}/api/zones")
-            counted = client.get(f"{url}/metrics").text
+            counted = client.get(
+                f"{url}/metrics", headers={"Authorization": "Bearer let me see"}
+            ).text
         [total] = [
             float(line.rpartition(" ")[2])
             for line in counted.splitlines()
