@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from marketplace.accounts.erasure import ERASE, GRACE
+from marketplace.accounts.models import Deletion
 from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.common.encryption import encrypt_text
 from marketplace.exports.hub import PUSH
 from marketplace.exports.models import HubPush
-from marketplace.jobs.models import MetricPoint, Slice
+from marketplace.jobs.models import Dataset, MetricPoint, Slice
+from marketplace.jobs.services import delete_dataset
 from marketplace.payments.models import WebhookEvent
 from marketplace.payments.webhooks import APPLY_EVENT, Finding
 from marketplace.tracking.models import TrackedRun
@@ -130,10 +133,29 @@ def _build_event() -> Case:
     )
 
 
+def _build_deletion() -> Case:
+    owner = builders.organisation()
+    dataset = market_builders.dataset(owner, market_builders.zone())
+    delete_dataset(dataset=dataset, asked_by=None, now=NOW - GRACE)
+
+    def read() -> Any:
+        row, asked = Dataset.everything.get(), Deletion.objects.get()
+        return bool(row.file), row.name == dataset.name, asked.erased_at is not None
+
+    return Case(
+        result=None,
+        read=read,
+        before=(True, True, False),
+        done=(False, False, True),
+        failed=(True, True, False),
+    )
+
+
 #: By the kind's name.
 CASES: dict[str, Callable[[], Case]] = {
     PUSH: _build_push,
     SEND: _build_run,
     DELIVER: _build_message,
     APPLY_EVENT: _build_event,
+    ERASE: _build_deletion,
 }

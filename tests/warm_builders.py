@@ -44,6 +44,7 @@ def data_of(owner, zone, *, word="parcel"):
         }
         for i in range(100)
     ]
+    data.file.delete(save=False)
     data.file.save("data", ContentFile("\n".join(map(json.dumps, rows)).encode()))
     return data
 

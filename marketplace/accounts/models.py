@@ -129,6 +129,10 @@ class Organisation(TimestampedModel):
     members = models.ManyToManyField(User, through="Membership", related_name="organisations")
     #: Its jobs run on nodes of verified providers only, where a bid says nothing of it.
     verified_only = models.BooleanField(default=False, db_default=False)
+    #: Days after which its data and results are deleted that nothing has used; null: never.
+    retain_days = models.PositiveIntegerField(null=True, blank=True)
+    #: When its content was deleted; what is left is its accounts.
+    erased_at = models.DateTimeField(null=True, editable=False)
 
     objects: ClassVar[OrganisationManager] = OrganisationManager()
 
@@ -280,6 +284,53 @@ class ApiKey(TimestampedModel):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"
+
+
+class Subject(models.TextChoices):
+    """What can be deleted."""
+
+    DATASET = "dataset", "Data set"
+    #: A job's adapter in every form, and its checkpoints.
+    ADAPTER = "adapter", "Adapter"
+    #: The adapter too, and what the job's owner and its nodes wrote.
+    JOB = "job", "Job"
+    ORGANISATION = "organisation", "Organisation"
+    PERSON = "person", "Person"
+
+
+class Deletion(models.Model):
+    """Content that somebody had deleted; the row stays, and says when it was gone."""
+
+    id = IdField(prefix="del")
+    subject = models.CharField(max_length=12, choices=Subject.choices)
+    subject_id = models.CharField(max_length=40)
+    #: Whose content it is; empty: a person's.
+    organisation_id = models.CharField(max_length=40, blank=True)
+    #: Empty: its time of retention was over.
+    asked_by_id = models.CharField(max_length=40, blank=True)
+    asked_at = models.DateTimeField()
+    #: What still needed it when that was last looked at.
+    waits_for = models.CharField(max_length=300, blank=True)
+    erased_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["subject", "subject_id"], name="deletion_once")
+        ]
+        indexes = [models.Index(fields=["organisation_id", "-asked_at"], name="deletion_of")]
+
+    def __str__(self) -> str:
+        return f"{self.subject} {self.subject_id}"
+
+
+class ErasedFile(models.Model):
+    """The hash of a deleted file, for nodes that may have a copy; in the order of deletion."""
+
+    sha256 = models.CharField(max_length=64)
+    erased_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.sha256
 
 
 class AuditEntry(models.Model):

@@ -8,6 +8,7 @@ from django.core.validators import validate_email
 from django.db import transaction
 from django.db.models import QuerySet
 
+from marketplace.accounts.erasure import RETAIN_DAYS_MAX, RETAIN_DAYS_MIN
 from marketplace.accounts.locks import lock_invitation, lock_memberships
 from marketplace.accounts.models import Invitation, Membership, Organisation, Role, User, make_slug
 from marketplace.accounts.policy import Right, check_right
@@ -65,6 +66,27 @@ def set_verified_only(*, organisation: Organisation, verified_only: bool, set_by
     check_right(organisation=organisation, user=set_by, right=Right.OWN)
     organisation.verified_only = verified_only
     organisation.save(update_fields=["verified_only", "updated_at"])
+
+
+def set_retention(*, organisation: Organisation, retain_days: int | None, set_by: User) -> None:
+    """Sets after how many days without use data sets and results are deleted; ``None``: never.
+
+    Raises
+    ------
+    NotAllowed
+        ``owners_only``.
+    UserError
+        ``invalid_retention``.
+    """
+    check_right(organisation=organisation, user=set_by, right=Right.OWN)
+    if retain_days is not None and not RETAIN_DAYS_MIN <= retain_days <= RETAIN_DAYS_MAX:
+        raise UserError(
+            "invalid_retention",
+            f"Give {RETAIN_DAYS_MIN} to {RETAIN_DAYS_MAX:,} days, or none to keep everything.",
+            param="retain_days",
+        )
+    organisation.retain_days = retain_days
+    organisation.save(update_fields=["retain_days", "updated_at"])
 
 
 def create_invitation(

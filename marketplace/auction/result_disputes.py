@@ -27,7 +27,7 @@ from marketplace.checks.scores import (
 from marketplace.common.errors import Conflict, NotAllowed, UserError
 from marketplace.common.money import format_usd
 from marketplace.jobs.locks import lock_job
-from marketplace.jobs.models import EventKind, Job, JobStatus
+from marketplace.jobs.models import Artifact, EventKind, Job, JobStatus
 from marketplace.jobs.services import add_job_event
 from marketplace.payments.locks import WALLET_KINDS, lock_accounts
 from marketplace.payments.models import AccountKind
@@ -53,6 +53,8 @@ def can_be_disputed(job: Job, *, now: datetime) -> bool:
         return False
     if now >= job.settled_at + DISPUTABLE_FOR:
         return False
+    if not Artifact.objects.filter(job=job).exists():
+        return False  # its owner deleted it
     return not ResultDispute.objects.filter(bid=job.bid_id).exists()
 
 

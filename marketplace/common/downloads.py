@@ -125,3 +125,17 @@ async def _join_lines(lines: Iterator[str]) -> AsyncIterator[bytes]:
         lambda: "".join(f"{line}\n" for line in islice(lines, _LINES))
     ):
         yield some.encode()
+
+
+class PartsDownload(StreamingHttpResponse):
+    """Bytes that are made while they are sent, under the rules of ``LinesDownload``."""
+
+    def __init__(self, parts: Iterator[bytes], *, content_type: str, name: str) -> None:
+        super().__init__(_read_parts(parts), content_type=content_type)
+        self["Content-Disposition"] = f'attachment; filename="{name}"'
+
+
+async def _read_parts(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while (part := await run_in_thread(lambda: next(parts, None))) is not None:
+        if part:
+            yield part

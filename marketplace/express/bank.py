@@ -76,7 +76,7 @@ def give_consent(
         )
         own = BankPrompt.objects.filter(organisation=organisation, withdrawn_at__isnull=True)
         if sharing == Sharing.NOBODY:
-            _withdraw(own, now=now)
+            withdraw_prompts(own, now=now)
         else:
             if sharing == Sharing.PRIVATE:
                 _drop_candidates(_list_candidates(own))
@@ -96,13 +96,13 @@ def withdraw_prompt(*, organisation: Organisation, prompt_id: str, now: datetime
     if not own.exists():
         raise NotFound("unknown_prompt", "You have no such prompt in the bank.", param="prompt_id")
     with transaction.atomic():
-        _withdraw(own.filter(withdrawn_at__isnull=True), now=now)
+        withdraw_prompts(own.filter(withdrawn_at__isnull=True), now=now)
 
 
-def _withdraw(prompts: QuerySet[BankPrompt], *, now: datetime) -> None:
+def withdraw_prompts(prompts: QuerySet[BankPrompt], *, now: datetime) -> None:
     """Delete the values of prompts, in files of lookups that have not begun as well.
 
-    Those jobs get other candidates, or begin without.
+    Those jobs get other candidates, or begin without. Call in a transaction.
     """
     ids = list(prompts.values_list("pk", flat=True))
     found = BankPrompt.objects.filter(pk__in=lock_present_prompts(ids))
@@ -286,7 +286,7 @@ def _withdraw_refuted(*, now: datetime) -> None:
     stored = BankPrompt.objects.filter(withdrawn_at__isnull=True, job_id__in=list_refuted_jobs())
     if stored.exists():
         with transaction.atomic():
-            _withdraw(stored, now=now)
+            withdraw_prompts(stored, now=now)
 
 
 def record_finished_job(*, job: Job, now: datetime) -> bool:

@@ -122,6 +122,8 @@ class Zone(models.Model):
     lease_grace_s = models.FloatField(default=30.0)
     heartbeat_every_s = models.FloatField(default=10.0)
     is_open = models.BooleanField(default=True)
+    #: Days after which results of its jobs are deleted, and data sets counted for it; null: never.
+    retain_days = models.PositiveIntegerField(null=True, blank=True)
     created_at = models.DateTimeField()
 
     class Meta:

@@ -31,11 +31,11 @@ _REPLAN_WANTED = (
 
 
 def find_datasets(*, ids: Sequence[str]) -> list[Dataset]:
-    """Data sets by id; withheld ones are left out."""
+    """Data sets by id; withheld and deleted ones are left out."""
     return _DATASETS.read(*fetch(_DATASETS.build_statement(list(ids))))
 
 
-_DATASETS = ModelQuery(Dataset, "WHERE id = ANY(%s) AND NOT is_withheld")
+_DATASETS = ModelQuery(Dataset, "WHERE id = ANY(%s) AND NOT is_withheld AND deleted_at IS NULL")
 
 
 def find_job_ids(*, bid_ids: Sequence[str]) -> dict[str, str]:

@@ -150,7 +150,8 @@ def list_unsettled_jobs() -> QuerySet[Job]:
 def list_continuable_jobs(organisation: Organisation) -> QuerySet[Job]:
     """Jobs whose adapters a new job may begin with, newest first."""
     done = Job.objects.filter(organisation=organisation, status=JobStatus.SUCCEEDED)
-    return done.filter(artifact__isnull=False).order_by("-finished_at", "-pk")
+    present = Artifact.objects.filter(job__in=done).values("job")
+    return done.filter(pk__in=present).order_by("-finished_at", "-pk")
 
 
 def list_job_events(job: Job, *, after_seq: int = 0) -> QuerySet[JobEvent]:
@@ -235,7 +236,7 @@ def list_samples(job: Job) -> list[TextSample]:
 def add_excerpts(outliers: list[Outlier], *, dataset: Dataset) -> list[Outlier]:
     """The same with the beginnings of their lines, as far as the file is read."""
     wanted = {outlier.line for outlier in outliers}
-    if not wanted:
+    if not wanted or not dataset.file:
         return outliers
     found: dict[int, str] = {}
     read = 0

@@ -32,3 +32,8 @@ def sweep_uploads() -> None:
 def tick_errands() -> None:
     errands.sweep_errands(now=clock.now())
     errands.hand_out_errands(now=clock.now())
+
+
+@shared_task(name="jobs.delete_unretained")
+def delete_unretained() -> None:
+    services.delete_unretained(now=clock.now())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from workers.protocol.job_terms import JobTerms
@@ -14,3 +15,14 @@ def derive_columns(terms: JobTerms) -> dict[str, Any]:
     """Give ``TERM_COLUMNS`` of a bid or of a job. Nothing else fills them."""
     values = (terms, terms.dataset, terms.validation, terms.verified_only)
     return dict(zip(TERM_COLUMNS, values, strict=True))
+
+
+def strip_texts(terms: JobTerms) -> JobTerms:
+    """The same without what the owner wrote: what is left says which work was sold."""
+    wish = terms.preparation
+    return replace(
+        terms,
+        adapter=replace(terms.adapter, init_text=""),
+        preparation=None if wish is None else replace(wish, instructions=""),
+        metadata=None,
+    )

@@ -93,7 +93,7 @@ def _is_copy(job: Job, digest: str) -> bool:
 
     Equal data and settings give equal weights on the same kind of machine.
     """
-    others = Artifact.objects.filter(weights_sha256=digest).exclude(job=job)
+    others = Artifact.everything.filter(weights_sha256=digest).exclude(job=job)
     return any(
         (other.job.zone_id, other.job.dataset.sha256) != (job.zone_id, job.dataset.sha256)
         or other.job.terms.adapter != job.terms.adapter

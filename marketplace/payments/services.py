@@ -55,6 +55,7 @@ __all__ = [
     "Share",
     "credit_demo_money",
     "distribute_charge",
+    "give_up_wallet",
     "grant_money",
     "lock_wallets",
     "pay_for_check",
@@ -95,7 +96,7 @@ def grant_money(
         amount_micros=amount_micros,
         reference=reference,
         now=now,
-        memo=memo or f"Granted by {granted_by.email}",
+        memo=memo or "Granted by an operator",
         actor=granted_by,
     )
 
@@ -130,6 +131,26 @@ def pay_sla_credit(
         now=now,
         memo=reason,
     )
+
+
+def give_up_wallet(*, organisation: Organisation, given_up_by: User, now: datetime) -> None:
+    """Leave what is in a wallet to the market, against what it grants.
+
+    Its organisation is being deleted.
+    """
+    wallet = Account(organisation.pk, AccountKind.WALLET_AVAILABLE)
+    with transaction.atomic():
+        locked = lock_wallet(organisation.pk)
+        amount = locked[wallet.organisation_id, wallet.kind].balance_micros
+        if amount:
+            post_entry(
+                kind=EntryKind.GIVEN_UP,
+                reference=f"{organisation.pk}:{now.isoformat()}",
+                amounts={wallet: -amount, house(AccountKind.GRANTS): amount},
+                locked=locked,
+                now=now,
+                actor=given_up_by,
+            )
 
 
 def record_rent(*, machine_id: str, amount_micros: int, now: datetime) -> None:

@@ -72,6 +72,7 @@ def list_new_donors(*, now: datetime) -> int:
             job__valid_loss_before__gt=0,
             job__valid_loss__gt=0,
             job__dataset__format__in=FORMATS,
+            job__dataset__deleted_at=None,
         )
         .exclude(Exists(listed))
         .select_related("job__dataset", "slice")
@@ -224,6 +225,7 @@ def find_candidates(
 
 def is_usable(donor: Donor, *, organisation: Organisation, uses_donors: bool) -> bool:
     """Whether an organisation's job may begin with a donor now."""
+    found = Donor.objects.filter(pk=donor.pk)
     if donor.organisation_id == organisation.pk:
-        return True
-    return uses_donors and filter_given(Donor.objects.filter(pk=donor.pk)).exists()
+        return found.exists()
+    return uses_donors and filter_given(found).exists()

@@ -60,6 +60,13 @@ class DatasetEmbedding(models.Model):
         return str(self.pk)
 
 
+class PresentDonors(models.Manager[Any]):
+    """Donors whose adapters are there."""
+
+    def get_queryset(self) -> models.QuerySet[Any]:
+        return super().get_queryset().filter(artifact__deleted_at=None)
+
+
 class Donor(models.Model):
     """A finished adapter that jobs may begin with: its owner's own, and others' by consent."""
 
@@ -94,7 +101,12 @@ class Donor(models.Model):
     is_given = models.BooleanField(null=True)
     created_at = models.DateTimeField()
 
+    #: Those of deleted adapters as well.
+    everything = models.Manager()
+    objects = PresentDonors()
+
     class Meta:
+        default_manager_name = "objects"
         indexes = [models.Index(fields=["zone", "shape"], name="warm_donor_shape")]
 
     def __str__(self) -> str:

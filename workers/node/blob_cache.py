@@ -44,6 +44,8 @@ class BlobCache:
         self._kept_s = kept_days * 24 * 3600
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._users: defaultdict[str, int] = defaultdict(int)
+        #: Hashes of blobs that their owners deleted and some job still used.
+        self._unwanted: set[str] = set()
         self._guard = threading.Lock()
 
     @contextlib.contextmanager
@@ -84,12 +86,17 @@ class BlobCache:
                 if blob is not None:
                     self._users[blob.sha256] -= 1
 
-    def discard(self, hashes: Iterable[str]) -> None:
-        """Delete files that nothing uses just now."""
+    def forget(self, hashes: Iterable[str]) -> None:
+        """Delete copies of blobs that their owners deleted, as soon as no job uses them."""
         with self._guard:
-            for sha256 in hashes:
-                if not self._users[sha256]:
-                    (self._folder / sha256).unlink(missing_ok=True)
+            self._unwanted.update(filter(_is_sha256, hashes))
+        self._drop_unwanted()
+
+    def _drop_unwanted(self) -> None:
+        with self._guard:
+            for name in [name for name in self._unwanted if not self._users[name]]:
+                (self._folder / name).unlink(missing_ok=True)
+                self._unwanted.discard(name)
 
     def _fetch(self, blob: BlobRef, path: Path) -> None:
         self.sweep(room_for=blob.bytes)
@@ -114,6 +121,7 @@ class BlobCache:
         The second goes on until the rest and ``room_for`` fit.
         """
         oldest = time.time() - self._kept_s
+        self._drop_unwanted()
         with self._guard:
             files = [(path.stat(), path) for path in self._folder.iterdir() if path.is_file()]
             total = sum(stat.st_size for stat, _ in files) + room_for
@@ -128,6 +136,10 @@ class BlobCache:
 
 def check_sha256(blob: BlobRef) -> str:
     """The blob's hash, which becomes a file name, when it is one."""
-    if len(blob.sha256) != 64 or not set(blob.sha256) <= set("0123456789abcdef"):
+    if not _is_sha256(blob.sha256):
         raise ValueError(f"{blob.sha256[:80]!r} is no SHA-256")
     return blob.sha256
+
+
+def _is_sha256(text: str) -> bool:
+    return len(text) == 64 and set(text) <= set("0123456789abcdef")

@@ -51,7 +51,7 @@ class KeptJobs:
         shutil.rmtree(self._work / job_id, ignore_errors=True)
         for other in self.list():
             used -= self._read(other)
-        self._cache.discard(used)
+        self._cache.forget(used)
 
     def _read(self, job_id: str) -> set[str]:
         try:

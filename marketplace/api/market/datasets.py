@@ -119,7 +119,9 @@ class DatasetView(MarketView):
         dataset = get_dataset(get_caller(request).organisation, dataset_id)
         return Response(DatasetSerializer.show(dataset))
 
-    @extend_schema(operation_id="datasets_delete", responses={204: None, 409: schemas.PROBLEM})
+    @extend_schema(operation_id="datasets_delete", responses={204: None, 404: schemas.PROBLEM})
     def delete(self, request: Request, dataset_id: str) -> Response:
-        delete_dataset(dataset=get_dataset(get_caller(request).organisation, dataset_id))
+        who = get_caller(request)
+        dataset = get_dataset(who.organisation, dataset_id)
+        delete_dataset(dataset=dataset, asked_by=who.user, now=clock.now())
         return Response(status=204)

@@ -18,6 +18,7 @@ from marketplace.api.market.job_serializers import (
     PreparationSerializer,
     SamplesSerializer,
 )
+from marketplace.api.market.own_data import DeletionSerializer
 from marketplace.api.market.owned import get_job, list_jobs
 from marketplace.api.market.requests import DisputeRequest, check_body
 from marketplace.api.pagination import build_page, read_page_limit
@@ -35,7 +36,7 @@ from marketplace.jobs.downloads import (
 )
 from marketplace.jobs.models import JobStatus
 from marketplace.jobs.selectors import list_job_checkpoints, list_job_events, list_samples
-from marketplace.jobs.services import cancel_job
+from marketplace.jobs.services import cancel_job, delete_adapter, delete_job
 from marketplace.vendors.acceptance import accept, open_dispute
 from marketplace.vendors.downloads import download_changes
 from marketplace.vendors.models import Preparation
@@ -65,11 +66,20 @@ class JobsView(MarketView):
 
 
 class JobView(MarketView):
-    scopes = {"GET": "jobs:read"}
+    scopes = {"GET": "jobs:read", "DELETE": "jobs:write"}
 
     @extend_schema(operation_id="jobs_read", responses={200: JobSerializer})
     def get(self, request: Request, job_id: str) -> Response:
         return Response(JobSerializer.show(get_job(get_caller(request).organisation, job_id)))
+
+    @extend_schema(
+        operation_id="jobs_delete", responses={202: DeletionSerializer, 409: schemas.PROBLEM}
+    )
+    def delete(self, request: Request, job_id: str) -> Response:
+        who = get_caller(request)
+        job = get_job(who.organisation, job_id)
+        deletion = delete_job(job=job, asked_by=who.user, now=clock.now())
+        return Response(DeletionSerializer.show(deletion), status=202)
 
 
 class JobEventsView(MarketView):
@@ -194,13 +204,23 @@ class JobAdapterView(MarketView):
     are copies that the node made: load those of the base model where you do not trust its provider.
     """
 
-    scopes = {"GET": "jobs:read"}
+    scopes = {"GET": "jobs:read", "DELETE": "jobs:write"}
 
     @extend_schema(responses={(200, "application/zip"): OpenApiResponse(OpenApiTypes.BINARY)})
     def get(self, request: Request, job_id: str) -> FileDownload:
         job = get_job(get_caller(request).organisation, job_id)
         artifact = get_artifact(job)
         return open_adapter(artifact, name=job.pk, range_header=request.headers.get("Range"))
+
+    @extend_schema(
+        operation_id="jobs_adapter_delete",
+        responses={202: DeletionSerializer, 404: schemas.PROBLEM},
+    )
+    def delete(self, request: Request, job_id: str) -> Response:
+        who = get_caller(request)
+        job = get_job(who.organisation, job_id)
+        deletion = delete_adapter(job=job, asked_by=who.user, now=clock.now())
+        return Response(DeletionSerializer.show(deletion), status=202)
 
 
 class JobCancelView(MarketView):

@@ -269,6 +269,14 @@ class KeyRotationRequest(StrictSerializer):
     )
 
 
+class RetentionRequest(StrictSerializer):
+    retain_days = serializers.IntegerField(
+        allow_null=True,
+        help_text="Days after which data sets and results that nobody used are deleted; null: "
+        "never.",
+    )
+
+
 class RoleRequest(StrictSerializer):
     role = serializers.ChoiceField(Role.values, help_text="What the member may do from now on.")
 

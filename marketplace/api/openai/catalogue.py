@@ -10,7 +10,7 @@ from rest_framework import serializers as s
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from marketplace.api.answers import AsStored
+from marketplace.api.answers import Answer, AsStored
 from marketplace.api.callers import get_caller
 from marketplace.api.models import FineTuningRequest
 from marketplace.api.openai import schemas
@@ -18,11 +18,13 @@ from marketplace.api.openai.job_serializers import find_suffix
 from marketplace.api.openai.names import find_model, name_tuned_model
 from marketplace.api.openai.schemas import always, list_of
 from marketplace.api.openai.views import OpenAiView
+from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import list_open_zones
 from marketplace.jobs.models import Job
 from marketplace.jobs.selectors import list_continuable_jobs
+from marketplace.jobs.services import delete_adapter
 
 #: Adapters in the list, the newest; each can be asked for by its name.
 TUNED_SHOWN = 1000
@@ -54,6 +56,15 @@ class ModelsView(OpenAiView):
         return Response({"object": "list", "data": data})
 
 
+class DeleteModelResponseSerializer(Answer):
+    id = s.CharField(source="*")
+    object = always("model")
+    deleted = s.BooleanField()
+
+    def get_deleted(self, _model: str) -> bool:
+        return True
+
+
 class ModelView(OpenAiView):
     scopes = {"GET": "jobs:read", "DELETE": "jobs:write"}
 
@@ -66,15 +77,20 @@ class ModelView(OpenAiView):
             return Response(_show_base(found.zone))
         return Response(_show_tuned([found.job])[0])
 
-    @extend_schema(operation_id="delete_model", responses={400: schemas.ERROR})
+    @extend_schema(
+        operation_id="delete_model",
+        responses={200: DeleteModelResponseSerializer, 400: schemas.ERROR},
+    )
     def delete(self, request: Request, model: str) -> Response:
-        find_model(model, organisation=get_caller(request).organisation)
-        raise UserError(
-            "unsupported_operation",
-            "A model stays with the job that made it and cannot be deleted. It costs nothing "
-            "while nobody asks it.",
-            param="model",
-        )
+        """The adapter goes; its job and what it cost stay."""
+        who = get_caller(request)
+        job = find_model(model, organisation=who.organisation).job
+        if job is None:
+            raise UserError(
+                "unsupported_operation", "A base model is not yours to delete.", param="model"
+            )
+        delete_adapter(job=job, asked_by=who.user, now=clock.now())
+        return Response(DeleteModelResponseSerializer.show(model))
 
 
 def _show_base(zone: Zone) -> dict[str, Any]:

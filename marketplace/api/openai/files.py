@@ -34,7 +34,12 @@ from marketplace.common.errors import Conflict, UserError
 from marketplace.common.ids import ULID_LENGTH
 from marketplace.jobs.models import Artifact, Dataset, Job, JobStatus, Upload, UploadStatus
 from marketplace.jobs.selectors import build_upload_error, load_metric_series
-from marketplace.jobs.services import delete_dataset, receive_upload, wait_for_upload
+from marketplace.jobs.services import (
+    delete_adapter,
+    delete_dataset,
+    receive_upload,
+    wait_for_upload,
+)
 from marketplace.jobs.upload_choices import CUT, REFUSE, UploadChoices
 
 #: As OpenAI's: lines that are no rows are refused, examples that are too long are cut.
@@ -132,15 +137,19 @@ class FileView(OpenAiView):
         operation_id="delete_file", responses={200: DeleteFileResponseSerializer, **schemas.ERRORS}
     )
     def delete(self, request: Request, file_id: str) -> Response:
-        found = _find_file(get_caller(request).organisation, file_id)
-        if not isinstance(found, Dataset):
+        who = get_caller(request)
+        found = _find_file(who.organisation, file_id)
+        name = name_file(found.pk)
+        if isinstance(found, Dataset):
+            delete_dataset(dataset=found, asked_by=who.user, now=clock.now())
+        elif isinstance(found, Artifact):
+            delete_adapter(job=found.job, asked_by=who.user, now=clock.now())
+        else:
             raise Conflict(
                 "file_not_deletable",
-                "Only data sets are deleted: results belong to their job, and a file that is "
-                "still read, or was refused, is forgotten after a day.",
+                "A job's measurements belong to the job, and a file that is still read, or was "
+                "refused, is forgotten after a day.",
             )
-        name = name_file(found.pk)
-        delete_dataset(dataset=found)
         return Response(DeleteFileResponseSerializer.show(name))
 
 

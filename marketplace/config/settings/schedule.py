@@ -24,6 +24,7 @@ BEATS = {
     "durable_work": _every("durable.sweep", 5),
     "slots": _every("jobs.slots_dispatch", 1),
     "uploads": _every("jobs.uploads_sweep", 5),
+    "retention": _every("jobs.delete_unretained", 3600),
     "leases": _every("jobs.leases_sweep", 2),
     "auction": _every("auction.sweep", 2),
     "prices": _every("auction.prices_sweep", 5),

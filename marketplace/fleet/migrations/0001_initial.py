@@ -88,6 +88,7 @@ class Migration(migrations.Migration):
                 ('lease_grace_s', models.FloatField(default=30.0)),
                 ('heartbeat_every_s', models.FloatField(default=10.0)),
                 ('is_open', models.BooleanField(default=True)),
+                ('retain_days', models.PositiveIntegerField(blank=True, null=True)),
                 ('created_at', models.DateTimeField()),
             ],
             options={

@@ -19,7 +19,7 @@ class OwnDatasets(models.Manager[Any]):
     """Data sets that their owners may use."""
 
     def get_queryset(self) -> models.QuerySet[Any]:
-        return super().get_queryset().filter(is_withheld=False)
+        return super().get_queryset().filter(is_withheld=False, deleted_at=None)
 
 
 class Dataset(models.Model):
@@ -33,7 +33,8 @@ class Dataset(models.Model):
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, related_name="+"
     )
     name = models.CharField(max_length=255)
-    file = models.FileField(upload_to=dataset_path, max_length=255)
+    #: Empty once it is deleted.
+    file = models.FileField(upload_to=dataset_path, max_length=255, blank=True)
     sha256 = models.CharField(max_length=64)
     bytes = models.PositiveBigIntegerField()
     #: ``workers.protocol.job_spec.DataFormat``.
@@ -66,11 +67,13 @@ class Dataset(models.Model):
     #: A vendor's delivery that is not accepted yet: it is not listed, shown or bid with.
     is_withheld = models.BooleanField(default=False, db_default=False)
     created_at = models.DateTimeField()
+    #: Nobody may use it any more; its content goes once nothing needs it (``accounts.erasure``).
+    deleted_at = models.DateTimeField(null=True, editable=False)
 
     organisation_id: str
     zone_id: str | None
 
-    #: Withheld ones as well.
+    #: Withheld and deleted ones as well.
     everything = models.Manager()
     objects = OwnDatasets()
 

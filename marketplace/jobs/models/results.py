@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import models
 
 from marketplace.common.models import IdField
@@ -45,21 +47,38 @@ class Checkpoint(models.Model):
         return f"{self.job_id} step {self.step}"
 
 
+class PresentArtifacts(models.Manager[Any]):
+    """Adapters that were not deleted."""
+
+    def get_queryset(self) -> models.QuerySet[Any]:
+        return super().get_queryset().filter(deleted_at=None)
+
+
 class Artifact(models.Model):
     """The finished adapter, as one zip of its directory."""
 
     id = IdField(prefix="art")
     job = models.OneToOneField(Job, on_delete=models.PROTECT, related_name="artifact")
     slice = models.ForeignKey(Slice, on_delete=models.PROTECT, related_name="+")
-    file = models.FileField(upload_to=artifact_path, max_length=255)
+    #: Empty once it is deleted.
+    file = models.FileField(upload_to=artifact_path, max_length=255, blank=True)
     sha256 = models.CharField(max_length=64)
     #: Of names and values alone: a copy is found however its file is laid out.
     weights_sha256 = models.CharField(max_length=64, default="", db_index=True)
     bytes = models.PositiveBigIntegerField()
     created_at = models.DateTimeField()
+    #: Nobody may use it any more; its content goes once nothing needs it (``accounts.erasure``).
+    deleted_at = models.DateTimeField(null=True, editable=False)
 
     job_id: str
     slice_id: str
+
+    #: Deleted ones as well.
+    everything = models.Manager()
+    objects = PresentArtifacts()
+
+    class Meta:
+        default_manager_name = "objects"
 
     def __str__(self) -> str:
         return f"adapter of {self.job_id}"

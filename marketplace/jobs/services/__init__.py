@@ -4,6 +4,7 @@
 - ``parts``: a file that arrives in parts.
 - ``readings``: a worker reads an upload, which becomes a data set.
 - ``held_out``: validation data are compared with the data that are trained on.
+- ``deletion``: data sets, adapters and jobs are deleted, when asked or when their time is over.
 - ``opening``: jobs of admitted bids are opened.
 - ``life``: a job is re-planned, cancelled, failed, settled.
 - ``dispatch``: at slot boundaries, and whenever something changed, nodes get their plans.
@@ -19,11 +20,17 @@
 from marketplace.jobs.dataset_tokens import ensure_dataset_tokens, is_dataset_counted
 from marketplace.jobs.held_out import check_held_out, is_held_out_checked
 from marketplace.jobs.lease_checks import LeaseLost
+from marketplace.jobs.services.deletion import (
+    delete_adapter,
+    delete_all_of,
+    delete_dataset,
+    delete_job,
+    delete_unretained,
+)
 from marketplace.jobs.services.dispatch import dispatch_slots
 from marketplace.jobs.services.handout import hand_out_plans
 from marketplace.jobs.services.intake import (
     decide_upload,
-    delete_dataset,
     receive_upload,
     sweep_uploads,
     wait_for_upload,
@@ -71,7 +78,11 @@ __all__ = [
     "check_held_out",
     "complete_parted_upload",
     "decide_upload",
+    "delete_adapter",
+    "delete_all_of",
     "delete_dataset",
+    "delete_job",
+    "delete_unretained",
     "discard_node_work",
     "dispatch_slots",
     "ensure_dataset_tokens",

@@ -11,12 +11,11 @@ import re
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from functools import partial
 
 from django.conf import settings
 from django.core.files import File
 from django.db import connection, transaction
-from django.db.models import ProtectedError, Q, Sum
+from django.db.models import Q, Sum
 
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict, UserError
@@ -161,25 +160,6 @@ def sweep_uploads(*, now: datetime) -> int:
     return forgotten
 
 
-def delete_dataset(*, dataset: Dataset) -> None:
-    """Delete a data set and its file for good.
-
-    Raises
-    ------
-    Conflict
-        ``dataset_in_use``: a bid names it, whose decision must stay checkable.
-    """
-    name = dataset.file.name
-    try:
-        with transaction.atomic():
-            dataset.delete()
-            transaction.on_commit(partial(delete_file, name), robust=True)
-    except ProtectedError:
-        raise Conflict(
-            "dataset_in_use", "A bid was placed with this data set, so it cannot be deleted."
-        ) from None
-
-
 def clean_name(name: str) -> str:
     """A file's name without its path, and without what a page could not show."""
     cleaned = _UNPRINTABLE.sub(" ", name.rpartition("/")[2].rpartition("\\")[2]).strip()[-255:]
@@ -203,7 +183,7 @@ def check_room(organisation: Organisation, size: int) -> None:
     held = sum(
         rows.exclude(file="").aggregate(bytes=Sum("bytes"))["bytes"] or 0
         for rows in (
-            Dataset.objects.filter(organisation=organisation),
+            Dataset.everything.filter(organisation=organisation, is_withheld=False),
             Upload.objects.filter(organisation=organisation),
         )
     )
@@ -211,8 +191,7 @@ def check_room(organisation: Organisation, size: int) -> None:
     if held + size > limit:
         raise UserError(
             "storage_full",
-            f"{organisation.name} may store {limit:,} bytes of data sets. Delete one that no bid "
-            "was placed with.",
+            f"{organisation.name} may store {limit:,} bytes of data sets. Delete some.",
             param="file",
             status=413,
         )

@@ -139,8 +139,15 @@ class CardPayment(models.Model):
         triggers = [
             pgtrigger.Protect(name="keep", operation=pgtrigger.Delete),
             pgtrigger.ReadOnly(
-                name="keep_terms",
-                fields=["id", "organisation", "purpose", "key", "amount_cents", "terms"],
+                name="keep_terms", fields=["id", "organisation", "purpose", "key", "amount_cents"]
+            ),
+            # They can be forgotten, once the payment is over, and no more.
+            pgtrigger.Protect(
+                name="keep_bid",
+                operation=pgtrigger.Update,
+                condition=pgtrigger.Condition(
+                    "OLD.terms IS DISTINCT FROM NEW.terms AND NEW.terms IS NOT NULL"
+                ),
             ),
         ]
 

@@ -186,6 +186,8 @@ class EntryKind(models.TextChoices):
     RENT = "rent"
     #: The tax in the prices of an invoice.
     TAX = "tax"
+    #: What an organisation left in its wallet when it was deleted.
+    GIVEN_UP = "given_up"
 
 
 #: Nobody empties these tables, whatever they may do to rows.

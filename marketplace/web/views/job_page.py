@@ -13,7 +13,8 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
-from marketplace.accounts.models import User
+from marketplace.accounts.erasure import find_deletion
+from marketplace.accounts.models import Subject, User
 from marketplace.auction.bidding.choices import explain_choices
 from marketplace.auction.endings import quote_cancelling
 from marketplace.auction.models import Bid
@@ -73,6 +74,7 @@ def show_job(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpRes
         **_describe_money(bid, job, now),
         **_describe_preparation(find_preparation(job), now),
         **_describe_dispute(job, now),
+        "deletion": find_deletion(Subject.JOB, job.pk),
         "lineage": present_lineage(job, bid),
         "config_text": _format_config(job),
         "choices": explain_choices(

@@ -53,6 +53,7 @@ WORDS = {
     "charge": "Paid",
     "release": "Released",
     "refund": "Returned",
+    "given_up": "Left to the market",
     "sla_credit": "Credit for a missed deadline",
     "top_up": "Paid in by card",
     "capture": "Left of a cent that a card paid",

@@ -116,8 +116,11 @@ def list_upload_faults(request: PageRequest, upload_id: str) -> LinesDownload:
 @require_POST
 def remove_dataset(request: PageRequest, dataset_id: str) -> HttpResponse:
     dataset = _get_dataset(request, dataset_id)
-    delete_dataset(dataset=dataset)
-    messages.success(request, f"{dataset.name} is deleted.")
+    delete_dataset(dataset=dataset, asked_by=request.user, now=clock.now())
+    messages.success(
+        request,
+        f"{dataset.name} is deleted. Its content is gone within a day after no job needs it.",
+    )
     return redirect("dataset_list")
 
 

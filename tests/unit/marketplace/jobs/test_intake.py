@@ -354,18 +354,12 @@ def test_an_organisation_stores_so_much_and_no_more(zone, owner, settings, reads
     assert (refused.value.code, refused.value.status) == ("storage_full", 413)
     assert Upload.objects.count() == 2
     receive(builders.organisation(), ROW)
-    delete_dataset(dataset=Dataset.objects.get())
+    data = Dataset.objects.get()
+    delete_dataset(dataset=data, asked_by=None, now=NOW)
+    with pytest.raises(UserError):
+        receive(owner, ROW)
+    Dataset.everything.filter(pk=data.pk).update(file="")
     receive(owner, ROW)
-
-
-def test_a_data_set_that_a_bid_names_cannot_be_deleted(zone):
-    owner = builders.organisation(usd="10")
-    data = market.dataset(owner, zone)
-    market.bid(owner, zone, data=data)
-    with pytest.raises(UserError) as refused:
-        delete_dataset(dataset=data)
-    assert refused.value.code == "dataset_in_use"
-    assert Dataset.objects.filter(pk=data.pk).exists()
 
 
 def test_what_nobody_decided_is_forgotten_after_a_day(zone, owner, reads_at_once, monkeypatch):

@@ -44,10 +44,9 @@ def test_other_purposes_are_refused(client, tokenizer_zone):
     assert not Upload.objects.exists()
 
 
-def test_a_file_of_a_bid_stays(client, owner, zone, lane):
+def test_a_file_of_a_bid_is_deleted_for_its_owner(client, owner, zone, lane):
     data = market.dataset(owner, zone)
     market.bid(owner, zone, data=data)
-    with pytest.raises(openai.ConflictError) as refused:
-        client.files.delete(f"file-{data.pk[-26:]}")
-    assert refused.value.code == "dataset_in_use"
-    assert refused.value.response.headers["x-should-retry"] == "false"
+    assert client.files.delete(f"file-{data.pk[-26:]}").deleted
+    with pytest.raises(openai.NotFoundError):
+        client.files.retrieve(f"file-{data.pk[-26:]}")

@@ -1,0 +1,112 @@
+"""Deleting data sets and results: marked here, erased later (``accounts.erasure``)."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.db.models import (
+    DateTimeField,
+    DurationField,
+    Exists,
+    ExpressionWrapper,
+    F,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    Value,
+)
+from django.db.models.functions import Greatest, Least
+
+from marketplace.accounts.erasure import ask_deletion
+from marketplace.accounts.models import Deletion, Subject, User
+from marketplace.common.errors import Conflict, NotFound
+from marketplace.jobs.models import Artifact, Dataset, Job
+
+#: Things whose time of retention is over that one run marks; the next run takes the rest.
+BATCH_LIMIT = 500
+
+
+def delete_dataset(*, dataset: Dataset, asked_by: User | None, now: datetime) -> Deletion:
+    """Delete a data set: nothing new uses it, and its content goes once no job needs it."""
+    with transaction.atomic():
+        return _ask(Subject.DATASET, dataset.pk, dataset.organisation_id, asked_by, now)
+
+
+def delete_adapter(*, job: Job, asked_by: User | None, now: datetime) -> Deletion:
+    """Delete a job's adapter in every form, and its checkpoints.
+
+    Raises
+    ------
+    NotFound
+        ``no_adapter``: there is none, or it is deleted already.
+    """
+    with transaction.atomic():
+        if not Artifact.objects.filter(job=job).exists():
+            raise NotFound("no_adapter", f"The job is {job.status}; it has no adapter to delete.")
+        return _ask(Subject.ADAPTER, job.pk, job.organisation_id, asked_by, now)
+
+
+def delete_job(*, job: Job, asked_by: User | None, now: datetime) -> Deletion:
+    """Delete what a job made and what was written of it; its accounts stay.
+
+    Raises
+    ------
+    Conflict
+        ``job_active``: it must end first.
+    """
+    if job.is_active:
+        raise Conflict("job_active", "The job is not over. Cancel it first.")
+    with transaction.atomic():
+        return _ask(Subject.JOB, job.pk, job.organisation_id, asked_by, now)
+
+
+def delete_all_of(*, organisation_id: str, asked_by: User | None, now: datetime) -> None:
+    """Delete all data sets and jobs of an organisation. Call in a transaction."""
+    for dataset in Dataset.everything.filter(organisation=organisation_id, deleted_at=None):
+        delete_dataset(dataset=dataset, asked_by=asked_by, now=now)
+    for job in Job.objects.filter(organisation=organisation_id).exclude(status__in=Job.ACTIVE):
+        delete_job(job=job, asked_by=asked_by, now=now)
+
+
+def delete_unretained(*, now: datetime) -> int:
+    """Delete what nobody has used for the days that its organisation or zone retains; how many.
+
+    A data set is used by jobs until they end. The shorter of two times counts.
+    """
+    days = Least(F("organisation__retain_days"), F("zone__retain_days"))
+    jobs = Job.objects.filter(finished_at__isnull=False, settled_at__isnull=False)
+    old_jobs = _filter_old(jobs.annotate(days=days, used_at=F("finished_at")), now)
+    asked = Deletion.objects.filter(subject=Subject.JOB, subject_id=OuterRef("pk"))
+    found = list(old_jobs.exclude(Exists(asked))[:BATCH_LIMIT])
+    for job in found:
+        delete_job(job=job, asked_by=None, now=now)
+    with_it = Job.objects.filter(Q(dataset=OuterRef("pk")) | Q(validation_dataset=OuterRef("pk")))
+    ended = with_it.order_by("-finished_at").values("finished_at")[:1]
+    sets = Dataset.everything.filter(deleted_at=None, is_withheld=False).annotate(
+        days=days, used_at=Greatest("created_at", Subquery(ended))
+    )
+    running = with_it.filter(status__in=Job.ACTIVE)
+    old_sets = list(_filter_old(sets, now).exclude(Exists(running))[:BATCH_LIMIT])
+    for dataset in old_sets:
+        delete_dataset(dataset=dataset, asked_by=None, now=now)
+    return len(found) + len(old_sets)
+
+
+def _filter_old(rows: QuerySet, now: datetime) -> QuerySet:
+    kept_for = ExpressionWrapper(F("days") * Value(timedelta(days=1)), output_field=DurationField())
+    until = ExpressionWrapper(F("used_at") + kept_for, output_field=DateTimeField())
+    return rows.annotate(kept_until=until).filter(kept_until__lt=now)
+
+
+def _ask(
+    subject: Subject, subject_id: str, organisation_id: str, asked_by: User | None, now: datetime
+) -> Deletion:
+    return ask_deletion(
+        subject=subject,
+        subject_id=subject_id,
+        organisation_id=organisation_id,
+        asked_by=asked_by,
+        now=now,
+    )

@@ -1,0 +1,71 @@
+"""What this app keeps of data sets and jobs: copies for vendors, deliveries, rows and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from marketplace.accounts.erasure import KeptData, StoredFile, register_kept_data
+from marketplace.accounts.models import Subject
+from marketplace.vendors.models import (
+    DataReport,
+    Dispute,
+    Preparation,
+    PreparationStatus,
+    WorkRow,
+)
+
+_OPEN = (PreparationStatus.WORKING, PreparationStatus.DELIVERED, PreparationStatus.DISPUTED)
+
+
+def _list_dataset_needs(dataset_id: str) -> Iterator[str]:
+    of_dataset = Preparation.objects.filter(source=dataset_id)
+    if of_dataset.filter(status__in=_OPEN).exists():
+        yield "A vendor prepares it."
+    if Dispute.objects.filter(preparation__in=of_dataset, decided_at=None).exists():
+        yield "Its preparation is disputed."
+
+
+def _list_organisation_needs(organisation_id: str) -> Iterator[str]:
+    if Preparation.objects.filter(vendor__organisation=organisation_id, status__in=_OPEN).exists():
+        yield "It prepares data for others."
+
+
+def _list_files(**which: str) -> Iterator[StoredFile]:
+    for held in Preparation.objects.filter(**which):
+        for file in (held.masked, held.submission, held.changes):
+            if file:
+                yield StoredFile(file.name)
+
+
+def _erase_dataset(dataset_id: str, *, now: datetime) -> None:
+    """What was done, by whom and for how much stays; prepared sets are data sets of their own."""
+    DataReport.objects.filter(dataset=dataset_id).delete()
+    _forget(source=dataset_id)
+
+
+def _erase_job(job_id: str, *, now: datetime) -> None:
+    _forget(job=job_id)
+
+
+def _forget(**which: str) -> None:
+    found = Preparation.objects.filter(**which)
+    WorkRow.objects.filter(preparation__in=found).delete()
+    Dispute.objects.filter(preparation__in=found).update(reason="")
+    for held in found:
+        wish = held.wish | {"instructions": ""}
+        Preparation.objects.filter(pk=held.pk).update(
+            masked="", submission="", changes="", wish=wish, refusals=[], report={}, comparison=None
+        )
+
+
+register_kept_data(
+    KeptData(
+        Subject.DATASET,
+        list_needs=_list_dataset_needs,
+        list_files=lambda dataset_id: _list_files(source=dataset_id),
+        erase=_erase_dataset,
+    ),
+    KeptData(Subject.JOB, list_files=lambda job_id: _list_files(job=job_id), erase=_erase_job),
+    KeptData(Subject.ORGANISATION, list_needs=_list_organisation_needs),
+)

@@ -1,0 +1,309 @@
+"""Deleting data sets, results, organisations and people: what goes, what stays, what waits."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from datetime import timedelta
+
+import pytest
+from django.core.files.storage import default_storage
+
+from marketplace.accounts.departures import end_organisation, end_person
+from marketplace.accounts.erasure import ERASE, GRACE, LOOKED_EVERY, list_erased_files
+from marketplace.accounts.models import (
+    ApiKey,
+    Deletion,
+    ErasedFile,
+    Invitation,
+    Membership,
+    Role,
+    Subject,
+    User,
+)
+from marketplace.accounts.own_data import build_archive
+from marketplace.accounts.services import create_invitation, set_retention
+from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.models import Bid
+from marketplace.auction.settlement import settle_finished
+from marketplace.common.durable.kinds import get_kinds
+from marketplace.common.durable.run import run_due_work
+from marketplace.common.errors import Conflict, NotFound, UserError
+from marketplace.jobs.models import Artifact, Checkpoint, Dataset, Job
+from marketplace.jobs.selectors import list_continuable_jobs
+from marketplace.jobs.services import (
+    apply_heartbeat,
+    delete_adapter,
+    delete_dataset,
+    delete_job,
+    delete_unretained,
+)
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.models import Entry, LedgerAccount
+from marketplace.payments.services import give_up_wallet
+from marketplace.warm.models import Donor
+from tests import builders
+from tests import market_builders as market
+from tests.builders import NOW
+from tests.warm_builders import data_of, finished, live_node
+from workers.protocol.messages import Heartbeat
+
+pytestmark = pytest.mark.django_db
+LATER = NOW + timedelta(days=30)
+
+
+@pytest.fixture(autouse=True)
+def files(settings, tmp_path):
+    """A place for files where nothing is left of other tests."""
+    settings.MEDIA_ROOT = tmp_path
+
+
+@pytest.fixture
+def zone():
+    made = market.zone()
+    live_node(made)
+    return made
+
+
+@pytest.fixture
+def owner():
+    return builders.organisation(usd="20")
+
+
+@pytest.fixture
+def boss(owner):
+    return builders.owner_of(owner)
+
+
+def erase(now=NOW + GRACE):
+    return run_due_work(get_kinds()[ERASE], clock=lambda: now)
+
+
+def settled(owner, zone, **terms):
+    """A job that is done and paid, on data of its own."""
+    job = finished(owner, zone, **terms)
+    assert settle_finished(now=market.slot_at(zone, 110)) == 1
+    job.refresh_from_db()
+    return job
+
+
+def list_stored(folder=""):
+    folders, names = default_storage.listdir(folder)
+    inner = [name for one in folders for name in list_stored(f"{folder}/{one}".lstrip("/"))]
+    return inner + [f"{folder}/{name}" for name in names]
+
+
+def test_a_data_set_goes_and_its_hash_and_counts_stay(zone, owner, boss):
+    data = data_of(owner, zone)
+    kept = data.sha256, data.rows, data.tokens, data.bytes
+    name = data.file.name
+    deletion = delete_dataset(dataset=data, asked_by=boss, now=NOW)
+    assert not Dataset.objects.exists()
+    assert (erase(NOW + GRACE - timedelta(seconds=1)), default_storage.exists(name)) == (0, True)
+    assert erase() == 1
+    assert not default_storage.exists(name)
+    row = Dataset.everything.get()
+    assert (row.sha256, row.rows, row.tokens, row.bytes) == kept
+    assert (row.file.name, row.name, row.errors) == ("", "Deleted", [])
+    deletion.refresh_from_db()
+    assert (deletion.erased_at, deletion.asked_by_id) == (NOW + GRACE, boss.pk)
+    # Asked again it is the same deletion, and nothing is left to do.
+    assert delete_dataset(dataset=data, asked_by=boss, now=LATER) == deletion
+    assert erase(LATER + GRACE) == 0
+
+
+def test_data_stay_while_a_bid_waits_and_while_a_job_runs_with_them(zone, owner, boss):
+    data = data_of(owner, zone)
+    market.bid(owner, zone, data=data)
+    delete_dataset(dataset=data, asked_by=boss, now=NOW)
+    assert erase() == 1
+    assert Deletion.objects.get().waits_for == "A bid with it waits for its answer."
+    job = settled(owner, zone, data=data_of(owner, zone))  # the lane decides both
+    waiting = Job.objects.get(dataset=data)
+    assert waiting.pk != job.pk
+    assert erase(NOW + GRACE + LOOKED_EVERY) == 1
+    assert Deletion.objects.get().waits_for == f"Job {waiting.pk} needs it."
+    assert default_storage.exists(Dataset.everything.get(pk=data.pk).file.name)
+    Job.objects.filter(pk=waiting.pk).update(status="cancelled", finished_at=NOW, settled_at=NOW)
+    assert erase(NOW + GRACE + 2 * LOOKED_EVERY) == 1
+    assert Dataset.everything.get(pk=data.pk).file.name == ""
+    assert Deletion.objects.get().waits_for == ""
+
+
+def test_books_and_log_verify_after_everything_of_a_job_is_deleted(zone, owner, boss):
+    job = settled(owner, zone, metadata={"who": "Ada"}, name="Ada's letters")
+    before = [
+        list(Entry.objects.order_by("pk").values()),
+        list(LedgerAccount.objects.order_by("pk").values()),
+        Bid.objects.values("payment_micros", "position", "decision_hash", "receipt").get(),
+    ]
+    hashes = Artifact.objects.values_list("sha256", "weights_sha256").get()
+    delete_job(job=job, asked_by=boss, now=NOW)
+    delete_dataset(dataset=job.dataset, asked_by=boss, now=NOW)
+    assert erase() == 1
+    assert erase() == 1
+    assert list_stored() == []
+    assert [
+        list(Entry.objects.order_by("pk").values()),
+        list(LedgerAccount.objects.order_by("pk").values()),
+        Bid.objects.values("payment_micros", "position", "decision_hash", "receipt").get(),
+    ] == before
+    assert Artifact.everything.values_list("sha256", "weights_sha256").get() == hashes
+    assert verify_zone(zone).problems == []
+    assert check_ledger().balanced
+    for row in (Bid.objects.get(), Job.objects.get()):
+        assert (row.name, row.terms.metadata) == ("Deleted", None)
+    assert not list_continuable_jobs(owner).exists()
+
+
+def test_an_adapter_that_another_job_begins_with_waits_and_is_given_to_no_further_one(zone, owner):
+    job = settled(owner, zone)
+    assert Donor.objects.get().job == job
+    bid = market.bid(owner, zone, data=data_of(owner, zone), model=f"ft:{job.pk}")
+    delete_adapter(job=job, asked_by=None, now=NOW)
+    assert not Donor.objects.exists()
+    with pytest.raises(UserError) as refused:
+        market.bid(owner, zone, model=f"ft:{job.pk}")
+    assert refused.value.code == "unknown_model"
+    with pytest.raises(NotFound):
+        delete_adapter(job=job, asked_by=None, now=NOW)
+    erase()
+    assert Deletion.objects.get().waits_for == (
+        "A bid for a job that begins with its adapter waits for its answer."
+    )
+    Bid.objects.filter(pk=bid.pk).update(status="cancelled")
+    erase(NOW + GRACE + LOOKED_EVERY)
+    assert Artifact.everything.get().file.name == ""
+    assert not Checkpoint.objects.exclude(file="").exists()
+    # What the job was called and cost stays: only its adapter was deleted.
+    job.refresh_from_db()
+    assert job.name == "a job"
+
+
+def test_a_job_that_runs_is_not_deleted(zone, owner, boss):
+    market.bid(owner, zone, data=data_of(owner, zone))
+    settled(owner, zone)
+    running = Job.objects.get(finished_at=None)
+    with pytest.raises(Conflict) as refused:
+        delete_job(job=running, asked_by=boss, now=NOW)
+    assert refused.value.code == "job_active"
+    assert not Deletion.objects.exists()
+
+
+def test_what_nobody_used_for_the_days_of_the_nearer_rule_is_deleted(zone, owner, boss):
+    job = settled(owner, zone)
+    idle = data_of(owner, zone)
+    ended = job.finished_at
+    assert delete_unretained(now=LATER) == 0
+    set_retention(organisation=owner, retain_days=20, set_by=boss)
+    zone.retain_days = 10
+    zone.save()
+    assert delete_unretained(now=NOW + timedelta(days=10)) == 0
+    assert delete_unretained(now=ended + timedelta(days=10, seconds=1)) == 3
+    assert set(Deletion.objects.values_list("subject", "subject_id", "asked_by_id")) == {
+        ("job", job.pk, ""),
+        ("dataset", job.dataset_id, ""),
+        ("dataset", idle.pk, ""),
+    }
+    assert delete_unretained(now=LATER) == 0
+    for days in (0, 6, 10_001):
+        with pytest.raises(UserError) as refused:
+            set_retention(organisation=owner, retain_days=days, set_by=boss)
+        assert refused.value.code == "invalid_retention"
+
+
+def test_an_organisation_leaves_when_nothing_binds_it_and_only_accounts_are_left(zone, owner, boss):
+    settled(owner, zone)
+    _, secret = builders.api_key(owner)
+    create_invitation(
+        organisation=owner, email="eve@example.com", role="member", invited_by=boss, now=NOW
+    )
+    with pytest.raises(Conflict) as refused:
+        end_organisation(organisation=owner, asked_by=boss, now=NOW)
+    assert refused.value.extra == {"needs": ["Its wallet is not empty."]}
+    assert not Deletion.objects.exists()
+    give_up_wallet(organisation=owner, given_up_by=boss, now=NOW)
+    give_up_wallet(organisation=owner, given_up_by=boss, now=NOW)
+    assert check_ledger().balanced
+    deletion = end_organisation(organisation=owner, asked_by=boss, now=NOW)
+    assert builders.authenticate(secret=secret) is None
+    assert not Membership.objects.filter(organisation=owner).exists()
+    for turn in range(4):
+        erase(NOW + GRACE + turn * LOOKED_EVERY)
+    deletion.refresh_from_db()
+    assert deletion.erased_at is not None
+    assert not Deletion.objects.filter(erased_at=None).exists()
+    owner.refresh_from_db()
+    assert (owner.name, owner.slug) == ("Deleted", f"deleted-{owner.pk[-10:]}")
+    assert [key.name for key in ApiKey.objects.all()] == ["Deleted"]
+    assert Invitation.objects.get().email == f"{owner.pk}@deleted.invalid"
+    assert list_stored() == []
+    assert verify_zone(zone).problems == []
+    assert check_ledger().balanced
+
+
+def test_a_person_leaves_with_their_own_organisation_and_nobody_finds_them_again(owner, boss):
+    with pytest.raises(Conflict) as refused:
+        end_person(person=boss, now=NOW)
+    assert refused.value.code == "last_owner"
+    boss.refresh_from_db()
+    assert boss.is_active
+    assert not Deletion.objects.exists()
+    other = builders.user()
+    Membership.objects.create(organisation=owner, user=other, role=Role.OWNER)
+    end_person(person=boss, now=NOW)
+    assert list(owner.memberships.values_list("user", flat=True)) == [other.pk]
+    erase()
+    erase(NOW + GRACE + LOOKED_EVERY)
+    boss.refresh_from_db()
+    assert (boss.email, boss.name, boss.is_active) == (f"{boss.pk}@deleted.invalid", "", False)
+    assert not boss.has_usable_password()
+    assert boss.personal_organisation.name == "Deleted"
+    assert User.objects.filter(email=other.email).exists()
+
+
+def test_nodes_learn_what_was_deleted_each_hash_once(zone, owner):
+    node = live_node(market.zone())
+    data = [data_of(owner, zone) for _ in range(3)]
+    for one in data:
+        delete_dataset(dataset=one, asked_by=None, now=NOW)
+    erase()
+    erase()
+    first = apply_heartbeat(node=node, heartbeat=Heartbeat(node.pk, 0.0), now=NOW)
+    assert sorted(first.forget) == sorted(one.sha256 for one in data[:2])
+    erase()
+    beat = Heartbeat(node.pk, 0.0, forgotten=first.forgotten)
+    second = apply_heartbeat(node=node, heartbeat=beat, now=NOW)
+    assert second.forget == (data[2].sha256,)
+    beat = Heartbeat(node.pk, 0.0, forgotten=second.forgotten)
+    assert apply_heartbeat(node=node, heartbeat=beat, now=NOW).forget == ()
+    assert list_erased_files(after=0)[0] == ErasedFile.objects.latest("pk").pk
+
+
+def test_an_archive_holds_what_an_organisation_has_and_no_secret(zone, owner, boss):
+    job = settled(owner, zone)
+    key, secret = builders.api_key(owner)
+    deleted = data_of(owner, zone)
+    delete_dataset(dataset=deleted, asked_by=boss, now=NOW)
+    parts = build_archive(subject=Subject.ORGANISATION, subject_id=owner.pk)
+    with zipfile.ZipFile(io.BytesIO(b"".join(parts))) as archive:
+        assert archive.testzip() is None
+        names = set(archive.namelist())
+        with job.dataset.file.open("rb") as stored:
+            assert archive.read(f"datasets/{job.dataset_id}") == stored.read()
+        assert json.loads(archive.read("jobs.jsonl"))["pk"] == job.pk
+        assert json.loads(archive.read("members.jsonl"))["user__email"] == boss.email
+        text = b"".join(archive.read(name) for name in names if name.endswith(".jsonl"))
+    assert f"adapters/{job.pk}.zip" in names
+    assert f"datasets/{deleted.pk}" not in names
+    assert secret.encode() not in text
+    assert key.secret_hash.encode() not in text
+
+
+def test_an_archive_of_a_person_holds_nothing_of_others(boss):
+    builders.user(email="eve@example.com")
+    parts = build_archive(subject=Subject.PERSON, subject_id=boss.pk)
+    with zipfile.ZipFile(io.BytesIO(b"".join(parts))) as archive:
+        assert json.loads(archive.read("person.jsonl"))["email"] == boss.email
+        assert b"eve@" not in b"".join(map(archive.read, archive.namelist()))
