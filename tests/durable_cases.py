@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marketplace.accounts.erasure import ERASE, GRACE
+from marketplace.accounts.lock_mail import LOCK_MAIL
 from marketplace.accounts.models import Deletion
 from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.common.encryption import encrypt_text
@@ -151,6 +152,13 @@ def _build_deletion() -> Case:
     )
 
 
+def _build_lock_mail() -> Case:
+    person = builders.user()
+    enqueue_work(NewWork(LOCK_MAIL, person.pk, due_at=NOW, payload={"address": "192.0.2.7"}))
+    # What is sent is sent; the row of the work is all there is.
+    return Case(result=None, read=lambda: None, before=None, done=None, failed=None)
+
+
 #: By the kind's name.
 CASES: dict[str, Callable[[], Case]] = {
     PUSH: _build_push,
@@ -158,4 +166,5 @@ CASES: dict[str, Callable[[], Case]] = {
     DELIVER: _build_message,
     APPLY_EVENT: _build_event,
     ERASE: _build_deletion,
+    LOCK_MAIL: _build_lock_mail,
 }

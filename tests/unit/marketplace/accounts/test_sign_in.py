@@ -6,9 +6,15 @@ import pytest
 from allauth.mfa.models import Authenticator
 from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret, hotp_value
 from django.core import mail
+from django.core.cache import cache
 from django.urls import reverse
 
+from marketplace.accounts.lock_mail import LOCK_MAIL
 from marketplace.accounts.models import Membership, Organisation, User
+from marketplace.common import clock
+from marketplace.common.durable.kinds import get_kinds
+from marketplace.common.durable.run import run_due_work
+from marketplace.common.models import DurableWork
 from tests import builders
 from tests.builders import PASSWORD
 
@@ -91,6 +97,37 @@ def test_a_locked_out_person_does_not_get_in(client) -> None:
     person.save()
     client.post(reverse("account_login"), {"login": "ada@example.com", "password": PASSWORD})
     assert not signed_in(client)
+
+
+def try_in(client, *, address, password="wrong", email="ada@example.com"):
+    client.post(
+        reverse("account_login"), {"login": email, "password": password}, REMOTE_ADDR=address
+    )
+    return signed_in(client)
+
+
+def test_wrong_passwords_lock_an_account_for_their_address_alone(client, settings) -> None:
+    settings.ACCOUNT_RATE_LIMITS = {"login_failed": "100/m/ip,3/300s/key"}
+    cache.clear()
+    person = builders.user(email="ada@example.com")
+    for _ in range(3):
+        assert not try_in(client, address="192.0.2.7")
+    assert not DurableWork.objects.exists()
+    assert not try_in(client, address="192.0.2.7", password=PASSWORD)
+    # A stranger at that address may try others, and she may come from elsewhere.
+    assert try_in(client, address="192.0.2.8", password=PASSWORD)
+    client.post(reverse("account_logout"))
+    assert not try_in(client, address="192.0.2.7", password=PASSWORD)
+    assert DurableWork.objects.get().key == person.pk
+    assert run_due_work(get_kinds()[LOCK_MAIL], clock=clock.now) == 1
+    [message] = mail.outbox
+    assert message.to == ["ada@example.com"]
+    assert "from 192.0.2.7." in message.body
+    assert reverse("account_reset_password") in message.body
+    # One mail an hour, however often somebody tries; none for an address that nobody has.
+    for email in ("ada@example.com", *["eve@example.com"] * 4):
+        try_in(client, address="192.0.2.7", email=email)
+    assert not DurableWork.objects.exists()
 
 
 def test_a_forgotten_password_is_replaced_with_a_mailed_code(client) -> None:
