@@ -10,13 +10,14 @@ from hashlib import sha256
 
 from rest_framework import exceptions
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
-from rest_framework.permissions import BasePermission
+from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from marketplace.accounts.api_keys import authenticate_api_keys
 from marketplace.accounts.models import ApiKey, Organisation, User
 from marketplace.accounts.policy import RIGHT_BY_SCOPE, check_right, check_scope
+from marketplace.accounts.recent_sign_in import check_recent_sign_in
 from marketplace.accounts.selectors import get_current_organisation
 from marketplace.common import clock
 from marketplace.common.ttl_cache import TtlCache
@@ -126,6 +127,8 @@ class HasScope(BasePermission):
             check_right(
                 organisation=caller.organisation, user=caller.user, right=RIGHT_BY_SCOPE[scope]
             )
+            if request.method not in SAFE_METHODS:
+                check_recent_sign_in(request._request, scope)
         else:
             check_scope(caller.key, scope)
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from django.conf import settings
 from django.contrib import messages
@@ -21,7 +22,7 @@ from marketplace.payments.payouts import open_payout_account, refresh_payout_acc
 from marketplace.payments.selectors import get_earnings
 from marketplace.payments.statements import list_months, load_statement, write_csv
 from marketplace.payments.stripe_client import GatewayFault, is_configured, is_test_money
-from marketplace.web.views.requests import PageRequest, owner_page, page
+from marketplace.web.views.requests import PageRequest, asks_again, owner_page, page
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ def show_payouts(request: PageRequest) -> HttpResponse:
 
 
 @owner_page
+@partial(asks_again, on_get=True)
 @require_GET
 def set_up_payouts(request: PageRequest) -> HttpResponse:
     """To the gateway's pages; a link, for a form may not lead to another site."""

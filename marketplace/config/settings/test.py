@@ -21,6 +21,8 @@ if _TEMPLATE := os.environ.get("TEST_DATABASE_TEMPLATE"):
     DATABASES["default"]["TEST"] = {"TEMPLATE": _TEMPLATE, "MIGRATE": False}
 PROVIDERS_NEED_APPROVAL = False
 OPERATORS_NEED_MFA = False
+# Tests sign people in without a password; those of recent sign-ins ask for one.
+ACCOUNT_REAUTHENTICATION_REQUIRED = False
 SERVESTATIC_USE_FINDERS = True
 SERVESTATIC_AUTOREFRESH = True
 # Most tests end jobs by messages alone; those of checks turn them on.

@@ -21,7 +21,7 @@ from marketplace.accounts.services import (
 from marketplace.common import clock
 from marketplace.common.errors import NotFound, UserError
 from marketplace.web.acting import CHOSEN
-from marketplace.web.views.requests import PageRequest, owner_page, page, person_page
+from marketplace.web.views.requests import PageRequest, asks_again, owner_page, page, person_page
 
 ROLES = {
     Role.OWNER: "Everything, members included",
@@ -47,6 +47,7 @@ def show_members(request: PageRequest) -> HttpResponse:
 
 
 @owner_page
+@asks_again
 @require_POST
 def invite(request: PageRequest) -> HttpResponse:
     try:
@@ -95,6 +96,7 @@ def answer_invitation(request: PageRequest, secret: str) -> HttpResponse:
 
 
 @owner_page
+@asks_again
 @require_POST
 def set_role(request: PageRequest, user_id: str) -> HttpResponse:
     """``do=owner`` hands the organisation over; otherwise the member gets the chosen role."""
@@ -120,6 +122,7 @@ def set_role(request: PageRequest, user_id: str) -> HttpResponse:
 
 
 @person_page
+@asks_again
 @require_POST
 def remove_member(request: PageRequest, user_id: str) -> HttpResponse:
     """An owner removes somebody, or anybody themselves."""

@@ -23,7 +23,7 @@ from marketplace.jobs.services import delete_adapter, delete_job
 from marketplace.payments.selectors import get_wallet
 from marketplace.payments.services import give_up_wallet
 from marketplace.web.views.jobs import find_own_job
-from marketplace.web.views.requests import PageRequest, owner_page, page, person_page
+from marketplace.web.views.requests import PageRequest, asks_again, owner_page, page, person_page
 
 
 @page
@@ -87,6 +87,7 @@ def give_up_money(request: PageRequest) -> HttpResponse:
 
 
 @owner_page
+@asks_again
 @require_POST
 def remove_organisation(request: PageRequest) -> HttpResponse:
     try:
@@ -99,6 +100,7 @@ def remove_organisation(request: PageRequest) -> HttpResponse:
 
 
 @person_page
+@asks_again
 @require_POST
 def remove_person(request: PageRequest) -> HttpResponse:
     try:

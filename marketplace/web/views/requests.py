@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import cast
 
+from allauth.account.decorators import reauthentication_required
 from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
@@ -14,6 +15,7 @@ from django.views.decorators.cache import never_cache
 
 from marketplace.accounts.models import Organisation, User
 from marketplace.accounts.policy import Right, check_right
+from marketplace.accounts.recent_sign_in import APP
 from marketplace.common.request_rates import check_public_rate
 
 
@@ -65,6 +67,17 @@ def page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBas
 def money_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
     """For members of the organisation: all may look, those who pay may change."""
     return _member_page(view, Right.PAY)
+
+
+def asks_again(
+    view: Callable[..., HttpResponseBase], *, on_get: bool = False
+) -> Callable[..., HttpResponseBase]:
+    """Before a page changes something, ask for the password or the second factor once more.
+
+    What was sent is kept meanwhile. Stands below the decorator that says for whom the page is.
+    """
+    asked = reauthentication_required(view, allow_get=not on_get, app=APP)
+    return cast(Callable[..., HttpResponseBase], asked)
 
 
 def _member_page(

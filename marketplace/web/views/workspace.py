@@ -24,7 +24,7 @@ from marketplace.jobs.services import delete_dataset
 from marketplace.warm.selectors import get_consent, get_dataset_consent
 from marketplace.web.acting import CHOSEN
 from marketplace.web.forms import DEFAULT_SCOPES, ApiKeyForm, UploadForm
-from marketplace.web.views.requests import PageRequest, owner_page, page, person_page
+from marketplace.web.views.requests import PageRequest, asks_again, owner_page, page, person_page
 from marketplace.web.views.uploads import (
     ShownUpload,
     find_upload,
@@ -165,6 +165,7 @@ def _get_dataset(request: PageRequest, dataset_id: str) -> Dataset:
 
 @sensitive_variables("secret")
 @page
+@asks_again
 @require_http_methods(["GET", "POST"])
 def show_api_keys(request: PageRequest) -> HttpResponse:
     now = clock.now()
@@ -191,6 +192,7 @@ def show_api_keys(request: PageRequest) -> HttpResponse:
 
 @sensitive_variables("secret")
 @page
+@asks_again
 @require_POST
 def replace_api_key(request: PageRequest, key_id: str) -> HttpResponse:
     """Replace a key's secret; programs have a day to change over."""
