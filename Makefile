@@ -151,7 +151,7 @@ contracts: setup-dev ## Who may import whom
 lock: $(VENV)/.installed-dev ## Write constraints.txt from what is installed
 	$(PYTHON) -m pip freeze --exclude-editable | sed -E 's/\+cpu$$//' | grep -vE ' @ |^(pip|setuptools|wheel)==' > constraints.txt
 
-bench: bench-api bench-auction bench-lane bench-ledger bench-merging bench-preparation bench-prompts bench-tiers bench-training bench-work ## All benchmarks, one JSON line per case
+bench: bench-api bench-auction bench-books bench-lane bench-ledger bench-merging bench-preparation bench-prompts bench-tiers bench-training bench-work ## All benchmarks, one JSON line per case
 
 bench-auction: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_auction
@@ -169,6 +169,10 @@ bench-api: setup-dev ## Quotes, lists, an upload and models' answers over HTTP
 .PHONY: bench-ledger
 bench-ledger: setup-dev ## Hold, charge and release beside a single-table update of a balance
 	@$(PYTHON) -W ignore -m tests.benchmarks.bench_ledger
+
+.PHONY: bench-books
+bench-books: setup-dev ## The operator's page of money at 1,000, 10,000 and 100,000 bids
+	@$(PYTHON) -W ignore -m tests.benchmarks.bench_books
 
 .PHONY: bench-merging
 bench-merging: setup-dev ## One decision on 240 GPUs, and 10,000 simulated jobs

@@ -16,6 +16,7 @@ from marketplace.auction.settlement import settle_finished
 from marketplace.auction.witnesses import heads, witnessed
 from marketplace.common import clock
 from marketplace.payments.invoices import issue_due_invoices
+from marketplace.payments.seals import seal_ledger
 
 
 @shared_task(name="auction.decide_pending_bids")
@@ -93,6 +94,7 @@ def take_snapshots() -> None:
 
 @shared_task(name="auction.publish_heads")
 def publish_heads() -> None:
+    seal_ledger(now=clock.now())
     heads.sign_heads(now=clock.now())
     heads.publish_heads(now=clock.now())
 

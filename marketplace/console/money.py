@@ -15,7 +15,7 @@ from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.payments.freezes import lift_freeze
 from marketplace.payments.gateway_calls import ATTEMPTS_ALERT
-from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.ledger_checks import check_recent
 from marketplace.payments.models import (
     AccountKind,
     CallStatus,
@@ -28,6 +28,7 @@ from marketplace.payments.models import (
 )
 from marketplace.payments.payouts import list_recent_transfers, retry_payout, reverse_transfer
 from marketplace.payments.reconciliation import reconcile
+from marketplace.payments.seals import find_last_seal
 from marketplace.payments.selectors import get_house_balances
 from marketplace.payments.stripe_client import GatewayFault, is_configured
 from marketplace.web.views.requests import PageRequest, operator_page
@@ -40,7 +41,8 @@ LISTED = 50
 def show_money(request: PageRequest) -> HttpResponse:
     now = clock.now()
     context = {
-        "check": check_ledger(),
+        "check": check_recent(),
+        "seal": find_last_seal(),
         "balances": {
             AccountKind(kind).label: amount for kind, amount in get_house_balances().items()
         },

@@ -1,6 +1,11 @@
-"""Whether the books are right: the ledger recomputed from its postings, beside its other rows."""
+"""Whether the books are right: the ledger recomputed from its postings, beside its other rows.
 
-from dataclasses import dataclass
+There are two checks of the same things: of all postings and every seal, for a night or a restore,
+and of what came after the last seal, whose cost does not grow with the ledger.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields
 from typing import Any
 
 from django.db.models import Case, F, OuterRef, Q, QuerySet, Subquery, Sum, Value, When
@@ -8,24 +13,29 @@ from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
 
 from marketplace.accounts.models import Organisation
+from marketplace.payments.account_sums import annotate_all_totals, annotate_totals
 from marketplace.payments.models import (
     MICROS_PER_CENT,
+    PAYMENT_OVER,
     AccountKind,
+    CardPayment,
     CardRefund,
     Distribution,
     Earning,
     EarningKind,
     Entry,
+    EntryKind,
     Hold,
     HoldStatus,
     Invoice,
     LedgerAccount,
-    PaymentStatus,
+    LedgerSeal,
     Posting,
     RefundStatus,
     Transfer,
     TransferStatus,
 )
+from marketplace.payments.seal_chain import find_broken_seals
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,11 @@ class SharedAsks:
     borne_micros: int
     #: What was kept as part of reservation fees.
     kept_micros: int = 0
+
+    def __add__(self, other: "SharedAsks") -> "SharedAsks":
+        return SharedAsks(
+            *(getattr(self, of.name) + getattr(other, of.name) for of in fields(SharedAsks))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,67 +95,70 @@ class LedgerCheck:
     tax_surplus_micros: int
     #: What the account of reservation fees has beyond those of ended jobs; zero.
     fee_surplus_micros: int
+    #: Where the chain of seals is broken, in words; looked for by the whole check only.
+    broken_seals: tuple[str, ...] = ()
 
 
 def check_ledger() -> LedgerCheck:
-    """Recomputes the books from their postings."""
-    total = Posting.objects.aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"]
-    unbalanced = tuple(
-        Entry.objects.annotate(total=Coalesce(Sum("postings__amount_micros"), 0))
-        .exclude(total=0)
-        .order_by("pk")
-        .values_list("pk", flat=True)
-    )
-    wrong_balances = tuple(
-        LedgerAccount.objects.filter(balance_micros__isnull=False)
-        .annotate(total=Coalesce(Sum("postings__amount_micros"), 0))
-        .exclude(total=F("balance_micros"))
-        .order_by("pk")
-        .values_list("pk", flat=True)
-    )
-    wrong_holds = _find_wrong_holds()
-    clearing_surplus = _compute_clearing_surplus()
-    wrong_vendor_pay = _find_wrong_vendor_pay()
-    wrong_pay = _find_wrong_pay()
-    authorised_surplus = _compute_authorised_surplus()
-    card_refund_surplus = _compute_card_refund_surplus()
-    payout_surplus = _compute_payout_surplus()
-    tax_surplus = _compute_tax_surplus()
-    fee_surplus = _compute_fee_surplus()
+    """Recompute the books from all postings, and every seal."""
+    return _check(is_whole=True)
+
+
+def check_recent() -> LedgerCheck:
+    """Check what came after the last seal; what is before it was checked when it was sealed."""
+    return _check(is_whole=False)
+
+
+def _check(*, is_whole: bool) -> LedgerCheck:
+    entries = Entry.objects.all() if is_whole else Entry.objects.filter(unsealed__isnull=False)
+    last = None if is_whole else LedgerSeal.objects.order_by("-number").first()
+    asks = _sum_shared_asks(_list_references(entries, EntryKind.DISTRIBUTION))
+    if last is not None:
+        asks = asks + SharedAsks(**last.shared_asks)
+    postings = Posting.objects.filter(entry__in=entries.values("pk"))
+    total = postings.aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"]
+    found: dict[str, Any] = {
+        "imbalance_micros": total,
+        "unbalanced_entries": _find_unbalanced(entries),
+        "wrong_balances": _find_wrong_balances(postings, is_whole=is_whole),
+        "wrong_holds": _find_wrong_holds(),
+        "clearing_surplus_micros": _compute_clearing_surplus(is_whole=is_whole),
+        "wrong_pay": _find_wrong_pay(entries),
+        "wrong_vendor_pay": _find_wrong_vendor_pay(entries),
+        "authorised_surplus_micros": _compute_authorised_surplus(is_whole=is_whole),
+        "card_refund_surplus_micros": _compute_card_refund_surplus(is_whole=is_whole),
+        "payout_surplus_micros": _compute_payout_surplus(is_whole=is_whole),
+        "tax_surplus_micros": _compute_tax_surplus(entries),
+        "fee_surplus_micros": _compute_fee_surplus(entries),
+        "broken_seals": tuple(find_broken_seals()) if is_whole else (),
+    }
     return LedgerCheck(
-        balanced=not (
-            total
-            or unbalanced
-            or wrong_balances
-            or wrong_holds
-            or clearing_surplus
-            or wrong_pay
-            or wrong_vendor_pay
-            or authorised_surplus
-            or card_refund_surplus
-            or payout_surplus
-            or tax_surplus
-            or fee_surplus
-        ),
-        imbalance_micros=total,
-        entries=Entry.objects.count(),
-        postings=Posting.objects.count(),
-        unbalanced_entries=unbalanced,
-        wrong_balances=wrong_balances,
-        wrong_holds=wrong_holds,
-        clearing_surplus_micros=clearing_surplus,
-        wrong_pay=wrong_pay,
-        wrong_vendor_pay=wrong_vendor_pay,
-        shared_asks=_sum_shared_asks(),
-        authorised_surplus_micros=authorised_surplus,
-        card_refund_surplus_micros=card_refund_surplus,
-        payout_surplus_micros=payout_surplus,
-        tax_surplus_micros=tax_surplus,
-        fee_surplus_micros=fee_surplus,
+        balanced=not any(found.values()),
+        entries=entries.count() + (last.entries if last else 0),
+        postings=postings.count() + (last.postings if last else 0),
+        shared_asks=asks,
+        **found,
     )
+
+
+def _list_references(entries: QuerySet[Entry], *kinds: EntryKind) -> QuerySet[Any]:
+    return entries.filter(kind__in=kinds).values("reference")
 
 
 # Each comparison below is one statement, so that traffic between two cannot look like a fault.
+
+
+def _find_unbalanced(entries: QuerySet[Entry]) -> tuple[str, ...]:
+    sums = entries.annotate(total=Coalesce(Sum("postings__amount_micros"), 0))
+    return tuple(sums.exclude(total=0).order_by("pk").values_list("pk", flat=True))
+
+
+def _find_wrong_balances(postings: QuerySet[Posting], *, is_whole: bool) -> tuple[str, ...]:
+    kept = LedgerAccount.objects.filter(balance_micros__isnull=False)
+    if not is_whole:
+        kept = kept.filter(pk__in=postings.values("account"))
+    wrong = _total(kept, is_whole=is_whole).exclude(total=F("balance_micros"))
+    return tuple(wrong.order_by("pk").values_list("pk", flat=True))
 
 
 def _find_wrong_holds() -> tuple[str, ...]:
@@ -174,13 +192,23 @@ def _distributions_with_earned() -> QuerySet[Distribution]:
     return Distribution.objects.annotate(earned_micros=Coalesce(Subquery(earned), 0))
 
 
-def _sum_shared_asks() -> SharedAsks:
-    sums = _distributions_with_earned().aggregate(
-        asks=Coalesce(Sum("asks_micros"), 0),
-        earned=Coalesce(Sum("earned_micros"), 0),
-        returned=Coalesce(Sum("asks_returned_micros"), 0),
-        borne=Coalesce(Sum("borne_pay_micros"), 0),
-        kept=Coalesce(Sum("asks_kept_micros"), 0),
+def sum_shared_asks(entry_ids: Collection[str]) -> SharedAsks:
+    """Where the operational cost went that these entries shared out."""
+    entries = Entry.objects.filter(pk__in=entry_ids)
+    return _sum_shared_asks(_list_references(entries, EntryKind.DISTRIBUTION))
+
+
+def _sum_shared_asks(references: QuerySet[Any]) -> SharedAsks:
+    sums = (
+        _distributions_with_earned()
+        .filter(hold__reference__in=references)
+        .aggregate(
+            asks=Coalesce(Sum("asks_micros"), 0),
+            earned=Coalesce(Sum("earned_micros"), 0),
+            returned=Coalesce(Sum("asks_returned_micros"), 0),
+            borne=Coalesce(Sum("borne_pay_micros"), 0),
+            kept=Coalesce(Sum("asks_kept_micros"), 0),
+        )
     )
     return SharedAsks(
         asks_micros=sums["asks"],
@@ -191,10 +219,11 @@ def _sum_shared_asks() -> SharedAsks:
     )
 
 
-def _find_wrong_pay() -> tuple[str, ...]:
+def _find_wrong_pay(entries: QuerySet[Entry]) -> tuple[str, ...]:
     """References of holds that were shared out against the rule of pay."""
     return tuple(
         _distributions_with_earned()
+        .filter(hold__reference__in=_list_references(entries, EntryKind.DISTRIBUTION))
         .exclude(
             earned_micros=F("asks_micros")
             + F("borne_pay_micros")
@@ -206,7 +235,7 @@ def _find_wrong_pay() -> tuple[str, ...]:
     )
 
 
-def _find_wrong_vendor_pay() -> tuple[str, ...]:
+def _find_wrong_vendor_pay(entries: QuerySet[Entry]) -> tuple[str, ...]:
     """References of holds out of which a vendor earned another amount than the hold says."""
     earned = (
         Earning.objects.filter(
@@ -216,82 +245,90 @@ def _find_wrong_vendor_pay() -> tuple[str, ...]:
         .annotate(total=Sum("amount_micros"))
         .values("total")
     )
+    moved = _list_references(entries, EntryKind.VENDOR_PAY, EntryKind.VENDOR_RETURN)
     return tuple(
-        Hold.objects.annotate(earned_micros=Coalesce(Subquery(earned), 0))
+        Hold.objects.filter(reference__in=moved)
+        .annotate(earned_micros=Coalesce(Subquery(earned), 0))
         .exclude(earned_micros=F("vendor_micros"))
         .order_by("pk")
         .values_list("reference", flat=True)
     )
 
 
-def _compute_clearing_surplus() -> int:
+def _compute_clearing_surplus(*, is_whole: bool) -> int:
     undistributed = (
         Hold.objects.filter(status=HoldStatus.CHARGED, distributed_at__isnull=True)
+        .exclude(charged_micros=F("refunded_micros") + F("vendor_micros"))
         .values("status")
         .annotate(total=Sum(F("charged_micros") - F("refunded_micros") - F("vendor_micros")))
         .values("total")
     )
-    surplus = (
-        LedgerAccount.objects.filter(kind=AccountKind.CLEARING)
-        .annotate(total=Coalesce(Sum("postings__amount_micros"), 0))
-        .annotate(surplus=F("total") - Coalesce(Subquery(undistributed), 0))
-        .values_list("surplus", flat=True)
-        .first()
+    return _sum_with(
+        AccountKind.CLEARING, F("total") - Coalesce(Subquery(undistributed), 0), is_whole=is_whole
     )
-    return surplus or 0
 
 
-def _compute_authorised_surplus() -> int:
+def _compute_authorised_surplus(*, is_whole: bool) -> int:
     """What is authorised is owed by cards: amounts held, or prices that are not captured yet."""
     held = Q(status=HoldStatus.HELD)
-    due = Q(status=HoldStatus.CHARGED) & ~Q(
-        card_payment__status__in=[PaymentStatus.PAID, PaymentStatus.UNCOLLECTED]
-    )
+    due = Q(status=HoldStatus.CHARGED) & Q(card_payment__in=_list_open_payments())
     owed = (
         Hold.objects.filter(held | due, card_payment__isnull=False)
         .values(by_card=Value(True))
         .annotate(total=Sum(Case(When(held, then=F("amount_micros")), default=F("charged_micros"))))
         .values("total")
     )
-    surplus = _sum_with(AccountKind.AUTHORISED, F("total") + Coalesce(Subquery(owed), 0))
-    return surplus or 0
+    return _sum_with(
+        AccountKind.AUTHORISED, F("total") + Coalesce(Subquery(owed), 0), is_whole=is_whole
+    )
 
 
-def _compute_card_refund_surplus() -> int:
+def _list_open_payments() -> QuerySet[Any]:
+    return CardPayment.objects.exclude(status__in=PAYMENT_OVER).values("pk")
+
+
+def _compute_card_refund_surplus(*, is_whole: bool) -> int:
     waiting = CardRefund.objects.filter(status=RefundStatus.WAITING)
-    return _compute_surplus_over(waiting, AccountKind.CARD_REFUNDS)
+    return _compute_surplus_over(waiting, AccountKind.CARD_REFUNDS, is_whole=is_whole)
 
 
-def _compute_payout_surplus() -> int:
+def _compute_payout_surplus(*, is_whole: bool) -> int:
     waiting = Transfer.objects.filter(status=TransferStatus.WAITING)
-    return _compute_surplus_over(waiting, AccountKind.PAYOUTS)
+    return _compute_surplus_over(waiting, AccountKind.PAYOUTS, is_whole=is_whole)
 
 
-def _compute_tax_surplus() -> int:
-    invoiced = Invoice.objects.aggregate(total=Coalesce(Sum("tax_micros"), 0))["total"]
-    booked = Posting.objects.filter(account__kind=AccountKind.TAXES)
-    return booked.aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"] - invoiced
+def _compute_tax_surplus(entries: QuerySet[Entry]) -> int:
+    taxed = entries.filter(kind=EntryKind.TAX)
+    booked = Posting.objects.filter(account__kind=AccountKind.TAXES, entry__in=taxed.values("pk"))
+    invoiced = Invoice.objects.filter(number__in=taxed.values("reference"))
+    return _sum(booked, "amount_micros") - _sum(invoiced, "tax_micros")
 
 
-def _compute_fee_surplus() -> int:
-    fees = Distribution.objects.values(of_all=Value(True))
-    kept = fees.annotate(total=Sum("reservation_fee_micros")).values("total")
-    return _sum_with(AccountKind.RESERVATION_FEES, F("total") - Coalesce(Subquery(kept), 0)) or 0
+def _compute_fee_surplus(entries: QuerySet[Entry]) -> int:
+    shared = entries.filter(kind=EntryKind.DISTRIBUTION)
+    booked = Posting.objects.filter(
+        account__kind=AccountKind.RESERVATION_FEES, entry__in=shared.values("pk")
+    )
+    kept = Distribution.objects.filter(hold__reference__in=shared.values("reference"))
+    return _sum(booked, "amount_micros") - _sum(kept, "reservation_fee_micros")
 
 
-def _compute_surplus_over(waiting: QuerySet[Any], kind: AccountKind) -> int:
+def _sum(rows: QuerySet[Any], column: str) -> int:
+    return rows.aggregate(total=Coalesce(Sum(column), 0))["total"]
+
+
+def _compute_surplus_over(waiting: QuerySet[Any], kind: AccountKind, *, is_whole: bool) -> int:
     """What an account has beyond the cents of these rows, all of one status."""
     by_status = waiting.values("status")
     due = by_status.annotate(total=Sum("amount_cents") * MICROS_PER_CENT).values("total")
-    return _sum_with(kind, F("total") - Coalesce(Subquery(due), 0)) or 0
+    return _sum_with(kind, F("total") - Coalesce(Subquery(due), 0), is_whole=is_whole)
 
 
-def _sum_with(kind: AccountKind, expression: Combinable) -> int | None:
-    """An account of the market compared with other rows; ``None`` before it exists."""
-    return (
-        LedgerAccount.objects.filter(kind=kind)
-        .annotate(total=Coalesce(Sum("postings__amount_micros"), 0))
-        .annotate(surplus=expression)
-        .values_list("surplus", flat=True)
-        .first()
-    )
+def _sum_with(kind: AccountKind, expression: Combinable, *, is_whole: bool) -> int:
+    """An account of the market compared with other rows; 0 before it exists."""
+    accounts = _total(LedgerAccount.objects.filter(kind=kind), is_whole=is_whole)
+    return accounts.annotate(surplus=expression).values_list("surplus", flat=True).first() or 0
+
+
+def _total(accounts: QuerySet[LedgerAccount], *, is_whole: bool) -> QuerySet[LedgerAccount]:
+    return annotate_all_totals(accounts) if is_whole else annotate_totals(accounts)

@@ -11,6 +11,7 @@ from django.db.models.functions import Coalesce
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound
+from marketplace.payments.account_sums import annotate_totals
 from marketplace.payments.locks import WALLET_KINDS
 from marketplace.payments.models import (
     HOUSE_KINDS,
@@ -200,12 +201,8 @@ def list_wallet_rows(
 
 def get_house_balances() -> dict[str, int]:
     """The market's accounts, by kind; what was granted shows as negative."""
-    found = (
-        Posting.objects.filter(account__organisation=None)
-        .values_list("account__kind")
-        .annotate(total=Sum("amount_micros"))
-    )
-    return dict.fromkeys(HOUSE_KINDS, 0) | dict(found)
+    accounts = annotate_totals(LedgerAccount.objects.filter(organisation=None))
+    return dict.fromkeys(HOUSE_KINDS, 0) | dict(accounts.values_list("kind", "total"))
 
 
 def get_buyer_id(hold_reference: str) -> str:

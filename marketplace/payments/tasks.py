@@ -6,7 +6,7 @@ from marketplace.common import clock
 from marketplace.payments.caps import send_cap_notices
 from marketplace.payments.earnings import mature_earnings
 from marketplace.payments.gateway_calls import RUN_CALLS, run_due_calls
-from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.ledger_checks import check_recent
 from marketplace.payments.payouts import retry_failed_payouts, start_due_payouts
 from marketplace.payments.reconciliation import compare_with_gateway
 from marketplace.payments.stripe_client import GatewayFault, is_configured
@@ -52,7 +52,7 @@ class BooksUnbalanced(Exception):
 
 @shared_task(name="payments.books_check")
 def check_books() -> None:
-    check = check_ledger()
+    check = check_recent()
     if not check.balanced:
         log.error("The books do not balance: %s", check)
         raise BooksUnbalanced(

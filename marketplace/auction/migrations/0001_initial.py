@@ -175,7 +175,7 @@ class Migration(migrations.Migration):
                 ('position', models.BigIntegerField()),
                 ('text', models.TextField()),
                 ('signed_at', models.DateTimeField()),
-                ('zone', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='fleet.zone')),
+                ('zone', models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='fleet.zone')),
             ],
             options={
                 'db_table': 'auction_signedhead',
@@ -218,7 +218,7 @@ class Migration(migrations.Migration):
                 ('failures', models.PositiveIntegerField(default=0)),
                 ('problem', models.CharField(blank=True, default='', max_length=500)),
                 ('next_at', models.DateTimeField(null=True)),
-                ('zone', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='fleet.zone')),
+                ('zone', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='fleet.zone')),
             ],
         ),
         migrations.CreateModel(
@@ -312,7 +312,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='publishedhead',
-            constraint=models.UniqueConstraint(fields=('zone', 'position'), name='auction_signed_head_one_per_position'),
+            constraint=models.UniqueConstraint(fields=('zone', 'position'), name='auction_signed_head_one_per_position', nulls_distinct=False),
         ),
         pgtrigger.migrations.AddTrigger(
             model_name='publishedhead',
@@ -332,7 +332,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='witnesscursor',
-            constraint=models.UniqueConstraint(fields=('witness', 'zone'), name='auction_witness_cursor_one_per_zone'),
+            constraint=models.UniqueConstraint(fields=('witness', 'zone'), name='auction_witness_cursor_one_per_zone', nulls_distinct=False),
         ),
         migrations.AddConstraint(
             model_name='witnessedhead',

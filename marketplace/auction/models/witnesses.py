@@ -23,12 +23,13 @@ class MarketKey(models.Model):
 
 
 class PublishedHead(models.Model):
-    """A head of a zone's log as the market signed it. Append-only, by trigger."""
+    """A head of a zone's log, or of the ledger, as the market signed it; append-only."""
 
-    zone_id: str
+    zone_id: str | None
+    #: None: of the ledger, whose positions are the numbers of its seals.
     # The constraint below has an index that begins with it.
     zone = models.ForeignKey(
-        "fleet.Zone", on_delete=models.PROTECT, related_name="+", db_index=False
+        "fleet.Zone", null=True, on_delete=models.PROTECT, related_name="+", db_index=False
     )
     position = models.BigIntegerField()
     #: JSON text of ``scheduler.auction.log.heads.SignedHead``.
@@ -39,7 +40,9 @@ class PublishedHead(models.Model):
         db_table = "auction_signedhead"
         constraints = [
             models.UniqueConstraint(
-                fields=["zone", "position"], name="auction_signed_head_one_per_position"
+                fields=["zone", "position"],
+                name="auction_signed_head_one_per_position",
+                nulls_distinct=False,
             )
         ]
         triggers = [
@@ -53,10 +56,11 @@ class PublishedHead(models.Model):
 class WitnessCursor(models.Model):
     """How far a witness has a zone's signed heads, and what keeps it from having more."""
 
-    zone_id: str
+    zone_id: str | None
     #: As the settings name it.
     witness = models.CharField(max_length=500)
-    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
+    #: None: the ledger.
+    zone = models.ForeignKey("fleet.Zone", null=True, on_delete=models.PROTECT, related_name="+")
     #: Of the last head that it took.
     position = models.BigIntegerField(default=-1)
     delivered_at = models.DateTimeField(null=True)
@@ -69,7 +73,9 @@ class WitnessCursor(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["witness", "zone"], name="auction_witness_cursor_one_per_zone"
+                fields=["witness", "zone"],
+                name="auction_witness_cursor_one_per_zone",
+                nulls_distinct=False,
             )
         ]
 

@@ -1,4 +1,4 @@
-"""Signing the heads of zones' logs and publishing them to witnesses.
+"""Signing the heads of zones' logs and of the ledger, and publishing them to witnesses.
 
 Runs every minute or so. Signing is idempotent: one row for each position. Delivery is at
 least once: a witness may get a head twice, which proves nothing new. A witness that cannot
@@ -24,11 +24,14 @@ from marketplace.auction.witnesses.keys import load_signing_key
 from marketplace.common.backoff import compute_backoff
 from marketplace.common.locks import advisory_lock, advisory_session_lock
 from marketplace.fleet.models import Zone
+from marketplace.payments.seals import find_last_seal
 from scheduler.auction.log import heads as log_heads
 
 log = logging.getLogger(__name__)
 
 LOCK = "auction.heads"
+#: In place of a zone's name, which has no such sign.
+LEDGER = "$ledger"
 #: Heads that a witness gets at once.
 HEADS_AT_ONCE = 500
 #: Heads on one public page.
@@ -47,7 +50,13 @@ class WitnessFailed(Exception):
 
 
 def sign_heads(*, now: datetime) -> int:
-    """Sign the head of each zone whose log has grown since the last time; the number signed."""
+    """Sign the head of each log that has grown since the last time, and the ledger's last seal.
+
+    Returns
+    -------
+    int
+        The number signed.
+    """
     with advisory_lock(LOCK, "sign", wait=False) as alone:
         if not alone:
             return 0
@@ -58,39 +67,53 @@ def sign_heads(*, now: datetime) -> int:
                 zone_id=head.zone_id, position=head.position
             ).exists()
         ]
-        if grown:
-            key = load_signing_key(now=now)
-            for head in grown:
-                signed = log_heads.sign_head(
-                    log_heads.Head(head.zone.name, head.position, head.head_hash),
-                    signed_at=now.isoformat(),
-                    public_key=key.public_key,
-                    sign=key.sign,
-                )
-                PublishedHead.objects.create(
-                    zone=head.zone,
-                    position=head.position,
-                    text=json.dumps(log_heads.signed_head_to_json(signed)),
-                    signed_at=now,
-                )
-        return len(grown)
+        for head in grown:
+            _sign(head.zone, head.position, head.head_hash, now=now)
+        seal = find_last_seal()
+        published = PublishedHead.objects.filter(zone=None)
+        if seal is None or published.filter(position=seal.number).exists():
+            return len(grown)
+        _sign(None, seal.number, seal.digest, now=now)
+        return len(grown) + 1
+
+
+def _sign(zone: Zone | None, position: int, head_hash: str, *, now: datetime) -> None:
+    key = load_signing_key(now=now)
+    signed = log_heads.sign_head(
+        log_heads.Head(LEDGER if zone is None else zone.name, position, head_hash),
+        signed_at=now.isoformat(),
+        public_key=key.public_key,
+        sign=key.sign,
+    )
+    PublishedHead.objects.create(
+        zone=zone,
+        position=position,
+        text=json.dumps(log_heads.signed_head_to_json(signed)),
+        signed_at=now,
+    )
 
 
 def publish_heads(*, now: datetime) -> int:
     """Give each witness the signed heads it has not got; how many heads were delivered."""
     delivered = 0
     for witness in settings.AUCTION_WITNESSES:
-        for zone in Zone.objects.order_by("pk"):
+        for zone in _list_logs():
             try:
                 delivered += _publish(zone, witness, now=now)
             except Exception:
                 # An unexpected failure of one witness must not stop the others.
-                log.exception("zone %s: heads could not be given to %s", zone.name, witness)
+                log.exception("%s: heads could not be given to %s", zone or LEDGER, witness)
     return delivered
 
 
-def _publish(zone: Zone, witness: str, *, now: datetime) -> int:
-    with advisory_session_lock(LOCK, f"{witness}|{zone.pk}", wait=False) as alone:
+def _list_logs() -> list[Zone | None]:
+    """The zones, and ``None`` for the ledger once it has a seal."""
+    zones: list[Zone | None] = list(Zone.objects.order_by("pk"))
+    return zones + [None] * PublishedHead.objects.filter(zone=None).exists()
+
+
+def _publish(zone: Zone | None, witness: str, *, now: datetime) -> int:
+    with advisory_session_lock(LOCK, f"{witness}|{zone and zone.pk}", wait=False) as alone:
         if not alone:
             return 0
         cursor, _ = WitnessCursor.objects.get_or_create(witness=witness, zone=zone)
@@ -104,7 +127,7 @@ def _publish(zone: Zone, witness: str, *, now: datetime) -> int:
         try:
             deliver([head.text for head in heads], witness=witness)
         except WitnessFailed as error:
-            log.warning("zone %s: %s", zone.name, error)
+            log.warning("%s: %s", zone or LEDGER, error)
             cursor.failures += 1
             cursor.problem = str(error)[:500]
             wait = compute_backoff(failures=cursor.failures, first=RETRY_AFTER, most=RETRY_MOST)
@@ -150,8 +173,10 @@ def _append(path: Path, text: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def list_signed_heads(*, zone: Zone, after: int | None = None) -> list[str]:
+def list_signed_heads(*, zone: Zone | None, after: int | None = None) -> list[str]:
     """A page of the signed heads of a zone's log, one JSON text each, in order of positions.
+
+    Without a zone they are those of the ledger's seals.
 
     Parameters
     ----------

@@ -50,6 +50,7 @@ from marketplace.payments.models.payouts import (
     Transfer,
     TransferStatus,
 )
+from marketplace.payments.models.seals import LedgerSeal, SealedSum, UnsealedEntry
 
 __all__ = [
     "COUNTRY_CHOICES",
@@ -83,6 +84,7 @@ __all__ = [
     "InvoiceSeries",
     "InvoicedEntry",
     "LedgerAccount",
+    "LedgerSeal",
     "PaymentPurpose",
     "PaymentStatus",
     "Payout",
@@ -91,9 +93,11 @@ __all__ = [
     "Posting",
     "RefundStatus",
     "SavedCard",
+    "SealedSum",
     "SpendingCap",
     "Transfer",
     "TransferStatus",
+    "UnsealedEntry",
     "WalletRules",
     "WebhookEvent",
 ]

@@ -227,6 +227,13 @@ class CardRefund(models.Model):
         constraints = [
             models.CheckConstraint(name="card_refund_positive", condition=Q(amount_cents__gt=0))
         ]
+        indexes = [
+            models.Index(
+                name="card_refund_waiting",
+                fields=["payment"],
+                condition=Q(status=RefundStatus.WAITING),
+            )
+        ]
         triggers = [pgtrigger.Protect(name="keep", operation=pgtrigger.Delete)]
 
     def __str__(self) -> str:

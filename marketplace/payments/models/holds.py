@@ -100,6 +100,13 @@ class Hold(models.Model):
             models.Index(
                 name="hold_open", fields=["organisation"], condition=Q(status=HoldStatus.HELD)
             ),
+            # What is charged and not shared out yet.
+            models.Index(
+                name="hold_in_clearing",
+                fields=["status"],
+                condition=Q(status=HoldStatus.CHARGED, distributed_at__isnull=True)
+                & ~Q(charged_micros=F("refunded_micros") + F("vendor_micros")),
+            ),
             models.Index(name="hold_of_period", fields=["organisation", "held_at"]),
         ]
         triggers = [

@@ -234,6 +234,17 @@ class Entry(models.Model):
             pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete),
             NO_TRUNCATE,
             pgtrigger.Trigger(
+                name="wait_for_seal",
+                level=pgtrigger.Statement,
+                when=pgtrigger.After,
+                operation=pgtrigger.Insert,
+                referencing=pgtrigger.Referencing(new="added"),
+                func=(
+                    "INSERT INTO payments_unsealedentry (entry_id) SELECT id FROM added;"
+                    " RETURN NULL;"
+                ),
+            ),
+            pgtrigger.Trigger(
                 name="has_postings",
                 when=pgtrigger.After,
                 operation=pgtrigger.Insert,

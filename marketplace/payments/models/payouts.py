@@ -121,6 +121,13 @@ class Transfer(models.Model):
                 condition=Q(amount_cents__gt=0, reversed_cents__lte=F("amount_cents")),
             ),
         ]
+        indexes = [
+            models.Index(
+                name="transfer_waiting",
+                fields=["payout"],
+                condition=Q(status=TransferStatus.WAITING),
+            )
+        ]
         triggers = [
             pgtrigger.Protect(name="keep", operation=pgtrigger.Delete),
             pgtrigger.ReadOnly(name="keep_terms", fields=["id", "payout", "group", "amount_cents"]),

@@ -18,10 +18,12 @@ from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import MarketHead, PublishedHead, WitnessCursor
 from marketplace.auction.witnesses import heads, keys
 from marketplace.fleet.models import Zone
+from marketplace.payments.models import LedgerSeal
+from marketplace.payments.seals import seal_ledger
 from marketplace.web.views import market
 from scheduler.auction.audit.transcripts import verify_transcript
 from scheduler.auction.audit.witness import read_witness
-from tests import market_builders
+from tests import builders, market_builders
 from tests.audits import alter_row
 from tests.builders import NOW
 
@@ -101,6 +103,25 @@ def test_a_head_delivered_twice_says_nothing_new(zone: Zone, file: Path) -> None
     witness = read_witness(file.read_text().splitlines())
     assert len(witness) == 2
     assert verify_transcript(write_transcript(zone, with_bids=False), witness=witness).ok
+
+
+def test_the_ledgers_seals_are_signed_and_given_to_witnesses_too(zone: Zone, file: Path) -> None:
+    builders.organisation(usd="10")
+    for _ in range(2):
+        seal_ledger(now=NOW)
+        heads.sign_heads(now=NOW)
+        heads.publish_heads(now=NOW)
+    builders.organisation(usd="5")
+    seal_ledger(now=NOW)
+    heads.sign_heads(now=NOW)
+    heads.publish_heads(now=NOW)
+    signed = read_witness(file.read_text().splitlines())
+    seals = LedgerSeal.objects.order_by("number").values_list("number", "digest")
+    ledger = [s.head for s in signed if s.head.zone == heads.LEDGER]
+    assert [(head.position, head.hash) for head in ledger] == list(seals)
+    assert len(seals) == 2
+    # The log's own witness passes over them.
+    assert verify_transcript(write_transcript(zone, with_bids=False), witness=signed).ok
 
 
 class Inbox(BaseHTTPRequestHandler):

@@ -1,0 +1,66 @@
+"""Seals of the ledger: a chain of hashes over entries, with the sums of accounts up to each."""
+
+import pgtrigger
+from django.db import models
+
+from marketplace.payments.models.ledger import Entry, LedgerAccount
+
+
+class UnsealedEntry(models.Model):
+    """An entry that no seal covers yet; a trigger of entries adds it."""
+
+    entry_id: str
+
+    # The trigger adds it with its entry, which nothing deletes.
+    entry = models.OneToOneField(
+        Entry,
+        primary_key=True,
+        on_delete=models.PROTECT,
+        related_name="unsealed",
+        db_constraint=False,
+    )
+
+    def __str__(self) -> str:
+        return self.entry_id
+
+
+class LedgerSeal(models.Model):
+    """A run of entries that are sealed together: nothing in them changes without its trace."""
+
+    #: From 1 on, without a gap.
+    number = models.PositiveBigIntegerField(primary_key=True)
+    #: The keys of its entries, in order.
+    entry_ids = models.JSONField()
+    #: Of all entries and postings up to here.
+    entries = models.PositiveBigIntegerField()
+    postings = models.PositiveBigIntegerField()
+    #: Where the operational cost of all jobs up to here went: the fields of ``SharedAsks``.
+    shared_asks = models.JSONField()
+    #: SHA-256 in hex over the digest before, the entries and the sums of the accounts they moved.
+    digest = models.CharField(max_length=64, unique=True)
+    sealed_at = models.DateTimeField()
+
+    class Meta:
+        triggers = [
+            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.digest}"
+
+
+class SealedSum(models.Model):
+    """The sum of an account's postings in all sealed entries; the latest seal moved it there."""
+
+    account_id: str
+
+    account = models.OneToOneField(
+        LedgerAccount, primary_key=True, on_delete=models.PROTECT, related_name="sealed"
+    )
+    amount_micros = models.BigIntegerField()
+
+    class Meta:
+        triggers = [pgtrigger.Protect(name="keep", operation=pgtrigger.Delete)]
+
+    def __str__(self) -> str:
+        return f"{self.amount_micros} of {self.account_id}"

@@ -1,0 +1,81 @@
+"""Sealing the ledger: a chain of hashes over its entries, and the sums of accounts up to there.
+
+A seal takes the entries that none covers yet, whatever their transactions began in: the order of
+commits is no order of keys. The auction's lane signs a seal as it signs the heads of its logs, so
+that witnesses keep what the books said. Checks read the last seal and what came after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+
+from marketplace.common.locks import advisory_lock
+from marketplace.payments.ledger_checks import SharedAsks, check_recent, sum_shared_asks
+from marketplace.payments.models import LedgerSeal, SealedSum, UnsealedEntry
+from marketplace.payments.seal_chain import NO_DIGEST, add_up, compute_digest, read_entries
+
+#: Entries of one seal; the next takes the rest.
+ENTRIES_OF_SEAL = 5000
+
+
+def seal_ledger(*, now: datetime) -> int:
+    """Seal every entry that is not, unless the books are wrong; the number of seals made.
+
+    What is wrong stays unsealed, so that the next check finds it too.
+    """
+    if not check_recent().balanced:
+        return 0
+    made = 0
+    while _seal_some(now=now):
+        made += 1
+    return made
+
+
+def _seal_some(*, now: datetime) -> bool:
+    with transaction.atomic(), advisory_lock("payments", "seal", wait=False) as alone:
+        if not alone:
+            return False
+        waiting = UnsealedEntry.objects.order_by("pk").values_list("pk", flat=True)
+        entry_ids = list(waiting[:ENTRIES_OF_SEAL])
+        if not entry_ids:
+            return False
+        before = find_last_seal()
+        rows = read_entries(entry_ids)
+        sums = add_up(rows, before=_read_sums(rows))
+        asks = SharedAsks(**before.shared_asks) if before else SharedAsks(0, 0, 0, 0, 0)
+        added = sum_shared_asks(entry_ids)
+        LedgerSeal.objects.create(
+            number=before.number + 1 if before else 1,
+            entry_ids=entry_ids,
+            entries=(before.entries if before else 0) + len(entry_ids),
+            postings=(before.postings if before else 0) + sum(len(r["postings"]) for r in rows),
+            shared_asks={
+                field.name: getattr(asks, field.name) + getattr(added, field.name)
+                for field in fields(SharedAsks)
+            },
+            digest=compute_digest(before.digest if before else NO_DIGEST, rows, sums),
+            sealed_at=now,
+        )
+        SealedSum.objects.bulk_create(
+            [SealedSum(account_id=pk, amount_micros=amount) for pk, amount in sums.items()],
+            update_conflicts=True,
+            unique_fields=["account"],
+            update_fields=["amount_micros"],
+        )
+        UnsealedEntry.objects.filter(pk__in=entry_ids).delete()
+    return True
+
+
+def _read_sums(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    touched = {account_id for row in rows for account_id in row["postings"]}
+    found = SealedSum.objects.filter(pk__in=touched).values_list("pk", "amount_micros")
+    return dict.fromkeys(sorted(touched), 0) | dict(found)
+
+
+def find_last_seal() -> LedgerSeal | None:
+    return LedgerSeal.objects.order_by("-number").first()

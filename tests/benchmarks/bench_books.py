@@ -1,0 +1,165 @@
+"""What the operator's page of money costs at 1,000, 10,000 and 100,000 settled bids.
+
+The bids are written by SQL, with every row that a settled one leaves. One JSON line for each size:
+milliseconds of the page, of the check behind it, and of the whole check of every posting and seal.
+The goal is a page that costs the same at any size.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from marketplace.embedded.servers import prepare_postgres, wait_for_postgres
+from marketplace.embedded.stack import Stack
+
+SIZES = (1_000, 10_000, 100_000)
+ROUNDS = 5
+#: A page at the largest size costs no more than this many times that of the smallest.
+GOAL = 1.5
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as name:
+        postgres = prepare_postgres(data_dir=Path(name), durable=False)
+        with Stack(data_dir=Path(name), programs=[postgres.program]) as stack:
+            stack.start("postgres")
+            wait_for_postgres(postgres)
+            os.environ["DATABASE_URL"] = postgres.owner_url
+            os.environ.setdefault("REDIS_URL", "redis://127.0.0.1:1/0")
+            os.environ["DJANGO_SETTINGS_MODULE"] = "marketplace.config.settings.test"
+            return _measure()
+
+
+def _measure() -> int:
+    import django
+
+    django.setup()
+    from django.conf import settings
+    from django.core.management import call_command
+
+    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+    call_command("migrate", verbosity=0, interactive=False)
+    from django.test import Client
+
+    from marketplace.payments.ledger_checks import check_ledger, check_recent
+    from marketplace.payments.seals import seal_ledger
+    from tests import builders
+
+    buyer, earner = builders.organisation(usd="1000000"), builders.organisation()
+    builders.hold_funds(organisation=buyer, amount_micros=1_000_000, reference="bid_open")
+    client = Client()
+    client.force_login(builders.operator())
+    made, pages = 0, []
+    for size in SIZES:
+        _write_bids(buyer.pk, earner.pk, made, size)
+        made = size
+        started = time.perf_counter()
+        seal_ledger(now=builders.NOW)
+        sealed_s = time.perf_counter() - started
+        check = check_recent()
+        assert check.balanced, check
+        assert client.get("/operator/money").status_code == 200
+        pages.append(_take(lambda: client.get("/operator/money")))
+        line = {
+            "case": "operator's page of money",
+            "bids": size,
+            "entries": check.entries,
+            "page_ms": round(pages[-1], 1),
+            "recent_check_ms": round(_take(check_recent), 1),
+            "whole_check_ms": round(_take(check_ledger, rounds=1), 1),
+            "sealed_s": round(sealed_s, 1),
+        }
+        print(json.dumps(line), flush=True)
+    share = pages[-1] / pages[0]
+    print(json.dumps({"case": "largest beside smallest", "share": round(share, 2), "goal": GOAL}))
+    return 0 if share <= GOAL else 1
+
+
+def _take(act: Callable[[], object], *, rounds: int = ROUNDS) -> float:
+    """Milliseconds, the median."""
+    times = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        act()
+        times.append(1000 * (time.perf_counter() - started))
+    return statistics.median(times)
+
+
+def _write_bids(buyer_id: str, earner_id: str, first: int, last: int) -> None:
+    """Write holds that were charged 40 cents and shared out, as a settled job leaves them."""
+    from django.db import connection, transaction
+
+    from marketplace.payments.ledger import ensure_house_accounts
+    from marketplace.payments.locks import lock_accounts
+
+    with transaction.atomic(), connection.cursor() as cursor:
+        house = ensure_house_accounts(["clearing", "revenue"])
+        owned = lock_accounts(
+            [(buyer_id, kind) for kind in ("wallet_available", "wallet_held")]
+            + [(earner_id, "earnings_pending")]
+        )
+        accounts = {kind: row.pk for (_, kind), row in owned.items()} | house
+        # Constraints that look at each row would take most of the time.
+        cursor.execute("SET LOCAL session_replication_role = replica")
+        for kind, moves in _MOVES.items():
+            cursor.execute(
+                "INSERT INTO payments_entry (id, kind, reference, booked_at, memo)"
+                " SELECT %s || n, %s, 'bid_' || n, %s, '' FROM generate_series(%s, %s) AS n",
+                [f"ent_{kind}_", kind, "2026-03-02T09:00:00Z", first + 1, last],
+            )
+            for account, amount in moves.items():
+                cursor.execute(
+                    "INSERT INTO payments_posting (entry_id, account_id, amount_micros)"
+                    " SELECT %s || n, %s, %s FROM generate_series(%s, %s) AS n",
+                    [f"ent_{kind}_", accounts[account], amount, first + 1, last],
+                )
+        cursor.execute(
+            "INSERT INTO payments_unsealedentry (entry_id) SELECT id FROM payments_entry"
+            " WHERE id LIKE 'ent\\_%%\\_%%' AND split_part(id, '_', 3)::bigint > %s",
+            [first],
+        )
+        for statement in _ROWS:
+            cursor.execute(
+                statement,
+                {"buyer": buyer_id, "earner": earner_id, "first": first + 1, "last": last},
+            )
+        cursor.execute(
+            "UPDATE payments_ledgeraccount AS account SET balance_micros = ("
+            " SELECT sum(amount_micros) FROM payments_posting WHERE account_id = account.id)"
+            " WHERE balance_micros IS NOT NULL AND id = ANY(%s)",
+            [[row.pk for row in owned.values()]],
+        )
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")
+
+
+#: What each entry of a bid adds to which account.
+_MOVES = {
+    "hold": {"wallet_available": -1_000_000, "wallet_held": 1_000_000},
+    "charge": {"wallet_held": -1_000_000, "wallet_available": 600_000, "clearing": 400_000},
+    "distribution": {"clearing": -400_000, "earnings_pending": 380_000, "revenue": 20_000},
+}
+_ROWS = (
+    "INSERT INTO payments_hold (id, organisation_id, reference, amount_micros, status,"
+    " charged_micros, refunded_micros, vendor_micros, held_at, ended_at, distributed_at)"
+    " SELECT 'hold_' || n, %(buyer)s, 'bid_' || n, 1000000, 'charged', 400000, 0, 0, now(), now(),"
+    " now() FROM generate_series(%(first)s::int, %(last)s::int) AS n",
+    "INSERT INTO payments_distribution (hold_id, asks_micros, asks_returned_micros,"
+    " borne_pay_micros, borne_credit_micros, made_at)"
+    " SELECT 'hold_' || n, 380000, 0, 0, 0, now()"
+    " FROM generate_series(%(first)s::int, %(last)s::int) AS n",
+    "INSERT INTO payments_earning (id, organisation_id, kind, reference, amount_micros, accrued_at,"
+    " payable_at) SELECT 'earn_' || n, %(earner)s, 'provider', 'bid_' || n, 380000, now(), now()"
+    " FROM generate_series(%(first)s::int, %(last)s::int) AS n",
+)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
