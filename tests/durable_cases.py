@@ -15,7 +15,9 @@ from marketplace.exports.hub import PUSH
 from marketplace.exports.models import HubPush
 from marketplace.jobs.models import Dataset, MetricPoint, Slice
 from marketplace.jobs.services import delete_dataset
-from marketplace.payments.models import WebhookEvent
+from marketplace.payments.gateway_calls import CallEnd
+from marketplace.payments.models import CallKind, WebhookEvent
+from marketplace.payments.outbox import MAKE_CALL, WantedCall, add_calls
 from marketplace.payments.webhooks import APPLY_EVENT, Finding
 from marketplace.tracking.models import TrackedRun
 from marketplace.tracking.sending import SEND
@@ -159,11 +161,28 @@ def _build_lock_mail() -> Case:
     return Case(result=None, read=lambda: None, before=None, done=None, failed=None)
 
 
+def _build_call() -> Case:
+    [call] = add_calls([WantedCall(CallKind.DETACH, "card_1")], now=NOW)
+
+    def read() -> Any:
+        call.refresh_from_db()
+        return call.status, call.ended_at is not None
+
+    return Case(
+        result=CallEnd(answer=True),
+        read=read,
+        before=("waiting", False),
+        done=("done", True),
+        failed=("waiting", False),
+    )
+
+
 #: By the kind's name.
 CASES: dict[str, Callable[[], Case]] = {
     PUSH: _build_push,
     SEND: _build_run,
     DELIVER: _build_message,
+    MAKE_CALL: _build_call,
     APPLY_EVENT: _build_event,
     ERASE: _build_deletion,
     LOCK_MAIL: _build_lock_mail,

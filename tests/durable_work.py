@@ -6,6 +6,7 @@ from datetime import datetime
 
 from marketplace.common.durable.kinds import get_kinds
 from marketplace.common.durable.run import run_due_work
+from marketplace.payments.outbox import MAKE_CALL
 from marketplace.payments.webhooks import APPLY_EVENT
 
 
@@ -15,6 +16,11 @@ def do_work(kind: str, *, now: datetime) -> int:
     while taken := run_due_work(get_kinds()[kind], clock=lambda: now):
         done += taken
     return done
+
+
+def make_calls(*, now: datetime) -> int:
+    """Make the calls to the gateway that are due."""
+    return do_work(MAKE_CALL, now=now)
 
 
 def apply_events(*, now: datetime) -> int:

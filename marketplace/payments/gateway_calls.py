@@ -1,20 +1,21 @@
-"""Making the calls of the outbox: each is claimed, made outside of any transaction, and applied.
+"""Making the calls of the outbox as durable work.
 
-A process may die at any point. Before the claim, nothing happened. After it, the claim runs out
-and another process makes the call again: under the same idempotency key, and only after looking
-for what the attempt before it may have done. Applying an answer twice changes nothing.
+A process may die at any point. Another one then makes the call again: under the same idempotency
+key, and only after looking for what the attempt before it may have done. Applying an answer twice
+changes nothing.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from django.db import transaction
+from django.db.models import F
 
+from marketplace.common.durable.kinds import Failure, HeldWork, WorkFailed, get_kinds
+from marketplace.common.durable.run import run_due_work
 from marketplace.common.errors import NotFound, UserError
 from marketplace.payments.card_calls import (
     find_captured,
@@ -30,9 +31,8 @@ from marketplace.payments.card_refunds import (
     make_refund,
     return_to_wallet,
 )
-from marketplace.payments.locks import lock_call, lock_due_call
 from marketplace.payments.models import CallKind, CallStatus, GatewayCall
-from marketplace.payments.outbox import RUN_CALLS
+from marketplace.payments.outbox import MAKE_CALL
 from marketplace.payments.payouts import (
     apply_payout,
     conclude_reversal,
@@ -51,14 +51,6 @@ from marketplace.payments.stripe_client import GatewayFault, GatewayRefused
 from marketplace.payments.taxes import apply_tax, make_tax, make_tax_record
 from marketplace.payments.top_ups import make_detach
 
-log = logging.getLogger(__name__)
-
-#: Longer than a call may take.
-CLAIM = timedelta(seconds=120)
-#: The longest pause between two attempts.
-PAUSE_MAX = timedelta(hours=1)
-#: Calls made by one run; the next finds the others.
-CALLS_PER_RUN = 100
 #: From so many attempts on, the operator hears of it.
 ATTEMPTS_ALERT = 5
 
@@ -101,28 +93,42 @@ STEPS: dict[str, CallSteps] = {
 }
 
 
-def run_due_calls(*, now: datetime) -> int:
-    """Make every call that is due; how many were looked at."""
-    due = GatewayCall.objects.filter(status=CallStatus.WAITING, due_at__lte=now)
-    ids = list(due.order_by("due_at", "pk").values_list("pk", flat=True)[:CALLS_PER_RUN])
-    for call_id in ids:
-        try:
-            run_call(call_id=call_id, now=now)
-        except Exception:
-            # After an unexpected failure a call waits until its claim runs out.
-            log.exception("the gateway call %s failed", call_id)
-    return len(ids)
+@dataclass(frozen=True, slots=True)
+class CallEnd:
+    """What the gateway answered, or why it refused."""
+
+    answer: Any = None
+    error: UserError | None = None
 
 
-def run_call(*, call_id: str, now: datetime) -> GatewayCall:
-    """Make one call now, unless it was made or is being made; call outside of any transaction."""
-    with transaction.atomic(durable=True):
-        call = lock_due_call(call_id, now=now)
-        if call is None:
-            return GatewayCall.objects.get(pk=call_id)
-        call.claimed_until_at = now + CLAIM
+class CallPostponed(WorkFailed):
+    """The gateway has a fault.
+
+    ``wants_new_key``: it would answer the same fault to the same idempotency key.
+    """
+
+    def __init__(self, fault: GatewayFault, *, wants_new_key: bool) -> None:
+        super().__init__(str(fault))
+        self.wants_new_key = wants_new_key
+
+
+def load_call(work: HeldWork) -> GatewayCall | None:
+    """The call, unless it was made; from now on an attempt may have done something."""
+    call = GatewayCall.objects.filter(pk=work.key, status=CallStatus.WAITING).first()
+    if call is not None:
         call.attempts += 1
-        call.save(update_fields=["claimed_until_at", "attempts"])
+        call.save(update_fields=["attempts"])
+    return call
+
+
+def make_call(_work: HeldWork, call: GatewayCall) -> CallEnd:
+    """Make a call, after looking for what an earlier attempt did.
+
+    Raises
+    ------
+    CallPostponed
+        The gateway has a fault.
+    """
     steps = STEPS[call.kind]
     is_asked = False
     try:
@@ -131,49 +137,37 @@ def run_call(*, call_id: str, now: datetime) -> GatewayCall:
             is_asked = True
             answer = steps.make(call)
     except GatewayFault as fault:
-        return _postpone(call, fault, wants_new_key=is_asked and fault.is_kept, now=now)
+        raise CallPostponed(fault, wants_new_key=is_asked and fault.is_kept) from fault
     except (GatewayRefused, NotFound) as error:
-        return _end(call, steps, error=error, now=now)
-    return _end(call, steps, answer=answer, now=now)
+        return CallEnd(error=error)
+    return CallEnd(answer)
 
 
-def _end(
-    call: GatewayCall,
-    steps: CallSteps,
-    *,
-    now: datetime,
-    answer: Any = None,
-    error: UserError | None = None,
-) -> GatewayCall:
-    with transaction.atomic(durable=True):
-        call = lock_call(call.pk)
-        if call.status != CallStatus.WAITING:
-            return call
-        if error is None:
-            steps.apply(call, answer=answer, now=now)
-            call.status = CallStatus.DONE
-        else:
-            steps.refuse(call, error=error, now=now)
-            call.status = CallStatus.REFUSED
-            call.error_code, call.error_message = error.code[:80], error.message[:300]
-        call.ended_at, call.claimed_until_at = now, None
-        call.save()
-    return call
+def end_call(_work: HeldWork, call: GatewayCall, end: CallEnd, *, now: datetime) -> None:
+    """Book what the gateway answered."""
+    steps = STEPS[call.kind]
+    if end.error is None:
+        steps.apply(call, answer=end.answer, now=now)
+        call.status = CallStatus.DONE
+    else:
+        steps.refuse(call, error=end.error, now=now)
+        call.status = CallStatus.REFUSED
+        call.error_code, call.error_message = end.error.code[:80], end.error.message[:300]
+    call.ended_at = now
+    call.save()
 
 
-def _postpone(
-    call: GatewayCall, fault: GatewayFault, *, wants_new_key: bool, now: datetime
-) -> GatewayCall:
-    """Try again later; with a new key where the old one would be answered with the same fault."""
-    log.warning("%s: %s", call, fault)
-    with transaction.atomic(durable=True):
-        call = lock_call(call.pk)
-        call.claimed_until_at = None
-        call.due_at = now + min(timedelta(seconds=2.0 ** min(call.attempts, 20)), PAUSE_MAX)
-        call.generation += wants_new_key
-        call.error_code, call.error_message = "gateway_fault", str(fault)[:300]
-        call.save()
-    return call
+def note_fault(work: HeldWork, failure: Failure, *, now: datetime) -> None:
+    """Keep why a call has to wait; it is then made under a new key where the old one is spent."""
+    error = failure.error
+    if isinstance(error, CallPostponed):
+        GatewayCall.objects.filter(pk=work.key).update(
+            generation=F("generation") + int(error.wants_new_key),
+            error_code="gateway_fault",
+            error_message=failure.reason[:300],
+        )
 
 
-__all__ = ["ATTEMPTS_ALERT", "RUN_CALLS", "run_call", "run_due_calls"]
+def run_call(*, call_id: str, now: datetime) -> None:
+    """Make one call now, unless it was made or a worker has it; call outside of transactions."""
+    run_due_work(get_kinds()[MAKE_CALL], key=call_id, clock=lambda: now)

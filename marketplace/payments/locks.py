@@ -17,11 +17,9 @@ from marketplace.common.db.pipeline import Statement, fetch
 from marketplace.common.db.row_types import list_columns
 from marketplace.payments.models import (
     AccountKind,
-    CallStatus,
     CardPayment,
     CardRefund,
     FundsRequest,
-    GatewayCall,
     GatewayComparison,
     Hold,
     InvoiceSeries,
@@ -153,18 +151,6 @@ def lock_funds_request(request_id: str) -> FundsRequest | None:
     """Locks a request for money, before the wallet that it is for. Call in a transaction."""
     requests = FundsRequest.objects.select_for_update(of=("self",)).select_related("organisation")
     return requests.filter(pk=request_id.replace("\0", "")).first()
-
-
-def lock_due_call(call_id: str, *, now: datetime) -> GatewayCall | None:
-    """A call that is still to be made and that no other process makes. Call in a transaction."""
-    waiting = GatewayCall.objects.select_for_update(skip_locked=True).filter(
-        pk=call_id, status=CallStatus.WAITING
-    )
-    return waiting.exclude(claimed_until_at__gt=now).first()
-
-
-def lock_call(call_id: str) -> GatewayCall:
-    return GatewayCall.objects.select_for_update().get(pk=call_id)
 
 
 def lock_comparison() -> GatewayComparison:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from marketplace.common.db.bulk_writes import insert_rows
-from marketplace.common.queue import enqueue
+from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.payments.models import CallKind, GatewayCall
 
-RUN_CALLS = "payments.gateway_calls_run"
+#: The kind of work that making a call is.
+MAKE_CALL = "payments.gateway_call"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,10 @@ class WantedCall:
 def add_calls(wanted: Iterable[WantedCall], *, now: datetime) -> list[GatewayCall]:
     """Store calls that were not asked for before. Call in the transaction that wants them made."""
     calls = [
-        GatewayCall(
-            kind=call.kind, subject=call.subject, arguments=call.arguments, made_at=now, due_at=now
-        )
+        GatewayCall(kind=call.kind, subject=call.subject, arguments=call.arguments, made_at=now)
         for call in wanted
     ]
     if calls:
-        insert_rows(calls)
-        enqueue(RUN_CALLS)
+        GatewayCall.objects.bulk_create(calls)
+        enqueue_work(*(NewWork(MAKE_CALL, call.pk, due_at=now) for call in calls))
     return calls

@@ -5,7 +5,6 @@ from celery import shared_task
 from marketplace.common import clock
 from marketplace.payments.caps import send_cap_notices
 from marketplace.payments.earnings import mature_earnings
-from marketplace.payments.gateway_calls import RUN_CALLS, run_due_calls
 from marketplace.payments.ledger_checks import check_recent
 from marketplace.payments.payouts import retry_failed_payouts, start_due_payouts
 from marketplace.payments.reconciliation import compare_with_gateway
@@ -19,11 +18,6 @@ log = logging.getLogger(__name__)
 @shared_task(name="payments.earnings_mature")
 def mature_all_earnings() -> None:
     mature_earnings(now=clock.now())
-
-
-@shared_task(name=RUN_CALLS)
-def run_gateway_calls() -> None:
-    run_due_calls(now=clock.now())
 
 
 @shared_task(name="payments.events_fetch")

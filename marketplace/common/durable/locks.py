@@ -21,6 +21,7 @@ SELECT id FROM (
     SELECT id, owner, due_at, coalesce(lease_until > %(now)s, false) AS is_held
     FROM common_durablework
     WHERE kind = %(kind)s AND state = 'waiting' AND due_at <= %(now)s
+    AND (%(key)s::text IS NULL OR key = %(key)s)
   ) AS due
 ) AS in_turn
 WHERE NOT is_held AND (%(per_owner)s::int IS NULL OR turn <= %(per_owner)s)
@@ -33,8 +34,11 @@ ORDER BY due_at, id FOR UPDATE SKIP LOCKED
 """  # noqa: S608 (the names of columns are ours)
 
 
-def take_due_work(kind: WorkKind, *, now: datetime) -> list[HeldWork]:
-    """Take pieces of a kind that are due and that no worker has, under a new lease each."""
+def take_due_work(kind: WorkKind, *, key: str | None, now: datetime) -> list[HeldWork]:
+    """Take pieces of a kind that are due and that no worker has, under a new lease each.
+
+    ``key``: this piece only.
+    """
     is_limited = kind.at_once is not None
     # Two workers that count at the same time would take more than both may have.
     one_by_one = advisory_lock("durable", kind.name, wait=True) if is_limited else nullcontext()
@@ -45,6 +49,7 @@ def take_due_work(kind: WorkKind, *, now: datetime) -> list[HeldWork]:
             most = min(most, kind.at_once - held.count())
         values = {
             "kind": kind.name,
+            "key": key,
             "now": now,
             "per_owner": kind.at_once_per_owner,
             "most": max(most, 0),

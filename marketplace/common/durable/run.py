@@ -29,12 +29,12 @@ class WorkerLost(Exception):
     """The worker of the last attempt did not come to its end."""
 
 
-def run_due_work(kind: WorkKind, *, clock: Callable[[], datetime]) -> int:
-    """Do a batch of what is due of a kind; how many pieces were taken.
+def run_due_work(kind: WorkKind, *, clock: Callable[[], datetime], key: str | None = None) -> int:
+    """Do a batch of what is due of a kind, or the piece with a key; how many pieces were taken.
 
     Call outside of any transaction.
     """
-    taken = take_due_work(kind, now=clock())
+    taken = take_due_work(kind, key=key, now=clock())
     loaded = [(work, found) for work in taken if (found := _load(kind, work, clock)) is not None]
     if kind.batch == 1:
         ends = [_do(kind, *each) for each in loaded]

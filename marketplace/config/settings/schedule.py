@@ -41,7 +41,6 @@ BEATS = {
     "comparison": _every("payments.gateway_compare", 12 * 3600),
     "invoices": _every("auction.invoices_issue", 3600),
     "payouts": _every("payments.payouts_start", 600),
-    "gateway_calls": _every("payments.gateway_calls_run", 5),
     "missed_events": _every("payments.events_fetch", 300),
     "old_webhook_messages": _every("webhooks.delete_old", 3600),
     "card_bids": _every("auction.card_bids_place", 5),

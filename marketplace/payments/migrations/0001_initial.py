@@ -377,8 +377,6 @@ class Migration(migrations.Migration):
                 ('arguments', models.JSONField(blank=True, default=dict)),
                 ('status', models.CharField(choices=[('waiting', 'Waiting'), ('done', 'Done'), ('refused', 'Refused')], default='waiting', max_length=10)),
                 ('made_at', models.DateTimeField()),
-                ('due_at', models.DateTimeField()),
-                ('claimed_until_at', models.DateTimeField(null=True)),
                 ('attempts', models.PositiveIntegerField(default=0)),
                 ('generation', models.PositiveIntegerField(default=1)),
                 ('ended_at', models.DateTimeField(null=True)),
@@ -386,7 +384,6 @@ class Migration(migrations.Migration):
                 ('error_message', models.CharField(blank=True, default='', max_length=300)),
             ],
             options={
-                'indexes': [models.Index(condition=models.Q(('status', 'waiting')), fields=['due_at'], name='gateway_call_due')],
                 'constraints': [models.UniqueConstraint(fields=('kind', 'subject'), name='gateway_call_once'), models.CheckConstraint(condition=models.Q(models.Q(('ended_at__isnull', True), ('status', 'waiting')), models.Q(models.Q(('status', 'waiting'), _negated=True), ('ended_at__isnull', False)), _connector='OR'), name='gateway_call_ended_whole')],
             },
         ),

@@ -51,10 +51,6 @@ class GatewayCall(models.Model):
     arguments = models.JSONField(default=dict, blank=True)
     status = models.CharField(max_length=10, choices=CallStatus.choices, default=CallStatus.WAITING)
     made_at = models.DateTimeField()
-    #: When it may be tried next.
-    due_at = models.DateTimeField()
-    #: Until then another process makes it.
-    claimed_until_at = models.DateTimeField(null=True)
     attempts = models.PositiveIntegerField(default=0)
     #: Rises when the gateway answered a fault: it would answer the same to the same key.
     generation = models.PositiveIntegerField(default=1)
@@ -71,11 +67,6 @@ class GatewayCall(models.Model):
                 condition=Q(status=CallStatus.WAITING, ended_at__isnull=True)
                 | Q(~Q(status=CallStatus.WAITING), ended_at__isnull=False),
             ),
-        ]
-        indexes = [
-            models.Index(
-                name="gateway_call_due", fields=["due_at"], condition=Q(status=CallStatus.WAITING)
-            )
         ]
         triggers = [pgtrigger.Protect(name="keep", operation=pgtrigger.Delete)]
 

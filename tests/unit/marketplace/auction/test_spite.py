@@ -31,7 +31,6 @@ from marketplace.payments.card_payments import refresh_payment, start_payment
 from marketplace.payments.card_refunds import return_to_card
 from marketplace.payments.chargebacks import record_chargeback
 from marketplace.payments.earnings import mature_earnings
-from marketplace.payments.gateway_calls import run_due_calls
 from marketplace.payments.holds import HoldRequest, HoldSettlement, place_holds, settle_holds
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import (
@@ -49,6 +48,7 @@ from marketplace.payments.services import pay_vendor
 from marketplace.payments.top_ups import start_top_up
 from tests import builders
 from tests.builders import NOW
+from tests.durable_work import make_calls
 from tests.stand_in import GatewayControl
 
 pytestmark = pytest.mark.django_db
@@ -91,7 +91,7 @@ class Spite:
         )
         try:
             self.random.choice(acts)()
-            run_due_calls(now=self.now)
+            make_calls(now=self.now)
         except UserError:
             return
 
@@ -104,7 +104,7 @@ class Spite:
         return self.random.choice(found) if found else None
 
     def pay(self, payment: CardPayment) -> CardPayment:
-        run_due_calls(now=self.now)
+        make_calls(now=self.now)
         payment.refresh_from_db()
         secret = gateway.get_intent(payment.gateway_id or "").client_secret
         self.cards.confirm(payment.gateway_id or "", secret, self.random.choice(CARDS))
@@ -232,7 +232,7 @@ class Spite:
 
     def check(self) -> None:
         self.hear()
-        run_due_calls(now=self.now + timedelta(hours=2))
+        make_calls(now=self.now + timedelta(hours=2))
         check = check_ledger()
         assert check.balanced, check
         days = (self.now - NOW).days + 1
@@ -305,7 +305,7 @@ def test_five_times_there_and_back_costs_the_house_nothing(cards: GatewayControl
             saves_card=False,
             now=NOW,
         )
-        run_due_calls(now=NOW)
+        make_calls(now=NOW)
         payment.refresh_from_db()
         secret = gateway.get_intent(payment.gateway_id or "").client_secret
         cards.confirm(payment.gateway_id or "", secret, "pm_card_visa")
@@ -316,7 +316,7 @@ def test_five_times_there_and_back_costs_the_house_nothing(cards: GatewayControl
             reference=spite.name(),
             now=NOW,
         )
-        run_due_calls(now=NOW)
+        make_calls(now=NOW)
     house = get_house_balances()
     assert sum(house[kind] for kind in OWN_KINDS) == 0
     assert reconcile().is_right

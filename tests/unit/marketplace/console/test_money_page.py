@@ -13,11 +13,12 @@ from django.test import Client
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_payments import refresh_payment
 from marketplace.payments.freezes import Freeze
-from marketplace.payments.gateway_calls import ATTEMPTS_ALERT, run_due_calls
+from marketplace.payments.gateway_calls import ATTEMPTS_ALERT
 from marketplace.payments.models import GatewayCall, Payout
 from marketplace.payments.top_ups import start_top_up
 from tests import builders
 from tests.builders import NOW
+from tests.durable_work import make_calls
 from tests.pages import read_text
 from tests.stand_in import GatewayControl
 
@@ -41,7 +42,7 @@ def _top_up(cards: GatewayControl, usd: int = 10) -> None:
         saves_card=False,
         now=NOW,
     )
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     payment.refresh_from_db()
     assert payment.gateway_id is not None
     cards.confirm(payment.gateway_id, gateway.get_intent(payment.gateway_id).client_secret)
@@ -114,7 +115,6 @@ def test_what_is_stuck_is_listed_with_its_reason(operator: Client, settings: Any
         subject="trf_1",
         arguments={},
         made_at=NOW,
-        due_at=NOW,
         attempts=ATTEMPTS_ALERT,
         error_message="No answer.",
     )

@@ -24,7 +24,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from marketplace.common.durable import run as durable_run
 from marketplace.common.errors import UserError
 from marketplace.payments import (
-    gateway_calls,
     stripe_accounts,
     stripe_client,
 )
@@ -37,7 +36,6 @@ from marketplace.payments.card_payments import (
 )
 from marketplace.payments.card_refunds import return_to_card
 from marketplace.payments.earnings import distribute_charge, mature_earnings
-from marketplace.payments.gateway_calls import run_due_calls
 from marketplace.payments.holds import HoldRequest, HoldSettlement, place_holds, settle_holds
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import (
@@ -69,7 +67,7 @@ from marketplace.payments.top_ups import list_cards, set_wallet_rules, start_top
 from marketplace.payments.webhooks import fetch_missed_events, receive_webhook
 from tests import builders
 from tests.builders import NOW
-from tests.durable_work import apply_events
+from tests.durable_work import apply_events, make_calls
 from tests.stand_in import GatewayControl
 
 pytestmark = pytest.mark.django_db
@@ -163,10 +161,9 @@ class MoneyMachine(RuleBasedStateMachine):
         self.cards.control("onboard", account=self.seller.payout_account.gateway_id)
         refresh_payout_account(self.seller.pk)
         self.stack.enter_context(self.deaths.watch(depth=len(connection.atomic_blocks)))
-        for log, level in ((gateway_calls.log, "exception"), (durable_run.log, "error")):
-            self.stack.enter_context(
-                patch.object(log, level, lambda *told, **_: self.errors.append(str(told)))
-            )
+        self.stack.enter_context(
+            patch.object(durable_run.log, "error", lambda *told, **_: self.errors.append(str(told)))
+        )
 
     def attempt(self, action: Callable[[], Any], *, death: int = 0) -> Any:
         """Run it in a process that may die; what it is refused leaves no trace."""
@@ -203,7 +200,7 @@ class MoneyMachine(RuleBasedStateMachine):
                 saves_card=True,
                 now=self.now,
             )
-            run_due_calls(now=self.now)
+            make_calls(now=self.now)
 
         self.attempt(start, death=death)
 
@@ -221,7 +218,7 @@ class MoneyMachine(RuleBasedStateMachine):
                 terms={"price_micros": amount},
                 now=self.now,
             )
-            run_due_calls(now=self.now)
+            make_calls(now=self.now)
 
         self.attempt(start, death=death)
 
@@ -391,7 +388,7 @@ class MoneyMachine(RuleBasedStateMachine):
 
     def list_tasks(self) -> list[Callable[[], Any]]:
         return [
-            lambda: run_due_calls(now=self.now),
+            lambda: make_calls(now=self.now),
             lambda: apply_events(now=self.now),
             lambda: fetch_missed_events(now=self.now),
             lambda: watch_wallets(now=self.now),

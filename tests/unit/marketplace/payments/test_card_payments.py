@@ -14,7 +14,7 @@ from marketplace.payments.card_payments import cancel_payment, refresh_payment, 
 from marketplace.payments.card_refunds import return_to_card
 from marketplace.payments.chargebacks import record_chargeback
 from marketplace.payments.freezes import lift_freeze
-from marketplace.payments.gateway_calls import run_call, run_due_calls
+from marketplace.payments.gateway_calls import run_call
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import (
@@ -45,7 +45,7 @@ from marketplace.payments.top_ups import (
 from marketplace.payments.webhooks import APPLY_EVENT, fetch_missed_events, receive_webhook
 from tests import builders
 from tests.builders import NOW
-from tests.durable_work import apply_events
+from tests.durable_work import apply_events, make_calls
 from tests.stand_in import GatewayControl
 
 pytestmark = pytest.mark.django_db
@@ -83,7 +83,7 @@ def _top_up(buyer: Organisation, *, usd: int = 10, key: str = "form-1", **more: 
 
 def _confirm(cards: GatewayControl, payment: CardPayment, card: str = "pm_card_visa") -> None:
     """Make the PaymentIntent, and confirm it as the page does."""
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     payment.refresh_from_db()
     assert payment.gateway_id is not None
     secret = gateway.get_intent(payment.gateway_id).client_secret
@@ -201,7 +201,7 @@ def test_a_saved_card_pays_again_for_its_own_organisation_alone(
     [card] = list_cards(buyer)
     assert str(card) == "Visa ending in 4242"
     again = _top_up(buyer, usd=5, key="form-2", card_id=card.pk)
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     again.refresh_from_db()
     assert again.status == "paid"
     assert get_wallet(organisation=buyer) == Wallet(15_000_000, 0)
@@ -210,7 +210,7 @@ def test_a_saved_card_pays_again_for_its_own_organisation_alone(
     with pytest.raises(NotFound):
         remove_card(organisation=builders.organisation(), card_id=card.pk, now=NOW)
     remove_card(organisation=buyer, card_id=card.pk, now=NOW)
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     assert list_cards(buyer) == []
     with pytest.raises(NotFound):
         _top_up(buyer, key="form-4", card_id=card.pk)
@@ -245,14 +245,16 @@ def test_a_payment_is_made_once_whatever_fails_on_the_way(
         run_call(call_id=call.pk, now=NOW)
     if dies:
         with monkeypatch.context() as patched:
-            patched.setattr("marketplace.payments.gateway_calls._end", _die)
+            patched.setattr("marketplace.common.durable.run._apply", _die)
             with pytest.raises(Killed):
                 run_call(call_id=call.pk, now=NOW)
         # Its claim has not run out: nobody makes the call twice at once.
-        assert run_call(call_id=call.pk, now=NOW).attempts == 1
+        run_call(call_id=call.pk, now=NOW)
+        call.refresh_from_db()
+        assert call.attempts == 1
     payment.refresh_from_db()
     assert payment.status == "started"
-    run_due_calls(now=LATER)
+    make_calls(now=LATER)
     payment.refresh_from_db()
     assert payment.status == "paid"
     assert get_wallet(organisation=buyer) == Wallet(20_000_000, 0)
@@ -270,9 +272,9 @@ def test_a_payment_whose_process_died_is_known_by_its_webhook(
 ) -> None:
     payment = _top_up(buyer)
     with monkeypatch.context() as patched:
-        patched.setattr("marketplace.payments.gateway_calls._end", _die)
+        patched.setattr("marketplace.common.durable.run._apply", _die)
         with pytest.raises(Killed):
-            run_due_calls(now=NOW)
+            make_calls(now=NOW)
     customer = payment.organisation.card_customer.gateway_id
     intent = gateway.find_intent(payment_id=payment.pk, customer_id=customer)
     assert intent is not None
@@ -280,7 +282,7 @@ def test_a_payment_whose_process_died_is_known_by_its_webhook(
     _receive(cards)
     apply_events(now=NOW)
     assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
-    run_due_calls(now=LATER)
+    make_calls(now=LATER)
     assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
 
 
@@ -375,9 +377,9 @@ def test_a_chargeback_is_booked_though_the_payments_process_died(
     cards.take_webhooks()
     payment = _top_up(buyer, key="form-2", card_id=list_cards(buyer)[0].pk)
     with monkeypatch.context() as patched:
-        patched.setattr("marketplace.payments.gateway_calls._end", _die)
+        patched.setattr("marketplace.common.durable.run._apply", _die)
         with pytest.raises(Killed):
-            run_due_calls(now=NOW)
+            make_calls(now=NOW)
     customer = buyer.card_customer.gateway_id
     intent = gateway.find_intent(payment_id=payment.pk, customer_id=customer)
     assert intent is not None
@@ -406,7 +408,7 @@ def test_a_won_bid_captures_its_price_and_the_part_of_a_cent_comes_back(
     assert get_wallet(organisation=buyer) == Wallet(0, 0)
     assert get_house_balances()[AccountKind.AUTHORISED] == -price
     assert check_ledger().balanced
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     payment.refresh_from_db()
     assert (payment.status, payment.received_cents) == ("paid", received_cents)
     assert get_wallet(organisation=buyer) == Wallet(fraction, 0)
@@ -420,7 +422,7 @@ def test_a_card_pays_no_less_than_what_prices_pay_the_gateway_for(
     settings.CARD_FEE_SHARE, settings.CARD_FEE_CENTS, settings.CARD_LEAST_CENTS = 0.029, 30, 500
     payment = _authorise(cards, buyer, cents=1200)
     builders.settle_hold(hold_reference="bid_1", charge_micros=20_000)
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     payment.refresh_from_db()
     assert (payment.status, payment.received_cents) == ("paid", 500)
     assert get_wallet(organisation=buyer) == Wallet(4_980_000, 0)
@@ -436,7 +438,7 @@ def test_a_bid_that_is_not_whole_cents_is_held_to_the_micro_dollar(
     _authorise(cards, buyer, cents=1201, micros=12_000_001)
     assert get_wallet(organisation=buyer) == Wallet(0, 12_000_001)
     builders.settle_hold(hold_reference="bid_1", charge_micros=12_000_001)
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     assert get_wallet(organisation=buyer) == Wallet(9_999, 0)
 
 
@@ -446,7 +448,7 @@ def test_a_refused_bid_gives_its_authorisation_back(
     payment = _authorise(cards, buyer, cents=1200)
     release_hold(hold_reference="bid_1", now=NOW)
     release_hold(hold_reference="bid_1", now=NOW)
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     payment.refresh_from_db()
     assert (payment.status, payment.received_cents) == ("cancelled", 0)
     assert gateway.get_intent(payment.gateway_id or "").status == "canceled"
@@ -461,7 +463,7 @@ def test_two_captures_that_race_take_the_price_once(
     builders.settle_hold(hold_reference="bid_1", charge_micros=5_000_000)
     # Somebody captures it on the gateway's own pages; ours is refused and finds that out.
     gateway.capture_intent(gateway_id=payment.gateway_id or "", amount_cents=500, key="by hand")
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     payment.refresh_from_db()
     assert (payment.status, payment.received_cents) == ("paid", 500)
     assert get_wallet(organisation=buyer) == Wallet(0, 0)
@@ -476,7 +478,7 @@ def test_an_amount_captured_before_the_decision_is_booked_after_it(
     apply_events(now=NOW)
     assert get_wallet(organisation=buyer) == Wallet(0, 12_000_000)
     release_hold(hold_reference="bid_1", now=NOW)
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     assert get_wallet(organisation=buyer) == Wallet(12_000_000, 0)
 
 
@@ -487,7 +489,7 @@ def test_an_expired_authorisation_is_paid_by_the_wallet_and_then_by_the_house(
     payment = _authorise(cards, buyer, cents=1200)
     cards.control("advance", seconds=8 * 24 * 3600)
     builders.settle_hold(hold_reference="bid_1", charge_micros=5_000_000)
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     payment.refresh_from_db()
     assert payment.status == "uncollected"
     assert get_wallet(organisation=buyer) == Wallet(0, 0)
@@ -503,7 +505,7 @@ def test_an_expired_authorisation_is_paid_by_the_wallet_and_then_by_the_house(
     builders.hold_funds(organisation=buyer, amount_micros=1, reference="bid_2")
     # The house fails the job: nothing was ever paid, so the debt is forgiven.
     refund_charge(hold_reference="bid_1", amount_micros=3_000_000, reason="failed", now=NOW)
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     assert get_house_balances()[AccountKind.CHARGEBACKS] == 0
 
 
@@ -514,14 +516,14 @@ def test_a_failed_job_is_refunded_to_its_card_also_before_the_capture(
     payment = _authorise(cards, buyer, cents=1200)
     builders.settle_hold(hold_reference="bid_1", charge_micros=5_000_123)
     if is_captured:
-        run_due_calls(now=NOW)
+        make_calls(now=NOW)
     else:
         cards.control("fail", when="before", method="POST", path="/capture")
     for _ in range(2):
         refund_charge(hold_reference="bid_1", amount_micros=5_000_123, reason="failed", now=NOW)
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     assert check_ledger().balanced
-    run_due_calls(now=LATER)
+    make_calls(now=LATER)
     payment.refresh_from_db()
     assert (payment.status, payment.refunded_cents) == ("paid", 500)
     assert CardRefund.objects.get().status == "done"
@@ -534,11 +536,11 @@ def test_a_payment_nobody_confirms_can_be_given_up_but_not_one_that_holds_a_bid(
     cards: GatewayControl, buyer: Organisation
 ) -> None:
     left = _top_up(buyer)
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     cancel_payment(payment_id=left.pk, now=NOW)
     bid = _authorise(cards, buyer, cents=100)
     cancel_payment(payment_id=bid.pk, now=NOW)
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     left.refresh_from_db()
     bid.refresh_from_db()
     assert (left.status, bid.status) == ("cancelled", "authorised")
@@ -562,7 +564,7 @@ def test_unspent_money_goes_back_to_its_card_once_and_never_more_than_was_paid(
     builders.hold_funds(organisation=buyer, amount_micros=5_000_000, reference="bid_1")
     with pytest.raises(PaymentRequired):
         return_to_card(payment_id=payment.pk, amount_cents=541, reference="b", now=NOW)
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     assert list(CardRefund.objects.values_list("amount_cents", "status")) == [(400, "done")]
 
 
@@ -576,7 +578,7 @@ def test_sending_everything_back_costs_the_house_nothing(
     payment.refresh_from_db()
     assert (payment.returnable_cents, payment.returnable_fee_micros) == (938, 580_000)
     return_to_card(payment_id=payment.pk, amount_cents=938, reference="rest", now=NOW)
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     assert get_wallet(organisation=buyer) == Wallet(0, 0)
     assert get_house_balances()[AccountKind.GATEWAY_FEES] == 0
     assert reconcile().is_right
@@ -637,10 +639,10 @@ def test_a_refund_above_the_days_limit_goes_into_the_wallet(
     settings.CARD_FIRST_BACK_CENTS = 300
     _authorise(cards, buyer, cents=500)
     builders.settle_hold(hold_reference="bid_1", charge_micros=5_000_000)
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     refund_charge(hold_reference="bid_1", amount_micros=3_000_000, reason="first", now=NOW)
     refund_charge(hold_reference="bid_1", amount_micros=2_000_000, reason="second", now=NOW)
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     assert list(CardRefund.objects.values_list("amount_cents", "status")) == [(300, "done")]
     assert get_wallet(organisation=buyer) == Wallet(2_000_000, 0)
 
@@ -654,7 +656,7 @@ def test_what_a_card_cannot_take_back_returns_to_the_wallet(
     )
     return_to_card(payment_id=payment.pk, amount_cents=941, reference="a", now=NOW)
     assert get_wallet(organisation=buyer) == Wallet(0, 0)
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
     assert CardRefund.objects.get().status == "refused"
 
@@ -740,7 +742,7 @@ def test_a_low_wallet_is_filled_by_its_card_once_and_its_owner_hears_of_it(
     with django_capture_on_commit_callbacks(execute=True):
         for _ in range(3):
             watch_wallets(now=NOW)
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     watch_wallets(now=NOW)
     assert get_wallet(organisation=buyer) == Wallet(25_000_000, 0)
     assert CardPayment.objects.filter(purpose="auto_top_up").count() == 1
@@ -763,7 +765,7 @@ def test_a_card_that_fails_is_not_tried_again_and_again(
     )
     for _ in range(4):
         watch_wallets(now=NOW)
-        run_due_calls(now=NOW)
+        make_calls(now=NOW)
     rules.refresh_from_db()
     assert rules.auto_stopped.startswith("It did not pay: No such payment_method")
     assert CardPayment.objects.get(purpose="auto_top_up").status == "cancelled"
@@ -782,7 +784,7 @@ def test_a_card_is_not_emptied_by_a_wallet_that_never_fills(
     )
     for _ in range(AUTO_TOP_UPS_A_DAY + 3):
         watch_wallets(now=NOW)
-        run_due_calls(now=NOW)
+        make_calls(now=NOW)
     rules.refresh_from_db()
     assert rules.auto_stopped.startswith("It paid 10 times within a day.")
     assert CardPayment.objects.filter(purpose="auto_top_up").count() == AUTO_TOP_UPS_A_DAY

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound, UserError
 from marketplace.config.settings import environment
-from marketplace.payments.gateway_calls import run_due_calls
 from marketplace.payments.invoice_pdf import build_pdf
 from marketplace.payments.invoices import (
     get_billing_details,
@@ -43,6 +42,7 @@ from marketplace.payments.services import (
 )
 from marketplace.payments.taxes import Tax
 from tests import builders
+from tests.durable_work import make_calls
 from tests.stand_in import GatewayControl
 from tests.unit.marketplace.common.threads import at_once
 
@@ -365,7 +365,7 @@ def test_the_gateway_says_what_part_of_a_total_is_tax(
     )
     _charge(buyer, "bid:1", 10_004_000)
     assert [_issue(), _issue()] == [0, 0]
-    run_due_calls(now=ISSUED)
+    make_calls(now=ISSUED)
     assert [_issue(), _issue()] == [1, 0]
     [invoice] = list_invoices(buyer)
     assert (invoice.total_micros, invoice.tax_percent, invoice.tax_micros, invoice.tax_note) == (
@@ -375,7 +375,7 @@ def test_the_gateway_says_what_part_of_a_total_is_tax(
     # It stands in the gateway's reports once, whatever fails.
     stripe_tax.control("fail", when="drop", method="POST", path="/tax/transactions")
     for hours in range(3):
-        run_due_calls(now=ISSUED + timedelta(hours=hours))
+        make_calls(now=ISSUED + timedelta(hours=hours))
     [recorded] = stripe_tax.find("tax.transaction")
     assert recorded["reference"] == invoice.number
 
@@ -388,14 +388,14 @@ def test_an_invoice_waits_until_the_gateway_knows_where_the_buyer_is(
     _charge(buyer, "bid:1", 1_000_000)
     for _ in range(2):
         assert _issue() == 0
-        run_due_calls(now=ISSUED)
+        make_calls(now=ISSUED)
     refused = GatewayCall.objects.get()
     assert (refused.status, refused.error_message) == (
         *("refused", "The buyer's location is not recognised."),
     )
     set_billing_details(**asked, country="US", postal_code="94105")
     _issue()
-    run_due_calls(now=ISSUED)
+    make_calls(now=ISSUED)
     assert _issue() == 1
 
 
@@ -404,7 +404,7 @@ def test_what_came_back_is_taxed_as_the_last_invoice_was(
 ) -> None:
     _charge(buyer, "bid:1", 10_000_000)
     _issue()
-    run_due_calls(now=ISSUED)
+    make_calls(now=ISSUED)
     _issue()
     refund_charge(hold_reference="bid:1", amount_micros=1_190_000, reason="late", now=ISSUED)
     assert _issue(now=datetime(2026, 5, 1, 1, tzinfo=UTC)) == 1

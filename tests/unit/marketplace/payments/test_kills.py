@@ -24,7 +24,6 @@ from marketplace.payments import stripe_accounts, stripe_client
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_payments import refresh_payment, start_payment
 from marketplace.payments.earnings import mature_earnings
-from marketplace.payments.gateway_calls import run_due_calls
 from marketplace.payments.holds import HoldRequest, HoldSettlement, place_holds, settle_holds
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import (
@@ -42,7 +41,7 @@ from marketplace.payments.services import Share, distribute_charge, refund_charg
 from marketplace.payments.webhooks import receive_webhook
 from tests import builders
 from tests.builders import NOW
-from tests.durable_work import apply_events
+from tests.durable_work import apply_events, make_calls
 from tests.stand_in import GatewayControl
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -52,7 +51,7 @@ MATURE = NOW + timedelta(days=8)
 AGAIN = timedelta(hours=2)
 PRICE, EARNED, REFUNDED = 8_004_000, 5_000_000, 1_000_000
 #: Every such point is one of a purchase's; nightly tries all of them.
-EVERY = 6
+EVERY = 15
 
 
 class Purchase:
@@ -88,7 +87,7 @@ class Purchase:
             terms={},
             now=now,
         )
-        run_due_calls(now=now)
+        make_calls(now=now)
         payment.refresh_from_db()
         assert payment.gateway_id is not None
         intent = gateway.get_intent(payment.gateway_id)
@@ -99,7 +98,7 @@ class Purchase:
 
     def _settle(self, now: Any) -> None:
         for _ in range(3):
-            run_due_calls(now=now)
+            make_calls(now=now)
         for body, signature in self.cards.take_webhooks():
             receive_webhook(body=body.encode(), signature=signature, now=now)
         apply_events(now=now)

@@ -12,7 +12,6 @@ from marketplace.payments import stripe_client
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.earnings import mature_earnings
 from marketplace.payments.freezes import end_freeze, freeze_organisation
-from marketplace.payments.gateway_calls import run_due_calls
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import AccountKind, GatewayCall, Payout, PayoutAccount, Transfer
 from marketplace.payments.payouts import (
@@ -30,7 +29,7 @@ from marketplace.webhooks.models import WebhookMessage
 from marketplace.webhooks.services import create_endpoint
 from tests import builders
 from tests.builders import NOW
-from tests.durable_work import apply_events
+from tests.durable_work import apply_events, make_calls
 from tests.stand_in import GatewayControl
 
 pytestmark = pytest.mark.django_db
@@ -117,7 +116,7 @@ def test_earnings_leave_by_job_in_whole_cents_and_the_rest_waits(
     assert get_earnings(organisation=provider).payable_micros == 2_000
     assert check_ledger().balanced
     for _ in range(2):
-        run_due_calls(now=MATURE)
+        make_calls(now=MATURE)
     payout.refresh_from_db()
     assert (payout.status, payout.attempts) == ("paid", 1)
     messages = [json.loads(message.body) for message in WebhookMessage.objects.order_by("pk")]
@@ -133,7 +132,7 @@ def test_earnings_leave_by_job_in_whole_cents_and_the_rest_waits(
     again = start_payout(organisation_id=provider.pk, now=later)
     assert again is not None
     assert again.amount_cents == 101
-    run_due_calls(now=later)
+    make_calls(now=later)
     assert sum(Transfer.objects.values_list("amount_cents", flat=True)) == 252
 
 
@@ -173,16 +172,16 @@ def test_a_transfer_is_made_once_whatever_fails(
     start_due_payouts(now=MATURE)
     if fault is not None:
         cards.control("fail", method="POST", path="/transfers", **fault)
-        run_due_calls(now=MATURE)
+        make_calls(now=MATURE)
     else:
         with monkeypatch.context() as patched:
-            patched.setattr("marketplace.payments.gateway_calls._end", _die)
+            patched.setattr("marketplace.common.durable.run._apply", _die)
             with pytest.raises(Killed):
-                run_due_calls(now=MATURE)
+                make_calls(now=MATURE)
     assert Transfer.objects.get().status == "waiting"
     later = MATURE + timedelta(hours=2)
     for _ in range(2):
-        run_due_calls(now=later)
+        make_calls(now=later)
     assert Payout.objects.get().status == "paid"
     made = stripe_client.get_client().v1.transfers.list().data
     assert [(found.amount, found.transfer_group) for found in made] == [(500, "bid_a")]
@@ -198,7 +197,7 @@ def test_without_money_at_the_gateway_a_transfer_waits(
     _earn(provider, bid_a=400_000_000, bid_b=600_000_000 - 400_000_000)
     _earn(provider, bid_c=499_000_000)
     start_due_payouts(now=MATURE)
-    run_due_calls(now=MATURE)
+    make_calls(now=MATURE)
     statuses = set(Transfer.objects.values_list("status", flat=True))
     assert statuses == {"done", "waiting"}
     assert Payout.objects.get().status == "moving"
@@ -212,7 +211,7 @@ def test_a_payout_that_the_bank_refuses_is_shown_and_tried_again(
     start_due_payouts(now=MATURE)
     cards.control("fail_payouts", code="account_closed")
     for _ in range(2):
-        run_due_calls(now=MATURE)
+        make_calls(now=MATURE)
     _receive(cards)
     payout = Payout.objects.get()
     assert (payout.status, payout.failure) == ("failed", "The bank did not take the payout.")
@@ -220,7 +219,7 @@ def test_a_payout_that_the_bank_refuses_is_shown_and_tried_again(
     cards.control("fail_payouts", code="")
     tomorrow = MATURE + timedelta(days=1)
     assert retry_failed_payouts(now=tomorrow) == 1
-    run_due_calls(now=tomorrow)
+    make_calls(now=tomorrow)
     _receive(cards)
     payout.refresh_from_db()
     assert (payout.status, payout.attempts, payout.failure) == ("paid", 2, "")
@@ -232,7 +231,7 @@ def test_an_account_that_is_closed_gives_its_earnings_back(
     _earn(provider, bid_a=5_000_000)
     start_due_payouts(now=MATURE)
     PayoutAccount.objects.update(gateway_id="acct_gone")
-    run_due_calls(now=MATURE)
+    make_calls(now=MATURE)
     assert Payout.objects.get().status == "returned"
     assert get_earnings(organisation=provider).payable_micros == 5_000_000
 
@@ -244,7 +243,7 @@ def test_an_operator_takes_a_transfer_back_once_unless_it_was_paid_out(
     start_due_payouts(now=MATURE)
     cards.control("fail_payouts", code="account_closed")
     for _ in range(2):
-        run_due_calls(now=MATURE)
+        make_calls(now=MATURE)
     transfer = Transfer.objects.get()
     operator = builders.operator()
 
@@ -261,12 +260,12 @@ def test_an_operator_takes_a_transfer_back_once_unless_it_was_paid_out(
     reverse(200)
     with pytest.raises(Conflict):
         reverse(200)
-    run_due_calls(now=MATURE)
+    make_calls(now=MATURE)
     assert get_house_balances()[AccountKind.REFUNDS] == 2_000_000
     cards.control("fail_payouts", code="")
     later = MATURE + timedelta(days=1)
     retry_failed_payouts(now=later)
-    run_due_calls(now=later)
+    make_calls(now=later)
     assert Payout.objects.get().status == "paid"
 
 
@@ -276,13 +275,13 @@ def test_what_was_refused_can_be_taken_back_once_the_account_has_it_again(
     _earn(provider, bid_a=5_000_000)
     start_due_payouts(now=MATURE)
     for _ in range(2):
-        run_due_calls(now=MATURE)
+        make_calls(now=MATURE)
     transfer, operator = Transfer.objects.get(), builders.operator()
     for taken, balance in ((0, 0), (500, 5_000_000)):
         reverse_transfer(
             transfer_id=transfer.pk, amount_cents=500, reversed_by=operator, now=MATURE
         )
-        run_due_calls(now=MATURE)
+        make_calls(now=MATURE)
         transfer.refresh_from_db()
         assert (transfer.reversed_cents, get_house_balances()[AccountKind.REFUNDS]) == (
             *(taken, balance),
@@ -299,7 +298,7 @@ def test_a_payout_whose_webhook_was_lost_is_fetched(
     _earn(provider, bid_a=5_000_000)
     start_due_payouts(now=MATURE)
     for _ in range(2):
-        run_due_calls(now=MATURE)
+        make_calls(now=MATURE)
     payout = Payout.objects.get()
     with cards.server.lock:
         [there] = cards.server.books.find("payout")

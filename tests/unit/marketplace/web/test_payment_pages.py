@@ -13,14 +13,13 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.common import clock
 from marketplace.payments.card_payments import refresh_payment
-from marketplace.payments.gateway_calls import run_due_calls
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import CardPayment, Hold, SavedCard, WebhookEvent
 from marketplace.payments.selectors import Wallet, get_wallet
 from marketplace.payments.webhooks import receive_webhook
 from tests import builders
 from tests.builders import NOW
-from tests.durable_work import apply_events
+from tests.durable_work import apply_events, make_calls
 from tests.pages import read_page
 from tests.stand_in import GatewayControl
 from tests.unit.marketplace.web.conftest import Site
@@ -151,7 +150,7 @@ def test_a_bid_by_card_is_placed_once_authorised_and_captures_its_price(
         assert reply.headers["Location"] == f"/bids/{bid.pk}"
     assert bid.status == "admitted"
     assert bid.payment_micros is not None
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     payment.refresh_from_db()
     assert payment.status == "paid"
     assert payment.received_micros == bid.payment_micros
@@ -163,7 +162,7 @@ def test_a_refused_bid_by_card_takes_nothing(site: Site, cards: GatewayControl) 
     payment = _bid_by_card(site, cards, price="0.50", epochs="10")
     site.client.get(f"/wallet/payments/{payment.pk}")
     assert Bid.objects.get().status == "refused"
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     payment.refresh_from_db()
     assert (payment.status, payment.received_cents) == ("cancelled", 0)
 
@@ -199,7 +198,7 @@ def test_a_bid_that_cannot_be_placed_any_more_gives_its_amount_back(
     payment.refresh_from_db()
     assert not Bid.objects.exists()
     assert payment.failure != ""
-    run_due_calls(now=later)
+    make_calls(now=later)
     payment.refresh_from_db()
     assert payment.status == "cancelled"
     assert payment.failure in read_page(site.client.get(f"/wallet/payments/{payment.pk}"))
@@ -222,7 +221,7 @@ def test_the_same_form_by_card_and_by_wallet_is_one_bid(site: Site, cards: Gatew
     site.client.get(f"/wallet/payments/{payment.pk}")
     assert Bid.objects.count() == Hold.objects.count() == 1
     assert Hold.objects.get().card_payment_id is None
-    run_due_calls(now=NOW)
+    make_calls(now=NOW)
     payment.refresh_from_db()
     assert payment.status == "cancelled"
 
