@@ -2,7 +2,8 @@
 
 Both jobs train on the same number of rows in all and are judged on the same clean rows, which
 neither saw. As they are means what a node trains on without a vendor: the lines that are usable
-rows. One JSON line; the command fails when preparation did not help.
+rows. Then the time that it takes, by the number of rows. Two JSON lines; the command fails when
+preparation did not help, or takes much more than in proportion.
 """
 
 from __future__ import annotations
@@ -12,15 +13,21 @@ import math
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
+from tests.preparation_quality.duplicate_rows import write_shared_prompt_rows
 from workers.models.pretraining.messy_data import CLEAN_ROWS, MESSY, SOURCE
 from workers.preparation import PreparationSettings, prepare_dataset
 from workers.protocol.records import Row, read_rows
 
 #: Passes over the prepared rows; over the others so many that they get no less work.
 EPOCHS = 6
+#: Rows of the measurement of growth, and how much more than in proportion the last may take.
+ROWS = (1_000, 10_000, 100_000)
+GROWTH_MAX = 1.3
+SEED = 11
 TRAINING = {"batch_size": 8, "learning_rate": 2e-3, "sequence_length": 256, "validation_share": 0.0}
 
 
@@ -49,7 +56,33 @@ def main() -> int:
     }
     print(json.dumps(result))
     after = result["valid_loss_after"]
-    return 0 if after["prepared"] < after["as_they_are"] else 1
+    growth = _measure_growth()
+    print(json.dumps(growth))
+    is_linear = growth["times_linear"] <= GROWTH_MAX
+    return 0 if after["prepared"] < after["as_they_are"] and is_linear else 1
+
+
+def _measure_growth() -> dict[str, Any]:
+    """Prepare rows of different words under one system prompt of 120 words, by their number."""
+    seconds: dict[int, float] = {}
+    with tempfile.TemporaryDirectory() as name:
+        for rows in ROWS:
+            data, out = Path(name) / f"{rows}.jsonl", Path(name) / str(rows)
+            write_shared_prompt_rows(data, rows=rows, seed=SEED)
+            out.mkdir()
+            began = time.process_time()
+            with data.open("rb") as stream:
+                made = prepare_dataset(stream, out, PreparationSettings())
+            seconds[rows] = time.process_time() - began
+            if made.rows_kept != rows:
+                raise SystemExit(f"{rows - made.rows_kept} of {rows} different rows were left out.")
+    per_row = [seconds[rows] / rows for rows in ROWS[1:]]
+    return {
+        "case": "rows under one system prompt of 120 words",
+        "cpu_s": {str(rows): round(taken, 2) for rows, taken in seconds.items()},
+        # The first, short run pays for what is loaded once.
+        "times_linear": round(per_row[-1] / per_row[0], 2),
+    }
 
 
 def _write_usable(path: Path) -> int:

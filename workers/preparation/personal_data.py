@@ -13,9 +13,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import phonenumbers
+from detect_secrets.plugins.aws import AWSKeyDetector
+from detect_secrets.plugins.azure_storage_key import AzureStorageKeyDetector
+from detect_secrets.plugins.discord import DiscordBotTokenDetector
+from detect_secrets.plugins.gitlab_token import GitLabTokenDetector
+from detect_secrets.plugins.mailchimp import MailchimpDetector
+from detect_secrets.plugins.slack import SlackDetector
+from detect_secrets.plugins.square_oauth import SquareOAuthDetector
+from detect_secrets.plugins.telegram_token import TelegramBotTokenDetector
+from detect_secrets.plugins.twilio import TwilioKeyDetector
 
 from workers.preparation.texts import map_texts
 
@@ -47,6 +56,18 @@ class PersonalDataSpan:
     kind: PersonalDataKind
 
 
+#: Forms of keys that detect-secrets keeps, beside those below. Its others match whole lines, parts
+#: of a key, or words in capital letters.
+_KEPT_FORMS: tuple[re.Pattern[str], ...] = tuple(
+    pattern
+    for detector in (
+        *(AWSKeyDetector, AzureStorageKeyDetector, DiscordBotTokenDetector, GitLabTokenDetector),
+        *(MailchimpDetector, SlackDetector, SquareOAuthDetector, TelegramBotTokenDetector),
+        TwilioKeyDetector,
+    )
+    for pattern in cast(Any, detector).denylist
+)
+_KEY_LETTERS_MIN = 20
 #: Keys of services that many use, by the form that each gives them.
 _SECRET = re.compile(
     r"\b(?:sk-[A-Za-z0-9_-]{20,200}|(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{10,200}"
@@ -112,6 +133,11 @@ def find_personal_data(text: str, *, phone_regions: tuple[str, ...] = ()) -> lis
 def _iter_candidates(text: str, regions: tuple[str, ...]) -> Iterator[PersonalDataSpan]:
     """In the order of precedence: what is certain by its form comes first."""
     yield from _match(_SECRET, text, PersonalDataKind.SECRET)
+    for pattern in _KEPT_FORMS:
+        for match in pattern.finditer(text):
+            # Of a key behind its name, the key alone.
+            group = 1 if pattern.groups and len(match[1] or "") >= _KEY_LETTERS_MIN else 0
+            yield PersonalDataSpan(*match.span(group), PersonalDataKind.SECRET)
     for pattern in _NAMED_SECRETS:
         for match in pattern.finditer(text):
             yield PersonalDataSpan(*match.span("value"), PersonalDataKind.SECRET)
