@@ -13,6 +13,7 @@ from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.common.encryption import encrypt_text
 from marketplace.exports.hub import PUSH
 from marketplace.exports.models import HubPush
+from marketplace.jobs.dataset_reader import Reading
 from marketplace.jobs.models import Dataset, MetricPoint, Slice
 from marketplace.jobs.services import delete_dataset
 from marketplace.payments.gateway_calls import CallEnd
@@ -21,11 +22,15 @@ from marketplace.payments.outbox import MAKE_CALL, WantedCall, add_calls
 from marketplace.payments.webhooks import APPLY_EVENT, Finding
 from marketplace.tracking.models import TrackedRun
 from marketplace.tracking.sending import SEND
+from marketplace.vendors.plan_making import MadePlan
+from marketplace.vendors.plans import MAKE, request_plan
 from marketplace.webhooks.delivery import WAITS, Attempt
 from marketplace.webhooks.outbox import DELIVER
 from marketplace.webhooks.services import create_endpoint, send_test
 from tests import builders, job_builders, market_builders
 from tests.builders import NOW
+from workers.protocol.job_spec import DataFormat
+from workers.protocol.job_terms import PreparationWish
 
 
 @dataclass(frozen=True)
@@ -177,6 +182,24 @@ def _build_call() -> Case:
     )
 
 
+def _build_plan() -> Case:
+    owner, zone = builders.organisation(), market_builders.zone()
+    data = market_builders.dataset(owner, zone)
+    plan = request_plan(dataset=data, zone=zone, wish=PreparationWish(), now=NOW)
+
+    def read() -> Any:
+        plan.refresh_from_db()
+        return plan.plan, plan.rows, plan.problem
+
+    return Case(
+        result=MadePlan({"steps": []}, Reading(rows=3, format=DataFormat.CHAT), b""),
+        read=read,
+        before=(None, 0, ""),
+        done=({"steps": []}, 3, ""),
+        failed=(None, 0, "The market failed. The fault is ours."),
+    )
+
+
 #: By the kind's name.
 CASES: dict[str, Callable[[], Case]] = {
     PUSH: _build_push,
@@ -186,4 +209,5 @@ CASES: dict[str, Callable[[], Case]] = {
     APPLY_EVENT: _build_event,
     ERASE: _build_deletion,
     LOCK_MAIL: _build_lock_mail,
+    MAKE: _build_plan,
 }

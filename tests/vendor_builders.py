@@ -12,15 +12,19 @@ from django.core.files.base import ContentFile
 from marketplace.accounts.models import Organisation
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
+from marketplace.common.durable.kinds import get_kinds
+from marketplace.common.durable.run import run_due_work
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset, Job
 from marketplace.vendors.listing import VendorTerms, approve_vendor, register_vendor
 from marketplace.vendors.models import Preparation, Vendor, VendorKind
+from marketplace.vendors.plans import MAKE, confirm_plan, request_plan
 from marketplace.vendors.quoting import QuoteFunction
 from marketplace.vendors.services import prepare_next
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
+from workers.protocol.job_terms import PreparationWish
 
 #: Two cents and two slots, whatever the data.
 QUOTES = QuoteFunction(
@@ -36,6 +40,11 @@ def chat(number: int, *, price: str | None = None) -> str:
     asked = f"What does item {number} cost in shop {number * 7} of street {number * 31}?"
     said = [("user", asked), ("assistant", price or f"{number * 13} dollars.")]
     return json.dumps({"messages": [{"role": role, "content": text} for role, text in said]})
+
+
+def traced(number: int, row: str) -> str:
+    """The row as a vendor delivers it, with the id of the row that it was."""
+    return json.dumps({"row_id": number} | json.loads(row))
 
 
 #: 40 good rows, 50 copies of the first, and 10 rows with a comma too many: 100 lines, 50 rows.
@@ -85,6 +94,15 @@ def upload(owner: Organisation, made: Zone, text: str = MESSY, *, faulty: int = 
     data.bytes = len(text)
     data.save()
     return data
+
+
+def confirmed_plan(owner: Organisation, data: Dataset, **wish: Any) -> str:
+    """The id of a plan for a data set, made and confirmed."""
+    assert data.zone is not None
+    plan = request_plan(dataset=data, zone=data.zone, wish=PreparationWish(**wish), now=NOW)
+    run_due_work(get_kinds()[MAKE], clock=clock)
+    plan.refresh_from_db()
+    return confirm_plan(plan=plan, confirmed_by=builders.owner_of(owner), now=NOW).pk
 
 
 def sell(owner: Organisation, made: Zone, **terms: Any) -> tuple[Bid, Job | None]:

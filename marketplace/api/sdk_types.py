@@ -111,6 +111,8 @@ def _name_python(schema: Mapping[str, Any]) -> str:
         return f"Literal[{', '.join(json.dumps(value) for value in schema['enum'])}]"
     if schema["type"] == "array":
         return f"Sequence[{_name_python(schema['items'])}]"
+    if schema["type"] == "object":
+        return "Mapping[str, str]"
     return _PYTHON[schema["type"]]
 
 
@@ -121,6 +123,8 @@ def _show_values(schema: Mapping[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     if schema["type"] == "array":
         return f"list of {_show_values(schema['items'])}"
+    if schema["type"] == "object":
+        return f"for each name one of {_show_values(schema['additionalProperties'])}"
     if schema["type"] == "boolean":
         return "`true`, `false`"
     if schema["type"] == "string":

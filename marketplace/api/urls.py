@@ -15,6 +15,7 @@ from marketplace.api.market import (
     members,
     money,
     own_data,
+    plans,
     tracking,
     vendor_work,
     webhooks,
@@ -49,6 +50,17 @@ urlpatterns = [
     ),
     path("datasets", datasets.DatasetsView.as_view(), name="api-datasets"),
     path("datasets/<str:dataset_id>", datasets.DatasetView.as_view(), name="api-dataset"),
+    path("datasets/<str:dataset_id>/plans", plans.DatasetPlansView.as_view(), name="api-plans"),
+    path(
+        "datasets/<str:dataset_id>/plans/<str:plan_id>",
+        plans.DatasetPlanView.as_view(),
+        name="api-plan",
+    ),
+    path(
+        "datasets/<str:dataset_id>/plans/<str:plan_id>/confirm",
+        plans.DatasetPlanConfirmView.as_view(),
+        name="api-plan-confirm",
+    ),
     path("uploads/<str:upload_id>", datasets.UploadView.as_view(), name="api-upload"),
     path("jobs", jobs.JobsView.as_view(), name="api-jobs"),
     path("jobs/<str:job_id>", jobs.JobView.as_view(), name="api-job"),
@@ -73,6 +85,11 @@ urlpatterns = [
         "jobs/<str:job_id>/preparation/changes",
         jobs.JobPreparationChangesView.as_view(),
         name="api-job-preparation-changes",
+    ),
+    path(
+        "jobs/<str:job_id>/preparation/origins",
+        jobs.JobPreparationOriginsView.as_view(),
+        name="api-job-preparation-origins",
     ),
     path(
         "jobs/<str:job_id>/preparation/accept",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from hashlib import sha256
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from workers.protocol.work import RowLengths, TooMuchWorkError, WorkPlan, count_
 _KEPT = 4096
 #: Plans remembered, of jobs with up to so many rows: a few megabytes in all as a rule.
 _PLANS_KEPT, _PLAN_ROWS_KEPT = 256, 20_000
-_PlanKey = tuple[int, int | None, str, int, TrainingSpec, WorkCosts]
+_PlanKey = tuple[int | str, int | None, str, int, TrainingSpec, WorkCosts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,9 @@ def _name_plan(
     costs: WorkCosts,
 ) -> _PlanKey:
     held_out = None if validation is None else validation.pk
-    return tokens.pk, held_out, data_format, virtual_tokens, training, costs
+    # Those of a plan's rows are stored with the plan.
+    name = tokens.pk or sha256(tokens.runs).hexdigest()
+    return name, held_out, data_format, virtual_tokens, training, costs
 
 
 def _plan_work(
@@ -199,6 +202,8 @@ def _plan_work(
 
 def _read_runs(tokens: DatasetTokens) -> bytes:
     """Not through the remembered row, which would then hold them for good."""
+    if tokens.pk is None:
+        return bytes(tokens.runs)
     runs = DatasetTokens.objects.values_list("runs", flat=True).get(pk=tokens.pk)
     return bytes(runs)
 

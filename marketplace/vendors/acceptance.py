@@ -22,7 +22,8 @@ from marketplace.payments.services import (
     withhold_vendor_pay,
 )
 from marketplace.vendors.locks import lock_open_dispute, lock_preparation
-from marketplace.vendors.models import Dispute, Preparation, PreparationStatus
+from marketplace.vendors.models import DataPlan, Dispute, Preparation, PreparationStatus
+from marketplace.vendors.plans import count_lost, describe_losses, is_much
 from marketplace.vendors.selectors import can_be_disputed
 from marketplace.vendors.skills import Skill
 from workers.protocol.job_terms import PreparationWish
@@ -31,8 +32,8 @@ from workers.protocol.job_terms import PreparationWish
 #: that must be there, for the rule to accept it.
 ADDED_SHARE_MAX = 0.01
 COVERED_SHARE_MIN = 0.5
-#: Of the original's rows, the share that the automatic vendor may leave out.
-LOST_SHARE_MAX = 0.25
+#: Of the rows that stay by a confirmed plan, the share that a delivery has at least.
+PLANNED_SHARE_MIN = 0.95
 #: Of a delivery's rows, the share that may say something else where nothing was ordered that
 #: rewrites rows: answers under the owner's own questions teach a model anything.
 CHANGED_SHARE_MAX = 0.25
@@ -47,10 +48,12 @@ DELIVERED = (
 )
 
 
-def check_by_rule(comparison: Mapping[str, Any], wish: PreparationWish) -> None:
+def check_by_rule(
+    comparison: Mapping[str, Any], wish: PreparationWish, *, plan: DataPlan | None
+) -> None:
     """Refuse a delivery that no owner would take for their data prepared.
 
-    Of a translation, rows are matched in their order. Where languages are kept, how many rows are
+    Where languages are kept, how many rows are
     left says nothing.
 
     Raises
@@ -62,8 +65,8 @@ def check_by_rule(comparison: Mapping[str, Any], wish: PreparationWish) -> None:
     if comparison["added"] > ADDED_SHARE_MAX * comparison["rows_out"]:
         raise UserError(
             "invalid_delivery",
-            f"{comparison['added']:,} of its {comparison['rows_out']:,} rows are not in the "
-            "original.",
+            f"{comparison['added']:,} of its {comparison['rows_out']:,} rows cannot be traced to "
+            "one row of the original each by their row_id and their words.",
         )
     if Skill.TRANSLATION in wish.skills and 2 * comparison["kept"] > comparison["rows_out"]:
         raise UserError(
@@ -77,7 +80,13 @@ def check_by_rule(comparison: Mapping[str, Any], wish: PreparationWish) -> None:
             f"{comparison['changed']:,} of its {comparison['rows_out']:,} rows say something else "
             "than in the original, and nothing was ordered that rewrites them.",
         )
-    if not wish.languages and comparison["covered"] < COVERED_SHARE_MIN * comparison["distinct"]:
+    if plan is not None:
+        if comparison["rows_out"] < PLANNED_SHARE_MIN * plan.rows:
+            raise UserError(
+                "invalid_delivery",
+                f"It has {comparison['rows_out']:,} rows; by the plan {plan.rows:,} stay.",
+            )
+    elif not wish.languages and comparison["covered"] < COVERED_SHARE_MIN * comparison["distinct"]:
         raise UserError(
             "invalid_delivery",
             f"It has {comparison['covered']:,} of the original's {comparison['distinct']:,} "
@@ -85,25 +94,36 @@ def check_by_rule(comparison: Mapping[str, Any], wish: PreparationWish) -> None:
         )
 
 
-def check_losses(summary: Mapping[str, Any]) -> None:
-    """Refuse a program's work that leaves out more rows than an owner would let it.
+def check_as_planned(made: Mapping[str, Any], plan: DataPlan | None) -> None:
+    """Refuse a program's work that its owner has not agreed to.
 
-    Repetitions to the letter and rows of languages or lengths that were not wanted do not count.
+    Parameters
+    ----------
+    made
+        ``workers.preparation.PreparationPlan`` of what was done, as JSON.
+    plan
+        The confirmed one. Without it a share of the rows may be left out.
 
     Raises
     ------
     UserError
         ``invalid_delivery``, with the most frequent reasons.
     """
-    steps = ("reading", "repair", "duplicates")
-    lost = sum(summary["dropped"].get(step, 0) for step in steps) - summary["exact_duplicates"]
-    if lost <= LOST_SHARE_MAX * summary["rows_in"]:
+    if plan is not None:
+        if made["digest"] != plan.plan["digest"]:
+            raise UserError(
+                "invalid_delivery",
+                "The program did something else than the plan says. Have another plan made, and "
+                "bid again.",
+            )
         return
-    reasons = [each for step in steps for each in list(summary["reasons"].get(step, {}))[:2]]
-    raise UserError(
-        "invalid_delivery",
-        f"{lost:,} of {summary['rows_in']:,} rows would be left out. {' '.join(reasons)}",
-    )
+    lost = count_lost(made["summary"])
+    if is_much(lost, made["summary"]):
+        raise UserError(
+            "invalid_delivery",
+            f"{lost:,} of {made['summary']['rows_in']:,} rows would be left out. "
+            f"{describe_losses(made['summary'])} Confirm the plan of the data set, and bid again.",
+        )
 
 
 def accept(*, preparation: Preparation, now: datetime) -> Preparation:

@@ -26,6 +26,7 @@ from marketplace.jobs.reading_process import FileToRead, read_in_process
 from marketplace.jobs.spooling import spool_upload
 from marketplace.vendors.models import Preparation
 from marketplace.vendors.offers import measure_growth
+from marketplace.vendors.plans import find_sold_plan
 from marketplace.vendors.skills import Skill
 from marketplace.vendors.wishes import parse_wish
 from workers.protocol.job_spec import DataFormat
@@ -49,6 +50,8 @@ class Delivery:
     held_out: Path | None
     #: Every change, one JSON object a line; None where the vendor gives no account.
     changes: Path | None
+    #: The id of each row, one JSON object a line.
+    origins: Path
     report: dict[str, Any]
     #: ``workers.preparation.Comparison`` as JSON; None where the account says it all.
     comparison: dict[str, Any] | None = None
@@ -90,7 +93,7 @@ def open_source(preparation: Preparation) -> Iterator[tuple[Path, Path]]:
     with tempfile.TemporaryDirectory(prefix="preparation-") as name:
         folder = Path(name)
         path = folder / "raw"
-        _copy(preparation.source.file, path)
+        copy_file(preparation.source.file, path)
         yield path, folder
 
 
@@ -99,11 +102,12 @@ def open_submission(preparation: Preparation) -> Iterator[Path]:
     """What was handed in, as a file that is gone after the block."""
     with tempfile.TemporaryDirectory(prefix="submission-") as name:
         path = Path(name) / "submission"
-        _copy(preparation.submission, path)
+        copy_file(preparation.submission, path)
         yield path
 
 
-def _copy(stored: FieldFile, path: Path) -> None:
+def copy_file(stored: FieldFile, path: Path) -> None:
+    """Write a stored file to a local one."""
     with stored.open("rb") as content, path.open("wb") as copy:
         for chunk in content.chunks():
             copy.write(chunk)
@@ -118,7 +122,7 @@ def check_rows(preparation: Preparation, path: Path) -> None:
         ``invalid_delivery``.
     """
     limit = compute_delivery_limit(preparation)
-    reading, _ = _read(path, preparation.job.zone, limit_bytes=limit)
+    reading, _ = read_rows(path, preparation.job.zone, limit_bytes=limit)
     _check_format(preparation, reading)
     _check_count(preparation, reading.rows)
     most = _compute_tokens_limit(preparation)
@@ -150,8 +154,13 @@ def _check_format(preparation: Preparation, reading: Reading) -> None:
 def _compute_tokens_limit(preparation: Preparation) -> int:
     """Tokens that rows by people or others may have; more would be training that was not paid."""
     source, zone = preparation.source, preparation.job.zone
-    tokens = ensure_dataset_tokens(dataset=source, zone=zone).tokens * measure_growth(source)
-    translates = Skill.TRANSLATION in parse_wish(preparation.wish).skills
+    wish = parse_wish(preparation.wish)
+    plan = find_sold_plan(wish, dataset=source)
+    if plan is None:
+        tokens = ensure_dataset_tokens(dataset=source, zone=zone).tokens * measure_growth(source)
+    else:
+        tokens = Fraction(plan.tokens)
+    translates = Skill.TRANSLATION in wish.skills
     growth = TRANSLATED_GROWTH_MAX if translates else TOKENS_GROWTH_MAX
     return math.ceil(growth * tokens) + ADDED_TOKENS_MAX * preparation.rows_bound
 
@@ -168,10 +177,10 @@ def check_delivery(preparation: Preparation, delivery: Delivery, *, now: datetim
     source = preparation.source
     limit = compute_delivery_limit(preparation)
     zone = preparation.job.zone
-    training, training_runs = _read(delivery.training, zone, limit_bytes=limit)
+    training, training_runs = read_rows(delivery.training, zone, limit_bytes=limit)
     held_out, held_out_runs = None, b""
     if delivery.held_out is not None:
-        held_out, held_out_runs = _read(delivery.held_out, zone, limit_bytes=limit)
+        held_out, held_out_runs = read_rows(delivery.held_out, zone, limit_bytes=limit)
         if held_out.format != training.format:
             raise _invalid("Its held-out rows are of another format than its training rows.")
     _check_format(preparation, training)
@@ -190,8 +199,14 @@ def check_delivery(preparation: Preparation, delivery: Delivery, *, now: datetim
     return DeliveredData(first, DeliveredRows(beside, held_out, held_out_runs))
 
 
-def _read(path: Path, zone: Zone, *, limit_bytes: int) -> tuple[Reading, bytes]:
-    """What a file holds, and its stretches of tokens, packed."""
+def read_rows(path: Path, zone: Zone, *, limit_bytes: int) -> tuple[Reading, bytes]:
+    """What a file of prepared rows holds, and its stretches of tokens, packed.
+
+    Raises
+    ------
+    UserError
+        ``invalid_delivery``: it holds anything but rows to train on.
+    """
     if path.is_symlink() or not path.is_file():
         raise _invalid("It has no file of rows.")
     if path.stat().st_size > limit_bytes:

@@ -17,17 +17,33 @@ def download_changes(*, job: Job, name: str, range_header: str | None) -> FileDo
     NotFound
         The job's data were not prepared, or the list is not there or not accepted yet.
     """
+    return _download(job, "changes", name=name, range_header=range_header)
+
+
+def download_origins(*, job: Job, name: str, range_header: str | None) -> FileDownload:
+    """The row id of each prepared row: its place in the owner's file, one JSON object a line.
+
+    Raises
+    ------
+    NotFound
+        As ``download_changes``.
+    """
+    return _download(job, "origins", name=name, range_header=range_header)
+
+
+def _download(job: Job, which: str, *, name: str, range_header: str | None) -> FileDownload:
     preparation = find_preparation(job)
     # Before that it says what its owner has not paid for.
     is_accepted = preparation is not None and preparation.status == PreparationStatus.ACCEPTED
-    if preparation is None or not preparation.changes or not is_accepted:
-        raise NotFound("no_changes", "No vendor has delivered a list of changes for this job.")
+    file = getattr(preparation, which) if is_accepted else None
+    if preparation is None or not file:
+        raise NotFound(f"no_{which}", f"No vendor has delivered {which} of rows for this job.")
     return FileDownload(
-        preparation.changes.open("rb"),
-        size=preparation.changes.size,
+        file.open("rb"),
+        size=file.size,
         # Written once.
-        sha256=preparation.pk,
+        sha256=f"{preparation.pk}-{which}",
         range_header=range_header,
         content_type="application/jsonl",
-        name=f"{name}-changes.jsonl",
+        name=f"{name}-{which}.jsonl",
     )

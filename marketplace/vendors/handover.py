@@ -37,7 +37,7 @@ from marketplace.vendors.models import (
     VendorKind,
     WorkRow,
 )
-from marketplace.vendors.preparing import list_rows_in_process, mask_in_process
+from marketplace.vendors.preparing import list_rows_in_process, trace_in_process
 from marketplace.vendors.signatures import BadSignature, begin_check, end_check
 from marketplace.vendors.wishes import parse_wish
 from workers.protocol.wire import to_json
@@ -65,14 +65,12 @@ def hand_over(*, preparation: Preparation, claim: str, now: datetime) -> None:
     with open_source(preparation) as (raw, folder):
         if preparation.vendor.kind == VendorKind.HUMAN:
             rows = folder / "rows"
-            list_rows_in_process(raw, rows=rows, masks=wish.mask_personal_data)
+            list_rows_in_process(raw, rows=rows, wish=wish)
             _finish(preparation, claim, now=now, rows=rows)
-        elif wish.mask_personal_data:
-            copy = folder / "masked"
-            mask_in_process(raw, copy=copy)
-            _finish(preparation, claim, now=now, masked=copy)
         else:
-            _finish(preparation, claim, now=now)
+            copy = folder / "copy"
+            trace_in_process(raw, copy=copy, wish=wish)
+            _finish(preparation, claim, now=now, copy=copy)
     if preparation.vendor.endpoint and preparation.vendor.kind == VendorKind.OUTSIDE:
         enqueue("vendors.tell", preparation_id=preparation.pk)
 
@@ -83,7 +81,7 @@ def _finish(
     *,
     now: datetime,
     rows: Path | None = None,
-    masked: Path | None = None,
+    copy: Path | None = None,
 ) -> None:
     with transaction.atomic():
         held = lock_preparation(preparation.pk)
@@ -91,9 +89,9 @@ def _finish(
             return
         if rows is not None:
             _store_rows(held, rows)
-        if masked is not None:
-            with masked.open("rb") as content:
-                held.masked.save(f"{held.pk}-masked.jsonl", File(content), save=False)
+        if copy is not None:
+            with copy.open("rb") as content:
+                held.copy.save(f"{held.pk}-copy.jsonl", File(content), save=False)
         held.handed_over_at, held.claim, held.claimed_at, held.attempts = now, "", None, 0
         held.save()
 
@@ -215,9 +213,7 @@ def open_data(*, token: str, address: str, now: datetime) -> tuple[IO[bytes], in
         address=address,
         now=now,
     )
-    masks = parse_wish(preparation.wish).mask_personal_data
-    file = preparation.masked if masks else preparation.source.file
-    return file.open("rb"), file.size, preparation.pk
+    return preparation.copy.open("rb"), preparation.copy.size, preparation.pk
 
 
 def receive_delivery(

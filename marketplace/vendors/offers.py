@@ -13,6 +13,7 @@ from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset
 from marketplace.vendors.endpoint_quotes import EndpointQuote
 from marketplace.vendors.models import Listing, Vendor, VendorKind
+from marketplace.vendors.plans import find_sold_plan
 from marketplace.vendors.quoting import DataSize, VendorOffer, VendorTime, build_offer, make_offer
 from marketplace.vendors.wishes import parse_wish
 from scheduler.types import LaborVendor
@@ -23,6 +24,12 @@ def measure_raw_data(dataset: Dataset) -> DataSize:
     """The size of a data set as it is: every line counts as a row that may become usable."""
     rows = _count_raw_rows(dataset)
     return DataSize(rows=rows, tokens=math.ceil(dataset.tokens * measure_growth(dataset)))
+
+
+def find_rows_bound(dataset: Dataset, wish: PreparationWish) -> int:
+    """Rows that a job on prepared data is sold for: by its plan, or all of the file's."""
+    plan = find_sold_plan(wish, dataset=dataset)
+    return measure_raw_data(dataset).rows if plan is None else plan.rows
 
 
 def measure_growth(dataset: Dataset) -> Fraction:

@@ -228,7 +228,8 @@ def hand_in(*, preparation: Preparation, user: User, now: datetime) -> Preparati
             raise Conflict("all_dropped", "Every row is left out; there is nothing to train on.")
         with tempfile.TemporaryFile() as file:
             for row in _iter_delivered(held):
-                file.write(row.value.encode() + b"\n")
+                traced = json.loads(row.value) | {"row_id": row.number}
+                file.write(json.dumps(traced, ensure_ascii=False).encode() + b"\n")
             file.seek(0)
             store_submission(held, file, now=now)
     return held

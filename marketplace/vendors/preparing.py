@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,20 @@ INSPECTION_WALL_S = 180.0
 
 
 def prepare_in_process(
-    path: Path, *, folder: Path, wish: PreparationWish, cpu_s: int = CPU_S, wall_s: float = WALL_S
+    path: Path,
+    *,
+    folder: Path,
+    wish: PreparationWish,
+    tokenizer: Path | None = None,
+    cpu_s: int = CPU_S,
+    wall_s: float = WALL_S,
 ) -> dict[str, Any]:
     """Prepare a file into ``folder``, which must not exist; the ``PreparationPlan`` as JSON.
+
+    Parameters
+    ----------
+    tokenizer
+        ``tokenizer.json`` that the plan's tokens are counted by.
 
     Raises
     ------
@@ -29,47 +41,49 @@ def prepare_in_process(
     options = ["--out", str(folder), "--validation-share", str(wish.validation_share)]
     if not wish.drop_duplicates:
         options.append("--keep-duplicates")
-    if wish.mask_personal_data:
-        options.append("--mask")
     if wish.languages:
         options += ["--languages", ",".join(wish.languages)]
-    return run_preparation(path, options, cpu_s=cpu_s, wall_s=wall_s)
+    if tokenizer is not None:
+        options += ["--tokenizer", str(tokenizer)]
+    return run_preparation(path, [*options, *_read_as(wish)], cpu_s=cpu_s, wall_s=wall_s)
+
+
+def _read_as(wish: PreparationWish) -> list[str]:
+    """How the owner's rows are read, whoever works on them."""
+    return [*(["--mask"] if wish.mask_personal_data else []), "--roles", json.dumps(wish.roles)]
 
 
 def finish_in_process(path: Path, *, folder: Path, wish: PreparationWish) -> dict[str, Any]:
     """Leave out repetitions in rows that people or others delivered, and set rows aside.
 
-    Texts stay as they were delivered. Raises as ``prepare_in_process``.
+    Texts stay as they were delivered, without their ids. Raises as ``prepare_in_process``.
     """
     options = ["--out", str(folder), "--validation-share", str(wish.validation_share)]
-    options.append("--keep-format")
+    options += ["--keep-format", "--row-ids"]
     if not wish.drop_duplicates:
         options.append("--keep-duplicates")
     return run_preparation(path, options)
 
 
-def list_rows_in_process(path: Path, *, rows: Path, masks: bool) -> None:
+def list_rows_in_process(path: Path, *, rows: Path, wish: PreparationWish) -> None:
     """Write every row with a proposal to a file, a JSON object a line, for people.
 
     Raises as ``prepare_in_process``.
     """
-    options = ["--rows", str(rows), *(["--mask"] if masks else [])]
-    run_preparation(path, options)
+    run_preparation(path, ["--rows", str(rows), *_read_as(wish)])
 
 
-def mask_in_process(path: Path, *, copy: Path) -> None:
-    """Copy the rows of a file with personal data replaced; raises as ``prepare_in_process``."""
-    run_preparation(path, ["--masked", str(copy)])
+def trace_in_process(path: Path, *, copy: Path, wish: PreparationWish) -> None:
+    """Copy the rows of a file, each with its id; raises as ``prepare_in_process``."""
+    run_preparation(path, ["--traced", str(copy), *_read_as(wish)])
 
 
 def compare_in_process(path: Path, *, delivered: Path, wish: PreparationWish) -> dict[str, Any]:
     """``workers.preparation.comparing.Comparison`` of a raw and a delivered file, as JSON.
 
-    Raises as ``prepare_in_process``.
+    The delivered rows bring their ids. Raises as ``prepare_in_process``.
     """
-    options = ["--compare", str(delivered)]
-    if wish.mask_personal_data:
-        options.append("--mask")
+    options = ["--compare", str(delivered), *_read_as(wish)]
     if Skill.TRANSLATION in wish.skills:
         options.append("--translated")
     return run_preparation(path, options)

@@ -15,7 +15,9 @@ from django.db.models import Q
 from marketplace.common.errors import MarketFault, UserError
 from marketplace.jobs.models import Dataset
 from marketplace.vendors.models import DataReport, Preparation
+from marketplace.vendors.plans import request_plan
 from marketplace.vendors.preparing import inspect_in_process
+from workers.protocol.job_terms import PreparationWish
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +37,8 @@ def inspect_next(*, clock: Callable[[], datetime]) -> bool:
         report__report__isnull=True, report__begun_at__lt=now - LOST_AFTER
     )
     dataset = (
-        Dataset.objects.filter(is_due, created_at__gt=now - REPORTED_FOR)
+        Dataset.objects.select_related("zone")
+        .filter(is_due, created_at__gt=now - REPORTED_FOR)
         .exclude(pk__in=made_here.values("prepared"))
         .exclude(pk__in=made_here.filter(held_out__isnull=False).values("held_out"))
         .order_by("-created_at")
@@ -59,6 +62,8 @@ def inspect_next(*, clock: Callable[[], datetime]) -> bool:
             log.warning("no report on %s: %s", dataset.pk, error)
             row.report = {}
     DataReport.objects.filter(pk=row.pk).update(report=row.report)
+    if row.report and dataset.zone is not None and count_trouble(row.report):
+        request_plan(dataset=dataset, zone=dataset.zone, wish=PreparationWish(), now=now)
     return True
 
 

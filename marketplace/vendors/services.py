@@ -7,11 +7,13 @@ ready for people and outside vendors, and checks what they hand in.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from django.core.files import File
@@ -24,7 +26,7 @@ from marketplace.common.ids import new_id
 from marketplace.common.queue import enqueue
 from marketplace.fleet.selectors import slot_starts_at
 from marketplace.jobs.models import Dataset
-from marketplace.vendors.acceptance import accept, check_by_rule, check_losses
+from marketplace.vendors.acceptance import accept, check_as_planned, check_by_rule
 from marketplace.vendors.deliveries import (
     DeliveredData,
     Delivery,
@@ -37,6 +39,7 @@ from marketplace.vendors.handover import hand_over
 from marketplace.vendors.locks import lock_first, lock_preparation
 from marketplace.vendors.models import Preparation, PreparationStatus, VendorKind, WorkRow
 from marketplace.vendors.people import write_changes
+from marketplace.vendors.plans import find_sold_plan
 from marketplace.vendors.preparing import (
     WALL_S,
     compare_in_process,
@@ -149,23 +152,39 @@ def _prepare(mine: Preparation, *, clock: Callable[[], datetime]) -> None:
     with open_source(mine) as (raw, folder):
         out = folder / "out"
         wish = parse_wish(mine.wish)
-        summary = prepare_in_process(raw, folder=out, wish=wish)["summary"]
+        made = prepare_in_process(raw, folder=out, wish=wish)
+        summary, plan = made["summary"], find_sold_plan(wish, dataset=mine.source)
         training, held_out = out / "train.jsonl", out / "validation.jsonl"
         whole = out / "whole.jsonl"
-        with whole.open("wb") as rows:
-            for part in (training, held_out):
-                rows.write(part.read_bytes() if part.is_file() else b"")
+        _join_traced(out, whole)
         comparison = compare_in_process(raw, delivered=whole, wish=wish)
-        check_losses(summary)
-        check_by_rule(comparison, wish)
+        check_as_planned(made, plan)
+        check_by_rule(comparison, wish, plan=plan)
         delivery = Delivery(
             training=training,
             held_out=held_out if summary["rows_held_out"] else None,
             changes=out / "changes.jsonl",
+            origins=out / "origins.jsonl",
             report=summary,
             comparison=comparison,
         )
         deliver(preparation=mine, delivery=delivery, claim=mine.claim, now=clock())
+
+
+def _join_traced(folder: Path, whole: Path) -> None:
+    """Write the prepared rows, held out or not, each with the id of the row that it was."""
+    parts = [
+        path for name in ("train", "validation") if (path := folder / f"{name}.jsonl").is_file()
+    ]
+    with (
+        (folder / "origins.jsonl").open(encoding="utf-8") as origins,
+        whole.open("w", encoding="utf-8") as out,
+    ):
+        for part in filter(Path.is_file, parts):
+            with part.open(encoding="utf-8") as rows:
+                for row in rows:
+                    row_id = json.loads(next(origins))["row_id"]
+                    out.write(json.dumps(json.loads(row) | {"row_id": row_id}) + "\n")
 
 
 def _check_submission(mine: Preparation, *, clock: Callable[[], datetime]) -> None:
@@ -178,7 +197,8 @@ def _check_submission(mine: Preparation, *, clock: Callable[[], datetime]) -> No
             check_rows(mine, handed_in)
             comparison = compare_in_process(raw, delivered=handed_in, wish=wish)
             if not wish.review_s:
-                check_by_rule(comparison, wish)
+                plan = find_sold_plan(wish, dataset=mine.source)
+                check_by_rule(comparison, wish, plan=plan)
             out = folder / "out"
             summary = finish_in_process(handed_in, folder=out, wish=wish)["summary"]
             changes = folder / "changes.jsonl"
@@ -188,6 +208,7 @@ def _check_submission(mine: Preparation, *, clock: Callable[[], datetime]) -> No
                 training=out / "train.jsonl",
                 held_out=out / "validation.jsonl" if summary["rows_held_out"] else None,
                 changes=changes,
+                origins=out / "origins.jsonl",
                 report=summary | {"rows_in": comparison["rows_in"]},
                 comparison=comparison,
             )
@@ -238,9 +259,10 @@ def _store_delivery(
     held.comparison = delivery.comparison
     if not held.vendor.is_automatic and parse_wish(held.wish).review_s:
         held.accept_by = slot_starts_at(zone, held.ready_slot)
-    if delivery.changes is not None and delivery.changes.is_file():
-        with delivery.changes.open("rb") as content:
-            held.changes.save(f"{held.pk}.jsonl", File(content), save=False)
+    for file, path in ((held.changes, delivery.changes), (held.origins, delivery.origins)):
+        if path is not None and path.is_file():
+            with path.open("rb") as content:
+                file.save(f"{held.pk}-{file.field.name}.jsonl", File(content), save=False)
     held.save()
 
 
@@ -297,9 +319,9 @@ def forget_copies(held: Preparation) -> None:
     Call while holding it; its row is saved.
     """
     WorkRow.objects.filter(preparation=held).delete()
-    for file in (held.masked, held.submission):
+    for file in (held.copy, held.submission):
         _delete_file(file)
-    held.save(update_fields=["masked", "submission"])
+    held.save(update_fields=["copy", "submission"])
 
 
 def _discard_delivery(held: Preparation) -> None:
@@ -310,8 +332,9 @@ def _discard_delivery(held: Preparation) -> None:
     for dataset in Dataset.everything.filter(pk__in=pks, is_withheld=True):
         _delete_file(dataset.file)
         dataset.delete()
-    _delete_file(held.changes)
-    held.save(update_fields=["changes"])
+    for file in (held.changes, held.origins):
+        _delete_file(file)
+    held.save(update_fields=["changes", "origins"])
 
 
 def _delete_file(file: FieldFile) -> None:

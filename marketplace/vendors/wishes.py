@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from marketplace.common.errors import UserError
 from marketplace.vendors.models import VendorKind
@@ -15,6 +15,14 @@ LANGUAGES = (
     *("ar", "cs", "da", "de", "el", "en", "es", "fi", "fr", "he", "hi", "hu", "id", "it"),
     *("ja", "ko", "nl", "no", "pl", "pt", "ro", "ru", "sv", "th", "tr", "uk", "vi", "zh"),
 )
+#: What a column may hold (``workers.preparation.roles.ColumnRole``).
+ROLES = (
+    *("prompt", "completion", "system", "context", "input", "history", "messages"),
+    *("text", "label", "left_out"),
+)
+COLUMNS_MAX = 64
+COLUMN_CHARS_MAX = 64
+PLAN_CHARS_MAX = 40
 VALIDATION_SHARE_MAX = 0.5
 INSTRUCTIONS_CHARS_MAX = 4_000
 #: Longest time that an owner may take to look at a delivery.
@@ -43,6 +51,7 @@ def parse_wish(asked: Mapping[str, Any]) -> PreparationWish:
         )
     return PreparationWish(
         kinds=kinds,
+        roles=_read_roles(asked),
         drop_duplicates=_read_flag(asked, "drop_duplicates", default=True),
         mask_personal_data=_read_flag(asked, "mask_personal_data", default=False),
         languages=_read_names(asked, "languages", LANGUAGES),
@@ -50,7 +59,28 @@ def parse_wish(asked: Mapping[str, Any]) -> PreparationWish:
         skills=_read_names(asked, "skills", Skill.values),
         instructions=_read_instructions(asked),
         review_s=_read_review(asked),
+        plan=_read_plan(asked),
     )
+
+
+def _read_roles(asked: Mapping[str, Any]) -> dict[str, str]:
+    value = asked.get("roles", {})
+    words = f"roles name for each column of the file one of: {', '.join(ROLES)}."
+    if not isinstance(value, Mapping) or len(value) > COLUMNS_MAX:
+        raise _invalid("roles", words)
+    roles = cast(Mapping[Any, Any], value)
+    for column, role in roles.items():
+        is_name = isinstance(column, str) and 1 <= len(column) <= COLUMN_CHARS_MAX
+        if not is_name or role not in ROLES:
+            raise _invalid("roles", words)
+    return {column.strip().casefold(): role for column, role in roles.items()}
+
+
+def _read_plan(asked: Mapping[str, Any]) -> str:
+    value = asked.get("plan", "")
+    if not isinstance(value, str) or len(value) > PLAN_CHARS_MAX or "\0" in value:
+        raise _invalid("plan", "plan is the id of a plan of this data set.")
+    return value
 
 
 def _read_instructions(asked: Mapping[str, Any]) -> str:

@@ -122,6 +122,8 @@ class BidForm(PromptTuningForm, ExpertForm):
         ),
     )
     prepare = forms.BooleanField(label="Have the data prepared first", required=False)
+    #: The confirmed plan by which the data are prepared.
+    plan = forms.CharField(max_length=40, required=False, widget=forms.HiddenInput)
     mask = forms.BooleanField(label="Replace personal data (not names)", required=False)
     people = forms.BooleanField(label="People may see the data", required=False)
     outside = forms.BooleanField(label="Outside systems may get the data", required=False)
@@ -182,6 +184,8 @@ class BidForm(PromptTuningForm, ExpertForm):
         data = self.cleaned_data
         if not data.get("prepare"):
             return None
+        if data.get("plan"):
+            return {"plan": data["plan"], **self.consent}
         return {"mask_personal_data": data.get("mask", False), **self.consent}
 
     def ask_for_preparation(self) -> None:

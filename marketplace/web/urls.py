@@ -19,6 +19,7 @@ from marketplace.web.views import (
     money,
     own_data,
     payments,
+    plans,
     playground,
     preparations,
     reports,
@@ -49,6 +50,9 @@ urlpatterns = [
     path("jobs/<str:job_id>/cancel", job_page.stop_job, name="job_stop"),
     path(
         "jobs/<str:job_id>/changes", job_downloads.download_vendor_changes, name="changes_download"
+    ),
+    path(
+        "jobs/<str:job_id>/origins", job_downloads.download_vendor_origins, name="origins_download"
     ),
     path(
         "jobs/<str:job_id>/preparation/accept",
@@ -109,6 +113,13 @@ urlpatterns = [
     path("datasets/<str:dataset_id>/consent", warm.set_dataset, name="dataset_consent"),
     path("datasets/<str:dataset_id>/delete", workspace.remove_dataset, name="dataset_delete"),
     path("datasets/<str:dataset_id>/report", reports.show_report, name="dataset_report"),
+    path("datasets/<str:dataset_id>/plan", plans.show_plans, name="data_plans"),
+    path("datasets/<str:dataset_id>/plans/<str:plan_id>", plans.show_plan, name="data_plan"),
+    path(
+        "datasets/<str:dataset_id>/plans/<str:plan_id>/confirm",
+        plans.confirm,
+        name="data_plan_confirm",
+    ),
     path("datasets/<str:dataset_id>", workspace.show_dataset, name="dataset_detail"),
     path("datasets/<str:dataset_id>/faults", workspace.list_dataset_faults, name="dataset_faults"),
     path("settings/wandb", tracking.show_tracking, name="tracking"),

@@ -69,6 +69,7 @@ def cut_excerpt(text: str) -> str:
 #: What a kind of reason says where little is left of it without what differs from row to row.
 _KINDS = (
     (re.compile(r"Key … of a message became ….*"), "A message's key got the name it trains by."),
+    (re.compile(r"Key … was taken as .*"), "A row's keys got the roles that its owner gave them."),
     (re.compile(r"Keys? … .*became ….*"), "A row's keys got the names it trains by."),
     (re.compile(r"Role … became ….*"), "A message's role got the name it trains by."),
     (re.compile(r"Personal data were replaced: .*"), "Personal data were replaced."),

@@ -6,16 +6,20 @@ import argparse
 import json
 import resource
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
+from tokenizers import Tokenizer
+
 from workers.preparation.comparing import compare_datasets
 from workers.preparation.inspection import inspect_dataset
-from workers.preparation.listing import iter_masked_lines, list_rows
+from workers.preparation.listing import list_rows
 from workers.preparation.prepare import prepare_dataset
 from workers.preparation.reading import UnreadableFileError
 from workers.preparation.settings import PreparationSettings, PreparationSettingsError
+from workers.preparation.tracing import iter_traced_lines
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -35,7 +39,12 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--translated", action="store_true", help="compared with its original, row by row"
     )
     parser.add_argument("--rows", type=Path, help="list every row with a proposal, as JSON lines")
-    parser.add_argument("--masked", type=Path, help="copy the rows with personal data replaced")
+    parser.add_argument("--traced", type=Path, help="copy the rows, each with its id")
+    parser.add_argument("--row-ids", action="store_true", help="the rows bring their ids")
+    parser.add_argument(
+        "--roles", type=json.loads, default={}, help='what columns hold: {"frage": "prompt"}'
+    )
+    parser.add_argument("--tokenizer", help="tokenizer.json that tokens are counted by")
     parser.add_argument("--mask", action="store_true", help="replace personal data (not names)")
     parser.add_argument("--phone-regions", type=_split, default=(), help="such as US,DE")
     parser.add_argument(
@@ -52,14 +61,24 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _load_counter(path: str | None) -> Callable[[str], int] | None:
+    if path is None:
+        return None
+    tokenizer = Tokenizer.from_file(path)
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
 def _write_lines(stream: BinaryIO, options: argparse.Namespace) -> dict[str, int]:
     lines = (
-        iter_masked_lines(stream)
+        iter_traced_lines(stream, masks=options.mask)
         if options.rows is None
-        else (json.dumps(asdict(row)) for row in list_rows(stream, masks=options.mask))
+        else (
+            json.dumps(asdict(row))
+            for row in list_rows(stream, masks=options.mask, roles=options.roles)
+        )
     )
     count = 0
-    with (options.rows or options.masked).open("w", encoding="utf-8") as out:
+    with (options.rows or options.traced).open("w", encoding="utf-8") as out:
         for line in lines:
             out.write(line + "\n")
             count += 1
@@ -78,6 +97,7 @@ def main(arguments: list[str]) -> int:
     try:
         settings = PreparationSettings(
             to_chat=not options.keep_format,
+            roles=options.roles,
             drop_duplicates=not options.keep_duplicates,
             mask_personal_data=options.mask,
             phone_regions=options.phone_regions,
@@ -88,20 +108,30 @@ def main(arguments: list[str]) -> int:
             seed=options.seed,
         )
         with options.file.open("rb") as stream:
-            if options.rows is not None or options.masked is not None:
+            if options.rows is not None or options.traced is not None:
                 found = _write_lines(stream, options)
             elif options.compare is not None:
                 with options.compare.open("rb") as delivered:
                     found = asdict(
                         compare_datasets(
-                            stream, delivered, masks=options.mask, translates=options.translated
+                            stream,
+                            delivered,
+                            masks=options.mask,
+                            translates=options.translated,
+                            roles=options.roles,
                         )
                     )
             elif options.out is None:
                 found = asdict(inspect_dataset(stream))
             else:
                 options.out.mkdir(parents=True, exist_ok=False)
-                plan = prepare_dataset(stream, options.out, settings)
+                plan = prepare_dataset(
+                    stream,
+                    options.out,
+                    settings,
+                    count_tokens=_load_counter(options.tokenizer),
+                    has_row_ids=options.row_ids,
+                )
                 found = asdict(plan) | {"digest": plan.digest}
     except FileExistsError:
         print(f"{options.out} exists. Name a new folder.", file=sys.stderr)

@@ -1,25 +1,27 @@
-"""What a delivery did to a data set: rows kept, changed, left out and added."""
+"""What a delivery did to a data set: rows kept, changed, left out and added, by their ids."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from workers.preparation.changes import cut_excerpt
-from workers.preparation.duplicates import NearDuplicateIndex, hash_text
+from workers.preparation.duplicates import (
+    build_shingles,
+    compute_jaccard_similarity,
+    hash_text,
+)
 from workers.preparation.personal_data import Masker
-from workers.preparation.reading import read_raw_rows
+from workers.preparation.reading import RawRow, read_raw_rows
 from workers.preparation.repair import RowDroppedError, repair_row
 from workers.preparation.texts import find_prompt, join_texts, read_label
+from workers.preparation.tracing import take_row_ids
 from workers.protocol.record_types import ByteStream, Limits
 
-#: Of word triples: two rows that share so much are one row that was changed.
+#: Of word triples: a row that shares so much with its original is that row changed.
 SIMILARITY = 0.5
-#: A pair at that similarity is a candidate with probability 0.87.
-_BANDS = 32
 #: Rows shown of each kind.
 SAMPLES = 5
 
@@ -36,6 +38,8 @@ class Comparison:
     rows_out: int
     kept: int
     changed: int
+    #: Rows that cannot be traced to one of the original: without its id, with one that another row
+    #: has, or with a text that has little in common with it.
     added: int
     #: Usable rows of the original that are not in the delivery, repetitions included.
     dropped: int
@@ -47,118 +51,102 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _ComparedRow:
-    value: dict[str, Any]
+    number: int
     text: str
+    asks: str
     label: str
+    excerpt: str
+    is_usable: bool = True
 
     @property
     def key(self) -> bytes:
         return hash_text(f"{self.label}\n{self.text}")
 
+    def is_changed_to(self, other: _ComparedRow) -> bool:
+        """Whether another row is this one with other words in some places."""
+        shingles, its = build_shingles(self.text), build_shingles(other.text)
+        if not self.is_usable:
+            # Signs of broken JSON stand between its words.
+            return len(shingles & its) >= SIMILARITY * len(its)
+        is_asked_again = bool(self.asks) and hash_text(self.asks) == hash_text(other.asks)
+        return is_asked_again or compute_jaccard_similarity(shingles, its) >= SIMILARITY
+
 
 def compare_datasets(
-    original: ByteStream, delivered: ByteStream, *, masks: bool = False, translates: bool = False
+    original: ByteStream,
+    delivered: ByteStream,
+    *,
+    masks: bool = False,
+    translates: bool = False,
+    roles: Mapping[str, str] | None = None,
 ) -> Comparison:
-    """Match the rows of a delivery with those of the original.
+    """Match each row of a delivery with the row of the original that its id names.
 
-    A row is kept where all of its texts are the same but for spaces and case. It is changed if it
-    asks the same, or if it shares half of its word triples with a row of the original that the
-    delivery does not contain otherwise.
+    It is kept where all of its texts are the same but for spaces and case. It is changed if it asks
+    the same, or shares half of its word triples with its original.
 
     Parameters
     ----------
     masks
         The delivery was made from the original with personal data replaced.
     translates
-        The delivery is a translation, which has no words in common with its original: rows that
-        match no other way are matched in their order, and count as changed.
+        The delivery is a translation, which has no words in common with its original.
+    roles
+        ``PreparationSettings.roles`` of the delivery.
 
     Raises
     ------
     UnreadableFileError
         When one of the files is no text or is empty.
     """
+    found = {row.number: row for row in _iter_rows(read_raw_rows(original), masks, roles)}
+    usable = [row for row in found.values() if row.is_usable]
     counts: Counter[str] = Counter()
-    rows = list(_iter_rows(original, counts, masks=masks))
-    exact: defaultdict[bytes, list[int]] = defaultdict(list)
-    for index, row in enumerate(rows):
-        exact[row.key].append(index)
-    distinct = len(exact)
-    others: Counter[str] = Counter()
-    news = list(_iter_rows(delivered, others, masks=False))
-    left = set(range(len(rows)))
-    changed_or_added: list[_ComparedRow] = []
-    covered: set[bytes] = set()
-    kept = 0
-    for row in news:
-        found = exact.get(row.key)
-        if found:
-            left.discard(found.pop(0))
-            covered.add(row.key)
-            kept += 1
+    samples: dict[str, list[list[str]]] = {"changed": [], "added": [], "dropped": []}
+    seen: set[int] = set()
+    for row in _iter_rows(take_row_ids(read_raw_rows(delivered)), False, None):
+        counts["rows"] += 1
+        before = found.get(row.number)
+        if before is None or row.number in seen or not row.is_usable:
+            kind = "added"
+        elif before.is_usable and before.key == row.key:
+            kind = "kept"
         else:
-            changed_or_added.append(row)
-    pairs, added = _match_changed(rows, left, changed_or_added)
-    if translates:
-        translated = list(zip(sorted(left), added, strict=False))
-        pairs, added = pairs + translated, added[len(translated) :]
-        left -= {index for index, _ in translated}
-    covered |= {rows[index].key for index, _ in pairs}
+            kind = "changed" if translates or before.is_changed_to(row) else "added"
+        counts[kind] += 1
+        if kind != "added":
+            seen.add(row.number)
+        if kind != "kept" and len(samples[kind]) < SAMPLES:
+            samples[kind].append(["" if before is None else before.excerpt, row.excerpt])
+    left = [row for row in usable if row.number not in seen]
+    samples["dropped"] = [[row.excerpt, ""] for row in left[:SAMPLES]]
     return Comparison(
-        rows_in=counts["rows"],
-        unusable=counts["unusable"],
-        distinct=distinct,
-        rows_out=others["rows"],
-        kept=kept,
-        changed=len(pairs),
-        added=len(added),
+        rows_in=len(found),
+        unusable=len(found) - len(usable),
+        distinct=len({row.key for row in usable}),
+        rows_out=counts["rows"],
+        kept=counts["kept"],
+        changed=counts["changed"],
+        added=counts["added"],
         dropped=len(left),
-        covered=len(covered),
-        samples={
-            "changed": [[_cut(rows[index]), _cut(row)] for index, row in pairs[:SAMPLES]],
-            "added": [["", _cut(row)] for row in added[:SAMPLES]],
-            "dropped": [[_cut(rows[index]), ""] for index in sorted(left)[:SAMPLES]],
-        },
+        covered=len({row.key for row in usable if row.number in seen}),
+        samples=samples,
     )
 
 
-def _match_changed(
-    rows: list[_ComparedRow], left: set[int], news: list[_ComparedRow]
-) -> tuple[list[tuple[int, _ComparedRow]], list[_ComparedRow]]:
-    """Pairs of an original's index and its changed row, and the rows that are new."""
-    asks: defaultdict[bytes, list[int]] = defaultdict(list)
-    index = NearDuplicateIndex(similarity=SIMILARITY, read=lambda key: rows[key].text, bands=_BANDS)
-    for number in sorted(left):
-        asks[hash_text(find_prompt(rows[number].value))].append(number)
-        index.find(number, rows[number].text)
-    pairs: list[tuple[int, _ComparedRow]] = []
-    added: list[_ComparedRow] = []
-    for row in news:
-        same = asks.get(hash_text(find_prompt(row.value)), [])
-        number = next((one for one in same if one in left), None)
-        if number is None:
-            number = index.search(row.text)
-        if number is None or number not in left:
-            added.append(row)
-            continue
-        left.discard(number)
-        pairs.append((number, row))
-    return pairs, added
-
-
-def _iter_rows(stream: ByteStream, counts: Counter[str], *, masks: bool) -> Iterator[_ComparedRow]:
-    limits = Limits()
-    for raw in read_raw_rows(stream, limits=limits):
-        counts["rows"] += 1
+def _iter_rows(
+    rows: Iterable[RawRow], masks: bool, roles: Mapping[str, str] | None
+) -> Iterator[_ComparedRow]:
+    for raw in rows:
         try:
-            value = repair_row(raw, to_chat=True, limits=limits).value
+            value = repair_row(raw, to_chat=True, limits=Limits(), roles=roles).value
         except RowDroppedError:
-            counts["unusable"] += 1
+            text = raw.text or ""
+            text = Masker().mask_text(text) if masks else text
+            yield _ComparedRow(raw.number, text, "", "", cut_excerpt(text), is_usable=False)
             continue
         if masks:
             value = Masker().mask_row(value)
-        yield _ComparedRow(value, join_texts(value), read_label(value))
-
-
-def _cut(row: _ComparedRow) -> str:
-    return cut_excerpt(json.dumps(row.value, ensure_ascii=False))
+        excerpt = cut_excerpt(json.dumps(value, ensure_ascii=False))
+        text, label = join_texts(value), read_label(value)
+        yield _ComparedRow(raw.number, text, find_prompt(value), label, excerpt)

@@ -22,7 +22,6 @@ from workers.preparation.texts import RowSides, split_words
 #: Compiled code without type stubs.
 _minhash = cast(Any, rensa)
 _PERMUTATIONS = 128
-_BANDS = 16
 _SEED = 20_260_101
 #: Sets of shingles kept at hand, so that a row compared often is read once.
 _SETS_KEPT = 4_096
@@ -46,73 +45,6 @@ def compute_jaccard_similarity(left: frozenset[str], right: frozenset[str]) -> f
     """Share of shingles that two sets have in common, 0 to 1."""
     together = len(left | right)
     return len(left & right) / together if together else 1.0
-
-
-class NearDuplicateIndex:
-    """Finds the first earlier text that a text is a near duplicate of, under the same label.
-
-    Parameters
-    ----------
-    similarity : float
-        Exact Jaccard similarity of word triples from which two texts are near duplicates.
-    read : callable
-        The text of a key that was added; texts are not held here.
-    bands : int
-        More bands find pairs that are less alike, among more candidates.
-
-    Notes
-    -----
-    With 16 bands of 8 rows a pair at similarity 0.85 is a candidate with probability 0.994.
-    Memory is about 1 KB for each text.
-    """
-
-    def __init__(
-        self, *, similarity: float, read: Callable[[int], str], bands: int = _BANDS
-    ) -> None:
-        self._similarity = similarity
-        self._bands = bands
-        self._read = read
-        self._indexes: dict[str, Any] = {}
-        self._sets: OrderedDict[int, frozenset[str]] = OrderedDict()
-
-    def find(self, key: int, text: str, *, label: str = "") -> int | None:
-        """The smallest key of a text that is like this one; otherwise adds it, for ``None``."""
-        found, shingles, signature = self._search(text, label)
-        if found is None:
-            self._indexes[label].insert(key, signature)
-            self._hold_set(key, shingles)
-        return found
-
-    def search(self, text: str, *, label: str = "") -> int | None:
-        """The smallest key of a text that is like this one, which is not added."""
-        return self._search(text, label)[0]
-
-    def _search(self, text: str, label: str) -> tuple[int | None, frozenset[str], Any]:
-        if label not in self._indexes:
-            self._indexes[label] = _minhash.RMinHashLSH(
-                threshold=self._similarity, num_perm=_PERMUTATIONS, num_bands=self._bands
-            )
-        shingles = build_shingles(text)
-        signature = _minhash.RMinHash(num_perm=_PERMUTATIONS, seed=_SEED)
-        # In an order of their own, so that the signature is the same in every process.
-        signature.update(sorted(shingles))
-        for other in sorted(self._indexes[label].query(signature)):
-            if compute_jaccard_similarity(shingles, self._load_set(other)) >= self._similarity:
-                return int(other), shingles, signature
-        return None, shingles, signature
-
-    def _load_set(self, key: int) -> frozenset[str]:
-        if key in self._sets:
-            self._sets.move_to_end(key)
-            return self._sets[key]
-        shingles = build_shingles(self._read(key))
-        self._hold_set(key, shingles)
-        return shingles
-
-    def _hold_set(self, key: int, shingles: frozenset[str]) -> None:
-        self._sets[key] = shingles
-        if len(self._sets) > _SETS_KEPT:
-            self._sets.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True)

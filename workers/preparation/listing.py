@@ -1,9 +1,9 @@
-"""Rows one by one for people, and a copy of a file with personal data replaced."""
+"""Rows one by one for people."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -28,7 +28,11 @@ class ListedRow:
 
 
 def list_rows(
-    stream: ByteStream, *, masks: bool, limits: Limits | None = None
+    stream: ByteStream,
+    *,
+    masks: bool,
+    roles: Mapping[str, str] | None = None,
+    limits: Limits | None = None,
 ) -> Iterator[ListedRow]:
     """Every row of a file with a proposal, in its order.
 
@@ -36,6 +40,8 @@ def list_rows(
     ----------
     masks
         Replace personal data in what is given out. Names stay.
+    roles
+        ``PreparationSettings.roles``.
 
     Raises
     ------
@@ -46,7 +52,7 @@ def list_rows(
     for raw in read_raw_rows(stream, limits=limits):
         masker = Masker() if masks else None
         try:
-            row = repair_row(raw, to_chat=True, limits=limits)
+            row = repair_row(raw, to_chat=True, limits=limits, roles=roles)
         except RowDroppedError as dropped:
             yield ListedRow(raw.line, _write_raw(raw, masker), "", _mask([str(dropped)], masker))
             continue
@@ -61,18 +67,6 @@ def list_rows(
 def _mask(notes: Iterable[str], masker: Masker | None) -> tuple[str, ...]:
     """Notes may quote the row."""
     return tuple(notes if masker is None else map(masker.mask_text, notes))
-
-
-def iter_masked_lines(stream: ByteStream, *, limits: Limits | None = None) -> Iterator[str]:
-    """A line for each row of a file, as it was found but for personal data.
-
-    Raises
-    ------
-    UnreadableFileError
-        As ``list_rows``.
-    """
-    for raw in read_raw_rows(stream, limits=limits or Limits()):
-        yield " ".join(_write_raw(raw, Masker()).splitlines())
 
 
 def _write_raw(raw: RawRow, masker: Masker | None) -> str:

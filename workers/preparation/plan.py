@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workers.preparation.changes import Action, ChangedRow, ChangeLog, Step
+from workers.preparation.roles import PlannedColumn
 
 #: Groups of duplicates that a plan lists, the largest first, and rows that it shows of each.
 GROUPS_LISTED = 20
@@ -50,6 +51,9 @@ class PlannedStep:
     rows_before: int
     rows_after: int
     changed: int
+    #: Of the rows' texts, by the tokenizer that was given; 0 without one.
+    tokens_before: int = 0
+    tokens_after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,8 @@ class PreparationPlan:
     settings: dict[str, Any]
     summary: PreparationSummary
     steps: tuple[PlannedStep, ...]
+    #: The file's columns, and what each is taken for.
+    columns: tuple[PlannedColumn, ...]
     #: What becomes of each key, as a sentence, and in how many rows.
     keys: dict[str, int]
     #: Ten rows of each kind of change, by step and kind.
@@ -106,14 +112,18 @@ def drop_split_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in _SPLIT_SETTINGS}
 
 
-def count_steps(log: ChangeLog, *, rows_in: int) -> tuple[PlannedStep, ...]:
-    """Rows before and after each step, in the order of the steps."""
+def count_steps(
+    log: ChangeLog, *, rows_in: int, tokens_in: int, tokens_lost: Mapping[Step, int]
+) -> tuple[PlannedStep, ...]:
+    """Rows and tokens before and after each step, in the order of the steps."""
     steps: list[PlannedStep] = []
-    rows = rows_in
+    rows, tokens = rows_in, tokens_in
     for step in Step:
         left = rows - log.count(step, Action.DROPPED)
-        steps.append(PlannedStep(step.value, rows, left, log.count(step, Action.CHANGED)))
-        rows = left
+        rest = tokens - tokens_lost.get(step, 0)
+        changed = log.count(step, Action.CHANGED)
+        steps.append(PlannedStep(step.value, rows, left, changed, tokens, rest))
+        rows, tokens = left, rest
     return tuple(steps)
 
 

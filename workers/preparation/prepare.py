@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -31,9 +31,11 @@ from workers.preparation.plan import (
 )
 from workers.preparation.reading import RawRow, read_raw_rows
 from workers.preparation.repair import RepairedRow, RowDroppedError, refuse_other_format, repair_row
+from workers.preparation.roles import ColumnCounts
 from workers.preparation.settings import PreparationSettings
 from workers.preparation.splitting import choose_held_out
-from workers.preparation.texts import RowSides, find_prompt, read_sides
+from workers.preparation.texts import RowSides, find_prompt, join_texts, read_sides
+from workers.preparation.tracing import ROW_ID, read_object, take_row_ids
 from workers.protocol.job_spec import DataFormat
 from workers.protocol.record_types import ByteStream, Limits
 
@@ -41,7 +43,7 @@ TRAINING_FILE = "train.jsonl"
 VALIDATION_FILE = "validation.jsonl"
 CHANGES_FILE = "changes.jsonl"
 REPORT_FILE = "report.json"
-
+ORIGINS_FILE = "origins.jsonl"
 
 NAMES_STAY = "Names of people are not found and not masked."
 
@@ -49,9 +51,11 @@ NAMES_STAY = "Names of people are not found and not masked."
 @dataclass(frozen=True, slots=True)
 class _SpooledRow:
     line: int
+    number: int
     format: DataFormat
     start: int
     size: int
+    tokens: int
 
 
 class _Spool:
@@ -61,11 +65,11 @@ class _Spool:
         self._file = file
         self.rows: list[_SpooledRow] = []
 
-    def add(self, row: RepairedRow) -> None:
+    def add(self, row: RepairedRow, *, tokens: int) -> None:
         data = json.dumps(row.value, ensure_ascii=False).encode("utf-8")
         start = self._file.seek(0, 2)
         self._file.write(data)
-        self.rows.append(_SpooledRow(row.line, row.format, start, len(data)))
+        self.rows.append(_SpooledRow(row.line, row.number, row.format, start, len(data), tokens))
 
     def read(self, position: int) -> dict[str, Any]:
         row = self.rows[position]
@@ -87,18 +91,25 @@ def prepare_dataset(
     settings: PreparationSettings,
     *,
     limits: Limits | None = None,
+    count_tokens: Callable[[str], int] | None = None,
+    has_row_ids: bool = False,
 ) -> PreparationPlan:
     """Prepare a data set; what was done, which is also what is planned.
 
-    Writes ``train.jsonl``, ``validation.jsonl`` when rows are held out, ``changes.jsonl`` (one
-    ``Change`` a line) and ``report.json`` (the summary) into ``folder``, which must exist. The
-    same file and settings give the same bytes. A plan is made by this function too: what is shown
-    to an owner is what it did to a copy.
+    Writes ``train.jsonl``, ``validation.jsonl`` when rows are held out, ``origins.jsonl`` (the row
+    id of each row of both, in their order), ``changes.jsonl`` (one ``Change`` a line) and
+    ``report.json`` (the summary) into ``folder``, which must exist. The same file and settings give
+    the same bytes. A plan is made by this function too: what is shown to an owner is what it did to
+    a copy.
 
     Parameters
     ----------
     stream : ByteStream
         The original file, read once.
+    count_tokens
+        Tokens of a text, for the plan's steps; without it they are 0.
+    has_row_ids
+        The rows came back from a vendor, with the ids that they left with.
 
     Raises
     ------
@@ -107,18 +118,32 @@ def prepare_dataset(
     """
     limits = limits or Limits()
     excerpts = _Excerpts(settings)
+    tokens = _TokenCounts(count_tokens)
+    columns = ColumnCounts()
+    raws = read_raw_rows(stream, limits=limits)
     with (
         (folder / CHANGES_FILE).open("w", encoding="utf-8") as changes,
         TemporaryFile(dir=folder) as file,
     ):
         log = ChangeLog(changes)
         spool = _Spool(file)
-        rows_in = _spool_rows(stream, spool, log, settings, limits, excerpts)
+        rows_in = _spool_rows(
+            take_row_ids(raws) if has_row_ids else raws,
+            spool,
+            log,
+            settings,
+            limits,
+            excerpts,
+            tokens=tokens,
+            columns=columns,
+        )
         main = spool.find_main_format()
         groups: defaultdict[int, list[int]] = defaultdict(list)
-        kept = list(_iter_kept(spool, main, log, settings, excerpts, groups))
+        kept = list(_iter_kept(spool, main, log, settings, excerpts, groups, tokens))
         held_out = _choose_held_out(spool, kept, settings)
-        masked, rows_sha256 = _write_rows(folder, spool, kept, held_out, log, settings, excerpts)
+        masked, rows_sha256 = _write_rows(
+            folder, spool, kept, held_out, log, settings, excerpts, tokens
+        )
         listed = list_groups(
             groups,
             show=lambda at: (spool.rows[at].line, excerpts.cut_row(spool.read(at))),
@@ -140,7 +165,8 @@ def prepare_dataset(
     return PreparationPlan(
         settings=drop_split_settings(asdict(settings)),
         summary=summary,
-        steps=count_steps(log, rows_in=rows_in),
+        steps=count_steps(log, rows_in=rows_in, tokens_in=tokens.found, tokens_lost=tokens.lost),
+        columns=columns.list_columns(settings.roles, hide=excerpts.hide),
         keys=log.list_keys(),
         examples=log.list_examples(),
         groups=listed,
@@ -173,44 +199,75 @@ class _Excerpts:
     def cut_row(self, value: dict[str, Any]) -> str:
         return self._cut(json.dumps(value, ensure_ascii=False))
 
-    def _cut(self, text: str) -> str:
+    def hide(self, text: str) -> str:
         if self._settings.mask_personal_data:
             text = Masker(self._settings.phone_regions).mask_text(text)
-        return cut_excerpt(text)
+        return text
+
+    def _cut(self, text: str) -> str:
+        return cut_excerpt(self.hide(text))
+
+
+class _TokenCounts:
+    """Tokens of rows' texts, and what of them each step takes away."""
+
+    def __init__(self, count: Callable[[str], int] | None) -> None:
+        self._count = count or (lambda text: 0)
+        self.found = 0
+        self.lost: Counter[Step] = Counter()
+
+    def count(self, value: Any) -> int:
+        return self._count(join_texts(value))
+
+    def note_found(self, raw: RawRow) -> int:
+        """Count a row as it was found."""
+        row = read_object(raw)
+        tokens = self.count(raw.text or "" if row is None else row)
+        self.found += tokens
+        return tokens
 
 
 def _spool_rows(
-    stream: ByteStream,
+    raws: Iterable[RawRow],
     spool: _Spool,
     log: ChangeLog,
     settings: PreparationSettings,
     limits: Limits,
     excerpts: _Excerpts,
+    *,
+    tokens: _TokenCounts,
+    columns: ColumnCounts,
 ) -> int:
-    """Read, repair and filter; how many rows the file had."""
+    """Repair and filter; how many rows the file had."""
     count = 0
-    for raw in read_raw_rows(stream, limits=limits):
+    for raw in raws:
         count += 1
         if count > limits.max_rows:
             reason = f"The file has more than {limits.max_rows:,} rows; the rest was not read."
             log.add(Change(raw.line, Step.READING, Action.DROPPED, (reason,)))
             return count
+        columns.note(raw)
+        found = tokens.note_found(raw)
         try:
-            row = repair_row(raw, to_chat=settings.to_chat, limits=limits)
+            row = repair_row(raw, to_chat=settings.to_chat, limits=limits, roles=settings.roles)
         except RowDroppedError as dropped:
             step = Step.READING if raw.refusal else Step.REPAIR
+            tokens.lost[step] += found
             log.add(Change(raw.line, step, Action.DROPPED, (str(dropped),), excerpts.cut_raw(raw)))
             continue
         if row.reasons:
             before, after = excerpts.cut_raw(raw), excerpts.cut_row(row.value)
             log.add(Change(raw.line, Step.REPAIR, Action.CHANGED, row.reasons, before, after))
+        repaired = tokens.count(row.value) if row.reasons else found
+        tokens.lost[Step.REPAIR] += found - repaired
         unwanted = refuse_unwanted(row.value, settings)
         if unwanted is not None:
+            tokens.lost[Step.FILTERS] += repaired
             log.add(
                 Change(raw.line, Step.FILTERS, Action.DROPPED, (unwanted,), excerpts.cut_raw(raw))
             )
             continue
-        spool.add(row)
+        spool.add(row, tokens=repaired)
     return count
 
 
@@ -221,6 +278,7 @@ def _iter_kept(
     settings: PreparationSettings,
     excerpts: _Excerpts,
     groups: defaultdict[int, list[int]],
+    tokens: _TokenCounts,
 ) -> Iterator[int]:
     """Positions of rows in the file's format that say something new.
 
@@ -245,6 +303,7 @@ def _iter_kept(
         if reason is None:
             yield position
         else:
+            tokens.lost[step] += row.tokens
             log.add(Change(row.line, step, Action.DROPPED, (reason,), excerpts.cut_row(value)))
 
 
@@ -256,12 +315,14 @@ def _write_rows(
     log: ChangeLog,
     settings: PreparationSettings,
     excerpts: _Excerpts,
+    tokens: _TokenCounts,
 ) -> tuple[Counter[str], str]:
     """Mask and write; how many personal data of each kind were replaced, and the rows' SHA-256."""
     masked: Counter[str] = Counter()
     rows = hashlib.sha256()
     training = folder / TRAINING_FILE
     validation = folder / VALIDATION_FILE
+    origins: dict[bool, list[int]] = {False: [], True: []}
     with training.open("w", encoding="utf-8") as train, validation.open("w", encoding="utf-8") as v:
         for index, position in enumerate(kept):
             value = spool.read(position)
@@ -278,10 +339,19 @@ def _write_rows(
                         Change(line, Step.PERSONAL_DATA, Action.CHANGED, (reason,), after=after)
                     )
                     value = hidden
+                    tokens.lost[Step.PERSONAL_DATA] += spool.rows[position].tokens - tokens.count(
+                        hidden
+                    )
+            origins[index in held_out].append(spool.rows[position].number)
             target = v if index in held_out else train
             text = json.dumps(value, ensure_ascii=False) + "\n"
             rows.update(text.encode("utf-8"))
             target.write(text)
     if not held_out:
         validation.unlink()
+    with (folder / ORIGINS_FILE).open("w", encoding="utf-8") as out:
+        for is_held_out, numbers in origins.items():
+            file = VALIDATION_FILE if is_held_out else TRAINING_FILE
+            for row, number in enumerate(numbers, start=1):
+                out.write(json.dumps({"file": file, "row": row, ROW_ID: number}) + "\n")
     return masked, rows.hexdigest()

@@ -6,7 +6,7 @@ import codecs
 import csv
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from workers.protocol.record_lines import HeadedStream, Line, explain_binary
 from workers.protocol.record_types import ByteStream, Limits
@@ -37,6 +37,8 @@ class RawRow:
     mended: str = ""
     #: Why the row cannot be used; empty when it can.
     refusal: str = ""
+    #: Its place among the rows of the file, from 1: the row's id, wherever it goes.
+    number: int = 0
 
 
 class _Utf8Stream:
@@ -73,7 +75,7 @@ class _RejoinedStream:
 
 
 def read_raw_rows(stream: ByteStream, *, limits: Limits | None = None) -> Iterator[RawRow]:
-    """Every row of a file, usable or not, in its order.
+    """Give every row of a file, usable or not, in its order.
 
     Parameters
     ----------
@@ -85,7 +87,11 @@ def read_raw_rows(stream: ByteStream, *, limits: Limits | None = None) -> Iterat
     UnreadableFileError
         When the file is no text (an archive, a picture) or is empty.
     """
-    limits = limits or Limits()
+    for number, row in enumerate(_iter_rows(stream, limits or Limits()), start=1):
+        yield replace(row, number=number)
+
+
+def _iter_rows(stream: ByteStream, limits: Limits) -> Iterator[RawRow]:
     headed = HeadedStream(_as_utf8(stream))
     reason = explain_binary(headed.head)
     if reason is not None:

@@ -4,45 +4,32 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from workers.preparation.mended_json import Repair, RowDroppedError, mend_characters, parse_row
 from workers.preparation.reading import RawRow
+from workers.preparation.roles import (
+    ANSWERS,
+    CONTEXTS,
+    DETAILS,
+    HISTORIES,
+    INPUTS,
+    LABELS,
+    LISTS,
+    QUESTIONS,
+    SYSTEMS,
+    TEXTS,
+    assign_roles,
+)
 from workers.preparation.texts import iter_texts, map_texts
 from workers.protocol.job_spec import DataFormat
 from workers.protocol.record_formats import FORMAT_NAMES, parse_row_object
 from workers.protocol.record_keys import recognise
 from workers.protocol.record_types import CHAT_ROLES, Limits, ValueRefusal
 
-#: Names that people give to a question and to its answer, in the order of precedence.
-_QUESTIONS = ("question", "query", "prompt", "instruction", "user", "human", "input", "request")
-_ANSWERS = (
-    "answer",
-    "completion",
-    "response",
-    "output",
-    "assistant",
-    "reply",
-    "gpt",
-    "bot",
-    "target",
-)
 _TRAINED_KEYS = ("prompt", "completion", "instruction", "output", "text")
-#: Names of what stands before a question, after it, and around the whole conversation.
-_CONTEXTS = ("context", "passage", "background", "document", "article", "paragraph", "title")
-_INPUTS = ("input", "inputs")
-_SYSTEMS = ("system", "system_prompt", "system_message")
-_HISTORIES = ("history", "chat_history")
-#: Names of what describes a row and is no part of it, whatever it holds.
-_DETAILS = frozenset(
-    {"id", "source", "url", "date", "author", "language", "lang", "license", "split", "tags"}
-    | {"category", "topic", "model", "score", "rating", "created_at", "updated_at", "timestamp"}
-)
-_TEXTS = ("text", "content", "body", "document", "passage", "sentence", "review")
-_LABELS = ("label", "class", "category", "sentiment", "intent")
-_LISTS = ("messages", "conversations", "conversation", "dialog", "dialogue", "turns", "chat")
 _ROLES = {
     "human": "user",
     "customer": "user",
@@ -67,14 +54,27 @@ class RepairedRow:
     """A row that trains."""
 
     line: int
+    #: ``RawRow.number``.
+    number: int
     format: DataFormat
     value: dict[str, Any]
     #: A sentence for each thing that was mended; empty for a row that was sound.
     reasons: tuple[str, ...]
 
 
-def repair_row(raw: RawRow, *, to_chat: bool, limits: Limits | None = None) -> RepairedRow:
+def repair_row(
+    raw: RawRow,
+    *,
+    to_chat: bool,
+    limits: Limits | None = None,
+    roles: Mapping[str, str] | None = None,
+) -> RepairedRow:
     """Mend one row.
+
+    Parameters
+    ----------
+    roles
+        What the owner said of columns: a ``ColumnRole`` by the column's name.
 
     Raises
     ------
@@ -88,6 +88,8 @@ def repair_row(raw: RawRow, *, to_chat: bool, limits: Limits | None = None) -> R
         repair.note(raw.mended)
     value = parse_row(raw.text, repair) if raw.text is not None else dict(raw.cells or {})
     value = map_texts(value, lambda text: mend_characters(text, repair))
+    if roles:
+        value = assign_roles(value, roles, repair)
     value = _rename(value, repair)
     try:
         row = parse_row_object(
@@ -95,7 +97,7 @@ def repair_row(raw: RawRow, *, to_chat: bool, limits: Limits | None = None) -> R
         )
     except ValueRefusal as refusal:
         raise RowDroppedError(refusal.message) from None
-    return RepairedRow(raw.line, row.format, value, tuple(repair.reasons))
+    return RepairedRow(raw.line, raw.number, row.format, value, tuple(repair.reasons))
 
 
 def refuse_other_format(found: DataFormat, expected: DataFormat) -> str:
@@ -111,7 +113,7 @@ def _rename(value: dict[str, Any], repair: Repair) -> dict[str, Any]:
         found[plain if plain not in found else key] = item
     if found.keys() != value.keys():
         repair.note("Keys were written in lower case.")
-    for name in _LISTS:
+    for name in LISTS:
         turns = _read_list(found.get(name))
         if turns is not None:
             if name != "messages":
@@ -127,13 +129,13 @@ def _rename(value: dict[str, Any], repair: Repair) -> dict[str, Any]:
         return _build_pair(found, "prompt", "completion", repair)
     if kind is not None:
         return _as_text(found, repair)
-    question = next((name for name in _QUESTIONS if name in found), None)
-    answer = next((name for name in _ANSWERS if name in found), None)
+    question = next((name for name in QUESTIONS if name in found), None)
+    answer = next((name for name in ANSWERS if name in found), None)
     if question and answer:
         repair.note(f"Keys '{question}' and '{answer}' became 'prompt' and 'completion'.")
         return _build_pair(found, question, answer, repair)
-    text = next((name for name in _TEXTS if name in found), None)
-    label = next((name for name in _LABELS if name in found), None)
+    text = next((name for name in TEXTS if name in found), None)
+    label = next((name for name in LABELS if name in found), None)
     if text and label:
         repair.note(f"Keys '{text}' and '{label}' became 'text' and 'label'.")
         _leave_out(found, {text, label}, repair)
@@ -147,7 +149,7 @@ def _rename(value: dict[str, Any], repair: Repair) -> dict[str, Any]:
 
 def _put_system_first(messages: list[Any], rest: dict[str, Any], repair: Repair) -> list[Any]:
     """A system prompt that stands beside the messages, as the first of them."""
-    name = next((name for name in _SYSTEMS if _is_text(rest.get(name))), None)
+    name = next((name for name in SYSTEMS if _is_text(rest.get(name))), None)
     has_own = any(isinstance(each, dict) and each.get("role") == "system" for each in messages)
     if name is None or has_own:
         return messages
@@ -172,7 +174,7 @@ def _build_pair(
         used.update(taken)
         return taken
 
-    systems, befores, afters = take(_SYSTEMS), take(_CONTEXTS), take(_INPUTS)
+    systems, befores, afters = take(SYSTEMS), take(CONTEXTS), take(INPUTS)
     turns = _read_history(value, used, repair)
     _leave_out(value, used, repair)
     row = _as_text({name: value[name] for name in value if name in used}, repair, used)
@@ -208,7 +210,7 @@ def _build_pair(
 
 def _read_history(value: dict[str, Any], used: set[str], repair: Repair) -> list[dict[str, Any]]:
     """Earlier turns: pairs of a question and its answer, or messages."""
-    name = next((name for name in _HISTORIES if name in value), None)
+    name = next((name for name in HISTORIES if name in value), None)
     if name is None or value[name] in (None, "", []):
         return []
     used.add(name)
@@ -238,11 +240,10 @@ def _leave_out(value: dict[str, Any], used: set[str], repair: Repair) -> None:
         if name in used or item in (None, "", [], {}):
             continue
         # Identifiers, dates and addresses have no spaces.
-        says = name not in _DETAILS and any(" " in text.strip() for text in iter_texts(item))
+        says = name not in DETAILS and any(" " in text.strip() for text in iter_texts(item))
         if says:
             raise RowDroppedError(
-                f"Key '{name}' holds text that has no place in a row. Rename it to context, input, "
-                "system or history, or say with columns what it is."
+                f"Key '{name}' holds text that has no place in a row. Say in the plan what it is."
             )
         repair.note(f"Key '{name}' was left out.")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from workers.preparation.languages import KNOWN_LANGUAGES
 from workers.preparation.personal_data import KNOWN_REGIONS
+from workers.preparation.roles import KNOWN_ROLES
 
 
 class PreparationSettingsError(ValueError):
@@ -24,6 +25,8 @@ class PreparationSettings:
 
     #: Rewrite questions and answers of any shape as chat messages.
     to_chat: bool = True
+    #: ``ColumnRole`` by the name of a column, in lower case: what the owner says it holds.
+    roles: dict[str, str] = field(default_factory=dict[str, str])
     #: Leave out rows that say the same as an earlier one.
     drop_duplicates: bool = True
     #: Jaccard similarity of word triples from which two rows are near duplicates.
@@ -43,6 +46,12 @@ class PreparationSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for column, role in self.roles.items():
+            if role not in KNOWN_ROLES:
+                raise PreparationSettingsError(
+                    f"Role {role!r} of column {column!r} is not known. Use one of: "
+                    f"{', '.join(sorted(KNOWN_ROLES))}."
+                )
         if not 0.5 <= self.near_duplicate_similarity <= 1:
             raise PreparationSettingsError("near_duplicate_similarity must be between 0.5 and 1.")
         if not 0 <= self.validation_share <= 0.5:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from workers.protocol.job_spec import AdapterSpec, TrainingSpec
 from workers.protocol.starts import Start
@@ -14,6 +14,10 @@ class PreparationWish:
 
     #: Kinds of vendor that the owner lets see the data.
     kinds: tuple[str, ...] = ("automatic",)
+    #: What a column of the file holds, by its name in lower case: ``prompt``, ``completion``,
+    #: ``system``, ``context``, ``input``, ``history``, ``messages``, ``text``, ``label`` or
+    #: ``left_out``.
+    roles: dict[str, str] = field(default_factory=dict[str, str])
     drop_duplicates: bool = True
     mask_personal_data: bool = False
     #: Languages to keep; none keeps all.
@@ -27,6 +31,8 @@ class PreparationWish:
     #: Seconds that the owner has to refuse a delivery of people or of an outside vendor. With none,
     #: the rule accepts it.
     review_s: int = 0
+    #: Id of the confirmed plan whose rows the job is sold for; empty: there is none.
+    plan: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from finetender.values import (
     ExpressQuote,
     Job,
     JobEvent,
+    Plan,
     Quote,
     Zone,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "MarketError",
     "NotAuthorizedError",
     "NotFoundError",
+    "Plan",
     "PreparationSettings",
     "Quote",
     "Run",

@@ -62,6 +62,8 @@ class AsyncClient:
 
     list_zones = _awaiting(data.list_zones)
     upload = _awaiting(data.upload)
+    make_plan = _awaiting(data.make_plan)
+    confirm_plan = _awaiting(data.confirm_plan)
     ensure_dataset = _awaiting(data.ensure_dataset)
     get_quote = _awaiting(bids.get_quote)
     place_bid = _awaiting(bids.place_bid)

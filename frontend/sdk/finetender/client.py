@@ -67,6 +67,8 @@ class Client:
 
     list_zones = _blocking(data.list_zones)
     upload = _blocking(data.upload)
+    make_plan = _blocking(data.make_plan)
+    confirm_plan = _blocking(data.confirm_plan)
     ensure_dataset = _blocking(data.ensure_dataset)
     get_quote = _blocking(bids.get_quote)
     place_bid = _blocking(bids.place_bid)

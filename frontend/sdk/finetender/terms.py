@@ -86,9 +86,11 @@ class PreparationSettings(TypedDict, total=False):
 
     #: Kinds of vendor that may see the data.
     kinds: Sequence[Literal["automatic", "human", "outside"]]
+    #: What each column of the file holds, by the column's name.
+    roles: Mapping[str, str]
     #: Leave out rows that stand there twice.
     drop_duplicates: bool
-    #: Replace names, addresses, numbers and keys by marks.
+    #: Replace addresses, numbers and keys by marks; names stay.
     mask_personal_data: bool
     #: Languages to keep, ISO 639-1; none keeps all.
     languages: Sequence[
@@ -142,6 +144,8 @@ class PreparationSettings(TypedDict, total=False):
     instructions: str
     #: Seconds that you have to refuse a delivery; 0: the rule accepts it.
     review_s: int
+    #: Id of the plan that you confirmed; its settings are taken over.
+    plan: str
 
 
 class JobTerms(TypedDict, total=False):

@@ -52,6 +52,25 @@ class Dataset:
 
 
 @dataclass(frozen=True, slots=True)
+class Plan:
+    """What a preparation would do to a data set; ``raw["plan"]`` says it step by step."""
+
+    id: str
+    dataset_id: str
+    #: ``made`` or ``confirmed``.
+    status: str
+    #: Rows that stay.
+    rows: int
+    tokens: int
+    raw: Raw = field(repr=False, compare=False)
+
+    @classmethod
+    def read(cls, raw: Raw) -> Plan:
+        of = raw["id"], raw["dataset_id"], raw["status"]
+        return cls(*of, raw["rows"], raw["tokens"], raw)
+
+
+@dataclass(frozen=True, slots=True)
 class CurvePoint:
     """The price from one deadline on."""
 

@@ -15,7 +15,7 @@ from marketplace.api.market.bid_serializers import (
 )
 from marketplace.jobs.journal import serialize_progress
 from marketplace.jobs.models import Dataset, Job, JobStatus, Upload
-from marketplace.vendors.models import Preparation
+from marketplace.vendors.models import DataPlan, Preparation
 from marketplace.vendors.selectors import list_accesses
 
 #: Faulty lines of a data set in one answer; its page has all of them.
@@ -151,6 +151,33 @@ class PreparationSerializer(Answer):
             }
             for access in list_accesses(preparation)
         ]
+
+
+class PlanSerializer(Answer):
+    id = s.CharField()
+    object = Constant("plan")
+    dataset_id = s.CharField()
+    zone = s.CharField(source="zone.name", help_text="Whose tokenizer counts.")
+    status = s.ChoiceField(["making", "made", "failed", "confirmed"])
+    roles = s.DictField(source="asked.roles", child=s.CharField())
+    drop_duplicates = s.BooleanField(source="asked.drop_duplicates")
+    mask_personal_data = s.BooleanField(source="asked.mask_personal_data")
+    languages = s.ListField(source="asked.languages", child=s.CharField())
+    rows = s.IntegerField(help_text="Rows that stay; a bid by this plan is sold for them.")
+    tokens = s.IntegerField()
+    problem = NullText(help_text="Why it cannot be made.")
+    plan = s.DictField(
+        allow_null=True,
+        help_text="steps with rows and tokens before and after, columns with their roles, "
+        "keys, examples of each kind of change, and groups of duplicates.",
+    )
+    created_at = Moment()
+    confirmed_at = Moment(allow_null=True)
+
+    def get_status(self, plan: DataPlan) -> str:
+        if plan.confirmed_at is not None:
+            return "confirmed"
+        return "made" if plan.plan is not None else "failed" if plan.problem else "making"
 
 
 class JobEventSerializer(Answer):

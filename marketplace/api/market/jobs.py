@@ -38,7 +38,7 @@ from marketplace.jobs.models import JobStatus
 from marketplace.jobs.selectors import list_job_checkpoints, list_job_events, list_samples
 from marketplace.jobs.services import cancel_job, delete_adapter, delete_job
 from marketplace.vendors.acceptance import accept, open_dispute
-from marketplace.vendors.downloads import download_changes
+from marketplace.vendors.downloads import download_changes, download_origins
 from marketplace.vendors.models import Preparation
 from marketplace.vendors.selectors import find_preparation
 
@@ -188,6 +188,17 @@ class JobPreparationChangesView(MarketView):
     def get(self, request: Request, job_id: str) -> FileDownload:
         job = get_job(get_caller(request).organisation, job_id)
         return download_changes(job=job, name=job.pk, range_header=request.headers.get("Range"))
+
+
+class JobPreparationOriginsView(MarketView):
+    """The place in your file of each prepared row, from 1, one JSON object a line."""
+
+    scopes = {"GET": "jobs:read"}
+
+    @extend_schema(responses={(200, "application/jsonl"): OpenApiResponse(OpenApiTypes.BINARY)})
+    def get(self, request: Request, job_id: str) -> FileDownload:
+        job = get_job(get_caller(request).organisation, job_id)
+        return download_origins(job=job, name=job.pk, range_header=request.headers.get("Range"))
 
 
 def _get_preparation(request: Request, job_id: str) -> Preparation:

@@ -222,6 +222,19 @@ class DatasetUploadRequest(UploadRequest):
     )
 
 
+class PlanRequest(StrictSerializer):
+    roles = SettingsField(
+        required=False,
+        help_text='What each column of the file holds: {"frage": "prompt", "notiz": "left_out"}.',
+    )
+    drop_duplicates = serializers.BooleanField(required=False)
+    mask_personal_data = serializers.BooleanField(required=False)
+    languages = serializers.ListField(child=serializers.CharField(), required=False)
+    zone = serializers.CharField(
+        max_length=40, required=False, help_text="Zone to count for; the data set's own if none."
+    )
+
+
 class ExportRequest(StrictSerializer):
     form = serializers.ChoiceField(
         FORMS, help_text="merged: a tar with weights, configuration and tokenizer for transformers."

@@ -10,7 +10,9 @@ from marketplace.vendors.skills import Skill
 from marketplace.vendors.wishes import (
     INSTRUCTIONS_CHARS_MAX,
     LANGUAGES,
+    PLAN_CHARS_MAX,
     REVIEW_S_MAX,
+    ROLES,
     VALIDATION_SHARE_MAX,
 )
 from workers.protocol.job_settings import (
@@ -99,6 +101,12 @@ def _describe_preparation() -> dict[str, Any]:
         "kinds": names_of(
             VendorKind.values, ["automatic"], "Kinds of vendor that may see the data."
         ),
+        "roles": {
+            "type": "object",
+            "additionalProperties": {"type": "string", "enum": list(ROLES)},
+            "default": {},
+            "description": "What each column of the file holds, by the column's name.",
+        },
         "drop_duplicates": {
             "type": "boolean",
             "default": True,
@@ -107,7 +115,7 @@ def _describe_preparation() -> dict[str, Any]:
         "mask_personal_data": {
             "type": "boolean",
             "default": False,
-            "description": "Replace names, addresses, numbers and keys by marks.",
+            "description": "Replace addresses, numbers and keys by marks; names stay.",
         },
         "languages": names_of(LANGUAGES, [], "Languages to keep, ISO 639-1; none keeps all."),
         "validation_share": {
@@ -130,5 +138,11 @@ def _describe_preparation() -> dict[str, Any]:
             "maximum": REVIEW_S_MAX,
             "default": 0,
             "description": "Seconds that you have to refuse a delivery; 0: the rule accepts it.",
+        },
+        "plan": {
+            "type": "string",
+            "maxLength": PLAN_CHARS_MAX,
+            "default": "",
+            "description": "Id of the plan that you confirmed; its settings are taken over.",
         },
     }

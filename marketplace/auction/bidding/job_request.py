@@ -12,6 +12,7 @@ from typing import Any
 from marketplace.accounts.models import Organisation
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset
+from marketplace.vendors.plans import resolve_wish
 from marketplace.vendors.wishes import parse_wish
 from workers.protocol.job_terms import PreparationWish
 
@@ -37,14 +38,16 @@ class JobRequest:
     metadata: Mapping[str, str] | None = None
 
     def parse_wish(self) -> PreparationWish | None:
-        """What is asked of a preparation.
+        """What is asked of a preparation, with the settings of the plan that it names.
 
         Raises
         ------
         UserError
-            ``invalid_preparation``.
+            ``invalid_preparation`` or those of ``resolve_wish``.
         """
-        return None if self.preparation is None else parse_wish(self.preparation)
+        if self.preparation is None:
+            return None
+        return resolve_wish(parse_wish(self.preparation), dataset=self.dataset)
 
     @property
     def request_hash(self) -> str:

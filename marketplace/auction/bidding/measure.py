@@ -32,6 +32,11 @@ from marketplace.jobs.models import Dataset, DatasetTokens, Job
 from marketplace.jobs.services import check_held_out, ensure_dataset_tokens
 from marketplace.jobs.work import Work, measure_work, plan_work
 from marketplace.vendors.offers import measure_growth, measure_raw_data
+from marketplace.vendors.plans import (
+    check_loss_is_confirmed,
+    find_sold_plan,
+    read_planned_tokens,
+)
 from marketplace.warm.models import Offer
 from marketplace.warm.offers import ColdJob
 from workers.protocol.job_spec import AdapterKind, AdapterSpec, DataFormat
@@ -86,23 +91,24 @@ def measure_job(asked: JobRequest, *, now: datetime) -> MeasuredJob:
         dataset=asked.dataset,
         now=now,
     )
-    tokens = ensure_dataset_tokens(dataset=asked.dataset, zone=asked.zone)
+    data = _measure_data(asked, wish)
     held_out = None if asked.validation is None else _count_held_out(asked, asked.validation, wish)
-    longest = [tokens.longest_row_tokens, *([held_out.longest_row_tokens] if held_out else [])]
+    longest = [data.tokens.longest_row_tokens, *([held_out.longest_row_tokens] if held_out else [])]
     settings = resolve_terms(
         adapter=asked.adapter if beginning is None else fill_settings(asked.adapter, beginning),
         training=_choose_held_out(asked, wish),
-        rows=asked.dataset.rows if wish is None else measure_raw_data(asked.dataset).rows,
+        rows=data.rows,
         longest_row_tokens=max(longest),
         sequence_length_limit=asked.zone.max_sequence_length,
         model=get_model_shape(asked.zone),
         rank_limit=_find_rank_limit(asked.zone, asked.adapter, now),
     )
-    work = _measure_most_work(asked, settings, tokens=tokens, held_out=held_out, wish=wish, now=now)
-    if wish is not None:
+    work = _measure_most_work(asked, settings, data, held_out=held_out, wish=wish, now=now)
+    if wish is not None and not wish.plan:
         work = _count_repaired(work, asked.dataset)
     if asked.validation is None:
-        _check_can_stop(settings, asked.dataset)
+        rows = data.rows if wish is not None and wish.plan else asked.dataset.rows
+        _check_can_stop(settings, rows)
     start = None
     if beginning is not None and beginning.offer is None:
         start = build_start(beginning, settings.adapter)
@@ -133,11 +139,32 @@ def measure_job(asked: JobRequest, *, now: datetime) -> MeasuredJob:
     return apply_offer(cold, beginning.offer, planned)
 
 
+@dataclass(frozen=True, slots=True)
+class _MeasuredData:
+    """The rows that a job is sold for."""
+
+    tokens: DatasetTokens
+    rows: int
+    format: str
+
+
+def _measure_data(asked: JobRequest, wish: PreparationWish | None) -> _MeasuredData:
+    """The data as they are, or as the confirmed plan leaves them; without one, an upper bound."""
+    dataset = asked.dataset
+    plan = None if wish is None else find_sold_plan(wish, dataset=dataset)
+    if plan is not None:
+        tokens = read_planned_tokens(plan, dataset=dataset, zone=asked.zone)
+        return _MeasuredData(tokens, plan.rows, plan.format)
+    tokens = ensure_dataset_tokens(dataset=dataset, zone=asked.zone)
+    rows = dataset.rows if wish is None else measure_raw_data(dataset).rows
+    return _MeasuredData(tokens, rows, dataset.format)
+
+
 def _measure_most_work(
     asked: JobRequest,
     settings: ResolvedSettings,
+    data: _MeasuredData,
     *,
-    tokens: DatasetTokens,
     held_out: DatasetTokens | None,
     wish: PreparationWish | None,
     now: datetime,
@@ -154,9 +181,9 @@ def _measure_most_work(
     possible = [
         measure_work(
             zone=asked.zone,
-            tokens=tokens,
+            tokens=data.tokens,
             validation=held_out,
-            data_format=asked.dataset.format,
+            data_format=data.format,
             adapter=settings.adapter,
             training=replace(settings.training, validation_share=share),
             rates=rates,
@@ -182,6 +209,8 @@ def _check_data(asked: JobRequest, wish: PreparationWish | None) -> None:
             "the bid: a vendor repairs the rows first.",
             param="preparation",
         )
+    if wish is not None:
+        check_loss_is_confirmed(wish, dataset=dataset)
     _check_kind(dataset, encoder=get_model_shape(zone).encoder)
 
 
@@ -282,12 +311,10 @@ def plan_cold(measured: MeasuredJob, asked: JobRequest) -> ColdJob:
     return ColdJob(asked.organisation, zone, dataset, terms.adapter, terms.training, plan)
 
 
-def _check_can_stop(settings: ResolvedSettings, dataset: Dataset) -> None:
+def _check_can_stop(settings: ResolvedSettings, rows: int) -> None:
     """Refuse early stopping without rows to see it by; a node would, once it is paid for."""
     share = settings.training.validation_share
-    if settings.training.early_stopping and not count_validation_rows(
-        rows=dataset.rows, share=share
-    ):
+    if settings.training.early_stopping and not count_validation_rows(rows=rows, share=share):
         raise UserError(
             "invalid_hyperparameter",
             "Early stopping looks at the loss on held-out rows, and this job holds out none. Give "

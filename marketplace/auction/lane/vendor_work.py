@@ -9,7 +9,7 @@ from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Bid
 from marketplace.fleet.selectors import slot_starts_at
 from marketplace.vendors.models import Vendor
-from marketplace.vendors.offers import compute_due_at, measure_raw_data
+from marketplace.vendors.offers import compute_due_at, find_rows_bound
 from marketplace.vendors.services import NewPreparation, open_preparations
 from scheduler import types as scheduler
 from workers.protocol.wire import to_json
@@ -43,7 +43,7 @@ def _build(lane: Lane, of: AdmittedWithVendor, bid: Bid) -> NewPreparation:
         job_id=of.job_id,
         source_id=bid.dataset.pk,
         wish=wish,
-        rows_bound=measure_raw_data(bid.dataset).rows,
+        rows_bound=find_rows_bound(bid.dataset, bid.terms.preparation),
         vendor_id=vendor_id,
         price_micros=price_micros,
         ready_slot=ready_slot,

@@ -9,6 +9,7 @@ ROUTES = {
     "auction.prices_apply": {"queue": "lane"},
     "vendors.prepare": {"queue": "preparation"},
     "vendors.inspect": {"queue": "preparation"},
+    "vendors.plan": {"queue": "preparation"},
     "exports.push": {"queue": "preparation"},
     "tracking.send": {"queue": "preparation"},
     "express.answer_requests": {"queue": "lane"},

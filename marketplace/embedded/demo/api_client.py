@@ -70,6 +70,11 @@ def place_bid(
     return _announce(bid, say=say)
 
 
+#: The members of a wish that change rows, and how long a plan of them may take.
+PLANNED = ("roles", "drop_duplicates", "mask_personal_data", "languages")
+PLAN_WITHIN_S = 180.0
+
+
 def place_patient_bid(
     market: httpx.Client,
     zone: str,
@@ -116,6 +121,8 @@ def _build_work(
     """Upload the data set; the job as quotes and bids name it."""
     dataset = upload_dataset(market, zone, content=content, is_messy=preparation is not None)
     say(f"Data set {dataset['name']}: {dataset['rows']} rows, {dataset['tokens']} tokens")
+    if preparation is not None:
+        preparation = _confirm_plan(market, dataset["id"], preparation, say=say)
     work = {"zone": zone, "dataset_id": dataset["id"], "training": training}
     return work if preparation is None else work | {"preparation": preparation}
 
@@ -186,6 +193,42 @@ def _send_bid(
         time.sleep(0.2)
         bid = parse_answer(market.get(f"/api/bids/{bid['id']}"))
     return bid
+
+
+def _confirm_plan(
+    market: httpx.Client, dataset_id: str, wish: dict[str, Any], *, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """See what a preparation would do, and agree to it; the wish that names the plan."""
+    where = f"/api/datasets/{dataset_id}/plans"
+    settings = {name: wish[name] for name in PLANNED if name in wish}
+    plan = parse_answer(market.post(where, json=settings))
+    deadline = time.monotonic() + PLAN_WITHIN_S
+    while plan["status"] == "making":
+        if time.monotonic() > deadline:
+            raise DemoFailed(f"The plan {plan['id']} is not made.")
+        time.sleep(0.5)
+        plan = parse_answer(market.get(f"{where}/{plan['id']}"))
+    if plan["status"] == "failed":
+        raise DemoFailed(plan["problem"])
+    for line in _describe_plan(plan["plan"]):
+        say(line)
+    parse_answer(market.post(f"{where}/{plan['id']}/confirm"))
+    say(f"Confirmed: {plan['rows']} rows stay, {plan['tokens']} tokens.")
+    return wish | {"plan": plan["id"]}
+
+
+def _describe_plan(plan: dict[str, Any]) -> list[str]:
+    """The plan's steps, and what each leaves out or changes, a line each."""
+    lines = ["What a preparation would do:"]
+    reasons = plan["summary"]["reasons"]
+    for step in plan["steps"]:
+        lines.append(
+            f"  {step['name'].replace('_', ' ')}: {step['rows_before']} -> {step['rows_after']} "
+            f"rows, {step['tokens_before']} -> {step['tokens_after']} tokens"
+        )
+        lines += [f"    {n} x {reason}" for reason, n in reasons.get(step["name"], {}).items()]
+    lines += [f"  {n} x {words}" for words, n in plan["keys"].items()]
+    return lines
 
 
 def upload_dataset(

@@ -1,5 +1,6 @@
 """Vendors, what they ask, and the preparations of admitted bids."""
 
+from marketplace.vendors.models.plans import DataPlan
 from marketplace.vendors.models.preparations import (
     DISPUTABLE_FOR,
     DataAccess,
@@ -21,6 +22,7 @@ __all__ = [
     "DISPUTABLE_FOR",
     "AnswerKind",
     "DataAccess",
+    "DataPlan",
     "DataReport",
     "Dispute",
     "EndpointCount",

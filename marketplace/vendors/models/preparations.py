@@ -82,8 +82,8 @@ class Preparation(models.Model):
 
     #: When the rows were ready for people, or the data for an outside vendor.
     handed_over_at = models.DateTimeField(null=True, blank=True)
-    #: The raw data with personal data replaced, for an outside vendor; empty where not asked for.
-    masked = models.FileField(upload_to="preparations", max_length=255, blank=True)
+    #: The raw rows with their ids for an outside vendor, masked where its owner asked.
+    copy = models.FileField(upload_to="preparations", max_length=255, blank=True)
     #: When its vendor first looked at the data.
     begun_at = models.DateTimeField(null=True, blank=True)
     #: What people or an outside vendor handed in, until it is checked.
@@ -104,6 +104,8 @@ class Preparation(models.Model):
     report: Any = models.JSONField(default=dict)
     #: Every change with its reason, one JSON object a line.
     changes = models.FileField(upload_to="preparations", max_length=255, blank=True)
+    #: The id of each delivered row, its place in the owner's file from 1, one JSON object a line.
+    origins = models.FileField(upload_to="preparations", max_length=255, blank=True)
     rows_in = models.PositiveIntegerField(null=True)
     rows_out = models.PositiveIntegerField(null=True)
     rows_held_out = models.PositiveIntegerField(null=True)

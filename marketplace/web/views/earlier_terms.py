@@ -15,7 +15,7 @@ from workers.protocol.wire import to_json
 
 def read_earlier_terms(request: PageRequest) -> dict[str, Any]:
     """Terms of an earlier bid, or what the address names."""
-    named = ("dataset", "validation", "zone", "name", "model", "prepare")
+    named = ("dataset", "validation", "zone", "name", "model", "prepare", "plan")
     asked = {name: request.GET[name] for name in named if name in request.GET}
     if "again" in request.GET:
         bid = get_bid(request.organisation, request.GET["again"])

@@ -7,7 +7,7 @@ from django.views.decorators.http import require_GET
 
 from marketplace.jobs.downloads import get_artifact, get_checkpoint, open_adapter, open_checkpoint
 from marketplace.jobs.models import Job
-from marketplace.vendors.downloads import download_changes
+from marketplace.vendors.downloads import download_changes, download_origins
 from marketplace.web.views.jobs import find_own_job
 from marketplace.web.views.requests import PageRequest, page
 
@@ -27,6 +27,16 @@ def download_vendor_changes(request: PageRequest, job_id: str) -> HttpResponseBa
     """What a vendor changed or left out, row by row."""
     job = find_own_job(request.organisation, job_id)
     return download_changes(
+        job=job, name=_file_name(job), range_header=request.headers.get("Range")
+    )
+
+
+@page
+@require_GET
+def download_vendor_origins(request: PageRequest, job_id: str) -> HttpResponseBase:
+    """The place in the owner's file of each prepared row."""
+    job = find_own_job(request.organisation, job_id)
+    return download_origins(
         job=job, name=_file_name(job), range_header=request.headers.get("Range")
     )
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from finetender.calls import Answer, Call, Operation, Pause, send
 from finetender.errors import UsageError, build_error
-from finetender.values import Dataset, Zone
+from finetender.values import Dataset, Plan, Zone
 
 #: Seconds between two looks at what is not decided yet.
 LOOK_EVERY_S = 0.5
@@ -57,6 +57,48 @@ def upload(
         if seen["dataset_id"] is not None:
             found = yield from send(Call("GET", f"/api/datasets/{seen['dataset_id']}"))
             return Dataset.read(found.body)
+
+
+def make_plan(
+    dataset: Dataset | str,
+    *,
+    roles: Mapping[str, str] | None = None,
+    mask_personal_data: bool = False,
+    drop_duplicates: bool = True,
+    languages: Sequence[str] = (),
+    zone: str | None = None,
+) -> Operation[Plan]:
+    """See what a preparation would do to a data set, before anything is sold.
+
+    Parameters
+    ----------
+    roles
+        What each column of the file holds, such as ``{"frage": "prompt", "notiz": "left_out"}``.
+    """
+    body = {
+        "roles": dict(roles or {}),
+        "mask_personal_data": mask_personal_data,
+        "drop_duplicates": drop_duplicates,
+        "languages": list(languages),
+    } | ({} if zone is None else {"zone": zone})
+    where = f"/api/datasets/{check_id(_get_id(dataset))}/plans"
+    answer = yield from send(Call("POST", where, json=body))
+    while answer.body["status"] == "making":
+        yield Pause(LOOK_EVERY_S)
+        answer = yield from send(Call("GET", f"{where}/{answer.body['id']}"))
+    if answer.body["status"] == "failed":
+        raise UsageError(answer.body["problem"])
+    return Plan.read(answer.body)
+
+
+def confirm_plan(plan: Plan) -> Operation[Plan]:
+    """Agree to a plan; name it in a bid: ``preparation={"plan": plan.id}``."""
+    where = f"/api/datasets/{check_id(plan.dataset_id)}/plans/{check_id(plan.id)}/confirm"
+    return Plan.read((yield from send(Call("POST", where, json={}))).body)
+
+
+def _get_id(dataset: Dataset | str) -> str:
+    return dataset.id if isinstance(dataset, Dataset) else dataset
 
 
 def ensure_dataset(data: Data, *, zone: str | None = None) -> Operation[Dataset]:

@@ -228,7 +228,8 @@ def test_data_that_nothing_trains_on_as_they_are_are_sold_with_their_preparation
     with pytest.raises(UserError) as refused:
         sell(owner, zone, data=data, preparation=None)
     assert (refused.value.code, Bid.objects.count()) == ("needs_preparation", 0)
-    _, job = sell(owner, zone, data=data)
+    wish = {"plan": build.confirmed_plan(owner, data), "validation_share": 0.0}
+    _, job = sell(owner, zone, data=data, preparation=wish)
     assert prepare_next(clock=clock)
     assert conclude_preparations(now=clock()) == 1
     job.refresh_from_db()
@@ -384,7 +385,7 @@ def test_a_hostile_delivery_is_refused_and_leaves_no_trace(zone, owner, tmp_path
     path.write_bytes(content)
     made = services._claim(now=NOW)
     datasets = made.source.__class__.objects.count()
-    delivery = Delivery(training=path, held_out=None, changes=None, report={})
+    delivery = Delivery(training=path, held_out=None, changes=None, origins=path, report={})
     with pytest.raises(UserError, match=reason) as refused:
         services.deliver(preparation=made, delivery=delivery, claim=made.claim, now=NOW)
     assert refused.value.code == "invalid_delivery"
@@ -399,7 +400,7 @@ def test_a_delivery_counts_once_and_only_under_the_current_claim(zone, owner, tm
     _, job = sell(owner, zone)
     path = tmp_path / "train.jsonl"
     path.write_text(chat(1))
-    delivery = Delivery(training=path, held_out=None, changes=None, report={})
+    delivery = Delivery(training=path, held_out=None, changes=None, origins=path, report={})
     first = services._claim(now=NOW)
     second = services._claim(now=NOW + services.CLAIM_LIFE)
     assert first.claim != second.claim

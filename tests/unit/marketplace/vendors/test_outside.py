@@ -22,7 +22,7 @@ from tests import market_builders as market
 from tests import vendor_builders as build
 from tests.builders import NOW
 from tests.pages import read_download
-from tests.vendor_builders import chat, clock
+from tests.vendor_builders import chat, clock, traced
 
 pytestmark = pytest.mark.django_db
 
@@ -65,20 +65,30 @@ def put(url: str, body: bytes, work: Preparation, secret: str | None = None) -> 
     return Client().put(path_of(url), body, content_type="application/jsonl", headers=dict(headers))
 
 
-GOOD = "\n".join([*map(chat, range(3)), chat(3)]).encode()
+def write(*rows: tuple[int, str]) -> bytes:
+    return "\n".join(traced(number, row) for number, row in rows).encode()
+
+
+GOOD = write(*((n + 1, chat(n)) for n in range(4)))
 
 
 def test_the_data_go_by_a_link_and_come_back_prepared_and_each_access_is_noted(zone, owner, vendor):
     work = build.sell_few(owner, zone)
     data_url, delivery_url = link_of(work)
     reply = Client().get(path_of(data_url))
-    assert read_download(reply) == build.FEW.encode()
+    left = [json.loads(line) for line in read_download(reply).splitlines()]
+    assert left[0] == {"row_id": 1} | json.loads(chat(0))
+    assert left[4] == {"row_id": 5, "raw": "not a row"}
     assert put(delivery_url, GOOD, work).status_code == 202
     assert put(delivery_url, GOOD, work).status_code == 409
     assert prepare_next(clock=clock)
     work.refresh_from_db()
     assert (work.status, work.rows_out) == (PreparationStatus.ACCEPTED, 4)
     assert work.comparison["kept"] == 4
+    with work.prepared.file.open() as rows:
+        assert rows.read() == "".join(chat(n) + "\n" for n in range(4)).encode()
+    with work.origins.open() as origins:
+        assert [json.loads(line)["row_id"] for line in origins] == [1, 2, 3, 4]
     kinds = list(DataAccess.objects.order_by("pk").values_list("kind", "address"))
     assert kinds == [("link", ""), ("download", "127.0.0.1")]
     # The work is done: the link is dead.
@@ -141,7 +151,7 @@ HOSTILE = {
     "one list": (f"[{chat(1)}]".encode(), "JSON list"),
     "more rows than were sold": ("\n".join(map(chat, range(6))).encode(), "5 were sold"),
     "more work than was sold": (
-        "\n".join(chat(n, price="word " * 400) for n in range(4)).encode(),
+        write(*((n + 1, chat(n, price="word " * 400)) for n in range(4))),
         "work for at most",
     ),
     "rows of another kind": (
@@ -152,12 +162,17 @@ HOSTILE = {
         "does not train on",
     ),
     "labels for a model that writes": (b'{"text": "one", "label": "a"}\n' * 3, "does not train on"),
-    "a stranger's rows": ("\n".join(map(chat, range(90, 94))).encode(), "not in the original"),
+    "a stranger's rows": (
+        write((1, chat(90))),
+        "1 of its 1 rows cannot be traced",
+    ),
+    "rows without ids": ("\n".join(map(chat, range(4))).encode(), "4 of its 4 rows cannot"),
+    "one row twice": (write((1, chat(0)), (1, chat(0))), "1 of its 2 rows cannot be traced"),
     "other answers to the same questions": (
-        "\n".join(chat(n, price="Ask our bank.") for n in range(4)).encode(),
+        write(*((n + 1, chat(n, price="Ask our bank.")) for n in range(4))),
         "say something else",
     ),
-    "a row too few times": (chat(1).encode(), "1 of the original's 4"),
+    "a row too few times": (write((2, chat(1))), "1 of the original's 4"),
 }
 
 

@@ -226,7 +226,7 @@ def test_open_rows_and_an_empty_delivery_are_not_handed_in(zone, owner, team):
     ("values", "reason"),
     [
         # Rows that are not the owner's.
-        ({4: "{poison}"}, "1 of its 4 rows are not in the original"),
+        ({4: "{poison}"}, "1 of its 4 rows cannot be traced"),
         # Most of them left out.
         ({1: "", 2: "", 3: ""}, "1 of the original's 4 different usable rows"),
     ],

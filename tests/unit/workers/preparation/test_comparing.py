@@ -1,37 +1,93 @@
-"""What a comparison says of a delivery: rows match by words, translations by order."""
+"""What a comparison says of a delivery: each row is held against the one that its id names."""
 
 from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
-from workers.preparation.comparing import compare_datasets
+import pytest
+
+from workers.preparation.comparing import Comparison, compare_datasets
+from workers.preparation.tracing import iter_traced_lines
 
 ENGLISH = [("How are you?", "Fine."), ("Where is it?", "There."), ("What is it?", "A book.")]
 GERMAN = [("Wie geht es?", "Gut."), ("Wo ist es?", "Dort."), ("Was ist es?", "Ein Buch.")]
 
 
-def write(rows: list[tuple[str, str]]) -> io.BytesIO:
-    lines = [
-        {"messages": [{"role": "user", "content": a}, {"role": "assistant", "content": b}]}
-        for a, b in rows
+def row(asked: str, told: str, **more: Any) -> str:
+    said = [{"role": "user", "content": asked}, {"role": "assistant", "content": told}]
+    return json.dumps({"messages": said} | more)
+
+
+def write(*lines: str) -> io.BytesIO:
+    return io.BytesIO("\n".join(lines).encode())
+
+
+def compare(delivered: list[str], *, original: tuple[str, ...] = (), **options: Any) -> Comparison:
+    lines = original or tuple(row(*each) for each in ENGLISH)
+    return compare_datasets(write(*lines), write(*delivered), **options)
+
+
+def counts(found: Comparison) -> tuple[int, ...]:
+    return found.kept, found.changed, found.added, found.dropped, found.covered
+
+
+def test_rows_are_kept_changed_and_left_out_by_their_ids() -> None:
+    found = compare(
+        [row("Where is it?", "Here.", row_id=2), row("How are  you?", "fine.", row_id=1)]
+    )
+    assert counts(found) == (1, 1, 0, 1, 2)
+    assert [("There" in before, "Here" in after) for before, after in found.samples["changed"]] == [
+        (True, True)
     ]
-    return io.BytesIO("\n".join(map(json.dumps, lines)).encode())
 
 
-def test_a_translation_is_the_same_rows_changed() -> None:
-    found = compare_datasets(write(ENGLISH), write(GERMAN), translates=True)
-    assert (found.changed, found.added, found.dropped, found.covered) == (3, 0, 0, 3)
-    assert [("Wo ist" in after, "Where" in before) for before, after in found.samples["changed"]][
-        1
-    ] == (True, True)
+@pytest.mark.parametrize(
+    "line",
+    [
+        row(*ENGLISH[0]),
+        row(*ENGLISH[0], row_id=4),
+        row(*ENGLISH[0], row_id="1"),
+        row(*ENGLISH[0], row_id=True),
+        row("Buy our gold.", "Now.", row_id=1),
+        "not a row",
+    ],
+    ids=["no id", "an unknown id", "a text as id", "a flag as id", "another row", "no row"],
+)
+def test_what_cannot_be_traced_to_a_row_of_the_original_is_added(line: str) -> None:
+    assert counts(compare([line])) == (0, 0, 1, 3, 0)
 
 
-def test_the_same_rows_are_new_ones_where_no_translation_was_ordered() -> None:
-    found = compare_datasets(write(ENGLISH), write(GERMAN))
-    assert (found.changed, found.added, found.dropped) == (0, 3, 3)
+def test_an_id_counts_once() -> None:
+    assert counts(compare([row(*ENGLISH[0], row_id=1)] * 3)) == (1, 0, 2, 2, 1)
 
 
-def test_a_translation_with_more_rows_than_its_original_adds_the_rest() -> None:
-    found = compare_datasets(write(ENGLISH[:1]), write([*ENGLISH[:1], *GERMAN]), translates=True)
-    assert (found.kept, found.changed, found.added, found.dropped) == (1, 0, 3, 0)
+def test_a_translation_is_traced_by_ids_in_any_order() -> None:
+    lines = [row(*each, row_id=n) for n, each in enumerate(GERMAN, start=1)][::-1]
+    assert counts(compare(lines, translates=True)) == (0, 3, 0, 0, 3)
+    assert counts(compare(lines)) == (0, 0, 3, 3, 0)
+
+
+def test_a_row_that_no_program_can_read_may_be_written_again_with_its_own_words() -> None:
+    broken = '{"messages": [{"role": "user", "content": "What does the red bicycle cost today'
+    mended = row("What does the red bicycle cost today", "It costs nothing.", row_id=1)
+    assert counts(compare([mended], original=(broken,))) == (0, 1, 0, 0, 0)
+    assert (
+        counts(compare([row("Buy gold now, it is cheap.", "Yes.", row_id=1)], original=(broken,)))[
+            2
+        ]
+        == 1
+    )
+
+
+def test_rows_leave_with_ids_that_count_the_rows_of_any_file_and_hide_what_is_masked() -> None:
+    text = 'question,answer\n"Who, and\nwhere?",me@example.org\nWhat?,That\n'
+    lines = list(iter_traced_lines(io.BytesIO(text.encode()), masks=True))
+    assert [json.loads(line) for line in lines] == [
+        {"row_id": 1, "question": "Who, and\nwhere?", "answer": "[EMAIL_1]"},
+        {"row_id": 2, "question": "What?", "answer": "That"},
+    ]
+    broken = list(iter_traced_lines(write('{"a": "b"', row(*ENGLISH[0])), masks=False))
+    assert json.loads(broken[0]) == {"row_id": 1, "raw": '{"a": "b"'}
+    assert json.loads(broken[1])["row_id"] == 2

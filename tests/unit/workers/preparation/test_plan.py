@@ -16,11 +16,18 @@ from workers.preparation import PreparationPlan, PreparationSettings, prepare_da
 from workers.preparation.changes import EXAMPLES_SHOWN, ChangedRow
 from workers.preparation.plan import DuplicateGroup, PlannedStep
 from workers.preparation.reading import UnreadableFileError
+from workers.preparation.texts import iter_texts
 
 
 def plan(data: bytes, folder: Path, **options: Any) -> PreparationPlan:
     folder.mkdir(exist_ok=True)
-    return prepare_dataset(io.BytesIO(data), folder, PreparationSettings(**options))
+    return prepare_dataset(
+        io.BytesIO(data), folder, PreparationSettings(**options), count_tokens=count_words
+    )
+
+
+def count_words(text: str) -> int:
+    return len(text.split())
 
 
 def write(*rows: dict[str, Any]) -> bytes:
@@ -38,11 +45,11 @@ ROWS = write(
 def test_a_plan_says_what_each_step_does_to_how_many_rows(tmp_path: Path) -> None:
     made = plan(ROWS, tmp_path)
     assert made.steps == (
-        PlannedStep("reading", 4, 4, 0),
-        PlannedStep("repair", 4, 3, 3),
-        PlannedStep("filters", 3, 3, 0),
-        PlannedStep("duplicates", 3, 2, 0),
-        PlannedStep("personal_data", 2, 2, 0),
+        PlannedStep("reading", 4, 4, 0, 31, 31),
+        PlannedStep("repair", 4, 3, 3, 31, 20),
+        PlannedStep("filters", 3, 3, 0, 20, 20),
+        PlannedStep("duplicates", 3, 2, 0, 20, 15),
+        PlannedStep("personal_data", 2, 2, 0, 15, 15),
     )
     assert made.rows_kept == 2
 
@@ -117,6 +124,14 @@ def test_what_is_done_is_what_was_planned(
     ]
     rows = [row for path in files for row in path.read_bytes().splitlines(keepends=True)]
     assert len(rows) == planned.rows_kept
+    assert planned.steps[-1].tokens_after == sum(
+        count_words(" ".join(iter_texts(json.loads(row)))) for row in rows
+    )
+    origins = [json.loads(line) for line in (folder / "origins.jsonl").read_text().splitlines()]
+    assert [origin["row"] for origin in origins if origin["file"] == "train.jsonl"] == list(
+        range(1, done.summary.rows_out + 1)
+    )
+    assert len({origin["row_id"] for origin in origins}) == len(rows)
     if not share:
         assert hashlib.sha256(b"".join(rows)).hexdigest() == planned.rows_sha256
     assert planned.steps[-1].rows_after == planned.rows_kept
