@@ -116,7 +116,7 @@ def finish(job: Job, *, now: datetime) -> None:
     """The node that has the job delivers its prompt."""
     held = Slice.objects.select_related("node").get(job=job, status="open")
     adapter = job.terms.adapter
-    content = job_builders.adapter_zip(next(_seeds), adapter=adapter)
+    content = job_builders.adapter_file(next(_seeds), adapter=adapter)
     store_adapter(
         node=held.node, lease_token=held.lease_token, content=io.BytesIO(content), now=now
     )

@@ -5,11 +5,9 @@ The zone of ``market_builders`` has slots of 10 s and ``NOW`` is the start of sl
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import struct
-import zipfile
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
@@ -23,7 +21,7 @@ from scheduler.types import Cell
 from tests import builders, market_builders
 from tests.builders import NOW
 from workers.protocol.adapter_check import list_adapter_tensors
-from workers.protocol.job_spec import AdapterKind, AdapterSpec, TrainingSpec
+from workers.protocol.job_spec import AdapterSpec, TrainingSpec
 from workers.protocol.job_terms import JobTerms
 from workers.protocol.joining import PROTOCOL_LEAST
 from workers.protocol.messages import PROTOCOL_VERSION, JoinReply, JoinRequest
@@ -128,25 +126,9 @@ def adapter_tensors(adapter: AdapterSpec, *, value: float) -> bytes:
     return len(text).to_bytes(8, "little") + text + struct.pack("<f", value) * (end // 4)
 
 
-def adapter_zip(
-    seed: int = 0, *, drop: str = "", adapter: AdapterSpec | None = None, **extra: bytes
-) -> bytes:
-    """The trained adapter of a job as a zip; ``extra`` are more files by name."""
-    adapter = adapter or AdapterSpec(rank=8)
-    config: dict[str, Any] = {"peft_type": "LORA", "r": adapter.rank, "lora_alpha": adapter.alpha}
-    if adapter.kind is AdapterKind.SOFT_PROMPT:
-        config = {"peft_type": "PROMPT_TUNING", "num_virtual_tokens": adapter.virtual_tokens}
-    files: dict[str, bytes] = {
-        "adapter_config.json": json.dumps(config).encode(),
-        "adapter_model.safetensors": adapter_tensors(adapter, value=0.5 + seed),
-    } | extra
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            if name != drop:
-                # Without a time of its own: equal adapters, equal bytes.
-                archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
-    return out.getvalue()
+def adapter_file(seed: int = 0, *, adapter: AdapterSpec | None = None) -> bytes:
+    """The trained weights of a job as a node sends them."""
+    return adapter_tensors(adapter or AdapterSpec(rank=8), value=0.5 + seed)
 
 
 def facts(*, hostname: str = "gpu-1", **changed: Any) -> NodeFacts:

@@ -25,7 +25,6 @@ from marketplace.common.errors import Conflict, UserError
 from marketplace.exports.models import Export, ExportForm, ExportStatus, HubPush, PushStatus
 from marketplace.jobs.models import Artifact, Job
 from workers.protocol.exports import MERGED
-from workers.protocol.messages import ADAPTER_FILES
 
 log = logging.getLogger(__name__)
 
@@ -164,8 +163,7 @@ def _unpack(push: HubPush) -> Iterator[Path]:
         if push.export is None:
             artifact: Artifact = push.job.artifact  # type: ignore[attr-defined]
             with artifact.file.open("rb") as file, zipfile.ZipFile(file) as archive:
-                for member in set(archive.namelist()) & set(ADAPTER_FILES):
-                    archive.extract(member, folder)
+                archive.extractall(folder)
         elif push.export.form == MERGED:
             path = folder / "model.tar"
             _copy(push.export, path)

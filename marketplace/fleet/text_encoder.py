@@ -67,6 +67,8 @@ class ModelTextEncoder:
         self._chosen = choose_chat_templates(
             chat_template, adds_bos=self.prefix == [self._find_id("bos_token")]
         )
+        #: What conversations without tools are written by.
+        self.default_template = self._chosen.default
         environment = _build_environment()
         texts = {self._chosen.default, self._chosen.with_tools}
         self._templates = {text: environment.from_string(text) for text in texts}

@@ -109,6 +109,12 @@ def _read_digests(dataset: Dataset) -> tuple[np.ndarray, set[str]]:
     return np.fromiter(hash_rows(), dtype=np.uint64), labels
 
 
+def list_labels(dataset: Dataset) -> list[str]:
+    """The classes of a data set in the order of their numbers: 2 before 10."""
+    found = {label for row in _read_rows(dataset) if (label := _get_label(row)) is not None}
+    return sorted(found, key=lambda label: (len(label), label))
+
+
 def _read_rows(dataset: Dataset) -> Iterator[Row]:
     with dataset.file.open("rb") as file:
         for row in read_rows(

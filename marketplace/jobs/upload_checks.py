@@ -11,7 +11,7 @@ from typing import IO
 from marketplace.common.errors import UserError
 from marketplace.fleet.selectors import get_model_shape
 from marketplace.jobs.models import Artifact, Job
-from workers.protocol.adapter_check import AdapterError, check_adapter_archive
+from workers.protocol.adapter_check import AdapterError, check_weights
 
 #: A header of about 16,000 tensors; more is refused before it is read.
 _HEADER_BYTES_MAX = 2 * 1024 * 1024
@@ -62,23 +62,18 @@ def check_safetensors(file: IO[bytes], *, size: int, what: str) -> None:
         raise refuse("its tensors and its length disagree, as if cut off")
 
 
-def check_adapter(file: IO[bytes], *, job: Job, unpacked_limit_bytes: int) -> str:
-    """Refuse a zip that is not the trained adapter that the job asks for; its weights' digest.
+def check_adapter(file: IO[bytes], *, size: int, job: Job) -> str:
+    """Refuse what is not the trained weights that the job asks for; their digest.
 
     Raises
     ------
     UserError
-        ``invalid_adapter``: not a zip, other files or tensors than the job's, values that are not
-        finite, an adapter that was not trained or is another job's, or more unpacked bytes than
-        the limit.
+        ``invalid_adapter``: other tensors than the job's, values that are not finite, or an
+        adapter that was not trained or is another job's.
     """
     try:
-        digest = check_adapter_archive(
-            file,
-            shape=get_model_shape(job.zone),
-            adapter=job.terms.adapter,
-            unpacked_limit_bytes=unpacked_limit_bytes,
-        )
+        shape = get_model_shape(job.zone)
+        digest = check_weights(file, size=size, shape=shape, adapter=job.terms.adapter)
     except AdapterError as error:
         raise UserError("invalid_adapter", f"The adapter cannot be taken: {error}.") from None
     if _is_copy(job, digest):

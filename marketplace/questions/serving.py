@@ -28,6 +28,8 @@ from marketplace.jobs.models import Artifact
 from marketplace.questions.answering import record_forwarded
 from marketplace.questions.asking import QuestionTerms, encode_prompt
 from marketplace.questions.models import AskedQuestion
+from workers.protocol.adapter_check import WEIGHTS_NAME
+from workers.protocol.adapter_files import CONFIG_NAME
 from workers.protocol.generation import LikelyToken, Written, WrittenToken
 from workers.protocol.reports import Fault
 from workers.protocol.wire import from_json
@@ -37,7 +39,7 @@ log = logging.getLogger(__name__)
 #: Seconds over which words are gathered into one commit.
 GATHER_S = 0.04
 _TIMEOUT = httpx.Timeout(120.0, connect=5.0)
-_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+_ADAPTER_FILES = (CONFIG_NAME, WEIGHTS_NAME)
 _ALREADY = "already"
 _LINE_CHARS_MAX = 1_000_000
 _running: set[asyncio.Task[None]] = set()

@@ -116,7 +116,7 @@ class SimulatedNode:
         if status == SliceEnd.FINISHED:
             # Of each job its own weights: those of another's are refused.
             seed = Bid.objects.get(pk=held.job.bid_id).arrival
-            content = job_builders.adapter_zip(seed, adapter=held.job.terms.adapter)
+            content = job_builders.adapter_file(seed, adapter=held.job.terms.adapter)
             self._say(
                 world,
                 lambda now: store_adapter(

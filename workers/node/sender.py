@@ -24,7 +24,8 @@ from workers.node.market_client import (
     ShuttingDownError,
 )
 from workers.node.slice_run import SliceRun, SliceState
-from workers.node.upload_files import discard, zip_adapter
+from workers.node.upload_files import discard
+from workers.protocol.adapter_check import WEIGHTS_NAME
 from workers.protocol.messages import PATH_ADAPTER, PATH_CHECKPOINT, PATH_PROGRESS, PATH_RESULT
 from workers.protocol.reports import (
     Fault,
@@ -60,7 +61,6 @@ class Sender:
         *,
         client: MarketClient,
         post: Callable[[Call], None],
-        outbox: Path,
         keepalive_s: float,
         answered: Callable[[SliceRun, ProgressReply], None],
         lost: Callable[[SliceRun], None],
@@ -70,7 +70,6 @@ class Sender:
         self._client = client
         #: Runs a call on the node's thread.
         self._post = post
-        self._outbox = outbox
         #: A silent job's lease is renewed by an empty report this often.
         self._keepalive_s = keepalive_s
         self._answered = answered
@@ -164,7 +163,7 @@ class Sender:
         elif run.state is not SliceState.SENDING or not run.progress.empty:
             return
         elif box.adapter_dir is not None:
-            send = self._adapter_send(run.token, run.job_id, box.adapter_dir)
+            send = self._adapter_send(run.token, box.adapter_dir)
             done = self._adapter_done(run)
         elif box.result is not None:
             send = self._result_send(run)
@@ -264,18 +263,9 @@ class Sender:
 
         return done
 
-    def _adapter_send(self, token: str, job_id: str, directory: Path) -> Call:
+    def _adapter_send(self, token: str, directory: Path) -> Call:
         url = PATH_ADAPTER.format(lease_token=token)
-        target = self._outbox / f"{job_id}.zip"
-
-        def send() -> None:
-            try:
-                zip_adapter(directory, target)
-                self._client.upload(url, target, content_type="application/zip", patience=_ONCE)
-            finally:
-                discard(target)
-
-        return send
+        return lambda: self._client.upload(url, directory / WEIGHTS_NAME, patience=_ONCE)
 
     def _adapter_done(self, run: SliceRun) -> Call:
         def done() -> None:

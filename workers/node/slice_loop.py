@@ -81,7 +81,6 @@ class SliceLoop:
         self._sender = Sender(
             client=client,
             post=self._inbox.put,
-            outbox=outbox,
             keepalive_s=keepalive_s,
             answered=self._answered,
             lost=self._drop,

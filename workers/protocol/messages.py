@@ -131,24 +131,7 @@ PATH_PROGRESS = "/internal/v1/progress"
 PATH_RESULT = "/internal/v1/result"
 #: PUT, one safetensors file. Format with ``lease_token`` and ``step``.
 PATH_CHECKPOINT = "/internal/v1/leases/{lease_token}/checkpoints/{step}"
-#: PUT, one zip of the adapter's directory. Format with ``lease_token``.
+#: PUT, the adapter's weights in one safetensors file. Format with ``lease_token``.
 PATH_ADAPTER = "/internal/v1/leases/{lease_token}/adapter"
-#: Files the zip of an adapter may hold, all at its top; the first two it must.
-ADAPTER_FILES = (
-    "adapter_config.json",
-    "adapter_model.safetensors",
-    "README.md",
-    "training.json",
-    "metrics.csv",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "chat_template.jinja",
-)
 #: Celery task of a node; its one keyword is ``plan``, a ``SlotPlan`` as JSON value.
 TASK_RUN_SLOT = "workers.run_slot"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
@@ -79,6 +80,24 @@ def read_header(
     if at != size - PREFIX_BYTES - length:
         raise HeaderError("its tensors and its length disagree, as if cut off")
     return tuple(entries)
+
+
+def write_header(entries: Iterable[TensorEntry]) -> bytes:
+    """A header that says the tensors' names, types and shapes and nothing else, in this order."""
+    header: dict[str, Any] = {_METADATA: {"format": "pt"}}
+    at = 0
+    for entry in entries:
+        end = at + entry.end - entry.start
+        header[entry.name] = {
+            "dtype": entry.dtype,
+            "shape": list(entry.shape),
+            "data_offsets": [at, end],
+        }
+        at = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    # as the library pads it, so that tensors begin at a multiple of eight
+    text += b" " * (-len(text) % PREFIX_BYTES)
+    return len(text).to_bytes(PREFIX_BYTES, "little") + text
 
 
 _METADATA = "__metadata__"

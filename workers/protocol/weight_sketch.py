@@ -22,7 +22,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.protocol.messages import ADAPTER_FILES
+from workers.protocol.adapter_check import WEIGHTS_NAME
 from workers.protocol.safetensors_header import HeaderError, read_header
 
 #: Sums of each of the two groups of tensors.
@@ -124,7 +124,7 @@ def read_adapter_weights(file: IO[bytes]) -> Iterator[tuple[str, Any]]:
     """
     try:
         with zipfile.ZipFile(file) as archive:
-            content = archive.read(ADAPTER_FILES[1])
+            content = archive.read(WEIGHTS_NAME)
     except (OSError, KeyError, RuntimeError, zipfile.BadZipFile) as error:
         raise WeightsUnreadable(f"the adapter cannot be read: {error}") from error
     for name, values in _read_tensors(io.BytesIO(content), size=len(content)):

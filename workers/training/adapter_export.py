@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from workers.protocol.job_spec import AdapterKind, DataFormat
+from workers.protocol.adapter_check import WEIGHTS_NAME
+from workers.protocol.adapter_files import CONFIG_NAME, build_peft_config
+from workers.protocol.job_spec import DataFormat
 from workers.training.adapter_stack import MAGNITUDE
 from workers.training.checkpoint import write_atomically
 from workers.training.data import TokenizerEncoder
@@ -35,11 +37,16 @@ def export_adapter(
         format_peft_name(name): to_peft_layout(name, values)
         for name, values, _ in model.tensors(job.job_id)
     }
-    write_atomically(
-        directory / "adapter_model.safetensors", save(tensors, metadata={"format": "pt"})
+    write_atomically(directory / WEIGHTS_NAME, save(tensors, metadata={"format": "pt"}))
+    adapter = job.spec.adapter
+    config = build_peft_config(
+        base_model=job.spec.base_model,
+        shape=model.shape,
+        adapter=adapter,
+        target_modules=model.name_targets(adapter.target_modules),
     )
-    config = json.dumps(build_peft_config(model=model, job=job), indent=2, sort_keys=True)
-    write_atomically(directory / "adapter_config.json", f"{config}\n".encode())
+    text = json.dumps(config, indent=2, sort_keys=True)
+    write_atomically(directory / CONFIG_NAME, f"{text}\n".encode())
     save_tokenizer(tokenizer, data_format=job.spec.data_format, directory=directory)
 
 
@@ -63,42 +70,6 @@ def format_peft_name(name: str) -> str:
     if name.startswith("classifier."):
         return f"base_model.model.{name}"
     return f"base_model.model.{name}.weight"
-
-
-def build_peft_config(*, model: PackedModel, job: TrainingJob) -> dict[str, Any]:
-    """What goes into ``adapter_config.json``."""
-    spec, adapter = job.spec, job.spec.adapter
-    shared = {
-        "base_model_name_or_path": spec.base_model.source,
-        "revision": spec.base_model.revision,
-        "inference_mode": True,
-        "task_type": "SEQ_CLS" if model.shape.encoder else "CAUSAL_LM",
-    }
-    if adapter.kind is AdapterKind.SOFT_PROMPT:
-        config = model.config
-        return shared | {
-            "peft_type": "PROMPT_TUNING",
-            # the learnt embeddings are in the file; PEFT must not look for the text again
-            "prompt_tuning_init": "RANDOM",
-            "num_virtual_tokens": adapter.virtual_tokens,
-            "token_dim": config.hidden_size,
-            "num_transformer_submodules": 1,
-            "num_attention_heads": config.num_attention_heads,
-            "num_layers": config.num_hidden_layers,
-        }
-    return shared | {
-        "peft_type": "LORA",
-        "r": adapter.rank,
-        "lora_alpha": adapter.alpha,
-        "lora_dropout": adapter.dropout,
-        "use_rslora": adapter.rslora,
-        "use_dora": adapter.dora,
-        "target_modules": model.name_targets(adapter.target_modules),
-        "modules_to_save": ["classifier"] if model.shape.encoder else None,
-        "fan_in_fan_out": model.shape.transposed,
-        "bias": "none",
-        "init_lora_weights": True,
-    }
 
 
 def to_peft_layout(name: str, values: torch.Tensor) -> torch.Tensor:

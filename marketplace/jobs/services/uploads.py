@@ -18,6 +18,7 @@ from marketplace.common.errors import UserError
 from marketplace.common.ids import new_id
 from marketplace.fleet.models import Node
 from marketplace.fleet.services import note_node_work
+from marketplace.jobs.adapter_files import compose_adapter
 from marketplace.jobs.journal import record_event
 from marketplace.jobs.lease_checks import get_current_slice, lock_current_slice
 from marketplace.jobs.models import Artifact, Checkpoint, EventKind, Job, MetricPoint
@@ -102,22 +103,29 @@ def store_adapter(
 ) -> Artifact:
     """Store the adapter of a leased job; sent again, it takes the first one's place.
 
+    Of the node's file only the tensors are stored: the market writes all else of an adapter.
+
     Raises
     ------
     LeaseLost
         Nothing is kept.
     UserError
-        ``invalid_adapter``, ``file_empty``, ``file_too_large`` or ``file_damaged``.
+        ``invalid_adapter``, ``file_empty``, ``file_too_large``, ``file_damaged`` or
+        ``base_unreachable`` (503).
     """
     held = get_current_slice(lease_token=lease_token, node=node, now=now)
     limit = getattr(settings, "ADAPTER_BYTES_MAX", ADAPTER_BYTES_MAX)
     with spool_upload(content, limit_bytes=limit, what="The adapter", sha256=sha256) as upload:
-        digest = check_adapter(upload.file, job=held.job, unpacked_limit_bytes=2 * limit)
-        had = Artifact.objects.filter(slice=held, sha256=upload.sha256)
+        digest = check_adapter(upload.file, size=upload.bytes, job=held.job)
+        had = Artifact.objects.filter(slice=held, weights_sha256=digest)
         if (same := had.first()) is not None:
             return same
         path = f"jobs/{held.job_id}/adapters/{new_id('art')}.zip"
-        with store_file(path, upload.file) as name, transaction.atomic():
+        with (
+            compose_adapter(held.job, upload) as made,
+            store_file(path, made.file) as name,
+            transaction.atomic(),
+        ):
             job, held = lock_current_slice(lease_token=lease_token, node=node, now=now)
             artifact = Artifact.objects.filter(job=job).first()
             if artifact is not None:
@@ -125,8 +133,8 @@ def store_adapter(
             artifact = artifact or Artifact(job=job)
             artifact.file.name = name
             artifact.slice = held
-            artifact.sha256, artifact.weights_sha256 = upload.sha256, digest
-            artifact.bytes = upload.bytes
+            artifact.sha256, artifact.weights_sha256 = made.sha256, digest
+            artifact.bytes = made.bytes
             artifact.created_at = now
             artifact.save()
             record_event(
@@ -135,7 +143,7 @@ def store_adapter(
                 message="The adapter is stored.",
                 now=now,
                 actor=node.pk,
-                data={"bytes": upload.bytes, "sha256": upload.sha256},
+                data={"bytes": made.bytes, "sha256": made.sha256},
             )
     return artifact
 

@@ -35,6 +35,7 @@ from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
 from tests.job_builders import at
+from workers.protocol.adapter_files import write_adapter_zip
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.reports import LookupFigures
 from workers.protocol.reports import SliceEnd as Ended
@@ -56,7 +57,7 @@ def tune(node, owner, *, seed=0, adapter=SOFT, dataset=None, **figures):
     job = build.job(node.zone, (0, node), organisation=owner, dataset=dataset, adapter=adapter)
     dispatch_slots(now=NOW)
     held = build.lease(job)
-    content = build.adapter_zip(seed, adapter=adapter)
+    content = build.adapter_file(seed, adapter=adapter)
     store_adapter(node=node, lease_token=held.lease_token, content=io.BytesIO(content), now=at(2))
     figures = {"copied_tokens": 0, "valid_loss_before": 3.0, "valid_loss_after": 2.0} | figures
     finish_slice(node=node, result=build.result(held, Ended.FINISHED, **figures), now=at(3))
@@ -123,8 +124,10 @@ def test_a_poisoned_prompt_is_refused(value, words):
 
 
 def test_a_lora_is_no_prompt():
+    zipped = io.BytesIO()
+    write_adapter_zip(zipped, texts={}, weights=[build.adapter_file()])
     with pytest.raises(UnsoundPrompt):
-        read_adapter_prompt(io.BytesIO(build.adapter_zip()))
+        read_adapter_prompt(zipped)
     with pytest.raises(UnsoundPrompt):
         read_adapter_prompt(io.BytesIO(b"nothing"))
 

@@ -77,7 +77,7 @@ def begin(owner, zone, **training):
 def claim(job, *, loss, step=1, stopped_early=True):
     """End a job as its node reports it."""
     held = Slice.objects.select_related("node").get(job=job, status="open")
-    content = job_builders.adapter_zip(adapter=job.terms.adapter)
+    content = job_builders.adapter_file(adapter=job.terms.adapter)
     store_adapter(
         node=held.node, lease_token=held.lease_token, content=io.BytesIO(content), now=after(2)
     )

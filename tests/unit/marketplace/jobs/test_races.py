@@ -76,7 +76,7 @@ def test_two_results_for_one_lease_at_once_count_once(running):
     store_adapter(
         node=node,
         lease_token=held.lease_token,
-        content=io.BytesIO(build.adapter_zip()),
+        content=io.BytesIO(build.adapter_file()),
         now=at(1),
     )
     results = at_once([lambda: finish_slice(node=node, result=finished, now=at(2))] * 4)
@@ -165,7 +165,7 @@ def test_a_result_and_a_cancellation_at_once_end_the_job_once(running):
     store_adapter(
         node=node,
         lease_token=held.lease_token,
-        content=io.BytesIO(build.adapter_zip()),
+        content=io.BytesIO(build.adapter_file()),
         now=at(1),
     )
     at_once(

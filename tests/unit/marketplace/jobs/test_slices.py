@@ -89,7 +89,7 @@ def test_a_finished_job_succeeds_when_its_adapter_is_stored(running):
     store_adapter(
         node=node,
         lease_token=held.lease_token,
-        content=io.BytesIO(build.adapter_zip()),
+        content=io.BytesIO(build.adapter_file()),
         now=at(6),
     )
     outcome = finish_slice(node=node, result=result, now=at(7))
@@ -143,7 +143,7 @@ def test_a_job_is_not_finished_before_all_of_its_work_is_done(running, step, tot
     store_adapter(
         node=node,
         lease_token=held.lease_token,
-        content=io.BytesIO(build.adapter_zip()),
+        content=io.BytesIO(build.adapter_file()),
         now=at(4),
     )
     result = replace(build.result(held, Ended.FINISHED, step=step), total_steps=total_steps)
@@ -287,7 +287,7 @@ def test_a_job_finishing_in_the_grace_of_its_last_slot_succeeds(running):
     store_adapter(
         node=node,
         lease_token=held.lease_token,
-        content=io.BytesIO(build.adapter_zip()),
+        content=io.BytesIO(build.adapter_file()),
         now=at(22),
     )
     finish_slice(node=node, result=build.result(held, Ended.FINISHED), now=at(23))

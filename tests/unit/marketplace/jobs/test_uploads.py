@@ -10,8 +10,10 @@ from dataclasses import replace
 
 import pytest
 from django.core.files.storage import default_storage
+from safetensors.numpy import load
 
 from marketplace.common.errors import UserError
+from marketplace.fleet.base_models import find_bundled_directory
 from marketplace.jobs.models import Artifact, Checkpoint, EventKind, Job
 from marketplace.jobs.selectors import list_job_checkpoints
 from marketplace.jobs.services import (
@@ -26,6 +28,7 @@ from tests import market_builders as market
 from tests.builders import NOW
 from tests.job_builders import at
 from tests.object_bucket import list_objects
+from workers.protocol.adapter_check import list_adapter_tensors
 from workers.protocol.job_spec import AdapterSpec
 
 pytestmark = pytest.mark.django_db
@@ -200,7 +203,7 @@ def test_a_lease_lost_before_or_during_an_upload_keeps_nothing(leased, stage):
         lambda: store_adapter(
             node=node,
             lease_token=held.lease_token,
-            content=Slow(build.adapter_zip()),
+            content=Slow(build.adapter_file()),
             now=at(1),
         ),
     ):
@@ -215,13 +218,14 @@ def test_an_adapter_is_stored_once_and_replaced_by_a_newer_one(
     leased, django_capture_on_commit_callbacks
 ):
     job, _, _ = leased
-    first = upload_adapter(leased, build.adapter_zip(1))
-    assert upload_adapter(leased, build.adapter_zip(1)) == first
+    first = upload_adapter(leased, build.adapter_file(1))
+    assert upload_adapter(leased, build.adapter_file(1)) == first
     with django_capture_on_commit_callbacks(execute=True):
-        second = upload_adapter(leased, build.adapter_zip(2))
+        second = upload_adapter(leased, build.adapter_file(2))
     assert second.pk == first.pk
-    with second.file.open("rb") as file:
-        assert file.read() == build.adapter_zip(2)
+    with second.file.open("rb") as file, zipfile.ZipFile(file) as archive:
+        weights = load(archive.read("adapter_model.safetensors"))
+    assert {float(value) for values in weights.values() for value in values.flat} == {2.5}
     assert len(stored_files(job)) == 1
 
 
@@ -229,89 +233,53 @@ def adapter_tensors(*, value: float) -> bytes:
     return build.adapter_tensors(AdapterSpec(rank=8), value=value)
 
 
-def _bomb() -> bytes:
-    """A few kilobytes that unpack to thirty megabytes."""
-    return build.adapter_zip(**{"README.md": bytes(30 * 1024 * 1024)})
+def _annotated() -> bytes:
+    """Good weights under a header that says more than the format asks for."""
+    content = build.adapter_file()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    turned = dict(reversed(header.items())) | {"__metadata__": {"note": "<script>evil</script>"}}
+    text = json.dumps(turned, indent=1).encode()
+    return len(text).to_bytes(8, "little") + text + content[8 + length :]
 
 
-def _lying_bomb() -> bytes:
-    """The same, with a directory that claims one byte."""
-    content = bytearray(_bomb())
-    at_entry = content.rfind(b"PK\x01\x02", 0, content.rfind(b"README.md"))
-    content[at_entry + 24 : at_entry + 28] = struct.pack("<I", 1)
-    return bytes(content)
-
-
-def _link() -> bytes:
-    out = io.BytesIO(build.adapter_zip(drop="README.md"))
-    with zipfile.ZipFile(out, "a") as archive:
-        link = zipfile.ZipInfo("README.md")
-        link.external_attr = 0o120777 << 16
-        archive.writestr(link, "/etc/passwd")
-    return out.getvalue()
-
-
-def _twice() -> bytes:
-    out = io.BytesIO(build.adapter_zip())
-    with zipfile.ZipFile(out, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
-        archive.writestr("adapter_config.json", "{}")
-    return out.getvalue()
-
-
-def _damaged() -> bytes:
-    content = bytearray(build.adapter_zip())
-    content[60] ^= 0xFF
-    return bytes(content)
+def test_nothing_that_a_node_wrote_reaches_the_owner_but_numbers(leased):
+    job, _, _ = leased
+    stored = upload_adapter(leased, _annotated())
+    with stored.file.open("rb") as file, zipfile.ZipFile(file) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    assert files.keys() == {
+        *("adapter_config.json", "adapter_model.safetensors", "README.md", "metrics.csv"),
+        *("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
+    }
+    base = find_bundled_directory("bundled:finetender-tiny")
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        assert files[name] == (base / name).read_bytes()
+    config = json.loads(files["adapter_config.json"])
+    assert (config["base_model_name_or_path"], config["r"]) == (job.zone.base_model_source, 8)
+    assert not [name for name, content in files.items() if b"evil" in content]
+    # Two nodes that found the same numbers give the same file.
+    assert upload_adapter(leased, build.adapter_file()) == stored
+    tensors = load(files["adapter_model.safetensors"])
+    assert {name: values.shape for name, values in tensors.items()} == list_adapter_tensors(
+        market.SHAPE, job.terms.adapter
+    )
+    assert {float(value) for values in tensors.values() for value in values.flat} == {0.5}
 
 
 @pytest.mark.parametrize(
     ("make", "word"),
     [
-        (lambda: b"not a zip", "readable zip"),
-        (lambda: build.adapter_zip()[:-30], "readable zip"),
-        (_damaged, "readable zip"),
-        (lambda: build.adapter_zip(drop="adapter_config.json"), "adapter_config.json is missing"),
-        (lambda: build.adapter_zip(drop="adapter_model.safetensors"), "safetensors is missing"),
-        (lambda: build.adapter_zip(**{"../evil": b"x"}), "no adapter has"),
-        (lambda: build.adapter_zip(**{"/etc/passwd": b"x"}), "no adapter has"),
-        (lambda: build.adapter_zip(**{"adapter_model.bin": b"x"}), "no adapter has"),
-        (lambda: build.adapter_zip(**{"data.pkl": b"x"}), "no adapter has"),
-        (lambda: build.adapter_zip(**{"adapter_config.json": b"[]"}), "is not an object"),
-        (lambda: build.adapter_zip(**{"adapter_config.json": b"{"}), "readable zip"),
-        (
-            lambda: build.adapter_zip(**{"adapter_config.json": b"[" * 100_000}),
-            "readable zip",
-        ),
-        (
-            lambda: build.adapter_zip(**{"adapter_model.safetensors": b"\x80\x04pickle"}),
-            "no safetensors file",
-        ),
+        (lambda: b"\x80\x04pickle", "no safetensors file"),
+        (lambda: build.adapter_file()[:-30], "as if cut off"),
         # Four bytes in one tensor counted as a finished adapter once.
-        (
-            lambda: build.adapter_zip(
-                **{"adapter_model.safetensors": build.safetensors(numbers=1)}
-            ),
-            "it lacks base_model.model.model.layers.0",
-        ),
-        (lambda: build.adapter_zip(adapter=AdapterSpec(rank=4)), "says r = 4"),
-        (
-            lambda: build.adapter_zip(
-                **{"adapter_model.safetensors": adapter_tensors(value=float("nan"))}
-            ),
-            "not finite numbers",
-        ),
-        (
-            lambda: build.adapter_zip(**{"adapter_model.safetensors": adapter_tensors(value=0.0)}),
-            "was not trained",
-        ),
-        (_bomb, "unpacks to more than"),
-        (_lying_bomb, "readable zip"),
-        (_link, "is a link"),
-        (_twice, "a file twice"),
+        (lambda: build.safetensors(numbers=1), "it lacks base_model.model.model.layers.0"),
+        (lambda: build.adapter_file(adapter=AdapterSpec(rank=4)), "the job's is"),
+        (lambda: adapter_tensors(value=float("nan")), "not finite numbers"),
+        (lambda: adapter_tensors(value=0.0), "was not trained"),
     ],
 )
-def test_a_hostile_adapter_leaves_no_trace(leased, settings, make, word):
-    settings.ADAPTER_BYTES_MAX = 4 * 1024 * 1024
+def test_a_hostile_adapter_leaves_no_trace(leased, make, word):
     job, _, _ = leased
     seq = Job.objects.get(pk=job.pk).seq
     with pytest.raises(UserError) as refused:
@@ -324,13 +292,12 @@ def test_a_hostile_adapter_leaves_no_trace(leased, settings, make, word):
 @pytest.mark.parametrize(("training", "is_refused"), [({"epochs": 2}, True), ({}, False)])
 def test_weights_of_a_job_with_other_settings_are_no_result(leased, training, is_refused):
     job, node, _ = leased
-    upload_adapter(leased, build.adapter_zip(seed=3))
+    upload_adapter(leased, build.adapter_file(seed=3))
     asked = replace(job.terms.training, **training)
     other = build.job(job.zone, (0, node), dataset=job.dataset, training=asked)
     dispatch_slots(now=NOW)
     theirs = (other, node, build.lease(other))
-    # Laid out in another way, the values are the same.
-    copied = build.adapter_zip(seed=3, **{"README.md": b"mine"})
+    copied = build.adapter_file(seed=3)
     if not is_refused:
         upload_adapter(theirs, copied)
         return

@@ -132,7 +132,7 @@ def it_finishes(ran: Ran) -> None:
     store_adapter(
         node=ran.node,
         lease_token=held.lease_token,
-        content=io.BytesIO(build.adapter_zip()),
+        content=io.BytesIO(build.adapter_file()),
         now=at(6),
     )
     result = build.result(held, Ended.FINISHED, valid_loss_before=2.0, valid_loss_after=1.0)

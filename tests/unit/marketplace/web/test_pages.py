@@ -120,7 +120,7 @@ def test_an_adapter_is_handed_to_its_owner_only(site: Site, job: Job) -> None:
         report=build.report(held, build.event(1, step=12)),
         now=build.at(10 * first_slot),
     )
-    adapter = build.adapter_zip(adapter=job.terms.adapter)
+    adapter = build.adapter_file(adapter=job.terms.adapter)
     store_adapter(
         node=held.node,
         lease_token=held.lease_token,

@@ -15,6 +15,7 @@ from workers.runtime.job_sink import JobSink, JobSummary
 from workers.training.faults import SystemFault, TrainingFault
 
 TOTAL_STEPS = 100
+ADAPTER_WEIGHTS = b"weights"
 
 
 @dataclass
@@ -141,7 +142,7 @@ class RuntimeDouble:
         folder = self.work / job_id / "adapter"
         folder.mkdir(parents=True)
         (folder / "adapter_config.json").write_text("{}")
-        (folder / "adapter_model.safetensors").write_bytes(b"weights")
+        (folder / "adapter_model.safetensors").write_bytes(ADAPTER_WEIGHTS)
         (folder / "secret.txt").write_text("not part of an adapter")
         job.step = TOTAL_STEPS
         job.sink.finished(folder, job.summary())

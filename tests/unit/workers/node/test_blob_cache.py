@@ -13,7 +13,7 @@ from workers.node.blob_cache import BlobCache, DiskFullError
 from workers.node.heartbeats import Heartbeats
 from workers.node.market_client import MarketClient, MarketRefusal, Patience
 from workers.node.slice_loop import SliceLoop
-from workers.node.upload_files import link_or_copy, zip_adapter
+from workers.node.upload_files import link_or_copy
 from workers.protocol.job_spec import BlobRef
 from workers.protocol.messages import HeartbeatReply
 
@@ -225,12 +225,3 @@ class TestFilesOnTheWay:
         with pytest.raises(OSError, match="No space left"):
             link_or_copy(path, tmp_path / "outbox", name="copy")
         assert list((tmp_path / "outbox").iterdir()) == []
-
-    def test_equal_adapters_are_equal_zips(self, tmp_path):
-        folder = tmp_path / "adapter"
-        folder.mkdir()
-        (folder / "adapter_config.json").write_text("{}")
-        (folder / "adapter_model.safetensors").write_bytes(b"w" * 1000)
-        one = zip_adapter(folder, tmp_path / "one.zip").read_bytes()
-        os.utime(folder / "adapter_config.json", (1, 1))
-        assert zip_adapter(folder, tmp_path / "two.zip").read_bytes() == one

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
 import time
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from workers.node.blob_cache import BlobCache
 from workers.node.checker import Checker
 from workers.node.errands import ErrandRunner
 from workers.node.market_client import MarketClient
-from workers.node.upload_files import zip_adapter
+from workers.protocol.adapter_files import write_adapter_zip
 from workers.protocol.checks import CheckResult, CheckTask, losses_agree, score_agrees
 from workers.protocol.errands import CHECK, ErrandSpec
 from workers.protocol.job_spec import AdapterKind, BaseModelRef, CheckpointRef, WarmStart
@@ -172,6 +172,13 @@ def test_the_weights_after_the_same_steps_are_those_that_were_stored(
     assert weights_agree(end=sketch_weights(weights, seed="other"), **told) is False
 
 
+def pack_adapter(folder: Path) -> bytes:
+    out = io.BytesIO()
+    weights = (folder / "adapter_model.safetensors").read_bytes()
+    write_adapter_zip(out, texts={}, weights=[weights])
+    return out.getvalue()
+
+
 def test_a_finished_adapter_has_the_sketch_of_the_checkpoint_it_was_made_of(runtime, tmp_path):
     save_tiny_base(tmp_path / "base")
     data = write_jsonl(tmp_path / "rows.jsonl", completion_rows(40))
@@ -185,11 +192,7 @@ def test_a_finished_adapter_has_the_sketch_of_the_checkpoint_it_was_made_of(runt
     last.wait()
     whole = attach(runtime, replace(spec, job_id="job-3"), data)
     whole.wait()
-    archive = tmp_path / "adapter.zip"
-    with zipfile.ZipFile(archive, "w") as written:
-        for file in whole.adapter_dir.iterdir():
-            written.write(file, file.name)
-    with archive.open("rb") as file:
+    with io.BytesIO(pack_adapter(whole.adapter_dir)) as file:
         found = sketch_weights(read_adapter_weights(file), seed="drawn")
     assert found == pytest.approx(sketch_file(last.checkpoints[-1][0]), rel=1e-3, abs=1e-4)
 
@@ -213,8 +216,7 @@ def test_a_result_is_measured_on_the_held_out_rows_without_training(
     ended = attach(runtime, spec, data)
     said = ended.wait()
     assert said.valid_loss_after < said.valid_loss_before - 0.1
-    stored = zip_adapter(ended.adapter_dir, tmp_path / "adapter.zip")
-    start = WarmStart(adapter=market.blob(stored.read_bytes()))
+    start = WarmStart(adapter=market.blob(pack_adapter(ended.adapter_dir)))
     job = replace(spec, job_id="chk-1", warm_start=start)
     asked = errand(CheckTask(job, until_step=0, scores_start=True))
     checker.take(asked)

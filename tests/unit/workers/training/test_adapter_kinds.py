@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import zipfile
+import io
+from functools import partial
 
 import numpy as np
 import pytest
@@ -24,7 +25,8 @@ from tests.unit.workers.training_builders import (
     training_job,
     write_jsonl,
 )
-from workers.protocol.adapter_check import AdapterError, check_adapter_archive
+from workers.protocol.adapter_check import AdapterError, check_weights
+from workers.protocol.adapter_files import write_adapter_zip
 from workers.protocol.job_settings import SettingError, check_adapter, check_training
 from workers.protocol.job_spec import AdapterKind, AdapterSpec, DataFormat, TrainingSpec, WorkCosts
 from workers.protocol.work import RowLengths, WorkPlan
@@ -120,18 +122,14 @@ def test_a_job_of_magnitudes_ends_as_a_file_that_peft_loads_and_the_market_takes
         assert sink.outcome == "finished", sink.reason
         model = runtime.resident(base).model
         archive = tmp_path / "adapter.zip"
-        with zipfile.ZipFile(archive, "w") as zipped:
-            for name in ("adapter_config.json", "adapter_model.safetensors"):
-                zipped.write(sink.adapter_dir / name, name)
-        with archive.open("rb") as file:
-            check_adapter_archive(
-                file, shape=model.shape, adapter=spec.adapter, unpacked_limit_bytes=1 << 24
-            )
+        weights = (sink.adapter_dir / "adapter_model.safetensors").read_bytes()
+        with archive.open("wb") as file:
+            write_adapter_zip(file, texts={}, weights=[weights])
+        check = partial(check_weights, size=len(weights), shape=model.shape)
+        check(io.BytesIO(weights), adapter=spec.adapter)
         plain = AdapterSpec(rank=4, alpha=8.0)
-        with archive.open("rb") as file, pytest.raises(AdapterError, match="use_rslora"):
-            check_adapter_archive(
-                file, shape=model.shape, adapter=plain, unpacked_limit_bytes=1 << 24
-            )
+        with pytest.raises(AdapterError, match="lora_magnitude_vector"):
+            check(io.BytesIO(weights), adapter=plain)
         stock = PeftModel.from_pretrained(
             AutoModelForCausalLM.from_pretrained(base.source), sink.adapter_dir
         ).eval()

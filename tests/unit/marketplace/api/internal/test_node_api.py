@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zipfile
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.core.files.base import ContentFile
 from django.test import AsyncClient, Client
+from safetensors.numpy import load
 
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.services import ListingTerms, create_join_token
@@ -111,7 +113,7 @@ def test_a_node_joins_trains_and_delivers_over_http(clock):
     sha256 = hashlib.sha256(checkpoint).hexdigest()
     assert node.put(path, checkpoint, **{"X-Content-SHA256": sha256}).status_code == 201
     path = protocol.PATH_ADAPTER.format(lease_token=held.lease_token)
-    assert node.put(path, build.adapter_zip()).status_code == 201
+    assert node.put(path, build.adapter_file()).status_code == 201
     done = build.result(held, Ended.FINISHED, valid_loss_before=3.0, valid_loss_after=2.0)
     ended = node.post(protocol.PATH_RESULT, done)
     assert (ended.status_code, ended.json()) == (200, {"status": "succeeded", "repeated": False})
@@ -121,8 +123,9 @@ def test_a_node_joins_trains_and_delivers_over_http(clock):
     job.refresh_from_db()
     assert (job.status, job.finished_at) == (JobStatus.SUCCEEDED, at(1))
     assert (job.valid_loss_before, job.valid_loss) == (3.0, 2.0)
-    with Artifact.objects.get(job=job).file.open("rb") as stored:
-        assert stored.read() == build.adapter_zip()
+    with Artifact.objects.get(job=job).file.open("rb") as file, zipfile.ZipFile(file) as archive:
+        weights = archive.read("adapter_model.safetensors")
+    assert {float(value) for one in load(weights).values() for value in one.flat} == {0.5}
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer ", "Bearer wrong", "Basic eDp5"])
@@ -153,7 +156,7 @@ def test_another_nodes_lease_answers_410_and_keeps_nothing(leased):
         other.put(protocol.PATH_CHECKPOINT.format(lease_token=token, step=1), build.safetensors())
     ) == (410, "lease_lost")
     assert problem(
-        other.put(protocol.PATH_ADAPTER.format(lease_token=token), build.adapter_zip())
+        other.put(protocol.PATH_ADAPTER.format(lease_token=token), build.adapter_file())
     ) == (410, "lease_lost")
     assert problem(other.post(protocol.PATH_RESULT, build.result(held, Ended.PAUSED))) == (
         *(410, "lease_lost"),

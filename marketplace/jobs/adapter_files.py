@@ -1,0 +1,171 @@
+"""An adapter as its owner gets it: a node's numbers, and beside them files that the market writes.
+
+Names in the configuration, the tokenizer, the chat template and the card reach programs that run
+code by them. So they come from the zone's base model and the job's own rows, never from a node.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import IO, Any
+
+from marketplace.common.errors import UserError
+from marketplace.fleet.selectors import (
+    build_base_model_ref,
+    find_zone_tokenizer,
+    get_model_shape,
+)
+from marketplace.fleet.text_encoder import load_text_encoder
+from marketplace.jobs.held_out import list_labels
+from marketplace.jobs.models import Job, MetricPoint
+from marketplace.jobs.spooling import CHUNK_BYTES, SpooledFile
+from workers.protocol.adapter_files import CONFIG_NAME, build_peft_config, write_adapter_zip
+from workers.protocol.job_settings import ALL_LINEAR, match_modules
+from workers.protocol.job_spec import AdapterKind, DataFormat
+from workers.protocol.safetensors_header import read_header, write_header
+
+_CONVERSATIONS = (DataFormat.CHAT, DataFormat.INSTRUCTION, DataFormat.PREFERENCE)
+_METRICS = ("step", "epoch", "train_loss", "valid_loss", "learning_rate", "grad_norm")
+
+
+@contextmanager
+def compose_adapter(job: Job, weights: SpooledFile) -> Iterator[SpooledFile]:
+    """Write the zip of a finished adapter around weights that were checked.
+
+    Raises
+    ------
+    UserError
+        ``base_unreachable`` (503): the base model's tokenizer cannot be had now.
+    """
+    texts = build_adapter_texts(job)
+    with tempfile.TemporaryFile() as made:
+        write_adapter_zip(made, texts=texts, weights=_copy_weights(weights))
+        size = made.tell()
+        made.seek(0)
+        digest = hashlib.file_digest(made, "sha256").hexdigest()  # type: ignore[arg-type]
+        made.seek(0)
+        yield SpooledFile(file=made, sha256=digest, bytes=size)
+
+
+def build_adapter_texts(job: Job) -> dict[str, bytes]:
+    """Write all files of an adapter but its weights, by name.
+
+    Raises
+    ------
+    UserError
+        ``base_unreachable`` (503).
+    """
+    try:
+        tokenizer = read_tokenizer_texts(job)
+    except UserError as error:
+        raise UserError("base_unreachable", error.message, status=503) from error
+    shape, adapter = get_model_shape(job.zone), job.terms.adapter
+    targets: tuple[str, ...] = ()
+    if adapter.kind is AdapterKind.LORA:
+        projections = [part.name for part in shape.list_projections()]
+        targets = tuple(match_modules(adapter.target_modules or (ALL_LINEAR,), projections))
+    config = build_peft_config(
+        base_model=build_base_model_ref(job.zone),
+        shape=shape,
+        adapter=adapter,
+        target_modules=targets,
+    )
+    return {
+        CONFIG_NAME: write_json(config),
+        "README.md": _write_card(job).encode(),
+        "metrics.csv": _write_metrics(job).encode(),
+    } | tokenizer
+
+
+def read_tokenizer_texts(job: Job) -> dict[str, bytes]:
+    """The base model's tokenizer, with the chat templates that a job was trained with, by name.
+
+    Raises
+    ------
+    UserError
+        ``unknown_tokenizer``: it cannot be had.
+    """
+    files = find_zone_tokenizer(job.zone)
+    config: dict[str, Any] = {}
+    if files.config is not None:
+        config = json.loads(files.config.read_bytes())
+    # It names code in the base model's own repository.
+    config.pop("auto_map", None)
+    texts = {"tokenizer.json": files.tokenizer.read_bytes()}
+    if files.chat_template is not None and files.tool_template is not None:
+        # As a file, the second one would lie in a folder of its own.
+        named = {"default": files.chat_template, "tool_use": files.tool_template}
+        config["chat_template"] = [
+            {"name": name, "template": path.read_text("utf-8")} for name, path in named.items()
+        ]
+    elif files.chat_template is not None:
+        texts["chat_template.jinja"] = files.chat_template.read_bytes()
+    elif "chat_template" not in config and job.dataset.format in _CONVERSATIONS:
+        # Who uses the adapter has to write as it was trained.
+        template = load_text_encoder(files).default_template
+        texts["chat_template.jinja"] = template.encode()
+    return texts | {"tokenizer_config.json": write_json(config)}
+
+
+def write_json(value: object) -> bytes:
+    return f"{json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)}\n".encode()
+
+
+def _copy_weights(weights: SpooledFile) -> Iterator[bytes]:
+    """The tensors in the order of their names, behind a header of the market's own."""
+    file = weights.file
+    file.seek(0)
+    entries = read_header(file, size=weights.bytes)
+    begin = file.tell()
+    in_order = sorted(entries, key=lambda entry: entry.name)
+    yield write_header(in_order)
+    for entry in in_order:
+        file.seek(begin + entry.start)
+        yield from _read_exactly(file, entry.end - entry.start)
+
+
+def _read_exactly(file: IO[bytes], left: int) -> Iterator[bytes]:
+    while left and (chunk := file.read(min(left, CHUNK_BYTES))):
+        left -= len(chunk)
+        yield chunk
+
+
+def _write_metrics(job: Job) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_METRICS)
+    points = MetricPoint.objects.filter(job=job).order_by("step", "pk")
+    writer.writerows(points.values_list(*_METRICS).iterator())
+    return out.getvalue()
+
+
+def _write_card(job: Job) -> str:
+    """The card that hubs show, with everything needed to train the same adapter again."""
+    base, terms = build_base_model_ref(job.zone), job.terms
+    facts: dict[str, object] = {
+        "Base model": base.source,
+        "Base revision": base.revision or "not pinned",
+        "Data SHA-256": job.dataset.sha256,
+        "Optimizer steps": job.step,
+        "Tokens trained": job.trained_tokens,
+        "First and last training loss": _format_pair(job.first_train_loss, job.train_loss),
+        "Validation loss before and after": _format_pair(job.valid_loss_before, job.valid_loss),
+    }
+    if job.dataset.format == DataFormat.CLASSIFICATION:
+        facts["Labels, by number"] = ", ".join(list_labels(job.dataset))
+    settings = asdict(terms.adapter) | asdict(terms.training)
+    facts |= {name.replace("_", " ").capitalize(): value for name, value in settings.items()}
+    front = f"---\nbase_model: {base.source}\nlibrary_name: peft\n---\n\n"
+    table = "".join(f"| {name} | {value} |\n" for name, value in facts.items())
+    return front + f"# {job.pk}\n\n| | |\n|--|--|\n{table}"
+
+
+def _format_pair(before: float | None, after: float | None) -> str:
+    return " and ".join("unknown" if value is None else f"{value:.4f}" for value in (before, after))
