@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from functools import partial
-from typing import IO
 
 from django.conf import settings
 from django.core.files.storage import default_storage
 from django.db import transaction
 
 from marketplace.common.errors import UserError
+from marketplace.exports.composing import compose_export
 from marketplace.exports.models import Export, ExportForm
 from marketplace.exports.prices import estimate_seconds
-from marketplace.fleet.selectors import build_base_model_ref, get_model_shape
+from marketplace.fleet.selectors import build_base_model_ref
 from marketplace.jobs.errands import ErrandHandler, build_blob_ref, register_handler
 from marketplace.jobs.models import Artifact, ErrandKind, ErrandState
+from marketplace.jobs.spooling import SpooledFile
 from marketplace.payments.holds import HoldSettlement, settle_holds
 from marketplace.payments.services import CostSplit, Share, distribute_charge
-from workers.protocol.export_check import ExportFileError, check_export_file
+from workers.protocol.export_check import ExportFileError
 from workers.protocol.exports import ExportTask
 
 #: A node has ten times the seconds that it is paid for, and some more to send the file.
@@ -38,12 +41,15 @@ class ExportErrands(ErrandHandler[Export]):
     def file_bytes_max(self) -> int:
         return settings.EXPORT_BYTES_MAX
 
-    def check_file(self, errand: Export, file: IO[bytes]) -> None:
+    @contextmanager
+    def compose_file(self, errand: Export, upload: SpooledFile) -> Iterator[SpooledFile]:
         """Refuse what is no export of the form: ``invalid_export``."""
-        try:
-            check_export_file(file, form=errand.form, shape=get_model_shape(errand.zone))
-        except ExportFileError as error:
-            raise UserError("invalid_export", f"This is no export: {error}.") from None
+        with ExitStack() as stack:
+            try:
+                made = stack.enter_context(compose_export(errand, upload))
+            except ExportFileError as error:
+                raise UserError("invalid_export", f"This is no export: {error}.") from None
+            yield made
 
     def find_blob(self, errand: Export, name: str) -> Artifact | None:
         return errand.job.artifact if name == _ADAPTER else None  # type: ignore[attr-defined]

@@ -96,6 +96,19 @@ def read_model_config(source: str, revision: str | None = None) -> dict[str, obj
     return config
 
 
+def read_generation_config(source: str, revision: str | None = None) -> object | None:
+    """A model's ``generation_config.json``; ``None`` where it has none."""
+    directory = find_bundled_directory(source)
+    name = "generation_config.json"
+    path = _fetch_if_there(source, name, revision) if directory is None else directory / name
+    return json.loads(path.read_text()) if path is not None and path.is_file() else None
+
+
+def is_hub_model(source: str) -> bool:
+    """Whether a model's files are fetched from the hub."""
+    return find_bundled_directory(source) is None
+
+
 def _find_config(source: str, revision: str | None) -> Path:
     directory = find_bundled_directory(source)
     if directory is not None:

@@ -8,9 +8,10 @@ special about a kind stands in its handler; see docs/how-to/errand.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 from functools import cache
-from typing import IO, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from django.db import transaction
 from django.utils.module_loading import autodiscover_modules
@@ -24,7 +25,7 @@ from marketplace.jobs.models import Artifact, Errand, ErrandKind, ErrandState
 from marketplace.jobs.models.errands import errand_path, make_token
 from marketplace.jobs.plans import add_to_plan
 from marketplace.jobs.selectors import Blob, find_idlest_node
-from marketplace.jobs.spooling import Content, spool_upload, store_file
+from marketplace.jobs.spooling import Content, SpooledFile, spool_upload, store_file
 from workers.protocol.errands import PATH_ERRAND_BLOB, ErrandResult, ErrandSpec
 from workers.protocol.job_spec import BlobRef
 from workers.protocol.reports import Fault
@@ -58,13 +59,14 @@ class ErrandHandler(Generic[E]):
         """Bytes of the file that a node delivers; 0: it delivers none."""
         return 0
 
-    def check_file(self, errand: E, file: IO[bytes]) -> None:
-        """Refuse a file that is not what was asked for, before it is stored.
+    def compose_file(self, errand: E, upload: SpooledFile) -> AbstractContextManager[SpooledFile]:
+        """Refuse a node's file that is not what was asked for, or give what is stored of it.
 
         Raises
         ------
         UserError
         """
+        return nullcontext(upload)
 
     def find_blob(self, errand: E, name: str) -> Blob | Artifact | None:
         """Find a file that the node needs."""
@@ -227,17 +229,19 @@ def take_file(
     asked = Errand.objects.get(token=token, node=node)
     handler = _get_handlers()[asked.kind]
     errand = handler.load(asked.pk)
-    with spool_upload(content, limit_bytes=limit, what="The file", sha256=sha256) as upload:
-        if errand.state == ErrandState.DONE and errand.sha256 == upload.sha256:
-            return upload.sha256
-        handler.check_file(errand, upload.file)
-        with store_file(errand_path(errand, ""), upload.file) as name, transaction.atomic():
+    with (
+        spool_upload(content, limit_bytes=limit, what="The file", sha256=sha256) as upload,
+        handler.compose_file(errand, upload) as made,
+    ):
+        if errand.state == ErrandState.DONE and errand.sha256 == made.sha256:
+            return made.sha256
+        with store_file(errand_path(errand, ""), made.file) as name, transaction.atomic():
             held = _lock_asked(node=node, token=token, now=now)
             if held is None:
                 raise _over()
-            held.file.name, held.sha256, held.bytes = name, upload.sha256, upload.bytes
+            held.file.name, held.sha256, held.bytes = name, made.sha256, made.bytes
             _take(held, None, now=now)
-    return upload.sha256
+        return made.sha256
 
 
 def sweep_errands(*, now: datetime) -> None:

@@ -13,9 +13,8 @@ from safetensors.torch import save_file
 
 from workers.exporting.merging import MergedWeights
 from workers.protocol.export_check import CONFIG, FILES_BESIDE, INDEX
+from workers.protocol.exports import SHARD_BYTES, build_index, plan_shards
 
-#: One file of weights is held in memory at a time.
-SHARD_BYTES = 1024**3
 #: The adapter's own copies hold the chat template that it was trained with.
 _OF_ADAPTER = FILES_BESIDE - {CONFIG, "generation_config.json", INDEX}
 
@@ -36,22 +35,13 @@ def write_merged(
             for path in (source / name for name in sorted(names)):
                 if path.is_file():
                     _copy_without_code(path, folder / path.name)
-        shards = _plan_shards(weights, shard_bytes)
-        names = [
-            "model.safetensors"
-            if len(shards) == 1
-            else f"model-{place:05}-of-{len(shards):05}.safetensors"
-            for place in range(1, len(shards) + 1)
-        ]
+        sizes = {name: weights.count_bytes(name) for name in weights.names}
+        shards = plan_shards(sizes, shard_bytes)
         if len(shards) > 1:
-            places = {
-                tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard
-            }
-            index = {"metadata": {}, "weight_map": places}
-            (folder / INDEX).write_text(json.dumps(index, indent=2))
+            (folder / INDEX).write_text(json.dumps(build_index(shards), indent=2))
         for path in sorted(folder.iterdir()):
             archive.add(path, path.name, filter=_make_anonymous)
-        for shard_name, shard in zip(names, shards, strict=True):
+        for shard_name, shard in shards.items():
             path = folder / shard_name
             save_file({tensor: _read(weights, tensor) for tensor in shard}, path, {"format": "pt"})
             archive.add(path, path.name, filter=_make_anonymous)
@@ -70,19 +60,6 @@ def _copy_without_code(path: Path, target: Path) -> None:
 
 def _read(weights: MergedWeights, name: str) -> torch.Tensor:
     return weights.read(name).contiguous()
-
-
-def _plan_shards(weights: MergedWeights, shard_bytes: int) -> list[list[str]]:
-    shards: list[list[str]] = [[]]
-    size = 0
-    for name in weights.names:
-        tensor_bytes = weights.count_bytes(name)
-        if shards[-1] and size + tensor_bytes > shard_bytes:
-            shards.append([])
-            size = 0
-        shards[-1].append(name)
-        size += tensor_bytes
-    return shards
 
 
 def _make_anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -17,14 +17,12 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from workers.protocol.exports import ExportError
+
 _PREFIX = "base_model.model."
 #: Of one number, by safetensors' names of types.
 _TYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 _INDEX = "model.safetensors.index.json"
-
-
-class ExportError(ValueError):
-    """This model or adapter cannot be had in this form; a sentence for its owner."""
 
 
 class MergedWeights:

@@ -1,30 +1,29 @@
-"""Whether an export is tensors of its base's names and shapes, and nothing else.
+"""The tensors of an export that a node made, found without trusting the file.
 
-The market calls ``check_export_file`` on a node's file before it stores or pays it. Every length is
-checked before what it bounds is read, and memory stays at some MB whatever the file claims.
+The market takes nothing else of it: ``list_export_tensors`` says where the values stand. Every
+length is checked before what it bounds is read, and memory stays at some MB whatever the file
+claims.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import IO, Any, cast
+from dataclasses import dataclass, replace
+from typing import IO
 
 import numpy as np
 
 from workers.protocol.exports import F16, MERGED, Q8_0
-from workers.protocol.model_shape import ModelShape
 from workers.protocol.safetensors_header import HeaderError, read_header
 
 #: Files of merged weights: one for each GB, and few beside them.
 _FILES_MAX = 5_000
 _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 CONFIG, INDEX = "config.json", "model.safetensors.index.json"
-#: What may stand beside the weights, and the most bytes of one.
+#: What may stand beside the weights; the market writes its own.
 FILES_BESIDE = frozenset(
     {
         *(CONFIG, INDEX, "generation_config.json", "tokenizer.json"),
@@ -32,7 +31,6 @@ FILES_BESIDE = frozenset(
         *("tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja"),
     }
 )
-_BESIDE_BYTES_MAX = 64 * 1024 * 1024
 _TAR_BLOCK = 512
 #: GGUF: entries of its header, bytes of one text and of the header.
 _ENTRIES_MAX, _TEXT_BYTES_MAX, _HEADER_BYTES_MAX = 100_000, 4 * 1024 * 1024, 256 * 1024 * 1024
@@ -43,16 +41,6 @@ _TEXT, _LIST = 8, 9
 #: GGUF's types of tensors by number: name, weights and bytes of a block.
 _GGUF_TYPES = {0: ("F32", 1, 4), 1: ("F16", 1, 2), 8: ("Q8_0", 32, 34)}
 _TYPES_OF_FORM = {F16: {"F32", "F16"}, Q8_0: {"F32", "F16", "Q8_0"}}
-#: GGUF's names of projections; those of Llama and Qwen, which alone are written so.
-_GGUF_NAMES = {
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
 #: Whole blocks of every type.
 _CHUNK_BYTES = 34 * 128 * 1024
 
@@ -61,11 +49,22 @@ class ExportFileError(ValueError):
     """A file is none of its form; the text is a clause without a full stop."""
 
 
-def check_export_file(file: IO[bytes], *, form: str, shape: ModelShape) -> None:
-    """Refuse a file that is not the base's tensors in the form, all of them finite.
+@dataclass(frozen=True, slots=True)
+class FoundTensor:
+    """A tensor in a file."""
 
-    Of tensors that no adapter sits on, merged weights are compared by type and by their bytes
-    alone: the shape does not name them.
+    name: str
+    #: Such as ``F16`` or ``Q8_0``.
+    dtype: str
+    #: As numpy orders sizes.
+    shape: tuple[int, ...]
+    #: Place of its values from the beginning of the file, and their bytes.
+    at: int
+    bytes: int
+
+
+def list_export_tensors(file: IO[bytes], *, form: str) -> tuple[FoundTensor, ...]:
+    """The tensors of a file in a form, in the file's order; all of their values are finite.
 
     Raises
     ------
@@ -73,37 +72,23 @@ def check_export_file(file: IO[bytes], *, form: str, shape: ModelShape) -> None:
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
-    if form == MERGED:
-        _check_merged(file, size=size, shape=shape)
-    else:
-        _check_gguf(_Header(file, size), form=form, shape=shape)
+    found = _list_merged(file, size) if form == MERGED else _list_gguf(_Header(file, size), form)
+    if len({tensor.name for tensor in found}) != len(found):
+        raise ExportFileError("a tensor stands in it twice")
+    for tensor in found:
+        file.seek(tensor.at)
+        _check_finite(file, tensor.name, size=tensor.bytes, dtype=tensor.dtype)
+    return found
 
 
-def _check_merged(file: IO[bytes], *, size: int, shape: ModelShape) -> None:
-    found: dict[str, tuple[int, ...]] = {}
-    names: set[str] = set()
+def _list_merged(file: IO[bytes], size: int) -> tuple[FoundTensor, ...]:
+    found: list[FoundTensor] = []
     for name, start, length in _list_tar(file, size=size):
-        if name in names:
-            raise ExportFileError("a file stands in it twice")
-        names.add(name)
-        file.seek(start)
         if _WEIGHTS.fullmatch(name):
-            for tensor, sizes in _read_weights(file, name, size=length):
-                if tensor in found:
-                    raise ExportFileError(f"{tensor} stands in it twice")
-                found[tensor] = sizes
+            found += _read_weights(file, name, start=start, size=length)
         elif name not in FILES_BESIDE:
             raise ExportFileError(f"it holds {name!r}, which no model has")
-        elif length > _BESIDE_BYTES_MAX:
-            raise ExportFileError(f"{name} is too large")
-        elif name.endswith(".json"):
-            _check_json(file.read(length), name, shape=shape)
-    if CONFIG not in names or not found:
-        raise ExportFileError("it holds no model")
-    for part in shape.list_projections():
-        sizes = (part.outputs, part.inputs)
-        wanted = sizes[::-1] if shape.transposed else sizes
-        _compare(f"{part.name}.weight", found.get(f"{part.name}.weight"), wanted)
+    return tuple(found)
 
 
 def _list_tar(file: IO[bytes], *, size: int) -> Iterator[tuple[str, int, int]]:
@@ -127,49 +112,18 @@ def _list_tar(file: IO[bytes], *, size: int) -> Iterator[tuple[str, int, int]]:
     raise ExportFileError(f"it holds more than {_FILES_MAX} files")
 
 
-def _read_weights(
-    file: IO[bytes], name: str, *, size: int
-) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of a safetensors file's tensors, whose values are read."""
+def _read_weights(file: IO[bytes], name: str, *, start: int, size: int) -> Iterator[FoundTensor]:
+    file.seek(start)
     try:
         entries = read_header(file, size=size)
     except HeaderError as error:
         raise ExportFileError(f"{name} is no safetensors file: {error}") from None
-    for entry in entries:
-        _check_finite(file, entry.name, size=entry.end - entry.start, dtype=entry.dtype)
-        yield entry.name, entry.shape
+    begin = file.tell()
+    for one in entries:
+        yield FoundTensor(one.name, one.dtype, one.shape, begin + one.start, one.end - one.start)
 
 
-def _check_json(content: bytes, name: str, *, shape: ModelShape) -> None:
-    """Refuse what names code to be run, and a configuration of another model."""
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
-        raise ExportFileError(f"{name} is not JSON") from None
-    fields = cast(dict[str, Any], value) if isinstance(value, dict) else None
-    if fields is None or "auto_map" in fields:
-        raise ExportFileError(f"{name} names code or is no object")
-    if name != CONFIG:
-        return
-    if any(fields.get(key, value) != value for key, value in _list_sizes(shape)):
-        raise ExportFileError(f"{name} is that of another model")
-
-
-def _list_sizes(shape: ModelShape) -> Iterator[tuple[str, object]]:
-    """What a configuration says of the shape, where it says it."""
-    for value, names in (
-        (shape.model_type, ("model_type",)),
-        (shape.layers, ("num_hidden_layers", "n_layer")),
-        (shape.hidden_size, ("hidden_size", "n_embd")),
-        (shape.heads, ("num_attention_heads", "n_head")),
-        (shape.kv_heads, ("num_key_value_heads",)),
-        (shape.vocab_size, ("vocab_size",)),
-    ):
-        for name in names:
-            yield name, value
-
-
-def _check_gguf(header: _Header, *, form: str, shape: ModelShape) -> None:
+def _list_gguf(header: _Header, form: str) -> tuple[FoundTensor, ...]:
     if header.read(4) != b"GGUF" or header.read_number(4) != 3:
         raise ExportFileError("it is no GGUF file of version 3")
     count, values = header.read_number(8), header.read_number(8)
@@ -180,37 +134,18 @@ def _check_gguf(header: _Header, *, form: str, shape: ModelShape) -> None:
             raise ExportFileError("it is aligned in an unusual way")
         header.skip_value(header.read_number(4))
     tensors = [_read_tensor(header, form) for _ in range(count)]
-    found = {tensor.name: tensor.sizes for tensor in tensors}
-    if len(found) != count:
-        raise ExportFileError("a tensor stands in it twice")
-    wanted, allowed = _list_gguf_tensors(shape)
-    for name in found.keys() - wanted.keys() - allowed.keys():
-        raise ExportFileError(f"it holds {name[:80]!r}, which the base does not have")
-    present = {name: sizes for name, sizes in allowed.items() if name in found}
-    for name, sizes in (wanted | present).items():
-        _compare(name, found.get(name), sizes)
-    at, place = header.align(), 0
+    begin, place = header.align(), 0
     for tensor in tensors:
-        if tensor.start != place or at + place + tensor.bytes > header.size:
+        if tensor.at != place or begin + place + tensor.bytes > header.size:
             raise ExportFileError("its tensors overlap, leave a gap or are cut off")
-        header.file.seek(at + place)
-        _check_finite(header.file, tensor.name, size=tensor.bytes, dtype=tensor.dtype)
         place = _align(place + tensor.bytes)
-    if header.size > at + place:
+    if header.size > begin + place:
         raise ExportFileError("something follows its tensors")
+    return tuple(replace(tensor, at=begin + tensor.at) for tensor in tensors)
 
 
-@dataclass(frozen=True, slots=True)
-class _Tensor:
-    name: str
-    sizes: tuple[int, ...]
-    dtype: str
-    #: From the end of the header.
-    start: int
-    bytes: int
-
-
-def _read_tensor(header: _Header, form: str) -> _Tensor:
+def _read_tensor(header: _Header, form: str) -> FoundTensor:
+    """A tensor whose place is from the end of the header."""
     name, dimensions = header.read_text(), header.read_number(4)
     if not 1 <= dimensions <= 4:
         raise ExportFileError("a tensor has no shape")
@@ -219,28 +154,7 @@ def _read_tensor(header: _Header, form: str) -> _Tensor:
     if dtype not in _TYPES_OF_FORM[form] or not sizes[0] or sizes[0] % block:
         raise ExportFileError(f"{name[:80]!r} is of a type that the form does not have")
     length = math.prod(sizes) // block * block_bytes
-    return _Tensor(name, sizes, dtype, header.read_number(8), length)
-
-
-def _list_gguf_tensors(
-    shape: ModelShape,
-) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-    """The tensors that a model has, and those that it may have; sizes as GGUF orders them."""
-    hidden, head = (shape.hidden_size,), (shape.head_size,)
-    table = (shape.hidden_size, shape.vocab_size)
-    wanted = {"token_embd.weight": table, "output_norm.weight": hidden}
-    allowed = {"output.weight": table, "rope_freqs.weight": (shape.head_size // 2,)}
-    for layer in range(shape.layers):
-        block = f"blk.{layer}"
-        wanted |= {f"{block}.attn_norm.weight": hidden, f"{block}.ffn_norm.weight": hidden}
-        allowed |= {f"{block}.attn_q_norm.weight": head, f"{block}.attn_k_norm.weight": head}
-        for part in (part for part in shape.parts if layer in part.blocks):
-            name = _GGUF_NAMES.get(part.name)
-            if name is None:
-                raise ExportFileError("no GGUF file is made of this base")
-            wanted[f"{block}.{name}.weight"] = (part.inputs, part.outputs)
-            allowed[f"{block}.{name}.bias"] = (part.outputs,)
-    return wanted, allowed
+    return FoundTensor(name, dtype, sizes[::-1], header.read_number(8), length)
 
 
 class _Header:
@@ -294,13 +208,6 @@ class _Header:
 
 def _align(at: int) -> int:
     return -(-at // _ALIGNMENT) * _ALIGNMENT
-
-
-def _compare(name: str, found: tuple[int, ...] | None, wanted: tuple[int, ...]) -> None:
-    if found is None:
-        raise ExportFileError(f"it lacks {name}")
-    if found != wanted:
-        raise ExportFileError(f"{name} is {list(found)} and the base's is {list(wanted)}")
 
 
 def _check_finite(file: IO[bytes], name: str, *, size: int, dtype: str) -> None:

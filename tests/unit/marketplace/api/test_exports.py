@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import tarfile
 import threading
-import zipfile
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cached_property
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 
 import finetender
-import numpy as np
 import pytest
 import torch
 from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
+from gguf import GGUFReader
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.numpy import load, save
 from transformers import AutoModelForCausalLM
 
 from marketplace.common import clock
@@ -34,32 +37,30 @@ from marketplace.exports.models import Export, ExportForm, ExportStatus, HubPush
 from marketplace.exports.prices import compute_price
 from marketplace.fleet.models import Zone
 from marketplace.jobs.errands import hand_out_errands, sweep_errands, take_file, take_result
-from marketplace.jobs.models import Artifact, Job, NodePlan
+from marketplace.jobs.models import Artifact, NodePlan
 from marketplace.jobs.services import dispatch_slots
 from marketplace.payments.models import AccountKind, LedgerAccount
 from marketplace.payments.selectors import get_wallet
 from tests import builders
 from tests import job_builders as build
 from tests import market_builders as market
-from tests.export_builders import build_gguf
 from tests.unit.marketplace.api.client import Api
 from tests.unit.marketplace.api.web_server import serve
+from workers.exporting.__main__ import export
 from workers.models import BUNDLED_PREFIX, TINY, find_bundled_path
 from workers.node.blob_cache import BlobCache
 from workers.node.errands import ErrandRunner
 from workers.node.exporter import Exporter
 from workers.node.market_client import MarketClient
+from workers.protocol.adapter_files import write_adapter_zip
 from workers.protocol.errands import EXPORT, ErrandResult
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
-from workers.protocol.model_shape import check_shape
 from workers.protocol.reports import Fault, SliceEnd
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 BASE = f"{BUNDLED_PREFIX}{TINY}"
 PUSHES = get_kinds()[PUSH]
-GGUF = build_gguf(market.SHAPE)
-OTHER = build_gguf(market.SHAPE, **{"output_norm.weight": np.zeros(64, "f4")})
 
 
 @pytest.fixture
@@ -70,7 +71,8 @@ def owner():
 @pytest.fixture
 def zone():
     made = market.zone()
-    Zone.objects.filter(pk=made.pk).update(base_model_source=BASE)
+    shape = json.loads((find_bundled_path(BASE) / "shape.json").read_text())
+    Zone.objects.filter(pk=made.pk).update(base_model_source=BASE, model_shape=shape)
     made.refresh_from_db()
     return made
 
@@ -85,37 +87,60 @@ def node(zone):
 
 
 @pytest.fixture
-def job(owner, zone, node, settings, tmp_path):
-    """A finished job, whose adapter is a zip of one file."""
+def job(owner, zone, node, settings, tmp_path, tuned):
+    """A finished job with a real adapter."""
     settings.MEDIA_ROOT = tmp_path / "media"
-    made = build.job(zone, (0, node), organisation=owner)
+    adapter = AdapterSpec(rank=4, alpha=16.0, target_modules=("q_proj",))
+    made = build.job(zone, (0, node), organisation=owner, adapter=adapter)
     dispatch_slots(now=builders.NOW)
     market.end_slice(made, status=SliceEnd.FINISHED, now=builders.NOW)
+    artifact, content = Artifact.objects.get(job=made), tuned.zip.read_bytes()
+    artifact.file.save("adapter.zip", ContentFile(content), save=False)
+    artifact.bytes, artifact.sha256 = len(content), sha256(content).hexdigest()
+    artifact.save()
     # Its lease is off the node's plan.
     dispatch_slots(now=clock.now())
     made.refresh_from_db()
     return made
 
 
-def give_adapter(job: Job, folder) -> PeftModel:
-    """Have the job a real adapter of the bundled base; gives the two together."""
-    torch.manual_seed(3)
+@dataclass
+class Tuned:
+    """A real adapter of the bundled base, and what nodes make of it."""
+
+    model: PeftModel
+    zip: Path
+
+    @cached_property
+    def gguf(self) -> bytes:
+        return self.export(ExportForm.GGUF_F16)
+
+    def export(self, form: str, *, adapter: Path | None = None) -> bytes:
+        out = self.zip.with_suffix(f".{form}")
+        base = find_bundled_path(BASE)
+        export(base=base, adapter=adapter or self.zip, form=form, out=out)
+        return out.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    return tune(tmp_path_factory.mktemp("tuned"), seed=3)
+
+
+def tune(folder: Path, *, seed: int) -> Tuned:
+    torch.manual_seed(seed)
     base = AutoModelForCausalLM.from_pretrained(find_bundled_path(BASE))
-    tuned = get_peft_model(base, LoraConfig(r=4, lora_alpha=16, target_modules=["q_proj"]))
-    for name, values in tuned.named_parameters():
+    model = get_peft_model(base, LoraConfig(r=4, lora_alpha=16, target_modules=["q_proj"]))
+    for name, values in model.named_parameters():
         if "lora_" in name:
             torch.nn.init.normal_(values, std=0.05)
-    tuned.save_pretrained(folder)
+    model.save_pretrained(folder)
     path = folder / "adapter.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name in ("adapter_config.json", "adapter_model.safetensors"):
-            archive.write(folder / name, name)
-    artifact = Artifact.objects.get(job=job)
-    content = path.read_bytes()
-    artifact.file.save("adapter.zip", ContentFile(content), save=False)
-    artifact.bytes, artifact.sha256 = len(content), sha256(content).hexdigest()
-    artifact.save()
-    return tuned
+    config = (folder / "adapter_config.json").read_bytes()
+    with path.open("wb") as file:
+        weights = (folder / "adapter_model.safetensors").read_bytes()
+        write_adapter_zip(file, texts={"adapter_config.json": config}, weights=[weights])
+    return Tuned(model, path)
 
 
 def ask(job, owner, *, form=ExportForm.GGUF_F16, now=None):
@@ -129,11 +154,8 @@ def available(owner):
 
 
 def test_merged_weights_come_from_a_node_and_compute_the_same(
-    owner, job, node, zone, tmp_path, monkeypatch
+    owner, job, node, zone, tmp_path, monkeypatch, tuned
 ):
-    tuned = give_adapter(job, tmp_path / "adapter")
-    shape = check_shape(json.loads((find_bundled_path(BASE) / "shape.json").read_text()))
-    Zone.objects.update(model_shape=asdict(shape))
     before, price = available(owner), compute_price(zone, ExportForm.MERGED)
     _, secret = builders.api_key(owner)
     with serve() as url, finetender.Client(url, secret) as client:
@@ -163,7 +185,7 @@ def test_merged_weights_come_from_a_node_and_compute_the_same(
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
     ids = torch.tensor([[2, 300, 17, 901, 4]])
     with torch.inference_mode():
-        assert torch.allclose(merged(ids).logits, tuned.eval()(ids).logits, atol=1e-4)
+        assert torch.allclose(merged(ids).logits, tuned.model.eval()(ids).logits, atol=1e-4)
     assert available(owner) == before - price
     assert get_wallet(organisation=owner).held_micros == 0
     earned = LedgerAccount.objects.get(
@@ -184,38 +206,106 @@ def content(data: bytes):
     return ContentFile(data)
 
 
-def test_a_file_is_paid_once_however_often_it_is_sent(job, owner, node):
+def test_a_file_is_paid_once_however_often_it_is_sent(job, owner, node, tuned):
     before = available(owner)
     export = hand_out(ask(job, owner))
     stranger = market.node(job.zone)
     with pytest.raises(UserError, match="was not asked"):
-        take_file(node=stranger, token=export.token, content=content(GGUF), now=clock.now())
+        take_file(node=stranger, token=export.token, content=content(tuned.gguf), now=clock.now())
     for _ in range(2):
-        take_file(node=node, token=export.token, content=content(GGUF), now=clock.now())
+        take_file(node=node, token=export.token, content=content(tuned.gguf), now=clock.now())
     assert available(owner) == before - export.price_micros
+    # rounded otherwise in one place
+    other = bytearray(tuned.gguf)
+    other[-64] ^= 1
     with pytest.raises(UserError, match="is over"):
-        take_file(node=node, token=export.token, content=content(OTHER), now=clock.now())
+        take_file(node=node, token=export.token, content=content(other), now=clock.now())
     export.refresh_from_db()
     with export.file.open("rb") as file:
-        assert file.read() == GGUF
+        assert file.read() == tuned.gguf
     delete_old_files(now=clock.now() + KEPT_FOR)
     export.refresh_from_db()
     assert (export.status, export.file.name) == (ExportStatus.EXPIRED, "")
     assert ask(job, owner).pk != export.pk
 
 
-@pytest.mark.parametrize("data", [b"GGUF\x02\0\0\0", b"PK", GGUF[:-32]])
-def test_a_file_of_another_form_is_not_paid(job, owner, node, data):
+@pytest.fixture(params=["version", "zip", "cut", "base", "one tensor"])
+def wrong(request, tuned, tmp_path):
+    """What no node should be paid for, though the last two are whole files of the base's shape."""
+    whole = bytearray(tuned.gguf)
+    if request.param == "base":
+        return tune(tmp_path, seed=4).gguf
+    if request.param == "one tensor":
+        tensor = next(t for t in GGUFReader(tuned.zip.with_suffix(".gguf-f16")).tensors[7:])
+        whole[tensor.data_offset : tensor.data_offset + tensor.n_bytes] = bytes(tensor.n_bytes)
+        return bytes(whole)
+    return {"version": b"GGUF\x02\0\0\0", "zip": b"PK", "cut": bytes(whole[:-32])}[request.param]
+
+
+def test_a_file_of_another_form_or_of_other_values_is_not_paid(job, owner, node, wrong):
     before = available(owner)
     export = hand_out(ask(job, owner))
     with pytest.raises(UserError, match="This is no export: ") as refused:
-        take_file(node=node, token=export.token, content=content(data), now=clock.now())
+        take_file(node=node, token=export.token, content=content(wrong), now=clock.now())
     assert refused.value.code == "invalid_export"
     export.refresh_from_db()
     assert (export.status, export.file.name, export.paid_micros) == (ExportStatus.ASKED, "", 0)
     assert not default_storage.exists("errands")
     assert available(owner) == before - export.price_micros
     assert get_wallet(organisation=owner).held_micros == export.price_micros
+
+
+def rewrite_merged(whole: bytes) -> bytes:
+    """A node's tar with other texts beside the same values."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(whole)) as old, tarfile.open(fileobj=out, mode="w") as new:
+        for entry in old:
+            body = old.extractfile(entry).read()
+            if entry.name.endswith(".safetensors"):
+                body = save(load(body), {"format": "pt", "note": "evil"})
+            else:
+                body = b'{"chat_template": "evil", "auto_map": {"AutoModel": "evil.Evil"}}'
+            entry.size = len(body)
+            new.addfile(entry, io.BytesIO(body))
+        evil = tarfile.TarInfo("vocab.txt")
+        evil.size = 4
+        new.addfile(evil, io.BytesIO(b"evil"))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("form", [ExportForm.MERGED, ExportForm.GGUF_F16, ExportForm.GGUF_Q8_0])
+def test_a_node_writes_no_text_of_an_export(job, owner, node, tuned, form):
+    honest = tuned.export(form)
+    if form == ExportForm.MERGED:
+        sent = rewrite_merged(honest)
+    else:
+        # a token, the chat template and what lies between two tensors
+        sent = honest.replace(b"<|assistant|>", b"<|evil_____|>")
+    assert b"evil" in sent
+    export = hand_out(ask(job, owner, form=form))
+    take_file(node=node, token=export.token, content=content(sent), now=clock.now())
+    export.refresh_from_db()
+    assert export.status == ExportStatus.READY
+    with export.file.open("rb") as file:
+        stored = file.read()
+    assert (len(stored), sha256(stored).hexdigest()) == (export.bytes, export.sha256)
+    assert b"evil" not in stored
+    if form != ExportForm.MERGED:
+        assert stored == honest
+        return
+    with tarfile.open(fileobj=io.BytesIO(stored)) as archive:
+        names = archive.getnames()
+        weights = load(archive.extractfile("model.safetensors").read())
+        config = json.loads(archive.extractfile("config.json").read())
+    assert names == [
+        *("chat_template.jinja", "config.json", "generation_config.json"),
+        *("tokenizer.json", "tokenizer_config.json", "model.safetensors"),
+    ]
+    assert config == json.loads((find_bundled_path(BASE) / "config.json").read_text())
+    with tarfile.open(fileobj=io.BytesIO(honest)) as archive:
+        made = load(archive.extractfile("model.safetensors").read())
+    assert weights.keys() == made.keys()
+    assert all((weights[name] == values).all() for name, values in made.items())
 
 
 def refuse(node, export, reason, fault):
@@ -349,7 +439,6 @@ def api(owner):
 def test_an_adapter_is_pushed_under_the_owners_token_which_is_then_forgotten(
     api, job, small_hub, tmp_path
 ):
-    give_adapter(job, tmp_path / "adapter")
     asked = push(api, job)
     assert asked.status_code == 201, asked.json()
     row = HubPush.objects.get()
@@ -369,7 +458,6 @@ def test_an_adapter_is_pushed_under_the_owners_token_which_is_then_forgotten(
 def test_a_refusal_of_the_hub_is_told_and_a_hub_that_is_down_is_tried_again(
     api, job, small_hub, settings, tmp_path
 ):
-    give_adapter(job, tmp_path / "adapter")
     small_hub.status = 403
     push(api, job)
     assert run_due_work(PUSHES, clock=clock.now) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,6 +16,7 @@ from marketplace.checks.choosing import choose_checks
 from marketplace.checks.models import SpotCheck
 from marketplace.checks.scores import open_score_checks
 from marketplace.exports.asking import ask_export
+from marketplace.exports.errands import ExportErrands
 from marketplace.exports.models import Export, ExportForm
 from marketplace.fleet.models import Node
 from marketplace.fleet.tokens import revoke_node_token
@@ -29,7 +31,6 @@ from tests import builders
 from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
-from tests.export_builders import build_gguf
 from tests.job_builders import at
 from tests.unit.marketplace.common.threads import at_once
 from tests.warm_builders import data_of
@@ -41,7 +42,7 @@ from workers.protocol.wire import dumps, to_json
 
 pytestmark = pytest.mark.django_db
 
-GGUF = build_gguf(market.SHAPE)
+GGUF = b"what an export is made of"
 
 
 @dataclass
@@ -143,6 +144,8 @@ def asked(request, settings, tmp_path, monkeypatch) -> Asked:
     settings.MEDIA_ROOT = tmp_path
     settings.SPOT_CHECK_SHARE = 1.0
     monkeypatch.setattr(checks, "WEIGHTS_WITHIN", timedelta(0))
+    # What an export's file may be is for its own tests.
+    monkeypatch.setattr(ExportErrands, "compose_file", lambda _self, _errand, up: nullcontext(up))
 
     def set_clock(now: datetime) -> None:
         monkeypatch.setattr("marketplace.common.clock.now", lambda: now)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import pickle
 import struct
 
@@ -11,24 +10,21 @@ import numpy as np
 import pytest
 
 from tests.export_builders import (
-    build_config,
     build_gguf,
     build_merged,
-    build_tar,
     build_weights,
 )
 from tests.market_builders import SHAPE
-from workers.protocol.export_check import ExportFileError, check_export_file
+from workers.protocol.export_check import ExportFileError, list_export_tensors
 from workers.protocol.exports import F16, MERGED, Q8_0
 
 Q_PROJ = "model.layers.0.self_attn.q_proj.weight"
 PICKLE = pickle.dumps({"weights": [1.0]})
-CONFIG = build_config(SHAPE)
 NAN = np.full((64, 64), np.nan, "f2")
 
 
 def check(content: bytes, form: str) -> None:
-    check_export_file(io.BytesIO(content), form=form, shape=SHAPE)
+    list_export_tensors(io.BytesIO(content), form=form)
 
 
 def test_the_bases_own_tensors_pass():
@@ -48,16 +44,8 @@ def test_the_bases_own_tensors_pass():
         ({"../escape.json": b"{}"}, "no plain tar"),
         ({"/etc/passwd": b"x"}, "no plain tar"),
         ({"a/config.json": b"{}"}, "no plain tar"),
-        ({"config.json": b"[]"}, "config.json names code or is no object"),
-        ({"config.json": b"[" * 100_000}, "config.json is not JSON"),
-        ({"tokenizer_config.json": b'{"auto_map": {"AutoTokenizer": "x.Y"}}'}, "names code"),
-        ({"config.json": json.dumps(CONFIG | {"vocab_size": 7}).encode()}, "another model"),
         ({"model.safetensors": b"\xff" * 8 + b"{}"}, "its header does not fit"),
         ({"model.safetensors": struct.pack("<Q", 2**62)}, "its header does not fit"),
-        (
-            {"model.safetensors": build_weights(SHAPE, **{Q_PROJ: np.ones((64, 63), "f2")})},
-            r"q_proj.weight is \[64, 63\] and the base's is \[64, 64\]",
-        ),
         (
             {
                 "model.safetensors": build_weights(
@@ -87,8 +75,6 @@ def test_tars_that_are_cut_off_or_hold_links_or_lack_a_part_are_refused():
     linked[156:157] = b"2"
     with pytest.raises(ExportFileError, match="no plain tar"):
         check(bytes(linked), MERGED)
-    with pytest.raises(ExportFileError, match="holds no model"):
-        check(build_tar({"model.safetensors": build_weights(SHAPE)}), MERGED)
     absurd = bytearray(whole)
     absurd[124:136] = b"777777777777"
     with pytest.raises(ExportFileError, match="cut off"):
@@ -98,13 +84,6 @@ def test_tars_that_are_cut_off_or_hold_links_or_lack_a_part_are_refused():
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"blk.0.attn_q.weight": None}, "it lacks blk.0.attn_q.weight"),
-        ({"blk.9.attn_q.weight": np.ones((64, 64), "f2")}, "which the base does not have"),
-        ({"../../etc": np.ones(4, "f4")}, "which the base does not have"),
-        (
-            {"blk.0.ffn_up.weight": np.ones((64, 64), "f2")},
-            r"blk.0.ffn_up.weight is \[64, 64\] and the base's is \[64, 128\]",
-        ),
         ({"output_norm.weight": np.full(64, np.inf, "f4")}, "output_norm.weight holds values"),
         ({"key": "general.alignment"}, "aligned in an unusual way"),
     ],

@@ -1,15 +1,16 @@
 """A tokenizer as GGUF stores it: tokens, kinds, merges, and how text is split before them."""
 
+# pyright: basic
+# Other programs' JSON and a library without types.
+
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import gguf
 
-from workers.exporting.merging import ExportError
+from workers.protocol.exports import ExportError
 
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -20,17 +21,19 @@ _BY_PATTERN = {_LLAMA3: "llama-bpe", _LLAMA3.replace("{1,3}", ""): "qwen2"}
 
 
 def add_tokenizer(
-    writer: gguf.GGUFWriter, *, config: Mapping[str, Any], base: Path, adapter: Path
+    writer: gguf.GGUFWriter,
+    *,
+    config: Mapping[str, Any],
+    tokenizer: Mapping[str, Any],
+    chat_template: str,
 ) -> None:
-    """Write the tokenizer, with the chat template of the adapter's copy.
+    """Write the tokenizer, with a chat template unless it is empty.
 
     Raises
     ------
     ExportError
         It is no byte-level BPE that llama.cpp splits alike.
     """
-    path = base / "tokenizer.json"
-    tokenizer = json.loads(path.read_text()) if path.is_file() else {}
     model = tokenizer.get("model") or {}
     if model.get("type") != "BPE" or model.get("byte_fallback"):
         raise ExportError(
@@ -46,9 +49,8 @@ def add_tokenizer(
         [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
     )
     _add_special_tokens(writer, config, tokenizer)
-    template = _find_chat_template(adapter) or _find_chat_template(base)
-    if template:
-        writer.add_chat_template(template)
+    if chat_template:
+        writer.add_chat_template(chat_template)
 
 
 def _name_splitting(tokenizer: Mapping[str, Any]) -> str:
@@ -107,14 +109,3 @@ def _begins_with_special(post: Mapping[str, Any]) -> bool:
     parts = post.get("processors", [post])
     singles = [part["single"] for part in parts if part.get("type") == "TemplateProcessing"]
     return any(single and "SpecialToken" in single[0] for single in singles)
-
-
-def _find_chat_template(folder: Path) -> str:
-    path = folder / "chat_template.jinja"
-    if path.is_file():
-        return path.read_text()
-    path = folder / "tokenizer_config.json"
-    found = json.loads(path.read_text()).get("chat_template") if path.is_file() else None
-    if isinstance(found, list):
-        found = {one["name"]: one["template"] for one in found}.get("default")
-    return found or ""

@@ -1,0 +1,124 @@
+"""A zone's base model's weights, read piece by piece to compare with what nodes made of them.
+
+The market still loads no model: it reads headers and single rows, from this machine or by ranges
+from the hub.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from huggingface_hub import HfFileSystem, try_to_load_from_cache
+
+from marketplace.fleet.base_models import find_bundled_directory
+from marketplace.fleet.models import Zone
+from workers.protocol.safetensors_header import TensorEntry, read_header
+
+_SINGLE = "model.safetensors"
+_INDEX = f"{_SINGLE}.index.json"
+#: What one request to the hub fetches at least.
+_BLOCK_BYTES = 64 * 1024
+_FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor in a file, which stays open while it is used."""
+
+    file: IO[bytes]
+    dtype: str
+    shape: tuple[int, ...]
+    #: Of its first value.
+    at: int
+
+    @property
+    def rows(self) -> int:
+        """A vector is one row."""
+        return self.shape[0] if len(self.shape) > 1 else 1
+
+    def read_row(self, row: int) -> np.ndarray:
+        """One row in float32."""
+        width = 2 if self.dtype == "BF16" else np.dtype(_FLOATS[self.dtype]).itemsize
+        size = math.prod(self.shape) // self.rows * width
+        self.file.seek(self.at + row * size)
+        return read_floats(self.file.read(size), self.dtype)
+
+    def read(self) -> np.ndarray:
+        """All of it in float32."""
+        return np.stack([self.read_row(row) for row in range(self.rows)]).reshape(self.shape)
+
+
+def read_floats(content: bytes, dtype: str) -> np.ndarray:
+    """Values in float32, by safetensors' name of their type."""
+    if dtype == "BF16":
+        return (np.frombuffer(content, "<u2").astype("<u4") << 16).view("<f4")
+    return np.frombuffer(content, _FLOATS[dtype]).astype("<f4")
+
+
+def list_stored_tensors(file: IO[bytes]) -> dict[str, StoredTensor]:
+    """The tensors of a safetensors file that one seeks in.
+
+    Raises
+    ------
+    HeaderError
+    """
+    size = file.seek(0, 2)
+    file.seek(0)
+    entries: tuple[TensorEntry, ...] = read_header(file, size=size, limit_bytes=_HEADER_BYTES_MAX)
+    begin = file.tell()
+    return {
+        one.name: StoredTensor(file, one.dtype, one.shape, begin + one.start) for one in entries
+    }
+
+
+#: The market chose the base model; the largest have thousands of experts.
+_HEADER_BYTES_MAX = 64 * 1024 * 1024
+
+
+@contextmanager
+def open_base_weights(zone: Zone) -> Iterator[dict[str, StoredTensor]]:
+    """The tensors of a zone's base model by name, in the order of their names.
+
+    Raises
+    ------
+    OSError
+        They cannot be had now.
+    ValueError
+        The base model has no safetensors files.
+    """
+    open_file = _find_opener(zone)
+    with ExitStack() as stack:
+        try:
+            with open_file(_INDEX) as file:
+                index: dict[str, Any] = json.loads(file.read())
+            names = sorted(set(index["weight_map"].values()))
+        except FileNotFoundError:
+            names = [_SINGLE]
+        found: dict[str, StoredTensor] = {}
+        for name in names:
+            found |= list_stored_tensors(stack.enter_context(open_file(name)))
+        yield dict(sorted(found.items()))
+
+
+def _find_opener(zone: Zone) -> Callable[[str], IO[bytes]]:
+    source, revision = zone.base_model_source, zone.base_model_revision or None
+    directory = find_bundled_directory(source)
+    if directory is not None:
+        return lambda name: (directory / name).open("rb")
+    return partial(_open_from_hub, source, revision)
+
+
+def _open_from_hub(source: str, revision: str | None, name: str) -> IO[bytes]:
+    here = try_to_load_from_cache(source, name, revision=revision or "main")
+    if isinstance(here, str):
+        return Path(here).open("rb")
+    path = f"{source}@{revision or 'main'}/{name}"
+    return HfFileSystem().open(path, "rb", block_size=_BLOCK_BYTES)  # type: ignore[return-value]
