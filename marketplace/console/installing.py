@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from pathlib import Path
-
 from django.http import HttpRequest
 from django.views.decorators.http import require_safe
 
 from marketplace.common.downloads import FileDownload
 from marketplace.common.errors import NotFound
 from marketplace.common.request_rates import check_public_rate
-from marketplace.fleet.releases import find_install_file
-from workers.protocol.blobs import hash_file
+from marketplace.fleet.releases import find_install_file, hash_install_file
 
 
 @require_safe
@@ -27,14 +23,9 @@ def download_install_file(request: HttpRequest, name: str) -> FileDownload:
     response = FileDownload(
         path.open("rb"),
         size=found.st_size,
-        sha256=_hash_file_at(path, found.st_mtime_ns),
+        sha256=hash_install_file(path, found.st_mtime_ns),
         name=name,
     )
     # A market that was updated serves another file under the same address.
     response["Cache-Control"] = "no-cache"
     return response
-
-
-@lru_cache(maxsize=8)
-def _hash_file_at(path: Path, _changed_at: int) -> str:
-    return hash_file(path)

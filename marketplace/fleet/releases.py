@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 from django.conf import settings
 
 from marketplace.common.errors import Conflict
+from workers.protocol.blobs import hash_file
+from workers.protocol.job_spec import BlobRef
 from workers.protocol.joining import (
     PROTOCOL_LEAST,
     PROTOCOL_UNSAID,
     RELEASE,
     VERSION_NOT_SPOKEN,
-    NodeRelease,
     choose_version,
 )
 from workers.protocol.messages import PROTOCOL_VERSION
+from workers.protocol.release_signing import NodeRelease
 
 WHEEL = f"finetender_node-{RELEASE}-py3-none-any.whl"
 CONSTRAINTS = "constraints.txt"
@@ -52,8 +55,22 @@ def build_pip_command(pip: str = "pip") -> str:
 
 
 def find_release() -> NodeRelease:
-    """What nodes of this market install when they update."""
-    return NodeRelease(RELEASE, f"/install/{WHEEL}", f"/install/{CONSTRAINTS}")
+    """What nodes of this market install when they update; not signed yet."""
+    return NodeRelease(RELEASE, _find_blob(WHEEL), _find_blob(CONSTRAINTS))
+
+
+def _find_blob(name: str) -> BlobRef:
+    """A file that this market serves; without a hash where none was built."""
+    path = find_install_file(name)
+    if path is None:
+        return BlobRef(f"/install/{name}", "", 0)
+    found = path.stat()
+    return BlobRef(f"/install/{name}", hash_install_file(path, found.st_mtime_ns), found.st_size)
+
+
+@lru_cache(maxsize=8)
+def hash_install_file(path: Path, _changed_at: int) -> str:
+    return hash_file(path)
 
 
 def find_install_file(name: str) -> Path | None:

@@ -58,9 +58,9 @@ def install(market: Market, folder: Path, *, fetches: bool) -> Path:
     with market.api() as client:
         release = client.post(PATH_RELEASE, json={}).raise_for_status().json()
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-    wheel = f"{market.url}{release['wheel']}"
+    wheel = f"{market.url}{release['wheel']['url']}"
     if fetches:
-        wanted = ["--constraint", f"{market.url}{release['constraints']}", wheel]
+        wanted = ["--constraint", f"{market.url}{release['constraints']['url']}", wheel]
         subprocess.run([*pip, *wanted], check=True)
         return python
     subprocess.run([*pip, "--no-deps", "--no-index", wheel], check=True)

@@ -46,6 +46,8 @@ class Credentials:
     device: str = "cpu"
     #: What the node may use for training; ``None`` for all there is.
     memory_gb: float | None = None
+    #: The key that signs the market's heads and the node's releases, in hex.
+    market_key: str = ""
 
     def __repr__(self) -> str:
         return f"Credentials(node_id={self.node_id!r}, market_url={self.market_url!r})"

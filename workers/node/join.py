@@ -239,6 +239,7 @@ def _build_credentials(
         base_models=reply.base_models,
         device=options.device or request.facts.device,
         memory_gb=request.facts.memory_gb,
+        market_key=reply.market_key,
     )
 
 

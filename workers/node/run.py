@@ -18,7 +18,7 @@ from workers.node.process import (
     lock_state_dir,
     quiet_library_logs,
 )
-from workers.node.update import find_market_url, install_release, start_again
+from workers.node.update import find_joined, install_release, start_again
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
             status = process.run()
             if not process.update_asked:
                 return status
-            install_release(find_market_url(state))
+            install_release(find_joined(state))
     except NodeSettingsError as error:
         print(error, file=sys.stderr)
         return EXIT_SETTINGS

@@ -12,7 +12,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from workers.node.credentials import (
@@ -20,6 +22,7 @@ from workers.node.credentials import (
     StateDir,
     find_default_state_dir,
     load_credentials,
+    save_credentials,
 )
 from workers.node.machine import load_machine
 from workers.node.market_client import MarketClient, MarketError, Patience
@@ -29,7 +32,10 @@ from workers.node.process import (
     build_run_arguments,
     find_running,
 )
-from workers.protocol.joining import PATH_RELEASE, RELEASE, NodeRelease
+from workers.node.release_check import ReleaseError, check_release
+from workers.protocol.job_spec import BlobRef
+from workers.protocol.joining import PATH_RELEASE, RELEASE
+from workers.protocol.release_signing import NodeRelease
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         running = find_running(state)
         if running is None:
-            install_release(find_market_url(state))
+            install_release(find_joined(state))
             print("Nothing runs here; start it with: finetender-node run", flush=True)
             return EXIT_OK
         os.kill(running, signal.SIGHUP)
@@ -59,36 +65,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return EXIT_OK
 
 
-def find_market_url(state: StateDir) -> str:
-    """The market that this node, or the machine's first one, joined.
-
-    Raises
-    ------
-    NodeSettingsError
-        None did.
-    """
+def find_joined(state: StateDir) -> StateDir:
+    """Where the credentials of this node are, or of the machine's first one that joined."""
     machine = load_machine(state)
     folders = [""] if machine is None else [member.folder for member in machine.members]
     joined = [StateDir(state.path / folder) for folder in folders]
     there = [one for one in joined if one.credentials.exists()]
-    return load_credentials((there or joined)[0]).market_url
+    return (there or joined)[0]
 
 
-def install_release(market_url: str) -> bool:
-    """Install the node's package that the market serves; whether another one is here now."""
-    try:
-        with MarketClient(market_url, patience=_PATIENCE) as client:
-            release = client.post(PATH_RELEASE, {}, NodeRelease)
-    except MarketError as error:
-        log.error("the market does not say which release it is: %s", error)
-        return False
-    if release.release == RELEASE:
-        log.info("release %s is here already", RELEASE)
-        return False
-    base = market_url.rstrip("/")
+def install_release(joined: StateDir) -> bool:
+    """Install the node's package that the market serves; whether another one is here now.
+
+    Nothing is installed that the market's key, as the node knows it, did not sign.
+
+    Raises
+    ------
+    NodeSettingsError
+        No node joined a market here.
+    """
+    credentials = load_credentials(joined)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with MarketClient(credentials.market_url, patience=_PATIENCE) as client:
+                release = client.post(PATH_RELEASE, {}, NodeRelease)
+                if release.release == RELEASE:
+                    log.info("release %s is here already", RELEASE)
+                    return False
+                key = check_release(release, key=credentials.market_key)
+                files = {blob: Path(folder) / Path(blob.url).name for blob in _list_files(release)}
+                for blob, path in files.items():
+                    client.download(blob, path)
+        except (MarketError, ReleaseError) as error:
+            log.error("no release is installed: %s; going on as %s", error, RELEASE)
+            return False
+        if key != credentials.market_key:
+            save_credentials(joined, replace(credentials, market_key=key))
+        return _install(release, wheel=files[release.wheel], constraints=files[release.constraints])
+
+
+def _list_files(release: NodeRelease) -> tuple[BlobRef, BlobRef]:
+    return release.wheel, release.constraints
+
+
+def _install(release: NodeRelease, *, wheel: Path, constraints: Path) -> bool:
     command = [
         *(sys.executable, "-m", "pip", "install", "--progress-bar", "off"),
-        *("--constraint", base + release.constraints, base + release.wheel),
+        *("--constraint", str(constraints), str(wheel)),
     ]
     log.info("installing release %s", release.release)
     try:

@@ -64,15 +64,6 @@ class JoinStepReport:
     failed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRelease:
-    """The node's package of this market's release; paths are on its own host."""
-
-    release: str
-    wheel: str
-    constraints: str
-
-
 def list_names(name: str) -> tuple[str, ...]:
     """The names that a node whose name is taken tries, the first one itself."""
     return (name, *(f"{name[:60]}-{number}" for number in range(2, NAMES_TRIED + 2)))

@@ -85,6 +85,8 @@ class JoinReply:
     base_models: tuple[BaseModelRef, ...]
     #: Whether it takes turns on its device with other nodes.
     shares_device: bool = False
+    #: The key that signs the market's heads and the node's releases, in hex.
+    market_key: str = ""
 
 
 #: Jobs that a heartbeat names; a node names those first that it did not run for longest.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from http import HTTPStatus
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -19,6 +20,7 @@ from marketplace.api.internal.endpoint import (
     refuse_method,
 )
 from marketplace.auction.node_hours import list_node
+from marketplace.auction.witnesses.keys import load_signing_key, sign_release
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload, RangeNotSatisfiable
 from marketplace.common.request_rates import check_public_rate
@@ -58,13 +60,15 @@ def note_join_step(request: HttpRequest) -> HttpResponse:
 @node_endpoint("POST")
 def join(request: HttpRequest) -> HttpResponse:
     check_public_rate(request)
-    return build_reply(list_node(request=read_message(request, JoinRequest), now=clock.now()))
+    now = clock.now()
+    joined = list_node(request=read_message(request, JoinRequest), now=now)
+    return build_reply(replace(joined, market_key=load_signing_key(now=now).public_key))
 
 
 @node_endpoint("POST")
 def show_release(request: HttpRequest) -> HttpResponse:
     check_public_rate(request)
-    return build_reply(find_release())
+    return build_reply(sign_release(find_release(), now=clock.now()))
 
 
 @node_endpoint("POST")

@@ -12,8 +12,9 @@ import os
 import secrets
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
@@ -23,10 +24,14 @@ from django.db import transaction
 
 from marketplace.auction.models import MarketKey
 from marketplace.common.errors import MarketFault
+from workers.protocol.release_signing import (
+    KeySuccession,
+    NodeRelease,
+    build_release_text,
+    build_succession_text,
+)
 
 KEY_FILE = "market-signing.key"
-#: Part of the text by which a key vouches for the one that replaces it.
-_SUCCESSION_FORMAT = "finetender-key-succession-1"
 
 
 class KeyUnusable(MarketFault):
@@ -101,9 +106,22 @@ def rotate_signing_key(*, now: datetime) -> SigningKey:
     return new
 
 
-def build_succession_text(*, old: str, new: str) -> bytes:
-    """What a key signs to name its successor; both in hex."""
-    return f"{_SUCCESSION_FORMAT}|{old}|{new}".encode("ascii")
+def sign_release(release: NodeRelease, *, now: datetime) -> NodeRelease:
+    """A release of the node as the market vouches for it.
+
+    Raises
+    ------
+    KeyUnusable
+    """
+    key = load_signing_key(now=now)
+    rows = list_public_keys()
+    succession = tuple(
+        KeySuccession(old.public_key, new.public_key, new.vouched_by)
+        for old, new in pairwise(rows)
+        if new.vouched_by
+    )
+    text = build_release_text(release)
+    return replace(release, signature=key.sign(text).hex(), succession=succession)
 
 
 def list_public_keys() -> list[MarketKey]:

@@ -103,7 +103,9 @@ def test_the_image_is_built_from_what_the_archive_holds(dist: Path) -> None:
 def test_the_packages_agree_on_release_and_requirements() -> None:
     assert RELEASE == NODE["project"]["version"] == MARKET["project"]["version"]
     extra = MARKET["project"]["optional-dependencies"]["worker"]
-    assert sorted(NODE["project"]["dependencies"]) == sorted([*extra, "numpy>=2.1"])
+    assert sorted(NODE["project"]["dependencies"]) == sorted(
+        [*extra, "cryptography>=44", "numpy>=2.1"]
+    )
     assert set(NODE["tool"]["setuptools"]["packages"]) == {
         ".".join(path.parent.relative_to(ROOT).parts)
         for path in (ROOT / "workers").rglob("__init__.py")

@@ -16,6 +16,7 @@ from django.core.management import call_command
 from marketplace.auction.models import MarketKey
 from marketplace.auction.witnesses import keys
 from tests.builders import NOW
+from workers.protocol.release_signing import build_succession_text
 
 pytestmark = pytest.mark.django_db
 
@@ -95,7 +96,7 @@ def test_a_new_key_is_signed_by_the_one_it_replaces(folder: Path) -> None:
     first, second = keys.list_public_keys()
     assert (first.public_key, first.retired_at) == (old.public_key, later)
     assert (second.public_key, second.retired_at) == (new.public_key, None)
-    text = keys.build_succession_text(old=old.public_key, new=new.public_key)
+    text = build_succession_text(old=old.public_key, new=new.public_key)
     verify(old.public_key, bytes.fromhex(second.vouched_by), text)
     with pytest.raises(InvalidSignature):
         verify(new.public_key, bytes.fromhex(second.vouched_by), text)

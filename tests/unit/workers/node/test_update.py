@@ -1,0 +1,97 @@
+"""A node installs what the key of its market signed, and nothing else."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from marketplace.auction.witnesses import keys
+from marketplace.fleet.releases import CONSTRAINTS, WHEEL, find_release
+from tests.builders import NOW
+from tests.unit.marketplace.api.web_server import serve
+from workers.node import update
+from workers.node.credentials import Credentials, StateDir, load_credentials, save_credentials
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def market(settings, tmp_path):
+    """A market that serves a release, and its key."""
+    settings.MARKET_KEY_DIR = tmp_path / "keys"
+    settings.NODE_INSTALL_DIR = tmp_path / "dist"
+    settings.NODE_INSTALL_DIR.mkdir()
+    (settings.NODE_INSTALL_DIR / WHEEL).write_bytes(b"the wheel")
+    (settings.NODE_INSTALL_DIR / CONSTRAINTS).write_bytes(b"torch==2.9.0")
+    key = keys.load_signing_key(now=NOW).public_key
+    with serve() as url:
+        yield url, key
+
+
+@pytest.fixture
+def joined(market, tmp_path):
+    url, key = market
+    state = StateDir(tmp_path / "state")
+    save_credentials(state, Credentials(url, "gpu-1", "node_1", "t", 10.0, (), market_key=key))
+    return state
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """What ``pip`` would have installed, by the names of files."""
+    found: list[dict[str, bytes]] = []
+
+    def run(command, **_):
+        found.append({Path(one).name: Path(one).read_bytes() for one in command[-2:]})
+        return update.subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(update.subprocess, "run", run)
+    monkeypatch.setattr(update, "RELEASE", "0.0.9")
+    return found
+
+
+GOOD = {CONSTRAINTS: b"torch==2.9.0", WHEEL: b"the wheel"}
+
+
+def test_a_release_that_the_known_key_signed_is_installed(joined, installed):
+    assert update.install_release(joined) is True
+    assert installed == [GOOD]
+
+
+def test_a_key_that_the_known_one_vouches_for_takes_its_place(joined, installed):
+    for days in (1, 2):
+        newest = keys.rotate_signing_key(now=NOW + timedelta(days=days)).public_key
+    assert update.install_release(joined) is True
+    assert installed == [GOOD]
+    assert load_credentials(joined).market_key == newest
+    assert update.install_release(joined) is True
+
+
+@pytest.mark.parametrize("case", ["other key", "lost key", "no key", "changed file", "forged step"])
+def test_what_another_key_signed_is_never_given_to_pip(
+    case, joined, installed, monkeypatch, settings, caplog
+):
+    known = load_credentials(joined)
+    if case == "lost key":
+        (settings.MARKET_KEY_DIR / keys.KEY_FILE).unlink()
+    elif case == "changed file":
+        signed = keys.sign_release(find_release(), now=NOW)
+        (settings.NODE_INSTALL_DIR / WHEEL).write_bytes(b"not the wheel")
+        sign = "marketplace.api.internal.views.sign_release"
+        monkeypatch.setattr(sign, lambda release, now: replace(release, signature=signed.signature))
+    elif case == "forged step":
+        keys.rotate_signing_key(now=NOW + timedelta(days=1))
+        keys.MarketKey.objects.exclude(vouched_by="").update(vouched_by="00" * 64)
+    else:
+        key = "" if case == "no key" else "11" * 32
+        save_credentials(joined, replace(known, market_key=key))
+    before = load_credentials(joined)
+    with caplog.at_level(logging.ERROR):
+        assert update.install_release(joined) is False
+    assert installed == []
+    assert load_credentials(joined) == before
+    assert "is not signed by the key that this node knows" in caplog.text
