@@ -35,6 +35,7 @@ from marketplace.auction.models import (
 )
 from marketplace.fleet.models import Zone
 from scheduler.auction import ChainEntry, DeadlineHint, Engine
+from scheduler.auction.audit.faults import Fault, Faults
 from scheduler.auction.audit.solve_again import SolveAudit
 from scheduler.auction.log import events
 from scheduler.auction.log.canonical_json import parse_json, serialize_canonical
@@ -75,9 +76,11 @@ def _verify(zone: Zone) -> VerifyReport:
     decided: list[ChainEntry] = []
     solved: int | None = None
     audit = SolveAudit(engine.position, wanted=_list_solved_positions(zone))
+    faults = Faults()
     for row in books.read_log_rows(LogEntry.objects.filter(zone=zone)):
-        entry, problem = _replay_row(engine, row, audit)
+        entry, problem = _replay_row(engine, row, audit, faults)
         if entry is None:
+            _report_unnamed(faults, found)
             found.problems.append(f"log position {row.position}: {problem}")
             return found
         found.entries += 1
@@ -99,6 +102,8 @@ def _verify(zone: Zone) -> VerifyReport:
         if len(found.problems) >= PROBLEMS_SHOWN:
             return found
     compare_decisions(zone, decided, found)
+    _report_unnamed(faults, found)
+    found.known_faults = faults.list_known()
     found.head_hash = engine.head_hash
     found.solved_again, found.taken_as_logged = audit.solved_again, audit.taken_as_logged
     if (head.position, head.head_hash) != (engine.position, engine.head_hash):
@@ -115,6 +120,12 @@ def _verify(zone: Zone) -> VerifyReport:
     return found
 
 
+def _report_unnamed(faults: Faults, found: VerifyReport) -> None:
+    found.unnamed = faults.find_unnamed()
+    if found.unnamed is not None:
+        found.problems.append(f"log position {found.unnamed.position}: {found.unnamed.problem}")
+
+
 def _list_solved_positions(zone: Zone) -> Iterator[int]:
     """Positions at which the log's prices were solved."""
     solves = LogEntry.objects.filter(zone=zone, kind="PricesSolved").values_list("event", flat=True)
@@ -125,7 +136,7 @@ def _list_solved_positions(zone: Zone) -> Iterator[int]:
 
 
 def _replay_row(
-    engine: Engine, row: books.LogRow, audit: SolveAudit
+    engine: Engine, row: books.LogRow, audit: SolveAudit, faults: Faults
 ) -> tuple[ChainEntry | None, str | None]:
     """What the engine answers to a row's event, or what is wrong with the row.
 
@@ -137,9 +148,10 @@ def _replay_row(
     if row.prev_hash != engine.head_hash:
         return None, "it does not build on the entry before it"
     event = event_from_json(parse_json(row.event))
-    problem = audit.find_problem(engine, event, position=engine.position)
-    if problem is not None:
-        return None, problem
+    fault = audit.find_problem(engine, event, position=engine.position)
+    if fault is not None:
+        faults.note(Fault(row.position, fault, engine.position, engine.head_hash))
+    faults.read(event, position=row.position)
     try:
         again = engine.apply(event, hint=_find_hint(row.outcome))
     except ValueError as error:

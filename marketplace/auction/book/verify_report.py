@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from scheduler.auction.audit.faults import Fault, KnownFault
 from scheduler.types import Cell
 
 #: Problems named; one is enough to fail.
@@ -22,6 +23,10 @@ class VerifyReport:
     solved_again: int = 0
     taken_as_logged: int = 0
     problems: list[str] = field(default_factory=list)
+    #: The first entry that is wrong in what it was made of and that no other names.
+    unnamed: Fault | None = None
+    #: Entries that are wrong, and that the log itself names so.
+    known_faults: tuple[KnownFault, ...] = ()
     #: Jobs of the express lane with the cells that they sit in.
     express: dict[str, tuple[tuple[str, Cell], ...]] = field(
         default_factory=dict[str, tuple[tuple[str, Cell], ...]]

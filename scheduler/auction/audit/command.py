@@ -26,7 +26,8 @@ def main(argv: Sequence[str]) -> int:
     Returns
     -------
     int
-        0; 1 when the verification fails; 2 when the file cannot be read.
+        0; 1 when the verification fails; 2 when the file cannot be read; 3 when all agrees but for
+        entries that the log itself names as wrong.
     """
     arguments = _build_parser().parse_args(argv)
     try:
@@ -40,7 +41,16 @@ def main(argv: Sequence[str]) -> int:
         print(f"{arguments.file}: {error or type(error).__name__}", file=sys.stderr)
         return 2
     print(json.dumps(asdict(found), indent=1))
-    return 0 if found.ok else 1
+    for fault in found.known_faults:
+        seen = fault.found or "nothing; some faults show only where bids are known"
+        print(
+            f"entry {fault.position} is wrong, as entry {fault.named_at} says: {fault.problem} "
+            f"(found here: {seen})",
+            file=sys.stderr,
+        )
+    if not found.ok:
+        return 1
+    return 3 if found.known_faults else 0
 
 
 def _read_witnesses(paths: Sequence[str], *, keys: Sequence[str]) -> list[SignedHead] | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from scheduler.auction.audit.faults import Fault, Faults, KnownFault
 from scheduler.auction.audit.solve_again import SolveAudit
 from scheduler.auction.engine.decide import DeadlineHint
 from scheduler.auction.engine.engine import Engine
@@ -45,6 +47,8 @@ class Verification:
     taken_as_logged: int = 0
     #: Position of the snapshot that the log builds on, whose state is taken as it stands.
     begins_at: int = 0
+    #: Entries that are wrong, and that the log itself names so. Whatever else there is agrees.
+    known_faults: tuple[KnownFault, ...] = ()
 
 
 def verify(
@@ -72,28 +76,40 @@ def verify(
     engine = _begin(snapshot, rules)
     begins_at = engine.position
     audit = SolveAudit(begins_at)
+    faults = Faults()
     count = 0
     for entry in audit.read_ahead(entries, list_inputs=_list_solve_inputs):
-        problem = audit.find_problem(engine, entry.event, position=engine.position) or _compare(
-            engine, entry
-        )
+        head = entry.prev_hash if count == 0 else engine.head_hash
+        fault = audit.find_problem(engine, entry.event, position=engine.position)
+        problem = _compare(engine, entry)
         if problem is not None:
-            return Verification(
-                ok=False,
-                entries=count,
-                head_hash=entry.prev_hash if count == 0 else engine.head_hash,
-                position=entry.position,
-                problem=problem,
-                begins_at=begins_at,
-            )
+            found = Fault(entry.position, problem, count, head)
+            return _build_failure(faults.find_unnamed() or found, begins_at)
+        if fault is not None:
+            faults.note(Fault(entry.position, fault, count, head))
+        faults.read(entry.event, position=entry.position)
         audit.note_outcome(entry.outcome)
         count += 1
+    if (unnamed := faults.find_unnamed()) is not None:
+        return _build_failure(unnamed, begins_at)
     return Verification(
         ok=True,
         entries=count,
         head_hash=engine.head_hash,
         solved_again=audit.solved_again,
         taken_as_logged=audit.taken_as_logged,
+        begins_at=begins_at,
+        known_faults=faults.list_known(),
+    )
+
+
+def _build_failure(fault: Fault, begins_at: int) -> Verification:
+    return Verification(
+        ok=False,
+        entries=fault.entries,
+        head_hash=fault.head_hash,
+        position=fault.position,
+        problem=fault.problem,
         begins_at=begins_at,
     )
 
@@ -122,25 +138,25 @@ def verify_public(
     begins_at = position = engine.position
     head = engine.head_hash
     audit = SolveAudit(begins_at, knows_bids=False)
+    faults = Faults()
     count = 0
     for data in audit.read_ahead(entries, list_inputs=_list_public_inputs):
-        problem = _compare_public(engine, data, audit, position=position, head=head)
+        at = partial(Fault, int(data["position"]), entries=count, head_hash=head)
+        problem, fault = _compare_public(engine, data, audit, faults, position=position, head=head)
         if problem is not None:
-            return Verification(
-                ok=False,
-                entries=count,
-                head_hash=head,
-                position=int(data["position"]),
-                problem=problem,
-                begins_at=begins_at,
-            )
+            return _build_failure(faults.find_unnamed() or at(problem), begins_at)
+        if fault is not None:
+            faults.note(at(fault))
         position, head, count = position + 1, str(data["hash"]), count + 1
+    if (unnamed := faults.find_unnamed()) is not None:
+        return _build_failure(unnamed, begins_at)
     return Verification(
         ok=True,
         entries=count,
         head_hash=head,
         taken_as_logged=audit.taken_as_logged,
         begins_at=begins_at,
+        known_faults=faults.list_known(),
     )
 
 
@@ -163,12 +179,19 @@ _NOT_SHOWN: dict[str, Any] = {
 
 
 def _compare_public(
-    engine: Engine, data: Mapping[str, Any], audit: SolveAudit, *, position: int, head: str
-) -> str | None:
+    engine: Engine,
+    data: Mapping[str, Any],
+    audit: SolveAudit,
+    faults: Faults,
+    *,
+    position: int,
+    head: str,
+) -> tuple[str | None, str | None]:
+    """Apply one entry's event; say what differs from the log, and what it was made of wrongly."""
     if int(data["position"]) != position + 1:
-        return f"entry {position + 1} is missing: the log goes on at {data['position']}"
+        return f"entry {position + 1} is missing: the log goes on at {data['position']}", None
     if data["prev_hash"] != head:
-        return "the entry does not build on the one before it"
+        return "the entry does not build on the one before it", None
     hidden = _list_hidden_tasks(data["event"])
     event_data, outcome_data = dict(data["event"]), dict(data["outcome"])
     if hidden:
@@ -196,10 +219,9 @@ def _compare_public(
         public_outcome = expected
     hash_ = hash_entry(position=position + 1, event=shown, outcome=public_outcome, prev_hash=head)
     if hash_ != data["hash"]:
-        return "the hash is not that of the entry"
-    problem = audit.find_problem(engine, event, position=position)
-    if problem is not None:
-        return problem
+        return "the hash is not that of the entry", None
+    fault = audit.find_problem(engine, event, position=position)
+    faults.read(event, position=position + 1)
     sealed = None
     if hidden:
         arrivals = shown.get("arrivals", [shown])
@@ -207,10 +229,11 @@ def _compare_public(
     try:
         found = outcome_to_json(engine.follow(event, sealed=sealed))
     except ValueError as error:
-        return f"the entry cannot have happened: {error}"
+        return f"the entry cannot have happened: {error}", None
     left_out = PRIVATE_PARTS if hidden else ()
     fields = [name for name in found if found[name] != expected.get(name) and name not in left_out]
-    return f"the replay differs from the log in {', '.join(fields)}" if fields else None
+    differs = f"the replay differs from the log in {', '.join(fields)}" if fields else None
+    return differs, fault
 
 
 def _list_tasks(event: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -28,6 +28,7 @@ from scheduler.auction.log.events import (
     BidsReceived,
     BundleArrived,
     CellsReleased,
+    ErratumNoted,
     Event,
     ExpressAnswered,
     ExpressPlanned,
@@ -142,7 +143,7 @@ class Engine:
     def _answer(self, event: Event, hint: DeadlineHint | None) -> Outcome:
         zone = self._zone
         match event:
-            case BidsReceived() | ReceiptsVoided():
+            case BidsReceived() | ReceiptsVoided() | ErratumNoted():
                 return GridChange()
             case BidArrived(task=task, slot=slot):
                 if zone.bundle is not None:

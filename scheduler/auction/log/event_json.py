@@ -11,6 +11,7 @@ from scheduler.auction.log.events import (
     BidsReceived,
     BundleArrived,
     CellsReleased,
+    ErratumNoted,
     Event,
     ExpressAnswered,
     ExpressPlanned,
@@ -338,6 +339,7 @@ _WRITERS: Mapping[type[Any], Callable[[Any], dict[str, Any]]] = {
     PricesSolved: _write_prices,
     RatesPosted: _write_rates,
     RulesChanged: lambda event: {"rules": rules_to_json(event.rules)},
+    ErratumNoted: lambda event: {"entry": event.entry, "problem": event.problem},
 }
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Event]] = {
     "BidsReceived": lambda data: BidsReceived(
@@ -372,4 +374,5 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Event]] = {
     "PricesSolved": _read_prices,
     "RatesPosted": _read_rates,
     "RulesChanged": lambda data: RulesChanged(rules=rules_from_json(data["rules"])),
+    "ErratumNoted": lambda data: ErratumNoted(int(data["entry"]), str(data["problem"])),
 }

@@ -262,6 +262,16 @@ class ExpressPlanned:
     moved: Mapping[str, tuple[tuple[str, Cell], ...]]
 
 
+@dataclass(frozen=True, slots=True)
+class ErratumNoted:
+    """The market says that an earlier entry is wrong. Nothing is changed or taken back by it."""
+
+    #: Position of that entry.
+    entry: int
+    #: What is wrong with it, in a sentence.
+    problem: str
+
+
 Event = (
     BidsReceived
     | ReceiptsVoided
@@ -281,4 +291,5 @@ Event = (
     | RulesChanged
     | ExpressAnswered
     | ExpressPlanned
+    | ErratumNoted
 )

@@ -17,6 +17,7 @@ from scheduler.auction.log.events import (
     BidsReceived,
     BundleArrived,
     CellsReleased,
+    ErratumNoted,
     Event,
     ExpressAnswered,
     ExpressPlanned,
@@ -95,6 +96,8 @@ def check_event(event: Event) -> None:
         case ExpressAnswered() | ExpressPlanned():
             _text("question", event.question)
             _text("answer", event.answer)
+        case ErratumNoted(entry=entry):
+            _slots("entry", entry)
         case CellsReleased() | BidsReceived() | ReceiptsVoided():
             pass
 

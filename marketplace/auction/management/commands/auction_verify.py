@@ -33,6 +33,11 @@ class Command(BaseCommand):
                 f"{found.solved_again} solves run again, {found.taken_as_logged} taken as logged, "
                 f"head {found.head_hash or 'none'}"
             )
+            for fault in found.known_faults:
+                self.stdout.write(
+                    f"  entry {fault.position} is wrong, as entry {fault.named_at} says: "
+                    f"{fault.problem}"
+                )
             for problem in found.problems[:PROBLEMS_SHOWN]:
                 self.stdout.write(f"  {problem}")
             failed = failed or not found.ok

@@ -8,11 +8,14 @@ from datetime import datetime, timedelta
 from math import inf, nextafter
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import connection
 
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.lane import price_changes
 from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.lane.errata import note_erratum
 from marketplace.auction.lane.price_changes import take_solved_prices
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing
@@ -30,10 +33,13 @@ from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.services import set_policy_settings
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import cancel_job
+from scheduler.auction.audit.command import main
+from scheduler.auction.audit.faults import KnownFault
 from scheduler.auction.log import events
 from scheduler.auction.log.event_json import event_from_json
 from tests import builders
 from tests import market_builders as market
+from tests.audits import alter_row
 from tests.builders import NOW
 from tests.unit.marketplace.auction.bidding.test_quotes import quote
 
@@ -184,6 +190,56 @@ def test_the_lane_refuses_prices_that_a_verifier_would_not_accept(zone, owner, s
     assert "PricesSolved" not in kinds(zone)[len(before) :]
     assert (pricing(zone).status, pricing(zone).problem) == ("discarded", problem)
     assert verify_zone(zone).problems == []
+
+
+def test_an_erratum_names_a_fault_and_verifiers_say_so_and_go_on(
+    zone, owner, monkeypatch, tmp_path, capsys
+):
+    crowd(owner, zone)
+    assert solve(zone, at(101, zone))
+    row = pricing(zone)
+    waiting = json.loads(row.waiting or "")
+    waiting["inputs"]["slot"] = 105
+    row.waiting = json.dumps(waiting)
+    row.save()
+    # The lane as it was: it does not ask the verifier.
+    monkeypatch.setattr(price_changes, "find_timing_problem", lambda *_, **__: None)
+    assert apply(zone, at(101, zone))
+    monkeypatch.undo()
+    crowd(owner, zone, now=at(101, zone))
+    position = LogEntry.objects.get(kind="PricesSolved").position
+    fault = "prices were solved for slot 105, which was not the next"
+    assert verify_zone(zone).problems == [f"log position {position}: {fault}"]
+    assert read_exit(zone, tmp_path, capsys) == (1, fault, [])
+
+    before = LogEntry.objects.count()
+    with pytest.raises(CommandError, match="finds no fault in entry 1 of zone"):
+        call_command("auction_erratum", zone.name, "1", "Nothing.")
+    assert LogEntry.objects.count() == before
+
+    said = "The worker was slow; prices were those of a slot too far."
+    named = note_erratum(zone=zone, position=position, problem=said, now=at(101, zone))
+    found = verify_zone(zone)
+    assert (found.problems, found.known_faults) == (
+        [],
+        (KnownFault(position, said, named, fault),),
+    )
+    # What comes after it is judged as ever.
+    crowd(owner, zone, now=at(101, zone))
+    known = {"position": position, "problem": said, "named_at": named, "found": fault}
+    assert read_exit(zone, tmp_path, capsys) == (3, None, [known])
+    alter_row("UPDATE auction_logentry SET hash = repeat('0', 64) WHERE position = %s", named + 1)
+    assert read_exit(zone, tmp_path, capsys)[0] == 1
+
+
+def read_exit(zone, folder, capsys):
+    """What a stranger's verifier ends with on the published log, and what it names."""
+    path = folder / "log.jsonl"
+    call_command("auction_transcript", "--zone", zone.name, "--out", str(path))
+    capsys.readouterr()
+    status = main([str(path)])
+    said = json.loads(capsys.readouterr().out)
+    return status, said["problem"], said["known_faults"]
 
 
 @pytest.mark.parametrize(("cancels", "counted"), [(False, 9), (True, 6)])

@@ -85,7 +85,10 @@ def test_every_type_of_event_can_be_read_and_no_other() -> None:
             event_from_json({"type": unknown})
 
 
-@pytest.mark.parametrize("event", EVENTS + SOLVED, ids=lambda e: type(e).__name__)
+ERRATUM = events.ErratumNoted(2, "It was late.")
+
+
+@pytest.mark.parametrize("event", [*EVENTS, *SOLVED, ERRATUM], ids=lambda e: type(e).__name__)
 def test_an_event_comes_back_from_json_as_it_was(event: events.Event) -> None:
     assert event_from_json(json.loads(json.dumps(event_to_json(event)))) == event
 
@@ -263,6 +266,7 @@ def test_the_command_says_yes_to_a_true_log_and_no_to_one_that_is_off_by_a_cent(
         "solved_again": 0,
         "taken_as_logged": 0,
         "begins_at": 0,
+        "known_faults": [],
     }
     altered = json.loads(lines[4])
     altered["outcome"]["payment"] += 0.01

@@ -1,0 +1,33 @@
+"""Naming a wrong entry of a zone's log in the log itself, and so under its signed heads."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.lane.enter import enter_lane
+from marketplace.common.errors import UserError
+from marketplace.fleet.models import Zone
+from scheduler.auction.log import events
+
+_PROBLEM_CHARS = 500
+
+
+def note_erratum(*, zone: Zone, position: int, problem: str, now: datetime) -> int:
+    """Name an entry as wrong; the position of the entry that does.
+
+    Raises
+    ------
+    UserError
+        ``no_such_fault``: a replay finds nothing wrong with that entry, or a log that contradicts
+        itself, which no entry can mend.
+    """
+    found = verify_zone(zone)
+    if found.unnamed is None or found.unnamed.position != position:
+        raise UserError(
+            "no_such_fault",
+            f"A replay finds no fault in entry {position} of zone {zone.name}. It found: "
+            f"{'; '.join(found.problems) or 'nothing'}.",
+        )
+    with enter_lane(zone=zone, now=now) as lane:
+        return lane.apply(events.ErratumNoted(position, problem[:_PROBLEM_CHARS])).position
