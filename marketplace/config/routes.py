@@ -10,6 +10,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 from marketplace.accounts.models import Role
 from marketplace.accounts.policy import RIGHT_BY_SCOPE, ROLES_BY_RIGHT, Right
+from marketplace.live.routing import websocket_urlpatterns
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 #: Routes whose views name no audience themselves, by the start of their path; the first that fits.
@@ -53,6 +54,19 @@ def list_routes() -> list[Route]:
     return sorted(_walk(get_resolver(), ""))
 
 
+def list_sockets() -> list[Route]:
+    """List the addresses of websockets."""
+    consumers = (
+        (pattern, getattr(pattern.callback, "consumer_class", None))
+        for pattern in websocket_urlpatterns
+    )
+    return [
+        Route(str(pattern.pattern).strip("^$"), "socket", of.audience, of.scope_of_key)
+        for pattern, of in consumers
+        if of is not None
+    ]
+
+
 def _walk(resolver: URLResolver, prefix: str) -> Iterator[Route]:
     patterns: list[Any] = list(resolver.url_patterns)
     for pattern in patterns:
@@ -81,7 +95,7 @@ def _describe(pattern: URLPattern, path: str) -> Iterator[Route]:
 def write_route_table() -> str:
     """Write the routes as a Markdown table, with the roles that each right belongs to."""
     lines = ["| Address | Method | For | Roles | Scope of a key |", "|--|--|--|--|--|"]
-    for route in list_routes():
+    for route in [*list_routes(), *list_sockets()]:
         if route.path.startswith(("admin/", "accounts/")):
             continue
         method = "any" if route.method == "*" else route.method

@@ -24,6 +24,7 @@ from django.http import HttpRequest
 
 from marketplace.accounts.api_keys import authenticate_api_keys
 from marketplace.accounts.models import ApiKey, Scope, User
+from marketplace.accounts.policy import RIGHT_BY_SCOPE
 from marketplace.common import clock
 from marketplace.common.client_address import find_websocket_address
 from marketplace.common.errors import UserError
@@ -44,6 +45,9 @@ _open_sockets: Counter[str] = Counter()
 class StreamConsumer(AsyncJsonWebsocketConsumer):
     """One browser that follows one stream."""
 
+    #: Who may follow, and what a key needs, as ``config.routes.Route`` has them.
+    audience: str
+    scope_of_key: str = ""
     stream: str
     snapshot: Callable[[], dict[str, Any]]
     stream_seq: Callable[[], int]
@@ -157,6 +161,8 @@ class StreamConsumer(AsyncJsonWebsocketConsumer):
 
 
 class JobConsumer(StreamConsumer):
+    audience, scope_of_key = RIGHT_BY_SCOPE[Scope.JOBS_READ], Scope.JOBS_READ
+
     def follow(self) -> None:
         job_id = self.address["job_id"]
         self.job_id = job_id
@@ -184,15 +190,16 @@ class JobConsumer(StreamConsumer):
 
 
 def _find_key(authorization: str) -> ApiKey | None:
-    """The live key of an ``Authorization`` header, if it may read jobs."""
+    """The live key of an ``Authorization`` header."""
     scheme, _, secret = authorization.partition(" ")
     if scheme.lower() != "bearer":
         return None
-    key = authenticate_api_keys(given=[secret], now=clock.now())[secret]
-    return key if key is not None and Scope.JOBS_READ in key.scopes else None
+    return authenticate_api_keys(given=[secret], now=clock.now())[secret]
 
 
 class MarketConsumer(StreamConsumer):
+    audience = "public"
+
     def follow(self) -> None:
         zone_name = self.address["zone_name"]
         self.stream = f"market.{zone_name}"

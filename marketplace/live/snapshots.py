@@ -15,8 +15,8 @@ from typing import Any
 from django.contrib.auth.models import AnonymousUser
 from django.db import connection, transaction
 
-from marketplace.accounts.models import ApiKey, User
-from marketplace.accounts.policy import check_second_factor
+from marketplace.accounts.models import ApiKey, Scope, User
+from marketplace.accounts.policy import check_scope, check_second_factor
 from marketplace.auction.lane.decisions import build_decision_news
 from marketplace.auction.models import Bid, MarketHead
 from marketplace.common.errors import NotFound
@@ -49,11 +49,11 @@ def find_job_for(*, watcher: User | AnonymousUser | ApiKey | None, job_id: str) 
     NotFound
         ``unknown_job``, whether there is none or it is another organisation's.
     NotAllowed
-        ``second_factor_missing``.
+        As ``check_scope`` of a key; ``second_factor_missing`` of a person.
     """
     jobs = Job.objects.filter(pk=job_id)
     if isinstance(watcher, ApiKey):
-        check_second_factor(watcher.created_by)
+        check_scope(watcher, Scope.JOBS_READ)
         jobs = jobs.filter(organisation=watcher.organisation)
     elif watcher is None or isinstance(watcher, AnonymousUser):
         jobs = jobs.none()

@@ -6,6 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from asgiref.sync import async_to_sync
+from asgiref.testing import ApplicationCommunicator
+from channels.layers import channel_layers
+from django.contrib.auth.models import AnonymousUser
 from django.core.cache import cache
 from django.test import Client
 
@@ -13,10 +17,15 @@ from marketplace.accounts.models import Membership, Role, Scope
 from marketplace.accounts.policy import RIGHT_BY_SCOPE, ROLES_BY_RIGHT, Right
 from marketplace.api.callers import ORGANISATION_HEADER
 from marketplace.common.errors import NotAllowed
-from marketplace.config.routes import list_routes, write_route_table
+from marketplace.config.routes import list_routes, list_sockets, write_route_table
+from marketplace.config.routing import websocket_router
+from marketplace.fleet.models import Node
+from marketplace.fleet.tokens import revoke_node_token
 from marketplace.live.snapshots import find_job_for
 from marketplace.web.acting import CHOSEN
-from tests import builders
+from tests import builders, vendor_builders
+from tests import job_builders as build
+from tests import market_builders as market
 from tests.builders import NOW
 
 ROOT = Path(__file__).parents[3]
@@ -31,6 +40,7 @@ OPERATOR_PAGES = [
     for route in list_routes()
     if route.audience == "operator" and not route.path.startswith("admin/")
 ]
+LINKS = [route for route in list_routes() if route.audience == "link"]
 NODE_ROUTES = [route for route in list_routes() if route.audience == "node"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -190,6 +200,100 @@ def test_a_key_of_one_scope_opens_the_routes_of_that_scope(shop, scope):
     for route in API:
         lacks = read_code(send(client, route)) == "missing_scope"
         assert lacks == (route.scope != scope), (scope, route)
+
+
+@pytest.mark.parametrize("kind", ["vendor", "provider"])
+def test_who_works_for_others_acts_for_no_organisation_but_their_own(shop, kind):
+    zone = vendor_builders.zone()
+    if kind == "vendor":
+        of_stranger = vendor_builders.vendor(zone).organisation
+    else:
+        of_stranger = market.node(zone).provider.organisation
+    user = builders.owner_of(of_stranger)
+    session = sign_in(shop, user)
+    for route in API:
+        answer = send(session, route)
+        assert (answer.status_code, read_code(answer)) == (403, "not_a_member"), route
+    for route in OPERATOR_PAGES:
+        assert send(session, route).status_code in (403, 405), route
+    for route in [*NODE_ROUTES, *LINKS]:
+        answer = send(session, route)
+        assert answer.status_code in (400, 401, 404, 405), (route, answer.status_code)
+
+
+def test_a_revoked_node_gets_nothing_and_changes_nothing(shop):
+    zone = market.zone()
+    node, reply = build.joined(zone)
+    revoke_node_token(node=node, now=NOW)
+    before = Node.objects.values().get()
+    for route in NODE_ROUTES:
+        answer = send(Client(), route, Authorization=f"Bearer {reply.api_token}")
+        assert answer.status_code in (400, 401, 405), (route, answer.status_code)
+    assert Node.objects.values().get() == before
+
+
+def list_watchers(organisation):
+    """Who may ask for a socket of the organisation's: name, what they show, whether they may."""
+    for role in Role.values:
+        yield role, signed_in(find_member(organisation, role)), True
+    yield "operator", signed_in(builders.operator()), True
+    yield "foreign owner", signed_in(builders.owner_of(builders.organisation())), False
+    yield "anonymous", {"user": AnonymousUser()}, False
+    for scope in Scope.values:
+        _, secret = builders.api_key(organisation, scopes=[scope])
+        yield f"key of {scope}", bearing(secret), scope == Scope.JOBS_READ
+    _, secret = builders.api_key(organisation)
+    yield "key", bearing(secret), True
+    gone, secret = builders.api_key(organisation)
+    organisation.api_keys.filter(pk=gone.pk).update(revoked_at=NOW)
+    yield "revoked key", bearing(secret), False
+    yield "foreign key", bearing(builders.api_key(builders.organisation())[1]), False
+    _, reply = build.joined(market.zone())
+    yield "node", bearing(reply.api_token), False
+
+
+def bearing(secret):
+    headers = [(b"authorization", f"Bearer {secret}".encode())]
+    return {"user": AnonymousUser(), "headers": headers}
+
+
+def signed_in(user):
+    client = Client()
+    client.force_login(user)
+    return {"user": user, "session": client.session}
+
+
+def test_every_socket_is_for_those_that_its_row_names(shop, settings):
+    zone = market.zone()
+    job = build.job(zone, (0, market.node(zone)), organisation=shop)
+    settings.OPERATORS_NEED_MFA = False
+    by_path = {
+        "ws/jobs/(?P<job_id>[A-Za-z0-9-]{1,40})/": f"/ws/jobs/{job.pk}/",
+        "ws/market/(?P<zone_name>[a-z0-9_-]{1,40})/": f"/ws/market/{zone.name}/",
+    }
+    assert {route.path for route in list_sockets()} == set(by_path)
+    watchers = list(list_watchers(shop))
+    for route in list_sockets():
+        for name, shown, may in watchers:
+            told = async_to_sync(hear_first)(by_path[route.path], shown)
+            wanted = may or route.audience == "public"
+            assert (told["type"] == "websocket.send") == wanted, (route.path, name, told)
+    settings.OPERATORS_NEED_MFA = True
+    told = async_to_sync(hear_first)(f"/ws/jobs/{job.pk}/", signed_in(builders.operator()))
+    assert (told["type"], told["code"]) == ("websocket.close", 4403)
+
+
+async def hear_first(path, shown):
+    """What a socket says once it is accepted: a snapshot, or that it closes."""
+    channel_layers.backends.clear()
+    scope = {"type": "websocket", "path": path, "headers": []} | shown
+    socket = ApplicationCommunicator(websocket_router, scope)
+    await socket.send_input({"type": "websocket.connect"})
+    assert (await socket.receive_output(timeout=10))["type"] == "websocket.accept"
+    told = await socket.receive_output(timeout=10)
+    await socket.send_input({"type": "websocket.disconnect", "code": 1000})
+    await socket.wait(timeout=10)
+    return told
 
 
 def test_the_guide_has_the_table_of_routes():

@@ -101,9 +101,13 @@ def test_a_program_follows_with_a_key_that_may_read_jobs_of_its_own_organisation
     async def story() -> None:
         told = await first_answer(f"Bearer {secret}")
         assert json.loads(told["text"])["job_id"] == job.pk
-        for refused in (f"Basic {secret}", f"Bearer {without_scope}", f"Bearer {strangers}"):
+        for refused, code in (
+            (f"Basic {secret}", 4404),
+            (f"Bearer {without_scope}", 4403),
+            (f"Bearer {strangers}", 4404),
+        ):
             told = await first_answer(refused)
-            assert (told["type"], told["code"]) == ("websocket.close", 4404)
+            assert (told["type"], told["code"]) == ("websocket.close", code)
 
     async_to_sync(story)()
 
