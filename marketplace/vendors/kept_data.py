@@ -1,4 +1,4 @@
-"""What this app keeps of data sets and jobs: copies for vendors, deliveries, rows and reports."""
+"""What this app keeps of data sets and jobs: vendors' copies, deliveries, plans and reports."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import datetime
 from marketplace.accounts.erasure import KeptData, StoredFile, register_kept_data
 from marketplace.accounts.models import Subject
 from marketplace.vendors.models import (
+    DataPlan,
     DataReport,
     Dispute,
     Preparation,
@@ -33,7 +34,7 @@ def _list_organisation_needs(organisation_id: str) -> Iterator[str]:
 
 def _list_files(**which: str) -> Iterator[StoredFile]:
     for held in Preparation.objects.filter(**which):
-        for file in (held.masked, held.submission, held.changes):
+        for file in (held.copy, held.submission, held.changes, held.origins):
             if file:
                 yield StoredFile(file.name)
 
@@ -41,6 +42,7 @@ def _list_files(**which: str) -> Iterator[StoredFile]:
 def _erase_dataset(dataset_id: str, *, now: datetime) -> None:
     """What was done, by whom and for how much stays; prepared sets are data sets of their own."""
     DataReport.objects.filter(dataset=dataset_id).delete()
+    DataPlan.objects.filter(dataset=dataset_id).delete()
     _forget(source=dataset_id)
 
 
@@ -55,7 +57,11 @@ def _forget(**which: str) -> None:
     for held in found:
         wish = held.wish | {"instructions": ""}
         Preparation.objects.filter(pk=held.pk).update(
-            masked="", submission="", changes="", wish=wish, refusals=[], report={}, comparison=None
+            **dict.fromkeys(("copy", "submission", "changes", "origins"), ""),
+            wish=wish,
+            refusals=[],
+            report={},
+            comparison=None,
         )
 
 

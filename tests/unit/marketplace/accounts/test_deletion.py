@@ -8,6 +8,7 @@ import zipfile
 from datetime import timedelta
 
 import pytest
+from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
 
 from marketplace.accounts.departures import end_organisation, end_person
@@ -42,11 +43,15 @@ from marketplace.jobs.services import (
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Entry, LedgerAccount
 from marketplace.payments.services import give_up_wallet
+from marketplace.vendors.models import DataPlan, Preparation
+from marketplace.vendors.plans import request_plan
 from marketplace.warm.models import Donor
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
+from tests.vendor_builders import vendor
 from tests.warm_builders import data_of, finished, live_node
+from workers.protocol.job_terms import PreparationWish
 from workers.protocol.messages import Heartbeat
 
 pytestmark = pytest.mark.django_db
@@ -111,6 +116,34 @@ def test_a_data_set_goes_and_its_hash_and_counts_stay(zone, owner, boss):
     # Asked again it is the same deletion, and nothing is left to do.
     assert delete_dataset(dataset=data, asked_by=boss, now=LATER) == deletion
     assert erase(LATER + GRACE) == 0
+
+
+def test_what_vendors_have_of_a_data_set_goes_with_it(zone, owner, boss):
+    data = data_of(owner, zone)
+    request_plan(dataset=data, zone=zone, wish=PreparationWish(), now=NOW)
+    for name in ("copy", "submission", "changes", "origins"):
+        default_storage.save(f"preparations/{name}", ContentFile(b"its rows"))
+    held = Preparation.objects.create(
+        job=settled(owner, zone),
+        source=data,
+        vendor=vendor(zone),
+        status="accepted",
+        prepared=data_of(owner, zone),
+        accepted_at=NOW,
+        price_micros=0,
+        rows_bound=1,
+        ready_slot=0,
+        due_at=NOW,
+        created_at=NOW,
+        wish={},
+        **{name: f"preparations/{name}" for name in ("copy", "submission", "changes", "origins")},
+    )
+    delete_dataset(dataset=data, asked_by=boss, now=NOW)
+    assert erase() == 1
+    assert list_stored("preparations") == []
+    assert not DataPlan.objects.exists()
+    held.refresh_from_db()
+    assert [held.copy.name, held.submission.name, held.changes.name, held.origins.name] == [""] * 4
 
 
 def test_data_stay_while_a_bid_waits_and_while_a_job_runs_with_them(zone, owner, boss):
