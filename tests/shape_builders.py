@@ -36,6 +36,7 @@ def build_llama_shape(
         kv_heads=kv_heads,
         head_size=head_size,
         parts=parts,
+        mlp="mlp",
         other_weights=2 * vocab_size * hidden_size + norms,
     )
 

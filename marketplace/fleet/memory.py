@@ -14,14 +14,9 @@ from typing import cast
 
 from marketplace.fleet.models import Zone
 from workers.protocol.adapter_check import LABELS_MAX
+from workers.protocol.job_bytes import JobNeed
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
-from workers.protocol.memory import (
-    GB,
-    JobNeed,
-    count_sold_job_bytes,
-    find_longest_example,
-    size_node,
-)
+from workers.protocol.memory import GB, count_sold_job_bytes, find_longest_example, size_node
 from workers.protocol.model_shape import ModelShape, load_shape
 from workers.protocol.pass_bytes import count_unpacking_bytes, describe_device
 
@@ -55,7 +50,9 @@ def find_fitting_rank(*, zone: Zone, adapter: AdapterSpec, room_gb: float) -> in
     return bisect_right(range(1, adapter.rank), room_gb, key=measure) or None
 
 
-def size_for_jobs(zone: Zone, *, device: str, limit_gb: float, base_gb: float) -> float | None:
+def size_for_jobs(
+    zone: Zone, *, device: str, limit_gb: float, base_gb: float, host_gb: float = 0.0
+) -> float | None:
     """GB of a node that are left for jobs beside its base model and a pack, if any are.
 
     Parameters
@@ -66,6 +63,8 @@ def size_for_jobs(zone: Zone, *, device: str, limit_gb: float, base_gb: float) -
         What the node may use.
     base_gb
         What the base model takes on it.
+    host_gb
+        ``NodeFacts.host_gb``.
     """
     shape = load_shape(zone.model_shape)
     longest = find_longest_example(shape, sequence_length=zone.max_sequence_length)
@@ -75,6 +74,7 @@ def size_for_jobs(zone: Zone, *, device: str, limit_gb: float, base_gb: float) -
         base_gb=base_gb,
         limit_gb=limit_gb,
         longest_tokens=longest,
+        host_gb=host_gb,
     )
     return None if sized is None else sized.jobs_gb
 

@@ -103,7 +103,13 @@ def compute_memory_for_sale(
     more.
     """
     base_gb = max(zone.base_memory_gb, *(row.base_memory_gb for row in measured))
-    jobs_gb = size_for_jobs(zone, device=facts.device, limit_gb=facts.memory_gb, base_gb=base_gb)
+    jobs_gb = size_for_jobs(
+        zone,
+        device=facts.device,
+        limit_gb=facts.memory_gb,
+        base_gb=base_gb,
+        host_gb=facts.host_gb,
+    )
     if jobs_gb is None:
         raise refuse_node(
             f"{facts.memory_gb:g} GB are too little: {zone.base_model_name} takes {base_gb:g} GB, "

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from tests.market_builders import LLAMA_8B, SHAPE
 from tests.shape_builders import build_bert_shape
+from workers.protocol.job_bytes import JobNeed
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.memory import (
     GB,
-    JobNeed,
     count_sold_job_bytes,
     find_longest_example,
     fit_pack,
@@ -44,13 +44,14 @@ def nodes_with_jobs(draw):
     """A model, a node of it, and jobs as the market would fill it with."""
     shape = draw(st.sampled_from([SHAPE, LLAMA_8B, ENCODER]))
     terms = {"dtype": draw(st.sampled_from(["auto", "float32", "bfloat16"]))}
-    length = draw(st.integers(16, 32768))
+    length = draw(st.integers(16, 65536))
     device = draw(st.sampled_from(["cpu", "cuda"]))
     base_gb = draw(st.floats(0.01, 40.0))
     limit_gb = base_gb + draw(st.floats(0.05, 160.0))
     profile = describe_device(device, terms["dtype"])
     longest = find_longest_example(shape, sequence_length=length)
-    sized = size_node(shape, profile, base_gb=base_gb, limit_gb=limit_gb, longest_tokens=longest)
+    room = {"limit_gb": limit_gb, "host_gb": draw(st.sampled_from([0.0, 1.0, 64.0]))}
+    sized = size_node(shape, profile, base_gb=base_gb, longest_tokens=longest, **room)
     left_gb = 0.0 if sized is None else sized.jobs_gb
     needs = []
     kinds = encoder_adapters if shape.encoder else adapters
@@ -62,12 +63,13 @@ def nodes_with_jobs(draw):
             needs.append(need)
     # What the node finds is no more than what the market reckoned with.
     base_gb -= draw(st.floats(0.0, 0.005))
-    return shape, profile, base_gb, limit_gb, needs, draw(st.integers(1, longest))
+    return shape, profile, base_gb, room, needs, draw(st.integers(1, longest))
 
 
 @given(nodes_with_jobs(), st.floats(0.0, 100.0))
 def test_a_node_admits_together_what_the_market_sold_of_it_together(made, unforeseen_gb):
-    shape, profile, base_gb, limit_gb, needs, longest = made
+    shape, profile, base_gb, room, needs, longest = made
+    limit_gb = room["limit_gb"]
     if not needs:
         return
     pack = fit_pack(
@@ -77,6 +79,7 @@ def test_a_node_admits_together_what_the_market_sold_of_it_together(made, unfore
         needs=needs,
         longest_tokens=longest,
         unforeseen_gb=unforeseen_gb,
+        host_gb=room["host_gb"],
     )
     assert pack is not None
     assert pack.token_budget >= longest

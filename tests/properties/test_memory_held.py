@@ -9,14 +9,9 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from tests.unit.workers.training_builders import random_examples, training_job
+from workers.protocol.job_bytes import JobNeed, count_state_bytes
 from workers.protocol.job_spec import AdapterKind
-from workers.protocol.memory import (
-    JobNeed,
-    PackSizing,
-    count_sold_job_bytes,
-    count_state_bytes,
-    pack_bytes,
-)
+from workers.protocol.memory import PackSizing, count_sold_job_bytes, pack_bytes
 from workers.protocol.pass_bytes import DeviceProfile
 from workers.training.fused_trainer import FusedTrainer
 from workers.training.job import TrainingJob

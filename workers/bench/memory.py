@@ -26,11 +26,11 @@ from transformers import AutoConfig, GPT2Config
 
 from workers.bench.cases import BenchCase
 from workers.bench.contestants import Fused
+from workers.protocol.job_bytes import JobNeed
 from workers.protocol.job_spec import AdapterSpec
 from workers.protocol.memory import (
     GB,
     USABLE_SHARE,
-    JobNeed,
     PackSizing,
     count_sold_job_bytes,
     find_longest_example,
@@ -38,7 +38,7 @@ from workers.protocol.memory import (
     sum_total_gb,
 )
 from workers.protocol.model_shape import ModelShape
-from workers.protocol.pass_bytes import DeviceProfile
+from workers.protocol.pass_bytes import DeviceProfile, count_host_bytes
 from workers.runtime.forward_check import choose_model
 from workers.runtime.peak_memory import measure_growth
 from workers.training.architectures import build_on_meta, read_shape
@@ -57,6 +57,8 @@ class MemoryCase:
     pack_tokens: int
     length: int
     recompute: bool = False
+    #: As ``PackSizing.spills``; on CPUs the host's memory is the device's.
+    spills: bool = False
     #: How much of the measurement a good prediction may be.
     most_above: float = MOST_ABOVE
 
@@ -67,6 +69,7 @@ CASES = (
     MemoryCase("llama, 8 jobs", "llama", (AdapterSpec(rank=8),) * 8, 1024, 64),
     MemoryCase("llama, 8 jobs of rank 64", "llama", (AdapterSpec(rank=64),) * 8, 1024, 64),
     MemoryCase("llama, 4 jobs, recomputed", "llama", _RANK_16 * 4, 2048, 256, recompute=True),
+    MemoryCase("llama, spilled", "llama", _RANK_16 * 2, 1024, 1024, True, spills=True),
     MemoryCase("qwen3, 4 jobs", "qwen3", _RANK_16 * 4, 1024, 128),
     MemoryCase("gpt2, 4 jobs", "gpt2", _RANK_16 * 4, 1024, 128),
     # packed, with an output layer or experts of their own
@@ -101,7 +104,7 @@ def draw_mix(number: int) -> MemoryCase:
     length, family = random.choice((64, 128, 256)), random.choice(("llama", "qwen3"))
     recompute = random.random() < 0.5
     name = f"mix {number}"
-    return MemoryCase(name, family, adapters, 1024, length, recompute, MIX_MOST_ABOVE)
+    return MemoryCase(name, family, adapters, 1024, length, recompute, most_above=MIX_MOST_ABOVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,15 +262,18 @@ def measure_case(case: MemoryCase) -> dict[str, Any]:
         fused = Fused(bench, model, 3, choose=choose, adapters=case.adapters)
         fused.trainer.token_budget = case.pack_tokens
         fused.trainer.model.checkpoint_layers = case.recompute
+        fused.trainer.model.spills = case.spills
         fused.step()
     assert growth.peak_bytes is not None, "this system does not count a process's pages"
     shape = fused.trainer.model.shape
     base_gb = sum(p.numel() * p.element_size() for p in fused.base_parameters) / 1e9
-    predicted = sum_total_gb(
+    profile, pack = DeviceProfile("cpu", 4), fused.trainer.largest_pack
+    predicted = case.spills * count_host_bytes(shape, profile, tokens=pack) / 1e9
+    predicted += sum_total_gb(
         shape,
-        DeviceProfile("cpu", 4),
+        profile,
         base_gb=base_gb,
-        pack=PackSizing(fused.trainer.largest_pack, case.recompute),
+        pack=PackSizing(pack, case.recompute, case.spills),
         needs=[JobNeed(adapter) for adapter in case.adapters],
         longest_tokens=case.length,
         # Rows are of one length here; of others the market and nodes count the most there can be.

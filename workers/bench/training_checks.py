@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from workers.bench.product_checks import build_llama, compute_nll
 from workers.models import BUNDLED_PREFIX, DATASETS, TINY
 from workers.protocol.blobs import hash_file
+from workers.protocol.job_bytes import JobNeed
 from workers.protocol.job_spec import (
     AdapterSpec,
     BaseModelRef,
@@ -26,7 +27,7 @@ from workers.protocol.job_spec import (
     JobSpec,
     TrainingSpec,
 )
-from workers.protocol.memory import JobNeed, PackSizing, sum_total_gb
+from workers.protocol.memory import PackSizing, sum_total_gb
 from workers.protocol.pass_bytes import DeviceProfile
 from workers.protocol.reports import Fault, ProgressEvent
 from workers.runtime.job_sink import JobSummary

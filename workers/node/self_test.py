@@ -32,7 +32,7 @@ from workers.protocol.messages import PROTOCOL_VERSION
 from workers.protocol.node_facts import NodeFacts, SpeedMeasurement, WorkMeasurement
 from workers.protocol.reports import Fault, ProgressEvent
 from workers.runtime.job_sink import JobSummary
-from workers.runtime.memory_plan import find_device_limit_gb
+from workers.runtime.memory_plan import find_device_limit_gb, find_host_gb
 from workers.runtime.node_runtime import NodeRuntime
 from workers.runtime.work_timing import LONGEST_TOKENS, TimedRows, spread_evenly, time_work
 from workers.training.faults import SystemFault
@@ -139,6 +139,7 @@ def measure_node(
         memory_gb=round(offered, 3),
         cores=count_usable_cores(),
         torch_version=torch.__version__,
+        host_gb=find_host_gb(),
         protocol_version=PROTOCOL_VERSION,
         speeds=tuple(speeds),
         work=tuple(work),

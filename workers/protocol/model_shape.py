@@ -70,6 +70,8 @@ class ModelShape:
     transposed: bool = False
     #: Trained by its own code, one job a pass.
     stock: bool = False
+    #: Within a block, the MLP that may see its tokens in tiles; empty where there is none such.
+    mlp: str = ""
 
     @property
     def query_size(self) -> int:

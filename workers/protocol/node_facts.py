@@ -68,3 +68,5 @@ class NodeFacts:
     disk_free_gb: float | None = None
     #: Seconds that the slowest of the base models took to load.
     load_s: float = 0.0
+    #: Of the host's memory, what packs of one device may spill into.
+    host_gb: float = 0.0

@@ -16,6 +16,8 @@ from workers.protocol.model_shape import ModelShape
 PACK_TOKENS = {"cpu": 4096, "cuda": 16384}
 #: Trained tokens whose logits are held at once; on CPUs so few that they stay in the cache.
 LOSS_CHUNK_TOKENS = {"cpu": 256, "cuda": 1024}
+#: Tokens that an MLP sees at once where a pack spills.
+TILE_TOKENS = {"cpu": 256, "cuda": 4096}
 #: Logits, log-probabilities, those of the chunk before, and what the products copy, in 32 bits.
 _LOGIT_BYTES = 16
 #: Of a base that its own code trains: rows are padded by at most a quarter of their bucket. On
@@ -50,20 +52,40 @@ def describe_device(device: str, dtype: str) -> DeviceProfile:
     return DeviceProfile(device, 2 if is_half else FLOAT_BYTES)
 
 
-def count_kept_bytes(shape: ModelShape, profile: DeviceProfile, *, recompute: bool) -> float:
+def count_kept_bytes(
+    shape: ModelShape, profile: DeviceProfile, *, recompute: bool, spills: bool = False
+) -> float:
     """Bytes of a pack's token that live until its blocks run backward, adapters not counted.
 
-    With ``recompute`` a block keeps its input only.
+    With ``recompute`` a block keeps its input only; where it ``spills``, the host keeps that.
     """
+    if spills:
+        # what goes into the first block and comes out of the last
+        return 2 * shape.hidden_size * profile.activation_bytes
     if recompute:
         return shape.layers * shape.hidden_size * profile.activation_bytes
     return shape.layers * _block_bytes(shape, profile)
 
 
-def count_working_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
+def count_host_bytes(shape: ModelShape, profile: DeviceProfile, *, tokens: int) -> float:
+    """Bytes of the host's memory for the block inputs of a pack that spills."""
+    return tokens * shape.layers * shape.hidden_size * profile.activation_bytes
+
+
+def count_working_bytes(shape: ModelShape, profile: DeviceProfile, *, tiled: bool = False) -> float:
     """Bytes of a pack's token that come and go within one block: gradients on their way back."""
-    widest = max(shape.intermediate_size, shape.query_size, shape.hidden_size)
-    return profile.activation_bytes * (3 * widest + 3 * shape.hidden_size)
+    middle = 0 if tiled else shape.intermediate_size
+    widest = max(middle, shape.query_size, shape.hidden_size)
+    # tiles of the MLP's results are put together
+    hidden = (5 if tiled else 3) * shape.hidden_size
+    return profile.activation_bytes * (3 * widest + hidden)
+
+
+def _count_tile_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
+    """Bytes of a tile of tokens within the MLP."""
+    kept = _block_bytes(shape, profile) - _block_bytes(shape, profile, tiled=True)
+    working = profile.activation_bytes * 3 * (shape.intermediate_size + shape.hidden_size)
+    return TILE_TOKENS[profile.device] * (kept + working)
 
 
 def answer_bytes(shape: ModelShape, profile: DeviceProfile, *, tokens: int) -> float:
@@ -109,13 +131,16 @@ class PassBytes:
     passing: float
     #: Of a chunk of logits, before any block runs backward.
     head: float
+    #: Of a tile of an MLP, while one block runs backward.
+    tile: float = 0.0
 
     def count_bytes(self, tokens: int) -> float:
-        return tokens * self.kept + max(self.head, tokens * self.passing)
+        return tokens * self.kept + max(self.head, self.tile + tokens * self.passing)
 
     def count_tokens(self, free: float) -> int:
         """How many fit in so many bytes."""
-        return int(min((free - self.head) / self.kept, free / (self.kept + self.passing)))
+        passing = (free - self.tile) / (self.kept + self.passing)
+        return int(min((free - self.head) / self.kept, passing))
 
 
 def size_pass(
@@ -125,21 +150,25 @@ def size_pass(
     rank: int,
     recompute: bool,
     longest: int,
+    spills: bool = False,
     padding: float = STOCK_PADDING,
 ) -> PassBytes:
     """With the inner values that a CPU's pack has of any job.
 
     Parameters
     ----------
+    spills
+        As ``PackSizing.spills``.
     longest
         The longest row, which a base's own code pays for by its square.
     padding
         How much longer its rows become by padding; what packs take does not depend on it.
     """
-    passing = count_working_bytes(shape, profile)
-    kept = count_kept_bytes(shape, profile, recompute=recompute)
+    tiled = spills and bool(shape.mlp)
+    passing = count_working_bytes(shape, profile, tiled=tiled)
+    kept = count_kept_bytes(shape, profile, recompute=recompute, spills=spills)
     # one block at a time is whole where they are recomputed
-    again = _block_bytes(shape, profile) if recompute else 0.0
+    again = _block_bytes(shape, profile, tiled=tiled) if recompute else 0.0
     if shape.stock:
         pairs = shape.heads * longest
         kept_pairs = pairs * _count_pair_bytes(shape, profile)
@@ -152,7 +181,8 @@ def size_pass(
         else:
             kept += shape.layers * (kept_pairs + more)
         passing, kept, again = (padding * size for size in (passing, kept, again))
-    sizes = PassBytes(kept, passing + again, count_head_bytes(shape, profile))
+    tile = _count_tile_bytes(shape, profile) if tiled else 0.0
+    sizes = PassBytes(kept, passing + again, count_head_bytes(shape, profile), tile)
     if profile.device != "cpu" and not shape.stock:
         return sizes
     inner = count_inner_token_bytes(shape, profile, rank=rank, recompute=recompute)
@@ -179,10 +209,10 @@ def add_inner(sizes: PassBytes, inner: float, *, recompute: bool) -> PassBytes:
     return replace(sizes, kept=sizes.kept + inner)
 
 
-def _block_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
-    """Bytes of a token that a block keeps whole."""
+def _block_bytes(shape: ModelShape, profile: DeviceProfile, *, tiled: bool = False) -> float:
+    """Bytes of a token that a block keeps whole, or all but its MLP."""
     width = profile.activation_bytes
-    hidden, middle = shape.hidden_size, shape.intermediate_size
+    hidden, middle = shape.hidden_size, 0 if tiled else shape.intermediate_size
     query, kv = shape.query_size, shape.kv_size
     # the logarithm of each head's sum, and what a norm notes of its row
     notes = shape.heads + 2

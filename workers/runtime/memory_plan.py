@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import torch
 
+from workers.protocol.job_bytes import JobNeed
 from workers.protocol.memory import (
     ANSWER_ADAPTERS_SHARE,
     GB,
     USABLE_SHARE,
-    JobNeed,
     PackSizing,
     fit_pack,
     pack_bytes,
@@ -39,6 +39,8 @@ class MemoryPlan:
     limit_gb: float
     #: By how much packs have taken more memory than was predicted.
     unforeseen_gb: float = 0.0
+    #: Of the host's memory, what packs that spill may use.
+    host_gb: float = 0.0
 
     @property
     def answer_adapters_gb(self) -> float:
@@ -88,6 +90,7 @@ def fit(
         needs=needs,
         longest_tokens=longest_tokens,
         unforeseen_gb=plan.unforeseen_gb,
+        host_gb=plan.host_gb,
     )
     if found is not None:
         return found
@@ -108,7 +111,17 @@ def find_device_limit_gb(device: torch.device) -> float:
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return min(USABLE_SHARE["cuda"] * total, free) / GB
-    return USABLE_SHARE["cpu"] * min([psutil.virtual_memory().total, *_list_cgroup_limits()]) / GB
+    return USABLE_SHARE["cpu"] * _find_host_bytes() / GB
+
+
+def find_host_gb() -> float:
+    """The host's memory that packs of one GPU may spill into: half of its part of all GPUs'."""
+    gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    return _find_host_bytes() / (2 * max(1, gpus)) / GB
+
+
+def _find_host_bytes() -> int:
+    return min([psutil.virtual_memory().total, *_list_cgroup_limits()])
 
 
 def _list_cgroup_limits() -> list[int]:

@@ -72,6 +72,7 @@ class MemoryShares:
         found = try_fit()
         resident.trainer.token_budget = found.token_budget
         resident.model.checkpoint_layers = found.recompute
+        resident.model.spills = found.spills
 
     def note_step(self, resident: ResidentBase, jobs: list[RunningJob]) -> None:
         """Feed what was measured back into the plan, and into the jobs' reports."""

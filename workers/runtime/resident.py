@@ -17,12 +17,13 @@ from transformers.utils.quantization_config import Mxfp4Config
 
 from workers.models import find_bundled_path, is_bundled
 from workers.protocol.base_files import hash_base_files
+from workers.protocol.job_bytes import JobNeed
 from workers.protocol.job_spec import BaseModelRef
-from workers.protocol.memory import GB, JobNeed, PackSizing, count_job_bytes
+from workers.protocol.memory import GB, PackSizing, count_job_bytes
 from workers.protocol.pass_bytes import DeviceProfile, count_unpacking_bytes
 from workers.runtime.base_check import check_base, check_depth, check_index
 from workers.runtime.forward_check import choose_model
-from workers.runtime.memory_plan import MemoryPlan
+from workers.runtime.memory_plan import MemoryPlan, find_host_gb
 from workers.runtime.peak_memory import measure_growth
 from workers.training.answer_adapters import AnswerAdapters
 from workers.training.architectures import find_loader, is_ready, quantize_projections, read_shape
@@ -85,6 +86,8 @@ class ResidentBase:
             text += ", which is what memory leaves"
         if self.model.checkpoint_layers:
             text += "; blocks are computed again in the backward pass, to save memory"
+        if self.model.spills:
+            text += ", and what goes into them waits in the host's"
         return text
 
     def compute_job_gb(self, job: TrainingJob) -> float:
@@ -116,7 +119,7 @@ class ResidentBase:
         )
 
     def _size(self, tokens: int) -> PackSizing:
-        return PackSizing(tokens, self.model.checkpoint_layers)
+        return PackSizing(tokens, self.model.checkpoint_layers, self.model.spills)
 
     def _list_needs(self) -> list[JobNeed]:
         return [job.memory_need for job in self.trainer.jobs.values()]
@@ -248,7 +251,7 @@ def build_resident(
     profile = DeviceProfile(packed.device.type, packed.model.dtype.itemsize)
     described = describe_model(model.config)
     shape = replace(packed.shape, kept_share=described.kept_share)
-    plan = MemoryPlan(shape, profile, base_gb=size / 1e9, limit_gb=limit_gb)
+    plan = MemoryPlan(shape, profile, base_gb=size / 1e9, limit_gb=limit_gb, host_gb=find_host_gb())
     adapters = AnswerAdapters(packed, limit_bytes=plan.answer_adapters_gb * GB)
     threads = 1 if reproducible else None
     return ResidentBase(ref, tokenizer, packed, trainer, plan, adapters, threads=threads)

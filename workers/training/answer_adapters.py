@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from workers.protocol.memory import count_answer_adapter_bytes
+from workers.protocol.job_bytes import count_answer_adapter_bytes
 from workers.protocol.pass_bytes import DeviceProfile
 from workers.protocol.probes import ProbeAdapter
 from workers.training.faults import SystemFault

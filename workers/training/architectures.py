@@ -6,6 +6,7 @@ The same is read without weights, on PyTorch's ``meta`` device: that is what a z
 from __future__ import annotations
 
 from collections import defaultdict
+from inspect import signature
 from typing import Any
 
 import torch
@@ -173,6 +174,7 @@ def read_shape(model: PreTrainedModel) -> ModelShape:
             for module in blocks.modules()
         ),
         stock=_needs_own_code(model, config, blocks),
+        mlp="mlp" if all(_is_plain_mlp(getattr(block, "mlp", None)) for block in blocks) else "",
     )
 
 
@@ -281,6 +283,14 @@ def _count_weights(model: nn.Module) -> int:
 def _count_norms(block: nn.Module) -> int:
     """Of the block's own, not of queries and keys."""
     return sum(type(module).__name__.endswith("Norm") for module in block.children())
+
+
+def _is_plain_mlp(module: nn.Module | None) -> bool:
+    """Whether it maps each token by itself, through projections alone."""
+    if module is None or len(signature(module.forward).parameters) != 1:
+        return False
+    owners = [part for part in module.modules() if any(True for _ in part.parameters(False))]
+    return len(owners) > 1 and all(map(is_projection, owners))
 
 
 #: Whose attention does not hand on what tells the jobs of a pack apart.

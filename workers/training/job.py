@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from workers.protocol.job_bytes import JobNeed
 from workers.protocol.job_spec import AdapterKind, JobSpec
-from workers.protocol.memory import JobNeed
 from workers.protocol.row_order import shuffle_rows
 from workers.protocol.work import RowLengths, WorkPlan
 from workers.training.data import PreparedData

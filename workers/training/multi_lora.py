@@ -194,10 +194,11 @@ class MultiLoRALinear(nn.Module):
         return lengths_O
 
     def _find_table(self, pack: Pack) -> Any:
-        """What the form needs to know; made once per pack for all layers with the same slots."""
+        """What the form needs to know; made once per pack and device for layers of like slots."""
         stack, device = self.stack, pack.tokens_T.device
         is_even = (self.in_features | self.out_features) % GROUPED_STEP == 0
-        key = is_even, tuple((name, slot.start) for name, slot in stack.slots.items())
+        rows = tuple((name, slot.start) for name, slot in stack.slots.items())
+        key = is_even, device, pack.tokens, pack.segments, rows
         found = self.stream.tables.get(key)
         if found is None and self.stream.form == "dense":
             found = build_owner_table(pack, stack.slots, device)

@@ -80,11 +80,13 @@ class PackedModel:
         self.context_length = read_context_length(self.config)
         #: Recompute each layer in the backward pass instead of keeping its activations.
         self.checkpoint_layers = checkpoint_layers
+        #: Keep what goes into them in the host's memory; see ``recomputing``.
+        self.spills = False
         #: The model's own output layer, where that does more than multiply.
         self.own_head: OwnHead | None = None
         names = [part.name for part in self.shape.list_projections()]
         self._projections = {name: model.get_submodule(name) for name in names}
-        wrap_blocks(self.backbone, self.stream, is_wanted=lambda: self.checkpoint_layers)
+        wrap_blocks(self)
 
     @property
     def device(self) -> torch.device:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Sequence_
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -243,6 +243,26 @@ def build_pack(
         starts_S=torch.from_numpy(starts).to(device),
         longest=int(sizes.max()),
         virtual=virtual,
+    )
+
+
+def cut_pack(pack: Pack, start: int, end: int) -> Pack:
+    """What adapters need to know of a stretch of the stream; whole sequences it need not have."""
+    segments = (
+        replace(one, start=max(one.start, start) - start, end=min(one.end, end) - start)
+        for one in pack.segments
+        if one.start < end and one.end > start
+    )
+    own = slice(start, end)
+    keys, thresholds = pack.dropout_keys_T, pack.dropout_threshold_T
+    scales = pack.dropout_scale_T
+    return replace(
+        pack,
+        segments=tuple(segments),
+        tokens_T=pack.tokens_T[own],
+        dropout_keys_T=None if keys is None else keys[own],
+        dropout_threshold_T=None if thresholds is None else thresholds[own],
+        dropout_scale_T=None if scales is None else scales[own],
     )
 
 

@@ -41,6 +41,7 @@ from marketplace.warm.models import Offer
 from marketplace.warm.offers import ColdJob
 from workers.protocol.job_spec import AdapterKind, AdapterSpec, DataFormat
 from workers.protocol.job_terms import JobTerms, PreparationWish
+from workers.protocol.memory import find_row_limit
 from workers.protocol.row_order import count_validation_rows
 from workers.protocol.starts import Start, StartKind
 
@@ -99,7 +100,7 @@ def measure_job(asked: JobRequest, *, now: datetime) -> MeasuredJob:
         training=_choose_held_out(asked, wish),
         rows=data.rows,
         longest_row_tokens=max(longest),
-        sequence_length_limit=asked.zone.max_sequence_length,
+        sequence_length_limit=find_row_limit(asked.zone.max_sequence_length, asked.dataset.format),
         model=get_model_shape(asked.zone),
         rank_limit=_find_rank_limit(asked.zone, asked.adapter, now),
     )

@@ -15,9 +15,9 @@ from marketplace.common.money import format_usd, to_micros
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from workers.protocol import setting_list
+from workers.protocol.job_bytes import find_adapted
 from workers.protocol.job_settings import ALL_LINEAR, SettingError, check_adapter, check_training
 from workers.protocol.job_spec import AdapterKind, AdapterSpec, TrainingSpec
-from workers.protocol.memory import find_adapted
 from workers.protocol.model_shape import ModelShape
 from workers.protocol.pass_bytes import PACK_TOKENS
 from workers.protocol.wire import ProtocolError, from_json

@@ -48,6 +48,7 @@ from marketplace.web.presenters.warm import present_lineage
 from marketplace.web.templatetags.finetender import usd
 from marketplace.web.views.jobs import find_own_job
 from marketplace.web.views.requests import PageRequest, page
+from workers.protocol.memory import find_row_limit
 from workers.protocol.wire import to_json
 
 LATEST_EVENTS = 6
@@ -82,7 +83,7 @@ def show_job(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpRes
             adapter=bid.terms.adapter,
             training=bid.terms.training,
             rows=job.dataset.rows,
-            sequence_length_limit=job.zone.max_sequence_length,
+            sequence_length_limit=find_row_limit(job.zone.max_sequence_length, job.dataset.format),
         ),
     }
     return render(request, "web/job.html", context)

@@ -17,8 +17,9 @@ from tests.unit.workers.training_builders import (
     training_job,
     write_jsonl,
 )
+from workers.protocol.job_bytes import JobNeed
 from workers.protocol.job_spec import AdapterSpec
-from workers.protocol.memory import GB, JobNeed, PackSizing, pack_bytes, sum_total_gb
+from workers.protocol.memory import GB, PackSizing, pack_bytes, sum_total_gb
 from workers.protocol.pass_bytes import DeviceProfile, count_head_bytes
 from workers.runtime import peak_memory
 from workers.runtime.memory_plan import MemoryPlan, fit

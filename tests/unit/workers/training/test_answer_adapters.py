@@ -14,8 +14,8 @@ from tests.unit.workers.training_builders import (
     trainer,
     training_job,
 )
+from workers.protocol.job_bytes import count_answer_adapter_bytes
 from workers.protocol.job_spec import AdapterSpec, BlobRef
-from workers.protocol.memory import count_answer_adapter_bytes
 from workers.protocol.pass_bytes import DeviceProfile
 from workers.protocol.probes import ProbeAdapter
 from workers.training.answer_adapters import AnswerAdapters, Values

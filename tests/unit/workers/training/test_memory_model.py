@@ -16,15 +16,9 @@ from transformers import (
 )
 
 from workers.bench.memory import SHARED_BASES, SHARED_GPUS, count_sharing_jobs
+from workers.protocol.job_bytes import JobNeed
 from workers.protocol.job_spec import AdapterSpec
-from workers.protocol.memory import (
-    BESIDES_BYTES,
-    GB,
-    JobNeed,
-    PackSizing,
-    count_job_bytes,
-    size_node,
-)
+from workers.protocol.memory import BESIDES_BYTES, GB, PackSizing, count_job_bytes, size_node
 from workers.protocol.pass_bytes import DeviceProfile, count_inner_token_bytes, count_kept_bytes
 from workers.training.architectures import build_on_meta, find_loader, read_shape
 from workers.training.packed_model import PackedModel

@@ -1,0 +1,163 @@
+"""Bytes of one job beside the base and a pack: what it trains, and what it adds to a pack's tokens.
+
+What an adapter takes is counted by the rule by which the engine allocates (``adapter_layout``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+from workers.protocol.adapter_layout import (
+    FLOAT_BYTES,
+    count_matrix_bytes,
+    count_stack_rows,
+    count_tensor_bytes,
+    count_trained_bytes,
+)
+from workers.protocol.job_settings import ALL_LINEAR, match_modules
+from workers.protocol.job_spec import AdapterKind, AdapterSpec
+from workers.protocol.model_shape import ModelShape, Projection
+from workers.protocol.pass_bytes import (
+    STOCK_PADDING,
+    TILE_TOKENS,
+    DeviceProfile,
+    PassBytes,
+    add_inner,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobNeed:
+    """What a job's memory depends on."""
+
+    adapter: AdapterSpec
+    #: Of the classification head that trains with it on an encoder.
+    labels: int = 0
+
+
+@lru_cache(maxsize=256)
+def find_adapted(
+    shape: ModelShape, target_modules: tuple[str, ...] | None
+) -> tuple[Projection, ...]:
+    """The base model's projections that an adapter sits on.
+
+    Raises
+    ------
+    SettingError
+        When a target is no projection of the model.
+    """
+    projections = {part.name: part for part in shape.list_projections()}
+    targets = target_modules or (ALL_LINEAR,)
+    return tuple(projections[name] for name in match_modules(targets, projections))
+
+
+@lru_cache(maxsize=1024)
+def count_state_bytes(shape: ModelShape, profile: DeviceProfile, need: JobNeed) -> float:
+    """Bytes of what a job trains: values, gradients and moments, and its values in 16 bits."""
+    device, adapter = profile.device, need.adapter
+    head = shape.list_head_shapes(labels=need.labels).values() if shape.encoder else ()
+    taken = float(sum(count_trained_bytes(prod(size), device=device) for size in head))
+    if adapter.kind is AdapterKind.SOFT_PROMPT:
+        values = adapter.virtual_tokens * shape.hidden_size
+        return taken + count_trained_bytes(values, device=device)
+    parts = find_adapted(shape, adapter.target_modules)
+    widths = [width for part in parts for width in (part.inputs, part.outputs)]
+    taken += sum(count_matrix_bytes(adapter.rank, width, device=device) for width in widths)
+    rows = count_stack_rows(adapter.rank, device=device)
+    # one matrix and its gradient are there twice while it grows or shrinks
+    taken += 2 * FLOAT_BYTES * rows * max(widths)
+    if device == "cuda" and profile.activation_bytes < FLOAT_BYTES:
+        taken += profile.activation_bytes * rows * sum(widths)
+    if adapter.dora:
+        # learnt lengths, and the squares of those of the frozen weights
+        taken += sum(
+            count_trained_bytes(part.outputs, device=device)
+            + count_tensor_bytes(part.outputs, device=device)
+            for part in parts
+        )
+    return taken
+
+
+def count_answer_adapter_bytes(
+    shape: ModelShape, profile: DeviceProfile, adapter: AdapterSpec
+) -> float:
+    """Bytes of an adapter that only answers questions: its values, as wide as activations."""
+    device = profile.device
+    if adapter.kind is AdapterKind.SOFT_PROMPT:
+        return count_tensor_bytes(adapter.virtual_tokens * shape.hidden_size, device=device)
+    rows = count_stack_rows(adapter.rank, device=device)
+    taken = 0
+    for part in find_adapted(shape, adapter.target_modules):
+        for width in (part.inputs, part.outputs):
+            taken += count_tensor_bytes(rows * width, device=device, width=profile.activation_bytes)
+        if adapter.dora:
+            # learnt lengths, those of the summed weights, and squares of the frozen ones
+            taken += 3 * count_tensor_bytes(part.outputs, device=device)
+    return taken
+
+
+def count_inner_bytes(
+    shape: ModelShape, profile: DeviceProfile, need: JobNeed, *, recompute: bool
+) -> float:
+    """Bytes that each token of a GPU's pack has more with this job on it."""
+    adapter = need.adapter
+    # a base's own code has one job a pass, on its own rows
+    if profile.device == "cpu" or shape.stock or adapter.kind is AdapterKind.SOFT_PROMPT:
+        return 0.0
+    # the inner values, scaled, and without the foreign ones; whose they are takes less than these
+    parts = find_adapted(shape, adapter.target_modules)
+    rows = count_stack_rows(adapter.rank, device=profile.device)
+    values = 3 * rows * len(parts) + count_lengthened(shape, adapter)
+    return values * profile.activation_bytes / (shape.layers if recompute else 1)
+
+
+def _dropped_bytes(
+    shape: ModelShape,
+    profile: DeviceProfile,
+    parts: Iterable[Projection],
+    *,
+    recompute: bool,
+    padding: float = STOCK_PADDING,
+) -> float:
+    """Bytes that each token of a pack has more where adapters of these projections drop out.
+
+    Which inputs stay, and on GPUs those inputs. Rows of other jobs have them as well.
+    """
+    width = 1 if profile.device == "cpu" or shape.stock else 1 + profile.activation_bytes
+    taken = width * sum(part.inputs for part in parts) / (shape.layers if recompute else 1)
+    return taken * (padding if shape.stock else 1)
+
+
+def add_dropped(
+    sizes: PassBytes,
+    shape: ModelShape,
+    profile: DeviceProfile,
+    parts: Iterable[Projection],
+    *,
+    recompute: bool,
+    spills: bool,
+    padding: float = STOCK_PADDING,
+) -> PassBytes:
+    """With what dropout keeps; of an MLP that sees tiles, for one tile."""
+    listed = set(parts)
+    within = f".{shape.mlp}."
+    tiled = {part for part in listed if spills and shape.mlp and within in part.name}
+    tile = _dropped_bytes(shape, profile, tiled, recompute=recompute)
+    sizes = replace(sizes, tile=sizes.tile + TILE_TOKENS[profile.device] * tile)
+    whole = listed - tiled
+    dropped = _dropped_bytes(shape, profile, whole, recompute=recompute, padding=padding)
+    return add_inner(sizes, dropped, recompute=recompute)
+
+
+def count_lengthened(shape: ModelShape, adapter: AdapterSpec) -> int:
+    """Values of a token that DoRA keeps: each output before it is given its length."""
+    if not adapter.dora:
+        return 0
+    return sum(part.outputs for part in find_adapted(shape, adapter.target_modules))
+
+
+def has_rank(need: JobNeed) -> bool:
+    return need.adapter.kind is not AdapterKind.SOFT_PROMPT
