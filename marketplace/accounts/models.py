@@ -131,6 +131,8 @@ class Organisation(TimestampedModel):
     verified_only = models.BooleanField(default=False, db_default=False)
     #: Days after which its data and results are deleted that nothing has used; null: never.
     retain_days = models.PositiveIntegerField(null=True, blank=True)
+    #: Since when an operator has lifted the limits of new accounts (``accounts.new_accounts``).
+    trusted_at = models.DateTimeField(null=True, blank=True, editable=False)
     #: When its content was deleted; what is left is its accounts.
     erased_at = models.DateTimeField(null=True, editable=False)
 
@@ -272,6 +274,9 @@ class ApiKey(TimestampedModel):
     #: To the minute: a busy key must not write a row for every request.
     last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
     revoked_at = models.DateTimeField(null=True, blank=True)
+    #: Since when an operator has it refused, and why.
+    frozen_at = models.DateTimeField(null=True, blank=True, editable=False)
+    frozen_reason = models.CharField(max_length=300, blank=True, editable=False)
 
     class Meta:
         constraints = [

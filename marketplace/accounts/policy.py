@@ -76,8 +76,13 @@ def check_scope(key: ApiKey, scope: str) -> None:
     Raises
     ------
     NotAllowed
-        ``missing_scope``, ``second_factor_missing``, ``owners_only`` or ``role_not_enough``.
+        ``key_frozen``, ``missing_scope``, ``second_factor_missing``, ``owners_only`` or
+        ``role_not_enough``.
     """
+    if key.frozen_at is not None:
+        raise NotAllowed(
+            "key_frozen", f"The operator of this market has frozen this key: {key.frozen_reason}"
+        )
     if scope not in key.scopes:
         raise NotAllowed(
             "missing_scope",

@@ -148,12 +148,9 @@ def _fail_node(check: SpotCheck, *, now: datetime) -> None:
     claim = "stored weights" if check.weights_agree is False else "reported losses"
     if check.claimed_score is not None:
         claim = "reported a loss on held-out rows"
-    jobs = discard_node_work(
-        node=node,
-        reason=f"Node {node.name} {claim} that another node did not find.",
-        now=now,
-    )
+    reason = f"Node {node.name} {claim} that another node did not find."
+    jobs = discard_node_work(node=node, reason=reason, now=now)
     if node.status != NodeStatus.LEFT:
-        suspend_node(node=node, suspended_by=None, now=now)
+        suspend_node(node=node, suspended_by=None, reason=reason, now=now)
     check.failed_at = now
     log.error("node %s failed check %s; %s jobs are planned again", node.pk, check.pk, len(jobs))

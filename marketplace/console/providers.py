@@ -81,7 +81,12 @@ def show_providers(request: PageRequest) -> HttpResponse:
 def switch_provider_suspension(request: PageRequest, provider_id: str) -> HttpResponse:
     provider = _find_provider(provider_id)
     if provider.suspended_at is None:
-        suspend_provider(provider=provider, suspended_by=request.user, now=clock.now())
+        suspend_provider(
+            provider=provider,
+            suspended_by=request.user,
+            reason=request.POST.get("reason", ""),
+            now=clock.now(),
+        )
         words = f"{provider} is suspended. Its nodes run nothing, and their jobs are planned again."
     else:
         lift_provider_suspension(provider=provider, lifted_by=request.user, now=clock.now())
@@ -123,7 +128,12 @@ def end_approval(request: PageRequest, provider_id: str) -> HttpResponse:
 def switch_node_suspension(request: PageRequest, node_id: str) -> HttpResponse:
     node = _find_node(node_id)
     if node.suspended_at is None:
-        suspend_node(node=node, suspended_by=request.user, now=clock.now())
+        suspend_node(
+            node=node,
+            suspended_by=request.user,
+            reason=request.POST.get("reason", ""),
+            now=clock.now(),
+        )
         words = f"{node.name} is suspended. It runs nothing, and its jobs are planned again."
     else:
         lift_node_suspension(node=node, lifted_by=request.user, now=clock.now())

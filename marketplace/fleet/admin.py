@@ -57,7 +57,12 @@ class NodeAdmin(OperatorsView):
     @admin.action(description="Suspend: trust it with no job", permissions=["view"])
     def suspend(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
         _apply_each(
-            self, request, queryset, partial(suspend_node, suspended_by=cast(User, request.user))
+            self,
+            request,
+            queryset,
+            partial(
+                suspend_node, suspended_by=cast(User, request.user), reason="From the back office."
+            ),
         )
 
     @admin.action(description="Lift the suspension", permissions=["view"])

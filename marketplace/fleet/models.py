@@ -78,6 +78,8 @@ class Provider(models.Model):
     suspended_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
     )
+    #: In words, for the provider.
+    suspended_reason = models.CharField(max_length=300, blank=True, default="")
 
     def __str__(self) -> str:
         return str(self.organisation)
@@ -110,7 +112,8 @@ class Zone(models.Model):
     settings = models.JSONField(default=dict, blank=True)
     max_sequence_length = models.PositiveIntegerField()
     #: ``WorkCosts`` as JSON, from the first node's self-test; empty: from the model's shape. All
-    #: work, capacities and prices of the zone are in these units, so they never change.
+    #: work, capacities and prices of the zone are in these units, so they never change once a bid
+    #: was placed.
     work_costs = models.JSONField(default=dict, blank=True)
     #: Tokens of a row that shows what usual jobs cost.
     reference_sequence_length = models.PositiveIntegerField()
@@ -226,10 +229,12 @@ class Node(models.Model):
     drained_at = models.DateTimeField(null=True, blank=True)
     #: Since when the market trusts it with no job; its provider cannot change that.
     suspended_at = models.DateTimeField(null=True, blank=True)
-    #: The operator who suspended it; null after failures in a row, which need none.
+    #: The operator who suspended it; null where the market did so by itself.
     suspended_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
     )
+    #: In words, for the provider.
+    suspended_reason = models.CharField(max_length=300, blank=True, default="")
     #: When its provider asked to take it away: it goes once what was sold is served.
     leave_asked_at = models.DateTimeField(null=True, blank=True)
     left_at = models.DateTimeField(null=True)

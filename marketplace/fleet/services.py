@@ -276,7 +276,8 @@ def note_node_fault(*, node: Node, now: datetime) -> Node:
         node.faults_in_row += 1
         node.save(update_fields=["faults_in_row"])
         if node.faults_in_row >= FAULTS_IN_ROW_MAX and node.status not in GONE:
-            return suspend_node(node=node, suspended_by=None, now=now)
+            reason = f"{node.faults_in_row} jobs in a row failed on it by no fault of their owners."
+            return suspend_node(node=node, suspended_by=None, reason=reason, now=now)
     return node
 
 

@@ -14,6 +14,7 @@ from django.db.models import Case, F, Sum, When
 from django.db.models.functions import Coalesce
 
 from marketplace.accounts.models import PAYERS, ApiKey, Organisation, User
+from marketplace.accounts.new_accounts import filter_new
 from marketplace.common.errors import NotAllowed, NotFound, UserError
 from marketplace.common.money import format_usd_exact
 from marketplace.payments.locks import lock_cap
@@ -21,6 +22,8 @@ from marketplace.payments.models import CapPeriod, Hold, HoldStatus, SpendingCap
 
 #: Shares of a cap, in percent, at which the organisation hears of it.
 NOTICES = (100, 80, 50)
+#: Names the cap of a new account.
+_NEW_ACCOUNT = "cap_new_account"
 
 
 def set_cap(
@@ -119,7 +122,28 @@ def measure_room(caps: Iterable[SpendingCap], *, now: datetime) -> CapRoom:
     return CapRoom(dict(left))
 
 
+def list_new_account_caps(organisation_ids: Iterable[str], *, now: datetime) -> list[SpendingCap]:
+    """What new organisations may spend in a day; these caps are stored nowhere."""
+    return [
+        SpendingCap(
+            id=_NEW_ACCOUNT,
+            organisation_id=pk,
+            period=CapPeriod.DAY,
+            amount_micros=settings.NEW_ACCOUNT_MICROS_PER_DAY,
+        )
+        for pk in sorted(filter_new(organisation_ids, now=now))
+    ]
+
+
 def _refuse(cap: SpendingCap, left: int) -> NotAllowed:
+    if cap.pk == _NEW_ACCOUNT:
+        return NotAllowed(
+            "new_account_spending",
+            f"In its first {settings.NEW_ACCOUNT_DAYS} days an organisation may spend"
+            f" {format_usd_exact(cap.amount_micros)} a day, and {format_usd_exact(max(0, left))} is"
+            " left of it. Bid less, or ask the operator of this market.",
+            extra={"left_micros": max(0, left), "period": cap.period},
+        )
     who = (
         "of this API key"
         if cap.api_key_id is not None

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from marketplace.accounts.models import User
+from marketplace.accounts.models import Organisation, User
+from marketplace.accounts.oversight import check_operator, read_reason
 from marketplace.common.errors import NotAllowed, NotFound
+from marketplace.common.ids import new_id
 from marketplace.payments.models import Freeze
 
 
@@ -19,6 +21,28 @@ def freeze_organisation(
         defaults={"organisation_id": organisation_id, "reason": reason, "since_at": now},
     )
     return freeze
+
+
+def freeze_by_operator(
+    *, organisation: Organisation, reason: str, frozen_by: User, now: datetime
+) -> Freeze:
+    """Refuse new bids and payouts of an organisation until an operator lifts that.
+
+    Raises
+    ------
+    NotAllowed
+        ``operators_only``.
+    UserError
+        ``invalid_reason``.
+    """
+    check_operator(frozen_by)
+    return Freeze.objects.create(
+        organisation=organisation,
+        reference=new_id("operator"),
+        reason=read_reason(reason),
+        since_at=now,
+        made_by=frozen_by,
+    )
 
 
 def end_freeze(*, reference: str, now: datetime) -> None:
@@ -36,8 +60,7 @@ def lift_freeze(*, freeze_id: str, lifted_by: User, now: datetime) -> Freeze:
     NotFound
         ``unknown_freeze``.
     """
-    if not lifted_by.is_operator:
-        raise NotAllowed("operators_only", "Only an operator may let it bid again.")
+    check_operator(lifted_by)
     freeze = Freeze.objects.select_related("organisation").filter(pk=freeze_id).first()
     if freeze is None:
         raise NotFound("unknown_freeze", "There is no such entry.")

@@ -10,7 +10,7 @@ from marketplace.common.db.bulk_writes import insert_rows, send_updates
 from marketplace.common.db.pipeline import ensure_transaction, pipeline
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.money import MAX_MICROS, format_usd_exact
-from marketplace.payments.caps import measure_room
+from marketplace.payments.caps import list_new_account_caps, measure_room
 from marketplace.payments.freezes import build_refusal
 from marketplace.payments.ledger import (
     Account,
@@ -117,7 +117,7 @@ def _decide_requests(
     outcomes: list[Hold | UserError] = []
     left: dict[str, int] = {}
     freezes, caps = find_limits(organisation_ids)
-    room = measure_room(caps, now=now)
+    room = measure_room(caps + list_new_account_caps(organisation_ids, now=now), now=now)
     frozen = {freeze.organisation_id: build_refusal(freeze) for freeze in reversed(freezes)}
     for item in wanted:
         owner = item.organisation_id

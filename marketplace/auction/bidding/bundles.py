@@ -18,11 +18,10 @@ from django.db import transaction
 
 from marketplace.accounts.models import User
 from marketplace.auction.bidding.beginnings import WARM
-from marketplace.auction.bidding.holding_limit import refuse_hoards
 from marketplace.auction.bidding.job_request import JobRequest
+from marketplace.auction.bidding.limits import refuse_by_limits
 from marketplace.auction.bidding.place import NewBid, draft_bid
 from marketplace.auction.bidding.terms import NAME_LIMIT, check_name, check_price_micros
-from marketplace.auction.bidding.wasted_boots import refuse_wasted_boots
 from marketplace.auction.lane import wakeups
 from marketplace.auction.models import Bid, Bundle
 from marketplace.common.db.bulk_writes import insert_rows
@@ -147,7 +146,7 @@ def place_bundle(*, asked: NewBundle, now: datetime) -> Bundle:
 def _check_limits(bids: Sequence[Bid], *, now: datetime) -> None:
     """Refuse the bundle where one of its bids is too much."""
     drafts = dict(enumerate(bids))
-    refused = refuse_hoards(drafts, now=now) | refuse_wasted_boots(drafts, now=now)
+    refused = refuse_by_limits(drafts, now=now)
     for refusal in refused.values():
         raise refusal
 

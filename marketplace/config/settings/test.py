@@ -21,6 +21,8 @@ if _TEMPLATE := os.environ.get("TEST_DATABASE_TEMPLATE"):
     DATABASES["default"]["TEST"] = {"TEMPLATE": _TEMPLATE, "MIGRATE": False}
 PROVIDERS_NEED_APPROVAL = False
 OPERATORS_NEED_MFA = False
+# Organisations of tests are as new as the test itself; those of their limits turn them on.
+NEW_ACCOUNT_DAYS = 0
 # Tests sign people in without a password; those of recent sign-ins ask for one.
 ACCOUNT_REAUTHENTICATION_REQUIRED = False
 SERVESTATIC_USE_FINDERS = True

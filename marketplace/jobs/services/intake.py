@@ -18,6 +18,7 @@ from django.db import connection, transaction
 from django.db.models import Q, Sum
 
 from marketplace.accounts.models import Organisation, User
+from marketplace.accounts.new_accounts import STORAGE_DIVISOR, filter_new
 from marketplace.common.errors import Conflict, UserError
 from marketplace.common.queue import enqueue
 from marketplace.fleet.models import Zone
@@ -96,7 +97,7 @@ def store_upload(
             earlier = _find_earlier(owner, upload.key, spooled.sha256)
             if earlier is not None:
                 return earlier
-        check_room(owner, spooled.bytes)
+        check_room(owner, spooled.bytes, now=upload.created_at)
         upload.sha256, upload.bytes = spooled.sha256, spooled.bytes
         upload.file.save(upload.name, File(spooled.file), save=False)
     try:
@@ -178,7 +179,7 @@ def _find_earlier(organisation: Organisation, key: str, sha256: str) -> Upload |
     return earlier
 
 
-def check_room(organisation: Organisation, size: int) -> None:
+def check_room(organisation: Organisation, size: int, *, now: datetime) -> None:
     """Refuse what an organisation has no room for; two at once may both find the last of it."""
     held = sum(
         rows.exclude(file="").aggregate(bytes=Sum("bytes"))["bytes"] or 0
@@ -188,6 +189,8 @@ def check_room(organisation: Organisation, size: int) -> None:
         )
     )
     limit = settings.DATASET_BYTES_PER_ORGANISATION
+    if filter_new([organisation.pk], now=now):
+        limit //= STORAGE_DIVISOR
     if held + size > limit:
         raise UserError(
             "storage_full",

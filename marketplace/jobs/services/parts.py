@@ -68,7 +68,7 @@ def open_parted_upload(
             status=429,
         )
     announced = pending.aggregate(bytes=Sum("bytes"))["bytes"] or 0
-    check_room(organisation, size + announced)
+    check_room(organisation, size + announced, now=now)
     return PartedUpload.objects.create(
         organisation=organisation,
         created_by=created_by,

@@ -281,6 +281,10 @@ class Freeze(models.Model):
     #: In words, for the organisation.
     reason = models.CharField(max_length=300)
     since_at = models.DateTimeField()
+    #: The operator who froze it; null where the market did so by itself.
+    made_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
+    )
     ended_at = models.DateTimeField(null=True)
     #: The operator who ended it; none where it ended by itself.
     ended_by = models.ForeignKey(

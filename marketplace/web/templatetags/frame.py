@@ -41,6 +41,7 @@ _IN_THE_MENU_THEMSELVES = (
     "operator_express",
     "operator_machines",
     "operator_money",
+    "operator_organisations",
     "operator_providers",
     "operator_vendors",
     "payouts",
@@ -53,9 +54,9 @@ def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
 
     def link(label: str, name: str, icon: str) -> NavLink:
         href = reverse(name)
-        here = request.path == href or (
-            request.path.startswith(f"{href}/")
-            and request.path not in [reverse(name) for name in _IN_THE_MENU_THEMSELVES]
+        nearer = [at for at in map(reverse, _IN_THE_MENU_THEMSELVES) if at.startswith(f"{href}/")]
+        here = _is_below(request.path, href) and not any(
+            _is_below(request.path, at) for at in nearer
         )
         return NavLink(label, href, icon, current=here)
 
@@ -98,9 +99,14 @@ def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
         work = link("Background work", "operator_background", "clock")
         overview = link("Overview", "operator", "home")
         audit = link("Audit log", "operator_audit", "shield")
-        house = (overview, machines, lanes, providers, vendors, money, work, audit)
+        people = link("Organisations", "operator_organisations", "team")
+        house = (overview, machines, lanes, people, providers, vendors, money, work, audit)
         groups.append(NavGroup("House", house))
     return tuple(groups)
+
+
+def _is_below(path: str, page: str) -> bool:
+    return path == page or path.startswith(f"{page}/")
 
 
 @register.simple_tag(takes_context=True)

@@ -116,7 +116,7 @@ def test_earnings_are_shown_also_after_the_last_node_has_left(provider: Client, 
 def test_a_provider_cannot_end_the_suspension_of_its_node(
     provider: Client, node: Node, operator: Client
 ) -> None:
-    operator.post(f"/operator/nodes/{node.pk}/suspend")
+    operator.post(f"/operator/nodes/{node.pk}/suspend", {"reason": "A test."})
     for _ in range(2):
         provider.post(f"/nodes/{node.pk}/drain")
         node.refresh_from_db()
@@ -125,7 +125,7 @@ def test_a_provider_cannot_end_the_suspension_of_its_node(
     assert "It runs nothing until the operator of this market lifts that." in text
     assert provider.post(f"/operator/nodes/{node.pk}/suspend").status_code == 403
     assert node.name in read_page(operator.get("/operator/providers"))
-    operator.post(f"/operator/nodes/{node.pk}/suspend")
+    operator.post(f"/operator/nodes/{node.pk}/suspend", {"reason": "A test."})
     node.refresh_from_db()
     assert (node.status, node.suspended_at) == (NodeStatus.ONLINE, None)
 
@@ -178,7 +178,7 @@ def test_a_provider_sets_the_hours_in_which_a_node_is_sold(provider: Client, nod
 def test_a_suspended_provider_lists_nothing_until_an_operator_lifts_it(
     provider: Client, node: Node, operator: Client
 ) -> None:
-    operator.post(f"/operator/providers/{node.provider_id}/suspend")
+    operator.post(f"/operator/providers/{node.provider_id}/suspend", {"reason": "A test."})
     node.refresh_from_db()
     assert node.status == NodeStatus.SUSPENDED
     form = {"zone": node.zone.name, "tier": "marketplace", "ask": "0.10", "until": ""}
@@ -186,7 +186,7 @@ def test_a_suspended_provider_lists_nothing_until_an_operator_lifts_it(
     assert JoinToken.objects.count() == 0
     assert provider.post(f"/operator/providers/{node.provider_id}/suspend").status_code == 403
     assert "Lift the suspension" in read_page(operator.get("/operator/providers"))
-    operator.post(f"/operator/providers/{node.provider_id}/suspend")
+    operator.post(f"/operator/providers/{node.provider_id}/suspend", {"reason": "A test."})
     node.refresh_from_db()
     assert node.status == NodeStatus.ONLINE
 

@@ -61,7 +61,7 @@ def join_again(node: Node, *, named: str | None = None, now=NOW) -> Node:
 
 
 def test_nothing_that_a_provider_does_ends_a_suspension(node, operator):
-    suspend_node(node=node, suspended_by=operator, now=at(1))
+    suspend_node(node=node, suspended_by=operator, reason="A test.", now=at(1))
     drain_node(node=node, now=at(2))
     assert status(node) == NodeStatus.SUSPENDED
     undrain_node(node=node, now=at(3))
@@ -76,8 +76,8 @@ def test_nothing_that_a_provider_does_ends_a_suspension(node, operator):
 
 
 def test_a_suspension_that_is_lifted_leaves_what_the_provider_wanted(node, operator):
-    suspend_node(node=node, suspended_by=operator, now=at(1))
-    suspend_node(node=node, suspended_by=builders.operator(), now=at(2))
+    suspend_node(node=node, suspended_by=operator, reason="A test.", now=at(1))
+    suspend_node(node=node, suspended_by=builders.operator(), reason="A test.", now=at(2))
     suspended = Node.objects.get()
     assert (suspended.suspended_at, suspended.suspended_by) == (at(1), operator)
     drain_node(node=node, now=at(3))
@@ -90,8 +90,10 @@ def test_a_suspension_that_is_lifted_leaves_what_the_provider_wanted(node, opera
 def test_only_operators_suspend_and_lift(node, operator):
     owner = builders.owner_of(node.provider.organisation)
     for change in (
-        lambda: suspend_node(node=node, suspended_by=owner, now=NOW),
-        lambda: suspend_provider(provider=node.provider, suspended_by=owner, now=NOW),
+        lambda: suspend_node(node=node, suspended_by=owner, reason="A test.", now=NOW),
+        lambda: suspend_provider(
+            provider=node.provider, suspended_by=owner, reason="A test.", now=NOW
+        ),
         lambda: lift_node_suspension(node=node, lifted_by=owner, now=NOW),
         lambda: lift_provider_suspension(provider=node.provider, lifted_by=owner, now=NOW),
     ):
@@ -106,8 +108,8 @@ def test_a_suspended_provider_joins_no_node_with_a_token_it_had(node, operator):
         zone=node.zone, provider=node.provider, created_by=None, terms=ListingTerms(1), now=NOW
     )
     own = market.node(node.zone, of=node.provider)
-    suspend_node(node=own, suspended_by=operator, now=at(1))
-    suspend_provider(provider=node.provider, suspended_by=operator, now=at(2))
+    suspend_node(node=own, suspended_by=operator, reason="A test.", now=at(1))
+    suspend_provider(provider=node.provider, suspended_by=operator, reason="A test.", now=at(2))
     assert {status(node), status(own)} == {NodeStatus.SUSPENDED}
     for call in (
         lambda: list_join_models(request=JoinModelsRequest(secret, 3, 3), now=at(3)),
@@ -142,7 +144,9 @@ def test_a_node_that_joins_while_its_provider_is_suspended_is_not_on_sale():
             return refused.code
 
     def suspend() -> str:
-        return suspend_provider(provider=provider, suspended_by=operator, now=NOW).pk
+        return suspend_provider(
+            provider=provider, suspended_by=operator, reason="A test.", now=NOW
+        ).pk
 
     joined, _ = at_once([join, suspend])
     if joined == "provider_suspended":

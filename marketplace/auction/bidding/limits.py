@@ -1,0 +1,24 @@
+"""What one organisation may have of a market at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from marketplace.auction.bidding.holding_limit import refuse_hoards
+from marketplace.auction.bidding.new_accounts import refuse_crowds
+from marketplace.auction.bidding.wasted_boots import refuse_wasted_boots
+from marketplace.auction.models import Bid
+from marketplace.common.errors import UserError
+
+
+def refuse_by_limits(drafts: Mapping[int, Bid], *, now: datetime) -> dict[int, UserError]:
+    """Refuse those bids that a limit keeps from being placed; the first reason counts.
+
+    Call while holding the organisations' wallets, so that no two are placed at once.
+    """
+    limits = (refuse_crowds, refuse_wasted_boots, refuse_hoards)
+    refused: dict[int, UserError] = {}
+    for refuse in limits:
+        refused |= refuse(drafts, now=now)
+    return refused
