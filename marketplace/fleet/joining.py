@@ -11,6 +11,7 @@ from marketplace.accounts.models import User
 from marketplace.common.errors import Conflict, NotAllowed, UserError
 from marketplace.fleet import locks, selectors
 from marketplace.fleet.asks import check_ask, check_availability
+from marketplace.fleet.doubts import find_impossible, find_outlier
 from marketplace.fleet.first_node import ensure_work_costs, pin_base_model
 from marketplace.fleet.models import (
     Ask,
@@ -245,10 +246,14 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
     )
     known = token.node if token.used_at is None else None
     measured = check_facts(zone, request.name, facts)
-    pin_base_model(zone, measured)
+    doubt = find_impossible(zone, facts, measured)
+    # What a zone's first node settles is for nodes that nobody doubts.
+    if doubt is None or zone.base_model_sha256:
+        pin_base_model(zone, measured)
+    costs = ensure_work_costs(zone, facts) if doubt is None else selectors.get_work_costs(zone)
     is_rented = known is not None and _is_rented_as(known, facts)
     gpu_type, _ = GpuType.objects.get_or_create(name=facts.gpu_type, defaults={"created_at": now})
-    speed = find_self_test_speed(zone, measured, ensure_work_costs(zone, facts))
+    speed = find_self_test_speed(zone, measured, costs)
     node = (
         known
         or _find_same_machine(token, request)
@@ -260,6 +265,7 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
         node.available_from_at = token.available_from_at
         node.available_until_at = token.available_until_at
     set_joining_hours(node, token=token, device=device, now=now)
+    doubt = doubt or find_outlier(zone, facts, speed=speed, node=node)
     node.gpu_type = gpu_type
     node.self_test_speed = speed
     node.measured_speeds = []
@@ -270,7 +276,9 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
         node.status, node.boot_s, node.joined_at = NodeStatus.ONLINE, 0.0, now
         node.available_until_at = None
     else:
-        # Joining again ends no suspension.
+        # Joining again ends no suspension, and who sent a self-test that can hardly be waits.
+        if doubt is not None and node.suspended_at is None:
+            node.suspended_at, node.suspended_reason = now, doubt
         node.status = NodeStatus.JOINING if node.suspended_at is None else NodeStatus.SUSPENDED
     node.faults_in_row = 0
     node.left_at = None

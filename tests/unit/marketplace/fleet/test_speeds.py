@@ -196,7 +196,7 @@ def quote_price(zone) -> int | None:
 
 
 def invented(zone, *, gpu_type: str, samples_per_s: float, jobs: int = 4) -> Node:
-    """A node that joins with a self-test of its own making and goes on sale."""
+    """A node with a self-test of its own making, which an operator lets on sale."""
     facts = build.facts(
         gpu_type=gpu_type,
         hostname="liar",
@@ -207,5 +207,5 @@ def invented(zone, *, gpu_type: str, samples_per_s: float, jobs: int = 4) -> Nod
     )
     later = NOW + timedelta(seconds=1)
     reply = join_node(request=JoinRequest(token=secret, name="liar", facts=facts), now=later)
-    Node.objects.filter(pk=reply.node_id).update(status=NodeStatus.ONLINE)
+    Node.objects.filter(pk=reply.node_id).update(status=NodeStatus.ONLINE, suspended_at=None)
     return Node.objects.get(pk=reply.node_id)
