@@ -8,6 +8,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.http import HttpRequest
 
+from marketplace.accounts.audit import note_detail
 from marketplace.accounts.lock_mail import ask_lock_mail
 from marketplace.accounts.models import Organisation, User
 from marketplace.common import clock
@@ -22,6 +23,13 @@ class AccountAdapter(DefaultAccountAdapter):
         """Lock an account for one address: a stranger locks nobody else out."""
         key = super()._get_login_attempts_cache_key(request, **credentials)
         return f"{key}:{get_ip(request)}"
+
+    def authentication_failed(self, request: HttpRequest, **credentials: Any) -> None:
+        """Say in the audit log whose account was tried, by its id."""
+        email = str(credentials.get("email", "")).lower().replace("\0", "")
+        tried = User.objects.filter(email=email).values_list("pk", flat=True).first()
+        if tried is not None:
+            note_detail(account=tried)
 
     def pre_authenticate(self, request: HttpRequest, **credentials: Any) -> None:
         try:

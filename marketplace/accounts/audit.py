@@ -17,7 +17,7 @@ from typing import Any
 from django.contrib.messages import ERROR, get_messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.urls import ResolverMatch
+from django.urls import ResolverMatch, reverse
 from rest_framework.request import Request
 
 from marketplace.accounts.models import ApiKey, AuditEntry, Scope, User
@@ -50,6 +50,8 @@ _NAMES = frozenset({"number", "month", "zone_name"})
 RECORDED_SCOPES = frozenset(
     {Scope.KEYS_WRITE, Scope.MEMBERS_WRITE, Scope.WEBHOOKS_WRITE, Scope.PROVIDER_WRITE}
 )
+#: Pages that give away all that somebody has.
+RECORDED_READS = frozenset({"download_archive", "download_own_archive"})
 #: Entries that are read at a time.
 CSV_PAGE = 500
 COLUMNS = ("at", "organisation", "person", "key", "act", "subject", "details", "done", "address")
@@ -105,16 +107,20 @@ def _is_recorded(request: HttpRequest, match: ResolverMatch, response: HttpRespo
         return request.method not in READS or "object_id" in match.kwargs
     audience = getattr(match.func, "audience", "public")
     if request.method in READS:
-        return audience == "operator" and bool(match.kwargs)
+        opens = audience == "operator" and bool(match.kwargs)
+        return opens or match.func.__name__ in RECORDED_READS
     # A bid's form is sent for each price it shows, and answered with a redirect once it is placed.
     asks = match.func.__name__.endswith("_form") and response.status_code == HTTPStatus.OK
     return audience != "public" and not asks
 
 
 def record_call(request: Request, *, scopes: Mapping[str, str], done: bool) -> None:
-    """Record a request to the API that commits an organisation, or takes something away."""
+    """Record a request to the API that commits an organisation, or takes something away.
+
+    Looks are not recorded, but for those that need a scope of changes: they give all away.
+    """
     scope = scopes.get(request.method or "", "")
-    if request.method in READS or not scope:
+    if not scope or (request.method in READS and not scope.endswith(":write")):
         return
     if scope in RECORDED_SCOPES or request.method == "DELETE":
         of_django = request._request  # it has the caller that the view found
@@ -171,7 +177,7 @@ def list_entries(
     person
         Part of a mail address, or an identifier of a person or key.
     act
-        Part of what was done or of what it was done to.
+        Part of what was done or of what it was done to, or the organisation's id.
     """
     found = AuditEntry.objects.order_by("-pk")
     if organisation_id is not None:
@@ -180,7 +186,9 @@ def list_entries(
         people = User.objects.filter(email__icontains=person).values_list("pk", flat=True)[:100]
         found = found.filter(person_id__in=[person, *people]) | found.filter(key_id=person)
     if act:
+        of_organisation = found.filter(organisation_id=act)
         found = found.filter(act__icontains=act) | found.filter(subject__icontains=act)
+        found = found | of_organisation
     if since is not None:
         found = found.filter(at__gte=since)
     return found if until is None else found.filter(at__lt=until)
@@ -249,6 +257,8 @@ def _is_done(request: HttpRequest, response: HttpResponse) -> bool:
         return response.status_code < 400
     if request.path_info.startswith(("/admin/", "/accounts/")):
         return 300 <= response.status_code < 400
+    if response.get("Location", "").startswith(reverse("account_reauthenticate")):
+        return False
     queued = getattr(get_messages(request), "_queued_messages", ())
     return response.status_code < 400 and not any(each.level >= ERROR for each in queued)
 

@@ -9,7 +9,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Lower
 from django.utils.text import slugify
 
-from marketplace.common.models import IdField, TimestampedModel
+from marketplace.common.models import NO_TRUNCATE, IdField, TimestampedModel
 
 
 class UserManager(BaseUserManager["User"]):
@@ -362,7 +362,8 @@ class AuditEntry(models.Model):
 
     class Meta:
         triggers = [
-            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)
+            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete),
+            NO_TRUNCATE,
         ]
 
     def __str__(self) -> str:

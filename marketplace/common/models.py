@@ -4,6 +4,7 @@ import json
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
+import pgtrigger
 from django.db import models
 from django.db.models import Q
 from django.db.models.fields.json import KeyTransform
@@ -85,6 +86,16 @@ class TimestampedModel(models.Model):
 
     class Meta:
         abstract = True
+
+
+#: Nobody empties these tables, whatever they may do to rows.
+NO_TRUNCATE = pgtrigger.Trigger(
+    name="no_truncate",
+    level=pgtrigger.Statement,
+    when=pgtrigger.Before,
+    operation=pgtrigger.Truncate,
+    func="RAISE EXCEPTION 'pgtrigger: Cannot truncate % table', TG_TABLE_NAME;",
+)
 
 
 class WorkState(models.TextChoices):

@@ -134,6 +134,10 @@ class Migration(migrations.Migration):
             model_name='auditentry',
             trigger=pgtrigger.compiler.Trigger(name='append_only', sql=pgtrigger.compiler.UpsertTriggerSql(func="RAISE EXCEPTION 'pgtrigger: Cannot update or delete rows from % table', TG_TABLE_NAME;", hash='f78d7546cae6abefbfed448b788eab0e8a36f6bf', operation='UPDATE OR DELETE', pgid='pgtrigger_append_only_e6c89', table='accounts_auditentry', when='BEFORE')),
         ),
+        pgtrigger.migrations.AddTrigger(
+            model_name='auditentry',
+            trigger=pgtrigger.compiler.Trigger(name='no_truncate', sql=pgtrigger.compiler.UpsertTriggerSql(func="RAISE EXCEPTION 'pgtrigger: Cannot truncate % table', TG_TABLE_NAME;", hash='e7dab7bb8b5b20c1ff082e93368cbc51c895ea48', level='STATEMENT', operation='TRUNCATE', pgid='pgtrigger_no_truncate_74803', table='accounts_auditentry', when='BEFORE')),
+        ),
         migrations.AddIndex(
             model_name='deletion',
             index=models.Index(fields=['organisation_id', '-asked_at'], name='deletion_of'),

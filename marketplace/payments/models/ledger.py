@@ -12,7 +12,7 @@ from django.db.models import Q
 from django.db.models.expressions import RawSQL
 
 from marketplace.accounts.models import Organisation
-from marketplace.common.models import IdField
+from marketplace.common.models import NO_TRUNCATE, IdField
 
 
 class AccountKind(models.TextChoices):
@@ -189,15 +189,6 @@ class EntryKind(models.TextChoices):
     #: What an organisation left in its wallet when it was deleted.
     GIVEN_UP = "given_up"
 
-
-#: Nobody empties these tables, whatever they may do to rows.
-NO_TRUNCATE = pgtrigger.Trigger(
-    name="no_truncate",
-    level=pgtrigger.Statement,
-    when=pgtrigger.Before,
-    operation=pgtrigger.Truncate,
-    func="RAISE EXCEPTION 'pgtrigger: Cannot truncate % table', TG_TABLE_NAME;",
-)
 
 #: Of an entry's key.
 ENTRY_PREFIX = "ent"

@@ -11,6 +11,7 @@ from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django.urls import resolve
 from django.views.decorators.cache import never_cache
 
 from marketplace.accounts.models import Organisation, User
@@ -76,7 +77,14 @@ def asks_again(
 
     What was sent is kept meanwhile. Stands below the decorator that says for whom the page is.
     """
-    asked = reauthentication_required(view, allow_get=not on_get, app=APP)
+
+    @wraps(view)
+    def seen(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
+        # One that was kept comes with the address of the answer; the audit log names this page.
+        request.resolver_match = resolve(request.path_info)
+        return view(request, *args, **kwargs)
+
+    asked = reauthentication_required(seen, allow_get=not on_get, app=APP)
     return cast(Callable[..., HttpResponseBase], asked)
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 from django.urls import reverse
 
-from marketplace.accounts.models import ApiKey, Deletion, Invitation
+from marketplace.accounts.models import ApiKey, AuditEntry, Deletion, Invitation
 from tests import builders
 from tests.builders import PASSWORD
 
@@ -26,7 +26,7 @@ def person(client, settings):
 
 
 def confirm(client, password=PASSWORD):
-    return client.post(AGAIN, {"password": password})
+    return client.post(AGAIN, {"password": password, "next": reverse("api_key_list")})
 
 
 def test_a_key_is_made_after_the_password_was_asked_again(client, person):
@@ -40,7 +40,14 @@ def test_a_key_is_made_after_the_password_was_asked_again(client, person):
     # What was sent is done once the password was right, and for some minutes more is not asked.
     confirm(client)
     client.post(address, KEY | {"name": "cd"})
-    assert "cd" in set(ApiKey.objects.values_list("name", flat=True))
+    assert list(ApiKey.objects.order_by("pk").values_list("name", flat=True)) == ["ci", "cd"]
+    # The log names what was done, and by whom, whichever address the answer went to.
+    made = AuditEntry.objects.filter(act="API keys").order_by("pk")
+    assert [(one.done, one.details.get("name"), one.person_id) for one in made] == [
+        (False, "ci", person.pk),
+        (True, "ci", person.pk),
+        (True, "cd", person.pk),
+    ]
 
 
 @pytest.mark.parametrize(
