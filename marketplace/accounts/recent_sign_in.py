@@ -17,6 +17,11 @@ APP = "allauth.account"
 SCOPES = frozenset({Scope.KEYS_WRITE, Scope.MEMBERS_WRITE})
 
 
+def must_ask_again(request: HttpRequest) -> bool:
+    """Whether a session was not asked lately who its person is."""
+    return is_reauthentication_required(request, app=APP)
+
+
 def check_recent_sign_in(request: HttpRequest, scope: str) -> None:
     """Refuse a session that wants to change keys or members and was not asked again lately.
 
@@ -25,7 +30,7 @@ def check_recent_sign_in(request: HttpRequest, scope: str) -> None:
     NotAllowed
         ``sign_in_again``.
     """
-    if scope in SCOPES and is_reauthentication_required(request, app=APP):
+    if scope in SCOPES and must_ask_again(request):
         raise NotAllowed(
             "sign_in_again",
             "Confirm that it is you at /accounts/reauthenticate/, then send this again.",

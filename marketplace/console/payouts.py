@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 
 from django.conf import settings
 from django.contrib import messages
@@ -12,6 +11,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
+from marketplace.accounts.recent_sign_in import must_ask_again
 from marketplace.common import clock
 from marketplace.common.downloads import LinesDownload
 from marketplace.common.errors import UserError
@@ -22,7 +22,7 @@ from marketplace.payments.payouts import open_payout_account, refresh_payout_acc
 from marketplace.payments.selectors import get_earnings
 from marketplace.payments.statements import list_months, load_statement, write_csv
 from marketplace.payments.stripe_client import GatewayFault, is_configured, is_test_money
-from marketplace.web.views.requests import PageRequest, asks_again, owner_page, page
+from marketplace.web.views.requests import PageRequest, owner_page, page
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +58,15 @@ def show_payouts(request: PageRequest) -> HttpResponse:
 
 
 @owner_page
-@partial(asks_again, on_get=True)
 @require_GET
 def set_up_payouts(request: PageRequest) -> HttpResponse:
-    """To the gateway's pages; a link, for a form may not lead to another site."""
+    """To the gateway's pages; a link, for a form may not lead to another site.
+
+    Nor may the form that asks who somebody is: it leads back to the link.
+    """
+    if must_ask_again(request):
+        messages.info(request, "Confirm that it is you, then go on to the payment service.")
+        return redirect(f"{reverse('account_reauthenticate')}?next={reverse('payouts')}")
     try:
         address = open_payout_account(
             organisation=request.organisation,

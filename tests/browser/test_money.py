@@ -109,6 +109,8 @@ def test_a_provider_says_who_it_is_and_is_paid_with_a_statement(
     page = visitor.page
     visitor.go("/nodes/payouts")
     page.get_by_role("link", name="Set up payouts").click()
+    visitor.confirm(market.password)
+    page.get_by_role("link", name="Set up payouts").click()
     page.get_by_role("button", name="Finish with test details").click()
     expect(page.get_by_text("Payouts go to the bank account")).to_be_visible()
     market.shell.run(EARN.format(provider=market.provider_email))
@@ -132,6 +134,7 @@ def test_an_invited_member_bids_within_a_cap(
     owner.go("/settings/members")
     page.get_by_label("Mail address").fill("noor@example.com")
     page.get_by_role("button", name="Send the invitation").click()
+    owner.confirm(market.password)
     expect(owner.main()).to_contain_text("noor@example.com")
     noor = Visitor(new_context().new_page(), market.url)
     noor.go("/accounts/signup/")

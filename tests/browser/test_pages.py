@@ -94,12 +94,13 @@ def test_the_theme_is_kept_from_page_to_page(owner: Visitor) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(13, 17, 16)"
 
 
-def test_an_api_key_is_shown_once_and_can_be_revoked(owner: Visitor) -> None:
+def test_an_api_key_is_shown_once_and_can_be_revoked(owner: Visitor, market: Market) -> None:
     page = owner.page
     owner.go("/settings/api-keys")
     name = f"key {secrets.token_hex(4)}"
     page.get_by_role("textbox", name="Name").fill(name)
     page.get_by_role("button", name="Make the key").click()
+    owner.confirm(market.password)
     secret = page.locator("#secret").inner_text()
     assert secret.startswith("ft_")
     owner.go("/settings/api-keys")

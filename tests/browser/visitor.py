@@ -60,6 +60,12 @@ class Visitor:
         self.page.get_by_role("button", name="Sign in").click()
         expect(self.page).not_to_have_url(f"{self.url}/accounts/login/")
 
+    def confirm(self, password: str) -> None:
+        """Say once more who one is, before keys, members or payouts change."""
+        expect(self.page.get_by_role("heading", name="Confirm access")).to_be_visible()
+        self.page.get_by_label("Password").fill(password)
+        self.page.get_by_role("button", name="Confirm").click()
+
     def main(self) -> Locator:
         return self.page.locator("#main")
 

@@ -70,9 +70,7 @@ def money_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRespo
     return _member_page(view, Right.PAY)
 
 
-def asks_again(
-    view: Callable[..., HttpResponseBase], *, on_get: bool = False
-) -> Callable[..., HttpResponseBase]:
+def asks_again(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
     """Before a page changes something, ask for the password or the second factor once more.
 
     What was sent is kept meanwhile. Stands below the decorator that says for whom the page is.
@@ -84,7 +82,7 @@ def asks_again(
         request.resolver_match = resolve(request.path_info)
         return view(request, *args, **kwargs)
 
-    asked = reauthentication_required(seen, allow_get=not on_get, app=APP)
+    asked = reauthentication_required(seen, allow_get=True, app=APP)
     return cast(Callable[..., HttpResponseBase], asked)
 
 
