@@ -12,12 +12,14 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from json import dumps
 from pathlib import Path
 
 from PIL import Image
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from marketplace.embedded.demo.api_client import DATASET
+from marketplace.embedded.demo.messy_sale import MESSY
 from marketplace.embedded.house import ROOT, house
 from tests.browser.visitor import CONTEXT, LAUNCH, PATIENCE_MS, Visitor
 from tests.demo_market import open_market
@@ -118,6 +120,11 @@ def take_screens(camera: Camera) -> None:
         owner.place_too_low()
         expect(owner.page.locator("#decision")).to_contain_text("Not admitted")
         camera.take(owner, "bid-refused")
+        plan = _plan_made(owner)
+        camera.take(owner, "data-plan", plan)
+        for theme, phone, suffix in (("dark", False, "dark"), ("light", True, "phone")):
+            with camera.person(place.owner, theme=theme, phone=phone) as other:
+                camera.take(other, f"data-plan-{suffix}", plan)
         owner.go("/jobs?find=support-tone")
         for name, path in (
             ("wallet", "/wallet?view=double"),
@@ -159,6 +166,27 @@ def _bid_filled(
         limit = f"{2 * price:.2f}" if price > 0.01 else f"{2 * price:.4f}"
     page.locator("#id_price").fill(limit)
     page.locator("#id_price").blur()
+
+
+def _plan_made(owner: Visitor) -> str:
+    """What a preparation would do to the messy rows; the path of its page."""
+    page = owner.page
+    owner.go("/datasets")
+    rows = [
+        *MESSY.read_text("utf-8").splitlines(),
+        *(dumps({"frage": f"What is {n}?", "antwort": f"It is {n + n}."}) for n in range(9)),
+    ]
+    owner.upload(MESSY.name, "\n".join(rows).encode())
+    page.locator("#upload-form button").click()
+    page.get_by_label("Leave them out").check()
+    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("link", name="Data report").click()
+    page.get_by_role("link", name="See what a preparation would do").click()
+    if page.get_by_role("button", name="Make the plan").is_visible():
+        page.get_by_role("button", name="Make the plan").click()
+    expect(page.locator("#h-steps")).to_be_visible(timeout=4 * PATIENCE_MS)
+    page.locator("details.adv > summary").first.click()
+    return page.url.removeprefix(owner.url)
 
 
 def _job_sold(owner: Visitor) -> str:

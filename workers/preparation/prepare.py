@@ -127,16 +127,8 @@ def prepare_dataset(
     ):
         log = ChangeLog(changes)
         spool = _Spool(file)
-        rows_in = _spool_rows(
-            take_row_ids(raws) if has_row_ids else raws,
-            spool,
-            log,
-            settings,
-            limits,
-            excerpts,
-            tokens=tokens,
-            columns=columns,
-        )
+        rows = take_row_ids(raws) if has_row_ids else raws
+        rows_in = _spool_rows(rows, spool, log, settings, limits, excerpts, tokens, columns)
         main = spool.find_main_format()
         groups: defaultdict[int, list[int]] = defaultdict(list)
         kept = list(_iter_kept(spool, main, log, settings, excerpts, groups, tokens))
@@ -148,17 +140,14 @@ def prepare_dataset(
             groups,
             show=lambda at: (spool.rows[at].line, excerpts.cut_row(spool.read(at))),
         )
-    summary = PreparationSummary(
+    summary = _summarize(
+        log,
+        settings,
         rows_in=rows_in,
-        rows_out=len(kept) - len(held_out),
-        rows_held_out=len(held_out),
-        changed=_count(log, Action.CHANGED),
-        dropped=_count(log, Action.DROPPED),
-        exact_duplicates=log.reasons(Step.DUPLICATES).get(EXACT_DUPLICATE, 0),
-        reasons={step.value: found for step in Step if (found := log.reasons(step))},
-        masked=dict(sorted(masked.items())),
-        format=None if main is None else main.value,
-        notes=(NAMES_STAY,) if settings.mask_personal_data else (),
+        kept=len(kept),
+        held_out=len(held_out),
+        masked=masked,
+        main=main,
     )
     report = json.dumps(asdict(summary), ensure_ascii=False, indent=2)
     (folder / REPORT_FILE).write_text(report + "\n", encoding="utf-8")
@@ -171,6 +160,30 @@ def prepare_dataset(
         examples=log.list_examples(),
         groups=listed,
         rows_sha256=rows_sha256,
+    )
+
+
+def _summarize(
+    log: ChangeLog,
+    settings: PreparationSettings,
+    *,
+    rows_in: int,
+    kept: int,
+    held_out: int,
+    masked: Counter[str],
+    main: DataFormat | None,
+) -> PreparationSummary:
+    return PreparationSummary(
+        rows_in=rows_in,
+        rows_out=kept - held_out,
+        rows_held_out=held_out,
+        changed=_count(log, Action.CHANGED),
+        dropped=_count(log, Action.DROPPED),
+        exact_duplicates=log.reasons(Step.DUPLICATES).get(EXACT_DUPLICATE, 0),
+        reasons={step.value: found for step in Step if (found := log.reasons(step))},
+        masked=dict(sorted(masked.items())),
+        format=None if main is None else main.value,
+        notes=(NAMES_STAY,) if settings.mask_personal_data else (),
     )
 
 
@@ -234,7 +247,6 @@ def _spool_rows(
     settings: PreparationSettings,
     limits: Limits,
     excerpts: _Excerpts,
-    *,
     tokens: _TokenCounts,
     columns: ColumnCounts,
 ) -> int:

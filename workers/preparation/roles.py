@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from workers.preparation.changes import cut_excerpt
@@ -76,14 +77,19 @@ class ColumnCounts:
     def __init__(self) -> None:
         self._rows: Counter[str] = Counter()
         self._examples: dict[str, str] = {}
+        #: As the repair reads them in the first row that it can read one in.
+        self._roles: dict[str, str] = {}
 
     def note(self, raw: RawRow) -> None:
         """Count the columns of a row that can be read as it is."""
-        for key, item in (read_object(raw) or {}).items():
-            name = key.strip().casefold()[:64]
+        row = {key.strip().casefold(): item for key, item in (read_object(raw) or {}).items()}
+        guessed = _guess_once(tuple(row))
+        for key, item in row.items():
+            name = key[:64]
             if name not in self._rows and len(self._rows) >= COLUMNS_LISTED:
                 continue
             self._rows[name] += 1
+            self._roles[name] = self._roles.get(name, "") or guessed[key]
             if item not in (None, "", [], {}) and name not in self._examples:
                 text = item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
                 self._examples[name] = text
@@ -92,13 +98,12 @@ class ColumnCounts:
         self, roles: Mapping[str, str], *, hide: Callable[[str], str]
     ) -> tuple[PlannedColumn, ...]:
         """The columns, the most frequent first, with the roles that were said or are guessed."""
-        guessed = guess_roles(self._rows)
         return tuple(
             PlannedColumn(
                 name,
                 rows,
                 cut_excerpt(hide(self._examples.get(name, ""))),
-                roles.get(name, "") or guessed[name],
+                roles.get(name, "") or self._roles[name],
             )
             for name, rows in sorted(self._rows.items(), key=lambda each: (-each[1], each[0]))
         )
@@ -128,6 +133,11 @@ def guess_roles(names: Iterable[str]) -> dict[str, str]:
     take(SYSTEMS, ColumnRole.SYSTEM)
     take(DETAILS, ColumnRole.LEFT_OUT, most=len(DETAILS))
     return found
+
+
+@lru_cache(maxsize=1024)
+def _guess_once(names: tuple[str, ...]) -> dict[str, str]:
+    return guess_roles(names)
 
 
 def assign_roles(

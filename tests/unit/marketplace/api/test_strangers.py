@@ -16,6 +16,7 @@ from marketplace.auction.bidding.bundles import NewBundle, place_bundle
 from marketplace.exports.models import Export, HubPush
 from marketplace.jobs.models import Upload
 from marketplace.jobs.services import dispatch_slots, record_progress, store_checkpoint
+from marketplace.vendors.plans import request_plan
 from marketplace.webhooks.models import WebhookEndpoint
 from marketplace.webhooks.services import create_endpoint, send_test
 from tests import builders
@@ -23,6 +24,7 @@ from tests import job_builders as build
 from tests import market_builders as market
 from tests.addresses import fill, list_operations
 from tests.builders import NOW
+from workers.protocol.job_terms import PreparationWish
 
 # Closing a download gives the connection back, so what was made must be committed.
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -97,6 +99,7 @@ def ids(settings, tmp_path):
     export.node, export.state, export.bytes = node, "done", 3
     export.file.save("export", ContentFile(b"tar"))
     push = HubPush.objects.create(organisation=owner, job=job, repository="a/b", created_at=NOW)
+    plan = request_plan(dataset=dataset, zone=zone, wish=PreparationWish(), now=NOW)
     invitation, _ = create_invitation(
         organisation=owner, email="bo@example.com", role="viewer", invited_by=person, now=NOW
     )
@@ -107,6 +110,7 @@ def ids(settings, tmp_path):
         "bundle_id": bundle.pk,
         "request_id": "xr_01m00000000000000000000000",
         "dataset_id": dataset.pk,
+        "plan_id": plan.pk,
         "upload_id": upload.pk,
         "job_id": job.pk,
         "checkpoint_id": checkpoint.pk,

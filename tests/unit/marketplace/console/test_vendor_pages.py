@@ -263,7 +263,7 @@ def test_the_report_says_what_is_in_the_data_and_what_each_vendor_asks(zone, own
         "no delivery yet",
         "Tidy",
         "$5.00",
-        f"/bids/new?dataset={data.pk}&amp;prepare=on",
+        f"/datasets/{data.pk}/plan",
     ):
         assert words in page
     form = read_page(client.get(f"/bids/new?dataset={data.pk}&prepare=on"))
