@@ -69,7 +69,7 @@ def _context(turns: Turns, writer: Writer) -> list[str]:
 def _history(turns: Turns, writer: Writer) -> list[str]:
     _, asked, told = _pair(turns)
     earlier = [["Good morning.", "Good morning, how can I help?"]]
-    return [_dump({"prompt": asked, "completion": told, "history": earlier})]
+    return [_dump({"question": asked, "answer": told, "history": earlier})]
 
 
 def _other_roles(turns: Turns, writer: Writer) -> list[str]:
@@ -152,6 +152,8 @@ def make_mess(kind: Mess, *, seed: int) -> str:
     for number, turns in enumerate(_read_clean()[:USED]):
         lines += kind(turns, writer) if number % 2 else [_dump({"messages": turns})]
     writer.random.shuffle(lines)
+    # The first line says what a row is: without a preparation, the others are none.
+    lines.insert(0, _dump({"messages": _read_clean()[0]}))
     return "\n".join(lines) + "\n"
 
 
@@ -214,26 +216,23 @@ def _write(path: Path, rows: list[str]) -> int:
 
 
 def _train(folder: Path, jobs: list[str]) -> dict[str, float]:
-    losses: dict[str, float] = {}
-    for job in jobs:
-        config = folder / f"{job}.yaml"
-        asked = {
-            "base_model": "bundled:finetender-tiny",
-            "output": f"adapters-{job}",
-            "reproducible": True,
-            "adapter": {"rank": 8, "alpha": 16.0, "dropout": 0.0},
-            "training": TRAINING,
-            "jobs": [{"name": job, "data": f"{job}.jsonl", "validation": "clean.jsonl"}],
-        }
-        config.write_text(json.dumps(asked))
-        done = subprocess.run(
-            (sys.executable, "-m", "workers", "train", str(config), "--quiet"),
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        losses[job] = json.loads(done.stdout.splitlines()[-1])["valid_loss_after"]
-    return losses
+    """Train all jobs on one base, each from the same first weights."""
+    asked = {
+        "base_model": "bundled:finetender-tiny",
+        "output": "adapters",
+        "reproducible": True,
+        "adapter": {"rank": 8, "alpha": 16.0, "dropout": 0.0},
+        "training": TRAINING,
+        "jobs": [
+            {"name": job, "data": f"{job}.jsonl", "validation": "clean.jsonl"} for job in jobs
+        ],
+    }
+    config = folder / "all.yaml"
+    config.write_text(json.dumps(asked))
+    command = (sys.executable, "-m", "workers", "train", str(config), "--quiet")
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return {job: line["valid_loss_after"] for job, line in zip(jobs, lines, strict=True)}
 
 
 def main() -> int:
