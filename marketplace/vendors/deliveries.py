@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 from django.conf import settings
 from django.core.files import File
@@ -24,6 +23,7 @@ from marketplace.jobs.dataset_tokens import ensure_dataset_tokens, store_dataset
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.reading_process import FileToRead, read_in_process
 from marketplace.jobs.spooling import spool_upload
+from marketplace.vendors.handed_files import Delivery
 from marketplace.vendors.models import Preparation
 from marketplace.vendors.offers import measure_growth
 from marketplace.vendors.plans import find_sold_plan
@@ -39,22 +39,6 @@ _SPARE_BYTES = 1_000_000
 TOKENS_GROWTH_MAX = Fraction(5, 4)
 TRANSLATED_GROWTH_MAX = Fraction(2)
 ADDED_TOKENS_MAX = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """Files of a vendor and its account of them."""
-
-    training: Path
-    #: None when no rows were held out.
-    held_out: Path | None
-    #: Every change, one JSON object a line; None where the vendor gives no account.
-    changes: Path | None
-    #: The id of each row, one JSON object a line.
-    origins: Path
-    report: dict[str, Any]
-    #: ``workers.preparation.Comparison`` as JSON; None where the account says it all.
-    comparison: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,17 +27,16 @@ from marketplace.common.ids import new_id
 from marketplace.common.outbound import AnswerLimits, FetchFailed
 from marketplace.common.queue import enqueue
 from marketplace.vendors.access import has_trust, is_of_vendor, note_access
-from marketplace.vendors.deliveries import compute_delivery_limit, open_source
+from marketplace.vendors.deliveries import compute_delivery_limit
 from marketplace.vendors.endpoints import send_message
+from marketplace.vendors.handed_files import HandOver
 from marketplace.vendors.locks import lock_preparation
 from marketplace.vendors.models import (
     DataAccess,
     Preparation,
     PreparationStatus,
-    VendorKind,
     WorkRow,
 )
-from marketplace.vendors.preparing import list_rows_in_process, trace_in_process
 from marketplace.vendors.signatures import BadSignature, begin_check, end_check
 from marketplace.vendors.wishes import parse_wish
 from workers.protocol.wire import to_json
@@ -53,47 +52,20 @@ _CHUNK_BYTES = 1024 * 1024
 _SALT = "marketplace.vendors.handover"
 
 
-def hand_over(*, preparation: Preparation, claim: str, now: datetime) -> None:
-    """Make the rows that people work on, or the data that an outside vendor fetches.
-
-    Raises
-    ------
-    UserError
-        ``unusable_data``.
-    """
-    wish = parse_wish(preparation.wish)
-    with open_source(preparation) as (raw, folder):
-        if preparation.vendor.kind == VendorKind.HUMAN:
-            rows = folder / "rows"
-            list_rows_in_process(raw, rows=rows, wish=wish)
-            _finish(preparation, claim, now=now, rows=rows)
-        else:
-            copy = folder / "copy"
-            trace_in_process(raw, copy=copy, wish=wish)
-            _finish(preparation, claim, now=now, copy=copy)
-    if preparation.vendor.endpoint and preparation.vendor.kind == VendorKind.OUTSIDE:
-        enqueue("vendors.tell", preparation_id=preparation.pk)
-
-
-def _finish(
-    preparation: Preparation,
-    claim: str,
-    *,
-    now: datetime,
-    rows: Path | None = None,
-    copy: Path | None = None,
-) -> None:
+def store_hand_over(*, preparation: Preparation, data: HandOver, claim: str, now: datetime) -> bool:
+    """Let the vendor at the data that were got ready for it; whether it still has the work."""
     with transaction.atomic():
         held = lock_preparation(preparation.pk)
         if held.claim != claim or held.status != PreparationStatus.WORKING:
-            return
-        if rows is not None:
-            _store_rows(held, rows)
-        if copy is not None:
-            with copy.open("rb") as content:
+            return False
+        if data.rows is not None:
+            _store_rows(held, data.rows)
+        if data.copy is not None:
+            with data.copy.open("rb") as content:
                 held.copy.save(f"{held.pk}-copy.jsonl", File(content), save=False)
         held.handed_over_at, held.claim, held.claimed_at, held.attempts = now, "", None, 0
         held.save()
+    return True
 
 
 def _store_rows(held: Preparation, path: Path) -> None:
@@ -144,8 +116,8 @@ def make_link(*, preparation: Preparation, asked_by: User | None, now: datetime)
     """
     if asked_by is not None:
         _check_is_of(asked_by, preparation)
-    is_outside = preparation.vendor.kind == VendorKind.OUTSIDE
-    if not is_outside or not has_work(preparation) or preparation.handed_over_at is None:
+    has_copy = bool(preparation.copy)
+    if not has_copy or not has_work(preparation) or preparation.handed_over_at is None:
         raise Conflict("not_handed_over", "There are no data to fetch now.")
     expires_at = preparation.due_at + GRACE
     token = signing.dumps(

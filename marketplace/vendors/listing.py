@@ -66,7 +66,7 @@ def list_vendor(
         ``invalid_vendor``, with the field at fault.
     """
     check_right(organisation=organisation, user=listed_by, right=Right.OWN)
-    if terms.kind == VendorKind.AUTOMATIC:
+    if not terms.kind.is_listed_by_all:
         raise _invalid("kind", "Only this market's own program is an automatic vendor.")
     check_terms(terms)
     if terms.late_percent < LATE_PERCENT_MIN:
@@ -117,7 +117,7 @@ def _set_terms(vendor: Vendor, terms: VendorTerms) -> None:
     vendor.days = sorted(set(terms.availability.days))
     vendor.from_hour, vendor.to_hour = terms.availability.from_hour, terms.availability.to_hour
     vendor.late_percent, vendor.endpoint = terms.late_percent, terms.endpoint
-    if (vendor.endpoint or vendor.kind == VendorKind.OUTSIDE) and not vendor.endpoint_secret:
+    if (vendor.endpoint or vendor.facts.has_secret) and not vendor.endpoint_secret:
         vendor.endpoint_secret = create_secret()
 
 

@@ -12,7 +12,7 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset
 from marketplace.vendors.endpoint_quotes import EndpointQuote
-from marketplace.vendors.models import Listing, Vendor, VendorKind
+from marketplace.vendors.models import Listing, Vendor
 from marketplace.vendors.plans import find_sold_plan
 from marketplace.vendors.quoting import DataSize, VendorOffer, VendorTime, build_offer, make_offer
 from marketplace.vendors.wishes import parse_wish
@@ -47,10 +47,6 @@ def measure_growth(dataset: Dataset) -> Fraction:
 def _count_raw_rows(dataset: Dataset) -> int:
     """Rows of the file, with those that its owner left out for their length: a vendor gets all."""
     return dataset.rows + dataset.faulty + dataset.left_out_long
-
-
-#: Rows that people take of one data set: each is looked at.
-PEOPLES_ROWS_MAX = 20_000
 
 
 def collect_offers(
@@ -111,7 +107,8 @@ def _make_offer(
     now: datetime,
 ) -> VendorOffer | None:
     vendor = listing.vendor
-    if vendor.kind == VendorKind.HUMAN and size.rows > PEOPLES_ROWS_MAX:
+    most = vendor.facts.rows_max
+    if most is not None and size.rows > most:
         return None
     time = build_vendor_time(listing, wish)
     if not vendor.endpoint:
@@ -139,7 +136,7 @@ def compute_due_at(
 
 def compute_review_slots(vendor: Vendor, wish: PreparationWish, *, slot_s: int) -> int:
     """Slots that the owner has to refuse a delivery; a program's is accepted by rule."""
-    return 0 if vendor.is_automatic else -(-wish.review_s // slot_s)
+    return -(-wish.review_s // slot_s) if vendor.facts.is_reviewed else 0
 
 
 def build_vendor_time(listing: Listing, wish: PreparationWish) -> VendorTime:

@@ -7,13 +7,11 @@ ready for people and outside vendors, and checks what they hand in.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from django.core.files import File
@@ -26,25 +24,24 @@ from marketplace.common.ids import new_id
 from marketplace.common.queue import enqueue
 from marketplace.fleet.selectors import slot_starts_at
 from marketplace.jobs.models import Dataset
-from marketplace.vendors.acceptance import accept, check_as_planned, check_by_rule
+from marketplace.vendors.acceptance import accept, check_by_rule
 from marketplace.vendors.deliveries import (
     DeliveredData,
-    Delivery,
     check_delivery,
     check_rows,
     open_source,
     open_submission,
 )
-from marketplace.vendors.handover import hand_over
+from marketplace.vendors.handed_files import Delivery
+from marketplace.vendors.handover import store_hand_over
+from marketplace.vendors.kinds import get_work
 from marketplace.vendors.locks import lock_first, lock_preparation
-from marketplace.vendors.models import Preparation, PreparationStatus, VendorKind, WorkRow
-from marketplace.vendors.people import write_changes
+from marketplace.vendors.models import Preparation, PreparationStatus, WorkRow
 from marketplace.vendors.plans import find_sold_plan
 from marketplace.vendors.preparing import (
     WALL_S,
     compare_in_process,
     finish_in_process,
-    prepare_in_process,
 )
 from marketplace.vendors.wishes import parse_wish
 
@@ -101,19 +98,16 @@ def open_preparations(*, wanted: Iterable[NewPreparation], now: datetime) -> Non
 def prepare_next(*, clock: Callable[[], datetime]) -> bool:
     """Do the next piece of work there is; whether there was one.
 
-    The automatic vendor's whole work; for the others, getting the data ready for them, and
-    checking what they handed in.
+    What a kind of vendor does with new work (``kinds``), and checking what was handed in.
     """
     mine = _claim(now=clock())
     if mine is None:
         return False
     try:
-        if mine.vendor.is_automatic:
-            _prepare(mine, clock=clock)
-        elif mine.submitted_at is not None:
+        if mine.submitted_at is not None:
             _check_submission(mine, clock=clock)
         else:
-            hand_over(preparation=mine, claim=mine.claim, now=clock())
+            _begin(mine, clock=clock)
     except UserError as refusal:
         give_up(preparation=mine, claim=mine.claim, reason=refusal.message)
     except MarketFault:
@@ -125,9 +119,7 @@ def prepare_next(*, clock: Callable[[], datetime]) -> bool:
 def _claim(*, now: datetime) -> Preparation | None:
     with transaction.atomic():
         due = Preparation.objects.filter(
-            Q(vendor__kind=VendorKind.AUTOMATIC)
-            | Q(handed_over_at__isnull=True)
-            | Q(submitted_at__isnull=False),
+            Q(handed_over_at__isnull=True) | Q(submitted_at__isnull=False),
             status=PreparationStatus.WORKING,
             problem="",
         ).exclude(claimed_at__gt=now - CLAIM_LIFE)
@@ -148,43 +140,17 @@ def lock_free(preparation_id: str) -> Preparation:
     return found.get(pk=preparation_id)
 
 
-def _prepare(mine: Preparation, *, clock: Callable[[], datetime]) -> None:
+def _begin(mine: Preparation, *, clock: Callable[[], datetime]) -> None:
+    """Have the vendor's kind do the work, or get the data ready for it."""
+    work = get_work(mine.vendor)
     with open_source(mine) as (raw, folder):
-        out = folder / "out"
-        wish = parse_wish(mine.wish)
-        made = prepare_in_process(raw, folder=out, wish=wish)
-        summary, plan = made["summary"], find_sold_plan(wish, dataset=mine.source)
-        training, held_out = out / "train.jsonl", out / "validation.jsonl"
-        whole = out / "whole.jsonl"
-        _join_traced(out, whole)
-        comparison = compare_in_process(raw, delivered=whole, wish=wish)
-        check_as_planned(made, plan)
-        check_by_rule(comparison, wish, plan=plan)
-        delivery = Delivery(
-            training=training,
-            held_out=held_out if summary["rows_held_out"] else None,
-            changes=out / "changes.jsonl",
-            origins=out / "origins.jsonl",
-            report=summary,
-            comparison=comparison,
-        )
-        deliver(preparation=mine, delivery=delivery, claim=mine.claim, now=clock())
-
-
-def _join_traced(folder: Path, whole: Path) -> None:
-    """Write the prepared rows, held out or not, each with the id of the row that it was."""
-    parts = [
-        path for name in ("train", "validation") if (path := folder / f"{name}.jsonl").is_file()
-    ]
-    with (
-        (folder / "origins.jsonl").open(encoding="utf-8") as origins,
-        whole.open("w", encoding="utf-8") as out,
-    ):
-        for part in filter(Path.is_file, parts):
-            with part.open(encoding="utf-8") as rows:
-                for row in rows:
-                    row_id = json.loads(next(origins))["row_id"]
-                    out.write(json.dumps(json.loads(row) | {"row_id": row_id}) + "\n")
+        begun = work.begin(mine, parse_wish(mine.wish), raw=raw, folder=folder)
+        if isinstance(begun, Delivery):
+            deliver(preparation=mine, delivery=begun, claim=mine.claim, now=clock())
+            return
+        is_stored = store_hand_over(preparation=mine, data=begun, claim=mine.claim, now=clock())
+    if is_stored:
+        work.announce(mine)
 
 
 def _check_submission(mine: Preparation, *, clock: Callable[[], datetime]) -> None:
@@ -202,8 +168,7 @@ def _check_submission(mine: Preparation, *, clock: Callable[[], datetime]) -> No
             out = folder / "out"
             summary = finish_in_process(handed_in, folder=out, wish=wish)["summary"]
             changes = folder / "changes.jsonl"
-            if mine.vendor.kind == VendorKind.HUMAN:
-                write_changes(mine, changes)
+            get_work(mine.vendor).write_changes(mine, changes)
             delivery = Delivery(
                 training=out / "train.jsonl",
                 held_out=out / "validation.jsonl" if summary["rows_held_out"] else None,
@@ -257,7 +222,7 @@ def _store_delivery(
     held.rows_out, held.rows_held_out = training.rows, held_out.rows if held_out else 0
     held.report, held.status, held.delivered_at = delivery.report, PreparationStatus.DELIVERED, now
     held.comparison = delivery.comparison
-    if not held.vendor.is_automatic and parse_wish(held.wish).review_s:
+    if held.vendor.facts.is_reviewed and parse_wish(held.wish).review_s:
         held.accept_by = slot_starts_at(zone, held.ready_slot)
     for file, path in ((held.changes, delivery.changes), (held.origins, delivery.origins)):
         if path is not None and path.is_file():

@@ -13,6 +13,9 @@ from marketplace.vendors.availability import HOURS_A_DAY, Availability
 from marketplace.vendors.quoting import QuoteFunction
 from marketplace.vendors.skills import describe_skills
 
+#: Rows that people take of one data set.
+PEOPLES_ROWS_MAX = 20_000
+
 
 class VendorKind(models.TextChoices):
     """Who sees the data: an owner says which kinds may."""
@@ -23,6 +26,26 @@ class VendorKind(models.TextChoices):
     HUMAN = "human", "People"
     #: Another organisation's systems; the data leave this market.
     OUTSIDE = "outside", "Outside systems"
+
+    @property
+    def rows_max(self) -> int | None:
+        """Rows of one data set that it takes; ``None``: any number. People look at each."""
+        return PEOPLES_ROWS_MAX if self is VendorKind.HUMAN else None
+
+    @property
+    def is_listed_by_all(self) -> bool:
+        """Whether any organisation may list one; else the market alone."""
+        return self is not VendorKind.AUTOMATIC
+
+    @property
+    def is_reviewed(self) -> bool:
+        """Whether the owner may take time to look at a delivery."""
+        return self is not VendorKind.AUTOMATIC
+
+    @property
+    def has_secret(self) -> bool:
+        """Whether messages both ways are signed with a secret, whatever its address."""
+        return self is VendorKind.OUTSIDE
 
 
 class Vendor(models.Model):
@@ -105,8 +128,9 @@ class Vendor(models.Model):
         return describe_skills(self.skills)
 
     @property
-    def is_automatic(self) -> bool:
-        return self.kind == VendorKind.AUTOMATIC
+    def facts(self) -> VendorKind:
+        """Its kind, with what is true of all of it."""
+        return VendorKind(self.kind)
 
 
 class Listing(models.Model):

@@ -26,7 +26,7 @@ from marketplace.jobs.work import Work
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
 from marketplace.vendors import services
-from marketplace.vendors.deliveries import Delivery
+from marketplace.vendors.handed_files import Delivery
 from marketplace.vendors.models import Preparation, PreparationStatus, VendorKind
 from marketplace.vendors.selectors import sum_extra_pay
 from marketplace.vendors.services import prepare_next

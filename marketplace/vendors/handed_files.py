@@ -1,0 +1,31 @@
+"""Files on their way between the market and a vendor, until they are stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Files of a vendor and its account of them."""
+
+    training: Path
+    #: None when no rows were held out.
+    held_out: Path | None
+    #: Every change, one JSON object a line; None where the vendor gives no account.
+    changes: Path | None
+    #: The id of each row, one JSON object a line.
+    origins: Path
+    report: dict[str, Any]
+    #: ``workers.preparation.Comparison`` as JSON; None where the account says it all.
+    comparison: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """The data got ready for a vendor that delivers later: rows for people, or a copy to fetch."""
+
+    rows: Path | None = None
+    copy: Path | None = None

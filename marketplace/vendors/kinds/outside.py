@@ -1,0 +1,31 @@
+"""Another organisation's systems, which fetch the data and deliver by signed links."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from marketplace.common.queue import enqueue
+from marketplace.vendors.handed_files import HandOver
+from marketplace.vendors.models import Preparation
+from marketplace.vendors.preparing import trace_in_process
+from workers.protocol.job_terms import PreparationWish
+
+
+class OutsideWork:
+    """``VendorWork`` of outside systems."""
+
+    def begin(
+        self, preparation: Preparation, wish: PreparationWish, *, raw: Path, folder: Path
+    ) -> HandOver:
+        """Copy the rows, each with its id, as their owner lets them leave."""
+        copy = folder / "copy"
+        trace_in_process(raw, copy=copy, wish=wish)
+        return HandOver(copy=copy)
+
+    def announce(self, preparation: Preparation) -> None:
+        """Tell the vendor's system, where it has one that listens."""
+        if preparation.vendor.endpoint:
+            enqueue("vendors.tell", preparation_id=preparation.pk)
+
+    def write_changes(self, preparation: Preparation, path: Path) -> None:
+        """What it did to the rows, the comparison says."""

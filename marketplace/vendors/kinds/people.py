@@ -1,0 +1,30 @@
+"""People of another organisation, who work on rows in this market's console."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from marketplace.vendors.handed_files import HandOver
+from marketplace.vendors.models import Preparation
+from marketplace.vendors.people import write_changes
+from marketplace.vendors.preparing import list_rows_in_process
+from workers.protocol.job_terms import PreparationWish
+
+
+class PeoplesWork:
+    """``VendorWork`` of people."""
+
+    def begin(
+        self, preparation: Preparation, wish: PreparationWish, *, raw: Path, folder: Path
+    ) -> HandOver:
+        """List every row with a proposal."""
+        rows = folder / "rows"
+        list_rows_in_process(raw, rows=rows, wish=wish)
+        return HandOver(rows=rows)
+
+    def announce(self, preparation: Preparation) -> None:
+        """Their console lists it."""
+
+    def write_changes(self, preparation: Preparation, path: Path) -> None:
+        """Write what people did to each row."""
+        write_changes(preparation, path)

@@ -1,0 +1,43 @@
+"""What a kind of vendor does with the data of an admitted bid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from marketplace.vendors.handed_files import Delivery, HandOver
+from marketplace.vendors.models import Preparation
+from workers.protocol.job_terms import PreparationWish
+
+
+class VendorWork(Protocol):
+    """How one kind of vendor works. Facts that offers need stand on ``VendorKind``."""
+
+    def begin(
+        self, preparation: Preparation, wish: PreparationWish, *, raw: Path, folder: Path
+    ) -> Delivery | HandOver:
+        """Do the work, or get the data ready for it; no transaction is open.
+
+        Parameters
+        ----------
+        raw
+            The owner's data.
+        folder
+            For files, until they are stored.
+
+        Raises
+        ------
+        UserError
+            The vendor cannot do it: the next one is tried.
+        MarketFault
+            Our fault: it begins again.
+        """
+        ...
+
+    def announce(self, preparation: Preparation) -> None:
+        """Tell the vendor that the data are ready for it."""
+        ...
+
+    def write_changes(self, preparation: Preparation, path: Path) -> None:
+        """Write what was done to the rows that were handed in, where the market knows it."""
+        ...
