@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import dj_database_url
 from csp.constants import NONCE, NONE, SELF
 
+from marketplace.common.db.pooled import POOL_OPTIONS
 from marketplace.config.settings import environment, schedule
 from marketplace.config.settings.market import *  # noqa: F403
 from marketplace.config.settings.market import BASE_DIR, DATA_DIR, PUBLIC_URL
@@ -160,7 +161,7 @@ _POOL_MAX = int(environment.number("DATABASE_POOL_MAX", 0))
 if _POOL_MAX:
     # The web server's threads share a pool; one-connection processes (commands, Celery
     # workers, which fork) keep theirs instead.
-    _OPTIONS["pool"] = {"min_size": 0, "max_size": _POOL_MAX, "timeout": 10}
+    _OPTIONS["pool"] = POOL_OPTIONS | {"max_size": _POOL_MAX}
 else:
     DATABASES["default"]["CONN_MAX_AGE"] = 300
 # A connection that the server closed while it was idle is replaced before it is used.
