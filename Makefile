@@ -29,7 +29,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help installed setup setup-dev pages demo run test compiled test-python test-faults test-browser test-nightly test-nightly-slice test-pages browser lint format types contracts lock \
+.PHONY: help installed setup setup-dev pages demo run test compiled test-python test-faults test-attacks test-browser test-nightly test-nightly-slice test-pages browser lint format types contracts lock \
   bench bench-auction bench-preparation bench-training bench-tiers bench-lane screens clean
 
 help: ## What can be made
@@ -108,6 +108,9 @@ test-python: setup-dev browser
 
 test-faults: setup-dev ## Processes of a running house are killed
 	$(PYTHON) -m pytest -m "not nightly" tests/faults
+
+test-attacks: setup-dev ## What outsiders tried on a running house is refused; the long ones too
+	HYPOTHESIS_PROFILE=new $(PYTHON) -m pytest -n $(JOBS) --dist worksteal -m attacks $(WITHOUT_HOUSES)
 
 test-browser: setup-dev browser ## Pages of a running house, in Chromium
 	$(PYTHON) -m pytest -m "not nightly" tests/browser

@@ -16,6 +16,7 @@ from django.test import TransactionTestCase
 from hypothesis import HealthCheck, settings
 
 from marketplace.embedded.house import House, house
+from tests.attacks import ATTACKS
 from tests.demo_market import open_market
 from tests.emptying import delete_all_rows
 from tests.market_shell import MarketShell
@@ -23,6 +24,8 @@ from tests.migrated_cluster import copy_migrated_cluster
 from tests.servers_plugin import RUNS_DIR
 from workers.node.join import save_facts
 from workers.protocol.node_facts import NodeFacts
+
+ROOT = Path(__file__).parents[1]
 
 # How long an example takes is a matter for benchmarks: on a busy machine it says nothing.
 # The same examples every time, so that a change is not refused for what it did not do; new
@@ -53,6 +56,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     gc.enable()
+
+
+ATTACKING = {ROOT / path for paths in ATTACKS.values() for path in paths}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what ``make test-attacks`` runs, before ``-m`` chooses."""
+    if item.path in ATTACKING:
+        item.add_marker(pytest.mark.attacks)
 
 
 #: Of a test that is longer than ``make test`` allows.
