@@ -123,8 +123,8 @@ def _check(*, is_whole: bool) -> LedgerCheck:
         "wrong_balances": _find_wrong_balances(postings, is_whole=is_whole),
         "wrong_holds": _find_wrong_holds(),
         "clearing_surplus_micros": _compute_clearing_surplus(is_whole=is_whole),
-        "wrong_pay": _find_wrong_pay(entries),
-        "wrong_vendor_pay": _find_wrong_vendor_pay(entries),
+        "wrong_pay": _find_wrong_pay(entries, is_whole=is_whole),
+        "wrong_vendor_pay": _find_wrong_vendor_pay(entries, is_whole=is_whole),
         "authorised_surplus_micros": _compute_authorised_surplus(is_whole=is_whole),
         "card_refund_surplus_micros": _compute_card_refund_surplus(is_whole=is_whole),
         "payout_surplus_micros": _compute_payout_surplus(is_whole=is_whole),
@@ -141,7 +141,7 @@ def _check(*, is_whole: bool) -> LedgerCheck:
     )
 
 
-def _list_references(entries: QuerySet[Entry], *kinds: EntryKind) -> QuerySet[Any]:
+def _list_references(entries: QuerySet[Entry], *kinds: EntryKind) -> Any:
     return entries.filter(kind__in=kinds).values("reference")
 
 
@@ -198,7 +198,7 @@ def sum_shared_asks(entry_ids: Collection[str]) -> SharedAsks:
     return _sum_shared_asks(_list_references(entries, EntryKind.DISTRIBUTION))
 
 
-def _sum_shared_asks(references: QuerySet[Any]) -> SharedAsks:
+def _sum_shared_asks(references: Any) -> SharedAsks:
     sums = (
         _distributions_with_earned()
         .filter(hold__reference__in=references)
@@ -219,12 +219,14 @@ def _sum_shared_asks(references: QuerySet[Any]) -> SharedAsks:
     )
 
 
-def _find_wrong_pay(entries: QuerySet[Entry]) -> tuple[str, ...]:
+def _find_wrong_pay(entries: QuerySet[Entry], *, is_whole: bool) -> tuple[str, ...]:
     """References of holds that were shared out against the rule of pay."""
+    shared = _distributions_with_earned()
+    if not is_whole:
+        references = _list_references(entries, EntryKind.DISTRIBUTION)
+        shared = shared.filter(hold__reference__in=references)
     return tuple(
-        _distributions_with_earned()
-        .filter(hold__reference__in=_list_references(entries, EntryKind.DISTRIBUTION))
-        .exclude(
+        shared.exclude(
             earned_micros=F("asks_micros")
             + F("borne_pay_micros")
             - F("asks_returned_micros")
@@ -235,7 +237,7 @@ def _find_wrong_pay(entries: QuerySet[Entry]) -> tuple[str, ...]:
     )
 
 
-def _find_wrong_vendor_pay(entries: QuerySet[Entry]) -> tuple[str, ...]:
+def _find_wrong_vendor_pay(entries: QuerySet[Entry], *, is_whole: bool) -> tuple[str, ...]:
     """References of holds out of which a vendor earned another amount than the hold says."""
     earned = (
         Earning.objects.filter(
@@ -245,10 +247,12 @@ def _find_wrong_vendor_pay(entries: QuerySet[Entry]) -> tuple[str, ...]:
         .annotate(total=Sum("amount_micros"))
         .values("total")
     )
-    moved = _list_references(entries, EntryKind.VENDOR_PAY, EntryKind.VENDOR_RETURN)
+    holds = Hold.objects.all()
+    if not is_whole:
+        moved = _list_references(entries, EntryKind.VENDOR_PAY, EntryKind.VENDOR_RETURN)
+        holds = holds.filter(reference__in=moved)
     return tuple(
-        Hold.objects.filter(reference__in=moved)
-        .annotate(earned_micros=Coalesce(Subquery(earned), 0))
+        holds.annotate(earned_micros=Coalesce(Subquery(earned), 0))
         .exclude(earned_micros=F("vendor_micros"))
         .order_by("pk")
         .values_list("reference", flat=True)
@@ -270,10 +274,11 @@ def _compute_clearing_surplus(*, is_whole: bool) -> int:
 
 def _compute_authorised_surplus(*, is_whole: bool) -> int:
     """What is authorised is owed by cards: amounts held, or prices that are not captured yet."""
+    open_payments = CardPayment.objects.exclude(status__in=PAYMENT_OVER).values("pk")
     held = Q(status=HoldStatus.HELD)
-    due = Q(status=HoldStatus.CHARGED) & Q(card_payment__in=_list_open_payments())
     owed = (
-        Hold.objects.filter(held | due, card_payment__isnull=False)
+        Hold.objects.filter(card_payment__in=open_payments)
+        .exclude(status=HoldStatus.RELEASED)
         .values(by_card=Value(True))
         .annotate(total=Sum(Case(When(held, then=F("amount_micros")), default=F("charged_micros"))))
         .values("total")
@@ -281,10 +286,6 @@ def _compute_authorised_surplus(*, is_whole: bool) -> int:
     return _sum_with(
         AccountKind.AUTHORISED, F("total") + Coalesce(Subquery(owed), 0), is_whole=is_whole
     )
-
-
-def _list_open_payments() -> QuerySet[Any]:
-    return CardPayment.objects.exclude(status__in=PAYMENT_OVER).values("pk")
 
 
 def _compute_card_refund_surplus(*, is_whole: bool) -> int:
