@@ -18,6 +18,7 @@ from marketplace.common.errors import UserError
 from marketplace.common.money import count_decimals
 from marketplace.payments.freezes import list_freezes
 from marketplace.payments.models import Payout, PayoutAccount
+from marketplace.payments.month_statements import EARNINGS, load_month_statement
 from marketplace.payments.payouts import open_payout_account, refresh_payout_account
 from marketplace.payments.selectors import get_earnings
 from marketplace.payments.statements import list_months, load_statement, write_csv
@@ -86,9 +87,12 @@ def set_up_payouts(request: PageRequest) -> HttpResponse:
 @require_GET
 def show_statement(request: PageRequest, month: str) -> HttpResponse:
     statement = load_statement(organisation=request.organisation, month=month)
+    account = load_month_statement(organisation=request.organisation, kinds=EARNINGS, month=month)
+    amounts = [line.amount_micros for line in (*statement.earnings, *account.lines)]
     context = {
         "statement": statement,
-        "decimals": count_decimals(line.amount_micros for line in statement.earnings),
+        "account": account,
+        "decimals": count_decimals([account.opening_micros, *amounts]),
     }
     return render(request, "console/statement.html", context)
 

@@ -3,6 +3,7 @@ from django.urls import path
 from marketplace.console import (
     audit,
     background,
+    books,
     express,
     installing,
     join_progress,
@@ -104,6 +105,12 @@ urlpatterns = [
     path("operator/background/<int:work_id>", background.retry_work, name="work_retry"),
     path("operator/express", express.show_lanes, name="operator_express"),
     path("operator/money", money.show_money, name="operator_money"),
+    path("operator/money/books", books.show_books, name="operator_books"),
+    path("operator/money/books/<str:month>", books.show_books, name="operator_books_month"),
+    path("operator/money/books/<str:month>/csv", books.download_books, name="operator_books_csv"),
+    path("operator/money/books/<str:month>/close", books.close_books, name="books_close"),
+    path("operator/money/entries", books.propose, name="manual_propose"),
+    path("operator/money/entries/<str:manual_id>", books.decide, name="manual_decide"),
     path("operator/money/profit", profits.show_profit, name="operator_profit"),
     path("operator/money/profit/<str:month>", profits.show_profit, name="operator_profit_month"),
     path(

@@ -24,6 +24,7 @@ from marketplace.payments.models import (
     Hold,
     InvoiceSeries,
     LedgerAccount,
+    ManualEntry,
     Payout,
     SpendingCap,
     Transfer,
@@ -151,6 +152,12 @@ def lock_funds_request(request_id: str) -> FundsRequest | None:
     """Locks a request for money, before the wallet that it is for. Call in a transaction."""
     requests = FundsRequest.objects.select_for_update(of=("self",)).select_related("organisation")
     return requests.filter(pk=request_id.replace("\0", "")).first()
+
+
+def lock_manual_entry(manual_id: str) -> ManualEntry | None:
+    """Locks what an operator proposed, before a wallet. Call in a transaction."""
+    entries = ManualEntry.objects.select_for_update(of=("self",)).select_related("organisation")
+    return entries.filter(pk=manual_id.replace("\0", "")).first()
 
 
 def lock_comparison() -> GatewayComparison:

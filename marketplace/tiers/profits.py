@@ -38,6 +38,7 @@ LINES = {
     AccountKind.SLA_CREDITS: "Credits for missed deadlines",
     AccountKind.CHARGEBACKS: "Contested and unpaid card payments",
     AccountKind.GRANTS: "Granted balances",
+    AccountKind.WRITE_OFFS: "Debts that were given up",
 }
 #: Entries that move earnings, but for what was earned.
 _MOVES = (EntryKind.MATURITY, EntryKind.PAYOUT, EntryKind.REVERSAL)

@@ -124,7 +124,8 @@ def test_a_provider_says_who_it_is_and_is_paid_with_a_statement(
     expect(page.get_by_role("table")).to_contain_text("Paid")
     page.get_by_role("link", name=re.compile(r"^20\d\d-\d\d$")).first.click()
     expect(visitor.main()).to_contain_text("Earned")
-    expect(page.get_by_role("table")).to_contain_text("bid:bid_paid")
+    expect(page.get_by_role("table").first).to_contain_text("bid:bid_paid")
+    expect(page.get_by_role("table").last).to_contain_text("At the end")
 
 
 def test_an_invited_member_bids_within_a_cap(

@@ -43,6 +43,7 @@ from marketplace.payments.models.ledger import (
     LedgerAccount,
     Posting,
 )
+from marketplace.payments.models.manual_entries import ClosedMonth, ManualEntry, ManualKind
 from marketplace.payments.models.payouts import (
     Payout,
     PayoutAccount,
@@ -67,6 +68,7 @@ __all__ = [
     "CardPayment",
     "CardRefund",
     "Chargeback",
+    "ClosedMonth",
     "Distribution",
     "Earning",
     "EarningKind",
@@ -85,6 +87,8 @@ __all__ = [
     "InvoicedEntry",
     "LedgerAccount",
     "LedgerSeal",
+    "ManualEntry",
+    "ManualKind",
     "PaymentPurpose",
     "PaymentStatus",
     "Payout",

@@ -59,6 +59,10 @@ class AccountKind(models.TextChoices):
     HOUSE_FEES = "house_fees"
     #: Of the house: tax in its prices, owed to tax offices.
     TAXES = "taxes"
+    #: Of the market: what lies at its own bank, shown as negative.
+    BANK = "bank"
+    #: Of the market: debts that it gave up.
+    WRITE_OFFS = "write_offs"
 
 
 HOUSE_KINDS = (
@@ -78,6 +82,8 @@ HOUSE_KINDS = (
     AccountKind.RESERVATION_FEES,
     AccountKind.HOUSE_FEES,
     AccountKind.TAXES,
+    AccountKind.BANK,
+    AccountKind.WRITE_OFFS,
 )
 
 
@@ -188,6 +194,10 @@ class EntryKind(models.TextChoices):
     TAX = "tax"
     #: What an organisation left in its wallet when it was deleted.
     GIVEN_UP = "given_up"
+    #: The gateway paid the house's own bank.
+    BANK_PAYOUT = "bank_payout"
+    #: Two operators booked it: ``ManualEntry``.
+    MANUAL = "manual"
 
 
 #: Of an entry's key.
@@ -224,6 +234,19 @@ class Entry(models.Model):
         triggers = [
             pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete),
             NO_TRUNCATE,
+            pgtrigger.Trigger(
+                name="in_open_month",
+                level=pgtrigger.Statement,
+                when=pgtrigger.After,
+                operation=pgtrigger.Insert,
+                referencing=pgtrigger.Referencing(new="added"),
+                func=(
+                    "IF (SELECT min(booked_at) FROM added)"
+                    " < (SELECT max(ends_at) FROM payments_closedmonth)"
+                    " THEN RAISE EXCEPTION 'the books of that month are closed'"
+                    " USING ERRCODE = 'check_violation'; END IF; RETURN NULL;"
+                ),
+            ),
             pgtrigger.Trigger(
                 name="wait_for_seal",
                 level=pgtrigger.Statement,
