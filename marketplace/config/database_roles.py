@@ -7,6 +7,8 @@ trigger, it lacks the right as well. Balances follow postings by a function with
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, LiteralString
 from urllib.parse import unquote, urlsplit
 
 import dj_database_url
@@ -20,7 +22,7 @@ from marketplace.payments.models import LedgerAccount, Posting
 
 #: Of rows that change through a trigger alone, the column that gives the right to lock
 #: them; another trigger keeps it as it is.
-LOCKED_BY = {LedgerAccount: "id"}
+LOCKED_BY: dict[type[models.Model], LiteralString] = {LedgerAccount: "id"}
 #: The trigger that changes those rows.
 ACTS_FOR_OWNER = (Posting, "balance_apply")
 
@@ -29,7 +31,7 @@ def connect_as_owner() -> None:
     """Let this process act as the owner of the tables, where ``DATABASE_OWNER_URL`` names one."""
     if not settings.DATABASE_OWNER_URL:
         return
-    owner = dj_database_url.parse(settings.DATABASE_OWNER_URL)
+    owner: Mapping[str, Any] = dict(dj_database_url.parse(settings.DATABASE_OWNER_URL))
     connection.close()
     for name in ("NAME", "USER", "PASSWORD", "HOST", "PORT"):
         connection.settings_dict[name] = owner[name]
@@ -47,10 +49,10 @@ def grant_rights() -> None:
     role = unquote(found.username or "")
     with connection.cursor() as cursor:
         _ensure_role(cursor, role, unquote(found.password or ""))
-        cursor.execute(sql.SQL("; ").join(_list_grants(role)))
+        cursor.execute(sql.SQL("; ").join(_list_grants(role)))  # type: ignore[arg-type]
 
 
-def _ensure_role(cursor, role: str, password: str) -> None:
+def _ensure_role(cursor: Any, role: str, password: str) -> None:
     cursor.execute("SELECT FROM pg_roles WHERE rolname = %s", [role])
     if cursor.fetchone() is None:
         cursor.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role)))
@@ -66,7 +68,7 @@ def _list_grants(role: str) -> list[sql.Composed]:
         "database": sql.Identifier(str(connection.settings_dict["NAME"])),
         "function": sql.Identifier(_find_function(*ACTS_FOR_OWNER)),
     }
-    statements = [
+    statements: list[LiteralString] = [
         # A temporary table could have a trigger of its own.
         "REVOKE CREATE, TEMPORARY ON DATABASE {database} FROM PUBLIC",
         "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
@@ -87,7 +89,7 @@ def _list_grants(role: str) -> list[sql.Composed]:
     return grants
 
 
-def list_rights(model: type[models.Model]) -> list[str]:
+def list_rights(model: type[models.Model]) -> list[LiteralString]:
     """What the market's processes may do to a table, beside reading it."""
     refused = {
         str(operation)
@@ -96,15 +98,15 @@ def list_rights(model: type[models.Model]) -> list[str]:
         if of is model and type(trigger) is pgtrigger.Protect and trigger.condition is None
         for operation in getattr(trigger.operation, "operations", [trigger.operation])
     }
-    update = f"UPDATE ({LOCKED_BY[model]})" if model in LOCKED_BY else "UPDATE"
-    rights = {"INSERT": "INSERT", "UPDATE": update, "DELETE": "DELETE"}
+    update: LiteralString = f"UPDATE ({LOCKED_BY[model]})" if model in LOCKED_BY else "UPDATE"
+    rights: dict[str, LiteralString] = {"INSERT": "INSERT", "UPDATE": update, "DELETE": "DELETE"}
     return [right for name, right in rights.items() if name not in refused]
 
 
 def _find_function(model: type[models.Model], name: str) -> str:
     """The name in the database of a trigger's function."""
     [found] = [t for of, t in pgtrigger.registered() if of is model and t.name == name]
-    return found.get_pgid(model)
+    return found.get_pgid(model)  # type: ignore[arg-type]
 
 
 def find_excess_rights() -> list[str]:
