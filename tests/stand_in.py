@@ -21,7 +21,7 @@ from marketplace.embedded.stripe_stand_in.server import StandIn
 REAL_KEY = os.environ.get("STRIPE_TEST_KEY", "")
 if REAL_KEY and not REAL_KEY.startswith(("sk_test_", "rk_test_")):
     raise ValueError("STRIPE_TEST_KEY is no key of Stripe's test mode")
-WEBHOOK_SECRET = "whsec_tests"
+WEBHOOK_SECRET, ACCOUNTS_SECRET = "whsec_tests", "whsec_accounts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,7 @@ def run_stand_in() -> Iterator[GatewayControl]:
         secret_key="sk_test_tests",
         publishable_key="pk_test_tests",
         webhook_secret=WEBHOOK_SECRET,
+        accounts_secret=ACCOUNTS_SECRET,
     )
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()

@@ -4,6 +4,7 @@ from marketplace.console import (
     audit,
     background,
     books,
+    connect,
     express,
     installing,
     join_progress,
@@ -111,6 +112,9 @@ urlpatterns = [
     path("operator/money/books/<str:month>/close", books.close_books, name="books_close"),
     path("operator/money/entries", books.propose, name="manual_propose"),
     path("operator/money/entries/<str:manual_id>", books.decide, name="manual_decide"),
+    path("operator/money/stripe", connect.show_connection, name="operator_stripe"),
+    path("operator/money/stripe/connect", connect.connect, name="stripe_connect"),
+    path("operator/money/stripe/try", connect.try_payment, name="stripe_try"),
     path("operator/money/profit", profits.show_profit, name="operator_profit"),
     path("operator/money/profit/<str:month>", profits.show_profit, name="operator_profit_month"),
     path(

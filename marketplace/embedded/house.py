@@ -257,8 +257,8 @@ def build_node_program(data_dir: Path, name: str = "node") -> Program:
     """The GPU node whose credentials lie in ``data_dir/<name>``."""
     # A node of a provider has none of the market's settings, so this one has none either.
     hidden = ("DATABASE_URL", "DATABASE_OWNER_URL", "REDIS_URL", "SECRET_KEY", "DATA_DIR")
-    hidden += ("DJANGO_SETTINGS_MODULE", "METRICS_TOKEN")
-    hidden += ("STRIPE_SECRET_KEY", "STRIPE_WEBHOOK_SECRET", "STRIPE_API_URL")
+    hidden += ("DJANGO_SETTINGS_MODULE", "METRICS_TOKEN", "STRIPE_SECRET_KEY", "STRIPE_API_URL")
+    hidden += ("STRIPE_WEBHOOK_SECRET", "STRIPE_ACCOUNTS_WEBHOOK_SECRET")
     without = tuple(part for variable in hidden for part in ("-u", variable))
     return Program(
         name=name,
@@ -315,6 +315,7 @@ def _prepare_gateway(data_dir: Path, environment: dict[str, str], *, url: str) -
         "STRIPE_SECRET_KEY": f"sk_test_{secret}",
         "STRIPE_PUBLISHABLE_KEY": f"pk_test_{port}",
         "STRIPE_WEBHOOK_SECRET": f"whsec_{secret}",
+        "STRIPE_ACCOUNTS_WEBHOOK_SECRET": f"whsec_accounts_{secret}",
         "STRIPE_API_URL": f"http://127.0.0.1:{port}",
     }
     command = (sys.executable, "-m", "marketplace.embedded.stripe_stand_in")

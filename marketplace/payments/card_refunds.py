@@ -132,7 +132,7 @@ def find_refund(call: GatewayCall) -> bool | None:
 
 
 def conclude_refund(call: GatewayCall, *, answer: bool, now: datetime) -> None:
-    refund = _lock(call)
+    refund = _lock(call.subject)
     post_entry(
         kind=EntryKind.CARD_REFUND,
         reference=refund.pk,
@@ -149,15 +149,35 @@ def conclude_refund(call: GatewayCall, *, answer: bool, now: datetime) -> None:
 
 def return_to_wallet(call: GatewayCall, *, error: UserError, now: datetime) -> None:
     """The card takes nothing back: the wallet does, unless the card had paid nothing."""
-    refund = _lock(call)
+    refund = _lock(call.subject)
+    _give_to_wallet(
+        refund, AccountKind.CARD_REFUNDS, reference=refund.pk, why=error.message, now=now
+    )
+
+
+def take_refund_back(*, refund_id: str, why: str, now: datetime) -> None:
+    """A refund failed after it was made: its money is the wallet's again, once.
+
+    Call in a transaction.
+    """
+    refund = _lock(refund_id)
+    if refund.status == RefundStatus.DONE:
+        _give_to_wallet(
+            refund, AccountKind.GATEWAY, reference=f"{refund.pk}:failed", why=why, now=now
+        )
+
+
+def _give_to_wallet(
+    refund: CardRefund, source: AccountKind, *, reference: str, why: str, now: datetime
+) -> None:
     payment = refund.payment
     wallet = Account(payment.organisation_id, AccountKind.WALLET_AVAILABLE)
     unpaid = payment.status == PaymentStatus.UNCOLLECTED
     post_entry(
         kind=EntryKind.CARD_REFUND,
-        reference=refund.pk,
+        reference=reference,
         amounts={
-            house(AccountKind.CARD_REFUNDS): -refund.amount_micros,
+            house(source): -refund.amount_micros,
             house(AccountKind.GATEWAY_FEES): -refund.fee_micros,
             house(AccountKind.CHARGEBACKS) if unpaid else wallet: (
                 refund.amount_micros + refund.fee_micros
@@ -165,15 +185,15 @@ def return_to_wallet(call: GatewayCall, *, error: UserError, now: datetime) -> N
         },
         locked=lock_wallet(payment.organisation_id),
         now=now,
-        memo=f"The card could not take it: {error.message}",
+        memo=f"The card could not take it: {why}",
     )
     refund.status, refund.ended_at = RefundStatus.REFUSED, now
     refund.save(update_fields=["status", "ended_at"])
 
 
-def _lock(call: GatewayCall) -> CardRefund:
-    refund = CardRefund.objects.only("payment_id").get(pk=call.subject)
+def _lock(refund_id: str) -> CardRefund:
+    refund = CardRefund.objects.only("payment_id").get(pk=refund_id)
     payment = lock_payment(refund.payment_id)
-    locked = lock_refund(call.subject)
+    locked = lock_refund(refund_id)
     locked.payment = payment
     return locked

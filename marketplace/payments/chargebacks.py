@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from django.db.models import Sum
+from django.db.models.functions import Coalesce
+
 from marketplace.common.money import format_usd_exact
 from marketplace.payments.freezes import end_freeze, freeze_organisation
 from marketplace.payments.ledger import Account, house, post_entry
@@ -14,6 +17,7 @@ from marketplace.payments.models import (
     CardPayment,
     Chargeback,
     EntryKind,
+    Posting,
 )
 from marketplace.payments.stripe_gateway import ChargebackState
 
@@ -60,7 +64,35 @@ def record_chargeback(state: ChargebackState, *, now: datetime) -> Chargeback | 
         chargeback.won, chargeback.closed_at = state.won, now
         chargeback.save(update_fields=["won", "closed_at"])
         _close(chargeback, payment, amount, now=now)
+    elif state.won and chargeback.won is False:
+        chargeback.won, chargeback.closed_at = True, now
+        chargeback.save(update_fields=["won", "closed_at"])
+        _win_appeal(chargeback, payment, amount, now=now)
     return chargeback
+
+
+def _win_appeal(
+    chargeback: Chargeback, payment: CardPayment, amount: int, *, now: datetime
+) -> None:
+    """What the bank took comes back: to the wallet what it paid, the rest to the market."""
+    paid = Posting.objects.filter(
+        entry__kind=EntryKind.CHARGEBACK_CLOSED,
+        entry__reference=chargeback.pk,
+        account__kind=AccountKind.CHARGEBACKS,
+    ).aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"]
+    post_entry(
+        kind=EntryKind.CHARGEBACK_CLOSED,
+        reference=f"{chargeback.pk}:appeal",
+        amounts={
+            house(AccountKind.GATEWAY): -amount,
+            Account(payment.organisation_id, AccountKind.WALLET_AVAILABLE): paid,
+            house(AccountKind.CHARGEBACKS): amount - paid,
+        },
+        locked=lock_wallet(payment.organisation_id),
+        now=now,
+        memo="The bank decided for the market after an appeal",
+    )
+    end_freeze(reference=chargeback.pk, now=now)
 
 
 def _close(chargeback: Chargeback, payment: CardPayment, amount: int, *, now: datetime) -> None:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Sum
+from django.db.models import Count, Q, QuerySet, Sum
+from django.db.models.functions import Coalesce
 
 from marketplace.common.money import format_usd_exact
 from marketplace.payments import stripe_gateway as gateway
+from marketplace.payments.account_sums import annotate_totals
 from marketplace.payments.card_payments import book_fee
+from marketplace.payments.ledger import house, post_entry
 from marketplace.payments.locks import lock_comparison
 from marketplace.payments.models import (
     MICROS_PER_CENT,
     AccountKind,
     CardPayment,
+    Entry,
     EntryKind,
     GatewayComparison,
+    GatewayMovement,
+    LedgerAccount,
     Posting,
     Transfer,
 )
@@ -26,8 +32,12 @@ from marketplace.payments.stripe_gateway import Movement
 
 #: Names of the kinds of differences.
 MISSING_HERE, MISSING_THERE, OTHER_AMOUNT = "not in the ledger", "not at the gateway", "differs"
-#: Movements between the gateway and the operator's own bank: no buyer's or provider's money.
+#: Movements between the gateway and the house's own bank.
 _OWN_BANK = ("payout", "payout_cancel", "payout_failure", "topup", "topup_reversal")
+#: What the ledger is kept in.
+LEDGER_CURRENCY = "usd"
+#: Movements are asked for again so far back: they do not come in order.
+SEEN_AGAIN = timedelta(days=2)
 #: Movements that are nothing but a fee.
 _FEES = ("stripe_fee", "stripe_fx_fee", "tax_fee")
 
@@ -53,19 +63,25 @@ class Reconciliation:
 
     #: What the ledger says lies at the gateway.
     ledger_micros: int
-    #: What lies there, and what the operator took to its own bank.
+    #: What lies there, but for payouts to the house's bank that are not booked yet.
     gateway_micros: int
     movements: int
     differences: tuple[Difference, ...]
+    #: Movements in another currency than dollars, by currency: nothing is booked from them.
+    foreign: Mapping[str, int]
 
     @property
     def is_right(self) -> bool:
-        return not self.differences and self.ledger_micros == self.gateway_micros
+        return not (self.differences or self.foreign) and self.ledger_micros == self.gateway_micros
 
     def list_problems(self) -> list[str]:
         """In words; one that lasts reads the same the next time."""
         gap = self.ledger_micros - self.gateway_micros
         problems = [str(difference) for difference in self.differences]
+        problems += [
+            f"{count} movements are in {currency}: let the gateway settle in dollars."
+            for currency, count in self.foreign.items()
+        ]
         if gap:
             side = "the gateway" if gap > 0 else "the ledger"
             problems.append(f"{format_usd_exact(abs(gap))} is missing in {side}.")
@@ -77,19 +93,21 @@ def reconcile() -> Reconciliation:
 
     Calls that are under way show as differences for as long as they take.
     """
-    return _reconcile(gateway.list_movements())
+    _fetch_movements()
+    return _reconcile()
 
 
 def compare_with_gateway(*, now: datetime) -> GatewayComparison:
-    """Book the gateway's new fees, compare, and store the result.
+    """Book the gateway's new fees and payouts to the house's bank, compare, and store the result.
 
     Call outside of any transaction. Only what the comparison before found as well is a problem:
     the rest may be under way.
     """
-    movements = gateway.list_movements()
-    for movement in movements:
-        _book_fee_of(movement, now=now)
-    problems = _reconcile(movements).list_problems()
+    for movement in _fetch_movements():
+        if movement.currency == LEDGER_CURRENCY:
+            _book_fee_of(movement, now=now)
+            _book_bank_payout(movement, now=now)
+    problems = _reconcile().list_problems()
     with transaction.atomic():
         comparison = lock_comparison()
         comparison.lasting = [text for text in problems if text in comparison.problems]
@@ -98,10 +116,34 @@ def compare_with_gateway(*, now: datetime) -> GatewayComparison:
     return comparison
 
 
+def _fetch_movements() -> list[Movement]:
+    """Ask the gateway for what moved since the last look, and store it."""
+    latest = GatewayMovement.objects.order_by("-moved_at").values_list("moved_at", flat=True)
+    known = latest.first()
+    movements = gateway.list_movements(since=None if known is None else known - SEEN_AGAIN)
+    GatewayMovement.objects.bulk_create(
+        [
+            GatewayMovement(
+                id=found.gateway_id,
+                source_id=found.source_id,
+                kind=found.kind[:60],
+                currency=found.currency,
+                amount_cents=found.amount_cents,
+                fee_cents=found.fee_cents,
+                net_cents=found.net_cents,
+                moved_at=found.moved_at,
+            )
+            for found in movements
+        ],
+        ignore_conflicts=True,
+    )
+    return movements
+
+
 def _book_fee_of(movement: Movement, *, now: datetime) -> None:
     """Book a charge's fee once, and any other under the movement's own id."""
     fee = -movement.amount_cents if movement.kind in _FEES else movement.fee_cents
-    if not fee or movement.kind in _OWN_BANK:
+    if not fee:
         return
     is_charge = movement.kind == "charge"
     reference = movement.source_id if is_charge else movement.gateway_id
@@ -111,28 +153,44 @@ def _book_fee_of(movement: Movement, *, now: datetime) -> None:
         book_fee(reference=reference, fee_cents=fee, now=now)
 
 
-def _reconcile(movements: Sequence[Movement]) -> Reconciliation:
-    posted = -(
-        Posting.objects.filter(account__kind=AccountKind.GATEWAY).aggregate(
-            total=Sum("amount_micros")
-        )["total"]
-        or 0
-    )
-    there = sum(found.net_cents for found in movements if found.kind not in _OWN_BANK)
+def _book_bank_payout(movement: Movement, *, now: datetime) -> None:
+    """Book what went to the house's own bank or came from it, once."""
+    booked = Entry.objects.filter(kind=EntryKind.BANK_PAYOUT, reference=movement.gateway_id)
+    if movement.kind not in _OWN_BANK or not movement.amount_cents or booked.exists():
+        return
+    amount = movement.amount_cents * MICROS_PER_CENT
+    with transaction.atomic():
+        post_entry(
+            kind=EntryKind.BANK_PAYOUT,
+            reference=movement.gateway_id,
+            amounts={house(AccountKind.GATEWAY): -amount, house(AccountKind.BANK): amount},
+            locked={},
+            now=now,
+        )
+
+
+def _reconcile() -> Reconciliation:
+    accounts = annotate_totals(LedgerAccount.objects.filter(kind=AccountKind.GATEWAY))
+    posted = -(accounts.values_list("total", flat=True).first() or 0)
+    booked = Entry.objects.filter(kind=EntryKind.BANK_PAYOUT).values("reference")
+    movements = GatewayMovement.objects.filter(currency=LEDGER_CURRENCY)
+    counted = movements.filter(~Q(kind__in=_OWN_BANK) | Q(pk__in=booked))
+    there = counted.aggregate(total=Coalesce(Sum("net_cents"), 0))["total"]
+    foreign = GatewayMovement.objects.exclude(currency=LEDGER_CURRENCY).values_list("currency")
     return Reconciliation(
         ledger_micros=posted,
         gateway_micros=there * MICROS_PER_CENT,
-        movements=len(movements),
-        differences=tuple(_compare(movements)),
+        movements=movements.count(),
+        differences=tuple(_compare(movements.filter(kind__in=("charge", "transfer")))),
+        foreign=dict(foreign.annotate(count=Count("pk")).order_by("currency")),
     )
 
 
-def _compare(movements: Iterable[Movement]) -> Iterable[Difference]:
+def _compare(movements: QuerySet[GatewayMovement]) -> Iterable[Difference]:
     """Charges and transfers by the gateway's id; everything else shows in the balances."""
     there = {
-        found.source_id: found.amount_cents * MICROS_PER_CENT
-        for found in movements
-        if found.kind in ("charge", "transfer")
+        source_id: amount * MICROS_PER_CENT
+        for source_id, amount in movements.values_list("source_id", "amount_cents")
     }
     here = _load_ours()
     for reference in sorted(there.keys() | here.keys()):

@@ -8,13 +8,14 @@ frozen values of our own. Two failures exist: ``GatewayRefused`` is the gateway'
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import stripe
 from django.conf import settings
 
 from marketplace.common.errors import NotAllowed, NotFound, UserError
+from marketplace.payments.gateway_endpoints import list_webhook_secrets
 from marketplace.payments.stripe_client import (
     OUR_ROW,
     call_gateway,
@@ -39,6 +40,8 @@ class Card:
     last4: str
     exp_month: int
     exp_year: int
+    #: The same for a card, whoever pays with it.
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,9 @@ class Movement:
     fee_cents: int
     #: Without the gateway's fee.
     net_cents: int
+    #: What the account settles in, such as ``usd``.
+    currency: str
+    moved_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +216,28 @@ def create_refund(*, refund_id: str, intent_id: str, amount_cents: int, key: str
     )
 
 
+@dataclass(frozen=True, slots=True)
+class RefundState:
+    """A refund as it is now: it may fail days after it was made."""
+
+    #: Our row.
+    refund_id: str
+    has_failed: bool
+    failure: str
+
+
+def get_refund(gateway_id: str) -> RefundState:
+    found = call_gateway(lambda: get_client().v1.refunds.retrieve(gateway_id))
+    has_failed = found.status in ("failed", "canceled")
+    return RefundState(read_row_name(found), has_failed, found.failure_reason or "")
+
+
+def find_warned_intent(gateway_id: str) -> str:
+    """The PaymentIntent that an early fraud warning is about; empty where it is none of ours."""
+    found = call_gateway(lambda: get_client().v1.radar.early_fraud_warnings.retrieve(gateway_id))
+    return read_id(found.payment_intent) if found.actionable else ""
+
+
 def has_refund(*, refund_id: str, intent_id: str) -> bool:
     """Whether a refund that we name so was made."""
     found = find_named(
@@ -221,7 +249,8 @@ def has_refund(*, refund_id: str, intent_id: str) -> bool:
 
 def get_chargeback(gateway_id: str) -> ChargebackState:
     found = call_gateway(lambda: get_client().v1.disputes.retrieve(gateway_id))
-    outcome = {"won": True, "warning_closed": True, "lost": False}
+    # One that was prevented takes no money; one that is appealed is open until that is decided.
+    outcome = {"won": True, "warning_closed": True, "prevented": True, "lost": False}
     return ChargebackState(
         gateway_id=found.id,
         charge_id=read_id(found.charge),
@@ -229,7 +258,7 @@ def get_chargeback(gateway_id: str) -> ChargebackState:
         amount_cents=found.amount,
         reason=found.reason,
         won=outcome.get(found.status),
-        is_inquiry=found.status.startswith("warning_"),
+        is_inquiry=found.status.startswith("warning_") or found.status == "prevented",
     )
 
 
@@ -243,13 +272,25 @@ def remove_card(gateway_id: str, *, key: str) -> None:
         return
 
 
-def list_movements() -> list[Movement]:
-    """Everything that ever moved the market's money at the gateway."""
+def list_movements(*, since: datetime | None) -> list[Movement]:
+    """What moved the market's money at the gateway since a moment, or ever."""
+    asked: Any = {} if since is None else {"created": {"gte": int(since.timestamp())}}
     listed = call_gateway(
-        lambda: list(get_client().v1.balance_transactions.list({"limit": 100}).auto_paging_iter())
+        lambda: list(
+            get_client().v1.balance_transactions.list(asked | {"limit": 100}).auto_paging_iter()
+        )
     )
     return [
-        Movement(found.id, read_id(found.source), found.type, found.amount, found.fee, found.net)
+        Movement(
+            gateway_id=found.id,
+            source_id=read_id(found.source),
+            kind=found.type,
+            amount_cents=found.amount,
+            fee_cents=found.fee,
+            net_cents=found.net,
+            currency=found.currency,
+            moved_at=datetime.fromtimestamp(found.created, UTC),
+        )
         for found in listed
     ]
 
@@ -257,20 +298,25 @@ def list_movements() -> list[Movement]:
 def read_event(*, body: bytes, signature: str) -> GatewayEvent:
     """The event that a webhook brings, once its signature is found to be the gateway's.
 
+    The gateway signs events of the market and of connected accounts with secrets of their own.
+
     Raises
     ------
     UserError
         ``invalid_signature``: it is forged, altered or too old.
     """
-    if not settings.STRIPE_WEBHOOK_SECRET:
+    secrets = list_webhook_secrets()
+    if not secrets:
         raise NotAllowed("no_webhooks", "This market expects no webhooks.")
-    try:
-        event = stripe.Webhook.construct_event(  # type: ignore[no-untyped-call]
-            body, signature, settings.STRIPE_WEBHOOK_SECRET, api_key=settings.STRIPE_SECRET_KEY
-        )
-    except (ValueError, stripe.SignatureVerificationError):
-        raise UserError("invalid_signature", "The signature does not match the body.") from None
-    return _read_event(event)
+    for secret in secrets:
+        try:
+            event = stripe.Webhook.construct_event(  # type: ignore[no-untyped-call]
+                body, signature, secret, api_key=settings.STRIPE_SECRET_KEY
+            )
+        except (ValueError, stripe.SignatureVerificationError):
+            continue
+        return _read_event(event)
+    raise UserError("invalid_signature", "The signature does not match the body.")
 
 
 def list_undelivered_events(*, since: datetime, account_id: str) -> list[tuple[GatewayEvent, str]]:
@@ -319,4 +365,11 @@ def _read_card(method: stripe.PaymentMethod) -> Card | None:
     card = method.card
     if card is None:
         return None
-    return Card(method.id, card.brand, card.last4 or "", card.exp_month, card.exp_year)
+    return Card(
+        gateway_id=method.id,
+        brand=card.brand,
+        last4=card.last4 or "",
+        exp_month=card.exp_month,
+        exp_year=card.exp_year,
+        fingerprint=card.fingerprint or "",
+    )

@@ -18,12 +18,17 @@ from django.db.models import Q
 from marketplace.common.durable.kinds import HeldWork, WorkFailed
 from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.common.errors import NotFound, UserError
+from marketplace.common.money import format_usd_exact
 from marketplace.payments import stripe_accounts
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_payments import record_intent
+from marketplace.payments.card_refunds import take_refund_back
 from marketplace.payments.chargebacks import record_chargeback
+from marketplace.payments.freezes import freeze_organisation
 from marketplace.payments.models import (
+    MICROS_PER_CENT,
     CardPayment,
+    CardRefund,
     Payout,
     PayoutAccount,
     PayoutStatus,
@@ -131,8 +136,14 @@ def ask_about_event(_work: HeldWork, event: WebhookEvent) -> Finding:
             return _ask_about_intent(event.object_id)
         if event.kind.startswith("charge.dispute."):
             return _ask_about_chargeback(event.object_id)
+        if event.kind.startswith("refund."):
+            return _ask_about_refund(event.object_id)
+        if event.kind.startswith("radar.early_fraud_warning."):
+            return _ask_about_warning(event.object_id)
         if event.kind == "account.updated":
             return _refresh_account(event.object_id)
+        if event.kind == "account.application.deauthorized":
+            return _cut_off_account(event.account_id)
         if event.object_id.startswith("po_") and event.account_id:
             return _ask_about_payout(event)
     except NotFound:
@@ -157,6 +168,40 @@ def _ask_about_chargeback(gateway_id: str) -> Finding:
     if not found.records:
         return found
     return replace(found, records=(*found.records, partial(record_chargeback, chargeback)))
+
+
+def _ask_about_refund(gateway_id: str) -> Finding:
+    """Only one that failed says something new: it was booked when it was made."""
+    state = gateway.get_refund(gateway_id)
+    if not CardRefund.objects.filter(pk=state.refund_id).exists():
+        return Finding("not a refund of ours")
+    if not state.has_failed:
+        return Finding("nothing to do")
+    record = partial(take_refund_back, refund_id=state.refund_id, why=state.failure)
+    return Finding("applied", (record,))
+
+
+def _ask_about_warning(gateway_id: str) -> Finding:
+    """The card's bank suspects fraud: nothing more is bought with it until an operator looked."""
+    intent_id = gateway.find_warned_intent(gateway_id)
+    payment = CardPayment.objects.filter(gateway_id=intent_id).first() if intent_id else None
+    if payment is None:
+        return Finding("not a payment of ours")
+    amount = format_usd_exact(payment.amount_cents * MICROS_PER_CENT)
+    record = partial(
+        freeze_organisation,
+        organisation_id=payment.organisation_id,
+        reference=gateway_id,
+        reason=f"A card's bank warns that a payment of {amount} may be fraud.",
+    )
+    return Finding("applied", (record,))
+
+
+def _cut_off_account(account_id: str) -> Finding:
+    """The account's owner cut it off from the market: it can be paid no more."""
+    known = PayoutAccount.objects.filter(gateway_id=account_id)
+    is_ours = known.update(is_ready=False, needs=["deauthorised"])
+    return Finding("applied" if is_ours else "not an account of ours")
 
 
 def _refresh_account(account_id: str) -> Finding:

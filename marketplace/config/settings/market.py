@@ -108,6 +108,8 @@ STRIPE_SECRET_KEY = environment.text("STRIPE_SECRET_KEY", "")
 STRIPE_PUBLISHABLE_KEY = environment.text("STRIPE_PUBLISHABLE_KEY", "")
 #: What its webhooks are signed with; they come to ``/webhooks/stripe``.
 STRIPE_WEBHOOK_SECRET = environment.text("STRIPE_WEBHOOK_SECRET", "")
+#: What events of those who earn are signed with; both are unset where *Connect Stripe* made them.
+STRIPE_ACCOUNTS_WEBHOOK_SECRET = environment.text("STRIPE_ACCOUNTS_WEBHOOK_SECRET", "")
 #: Where the stand-in of the demo and the tests is; empty: Stripe itself.
 STRIPE_API_URL = environment.loopback_url("STRIPE_API_URL")
 #: The least that a card may fill a wallet with, in cents; the gateway keeps about 30 of each.

@@ -20,6 +20,7 @@ def main() -> None:
         secret_key=os.environ["STRIPE_SECRET_KEY"],
         publishable_key=os.environ["STRIPE_PUBLISHABLE_KEY"],
         webhook_secret=os.environ["STRIPE_WEBHOOK_SECRET"],
+        accounts_secret=os.environ["STRIPE_ACCOUNTS_WEBHOOK_SECRET"],
         webhook_url=asked.webhook_url,
         state=asked.state,
     ).serve_forever()

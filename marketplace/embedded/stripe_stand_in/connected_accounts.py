@@ -28,6 +28,35 @@ class ConnectedAccounts(Store):
             requirements=_build_requirements(REQUIREMENTS),
         )
 
+    def describe_own_account(self) -> Thing:
+        return {
+            "id": "acct_market",
+            "object": "account",
+            "country": "US",
+            "default_currency": "usd",
+            "charges_enabled": True,
+            "payouts_enabled": True,
+        }
+
+    def create_endpoint(self, asked: Thing) -> Thing:
+        """A webhook endpoint; its secret is told this once."""
+        made = self.add(
+            "we",
+            "webhook_endpoint",
+            url=asked["url"],
+            enabled_events=asked["enabled_events"],
+            metadata=asked.get("metadata", {}),
+            status="enabled",
+        )
+        is_of_accounts = bool(asked.get("connect"))
+        secret = self.delivery.accounts_secret if is_of_accounts else self.delivery.secret
+        return {**made, "secret": secret}
+
+    def delete_endpoint(self, name: str) -> Thing:
+        self.get("webhook_endpoint", name)
+        del self.things[name]
+        return {"id": name, "object": "webhook_endpoint", "deleted": True}
+
     def finish_onboarding(self, name: str) -> Thing:
         account = self.get("account", name)
         account |= {

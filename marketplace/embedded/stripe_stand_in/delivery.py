@@ -19,9 +19,13 @@ PAUSES_S = (0.2, 1.0, 3.0, 10.0, 30.0)
 class WebhookSender:
     """Sends events to the market, or collects them while they are held."""
 
-    def __init__(self, *, url: str, secret: str, conclude: Callable[[str], None]) -> None:
+    def __init__(
+        self, *, url: str, secret: str, accounts_secret: str, conclude: Callable[[str], None]
+    ) -> None:
         self.url = url
         self.secret = secret
+        #: Events of connected accounts come from an endpoint of their own.
+        self.accounts_secret = accounts_secret
         #: What is done with the id of an event that was delivered.
         self.conclude = conclude
         self.is_held = not url
@@ -48,7 +52,8 @@ class WebhookSender:
         body = json.dumps(event)
         moment = int(time.time() if at is None else at)
         text = f"{moment}.{body}".encode()
-        digest = hmac.new(self.secret.encode(), text, hashlib.sha256).hexdigest()
+        secret = self.accounts_secret if event.get("account") else self.secret
+        digest = hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()
         return body, f"t={moment},v1={digest}"
 
     def _send_all(self) -> None:

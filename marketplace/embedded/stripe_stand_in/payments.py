@@ -46,6 +46,8 @@ class Payments(Store):
                 "exp_year": 2034,
                 "funding": "credit",
                 "country": "US",
+                # Stripe's test cards differ by their number.
+                "fingerprint": f"fp_{card.last4}",
             }
             method = self.add(
                 "pm",
@@ -214,6 +216,12 @@ class Payments(Store):
                 "The amount to capture must be at least 1 and at most the amount authorised.",
                 param="amount_to_capture",
             )
+        if amount < AMOUNT_MIN:
+            raise refuse_request(
+                "amount_too_small",
+                "Amount must be at least $0.50 usd",
+                param="amount_to_capture",
+            )
         self._collect(intent, self.get("charge", intent["latest_charge"]), amount)
         return intent
 
@@ -265,6 +273,7 @@ class Payments(Store):
             metadata=asked.get("metadata", {}),
             reason=None,
             status="succeeded",
+            failure_reason=None,
             balance_transaction=None,
         )
         refund["balance_transaction"] = self.move("refund", refund["id"], -amount)["id"]
@@ -272,6 +281,43 @@ class Payments(Store):
         charge["refunded"] = charge["amount_refunded"] == charge["amount_captured"]
         self.announce("charge.refunded", charge)
         return refund
+
+    def fail_refund(self, name: str) -> Thing:
+        """The card's bank gives a refund back, days after it was made."""
+        refund = self.get("refund", name)
+        refund |= {"status": "failed", "failure_reason": "lost_or_stolen_card"}
+        moved = self.move("refund_failure", name, refund["amount"])
+        refund["failure_balance_transaction"] = moved["id"]
+        self.get("charge", refund["charge"])["amount_refunded"] -= refund["amount"]
+        self.announce("refund.failed", refund)
+        return refund
+
+    def warn_of_fraud(self, intent_name: str) -> Thing:
+        intent = self.get("payment_intent", intent_name)
+        warning = self.add(
+            "issfr",
+            "radar.early_fraud_warning",
+            actionable=True,
+            charge=intent["latest_charge"],
+            fraud_type="made_with_stolen_card",
+            payment_intent=intent_name,
+        )
+        self.announce("radar.early_fraud_warning.created", warning)
+        return warning
+
+    def appeal_dispute(self, name: str) -> Thing:
+        """One that was lost is won after all."""
+        dispute = self.get("dispute", name)
+        dispute["status"] = "won"
+        self.move("adjustment", dispute["id"], dispute["amount"])
+        self.announce("charge.dispute.updated", dispute)
+        return dispute
+
+    def pay_own_bank(self, amount: int) -> Thing:
+        payout = self.add("po", "payout", amount=amount, currency="usd", status="paid", _account="")
+        self.move("payout", payout["id"], -amount)
+        self.announce("payout.paid", payout)
+        return payout
 
     def open_dispute(self, intent_name: str, *, is_inquiry: bool = False) -> Thing:
         """A chargeback, which takes the money at once, or an inquiry, which takes nothing."""

@@ -26,6 +26,8 @@ def _list(kind: str, *filters: str) -> Step:
         if kind in ("balance_transaction", "event", "payout"):
             wanted["_account"] = account
         found = books.find(kind, **wanted)
+        since = int(asked.get("created", {}).get("gte", 0))
+        found = [thing for thing in found if thing["created"] >= since]
         if "starting_after" in asked:
             ids = [thing["id"] for thing in found]
             if asked["starting_after"] not in ids:
@@ -48,9 +50,7 @@ def _list_undelivered_events(
     """Only these are known: an event that was delivered is forgotten."""
     if asked.get("delivery_success") is not False:
         raise refuse_request("parameter_missing", "Ask for what was not delivered.")
-    since = int(asked.get("created", {}).get("gte", 0))
-    listed = _list("event")(books, ids, asked, account)
-    return {**listed, "data": [event for event in listed["data"] if event["created"] >= since]}
+    return _list("event")(books, ids, asked, account)
 
 
 def _balance(books: Books, _ids: tuple[str, ...], _asked: Thing, account: str) -> Thing:
@@ -111,6 +111,22 @@ ROUTES: tuple[tuple[str, re.Pattern[str], Any, Step], ...] = tuple(
             lambda b, i, a, _: b.create_refund(a),
         ),
         ("GET", "refunds", None, _list("refund", "payment_intent")),
+        ("GET", "refunds/ID", None, _retrieve("refund")),
+        (
+            "GET",
+            "radar/early_fraud_warnings/ID",
+            None,
+            _retrieve("radar.early_fraud_warning"),
+        ),
+        (
+            "POST",
+            "webhook_endpoints",
+            params.WebhookEndpointCreateParams,
+            lambda b, i, a, _: b.create_endpoint(a),
+        ),
+        ("GET", "webhook_endpoints", None, _list("webhook_endpoint")),
+        ("DELETE", "webhook_endpoints/ID", None, lambda b, i, a, _: b.delete_endpoint(i[0])),
+        ("GET", "account", None, lambda b, i, a, _: b.describe_own_account()),
         ("GET", "disputes/ID", None, _retrieve("dispute")),
         (
             "POST",

@@ -36,6 +36,7 @@ class StandIn(ThreadingHTTPServer):
         secret_key: str,
         publishable_key: str,
         webhook_secret: str,
+        accounts_secret: str,
         webhook_url: str = "",
         state: Path | None = None,
     ) -> None:
@@ -44,7 +45,10 @@ class StandIn(ThreadingHTTPServer):
         self.publishable_key = publishable_key
         self.lock = threading.RLock()
         self.delivery = WebhookSender(
-            url=webhook_url, secret=webhook_secret, conclude=self._conclude_event
+            url=webhook_url,
+            secret=webhook_secret,
+            accounts_secret=accounts_secret,
+            conclude=self._conclude_event,
         )
         self.books = Books(url=self.url, delivery=self.delivery, api_version=API_VERSION)
         #: Answers by idempotency key: hash of the call, status, body; ``None`` while at work.
@@ -104,7 +108,7 @@ class StandIn(ThreadingHTTPServer):
                 body = {"error": {"type": "api_error", "message": "Told to fail after acting."}}
             if key:
                 self.answers[key] = (digest, status, body)
-            if method == "POST":
+            if method != "GET":
                 self.store()
         if fault.get("when") == "drop":
             raise ConnectionAbortedError
@@ -164,6 +168,14 @@ class StandIn(ThreadingHTTPServer):
                     return show(books, books.close_inquiry(asked["id"]), [])
                 case "close_dispute":
                     return show(books, books.close_dispute(asked["id"], won=asked["won"]), [])
+                case "fail_refund":
+                    return show(books, books.fail_refund(asked["id"]), [])
+                case "warn":
+                    return show(books, books.warn_of_fraud(asked["payment_intent"]), [])
+                case "appeal":
+                    return show(books, books.appeal_dispute(asked["id"]), [])
+                case "bank_payout":
+                    return show(books, books.pay_own_bank(asked["amount"]), [])
                 case "fail_payouts":
                     books.payout_failure = asked["code"]
                 case "onboard":
@@ -188,6 +200,9 @@ class Handler(BaseHTTPRequestHandler):
             self._answer()
 
     def do_POST(self) -> None:
+        self._answer()
+
+    def do_DELETE(self) -> None:
         self._answer()
 
     def do_OPTIONS(self) -> None:

@@ -81,6 +81,29 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
+            name='GatewayEndpoint',
+            fields=[
+                ('serves', models.CharField(choices=[('market', 'Market'), ('accounts', 'Accounts')], max_length=10, primary_key=True, serialize=False)),
+                ('gateway_id', models.CharField(max_length=120)),
+                ('url', models.CharField(max_length=300)),
+                ('secret', models.TextField()),
+                ('made_at', models.DateTimeField()),
+            ],
+        ),
+        migrations.CreateModel(
+            name='GatewayMovement',
+            fields=[
+                ('id', models.CharField(max_length=120, primary_key=True, serialize=False)),
+                ('source_id', models.CharField(blank=True, max_length=120)),
+                ('kind', models.CharField(max_length=60)),
+                ('currency', models.CharField(max_length=3)),
+                ('amount_cents', models.BigIntegerField()),
+                ('fee_cents', models.BigIntegerField()),
+                ('net_cents', models.BigIntegerField()),
+                ('moved_at', models.DateTimeField(db_index=True)),
+            ],
+        ),
+        migrations.CreateModel(
             name='Invoice',
             fields=[
                 ('id', marketplace.common.models.IdField(prefix='inv', serialize=False)),
@@ -420,6 +443,10 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name='gatewaycomparison',
             constraint=models.CheckConstraint(condition=models.Q(('id', 1)), name='comparison_is_one'),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name='gatewaymovement',
+            trigger=pgtrigger.compiler.Trigger(name='append_only', sql=pgtrigger.compiler.UpsertTriggerSql(func="RAISE EXCEPTION 'pgtrigger: Cannot update or delete rows from % table', TG_TABLE_NAME;", hash='75290ad4e18492567d1d67defc4bef9440553b10', operation='UPDATE OR DELETE', pgid='pgtrigger_append_only_c55aa', table='payments_gatewaymovement', when='BEFORE')),
         ),
         migrations.AddField(
             model_name='invoice',

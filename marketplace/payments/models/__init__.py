@@ -20,8 +20,11 @@ from marketplace.payments.models.funds_requests import FundsRequest
 from marketplace.payments.models.gateway import (
     CallKind,
     CallStatus,
+    EndpointServes,
     GatewayCall,
     GatewayComparison,
+    GatewayEndpoint,
+    GatewayMovement,
     WebhookEvent,
 )
 from marketplace.payments.models.holds import Distribution, Hold, HoldStatus
@@ -72,12 +75,15 @@ __all__ = [
     "Distribution",
     "Earning",
     "EarningKind",
+    "EndpointServes",
     "Entry",
     "EntryKind",
     "Freeze",
     "FundsRequest",
     "GatewayCall",
     "GatewayComparison",
+    "GatewayEndpoint",
+    "GatewayMovement",
     "Hold",
     "HoldStatus",
     "Invoice",

@@ -7,6 +7,7 @@ import pgtrigger
 from django.db import models
 from django.db.models import Q
 
+from marketplace.common.encryption import SealedTextField
 from marketplace.common.models import IdField
 
 
@@ -106,6 +107,53 @@ class WebhookEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.object_id}"
+
+
+class EndpointServes(models.TextChoices):
+    #: The market's own objects.
+    MARKET = "market"
+    #: Accounts of those who earn.
+    ACCOUNTS = "accounts"
+
+
+class GatewayEndpoint(models.Model):
+    """A webhook endpoint that was made at the gateway, with its secret; there are two."""
+
+    serves = models.CharField(primary_key=True, max_length=10, choices=EndpointServes.choices)
+    gateway_id = models.CharField(max_length=120)
+    url = models.CharField(max_length=300)
+    #: What its events are signed with.
+    secret = SealedTextField()
+    made_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.serves} at {self.url}"
+
+
+class GatewayMovement(models.Model):
+    """A balance transaction: what one object did to the money at the gateway; never changed."""
+
+    #: The gateway's own id.
+    id = models.CharField(primary_key=True, max_length=120)
+    #: The object that moved it.
+    source_id = models.CharField(max_length=120, blank=True)
+    #: Stripe's word, such as ``charge`` or ``transfer``.
+    kind = models.CharField(max_length=60)
+    #: What the account settles in, such as ``usd``; amounts are in its smallest unit.
+    currency = models.CharField(max_length=3)
+    amount_cents = models.BigIntegerField()
+    fee_cents = models.BigIntegerField()
+    #: Without the gateway's fee.
+    net_cents = models.BigIntegerField()
+    moved_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        triggers = [
+            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.net_cents} {self.currency}"
 
 
 class GatewayComparison(models.Model):

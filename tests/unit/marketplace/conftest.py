@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.object_bucket import create_bucket, serve_buckets, use_bucket
-from tests.stand_in import REAL_KEY, WEBHOOK_SECRET, GatewayControl, run_stand_in
+from tests.stand_in import ACCOUNTS_SECRET, REAL_KEY, WEBHOOK_SECRET, GatewayControl, run_stand_in
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +24,7 @@ def cards(stand_in: GatewayControl, settings: Any) -> GatewayControl:
     settings.STRIPE_SECRET_KEY = stand_in.secret_key
     settings.STRIPE_PUBLISHABLE_KEY = stand_in.publishable_key
     settings.STRIPE_WEBHOOK_SECRET = WEBHOOK_SECRET
+    settings.STRIPE_ACCOUNTS_WEBHOOK_SECRET = ACCOUNTS_SECRET
     settings.STRIPE_API_URL = stand_in.url
     return stand_in
 

@@ -13,7 +13,7 @@ from marketplace.payments.stripe_client import GatewayFault, GatewayRefused
 from marketplace.payments.stripe_gateway import Intent
 from tests.stand_in import GatewayControl
 
-pytestmark = pytest.mark.usefixtures("any_gateway")
+pytestmark = [pytest.mark.usefixtures("any_gateway"), pytest.mark.django_db]
 
 
 def _customer() -> str:

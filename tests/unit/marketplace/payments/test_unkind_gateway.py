@@ -1,0 +1,233 @@
+"""What the gateway does days later, or with another secret, currency or bank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from marketplace.accounts.models import Organisation
+from marketplace.common.errors import NotAllowed, UserError
+from marketplace.payments import stripe_gateway as gateway
+from marketplace.payments.card_payments import refresh_payment
+from marketplace.payments.card_refunds import return_to_card
+from marketplace.payments.gateway_endpoints import EVENTS, create_endpoints, list_webhook_secrets
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.models import (
+    CardPayment,
+    CardRefund,
+    EndpointServes,
+    Entry,
+    EntryKind,
+    Freeze,
+    GatewayEndpoint,
+    GatewayMovement,
+    PayoutAccount,
+    WebhookEvent,
+)
+from marketplace.payments.payouts import open_payout_account
+from marketplace.payments.reconciliation import compare_with_gateway, reconcile
+from marketplace.payments.selectors import Wallet, get_house_balances, get_wallet
+from marketplace.payments.top_ups import start_top_up
+from marketplace.payments.webhooks import receive_webhook
+from tests import builders
+from tests.builders import NOW
+from tests.durable_work import apply_events, make_calls
+from tests.pages import read_text
+from tests.stand_in import ACCOUNTS_SECRET, WEBHOOK_SECRET, GatewayControl
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def books_balance(db: None) -> Any:
+    yield
+    check = check_ledger()
+    assert check.balanced, check
+
+
+@pytest.fixture
+def buyer(cards: GatewayControl) -> Organisation:
+    return builders.organisation()
+
+
+def pay(cards: GatewayControl, buyer: Organisation, *, usd: int = 10) -> CardPayment:
+    payment = start_top_up(
+        organisation=buyer,
+        amount_micros=usd * 1_000_000,
+        asked_by=builders.owner_of(buyer),
+        key=f"form-{usd}",
+        card_id=None,
+        saves_card=False,
+        now=NOW,
+    )
+    make_calls(now=NOW)
+    payment.refresh_from_db()
+    assert payment.gateway_id is not None
+    cards.confirm(payment.gateway_id, gateway.get_intent(payment.gateway_id).client_secret)
+    return refresh_payment(payment=payment, now=NOW)[0]
+
+
+def receive(cards: GatewayControl) -> list[str]:
+    """Apply all events; what became of the last ones."""
+    events = [
+        receive_webhook(body=body.encode(), signature=signature, now=NOW)
+        for body, signature in cards.take_webhooks()
+    ]
+    apply_events(now=NOW)
+    return [WebhookEvent.objects.get(pk=event.pk).outcome for event in events]
+
+
+def test_a_refund_that_fails_days_later_is_the_wallets_again(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = pay(cards, buyer)
+    return_to_card(payment_id=payment.pk, amount_cents=941, reference="a", now=NOW)
+    make_calls(now=NOW)
+    refund = CardRefund.objects.get()
+    assert (refund.status, get_wallet(organisation=buyer)) == ("done", Wallet(0, 0))
+    receive(cards)
+    [made] = cards.find("refund")
+    cards.control("fail_refund", id=made["id"])
+    [event] = cards.take_webhooks()
+    for _ in range(2):
+        receive_webhook(body=event[0].encode(), signature=event[1], now=NOW)
+        apply_events(now=NOW)
+    refund.refresh_from_db()
+    assert refund.status == "refused"
+    assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
+    assert reconcile().is_right
+
+
+def test_a_lost_chargeback_that_is_appealed_gives_back_what_the_wallet_paid(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = pay(cards, buyer)
+    opened = cards.control("dispute", payment_intent=payment.gateway_id)
+    builders.fund_wallet(builders.organisation(), usd="1")
+    receive(cards)
+    cards.control("close_dispute", id=opened["id"], won=False)
+    receive(cards)
+    assert get_wallet(organisation=buyer) == Wallet(0, 0)
+    cards.control("appeal", id=opened["id"])
+    receive(cards)
+    assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
+    assert get_house_balances()["disputes"] == 0
+    assert not Freeze.objects.filter(ended_at=None).exists()
+    assert reconcile().is_right
+
+
+def test_an_early_fraud_warning_stops_purchases_until_an_operator_looked(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = pay(cards, buyer)
+    receive(cards)
+    cards.control("warn", payment_intent=payment.gateway_id)
+    assert receive(cards) == ["applied"]
+    with pytest.raises(NotAllowed, match=r"payment of \$10\.00 may be fraud"):
+        builders.hold_funds(organisation=buyer, amount_micros=1, reference="bid_1")
+
+
+def test_events_of_accounts_are_signed_with_a_secret_of_their_own(
+    cards: GatewayControl, buyer: Organisation, settings: Any
+) -> None:
+    open_payout_account(organisation=buyer, now=NOW, return_url="http://127.0.0.1/back")
+    account = PayoutAccount.objects.get()
+    with cards.server.lock:
+        cards.server.books.announce(
+            "account.application.deauthorized", {"id": "ca_1"}, account=account.gateway_id
+        )
+    events = cards.take_webhooks()
+    settings.STRIPE_ACCOUNTS_WEBHOOK_SECRET = ""
+    with pytest.raises(UserError, match="signature"):
+        receive_webhook(body=events[-1][0].encode(), signature=events[-1][1], now=NOW)
+    settings.STRIPE_ACCOUNTS_WEBHOOK_SECRET = ACCOUNTS_SECRET
+    receive_webhook(body=events[-1][0].encode(), signature=events[-1][1], now=NOW)
+    PayoutAccount.objects.update(is_ready=True)
+    apply_events(now=NOW)
+    account.refresh_from_db()
+    assert (account.is_ready, account.needs) == (False, ["deauthorised"])
+
+
+def test_both_endpoints_are_made_once_and_their_secrets_are_known(
+    cards: GatewayControl, settings: Any, client: Client
+) -> None:
+    settings.STRIPE_WEBHOOK_SECRET = settings.STRIPE_ACCOUNTS_WEBHOOK_SECRET = ""
+    operator = builders.operator()
+    client.force_login(operator)
+    assert "No secret" in read_text(client.get("/operator/money/stripe"))
+    with pytest.raises(NotAllowed):
+        create_endpoints(created_by=builders.user(), now=NOW)
+    client.post("/operator/money/stripe/connect")
+    assert create_endpoints(created_by=operator, now=NOW) == []
+    assert list_webhook_secrets() == [ACCOUNTS_SECRET, WEBHOOK_SECRET]
+    made = {endpoint["id"]: endpoint for endpoint in cards.find("webhook_endpoint")}
+    known = GatewayEndpoint.objects.in_bulk()
+    assert len(made) == len(known) == 2
+    for serves in EndpointServes:
+        found = made[known[serves].gateway_id]
+        assert found["enabled_events"] == list(EVENTS[serves])
+        assert found["url"] == f"{settings.PUBLIC_URL}/webhooks/stripe"
+    # One whose secret was lost on the way is made again, and not beside the first.
+    GatewayEndpoint.objects.filter(serves="market").delete()
+    create_endpoints(created_by=operator, now=NOW)
+    assert len(cards.find("webhook_endpoint")) == 2
+
+    client.post("/operator/money/stripe/try")
+    page = read_text(client.get("/operator/money/stripe"))
+    assert "settles in USD; it takes payments" in page
+    assert "No secret" not in page
+    assert [(made["amount"], made["status"]) for made in cards.find("refund")] == [
+        (100, "succeeded")
+    ]
+
+
+def test_payouts_to_the_houses_own_bank_are_booked_once(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    pay(cards, buyer)
+    cards.control("bank_payout", amount=400)
+    assert reconcile().is_right
+    for _ in range(2):
+        assert compare_with_gateway(now=NOW).problems == []
+    house = get_house_balances()
+    assert (house["bank"], house["gateway"]) == (-4_000_000, -5_410_000)
+    assert Entry.objects.filter(kind=EntryKind.BANK_PAYOUT).count() == 1
+    assert reconcile().is_right
+
+
+def test_movements_are_asked_for_by_date_and_kept(
+    cards: GatewayControl, buyer: Organisation, monkeypatch: Any
+) -> None:
+    pay(cards, buyer)
+    asked = []
+    ask = gateway.list_movements
+
+    def listen(*, since: Any) -> Any:
+        asked.append(since)
+        return ask(since=since)
+
+    monkeypatch.setattr(gateway, "list_movements", listen)
+    assert reconcile().movements == 1
+    cards.control("advance", seconds=10 * 24 * 3600)
+    pay(cards, buyer, usd=20)
+    assert reconcile().movements == 2
+    third = reconcile()
+    assert (third.movements, third.is_right) == (2, True)
+    first, latest = GatewayMovement.objects.order_by("moved_at")
+    assert [at and (latest.moved_at - at).days for at in asked] == [None, 12, 2]
+    assert (latest.moved_at - first.moved_at).days == 10
+
+
+def test_money_in_another_currency_is_told_and_not_booked(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    pay(cards, buyer)
+    with cards.server.lock:
+        cards.server.books.move("stripe_fee", "fee_1", -1234)["currency"] = "eur"
+    entries = Entry.objects.count()
+    assert compare_with_gateway(now=NOW).problems == [
+        "1 movements are in eur: let the gateway settle in dollars."
+    ]
+    assert Entry.objects.count() == entries
