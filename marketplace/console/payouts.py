@@ -20,6 +20,7 @@ from marketplace.payments.freezes import list_freezes
 from marketplace.payments.models import Payout, PayoutAccount
 from marketplace.payments.month_statements import EARNINGS, load_month_statement
 from marketplace.payments.payouts import open_payout_account, refresh_payout_account
+from marketplace.payments.reserves import compute_reserve
 from marketplace.payments.selectors import get_earnings
 from marketplace.payments.statements import list_months, load_statement, write_csv
 from marketplace.payments.stripe_client import GatewayFault, is_configured, is_test_money
@@ -50,6 +51,8 @@ def show_payouts(request: PageRequest) -> HttpResponse:
         "payouts": Payout.objects.filter(organisation=organisation).order_by("-made_at")[
             :PAYOUTS_LISTED
         ],
+        "reserve_micros": compute_reserve(organisation_id=organisation.pk, now=clock.now()),
+        "reserve_days": settings.PAYOUT_RESERVE_DAYS,
         "months": list_months(organisation=organisation),
         "threshold_micros": settings.PAYOUT_THRESHOLD_MICROS,
         "every_days": settings.PAYOUT_EVERY_DAYS,

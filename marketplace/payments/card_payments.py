@@ -176,6 +176,7 @@ def record_intent(intent: Intent, *, payment_id: str, now: datetime) -> CardPaym
     payment.failure = intent.failure[:300] or payment.failure * bool(payment.terms)
     if intent.card is not None:
         payment.card = f"{intent.card.brand} {intent.card.last4}"
+        payment.card_fingerprint = intent.card.fingerprint[:60]
     if payment.status not in PAYMENT_OVER:
         status = _STATUSES[intent.status]
         if status == PaymentStatus.PAID:

@@ -10,7 +10,7 @@ from django.db.models.functions import Coalesce
 from marketplace.common.money import format_usd_exact
 from marketplace.payments.freezes import end_freeze, freeze_organisation
 from marketplace.payments.ledger import Account, house, post_entry
-from marketplace.payments.locks import lock_payment, lock_wallet
+from marketplace.payments.locks import WALLET_KINDS, lock_accounts, lock_payment, lock_wallet
 from marketplace.payments.models import (
     MICROS_PER_CENT,
     AccountKind,
@@ -19,6 +19,7 @@ from marketplace.payments.models import (
     EntryKind,
     Posting,
 )
+from marketplace.payments.self_dealing import list_returnable, take_back_earnings
 from marketplace.payments.stripe_gateway import ChargebackState
 
 
@@ -97,7 +98,11 @@ def _win_appeal(
 
 def _close(chargeback: Chargeback, payment: CardPayment, amount: int, *, now: datetime) -> None:
     wallet = Account(payment.organisation_id, AccountKind.WALLET_AVAILABLE)
-    locked = lock_wallet(payment.organisation_id)
+    earners = {earning.organisation_id for earning in list_returnable(payment.organisation_id)}
+    locked = lock_accounts(
+        [(payment.organisation_id, kind) for kind in WALLET_KINDS]
+        + [(earner_id, AccountKind.EARNINGS_PENDING) for earner_id in sorted(earners)]
+    )
     available = locked[wallet.organisation_id, wallet.kind].balance_micros
     source = house(AccountKind.GATEWAY) if chargeback.won else wallet
     paid = amount if chargeback.won else min(amount, available)
@@ -110,5 +115,7 @@ def _close(chargeback: Chargeback, payment: CardPayment, amount: int, *, now: da
             now=now,
             memo="The bank decided for the market" if chargeback.won else "Taken back by the bank",
         )
+    if paid < amount:
+        paid += take_back_earnings(chargeback, owed_micros=amount - paid, locked=locked, now=now)
     if paid == amount:
         end_freeze(reference=chargeback.pk, now=now)

@@ -22,6 +22,7 @@ from marketplace.payments.models import (
     HoldStatus,
 )
 from marketplace.payments.selectors import get_buyer_id
+from marketplace.payments.self_dealing import find_contestable_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,7 @@ def distribute_charge(*, hold_reference: str, split: CostSplit, now: datetime) -
                 kind=kind,
                 reference=hold_reference,
                 amount_micros=amount,
+                buyer_id=organisation_id,
                 now=now,
             )
         Distribution.objects.create(
@@ -224,6 +226,7 @@ def pay_vendor(
             reference=hold_reference,
             amount_micros=amount_micros,
             payable_from=disputable_until,
+            buyer_id=buyer_id,
             now=now,
         )
         hold.vendor_micros = amount_micros
@@ -341,43 +344,6 @@ def pay_for_check(
     )
 
 
-def mature_earnings(*, now: datetime) -> int:
-    """Move earnings whose delay is over from pending to payable; the number moved."""
-    due = Earning.objects.filter(matured_at=None, withheld_at=None, payable_at__lte=now)
-    organisation_ids = due.order_by("organisation_id").values_list("organisation_id", flat=True)
-    return sum(
-        _mature_earnings_of(organisation_id=organisation_id, now=now)
-        for organisation_id in list(organisation_ids.distinct())
-    )
-
-
-def _mature_earnings_of(*, organisation_id: str, now: datetime) -> int:
-    pending = Account(organisation_id, AccountKind.EARNINGS_PENDING)
-    payable = Account(organisation_id, AccountKind.EARNINGS_PAYABLE)
-    with transaction.atomic():
-        locked = lock_accounts([(organisation_id, pending.kind), (organisation_id, payable.kind)])
-        earnings = list(
-            Earning.objects.filter(
-                organisation_id=organisation_id,
-                matured_at=None,
-                withheld_at=None,
-                payable_at__lte=now,
-            ).order_by("pk")
-        )
-        if earnings:
-            total = sum(earning.amount_micros for earning in earnings)
-            post_entry(
-                kind=EntryKind.MATURITY,
-                # An earning matures once, so the first of them names the event.
-                reference=earnings[0].pk,
-                amounts={pending: -total, payable: total},
-                locked=locked,
-                now=now,
-            )
-            Earning.objects.filter(pk__in=[e.pk for e in earnings]).update(matured_at=now)
-    return len(earnings)
-
-
 def _create_earning(
     *,
     organisation_id: str,
@@ -385,8 +351,14 @@ def _create_earning(
     reference: str,
     amount_micros: int,
     payable_from: datetime | None = None,
+    buyer_id: str | None = None,
     now: datetime,
 ) -> Earning:
+    contestable_until = None
+    if buyer_id is not None:
+        contestable_until = find_contestable_until(
+            buyer_id=buyer_id, earner_id=organisation_id, now=now
+        )
     payable_at = now + timedelta(days=settings.PAYOUT_DELAY_DAYS)
     return Earning.objects.create(
         organisation_id=organisation_id,
@@ -394,5 +366,6 @@ def _create_earning(
         reference=reference,
         amount_micros=amount_micros,
         accrued_at=now,
-        payable_at=max(payable_at, payable_from or payable_at),
+        payable_at=max(payable_at, payable_from or payable_at, contestable_until or payable_at),
+        contestable_until_at=contestable_until,
     )

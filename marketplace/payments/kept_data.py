@@ -52,7 +52,7 @@ def _erase(organisation_id: str, *, now: datetime) -> None:
     mine = {"organisation": organisation_id}
     BillingDetails.objects.filter(**mine).delete()
     WalletRules.objects.filter(**mine).delete()
-    CardPayment.objects.filter(**mine).update(terms=None, card="", failure="")
+    CardPayment.objects.filter(**mine).update(terms=None, card="", card_fingerprint="", failure="")
     FundsRequest.objects.filter(**mine, answered_at=None).delete()
     for card in SavedCard.objects.filter(**mine, removed_at=None):
         # The gateway forgets it too, through the outbox.

@@ -34,6 +34,7 @@ from marketplace.payments.models import (
 )
 from marketplace.payments.outbox import WantedCall, add_calls
 from marketplace.payments.payout_messages import announce_payout
+from marketplace.payments.reserves import compute_reserve
 from marketplace.payments.stripe_accounts import PayoutState
 from marketplace.payments.stripe_client import GatewayFault, GatewayRefused
 
@@ -93,8 +94,9 @@ def start_payout(*, organisation_id: str, now: datetime) -> Payout | None:
         ):
             return None
         balance = locked[organisation_id, payable.kind].balance_micros
+        balance -= compute_reserve(organisation_id=organisation_id, now=now)
         cents = balance // MICROS_PER_CENT
-        if cents == 0 or balance < settings.PAYOUT_THRESHOLD_MICROS:
+        if cents <= 0 or balance < settings.PAYOUT_THRESHOLD_MICROS:
             return None
         payout = Payout.objects.create(
             organisation_id=organisation_id, amount_cents=cents, made_at=now
@@ -124,8 +126,8 @@ def _list_unpaid(organisation_id: str) -> QuerySet[Earning]:
 def _split_by_job(payout: Payout, balance: int) -> list[Transfer]:
     """Whole cents for each job, rounded so that they add up to the payout.
 
-    What is payable beyond the earnings, such as a part of a cent from before, goes under the
-    payout's own name.
+    What is payable beyond the earnings, such as a part of a cent or a reserve from before, goes
+    under the payout's own name. What is reserved now stays of the latest jobs.
     """
     by_job: defaultdict[str, int] = defaultdict(int)
     for reference, amount in (
@@ -134,11 +136,11 @@ def _split_by_job(payout: Payout, balance: int) -> list[Transfer]:
         .values_list("reference", "amount_micros")
     ):
         by_job[reference] += amount
-    groups = {payout.pk: balance - sum(by_job.values()), **by_job}
+    groups = {payout.pk: max(0, balance - sum(by_job.values())), **by_job}
     transfers: list[Transfer] = []
     before = 0
     for group, amount in groups.items():
-        after = before + amount
+        after = min(balance, before + amount)
         cents = after // MICROS_PER_CENT - before // MICROS_PER_CENT
         if cents:
             transfers.append(Transfer(payout=payout, group=group, amount_cents=cents))

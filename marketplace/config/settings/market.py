@@ -128,6 +128,12 @@ CARD_FIRST_BACK_CENTS = int(100 * environment.number("CARD_FIRST_BACK_USD", 200)
 CARD_BACK_ALL_CENTS = int(100 * environment.number("CARD_BACK_ALL_USD", 20_000))
 #: Days between earning and payout; long enough to notice that something was wrong.
 PAYOUT_DELAY_DAYS = environment.number("PAYOUT_DELAY_DAYS", 7)
+#: Days in which a card payment may be contested: what an organisation earns from itself with it is
+#: not payable before.
+CARD_CONTESTED_DAYS = environment.number("CARD_CONTESTED_DAYS", 120)
+#: Of a new payee's earnings, the percent that stay, and how many days.
+PAYOUT_RESERVE_PERCENT = int(environment.number("PAYOUT_RESERVE_PERCENT", 10))
+PAYOUT_RESERVE_DAYS = environment.number("PAYOUT_RESERVE_DAYS", 60)
 #: Days between two payouts to one organisation, and the least that is paid out.
 PAYOUT_EVERY_DAYS = environment.number("PAYOUT_EVERY_DAYS", 7)
 PAYOUT_THRESHOLD_MICROS = int(1_000_000 * environment.number("PAYOUT_THRESHOLD_USD", 10))

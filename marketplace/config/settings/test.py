@@ -29,3 +29,5 @@ SERVESTATIC_USE_FINDERS = True
 SERVESTATIC_AUTOREFRESH = True
 # Most tests end jobs by messages alone; those of checks turn them on.
 SPOT_CHECK_SHARE = 0.0
+# Payouts in tests are whole; those of reserves turn it on.
+PAYOUT_RESERVE_PERCENT = 0

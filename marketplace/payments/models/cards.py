@@ -105,6 +105,8 @@ class CardPayment(models.Model):
     charge_id = models.CharField(max_length=120, default="", blank=True)
     #: ``visa 4242``: what a receipt calls the card.
     card = models.CharField(max_length=60, default="", blank=True)
+    #: The gateway's name for the card, the same whoever pays with it; empty before it is known.
+    card_fingerprint = models.CharField(max_length=60, default="", blank=True)
     received_cents = models.PositiveBigIntegerField(default=0)
     #: What the gateway kept of it, and keeps when money goes back; null until it has said so.
     fee_cents = models.PositiveBigIntegerField(null=True)
@@ -134,6 +136,11 @@ class CardPayment(models.Model):
                 name="card_payment_open",
                 fields=["created_at"],
                 condition=~Q(status__in=PAYMENT_OVER),
+            ),
+            models.Index(
+                name="card_payment_of_card",
+                fields=["card_fingerprint"],
+                condition=~Q(card_fingerprint=""),
             ),
         ]
         triggers = [

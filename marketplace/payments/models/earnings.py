@@ -34,6 +34,9 @@ class Earning(models.Model):
     amount_micros = models.BigIntegerField()
     accrued_at = models.DateTimeField()
     payable_at = models.DateTimeField()
+    #: Until then the card payments may be contested that it was earned with; set only where who
+    #: bought and who earned are one: members or a card are the same. It is not payable before.
+    contestable_until_at = models.DateTimeField(null=True, blank=True)
     #: When it moved to the payable account.
     matured_at = models.DateTimeField(null=True)
     #: Since when a dispute keeps it from maturing; lifted where it is decided for who earned it.

@@ -25,8 +25,8 @@ from marketplace.fleet.models import NodeStatus, Provider
 from marketplace.jobs.errands import hand_out_errands, sweep_errands
 from marketplace.jobs.models import ErrandState, Job, JobStatus
 from marketplace.jobs.services import dispatch_slots, record_progress
-from marketplace.payments.earnings import mature_earnings
 from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.maturity import mature_earnings
 from marketplace.payments.models import Earning
 from marketplace.payments.selectors import get_earnings, get_wallet
 from tests import builders

@@ -30,9 +30,9 @@ from marketplace.payments.card_limits import PAYMENTS_A_DAY
 from marketplace.payments.card_payments import refresh_payment, start_payment
 from marketplace.payments.card_refunds import return_to_card
 from marketplace.payments.chargebacks import record_chargeback
-from marketplace.payments.earnings import mature_earnings
 from marketplace.payments.holds import HoldRequest, HoldSettlement, place_holds, settle_holds
 from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.maturity import mature_earnings
 from marketplace.payments.models import (
     MICROS_PER_CENT,
     AccountKind,

@@ -35,9 +35,10 @@ from marketplace.payments.card_payments import (
     to_cents,
 )
 from marketplace.payments.card_refunds import return_to_card
-from marketplace.payments.earnings import distribute_charge, mature_earnings
+from marketplace.payments.earnings import distribute_charge
 from marketplace.payments.holds import HoldRequest, HoldSettlement, place_holds, settle_holds
 from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.maturity import mature_earnings
 from marketplace.payments.models import (
     AccountKind,
     CallStatus,

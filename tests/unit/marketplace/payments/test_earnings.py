@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from marketplace.common.errors import Conflict, NotFound
-from marketplace.payments.earnings import mature_earnings
 from marketplace.payments.ledger_checks import SharedAsks, check_ledger
+from marketplace.payments.maturity import mature_earnings
 from marketplace.payments.models import Distribution, Earning, EarningKind
 from marketplace.payments.selectors import (
     Earnings,

@@ -23,9 +23,9 @@ from marketplace.accounts.models import Organisation
 from marketplace.payments import stripe_accounts, stripe_client
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_payments import refresh_payment, start_payment
-from marketplace.payments.earnings import mature_earnings
 from marketplace.payments.holds import HoldRequest, HoldSettlement, place_holds, settle_holds
 from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.maturity import mature_earnings
 from marketplace.payments.models import (
     AccountKind,
     CardPayment,

@@ -10,9 +10,9 @@ from marketplace.accounts.models import Organisation
 from marketplace.common.errors import Conflict, NotAllowed, NotFound
 from marketplace.payments import stripe_client
 from marketplace.payments import stripe_gateway as gateway
-from marketplace.payments.earnings import mature_earnings
 from marketplace.payments.freezes import end_freeze, freeze_organisation
 from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.maturity import mature_earnings
 from marketplace.payments.models import AccountKind, GatewayCall, Payout, PayoutAccount, Transfer
 from marketplace.payments.payouts import (
     open_payout_account,

@@ -15,8 +15,8 @@ from marketplace.fleet.models import Node
 from marketplace.fleet.slots import slot_starts_at
 from marketplace.jobs.models import Dataset, Job, JobStatus
 from marketplace.jobs.services import cancel_job, dispatch_slots
-from marketplace.payments.earnings import mature_earnings
 from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.maturity import mature_earnings
 from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
 from marketplace.vendors.acceptance import accept, decide_dispute, open_dispute
 from marketplace.vendors.handover import make_link
