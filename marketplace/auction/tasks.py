@@ -13,7 +13,7 @@ from marketplace.auction.preparations import conclude_preparations
 from marketplace.auction.pricing import daily_rates, solve
 from marketplace.auction.result_disputes import conclude_disputes, take_back_pay
 from marketplace.auction.settlement import settle_finished
-from marketplace.auction.witnesses import heads, witnessed
+from marketplace.auction.witnesses import heads
 from marketplace.common import clock
 from marketplace.payments.invoices import issue_due_invoices
 from marketplace.payments.seals import seal_ledger
@@ -97,11 +97,6 @@ def publish_heads() -> None:
     seal_ledger(now=clock.now())
     heads.sign_heads(now=clock.now())
     heads.publish_heads(now=clock.now())
-
-
-@shared_task(name="auction.fetch_witnessed_heads")
-def fetch_witnessed_heads() -> None:
-    witnessed.fetch_witnessed_heads(now=clock.now())
 
 
 @shared_task(name="auction.invoices_issue")

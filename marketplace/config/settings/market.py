@@ -44,10 +44,6 @@ PUBLISH_BIDS = environment.flag("PUBLISH_BIDS", default=False)
 MARKET_KEY_DIR = environment.folder("MARKET_KEY_DIR", DATA_DIR / "keys")
 #: Who gets the signed heads of the logs: files (file:///...) and addresses (https://...).
 AUCTION_WITNESSES = environment.words("AUCTION_WITNESSES", "")
-#: Logs of other markets whose signed heads this one stores: https://HOST/market/ZONE/heads.
-AUCTION_WITNESSED = environment.words("AUCTION_WITNESSED", "")
-#: Whether such a market may be inside this one's network, at http:// too.
-AUCTION_WITNESSED_PRIVATE = environment.flag("AUCTION_WITNESSED_PRIVATE", default=False)
 
 # --- Nodes and rented machines --------------------------------------------------------------------
 
