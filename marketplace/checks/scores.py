@@ -108,7 +108,7 @@ def compute_share(node: Node, *, now: datetime) -> float:
 
 
 def share_of(results: int) -> float:
-    """The share that is measured of so many results within the delay of their pay."""
+    """Find the share of results that can be measured within the delay of their pay."""
     return min(1.0, MEASURED_A_DELAY / max(1, results))
 
 
