@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from fractions import Fraction
 
 from django.conf import settings
+from django.db.models import Q
 
 from marketplace.accounts.selectors import is_run_by_operator, share_members
 from marketplace.auction.models import Bid, Reservation
@@ -31,6 +32,7 @@ from marketplace.auction.pay_rule import (
 )
 from marketplace.checks.scores import find_refuted_organisation
 from marketplace.common.money import MAX_MICROS
+from marketplace.fleet.slots import slot_at
 from marketplace.jobs.executed_work import (
     ExecutedWork,
     is_user_fault_confirmed,
@@ -74,7 +76,7 @@ class EndedJob:
 def compute_dues(*, bid: Bid, job: Job, case: EndedJob, now: datetime) -> Settlement:
     """What is due for a job that ended, within the market's limits for today."""
     return compute_settlement(
-        sold=_describe_sale(bid, job, case, credit_percent=_find_credit_percent(bid, job)),
+        sold=_describe_sale(bid, job, case, now=now, credit_percent=_find_credit_percent(bid, job)),
         work=case.work,
         ending=case.ending,
         at_fault=case.at_fault,
@@ -114,7 +116,7 @@ def quote_cancelling(*, bid: Bid, job: Job, now: datetime) -> CancelQuote:
     """What the owner would get back by cancelling now, for the page that asks."""
     case = _judge_stopping(job, at=now)
     due = compute_settlement(
-        sold=_describe_sale(bid, job, case),
+        sold=_describe_sale(bid, job, case, now=now),
         work=case.work,
         ending=case.ending,
         at_fault=case.at_fault,
@@ -183,7 +185,9 @@ def _find_organisation_at(slices: Sequence[Slice], at: datetime) -> tuple[str, .
     )
 
 
-def _describe_sale(bid: Bid, job: Job, case: EndedJob, *, credit_percent: int = 0) -> SoldJob:
+def _describe_sale(
+    bid: Bid, job: Job, case: EndedJob, *, now: datetime, credit_percent: int = 0
+) -> SoldJob:
     """What the owner paid, after what went back when the data were prepared."""
     assert bid.payment_micros is not None
     preparation = find_preparation(job)
@@ -217,6 +221,7 @@ def _describe_sale(bid: Bid, job: Job, case: EndedJob, *, credit_percent: int = 
         and share_members(bid.organisation_id, preparation.vendor.organisation_id),
         posted_rates=_load_posted_rates(bid),
         least_percent=_find_least_percent(bid, case),
+        starts_micros=_sum_starts(bid, at=job.finished_at or now) if case.owes_fee else 0,
         credit_percent=credit_percent,
     )
 
@@ -229,6 +234,25 @@ def _find_least_percent(bid: Bid, case: EndedJob) -> int:
     if bid.slo_s is not None:
         return EXPRESS_LEAST_PERCENT
     return bid.reservation_fee_percent if case.owes_fee else 0
+
+
+def _sum_starts(bid: Bid, *, at: datetime) -> int:
+    """What a job's first cells on machines cost that were started for it alone, once it was sold.
+
+    The price of such a cell holds the start (``tiers.listings``), so an owner who ends a job pays
+    as much for it as one whose job runs for a slot. A machine that the job lost does not count.
+    """
+    cells = Reservation.objects.filter(Q(released_at=None) | Q(released_at__gte=at))
+    own = cells.filter(bid=bid, node__rented_at__gte=bid.decided_at)
+    left = own.filter(slot__gte=slot_at(bid.zone, at)).values("node_id")
+    first = dict(
+        own.filter(node__in=left)
+        .order_by("-slot")
+        .values_list("node_id", "operational_cost_micros")
+    )
+    others = cells.filter(node__in=first).exclude(bid=bid)
+    shared = set(others.values_list("node_id", flat=True))
+    return sum(cost for node_id, cost in first.items() if node_id not in shared)
 
 
 def _load_posted_rates(bid: Bid) -> dict[str, Fraction] | None:

@@ -22,7 +22,6 @@ from marketplace.auction.bidding.holding_limit import refuse_hoards
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.place import NewBid, draft_bid
 from marketplace.auction.bidding.terms import NAME_LIMIT, check_name, check_price_micros
-from marketplace.auction.bidding.wasted_boots import refuse_wasted_boots
 from marketplace.auction.lane import wakeups
 from marketplace.auction.models import Bid, Bundle
 from marketplace.common.db.bulk_writes import insert_rows
@@ -146,9 +145,7 @@ def place_bundle(*, asked: NewBundle, now: datetime) -> Bundle:
 
 def _check_limits(bids: Sequence[Bid], *, now: datetime) -> None:
     """Refuse the bundle where one of its bids is too much."""
-    drafts = dict(enumerate(bids))
-    refused = refuse_hoards(drafts, now=now) | refuse_wasted_boots(drafts, now=now)
-    for refusal in refused.values():
+    for refusal in refuse_hoards(dict(enumerate(bids)), now=now).values():
         raise refusal
 
 

@@ -23,7 +23,6 @@ from marketplace.auction.bidding.holding_limit import refuse_hoards
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.measure import measure_job
 from marketplace.auction.bidding.terms import check_deadline, check_name, check_price_micros
-from marketplace.auction.bidding.wasted_boots import refuse_wasted_boots
 from marketplace.auction.lane import wakeups
 from marketplace.auction.models import Bid
 from marketplace.common.db.bulk_writes import insert_rows
@@ -209,7 +208,7 @@ def _stored(
         # The same key twice at once: the second comes after the first, as if sent after it.
         now_on = _first_of_each_key(asked, [index for index in left if index not in outcomes])
         allowed = {index: drafts[index] for index in now_on}
-        barred = refuse_hoards(allowed, now=now) | refuse_wasted_boots(allowed, now=now)
+        barred = refuse_hoards(allowed, now=now)
         outcomes |= barred
         allowed = {index: bid for index, bid in allowed.items() if index not in barred}
         taken = refuse_taken_offers(allowed, now=now)
