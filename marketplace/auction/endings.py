@@ -9,13 +9,14 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from fractions import Fraction
 
 from django.conf import settings
 from django.db.models import Q
 
 from marketplace.accounts.selectors import is_run_by_operator, share_members
+from marketplace.auction.exposure import find_exposure_left
 from marketplace.auction.models import Bid, Reservation
 from marketplace.auction.pay_rule import (
     EXPRESS_LEAST_PERCENT,
@@ -41,10 +42,8 @@ from marketplace.jobs.executed_work import (
     measure_executed_work,
 )
 from marketplace.jobs.models import FaultOf, Job, JobStatus, Slice
-from marketplace.payments.selectors import sum_borne
 from marketplace.vendors.acceptance import DELIVERED
 from marketplace.vendors.selectors import find_preparation, is_held_up_by_owner
-from marketplace.warm.overruns import find_owner_limit, find_provider_limit
 
 _NOT_DONE = "Work that was not done"
 
@@ -299,9 +298,7 @@ def _find_fault_limit(at_fault: Sequence[str], *, now: datetime) -> int:
     """
     if not at_fault or is_run_by_operator(organisation_id=at_fault[-1]):
         return MAX_MICROS
-    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    borne = sum_borne(at_fault_id=at_fault[-1], since=today)
-    return max(0, settings.HOUSE_BEARS_MICROS_PER_DAY - borne)
+    return find_exposure_left(organisation_id=at_fault[-1], now=now)
 
 
 def _find_overrun_limits(bid: Bid, case: EndedJob, *, now: datetime) -> OverrunLimits:
@@ -310,11 +307,11 @@ def _find_overrun_limits(bid: Bid, case: EndedJob, *, now: datetime) -> OverrunL
         return NO_OVERRUNS
     providers = {node.organisation_id for node in case.work.by_node}
     return OverrunLimits(
-        owner_micros=find_owner_limit(owner_id=bid.organisation_id, now=now),
+        owner_micros=find_exposure_left(organisation_id=bid.organisation_id, now=now),
         provider_micros={
             provider_id: MAX_MICROS
             if is_run_by_operator(organisation_id=provider_id)
-            else find_provider_limit(provider_id=provider_id, now=now)
+            else find_exposure_left(organisation_id=provider_id, now=now)
             for provider_id in providers
         },
     )
