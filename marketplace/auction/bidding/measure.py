@@ -9,14 +9,14 @@ from datetime import datetime
 from typing import Any
 
 from marketplace.accounts.models import Organisation
-from marketplace.auction.bidding.beginnings import (
+from marketplace.auction.bidding.job_request import JobRequest
+from marketplace.auction.bidding.start_from import (
     build_start,
     build_warm_start,
     check_same_job,
     fill_settings,
     find_beginning,
 )
-from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.terms import AUTO, RANK_AUTO, ResolvedSettings, resolve_terms
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.ttl_cache import TtlCache
