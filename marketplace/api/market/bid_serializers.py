@@ -21,7 +21,7 @@ from marketplace.api.answers import (
     usd,
 )
 from marketplace.api.market.schemas import PROBLEM, ProblemSerializer
-from marketplace.auction.bidding.choices import explain_choices
+from marketplace.auction.bidding.auto_settings import explain_choices
 from marketplace.auction.bidding.quotes import BidQuote
 from marketplace.auction.bidding.refusals import REFUSAL_CODES, describe_bid_refusal
 from marketplace.auction.bidding.start_from import WARM
