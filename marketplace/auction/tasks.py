@@ -6,7 +6,7 @@ from marketplace.auction.alerts import watch_market
 from marketplace.auction.bidding.card_bids import place_authorised_bids
 from marketplace.auction.book import snapshot_store
 from marketplace.auction.invoice_names import name_references
-from marketplace.auction.lane import improve
+from marketplace.auction.lane import defragment
 from marketplace.auction.lane import sweep as sweeps
 from marketplace.auction.lane.spare_cells import give_back_spare_cells
 from marketplace.auction.preparations import conclude_preparations
@@ -41,12 +41,12 @@ def replan_broken_jobs() -> None:
 
 @shared_task(name="auction.plans_sweep")
 def sweep_plans() -> None:
-    improve.request_better_plans()
+    defragment.request_better_plans()
 
 
 @shared_task(name="auction.plans_improve")
 def improve_plans(*, zone_id: str) -> None:
-    improve.improve_plans(zone_id=zone_id, clock=clock.now)
+    defragment.improve_plans(zone_id=zone_id, clock=clock.now)
 
 
 @shared_task(name="auction.preparations_conclude")
