@@ -8,7 +8,7 @@ from marketplace.auction.book import snapshot_store
 from marketplace.auction.invoice_names import name_references
 from marketplace.auction.lane import defragment
 from marketplace.auction.lane import sweep as sweeps
-from marketplace.auction.lane.spare_cells import give_back_spare_cells
+from marketplace.auction.lane.release_unused import give_back_spare_cells
 from marketplace.auction.preparations import conclude_preparations
 from marketplace.auction.pricing import daily_rates, solve
 from marketplace.auction.result_disputes import conclude_disputes, take_back_pay
