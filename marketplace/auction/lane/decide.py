@@ -11,7 +11,7 @@ from django.db import DatabaseError, OperationalError
 from marketplace.auction.book.engine_cache import LogBroken
 from marketplace.auction.lane.decisions import decide_received_bids
 from marketplace.auction.lane.enter import enter_lane, hold_lane, is_lock_timeout
-from marketplace.auction.lane.receive import receive_bids, void_receipts
+from marketplace.auction.lane.sequence_bids import receive_bids, void_receipts
 from marketplace.auction.queries import has_pending_bids
 from marketplace.fleet.models import Zone
 

@@ -14,7 +14,7 @@ from marketplace.auction.lane import wakeups
 from marketplace.auction.lane.bundles import TakenBundle, record_bundles, take_bundle
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.overrun_reserve import reserve_worst_cases
-from marketplace.auction.lane.receive import build_arrival, void_receipts
+from marketplace.auction.lane.sequence_bids import build_arrival, void_receipts
 from marketplace.auction.lane.vendor_work import AdmittedWithVendor, open_vendor_work
 from marketplace.auction.locks import PendingBid
 from marketplace.auction.models import Bid, BidStatus, hold_reference
