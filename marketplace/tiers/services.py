@@ -31,7 +31,7 @@ from marketplace.tiers import (
     locks,
     pauses,
     scaling,
-    stays,
+    serverless_runs,
 )
 from marketplace.tiers.machines import (
     find_usable_offers,
@@ -174,7 +174,7 @@ def _tick(tiers: ZoneTiers, now: datetime) -> None:
     offers = _list_offers(tiers) if tiers.is_on else []
     work = find_tick_work(tiers=tiers, now=now)
     if work.releases:
-        stays.release_unneeded_cells(tiers=tiers, now=now)
+        serverless_runs.release_unneeded_cells(tiers=tiers, now=now)
     if work.bookings and tiers.is_on:
         handoff.hand_off_bookings(tiers=tiers, now=now)
     with advisory_lock("tiers.tick", tiers.zone_id, wait=False) as held:
@@ -214,7 +214,7 @@ def _tick_zone(tiers: ZoneTiers, work: TickWork, offers: list[MachineOffer], now
     listings.rent_sold_offers(rented=rented, offers=offers, now=now)
     if rented.machines:
         tables = hazard_tables.build_hazard_tables(tiers=tiers, now=now)
-        stays.extend_stays(rented=rented, tables=tables, now=now)
+        serverless_runs.extend_stays(rented=rented, tables=tables, now=now)
         _begin_waiting_jobs(rented, offers, tables, now)
         bookings.book_workers(rented=rented, offers=offers, tables=tables, now=now)
         bookings.book_cheaper_workers(rented=rented, offers=offers, tables=tables, now=now)
@@ -244,7 +244,7 @@ def _begin_waiting_jobs(
     now: datetime,
 ) -> None:
     """Begin jobs whose reserved cells are far away: on a worker, or on serverless until then."""
-    waiting = stays.find_waiting_jobs(rented=rented, now=now)
+    waiting = serverless_runs.find_waiting_jobs(rented=rented, now=now)
     if not waiting:
         return
     if rented.tiers.starts_directly:
@@ -255,7 +255,7 @@ def _begin_waiting_jobs(
             tables=tables or hazard_tables.build_hazard_tables(tiers=rented.tiers, now=now),
             now=now,
         )
-    stays.begin_stays(rented=rented, waiting=waiting, offers=offers, now=now)
+    serverless_runs.begin_stays(rented=rented, waiting=waiting, offers=offers, now=now)
 
 
 def _wind_down_zone(tiers: ZoneTiers, work: TickWork, now: datetime) -> None:
@@ -277,7 +277,7 @@ def _load_current_state(tiers: ZoneTiers, work: TickWork, now: datetime) -> Tier
     rented = TierState(tiers=tiers)
     if work.machines or work.stays or work.listed:
         rented = load_tier_state(tiers=tiers, now=now)
-        stays.close_stays(rented=rented, now=now)
+        serverless_runs.close_stays(rented=rented, now=now)
     if work.pauses and pauses.record_stay_pauses(tiers=tiers, now=now):
         pauses.measure_pauses(tiers=tiers)
     return rented
