@@ -29,9 +29,9 @@ from marketplace.tiers import (
     lane_machines,
     listings,
     locks,
-    pauses,
     scaling,
     serverless_runs,
+    switch_latency,
 )
 from marketplace.tiers.machines import (
     find_usable_offers,
@@ -278,8 +278,8 @@ def _load_current_state(tiers: ZoneTiers, work: TickWork, now: datetime) -> Tier
     if work.machines or work.stays or work.listed:
         rented = load_tier_state(tiers=tiers, now=now)
         serverless_runs.close_stays(rented=rented, now=now)
-    if work.pauses and pauses.record_stay_pauses(tiers=tiers, now=now):
-        pauses.measure_pauses(tiers=tiers)
+    if work.pauses and switch_latency.record_stay_pauses(tiers=tiers, now=now):
+        switch_latency.measure_pauses(tiers=tiers)
     return rented
 
 
