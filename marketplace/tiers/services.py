@@ -48,7 +48,7 @@ from marketplace.tiers.provisioning import (
     MachineOffer,
     get_backend,
 )
-from marketplace.tiers.tick_work import TickWork, find_tick_work
+from marketplace.tiers.reconcile_input import TickWork, find_tick_work
 from marketplace.tiers.tier_state import TierState, load_tier_state
 
 log = logging.getLogger(__name__)
