@@ -27,8 +27,8 @@ from marketplace.tiers import (
     handoff,
     hazard_tables,
     lane_machines,
-    listings,
     locks,
+    offer_inventory,
     scaling,
     serverless_runs,
     switch_latency,
@@ -211,7 +211,7 @@ def _tick_zone(tiers: ZoneTiers, work: TickWork, offers: list[MachineOffer], now
     if work.endings:
         hazard_tables.learn_from_ended_jobs(tiers=tiers, now=now)
     rented = _load_current_state(tiers, work, now)
-    listings.rent_sold_offers(rented=rented, offers=offers, now=now)
+    offer_inventory.rent_sold_offers(rented=rented, offers=offers, now=now)
     if rented.machines:
         tables = hazard_tables.build_hazard_tables(tiers=tiers, now=now)
         serverless_runs.extend_stays(rented=rented, tables=tables, now=now)
@@ -232,7 +232,7 @@ def _tick_zone(tiers: ZoneTiers, work: TickWork, offers: list[MachineOffer], now
     scaling.scale_machines(rented=rented, measured=measured, offers=offers, now=now)
     if work.shortage:
         lane_machines.rent_for_lane(rented=rented, offers=offers, now=now)
-    listings.list_offers(rented=rented, offers=offers, now=now)
+    offer_inventory.list_offers(rented=rented, offers=offers, now=now)
     scaling.release_serverless(rented=rented, now=now)
     _save_changes(tiers, before)
 
@@ -262,8 +262,8 @@ def _wind_down_zone(tiers: ZoneTiers, work: TickWork, now: datetime) -> None:
     """Tiers that were switched off: what runs goes on to its end, then costs nothing more."""
     before = _read_figures(tiers)
     rented = _load_current_state(tiers, work, now)
-    listings.rent_sold_offers(rented=rented, offers=(), now=now)
-    listings.close_unsold_offers(rented=rented, now=now)
+    offer_inventory.rent_sold_offers(rented=rented, offers=(), now=now)
+    offer_inventory.close_unsold_offers(rented=rented, now=now)
     _save_changes(tiers, before)
     for machine in scaling.find_idle_machines(rented, now=now):
         rented.end(machine, reason="Idle, and the zone's tiers are off.", now=now)

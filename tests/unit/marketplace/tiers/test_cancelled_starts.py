@@ -20,7 +20,7 @@ from tests import builders, market_builders
 from tests.job_builders import at
 from tests.unit.marketplace.tiers.backends import MemoryBackend, tiers
 from tests.unit.marketplace.tiers.handoff import tick
-from tests.unit.marketplace.tiers.test_listings import BOOT_S, IDLE_S, OFFER
+from tests.unit.marketplace.tiers.test_offer_inventory import BOOT_S, IDLE_S, OFFER
 
 pytestmark = pytest.mark.django_db
 GRANT = 100_000_000
