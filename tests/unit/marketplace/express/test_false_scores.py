@@ -26,8 +26,8 @@ from marketplace.checks.judging import SCORE_GIVEN_UP_AFTER
 from marketplace.checks.models import SpotCheck
 from marketplace.common.errors import UserError
 from marketplace.express.bank import give_consent, record_finished_jobs
-from marketplace.express.floor import settle_seats
 from marketplace.express.models import BankPrompt, LookupRecord, Sharing
+from marketplace.express.seat_autoscaler import settle_seats
 from marketplace.fleet.models import Node, NodeStatus, Provider
 from marketplace.jobs.errands import find_errand_blob, hand_out_errands, sweep_errands
 from marketplace.jobs.models import ErrandState, JobStatus, Slice
