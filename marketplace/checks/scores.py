@@ -25,9 +25,9 @@ from django.db.models import Exists, OuterRef, QuerySet
 
 from marketplace.accounts.selectors import is_run_by_operator
 from marketplace.checks.checkers import find_checker
-from marketplace.checks.judging import SCORE_GIVEN_UP_AFTER
 from marketplace.checks.models import SpotCheck
 from marketplace.checks.sampling import is_drawn
+from marketplace.checks.verdicts import SCORE_GIVEN_UP_AFTER
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, ErrandKind, ErrandState, Job, JobStatus
 
