@@ -41,8 +41,8 @@ from marketplace.fleet.services import (
     undrain_node,
 )
 from marketplace.fleet.turns import find_rest
+from marketplace.jobs.context_switch_stats import measure_switches
 from marketplace.jobs.models import Slice
-from marketplace.jobs.switches import measure_switches
 from marketplace.payments.selectors import get_earnings, list_earnings, sum_earned
 from marketplace.web.views.requests import PageRequest, owner_page, page
 from workers.protocol.joining import CUDA_MAJOR, DISK_BESIDE_BASE_GB, LEAST_DRIVER
