@@ -8,8 +8,8 @@ from django.db import transaction
 from django.db.models import Q
 
 from marketplace.fleet import locks, selectors
-from marketplace.fleet.calls import call_nodes
 from marketplace.fleet.models import JoinToken, JoinUse, Node, NodeStatus
+from marketplace.fleet.notify import call_nodes
 from marketplace.fleet.releases import agree_on_version
 from marketplace.fleet.secrets import (
     create_join_secret,

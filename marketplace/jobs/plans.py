@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from marketplace.fleet.calls import call_nodes
 from marketplace.fleet.models import Node, Zone
+from marketplace.fleet.notify import call_nodes
 from marketplace.fleet.selectors import (
     build_base_model_ref,
     get_work_costs,

@@ -83,7 +83,7 @@ def make_plans(nodes: list[Any], slot: int) -> float:
     from django.db import transaction
 
     from marketplace.common import clock
-    from marketplace.fleet.calls import call_nodes
+    from marketplace.fleet.notify import call_nodes
     from marketplace.jobs.models import NodePlan
 
     now = clock.now()
@@ -166,7 +166,7 @@ def measure_worker(url: str, node: Any) -> None:
         receiver.start()
         assert receiver.ready.wait(60)
         from marketplace.common import clock
-        from marketplace.fleet.calls import call_nodes
+        from marketplace.fleet.notify import call_nodes
         from marketplace.jobs.models import NodePlan
         from workers.protocol.wire import to_json
 
