@@ -238,8 +238,8 @@ def _find_least_percent(bid: Bid, case: EndedJob) -> int:
 def _sum_starts(bid: Bid, *, at: datetime) -> int:
     """What a job's first cells on machines cost that were started for it alone, once it was sold.
 
-    The price of such a cell holds the start (``tiers.offer_inventory``). So who ends a job pays as much
-    for it as who lets the job run for a slot. A machine that the job lost does not count.
+    The price of such a cell holds the start (``tiers.offer_inventory``). So who ends a job pays as
+    much for it as who lets the job run for a slot. A machine that the job lost does not count.
     """
     cells = Reservation.objects.filter(Q(released_at=None) | Q(released_at__gte=at))
     own = cells.filter(bid=bid, node__rented_at__gte=bid.decided_at)
