@@ -17,7 +17,7 @@ from typing import Any
 from django.db import transaction
 
 from marketplace.accounts.models import User
-from marketplace.auction.bidding.holding_limit import refuse_hoards
+from marketplace.auction.bidding.holding_limit import check_holding_limit
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.place import NewBid, draft_bid
 from marketplace.auction.bidding.start_from import WARM
@@ -145,7 +145,7 @@ def place_bundle(*, asked: NewBundle, now: datetime) -> Bundle:
 
 def _check_limits(bids: Sequence[Bid], *, now: datetime) -> None:
     """Refuse the bundle where one of its bids is too much."""
-    for refusal in refuse_hoards(dict(enumerate(bids)), now=now).values():
+    for refusal in check_holding_limit(dict(enumerate(bids)), now=now).values():
         raise refusal
 
 

@@ -18,7 +18,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError, transacti
 from django.db.models import Q
 
 from marketplace.accounts.models import User
-from marketplace.auction.bidding.holding_limit import refuse_hoards
+from marketplace.auction.bidding.holding_limit import check_holding_limit
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.measure import measure_job
 from marketplace.auction.bidding.start_from import refuse_taken_offers
@@ -208,7 +208,7 @@ def _stored(
         # The same key twice at once: the second comes after the first, as if sent after it.
         now_on = _first_of_each_key(asked, [index for index in left if index not in outcomes])
         allowed = {index: drafts[index] for index in now_on}
-        barred = refuse_hoards(allowed, now=now)
+        barred = check_holding_limit(allowed, now=now)
         outcomes |= barred
         allowed = {index: bid for index, bid in allowed.items() if index not in barred}
         taken = refuse_taken_offers(allowed, now=now)
