@@ -16,9 +16,9 @@ from marketplace.accounts.models import Organisation
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.express.answering import answer_requests
-from marketplace.express.floor import keep_floor
 from marketplace.express.models import ExpressLane, ExpressRequest
 from marketplace.express.requests import ExpressOrder, place_request
+from marketplace.express.seat_autoscaler import keep_floor
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Job, Slice
 from marketplace.jobs.services import finish_slice, store_adapter

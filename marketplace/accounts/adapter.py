@@ -49,5 +49,5 @@ class AccountAdapter(DefaultAccountAdapter):
         if commit:
             with transaction.atomic():
                 user.save()
-                Organisation.objects.personal_ensure(user)
+                Organisation.objects.get_or_create_personal(user)
         return user

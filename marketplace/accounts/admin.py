@@ -37,7 +37,7 @@ class UserAdmin(ModelAdmin):
             # The person sets a password with "forgotten password".
             obj.set_unusable_password()
         super().save_model(request, obj, form, change)
-        Organisation.objects.personal_ensure(obj)
+        Organisation.objects.get_or_create_personal(obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False

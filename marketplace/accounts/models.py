@@ -22,7 +22,7 @@ class UserManager(BaseUserManager["User"]):
         user.set_password(password)
         with transaction.atomic(using=self._db):
             user.save(using=self._db)
-            Organisation.objects.personal_ensure(user)
+            Organisation.objects.get_or_create_personal(user)
         return user
 
     def create_superuser(self, email: str, password: str | None = None, **fields: Any) -> "User":
@@ -88,7 +88,7 @@ class User(AbstractBaseUser, PermissionsMixin):
 class OrganisationManager(models.Manager["Organisation"]):
     """How a person comes by an organisation of their own."""
 
-    def personal_ensure(self, user: User) -> "Organisation":
+    def get_or_create_personal(self, user: User) -> "Organisation":
         """The person's own organisation, made now if they have none; safe to run twice at once."""
         with transaction.atomic(using=self._db):
             local_part = user.email.partition("@")[0]

@@ -30,7 +30,7 @@ def register_user(
         user = User(email=email.strip().lower(), name=name, is_operator=is_operator)
         user.set_password(password)
         user.save()
-        Organisation.objects.personal_ensure(user)
+        Organisation.objects.get_or_create_personal(user)
     return user
 
 

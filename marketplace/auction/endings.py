@@ -9,12 +9,14 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from fractions import Fraction
 
 from django.conf import settings
+from django.db.models import Q
 
 from marketplace.accounts.selectors import is_run_by_operator, share_members
+from marketplace.auction.exposure import find_exposure_left
 from marketplace.auction.models import Bid, Reservation
 from marketplace.auction.pay_rule import (
     EXPRESS_LEAST_PERCENT,
@@ -31,6 +33,7 @@ from marketplace.auction.pay_rule import (
 )
 from marketplace.checks.scores import find_refuted_organisation
 from marketplace.common.money import MAX_MICROS
+from marketplace.fleet.slots import slot_at
 from marketplace.jobs.executed_work import (
     ExecutedWork,
     is_user_fault_confirmed,
@@ -39,10 +42,8 @@ from marketplace.jobs.executed_work import (
     measure_executed_work,
 )
 from marketplace.jobs.models import FaultOf, Job, JobStatus, Slice
-from marketplace.payments.selectors import sum_borne
 from marketplace.vendors.acceptance import DELIVERED
 from marketplace.vendors.selectors import find_preparation, is_held_up_by_owner
-from marketplace.warm.overruns import find_owner_limit, find_provider_limit
 
 _NOT_DONE = "Work that was not done"
 
@@ -74,7 +75,7 @@ class EndedJob:
 def compute_dues(*, bid: Bid, job: Job, case: EndedJob, now: datetime) -> Settlement:
     """What is due for a job that ended, within the market's limits for today."""
     return compute_settlement(
-        sold=_describe_sale(bid, job, case, credit_percent=_find_credit_percent(bid, job)),
+        sold=_describe_sale(bid, job, case, now=now, credit_percent=_find_credit_percent(bid, job)),
         work=case.work,
         ending=case.ending,
         at_fault=case.at_fault,
@@ -114,7 +115,7 @@ def quote_cancelling(*, bid: Bid, job: Job, now: datetime) -> CancelQuote:
     """What the owner would get back by cancelling now, for the page that asks."""
     case = _judge_stopping(job, at=now)
     due = compute_settlement(
-        sold=_describe_sale(bid, job, case),
+        sold=_describe_sale(bid, job, case, now=now),
         work=case.work,
         ending=case.ending,
         at_fault=case.at_fault,
@@ -183,7 +184,9 @@ def _find_organisation_at(slices: Sequence[Slice], at: datetime) -> tuple[str, .
     )
 
 
-def _describe_sale(bid: Bid, job: Job, case: EndedJob, *, credit_percent: int = 0) -> SoldJob:
+def _describe_sale(
+    bid: Bid, job: Job, case: EndedJob, *, now: datetime, credit_percent: int = 0
+) -> SoldJob:
     """What the owner paid, after what went back when the data were prepared."""
     assert bid.payment_micros is not None
     preparation = find_preparation(job)
@@ -217,6 +220,7 @@ def _describe_sale(bid: Bid, job: Job, case: EndedJob, *, credit_percent: int = 
         and share_members(bid.organisation_id, preparation.vendor.organisation_id),
         posted_rates=_load_posted_rates(bid),
         least_percent=_find_least_percent(bid, case),
+        starts_micros=_sum_starts(bid, at=job.finished_at or now) if case.owes_fee else 0,
         credit_percent=credit_percent,
     )
 
@@ -229,6 +233,25 @@ def _find_least_percent(bid: Bid, case: EndedJob) -> int:
     if bid.slo_s is not None:
         return EXPRESS_LEAST_PERCENT
     return bid.reservation_fee_percent if case.owes_fee else 0
+
+
+def _sum_starts(bid: Bid, *, at: datetime) -> int:
+    """What a job's first cells on machines cost that were started for it alone, once it was sold.
+
+    The price of such a cell holds the start (``tiers.offer_inventory``). So who ends a job pays as
+    much for it as who lets the job run for a slot. A machine that the job lost does not count.
+    """
+    cells = Reservation.objects.filter(Q(released_at=None) | Q(released_at__gte=at))
+    own = cells.filter(bid=bid, node__rented_at__gte=bid.decided_at)
+    left = own.filter(slot__gte=slot_at(bid.zone, at)).values("node_id")
+    first = dict(
+        own.filter(node__in=left)
+        .order_by("-slot")
+        .values_list("node_id", "operational_cost_micros")
+    )
+    others = cells.filter(node__in=first).exclude(bid=bid)
+    shared = set(others.values_list("node_id", flat=True))
+    return sum(cost for node_id, cost in first.items() if node_id not in shared)
 
 
 def _load_posted_rates(bid: Bid) -> dict[str, Fraction] | None:
@@ -275,9 +298,7 @@ def _find_fault_limit(at_fault: Sequence[str], *, now: datetime) -> int:
     """
     if not at_fault or is_run_by_operator(organisation_id=at_fault[-1]):
         return MAX_MICROS
-    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    borne = sum_borne(at_fault_id=at_fault[-1], since=today)
-    return max(0, settings.HOUSE_BEARS_MICROS_PER_DAY - borne)
+    return find_exposure_left(organisation_id=at_fault[-1], now=now)
 
 
 def _find_overrun_limits(bid: Bid, case: EndedJob, *, now: datetime) -> OverrunLimits:
@@ -286,11 +307,11 @@ def _find_overrun_limits(bid: Bid, case: EndedJob, *, now: datetime) -> OverrunL
         return NO_OVERRUNS
     providers = {node.organisation_id for node in case.work.by_node}
     return OverrunLimits(
-        owner_micros=find_owner_limit(owner_id=bid.organisation_id, now=now),
+        owner_micros=find_exposure_left(organisation_id=bid.organisation_id, now=now),
         provider_micros={
             provider_id: MAX_MICROS
             if is_run_by_operator(organisation_id=provider_id)
-            else find_provider_limit(provider_id=provider_id, now=now)
+            else find_exposure_left(organisation_id=provider_id, now=now)
             for provider_id in providers
         },
     )

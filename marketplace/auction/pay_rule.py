@@ -18,8 +18,9 @@
 - What an owner ends after it was sold (a cancellation, its own input, its own early stop) pays for
   the work that was done, and no less than the **reservation fee**: a share of the price that was
   recorded when the bid was placed. Without it, a purchase would be a free option and a free way to
-  block cells. It stays with the market. Nothing is kept where the market failed the job, was late,
-  or has a plan that ends too late.
+  block cells. Where machines were started for the job alone, it pays no less than its first slot on
+  each, whose price holds the start. The fee stays with the market. Nothing is kept where the market
+  failed the job, was late, or has a plan that ends too late.
 - The house's fee is a fixed amount for each work unit, and so a part of the price that goes back
   with the work that was not done. A job that the house fails earns it none.
 - An express job holds a seat for all of its work: its share is a quarter.
@@ -64,12 +65,11 @@ EXPRESS_LEAST_PERCENT = 25
 
 
 def explain_reservation_fee(percent: int) -> str:
-    """The sentence that bidders read before they bid; empty where a zone has no fee."""
-    if not percent:
-        return ""
+    """Say before a bid what a job costs that its owner ends."""
+    least = f" and no less than {percent} % of its price" if percent else ""
     return (
-        f"If you cancel a job that was sold to you, you pay for the work that was done and no "
-        f"less than {percent} % of its price, because its slots were reserved for you."
+        f"If you cancel a job that was sold to you, you pay for the work that was done{least}, "
+        "and for a machine that was started for it alone no less than its first slot there."
     )
 
 
@@ -133,6 +133,9 @@ class SoldJob:
     posted_rates: Mapping[str, Fraction] | None = None
     #: Of the payment, what is kept however much work was spared: the reservation fee.
     least_percent: int = 0
+    #: The same in micro-dollars: what it was sold its first slots on machines for that were started
+    #: for it alone.
+    starts_micros: int = 0
     #: Of the payment, what a missed deadline earns.
     credit_percent: int = 0
 
@@ -226,7 +229,8 @@ def compute_settlement(
     payment = sold.payment_micros
     vendor = sold.vendor_micros
     spared = compute_spared(payment_micros=payment, vendor_micros=vendor, share=undone)
-    refund = min(spared, payment - -(-payment * sold.least_percent // 100))
+    least = max(-(-payment * sold.least_percent // 100), sold.starts_micros)
+    refund = max(0, min(spared, payment - least))
     # The fee comes out of the house's own part of the price first.
     asks_spared = math.floor(sold.asks_micros * undone)
     asks_kept = max(0, asks_spared - refund)

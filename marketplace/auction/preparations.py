@@ -11,16 +11,16 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from fractions import Fraction
 from typing import Any
 
-from django.conf import settings
 from django.db.models import Q
 
 from marketplace.accounts.selectors import share_members
 from marketplace.auction.book.engine_cache import get_commitment_salt
 from marketplace.auction.book.reservations import release_reservations
+from marketplace.auction.exposure import find_exposure_left
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.plan_changes import PlannedJob, give_new_cells, measure_work_left
@@ -42,7 +42,6 @@ from marketplace.vendors.models import (
     Vendor,
 )
 from marketplace.vendors.offers import compute_due_at, read_offers
-from marketplace.vendors.selectors import sum_extra_pay
 from marketplace.vendors.services import close, forget_copies, give_to_next_vendor
 from scheduler import types as scheduler
 from scheduler.auction import Replan
@@ -242,9 +241,7 @@ def _find_extra_limit(held: Preparation, *, now: datetime) -> int:
     For its own program too: what it cannot prepare is chosen by who uploads it.
     """
     lock_vendors_of(held.vendor.organisation_id)
-    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    paid = sum_extra_pay(organisation_id=held.vendor.organisation_id, since=today)
-    return max(0, settings.HOUSE_BEARS_MICROS_PER_DAY - paid)
+    return find_exposure_left(organisation_id=held.vendor.organisation_id, now=now)
 
 
 def _was_late(held: Preparation) -> bool:

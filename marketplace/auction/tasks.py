@@ -6,14 +6,14 @@ from marketplace.auction.alerts import watch_market
 from marketplace.auction.bidding.card_bids import place_authorised_bids
 from marketplace.auction.book import snapshot_store
 from marketplace.auction.invoice_names import name_references
-from marketplace.auction.lane import improve
+from marketplace.auction.lane import defragment
 from marketplace.auction.lane import sweep as sweeps
-from marketplace.auction.lane.spare_cells import give_back_spare_cells
+from marketplace.auction.lane.release_unused import give_back_spare_cells
 from marketplace.auction.preparations import conclude_preparations
 from marketplace.auction.pricing import daily_rates, solve
 from marketplace.auction.result_disputes import conclude_disputes, take_back_pay
 from marketplace.auction.settlement import settle_finished
-from marketplace.auction.witnesses import heads, witnessed
+from marketplace.auction.witnesses import heads
 from marketplace.common import clock
 from marketplace.payments.invoices import issue_due_invoices
 from marketplace.payments.seals import seal_ledger
@@ -41,12 +41,12 @@ def replan_broken_jobs() -> None:
 
 @shared_task(name="auction.plans_sweep")
 def sweep_plans() -> None:
-    improve.request_better_plans()
+    defragment.request_better_plans()
 
 
 @shared_task(name="auction.plans_improve")
 def improve_plans(*, zone_id: str) -> None:
-    improve.improve_plans(zone_id=zone_id, clock=clock.now)
+    defragment.improve_plans(zone_id=zone_id, clock=clock.now)
 
 
 @shared_task(name="auction.preparations_conclude")
@@ -97,11 +97,6 @@ def publish_heads() -> None:
     seal_ledger(now=clock.now())
     heads.sign_heads(now=clock.now())
     heads.publish_heads(now=clock.now())
-
-
-@shared_task(name="auction.fetch_witnessed_heads")
-def fetch_witnessed_heads() -> None:
-    witnessed.fetch_witnessed_heads(now=clock.now())
 
 
 @shared_task(name="auction.invoices_issue")

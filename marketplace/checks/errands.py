@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from marketplace.checks.checkers import find_checker
-from marketplace.checks.judging import judge_result, pay_checker
 from marketplace.checks.models import SpotCheck
+from marketplace.checks.verdicts import judge_result, pay_checker
 from marketplace.checks.weights import LONGEST, estimate_time, take_end
 from marketplace.fleet.models import Node
 from marketplace.jobs.errands import ErrandHandler, build_blob_ref, register_handler

@@ -12,7 +12,7 @@ from marketplace.checks.models import SpotCheck
 from marketplace.jobs.models import Slice, SliceStatus
 
 WINDOW = timedelta(days=30)
-#: A node without a past counts as if so many slices had ended well, and one had not.
+#: Slices that a node without a past counts as having ended well, beside one that did not.
 _PRIOR_GOOD, _PRIOR_ALL = 9, 10
 
 

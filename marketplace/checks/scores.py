@@ -25,9 +25,9 @@ from django.db.models import Exists, OuterRef, QuerySet
 
 from marketplace.accounts.selectors import is_run_by_operator
 from marketplace.checks.checkers import find_checker
-from marketplace.checks.choosing import is_drawn
-from marketplace.checks.judging import SCORE_GIVEN_UP_AFTER
 from marketplace.checks.models import SpotCheck
+from marketplace.checks.sampling import is_drawn
+from marketplace.checks.verdicts import SCORE_GIVEN_UP_AFTER
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, ErrandKind, ErrandState, Job, JobStatus
 
@@ -108,7 +108,7 @@ def compute_share(node: Node, *, now: datetime) -> float:
 
 
 def share_of(results: int) -> float:
-    """The share that is measured of so many results within the delay of their pay."""
+    """Find the share of results that can be measured within the delay of their pay."""
     return min(1.0, MEASURED_A_DELAY / max(1, results))
 
 

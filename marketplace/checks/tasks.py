@@ -2,10 +2,10 @@
 
 from celery import shared_task
 
-from marketplace.checks import choosing
+from marketplace.checks import sampling
 from marketplace.common import clock
 
 
 @shared_task(name="checks.choose")
 def choose_checks() -> None:
-    choosing.choose_checks(now=clock.now())
+    sampling.choose_checks(now=clock.now())

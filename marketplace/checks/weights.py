@@ -22,7 +22,7 @@ from workers.protocol.weight_sketch import (
 log = logging.getLogger(__name__)
 
 _SEED_BYTES = 16
-#: A checker works beside its own jobs: the steps may take so many times as long as alone.
+#: How many times longer steps may take for a checker, which runs its own jobs beside them.
 _PATIENCE = 2
 #: Steps that take longer are too many to train again; their losses alone are compared.
 LONGEST = timedelta(minutes=20)

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 
 def compute_backoff(*, failures: int, first: timedelta, most: timedelta) -> timedelta:
-    """The wait after so many failures in a row: it doubles each time, up to ``most``."""
+    """Compute the wait after failures in a row: it doubles with each, up to ``most``."""
     return min(first * 2 ** min(max(failures - 1, 0), 20), most)
 
 

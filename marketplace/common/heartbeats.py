@@ -12,7 +12,7 @@ from marketplace.common.models import Heartbeat
 
 #: A task that runs more often is written down this often, by each process.
 WRITE_EVERY_S = 10.0
-#: A task is late once so many of its periods, and this besides, went by without a success.
+#: Periods, and time besides, without a success after which a task is late.
 LATE_PERIODS = 3
 LATE_AFTER = timedelta(seconds=2 * WRITE_EVERY_S + 10)
 _ERROR_CHARS = 300

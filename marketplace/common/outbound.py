@@ -1,4 +1,4 @@
-"""Fetching pages of strangers: small, in time, and not from inside the operator's network.
+"""Asking strangers: small, in time, and not from inside the operator's network.
 
 An address that a name resolves to is looked at first, and then that very address is asked:
 a name that answers otherwise the second time gains nothing. Redirects are not followed.
@@ -19,12 +19,6 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 import httpx
-
-#: Seconds between two pieces of an answer, and until all of it is there.
-TIMEOUT_S, ANSWER_S = 10.0, 30.0
-#: Bytes that are read of an answer.
-BYTES_MAX = 5_000_000
-
 
 #: All IPv6 addresses that are given out; gateways to private networks have others.
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
@@ -58,63 +52,18 @@ class FetchedAnswer:
     headers: Mapping[str, str]
 
 
-def fetch_text(url: str, *, allows_private: bool) -> str:
-    """The text at an ``https`` address; ``http`` where private addresses are allowed.
+def post_message(
+    url: str, *, body: bytes, headers: Mapping[str, str], allows_private: bool, limits: AnswerLimits
+) -> FetchedAnswer:
+    """Send a JSON message to an ``https`` address and read its answer.
+
+    ``http`` will do where private addresses are allowed.
 
     Raises
     ------
     FetchFailed
         The address is not allowed, does not answer well, or says too much.
     """
-    limits = AnswerLimits(TIMEOUT_S, ANSWER_S, BYTES_MAX)
-    try:
-        return _ask("GET", url, allows_private=allows_private, limits=limits).body.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise FetchFailed(f"{url} could not be fetched: {error!r}") from error
-
-
-def post_message(
-    url: str, *, body: bytes, headers: Mapping[str, str], allows_private: bool, limits: AnswerLimits
-) -> FetchedAnswer:
-    """Send a JSON message to an address and read its answer; addresses as in ``fetch_text``.
-
-    Raises
-    ------
-    FetchFailed
-    """
-    return _ask(
-        "POST", url, allows_private=allows_private, limits=limits, body=body, headers=headers
-    )
-
-
-def check_address(url: str, *, allows_private: bool) -> SplitResult:
-    """An address of the form that may be asked; whom its name resolves to is not looked at.
-
-    Raises
-    ------
-    FetchFailed
-    """
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError as error:
-        raise FetchFailed(f"{url} is no address: {error}") from error
-    if parts.scheme not in ("https", "http") or not parts.hostname or parts.username is not None:
-        raise FetchFailed(f"{url} is no address of the form https://host/path")
-    if parts.scheme == "http" and not allows_private:
-        raise FetchFailed(f"{url} is not encrypted; use https")
-    return parts
-
-
-def _ask(
-    method: str,
-    url: str,
-    *,
-    allows_private: bool,
-    limits: AnswerLimits,
-    body: bytes | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> FetchedAnswer:
     ends_at = time.monotonic() + limits.answer_s
     parts = check_address(url, allows_private=allows_private)
     port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -131,15 +80,11 @@ def _ask(
                 timeout=limits.timeout_s, trust_env=False, verify=_load_certificates()
             ) as client,
             client.stream(
-                method,
+                "POST",
                 asked,
                 content=body,
                 # Of a packed answer a few bytes may become any number.
-                headers={
-                    **(headers or {}),
-                    "Host": parts.netloc,
-                    "Accept-Encoding": "identity",
-                },
+                headers={**headers, "Host": parts.netloc, "Accept-Encoding": "identity"},
                 extensions={"sni_hostname": parts.hostname, "trace": deadline.watch},
             ) as answer,
         ):
@@ -159,6 +104,25 @@ def _ask(
         if deadline.is_over:
             raise _build_late_failure(url, limits) from error
         raise FetchFailed(f"{url} could not be fetched: {error!r}") from error
+
+
+def check_address(url: str, *, allows_private: bool) -> SplitResult:
+    """An address of the form that may be asked; whom its name resolves to is not looked at.
+
+    Raises
+    ------
+    FetchFailed
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise FetchFailed(f"{url} is no address: {error}") from error
+    if parts.scheme not in ("https", "http") or not parts.hostname or parts.username is not None:
+        raise FetchFailed(f"{url} is no address of the form https://host/path")
+    if parts.scheme == "http" and not allows_private:
+        raise FetchFailed(f"{url} is not encrypted; use https")
+    return parts
 
 
 @cache

@@ -14,7 +14,7 @@ _MOMENTS = ["%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
 
 
 class SaleHoursForm(forms.Form):
-    """Times in UTC; an empty field is none."""
+    """Times in UTC; an empty field means no time."""
 
     opens = forms.TimeField(
         label="Sold from",

@@ -25,6 +25,7 @@ from marketplace.common.money import count_decimals, to_micros
 from marketplace.console.forms import NodeForm, SaleHoursForm
 from marketplace.console.install_ways import list_install_ways
 from marketplace.console.join_progress import load_joining
+from marketplace.fleet.device_timeslices import find_rest
 from marketplace.fleet.models import ABSENT, JoinToken, Node, NodeStatus
 from marketplace.fleet.sale_hours import SaleHours
 from marketplace.fleet.selectors import find_provider, list_open_join_tokens, list_open_zones
@@ -40,9 +41,8 @@ from marketplace.fleet.services import (
     set_node_ask,
     undrain_node,
 )
-from marketplace.fleet.turns import find_rest
+from marketplace.jobs.context_switch_stats import measure_switches
 from marketplace.jobs.models import Slice
-from marketplace.jobs.switches import measure_switches
 from marketplace.payments.selectors import get_earnings, list_earnings, sum_earned
 from marketplace.web.views.requests import PageRequest, owner_page, page
 from workers.protocol.joining import CUDA_MAJOR, DISK_BESIDE_BASE_GB, LEAST_DRIVER

@@ -31,18 +31,18 @@ from marketplace.express.gangs import count_wanted_seats, find_gang_rules, limit
 from marketplace.express.locks import lock_requests
 from marketplace.express.models import ExpressLane, ExpressRequest, GangSeat, RequestStatus
 from marketplace.express.queries import has_waiting_requests
-from marketplace.express.seats import (
-    LaneState,
-    buy_seats,
-    load_lane_state,
-    was_burst_refused,
-)
-from marketplace.express.waiting import (
+from marketplace.express.seat_queue import (
     AskedLane,
     TakenCells,
     build_lane_question,
     choose_cells,
     move_jobs,
+)
+from marketplace.express.seats import (
+    LaneState,
+    buy_seats,
+    load_lane_state,
+    was_burst_refused,
 )
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at

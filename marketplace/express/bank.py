@@ -43,7 +43,7 @@ CANDIDATES_MAX = 60
 #: Share of the time left to a job that its lookup may take, and seconds at most.
 LOOKUP_SHARE = 0.2
 LOOKUP_MAX_S = 60.0
-#: A prompt that spells out so many tokens of a row in succession is not stored.
+#: Tokens of a row in succession that no stored prompt may spell out.
 COPIED_TOKENS_MAX = 3
 #: Most that a start can save: a guess among all tokens of any vocabulary loses less.
 GAIN_MAX = 20.0
@@ -210,7 +210,7 @@ def count_candidates(*, organisation_id: str, zone: Zone, tokens: int) -> int:
 
 
 def count_losses(candidates: int) -> int:
-    """Losses that a node computes for so many candidates and the job's own prompt, at most.
+    """Find the most losses that a node computes for candidates and the job's own prompt.
 
     Of ``workers.training.prompt_lookup``: 1, 4 and 16 rows; the own prompt survives every stage.
     """
@@ -282,7 +282,7 @@ def record_finished_jobs(*, now: datetime) -> int:
 
 
 def _withdraw_refuted(*, now: datetime) -> None:
-    """Take prompts out whose node said of their loss what others did not find."""
+    """Withdraw prompts of jobs whose reported loss another node refuted."""
     stored = BankPrompt.objects.filter(withdrawn_at__isnull=True, job_id__in=list_refuted_jobs())
     if stored.exists():
         with transaction.atomic():

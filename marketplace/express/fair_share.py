@@ -11,10 +11,10 @@ FAIR_SHARE = 0.5
 
 
 def find_share(seats: int) -> int:
-    """The most seats, of so many, that one organisation's jobs may sit on or wait for."""
+    """Find the most seats of a lane that one organisation's jobs may sit on or wait for."""
     return seats if seats <= 1 else math.ceil(seats * FAIR_SHARE)
 
 
 def limit_seats(seats: list[HeldSeat], *, own_seats: int) -> list[HeldSeat]:
-    """The lane's seats for an organisation that has so many of them; beyond its share, none."""
+    """Give the lane's seats, or none to an organisation that has its share of them already."""
     return [] if len(seats) > 1 and own_seats >= find_share(len(seats)) else seats

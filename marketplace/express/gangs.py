@@ -44,6 +44,6 @@ def count_wanted_seats(request: ExpressRequest) -> int:
 
 
 def limit_gang(rules: GangRules, *, seats: int, own_seats: int) -> GangRules:
-    """The same for an organisation that holds so many of the lane's seats now."""
+    """The same for an organisation that already holds some of the lane's seats."""
     room = find_share(seats) - own_seats
     return replace(rules, most=max(1, min(rules.most, room)))

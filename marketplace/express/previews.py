@@ -10,8 +10,8 @@ from marketplace.accounts.models import Organisation
 from marketplace.express.fair_share import limit_seats
 from marketplace.express.gangs import limit_gang
 from marketplace.express.requests import ExpressTerms
+from marketplace.express.seat_queue import build_lane_question
 from marketplace.express.seats import load_lane_state
-from marketplace.express.waiting import build_lane_question
 from scheduler.prompts.admission import LaneAnswer
 from scheduler.prompts.answers import answer_question
 from scheduler.prompts.jobs import TuningJob

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from django.db.models import F, Q, Sum
 
 from marketplace.auction.models import Bid, Reservation
-from marketplace.express.floor import compute_hourly_cost
 from marketplace.express.models import (
     BankPrompt,
     ExpressLane,
@@ -17,6 +16,7 @@ from marketplace.express.models import (
     RequestStatus,
     Seat,
 )
+from marketplace.express.seat_autoscaler import compute_hourly_cost
 from marketplace.express.seats import load_seats
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.selectors import slot_at

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from marketplace.express.floor import STEP_S, compute_hourly_cost, list_demand
 from marketplace.express.models import ExpressLane
+from marketplace.express.seat_autoscaler import STEP_S, compute_hourly_cost, list_demand
 from marketplace.express.seats import load_seats
 from marketplace.express.selectors import count_unsold
 from marketplace.fleet.models import Zone

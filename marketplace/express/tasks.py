@@ -3,7 +3,7 @@
 from celery import shared_task
 
 from marketplace.common import clock
-from marketplace.express import answering, bank, floor
+from marketplace.express import answering, bank, seat_autoscaler
 
 
 @shared_task(name="express.answer_requests")
@@ -13,7 +13,7 @@ def answer_requests(*, zone_id: str) -> None:
 
 @shared_task(name="express.tick")
 def tick() -> None:
-    floor.run_ticks(now=clock.now())
+    seat_autoscaler.run_ticks(now=clock.now())
 
 
 @shared_task(name="express.prepare_lookups")

@@ -9,7 +9,7 @@ from django.db import transaction
 from django.db.models.functions import Coalesce
 
 from marketplace.common.errors import UserError
-from marketplace.fleet import locks, selectors, turns
+from marketplace.fleet import device_timeslices, locks, selectors
 from marketplace.fleet.models import Node, NodeStatus, Zone
 from workers.protocol.messages import Heartbeat
 from workers.protocol.turns import DeviceTurn, DeviceTurnRequest
@@ -36,7 +36,11 @@ def record_heartbeat(*, node: Node, heartbeat: Heartbeat, now: datetime) -> Node
         node.load_s = max(node.load_s, min(heartbeat.load_s, _LOAD_MAX_S))
         if node.status in _ITS_OWN:
             heard = NodeStatus.ONLINE if node.drained_at is None else NodeStatus.DRAINING
-            gone = NodeStatus.RESTING if turns.is_between_hours(node, now) else NodeStatus.STOPPING
+            gone = (
+                NodeStatus.RESTING
+                if device_timeslices.is_between_hours(node, now)
+                else NodeStatus.STOPPING
+            )
             node.status = gone if heartbeat.draining else heard
         node.save(update_fields=["last_heartbeat_at", "memory_used_gb", "load_s", "status"])
     return node
@@ -66,13 +70,13 @@ def answer_turn(
     with transaction.atomic():
         node = locks.lock_node(node.pk)
         is_loading = request.is_up and node.status == NodeStatus.RESTING
-        if turns.is_between_hours(node, now) and (is_loading or not request.is_up):
+        if device_timeslices.is_between_hours(node, now) and (is_loading or not request.is_up):
             node.last_heartbeat_at = now
             if node.status in _ITS_OWN:
                 rested = node.drained_at is None
                 node.status = NodeStatus.RESTING if rested else NodeStatus.DRAINING
             node.save(update_fields=["last_heartbeat_at", "status"])
-    return turns.find_device_turn(node, busy=busy, now=now)
+    return device_timeslices.find_device_turn(node, busy=busy, now=now)
 
 
 def sweep_offline_nodes(*, now: datetime) -> tuple[str, ...]:

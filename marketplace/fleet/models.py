@@ -271,11 +271,6 @@ class Node(models.Model):
         ]
         indexes = [
             models.Index(fields=["zone", "status"], name="fleet_node_of_zone"),
-            models.Index(
-                fields=["rented_at"],
-                condition=Q(rented_at__isnull=False),
-                name="fleet_node_rented",
-            ),
         ]
 
     def __str__(self) -> str:

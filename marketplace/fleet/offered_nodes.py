@@ -51,7 +51,7 @@ def list_offered_node(
 def note_rental(*, node: Node, at: datetime | None) -> None:
     """Note when the machine of a node that was on sale was started; ``None``: it was not after all.
 
-    A node that joined before is none of those.
+    A node that joined before is left as it is.
     """
     Node.objects.filter(pk=node.pk, status=NodeStatus.OFFERED).update(rented_at=at)
 

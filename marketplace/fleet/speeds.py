@@ -40,7 +40,7 @@ class NodeSpeed:
 
 
 def bound_measurement(measured: float, *, current: float) -> float | None:
-    """A measurement as it is kept; ``None`` when it is none.
+    """Give a measurement as it is stored; ``None`` when it cannot be one.
 
     Parameters
     ----------

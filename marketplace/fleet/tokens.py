@@ -8,8 +8,8 @@ from django.db import transaction
 from django.db.models import Q
 
 from marketplace.fleet import locks, selectors
-from marketplace.fleet.calls import call_nodes
 from marketplace.fleet.models import JoinToken, JoinUse, Node, NodeStatus
+from marketplace.fleet.notify import notify_nodes
 from marketplace.fleet.releases import agree_on_version
 from marketplace.fleet.secrets import (
     create_join_secret,
@@ -60,7 +60,7 @@ def revoke_node_token(*, node: Node, now: datetime) -> Node:
                 *("last_heartbeat_at", "status"),
             ]
         )
-        call_nodes([node.pk])
+        notify_nodes([node.pk])
     return node
 
 
@@ -119,5 +119,5 @@ def open_plan_session(*, node: Node, request: PlanSessionRequest) -> str:
     session = create_session()
     with transaction.atomic():
         Node.objects.filter(pk=node.pk).update(plan_session=session)
-        call_nodes([node.pk])
+        notify_nodes([node.pk])
     return session

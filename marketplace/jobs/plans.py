@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from marketplace.fleet.calls import call_nodes
 from marketplace.fleet.models import Node, Zone
+from marketplace.fleet.notify import notify_nodes
 from marketplace.fleet.selectors import (
     build_base_model_ref,
     get_work_costs,
@@ -88,7 +88,7 @@ def record_plans(
         )
         for node_id, revision in changed.items()
     )
-    call_nodes(changed)
+    notify_nodes(changed)
     return plans
 
 
@@ -124,7 +124,7 @@ def add_to_plan(zone: Zone, node: Node, errand: ErrandSpec, *, now: datetime) ->
         ends_at=slot_ends_at(zone, slot),
         made_at=now,
     )
-    call_nodes([node.pk])
+    notify_nodes([node.pk])
     return True
 
 

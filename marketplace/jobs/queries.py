@@ -112,10 +112,11 @@ def load_due_work(
     window_s: float,
     away: Sequence[str],
 ) -> DueWork:
-    """What the active jobs of a zone still ask of its nodes.
+    """Load what the active jobs of a zone still need of its nodes.
 
-    A running job says itself what it has left; the others take a slot a cell: those ahead, or,
-    where they are lost or over, as many again, for the share no checkpoint holds.
+    A running job reports what it has left. For any other, each cell counts as a slot: the cells
+    that lie ahead, or, where its cells are lost or past, the share of all its cells whose work is
+    in no checkpoint.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ class TokenRuns:
     tokens: Counts
 
     def cut(self, sequence_length: int) -> RowLengths:
-        """The rows' lengths when sequences are cut at so many tokens."""
+        """Give the rows' lengths once sequences are cut at a limit of tokens."""
         if not len(self.stretches):
             empty = np.zeros((0, self.sequences_per_row), dtype=np.int64)
             return RowLengths(empty, empty)

@@ -27,7 +27,7 @@ from workers.protocol.work import RowLengths, TooMuchWorkError, WorkPlan, count_
 
 #: Values remembered of each kind; a crowd of bids asks for the same few.
 _KEPT = 4096
-#: Plans remembered, of jobs with up to so many rows: a few megabytes in all as a rule.
+#: Plans in the cache, and the most rows of a job whose plan is: a few megabytes in all.
 _PLANS_KEPT, _PLAN_ROWS_KEPT = 256, 20_000
 _PlanKey = tuple[int | str, int | None, str, int, TrainingSpec, WorkCosts]
 
@@ -103,7 +103,7 @@ def measure_equal_rows(
     training: TrainingSpec,
     rates: dict[str, float],
 ) -> Work:
-    """As ``measure_work`` of so many rows of one length, all of their tokens trained."""
+    """Measure rows of one length, as ``measure_work``, with all of their tokens trained."""
     valid = count_validation_rows(rows=rows, share=training.validation_share)
     plan = WorkPlan(
         fleet.get_work_costs(zone),

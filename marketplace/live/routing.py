@@ -9,7 +9,7 @@ from marketplace.live.consumers import CLOSE_OFFSET, JobConsumer, MarketConsumer
 
 
 async def refuse_unknown(_scope: Any, receive: Any, send: Any) -> None:
-    """Close a websocket at an address that is none; without this it would be a fault of ours."""
+    """Close a websocket at an unknown address; without this it would count as our fault."""
     await receive()
     await send({"type": "websocket.close", "code": CLOSE_OFFSET + HTTPStatus.NOT_FOUND})
 

@@ -124,7 +124,7 @@ def record_written(*, node: Node, items: Sequence[Written], now: datetime) -> li
                 continue
             _append(question, item)
             if item.finish:
-                _end_as_told(question, item, now)
+                _finish_from_node(question, item, now)
             question.save()
         wake_owners([question.pk for question in changed])
     return ended
@@ -138,7 +138,7 @@ def record_forwarded(*, question_id: str, item: Written, now: datetime) -> bool:
                 return False
             _append(question, item)
             if item.finish:
-                _end_as_told(question, item, now)
+                _finish_from_node(question, item, now)
             question.save()
             wake_owners([question.pk])
     return not item.finish
@@ -171,7 +171,7 @@ def _clean_token(token: WrittenToken) -> dict[str, Any]:
     }
 
 
-def _end_as_told(question: AskedQuestion, item: Written, now: datetime) -> None:
+def _finish_from_node(question: AskedQuestion, item: Written, now: datetime) -> None:
     if item.finish in ("stop", "length"):
         question.finish = item.finish
         end_question(question, QuestionStatus.ANSWERED, now=now)

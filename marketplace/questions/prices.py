@@ -29,5 +29,5 @@ def find_rate(zone: Zone) -> int | None:
 
 
 def compute_price(*, tokens: int, rate_micros: int) -> int:
-    """Micro-dollars of so many tokens, rounded up."""
+    """Compute the price of tokens in micro-dollars, rounded up."""
     return -(-tokens * rate_micros // MILLION)

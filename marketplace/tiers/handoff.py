@@ -26,7 +26,7 @@ from marketplace.tiers.bookings import estimate_probed_left_s
 from marketplace.tiers.direct_starts import has_not_begun
 from marketplace.tiers.machines import compute_rent_micros, find_machine_node
 from marketplace.tiers.models import Booking, BookingOutcome, Machine, MachineStatus, ZoneTiers
-from marketplace.tiers.pauses import find_resumed_at, pause_s
+from marketplace.tiers.switch_latency import find_resumed_at, pause_s
 from scheduler.tiers.break_even import compute_break_even_s, compute_move_cost, is_move_due
 
 

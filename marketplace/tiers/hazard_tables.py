@@ -17,7 +17,7 @@ from marketplace.jobs.models import FaultOf, Job, JobStatus
 from marketplace.jobs.queries import load_running_ages
 from marketplace.tiers import stay_or_move
 from marketplace.tiers.models import ZoneTiers
-from marketplace.tiers.tick_work import SETTLED_AFTER
+from marketplace.tiers.reconcile_input import SETTLED_AFTER
 from scheduler.tiers.break_even import estimate_remaining_s
 from scheduler.tiers.hazard import (
     AGE_BINS,

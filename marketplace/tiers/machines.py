@@ -38,7 +38,7 @@ from marketplace.tiers.provisioning import (
     MachineOffer,
     get_backend,
 )
-from marketplace.tiers.tick_work import OFFER_PAUSE
+from marketplace.tiers.reconcile_input import OFFER_PAUSE
 
 log = logging.getLogger(__name__)
 

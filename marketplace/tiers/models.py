@@ -49,7 +49,7 @@ class ZoneTiers(models.Model):
     serverless_cap = models.PositiveIntegerField(default=1)
     serverful_cap = models.PositiveIntegerField(default=1)
     #: Pause of a move: to write a checkpoint, and to go on from it. What the operator says, until
-    #: enough moves were measured (``pauses.measure_pauses``).
+    #: enough moves were measured (``switch_latency.measure_pauses``).
     checkpoint_s = models.FloatField(default=5.0)
     restore_s = models.FloatField(default=10.0)
     #: Idle seconds after which a machine is given back.

@@ -27,11 +27,11 @@ from marketplace.tiers import (
     handoff,
     hazard_tables,
     lane_machines,
-    listings,
     locks,
-    pauses,
+    offer_inventory,
     scaling,
-    stays,
+    serverless_runs,
+    switch_latency,
 )
 from marketplace.tiers.machines import (
     find_usable_offers,
@@ -48,7 +48,7 @@ from marketplace.tiers.provisioning import (
     MachineOffer,
     get_backend,
 )
-from marketplace.tiers.tick_work import TickWork, find_tick_work
+from marketplace.tiers.reconcile_input import TickWork, find_tick_work
 from marketplace.tiers.tier_state import TierState, load_tier_state
 
 log = logging.getLogger(__name__)
@@ -174,7 +174,7 @@ def _tick(tiers: ZoneTiers, now: datetime) -> None:
     offers = _list_offers(tiers) if tiers.is_on else []
     work = find_tick_work(tiers=tiers, now=now)
     if work.releases:
-        stays.release_unneeded_cells(tiers=tiers, now=now)
+        serverless_runs.release_unneeded_cells(tiers=tiers, now=now)
     if work.bookings and tiers.is_on:
         handoff.hand_off_bookings(tiers=tiers, now=now)
     with advisory_lock("tiers.tick", tiers.zone_id, wait=False) as held:
@@ -211,10 +211,10 @@ def _tick_zone(tiers: ZoneTiers, work: TickWork, offers: list[MachineOffer], now
     if work.endings:
         hazard_tables.learn_from_ended_jobs(tiers=tiers, now=now)
     rented = _load_current_state(tiers, work, now)
-    listings.rent_sold_offers(rented=rented, offers=offers, now=now)
+    offer_inventory.rent_sold_offers(rented=rented, offers=offers, now=now)
     if rented.machines:
         tables = hazard_tables.build_hazard_tables(tiers=tiers, now=now)
-        stays.extend_stays(rented=rented, tables=tables, now=now)
+        serverless_runs.extend_stays(rented=rented, tables=tables, now=now)
         _begin_waiting_jobs(rented, offers, tables, now)
         bookings.book_workers(rented=rented, offers=offers, tables=tables, now=now)
         bookings.book_cheaper_workers(rented=rented, offers=offers, tables=tables, now=now)
@@ -232,7 +232,7 @@ def _tick_zone(tiers: ZoneTiers, work: TickWork, offers: list[MachineOffer], now
     scaling.scale_machines(rented=rented, measured=measured, offers=offers, now=now)
     if work.shortage:
         lane_machines.rent_for_lane(rented=rented, offers=offers, now=now)
-    listings.list_offers(rented=rented, offers=offers, now=now)
+    offer_inventory.list_offers(rented=rented, offers=offers, now=now)
     scaling.release_serverless(rented=rented, now=now)
     _save_changes(tiers, before)
 
@@ -244,7 +244,7 @@ def _begin_waiting_jobs(
     now: datetime,
 ) -> None:
     """Begin jobs whose reserved cells are far away: on a worker, or on serverless until then."""
-    waiting = stays.find_waiting_jobs(rented=rented, now=now)
+    waiting = serverless_runs.find_waiting_jobs(rented=rented, now=now)
     if not waiting:
         return
     if rented.tiers.starts_directly:
@@ -255,15 +255,15 @@ def _begin_waiting_jobs(
             tables=tables or hazard_tables.build_hazard_tables(tiers=rented.tiers, now=now),
             now=now,
         )
-    stays.begin_stays(rented=rented, waiting=waiting, offers=offers, now=now)
+    serverless_runs.begin_stays(rented=rented, waiting=waiting, offers=offers, now=now)
 
 
 def _wind_down_zone(tiers: ZoneTiers, work: TickWork, now: datetime) -> None:
     """Tiers that were switched off: what runs goes on to its end, then costs nothing more."""
     before = _read_figures(tiers)
     rented = _load_current_state(tiers, work, now)
-    listings.rent_sold_offers(rented=rented, offers=(), now=now)
-    listings.close_unsold_offers(rented=rented, now=now)
+    offer_inventory.rent_sold_offers(rented=rented, offers=(), now=now)
+    offer_inventory.close_unsold_offers(rented=rented, now=now)
     _save_changes(tiers, before)
     for machine in scaling.find_idle_machines(rented, now=now):
         rented.end(machine, reason="Idle, and the zone's tiers are off.", now=now)
@@ -277,9 +277,9 @@ def _load_current_state(tiers: ZoneTiers, work: TickWork, now: datetime) -> Tier
     rented = TierState(tiers=tiers)
     if work.machines or work.stays or work.listed:
         rented = load_tier_state(tiers=tiers, now=now)
-        stays.close_stays(rented=rented, now=now)
-    if work.pauses and pauses.record_stay_pauses(tiers=tiers, now=now):
-        pauses.measure_pauses(tiers=tiers)
+        serverless_runs.close_stays(rented=rented, now=now)
+    if work.pauses and switch_latency.record_stay_pauses(tiers=tiers, now=now):
+        switch_latency.measure_pauses(tiers=tiers)
     return rented
 
 

@@ -145,7 +145,7 @@ _listed: TtlCache[_DonorList] = TtlCache(for_s=LISTED_S)
 
 
 def has_passes(job: Job, passes: int) -> bool:
-    """Whether a donor's own run says where a cold run of so many passes over its rows ends.
+    """Whether a donor's own run tells where a cold run with as many passes over its rows ends.
 
     A shorter one ended earlier: its loss would be an easy target, and the result worse than cold.
     """

@@ -11,7 +11,7 @@ from workers.protocol.starts import Drop
 
 #: Steps of a start whose job began again: all of its own, and the cold job's.
 SHARE_OF_TWO_RUNS = 2.0
-#: A donor is no longer given when starts of so many organisations began again with it. One alone
+#: Organisations whose starts began again with a donor until it is given no more. One alone
 #: may have data that are not what they seem.
 HARMED_MAX = 2
 

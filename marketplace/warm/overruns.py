@@ -1,18 +1,18 @@
 """What the market pays for warm starts that fall behind, and where that ends.
 
-An owner and a provider who work together could let starts fall behind to be paid for it. So what
-the market pays is limited for each owner and for each provider a day. At the limit, an owner is
-offered no further starts until the payments are old. What running starts may still cost counts too,
-until they have ended.
+An owner and a provider who work together could let starts fall behind to be paid for it. What the
+market bears for each of them in a day is limited (``auction.exposure``), and an owner for whose
+starts it paid that much is offered no further ones until the payments are old. What running starts
+may still cost counts too, until they have ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from django.conf import settings
-from django.db.models import QuerySet, Sum
+from django.db.models import Q, QuerySet, Sum
 
 from marketplace.warm.models import Offer, Overrun
 
@@ -37,14 +37,10 @@ def find_room(*, owner_id: str, now: datetime) -> int:
     return settings.HOUSE_BEARS_MICROS_PER_DAY - paid - risk
 
 
-def find_owner_limit(*, owner_id: str, now: datetime) -> int:
-    """What the market may still pay today for an owner's starts; call with its wallet locked."""
-    return _find_left(Overrun.objects.filter(owner=owner_id), now)
-
-
-def find_provider_limit(*, provider_id: str, now: datetime) -> int:
-    """What it may still pay a provider today; call with the provider's earnings locked."""
-    return _find_left(Overrun.objects.filter(provider=provider_id), now)
+def sum_overruns(*, organisation_id: str, since: datetime) -> int:
+    """What the market paid for starts of an organisation, and to it as a provider."""
+    either = Q(owner=organisation_id) | Q(provider=organisation_id)
+    return _sum(Overrun.objects.filter(either, made_at__gte=since))
 
 
 def record_overruns(*, offer: Offer, by_provider: Mapping[str, int], now: datetime) -> None:
@@ -60,12 +56,6 @@ def record_overruns(*, offer: Offer, by_provider: Mapping[str, int], now: dateti
         for provider_id, amount in by_provider.items()
         if amount
     )
-
-
-def _find_left(overruns: QuerySet[Overrun], now: datetime) -> int:
-    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    paid = _sum(overruns.filter(made_at__gte=today))
-    return max(0, settings.HOUSE_BEARS_MICROS_PER_DAY - paid)
 
 
 def _sum(overruns: QuerySet[Overrun]) -> int:

@@ -12,7 +12,7 @@ from django import forms
 from django.utils import timezone
 
 from marketplace.accounts.models import Organisation, Scope
-from marketplace.auction.bidding.beginnings import CONTINUED, WARM
+from marketplace.auction.bidding.start_from import CONTINUED, WARM
 from marketplace.common.errors import UserError
 from marketplace.common.money import to_micros
 from marketplace.fleet.models import Zone

@@ -35,7 +35,6 @@ urlpatterns = [
     path("market/<slug:zone_name>", market.show_market, name="market_zone"),
     path("market/<slug:zone_name>/transcript", market.download_transcript, name="transcript"),
     path("market/<slug:zone_name>/heads", market.download_heads, name="heads"),
-    path("witnessed-heads", market.download_witnessed_heads, name="witnessed_heads"),
     path(".well-known/finetender-keys.json", market.show_public_keys, name="public_keys"),
     path("status", market.show_status, name="status"),
     path("bids/new", bid_form.show_bid_form, name="bid_new"),

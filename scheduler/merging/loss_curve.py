@@ -26,7 +26,7 @@ class LossCurve:
     floor: float
 
     def at(self, iterations: Floats) -> Floats:
-        """Losses after so many iterations."""
+        """Losses by the number of iterations done."""
         k = iterations
         return 1.0 / (self.square * k * k + self.linear * k + self.constant) + self.floor
 

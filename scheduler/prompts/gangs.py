@@ -46,7 +46,7 @@ class FoundGang:
 
 
 def compute_gang_run_s(work_s: float, seats: int, rules: GangRules) -> float:
-    """Seconds that a job runs at most on so many seats of one node.
+    """Bound the seconds that a job runs on a number of seats of one node.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def compute_gang_run_s(work_s: float, seats: int, rules: GangRules) -> float:
 
 
 def find_fewest_seats(work_s: float, within_s: float, rules: GangRules) -> int:
-    """Find the fewest idle seats of one node that end a job within so many seconds; 0: none do."""
+    """Find the fewest idle seats of one node that end a job within a time limit; 0: none do."""
     for seats in range(1, rules.most + 1):
         if compute_gang_run_s(work_s, seats, rules) <= within_s + TOLERANCE_S:
             return seats

@@ -45,7 +45,7 @@ class HalvingRules:
     survivors: tuple[int, ...] = (60, 15, 1)
 
     def count_survivors(self, stage: int, alive: int) -> int:
-        """How many of so many candidates survive a stage, the first of which is 0."""
+        """Count the candidates that survive a stage, the first of which is 0."""
         most = self.survivors[stage]
         if stage == len(self.survivors) - 1:
             return most

@@ -253,7 +253,7 @@ def row_lock_decide(zone, workers: int, now) -> int:
     from marketplace.auction.book import engine_cache as books
     from marketplace.auction.lane.decisions import decide_received_bids
     from marketplace.auction.lane.enter import Lane, write_lane
-    from marketplace.auction.lane.receive import receive_bids
+    from marketplace.auction.lane.sequence_bids import receive_bids
     from marketplace.auction.models import Bid, MarketHead
     from marketplace.fleet.selectors import slot_at
 

@@ -83,7 +83,7 @@ def make_plans(nodes: list[Any], slot: int) -> float:
     from django.db import transaction
 
     from marketplace.common import clock
-    from marketplace.fleet.calls import call_nodes
+    from marketplace.fleet.notify import notify_nodes
     from marketplace.jobs.models import NodePlan
 
     now = clock.now()
@@ -102,7 +102,7 @@ def make_plans(nodes: list[Any], slot: int) -> float:
             )
             for node in nodes
         )
-        call_nodes(node.pk for node in nodes)
+        notify_nodes(node.pk for node in nodes)
     return began
 
 
@@ -166,7 +166,7 @@ def measure_worker(url: str, node: Any) -> None:
         receiver.start()
         assert receiver.ready.wait(60)
         from marketplace.common import clock
-        from marketplace.fleet.calls import call_nodes
+        from marketplace.fleet.notify import notify_nodes
         from marketplace.jobs.models import NodePlan
         from workers.protocol.wire import to_json
 
@@ -184,7 +184,7 @@ def measure_worker(url: str, node: Any) -> None:
                 ends_at=now.replace(year=now.year + 1),
                 made_at=now,
             )
-            call_nodes([node.pk])
+            notify_nodes([node.pk])
             wait_until(lambda slot=slot: slot in arrived)
             took.append(arrived[slot] - began)
         receiver.close()

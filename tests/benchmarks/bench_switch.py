@@ -34,7 +34,7 @@ FRESH = (sys.executable, "-m", "workers.bench", "warm", ONE_STEP)
 _READ = """
 import dataclasses, json
 from marketplace.fleet.models import Node
-from marketplace.jobs.switches import measure_switches
+from marketplace.jobs.context_switch_stats import measure_switches
 nodes = list(Node.objects.values_list("pk", flat=True))
 print(json.dumps([dataclasses.asdict(found) for found in measure_switches(nodes).values()]))
 """

@@ -15,8 +15,8 @@ from marketplace.auction.bidding.wait import wait_for_bid
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane import wakeups
 from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.lane.defragment import improve_plans
 from marketplace.auction.lane.enter import WORK_WITHIN_S, enter_lane
-from marketplace.auction.lane.improve import improve_plans
 from marketplace.auction.lane.sweep import refresh_zone, sweep_zones
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Reservation
 from marketplace.common import clock

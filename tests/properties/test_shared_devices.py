@@ -16,6 +16,7 @@ from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Reservation
 from marketplace.auction.node_hours import change_sale_hours, list_node
 from marketplace.common.errors import UserError
+from marketplace.fleet.device_timeslices import find_turn
 from marketplace.fleet.models import Node, NodeStatus, Provider, Zone
 from marketplace.fleet.sale_hours import SaleHours, find_node_window, move_sale_windows
 from marketplace.fleet.selectors import slot_at, slot_ends_at, slot_starts_at
@@ -28,7 +29,6 @@ from marketplace.fleet.services import (
     undrain_node,
 )
 from marketplace.fleet.shared_devices import check_pair, find_changeover_s
-from marketplace.fleet.turns import find_turn
 from tests import builders
 from tests import job_builders as build
 from tests import market_builders as market

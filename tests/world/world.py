@@ -46,7 +46,7 @@ OWNERS, NODES = 3, 3
 OFTEN_SHARE = 0.4
 OF_A_ZONE = ("auction.prices_solve", "auction.decide_pending_bids", "auction.prices_apply")
 #: What calls other companies' servers; the world has none of them.
-OUTSIDE = ("payments.gateway_compare", "auction.fetch_witnessed_heads", "tiers.reconcile")
+OUTSIDE = ("payments.gateway_compare", "tiers.reconcile")
 
 Action = Callable[[], object]
 

@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="cases whose name has this in it")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument(
-        "--minutes", type=float, default=60.0, help="no case begins after so many minutes"
+        "--minutes", type=float, default=60.0, help="minutes after which no case begins"
     )
     parser.add_argument(
         "--rehearse", action="store_true", help="gpu: the same on the CPU with a tiny base"

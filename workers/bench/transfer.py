@@ -56,7 +56,7 @@ Rows = Iterator[dict[str, Any]]
 
 #: Forms of a start from a donor, and the factor of its B.
 SCALES = {"temporal": 1.0, "temporal, B scaled": 0.5}
-#: A run that has not got there after so many cold runs is given up.
+#: Cold runs after whose length a run that has not got there is given up.
 GIVEN_UP = 1.5
 #: The schedule of jobs whose owners leave it to the house.
 FALLING = "cosine"

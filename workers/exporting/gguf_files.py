@@ -18,7 +18,7 @@ def write_gguf(weights: MergedWeights, *, base: Path, adapter: Path, out: Path, 
     Raises
     ------
     ExportError
-        The base is of another family, or its tokenizer is none that GGUF has a name for.
+        The base is of another family, or GGUF has no name for its tokenizer.
     OSError
         Such as a full disk.
     """

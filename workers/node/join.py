@@ -68,7 +68,7 @@ def add_join_arguments(parser: argparse.ArgumentParser) -> None:
         "--gpus",
         default=None,
         metavar="COUNT",
-        help="join so many GPUs of this machine, or all of them, each as a node of its own",
+        help="join this number of GPUs, or all of them, each as a node of its own",
     )
     parser.add_argument(
         "--also",

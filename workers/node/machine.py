@@ -74,7 +74,7 @@ def plan_machine(*, name: str, gpus: str, device: str | None) -> MachineNodes:
     Raises
     ------
     NodeSettingsError
-        It has not so many.
+        It has fewer.
     """
     if gpus != "all" and not (gpus.isdecimal() and int(gpus) > 0):
         raise NodeSettingsError(f"--gpus is a number or all, not {gpus!r}.")
@@ -140,7 +140,7 @@ def join_machine(options: argparse.Namespace, *, name: str) -> int:
     Raises
     ------
     NodeSettingsError
-        The machine has not so many GPUs, or its nodes run.
+        The machine has fewer GPUs, or its nodes run.
     """
     state = StateDir(options.state_dir)
     state.prepare()

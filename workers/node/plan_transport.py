@@ -18,7 +18,7 @@ from workers.node.plan_puller import PlanPuller
 BUILD_MESSAGE = "build_message"
 #: Option of the transport: the ``PlanPuller``.
 PLANS = "plans"
-#: Seconds one look waits for a plan: after so many a worker notices that it should stop.
+#: Seconds one look waits for a plan, and so until a worker notices that it should stop.
 _LOOK_S = 0.5
 
 

@@ -108,7 +108,7 @@ class SliceLoop:
 
     def heard(self, reply: HeartbeatReply) -> None:
         """Take the market's answer to a heartbeat."""
-        self._inbox.put(lambda: self._obey(reply))
+        self._inbox.put(lambda: self._apply_heartbeat_reply(reply))
 
     def refused(self, reason: str) -> None:
         """The market does not know this node's token any more: stop."""
@@ -309,7 +309,7 @@ class SliceLoop:
         else:
             self._stop(run)
 
-    def _obey(self, reply: HeartbeatReply) -> None:
+    def _apply_heartbeat_reply(self, reply: HeartbeatReply) -> None:
         for token in reply.revoked:
             run = self._slices.get(token)
             if run is not None:

@@ -22,7 +22,7 @@ def count_stack_rows(rank: int, *, device: str) -> int:
 
 
 def count_tensor_bytes(values: int, *, device: str, width: int = FLOAT_BYTES) -> int:
-    """Bytes of a tensor of so many values of ``width`` bytes each, as allocators round it."""
+    """Compute a tensor's bytes, for values of ``width`` bytes each, as allocators round it."""
     step = _ALLOCATION_STEP[device]
     return -(-values * width // step) * step
 

@@ -46,7 +46,7 @@ _CHUNK_BYTES = 34 * 128 * 1024
 
 
 class ExportFileError(ValueError):
-    """A file is none of its form; the text is a clause without a full stop."""
+    """A file is not of its form; the text is a clause without a full stop."""
 
 
 @dataclass(frozen=True, slots=True)

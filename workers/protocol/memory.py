@@ -183,7 +183,7 @@ def find_row_limit(sequence_length: int, data_format: str) -> int:
 def count_sold_job_bytes(
     shape: ModelShape, need: JobNeed, *, dtype: str, sequence_length: int
 ) -> float:
-    """Bytes of one job on whichever node of a zone it runs: at most so many.
+    """Bound the bytes of one job over all nodes of a zone that it may run on.
 
     Of a GPU with a whole pack, since a CPU's job has its state alone.
     """

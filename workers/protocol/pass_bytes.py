@@ -24,7 +24,8 @@ _LOGIT_BYTES = 16
 #: their way back the gradients of a head's shares come once the block's other half is free.
 STOCK_PADDING = 4 / 3
 _STOCK_PAIR_PASSING = {"cpu": 1, "cuda": 4}
-#: What mixtures of experts of their own keep besides, in middles of all experts of a token.
+#: What a mixture with code of its own keeps besides, as a multiple of the hidden activations of
+#: all experts that a token goes through.
 _STOCK_MIDDLES = {"gpt_oss": 2.35}
 #: Hidden states that are copied into padded rows and back.
 _STOCK_COPIES = 4
@@ -89,7 +90,7 @@ def _count_tile_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
 
 
 def answer_bytes(shape: ModelShape, profile: DeviceProfile, *, tokens: int) -> float:
-    """Bytes of the cache of keys and values while answers of so many tokens are written.
+    """Compute the bytes of the cache of keys and values while answers are written.
 
     Rows have room for a power of two of tokens. A base's own code keeps none for us.
     """
@@ -138,7 +139,7 @@ class PassBytes:
         return tokens * self.kept + max(self.head, self.tile + tokens * self.passing)
 
     def count_tokens(self, free: float) -> int:
-        """How many fit in so many bytes."""
+        """Count how many fit in a budget of bytes."""
         passing = (free - self.tile) / (self.kept + self.passing)
         return int(min((free - self.head) / self.kept, passing))
 

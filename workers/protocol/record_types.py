@@ -1,4 +1,4 @@
-"""The values that reading a data set gives: rows, and the lines that are none."""
+"""The values that reading a data set gives: rows, and lines that cannot be rows."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def read_rows(
     limits: Limits | None = None,
     skip_lines: frozenset[int] = frozenset(),
 ) -> Iterator[Row | LineError]:
-    """Every row of a data set, and every line that is none, in the order of the file.
+    """Read every row of a data set, and every line that cannot be one, in the order of the file.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ from workers.protocol.row_order import shuffle_rows
 
 Ints = NDArray[np.int64]
 
-#: Costs are given in so many parts of a work unit.
+#: Parts of a work unit in which costs are given.
 PARTS = 1 << 20
 #: With these, a sequence of 2**20 tokens cannot overflow 64 bits.
 _COST_MAX, _PAIR_COST_MAX = 1 << 36, 1 << 20
@@ -42,7 +42,7 @@ EVALUATIONS_DEFAULT = 10
 EVALUATIONS_MAX = 100
 #: Tokens of an answer that is written to show what was learnt, and most of the prompt before it.
 WRITTEN_TOKENS_MAX, PROMPT_TOKENS_MAX = 48, 256
-#: Of a row without a prompt, so many tokens are the prompt, and at most half of it.
+#: Tokens that count as the prompt of a row that has none, and at most half of the row.
 OPENING_TOKENS = 16
 
 
@@ -67,7 +67,7 @@ class RowLengths:
         return self.tokens.shape[1] == 2
 
     def lengthen(self, tokens: int) -> RowLengths:
-        """With so many more tokens in each sequence that the loss does not count."""
+        """Add tokens to each sequence that the loss does not count."""
         return RowLengths(self.tokens + tokens, self.trained)
 
     def select(self, rows: NDArray[np.bool_]) -> RowLengths:

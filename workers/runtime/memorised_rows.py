@@ -20,8 +20,8 @@ def count_memorised_rows(job: TrainingJob) -> int:
     """Training rows that a job's adapter says by heart.
 
     Rows count by their loss when they were last seen. Held-out rows that are copies of training
-    rows were seen, too: the others' loss is what the mean over all says without them, and a row
-    that has a copy among them is explained by none.
+    rows were seen as well. So the loss on unseen rows is the mean over held-out rows without these
+    copies, and a training row with a copy among them is not compared with it.
 
     Parameters
     ----------

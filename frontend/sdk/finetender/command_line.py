@@ -92,7 +92,7 @@ def _add_express(parsers: Any) -> None:
         parsers, "express", commands.ask_express, "prompt tuning within seconds: prices, or buy"
     )
     _add_settings(express)
-    express.add_argument("--within", type=float, metavar="S", help="buy: done in so many seconds")
+    express.add_argument("--within", type=float, metavar="S", help="buy: seconds until it is done")
     express.add_argument(
         "--watch", action="store_true", help="follow the job, then say what the lookup gained"
     )

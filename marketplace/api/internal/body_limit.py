@@ -54,7 +54,7 @@ VENDOR_WORK = "/api/vendor-work/"
 ANONYMOUS_BYTES = 64 * 1024
 #: Of any other request, and beside the file of a form: its other fields and its boundaries.
 FORM_BYTES = 1024 * 1024
-#: A body has so many seconds and one more for each so many bytes that have come.
+#: Seconds that a body has in any case, and bytes for each of which it has one more.
 BODY_WITHIN_S = 60.0
 BODY_BYTES_PER_S = 4000
 _BEARER = b"Bearer "

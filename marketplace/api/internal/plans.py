@@ -28,7 +28,7 @@ from marketplace.api.internal.endpoint import (
 )
 from marketplace.common import clock
 from marketplace.common.errors import UserError
-from marketplace.fleet.calls import listener
+from marketplace.fleet.notify import listener
 from marketplace.fleet.selectors import find_nodes_by_api_tokens
 from marketplace.fleet.services import note_token_use
 from marketplace.jobs.services import hand_out_plans

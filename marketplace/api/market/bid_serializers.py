@@ -21,10 +21,10 @@ from marketplace.api.answers import (
     usd,
 )
 from marketplace.api.market.schemas import PROBLEM, ProblemSerializer
-from marketplace.auction.bidding.beginnings import WARM
-from marketplace.auction.bidding.choices import explain_choices
+from marketplace.auction.bidding.auto_settings import explain_choices
 from marketplace.auction.bidding.quotes import BidQuote
 from marketplace.auction.bidding.refusals import REFUSAL_CODES, describe_bid_refusal
+from marketplace.auction.bidding.start_from import WARM
 from marketplace.auction.book.decision_rows import serialize_parts
 from marketplace.auction.book.reservations import read_first_cells
 from marketplace.auction.models import Bid, BidStatus, Bundle

@@ -17,9 +17,9 @@ from marketplace.api.pagination import build_page, read_page_limit
 from marketplace.api.views import MarketView
 from marketplace.common import clock
 from marketplace.common.errors import UserError
+from marketplace.fleet.device_timeslices import Rest, find_rest
 from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import find_present_status
-from marketplace.fleet.turns import Rest, find_rest
 from marketplace.payments.models import Earning
 from marketplace.payments.selectors import get_earnings, get_wallet, list_wallet_rows
 

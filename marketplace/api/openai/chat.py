@@ -171,7 +171,7 @@ async def _wait(question_id: str, shape: ChatShape | CompletionShape) -> Respons
 async def _stream(
     question_id: str, shape: ChatShape | CompletionShape, *, with_usage: bool
 ) -> StreamingHttpResponse:
-    """The answer as it is written, once its first words are there: a refusal is none of them."""
+    """Stream the answer once it begins, so that a refusal has a status of its own."""
     words = _Words(question_id)
     parts = words.read()
     first = await anext(parts, None)

@@ -18,9 +18,9 @@ from marketplace.api.market.fields import DeadlineField
 from marketplace.api.openai.files import find_training_data
 from marketplace.api.openai.names import ServedModel, find_model
 from marketplace.api.openai.requests import AUTO, DPO, SUPERVISED
-from marketplace.auction.bidding.beginnings import CONTINUED
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.measure import measure_job
+from marketplace.auction.bidding.start_from import CONTINUED
 from marketplace.auction.bidding.terms import parse_price
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone

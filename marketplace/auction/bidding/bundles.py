@@ -17,10 +17,10 @@ from typing import Any
 from django.db import transaction
 
 from marketplace.accounts.models import User
-from marketplace.auction.bidding.beginnings import WARM
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.limits import refuse_by_limits
 from marketplace.auction.bidding.place import NewBid, draft_bid
+from marketplace.auction.bidding.start_from import WARM
 from marketplace.auction.bidding.terms import NAME_LIMIT, check_name, check_price_micros
 from marketplace.auction.lane import wakeups
 from marketplace.auction.models import Bid, Bundle

@@ -16,7 +16,7 @@ from marketplace.jobs.models import Job, JobStatus
 from scheduler.auction.holding_limit import DAYS, MOST_SHARE, OTHERS_WON, find_most_held
 
 
-def refuse_hoards(drafts: Mapping[int, Bid], *, now: datetime) -> dict[int, UserError]:
+def check_holding_limit(drafts: Mapping[int, Bid], *, now: datetime) -> dict[int, UserError]:
     """Refuse those bids that would take an organisation above the limit of a new zone.
 
     Call while holding the organisations' wallets, so that no two are placed at once. The

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from marketplace.auction.bidding.holding_limit import refuse_hoards
+from marketplace.auction.bidding.holding_limit import check_holding_limit
 from marketplace.auction.bidding.new_accounts import refuse_crowds
-from marketplace.auction.bidding.wasted_boots import refuse_wasted_boots
 from marketplace.auction.models import Bid
 from marketplace.common.errors import UserError
 
@@ -17,7 +16,7 @@ def refuse_by_limits(drafts: Mapping[int, Bid], *, now: datetime) -> dict[int, U
 
     Call while holding the organisations' wallets, so that no two are placed at once.
     """
-    limits = (refuse_crowds, refuse_wasted_boots, refuse_hoards)
+    limits = (refuse_crowds, check_holding_limit)
     refused: dict[int, UserError] = {}
     for refuse in limits:
         refused |= refuse(drafts, now=now)

@@ -9,14 +9,14 @@ from datetime import datetime
 from typing import Any
 
 from marketplace.accounts.models import Organisation
-from marketplace.auction.bidding.beginnings import (
+from marketplace.auction.bidding.job_request import JobRequest
+from marketplace.auction.bidding.start_from import (
     build_start,
     build_warm_start,
     check_same_job,
     fill_settings,
     find_beginning,
 )
-from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.terms import AUTO, RANK_AUTO, ResolvedSettings, resolve_terms
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.ttl_cache import TtlCache
@@ -170,10 +170,10 @@ def _measure_most_work(
     wish: PreparationWish | None,
     now: datetime,
 ) -> Work:
-    """The work of a job; of one whose vendor holds rows out, with or without them, what is more.
+    """Measure the work of a job. Where a vendor holds rows out, it is the larger of two amounts.
 
-    A vendor holds out the share that was asked for, or less where rows are few: those rows are not
-    trained on, but are evaluated many times.
+    A vendor holds out the share that was asked for, or less where rows are few. Rows that are held
+    out are not trained on, but evaluated many times; so either may be more.
     """
     shares = {settings.training.validation_share}
     if wish is not None and wish.validation_share:

@@ -18,10 +18,10 @@ from django.db import DatabaseError, InterfaceError, OperationalError, transacti
 from django.db.models import Q
 
 from marketplace.accounts.models import User
-from marketplace.auction.bidding.beginnings import refuse_taken_offers
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.limits import refuse_by_limits
 from marketplace.auction.bidding.measure import measure_job
+from marketplace.auction.bidding.start_from import refuse_taken_offers
 from marketplace.auction.bidding.terms import check_deadline, check_name, check_price_micros
 from marketplace.auction.lane import wakeups
 from marketplace.auction.models import Bid

@@ -48,7 +48,7 @@ from scheduler.auction.log.outcomes import outcome_from_json, outcome_to_json
 
 #: Entries between snapshots, which a worker takes.
 SNAPSHOT_EVERY = 2000
-#: Entries after which the lane takes one itself; a restart retraces at most about so many.
+#: Entries after which the lane takes one itself, and so about the most that a restart replays.
 SNAPSHOT_AT_LATEST = 20_000
 #: Rows fetched from the log at a time.
 FETCH_ROWS = 2000

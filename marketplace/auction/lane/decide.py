@@ -10,8 +10,8 @@ from django.db import DatabaseError, OperationalError
 
 from marketplace.auction.book.engine_cache import LogBroken
 from marketplace.auction.lane.decisions import decide_received_bids
-from marketplace.auction.lane.enter import enter_lane, hold_lane, is_lock_timeout
-from marketplace.auction.lane.receive import receive_bids, void_receipts
+from marketplace.auction.lane.enter import enter_lane, is_lock_timeout, open_lane
+from marketplace.auction.lane.sequence_bids import receive_bids, void_receipts
 from marketplace.auction.queries import has_pending_bids
 from marketplace.fleet.models import Zone
 
@@ -64,10 +64,10 @@ def decide_pending_bids(
 
 
 def _decide(zone: Zone, *, now: datetime) -> tuple[int, int]:
-    with hold_lane(zone=zone, now=now) as lane:
+    with open_lane(zone=zone, now=now) as lane:
         return decide_received_bids(lane)
 
 
 def _give_up_receipts(zone: Zone, *, now: datetime) -> None:
-    with hold_lane(zone=zone, now=now) as lane:
+    with open_lane(zone=zone, now=now) as lane:
         void_receipts(lane, lane.book.engine.open_receipts, reason="failed")

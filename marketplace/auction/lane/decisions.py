@@ -13,9 +13,9 @@ from marketplace.auction.book.reservations import build_reservation_rows, insert
 from marketplace.auction.lane import wakeups
 from marketplace.auction.lane.bundles import TakenBundle, record_bundles, take_bundle
 from marketplace.auction.lane.lane import Lane
-from marketplace.auction.lane.receive import build_arrival, void_receipts
+from marketplace.auction.lane.overrun_reserve import reserve_worst_cases
+from marketplace.auction.lane.sequence_bids import build_arrival, void_receipts
 from marketplace.auction.lane.vendor_work import AdmittedWithVendor, open_vendor_work
-from marketplace.auction.lane.warm_reserves import reserve_worst_cases
 from marketplace.auction.locks import PendingBid
 from marketplace.auction.models import Bid, BidStatus, hold_reference
 from marketplace.common.db.bulk_writes import send_updates

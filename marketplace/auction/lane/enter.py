@@ -60,7 +60,7 @@ def enter_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
         Another lane held the zone for longer than the database's lock timeout.
     """
     while True:
-        with hold_lane(zone=zone, now=now) as lane:
+        with open_lane(zone=zone, now=now) as lane:
             if not lane.book.engine.open_receipts:
                 _sync_slot(lane)
                 sync_rules(lane)
@@ -74,7 +74,7 @@ def enter_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
 
 
 @contextmanager
-def hold_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
+def open_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
     """Be the zone's one writer, with its log as it is: nothing is brought up to date.
 
     Raises

@@ -61,7 +61,7 @@ def take_solved_prices(lane: Lane) -> bool:
         return False
     try:
         solved = event_from_json(json.loads(pricing.waiting))
-        problem = _misfit(lane, pricing, solved)
+        problem = _explain_staleness(lane, pricing, solved)
     except (ValueError, KeyError, TypeError) as error:
         problem = f"Not readable: {error!r}"
     pricing.waiting = None
@@ -78,7 +78,7 @@ def take_solved_prices(lane: Lane) -> bool:
     return not problem
 
 
-def _misfit(lane: Lane, pricing: Pricing, solved: events.Event) -> str:
+def _explain_staleness(lane: Lane, pricing: Pricing, solved: events.Event) -> str:
     """Why these prices should not come into force; empty when they should.
 
     Bids decided since do not count against them: they took part in no forecast either way, and

@@ -34,8 +34,8 @@ from scheduler.auction.joint.least_laxity import plan_by_laxity
 from scheduler.auction.log import events
 from scheduler.auction.search.room import PromisedJob
 
-#: A new plan may cost the market so much more than the cheapest if it ends sooner, as a share of
-#: what all of the job's work would cost so.
+#: How much more than the cheapest plan one that ends sooner may cost the market, as a share of the
+#: cheapest price of all of the job's work.
 TOLERANCE = 0.1
 
 

@@ -69,18 +69,6 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
-            name='WitnessedLog',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('url', models.CharField(max_length=500, unique=True)),
-                ('position', models.BigIntegerField(default=-1)),
-                ('fetched_at', models.DateTimeField(null=True)),
-                ('failures', models.PositiveIntegerField(default=0)),
-                ('problem', models.CharField(blank=True, default='', max_length=500)),
-                ('next_at', models.DateTimeField(null=True)),
-            ],
-        ),
-        migrations.CreateModel(
             name='Bundle',
             fields=[
                 ('id', marketplace.common.models.IdField(prefix='bundle', serialize=False)),
@@ -222,18 +210,6 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
-            name='WitnessedHead',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('zone', models.CharField(max_length=200)),
-                ('position', models.BigIntegerField()),
-                ('hash', models.CharField(max_length=128)),
-                ('text', models.TextField()),
-                ('seen_at', models.DateTimeField()),
-                ('log', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='auction.witnessedlog')),
-            ],
-        ),
-        migrations.CreateModel(
             name='WorkShare',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -333,14 +309,6 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name='witnesscursor',
             constraint=models.UniqueConstraint(fields=('witness', 'zone'), name='auction_witness_cursor_one_per_zone', nulls_distinct=False),
-        ),
-        migrations.AddConstraint(
-            model_name='witnessedhead',
-            constraint=models.UniqueConstraint(fields=('log', 'zone', 'position', 'hash'), name='auction_witnessed_head_once'),
-        ),
-        pgtrigger.migrations.AddTrigger(
-            model_name='witnessedhead',
-            trigger=pgtrigger.compiler.Trigger(name='append_only', sql=pgtrigger.compiler.UpsertTriggerSql(func="RAISE EXCEPTION 'pgtrigger: Cannot update or delete rows from % table', TG_TABLE_NAME;", hash='16db4aa6bfe1e8d860ba5fdebdfd9697390a808e', operation='UPDATE OR DELETE', pgid='pgtrigger_append_only_4c222', table='auction_witnessedhead', when='BEFORE')),
         ),
         migrations.AddConstraint(
             model_name='workshare',

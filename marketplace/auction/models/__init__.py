@@ -17,8 +17,6 @@ from marketplace.auction.models.witnesses import (
     MarketKey,
     PublishedHead,
     WitnessCursor,
-    WitnessedHead,
-    WitnessedLog,
 )
 
 __all__ = [
@@ -38,8 +36,6 @@ __all__ = [
     "Snapshot",
     "SolveStatus",
     "WitnessCursor",
-    "WitnessedHead",
-    "WitnessedLog",
     "WorkShare",
     "hold_reference",
 ]

@@ -1,4 +1,4 @@
-"""Signed heads of logs: this market's, and those of others that it stores."""
+"""Signed heads of the market's logs, and who has them."""
 
 from __future__ import annotations
 
@@ -81,51 +81,3 @@ class WitnessCursor(models.Model):
 
     def __str__(self) -> str:
         return f"{self.witness} of {self.zone_id}@{self.position}"
-
-
-class WitnessedLog(models.Model):
-    """Another market's log: its signed heads are stored here, or the error that prevents it."""
-
-    #: As the settings name it.
-    url = models.CharField(max_length=500, unique=True)
-    #: Of the last head that was fetched.
-    position = models.BigIntegerField(default=-1)
-    fetched_at = models.DateTimeField(null=True)
-    #: Tries that failed since the last that did not.
-    failures = models.PositiveIntegerField(default=0)
-    problem = models.CharField(max_length=500, default="", blank=True)
-    #: Not tried again before.
-    next_at = models.DateTimeField(null=True)
-
-    def __str__(self) -> str:
-        return self.url
-
-
-class WitnessedHead(models.Model):
-    """A head of another market's log as that market signed it. Append-only, by trigger."""
-
-    # The constraint below has an index that begins with it.
-    log = models.ForeignKey(
-        WitnessedLog, on_delete=models.PROTECT, related_name="+", db_index=False
-    )
-    #: As that market names it.
-    zone = models.CharField(max_length=200)
-    position = models.BigIntegerField()
-    hash = models.CharField(max_length=128)
-    #: JSON text of ``scheduler.auction.log.heads.SignedHead``.
-    text = models.TextField()
-    seen_at = models.DateTimeField()
-
-    class Meta:
-        constraints = [
-            # Two heads of one position are the proof of two histories: both are stored.
-            models.UniqueConstraint(
-                fields=["log", "zone", "position", "hash"], name="auction_witnessed_head_once"
-            )
-        ]
-        triggers = [
-            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.zone}@{self.position}"

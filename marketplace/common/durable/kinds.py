@@ -69,7 +69,7 @@ class WorkKind:
     #: ``apply(work, loaded, result, now=)`` stores the result in a transaction that holds the
     #: lease, and returns when the work is due again, or ``None`` once it is done.
     apply: Callable[..., datetime | None]
-    #: The wait after so many failures in a row; ``None``: nothing more is tried.
+    #: The wait by the number of failures in a row; ``None``: nothing more is tried.
     backoff: Callable[[int], timedelta | None]
     #: Longer than an attempt may take, or than the time between two calls of ``extend_lease``.
     lease: timedelta

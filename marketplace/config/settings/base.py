@@ -90,7 +90,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "marketplace.accounts.second_factor.OperatorSecondFactorMiddleware",
-    "marketplace.web.acting.ActingMiddleware",
+    "marketplace.web.current_organisation.ActingMiddleware",
     "marketplace.accounts.audit.AuditMiddleware",
     "django_prometheus.middleware.PrometheusAfterMiddleware",
 ]

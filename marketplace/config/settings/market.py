@@ -35,9 +35,6 @@ PROVIDERS_NEED_APPROVAL = environment.flag("PROVIDERS_NEED_APPROVAL", default=Tr
 #: Share of jobs' beginnings and checkpoints whose next steps another provider's node trains again,
 #: and of results that it measures again; those of early ends always are, unless this is 0.
 SPOT_CHECK_SHARE = environment.number("SPOT_CHECK_SHARE", 0.02)
-#: Most machines in 24 hours that the market starts for an organisation's jobs which that then
-#: cancels, before it takes no bid of it where further ones would be started.
-CANCELLED_BOOTS_A_DAY = int(environment.number("CANCELLED_BOOTS_A_DAY", 3, at_least=1))
 #: Whether operators must have a second factor before they see anything.
 OPERATORS_NEED_MFA = environment.flag("OPERATORS_NEED_MFA", default=True)
 
@@ -49,10 +46,6 @@ PUBLISH_BIDS = environment.flag("PUBLISH_BIDS", default=False)
 MARKET_KEY_DIR = environment.folder("MARKET_KEY_DIR", DATA_DIR / "keys")
 #: Who gets the signed heads of the logs: files (file:///...) and addresses (https://...).
 AUCTION_WITNESSES = environment.words("AUCTION_WITNESSES", "")
-#: Logs of other markets whose signed heads this one stores: https://HOST/market/ZONE/heads.
-AUCTION_WITNESSED = environment.words("AUCTION_WITNESSED", "")
-#: Whether such a market may be inside this one's network, at http:// too.
-AUCTION_WITNESSED_PRIVATE = environment.flag("AUCTION_WITNESSED_PRIVATE", default=False)
 
 # --- Nodes and rented machines --------------------------------------------------------------------
 

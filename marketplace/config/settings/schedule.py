@@ -32,7 +32,6 @@ BEATS = {
     "plans": _every("auction.plans_sweep", 60),
     "snapshots": _every("auction.snapshots", 5),
     "heads": _every("auction.publish_heads", 60),
-    "witnessed": _every("auction.fetch_witnessed_heads", 60),
     "preparations": _every("vendors.prepare", 5),
     "reports": _every("vendors.inspect", 5),
     "deliveries": _every("auction.preparations_conclude", 2),

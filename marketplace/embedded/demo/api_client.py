@@ -263,7 +263,7 @@ def upload_dataset(
 def follow_job(
     running: House, market: httpx.Client, job_id: str, *, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Draw a progress bar until the job has ended; on a terminal that is none, say what changes."""
+    """Draw a progress bar until the job has ended; without a terminal, say what changes."""
     deadline = time.monotonic() + JOB_WITHIN_S
     on_terminal = sys.stderr.isatty()
     seen = 0

@@ -192,10 +192,6 @@ class Migration(migrations.Migration):
             model_name='node',
             index=models.Index(fields=['zone', 'status'], name='fleet_node_of_zone'),
         ),
-        migrations.AddIndex(
-            model_name='node',
-            index=models.Index(condition=models.Q(('rented_at__isnull', False)), fields=['rented_at'], name='fleet_node_rented'),
-        ),
         migrations.AddConstraint(
             model_name='node',
             constraint=models.UniqueConstraint(fields=('provider', 'name'), name='fleet_node_name_once'),

@@ -9,7 +9,7 @@
 - ``life``: a job is re-planned, cancelled, failed, settled.
 - ``dispatch``: at slot boundaries, and whenever something changed, nodes get their plans.
 - ``handout``: a node that asks gets its newest plan.
-- ``blame``: which nodes a late end is charged to, beside those that lost or failed the job.
+- ``fault_attribution``: which nodes a late end is charged to, beside those that failed the job.
 - ``progress``: what running jobs report.
 - ``uploads``: checkpoints and adapters.
 - ``slices``: how a slice ends: with a result, or because its node was lost.

@@ -33,7 +33,7 @@ from marketplace.jobs.journal import record_event
 from marketplace.jobs.models import EventKind, Job, JobStatus, NodePlan, Slice, SliceStatus
 from marketplace.jobs.plans import record_plans
 from marketplace.jobs.selectors import may_run
-from marketplace.jobs.services.blame import blame_nodes, blame_overrun
+from marketplace.jobs.services.fault_attribution import blame_nodes, blame_overrun
 from marketplace.jobs.services.life import mark_for_replan
 from marketplace.jobs.transitions import set_status
 

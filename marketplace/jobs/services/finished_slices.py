@@ -126,7 +126,7 @@ def _describe_end(result: SliceResult) -> str:
 def _may_stop_early(job: Job, result: SliceResult) -> bool:
     """Whether the settings let a job end there.
 
-    It is at its target score, or so many evaluations as they name lie between the best step and the
+    It is at its target score, or as many evaluations as they name lie between the best step and the
     last.
     """
     patience, plan = job.terms.training.early_stopping, load_work_plan(job)

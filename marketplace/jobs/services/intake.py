@@ -133,7 +133,7 @@ def decide_upload(*, upload: Upload, choices: UploadChoices, now: datetime) -> U
 
 
 def wait_for_upload(upload: Upload, *, within_s: float) -> Upload:
-    """The upload once it is read, or as it is after so many seconds."""
+    """Wait until the upload is read, for this many seconds at most, and give it as it is."""
     ends_at = time.monotonic() + within_s
     while True:
         upload = Upload.objects.select_related("dataset", "zone", "organisation").get(pk=upload.pk)

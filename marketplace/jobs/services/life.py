@@ -26,7 +26,7 @@ from marketplace.jobs.models import (
     Slice,
     SliceStatus,
 )
-from marketplace.jobs.services.blame import blame_nodes
+from marketplace.jobs.services.fault_attribution import blame_nodes
 from marketplace.jobs.services.opening import serialize_cells
 from marketplace.jobs.transitions import set_status
 from scheduler.types import Cell

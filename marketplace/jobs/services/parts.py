@@ -45,7 +45,7 @@ PENDING_MAX = 20
 def open_parted_upload(
     *, organisation: Organisation, created_by: User | None, name: str, size: int, now: datetime
 ) -> PartedUpload:
-    """Announce a file of so many bytes.
+    """Announce a file of this size.
 
     Raises
     ------

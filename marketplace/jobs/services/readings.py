@@ -125,7 +125,7 @@ def _claim(*, now: datetime) -> Upload | None:
 
 
 def _put_back(mine: QuerySet[Upload]) -> None:
-    """It waits for the storage; an attempt that read nothing is none."""
+    """It waits for the storage; an attempt that read nothing does not count."""
     mine.update(status=UploadStatus.WAITING, claim="", attempts=F("attempts") - 1)
 
 

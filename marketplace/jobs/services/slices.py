@@ -19,7 +19,7 @@ from marketplace.jobs.executed_work import is_user_fault, list_slices
 from marketplace.jobs.journal import record_event
 from marketplace.jobs.lease_checks import LeaseLost, is_current
 from marketplace.jobs.models import EventKind, FaultOf, Job, JobStatus, Slice, SliceStatus
-from marketplace.jobs.services.blame import blame_nodes, blame_overrun
+from marketplace.jobs.services.fault_attribution import blame_nodes, blame_overrun
 from marketplace.jobs.services.finished_slices import apply_finished
 from marketplace.jobs.services.life import close_slice, fail, mark_for_replan
 from marketplace.jobs.services.system_faults import count_system_fault, rewind_to_checkpoint

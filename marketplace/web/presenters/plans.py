@@ -10,7 +10,7 @@ from marketplace.auction.models import Bid
 from marketplace.fleet.models import Node, Tier, Zone
 from marketplace.fleet.selectors import slot_starts_at
 from marketplace.jobs.models import Checkpoint, Job, JobStatus
-from marketplace.web.presenters.ribbon import (
+from marketplace.web.presenters.timeline import (
     NodeSpan,
     Ribbon,
     RibbonMark,

@@ -10,7 +10,7 @@ from marketplace.auction.models import Bid
 from marketplace.fleet.selectors import slot_starts_at
 from marketplace.jobs.models import EventKind, Job, JobStatus
 from marketplace.jobs.selectors import load_metric_series
-from marketplace.web.presenters.ribbon import RibbonNode
+from marketplace.web.presenters.timeline import RibbonNode
 
 #: Points of an earlier run's line: it is thin and in the background.
 EARLIER_POINTS = 160

@@ -5,7 +5,7 @@ from typing import Any
 
 from django import template
 
-from marketplace.web.presenters.heat import HeatNode, build_heat
+from marketplace.web.presenters.utilisation import HeatNode, build_heat
 
 register = template.Library()
 

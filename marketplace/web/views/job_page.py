@@ -15,7 +15,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from marketplace.accounts.erasure import find_deletion
 from marketplace.accounts.models import Subject, User
-from marketplace.auction.bidding.choices import explain_choices
+from marketplace.auction.bidding.auto_settings import explain_choices
 from marketplace.auction.endings import quote_cancelling
 from marketplace.auction.models import Bid
 from marketplace.auction.models.disputes import DISPUTABLE_FOR

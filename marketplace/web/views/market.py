@@ -6,7 +6,6 @@ import json
 import re
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlencode
 
 from django.conf import settings
 from django.db.models import Avg, F
@@ -23,7 +22,6 @@ from marketplace.auction.probes import run_probes
 from marketplace.auction.selectors import MarketNow, load_market
 from marketplace.auction.witnesses.heads import HEADS_OF_A_PAGE, list_signed_heads
 from marketplace.auction.witnesses.keys import list_public_keys
-from marketplace.auction.witnesses.witnessed import list_witnessed_heads
 from marketplace.common import clock
 from marketplace.common.downloads import LinesDownload
 from marketplace.common.errors import MarketFault, UserError
@@ -32,13 +30,13 @@ from marketplace.common.ttl_cache import TtlCache
 from marketplace.fleet.models import ABSENT, Node, NodeStatus, Tier, Zone
 from marketplace.fleet.selectors import count_offered_nodes, get_open_zone, list_open_zones
 from marketplace.jobs.models import Job, JobStatus
-from marketplace.web.presenters.heat import Heat, HeatNode, build_heat
 from marketplace.web.presenters.status import (
     PARTS,
     describe_parts,
     describe_zones,
     summarize_days,
 )
+from marketplace.web.presenters.utilisation import Heat, HeatNode, build_heat
 from marketplace.web.views.requests import public_page
 
 DECISIONS_LISTED = 8
@@ -105,30 +103,6 @@ def download_heads(request: HttpRequest, zone_name: str) -> HttpResponse:
     if len(heads) == HEADS_OF_A_PAGE:
         last = json.loads(heads[-1])["position"]
         answer["Link"] = f'<{request.path}?after={last}>; rel="next"'
-    return answer
-
-
-@public_page
-@require_GET
-def download_witnessed_heads(request: HttpRequest) -> HttpResponse:
-    """What this market has seen of another market's log: a witness file for its customers."""
-    url = request.GET.get("log", "")
-    if url not in settings.AUCTION_WITNESSED:
-        raise UserError(
-            "not_witnessed",
-            "This market is no witness for that log.",
-            param="log",
-            status=404,
-            extra={"logs": settings.AUCTION_WITNESSED},
-        )
-    after = _read_number(request, "after") or 0
-    heads = list_witnessed_heads(url=url, after=after, limit=HEADS_OF_A_PAGE)
-    answer = HttpResponse(
-        "".join(f"{head.text}\n" for head in heads), content_type="application/jsonl"
-    )
-    if len(heads) == HEADS_OF_A_PAGE:
-        query = urlencode({"log": url, "after": heads[-1].pk})
-        answer["Link"] = f'<{request.path}?{query}>; rel="next"'
     return answer
 
 

@@ -20,7 +20,7 @@ from marketplace.accounts.services import (
 )
 from marketplace.common import clock
 from marketplace.common.errors import NotFound, UserError
-from marketplace.web.acting import CHOSEN
+from marketplace.web.current_organisation import CHOSEN
 from marketplace.web.views.requests import PageRequest, asks_again, owner_page, page, person_page
 
 ROLES = {

@@ -22,7 +22,7 @@ from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.models import Dataset, Upload, UploadStatus
 from marketplace.jobs.services import delete_dataset
 from marketplace.warm.selectors import get_consent, get_dataset_consent
-from marketplace.web.acting import CHOSEN
+from marketplace.web.current_organisation import CHOSEN
 from marketplace.web.forms import DEFAULT_SCOPES, ApiKeyForm, UploadForm
 from marketplace.web.views.requests import PageRequest, asks_again, owner_page, page, person_page
 from marketplace.web.views.uploads import (

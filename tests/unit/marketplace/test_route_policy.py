@@ -22,7 +22,7 @@ from marketplace.config.routing import websocket_router
 from marketplace.fleet.models import Node
 from marketplace.fleet.tokens import revoke_node_token
 from marketplace.live.snapshots import find_job_for
-from marketplace.web.acting import CHOSEN
+from marketplace.web.current_organisation import CHOSEN
 from tests import builders, vendor_builders
 from tests import job_builders as build
 from tests import market_builders as market

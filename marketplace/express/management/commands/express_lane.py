@@ -12,8 +12,8 @@ from marketplace.accounts.operator_command import OperatorCommand
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.common.money import to_micros
-from marketplace.express.floor import run_ticks
 from marketplace.express.lanes import LaneTerms, set_lane
+from marketplace.express.seat_autoscaler import run_ticks
 from marketplace.fleet.selectors import get_open_zone
 
 

@@ -12,7 +12,7 @@ from django.test import Client
 
 from marketplace.accounts.audit import list_entries, write_csv
 from marketplace.accounts.models import AuditEntry, Membership, Role, Scope, User
-from marketplace.web.acting import CHOSEN
+from marketplace.web.current_organisation import CHOSEN
 from tests import builders
 from tests.builders import PASSWORD
 from tests.pages import read_download

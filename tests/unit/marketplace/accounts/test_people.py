@@ -266,6 +266,6 @@ def test_of_two_owners_leaving_at_once_one_stays() -> None:
 def test_a_personal_organisation_asked_for_at_once_is_made_once() -> None:
     person = User(email="ada@example.com")
     person.save()
-    results = at_once([lambda: Organisation.objects.personal_ensure(person)] * 6)
+    results = at_once([lambda: Organisation.objects.get_or_create_personal(person)] * 6)
     assert len({organisation.pk for organisation in results}) == 1
     assert Organisation.objects.count() == Membership.objects.count() == 1

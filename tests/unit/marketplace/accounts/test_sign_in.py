@@ -63,7 +63,9 @@ def test_a_failure_while_making_the_organisation_takes_the_person_back(client, m
     def fail(*_: object) -> None:
         raise RuntimeError("the database is full")
 
-    monkeypatch.setattr("marketplace.accounts.models.OrganisationManager.personal_ensure", fail)
+    monkeypatch.setattr(
+        "marketplace.accounts.models.OrganisationManager.get_or_create_personal", fail
+    )
     with pytest.raises(RuntimeError):
         client.post(reverse("account_signup"), {"email": "a@example.com", "password1": PASSWORD})
     assert User.objects.count() == 0

@@ -9,7 +9,7 @@ import pytest
 
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane
-from marketplace.auction.lane.receive import receive_bids
+from marketplace.auction.lane.sequence_bids import receive_bids
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, BidStatus, Reservation
 from marketplace.auction.node_hours import change_sale_hours

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from marketplace.checks import choosing, errands
-from marketplace.checks.choosing import choose_checks
+from marketplace.checks import errands, sampling
 from marketplace.checks.errands import ANSWER_WITHIN
 from marketplace.checks.models import SpotCheck
+from marketplace.checks.sampling import choose_checks
 from marketplace.common.errors import Conflict, NotFound
 from marketplace.fleet.models import Node, NodeStatus, Provider
 from marketplace.jobs.errands import find_errand_blob, hand_out_errands, sweep_errands
@@ -272,13 +272,13 @@ def keep(node: Node, held: Slice, *, step: int) -> None:
 
 def test_the_draw_is_the_markets_own_and_falls_on_its_share(settings):
     settings.SPOT_CHECK_SHARE = 0.1
-    drawn = {name for name in map(str, range(2000)) if choosing.is_drawn(name)}
+    drawn = {name for name in map(str, range(2000)) if sampling.is_drawn(name)}
     assert 140 < len(drawn) < 260
-    assert drawn == {name for name in map(str, range(2000)) if choosing.is_drawn(name)}
+    assert drawn == {name for name in map(str, range(2000)) if sampling.is_drawn(name)}
     settings.SECRET_KEY = "another"
-    assert drawn != {name for name in map(str, range(2000)) if choosing.is_drawn(name)}
+    assert drawn != {name for name in map(str, range(2000)) if sampling.is_drawn(name)}
     settings.SPOT_CHECK_SHARE = 0.0
-    assert not any(choosing.is_drawn(name) for name in drawn)
+    assert not any(sampling.is_drawn(name) for name in drawn)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from marketplace.common import outbound
-from marketplace.common.outbound import FetchFailed, fetch_text
+from marketplace.common.outbound import AnswerLimits, FetchFailed, post_message
 
 
 class Stranger(BaseHTTPRequestHandler):
@@ -21,7 +20,7 @@ class Stranger(BaseHTTPRequestHandler):
 
     asked: ClassVar[list[tuple[str, str]]] = []
 
-    def do_GET(self) -> None:
+    def do_POST(self) -> None:
         self.asked.append((self.path, self.headers["Host"]))
         if self.path == "/drop-by-drop":
             with suppress(OSError):
@@ -46,6 +45,15 @@ def port() -> Iterator[int]:
         yield server.server_port
         server.shutdown()
         thread.join()
+
+
+def ask(
+    url: str, *, allows_private: bool, answer_s: float = 30.0, bytes_max: int = 5_000_000
+) -> bytes:
+    limits = AnswerLimits(10.0, answer_s, bytes_max)
+    return post_message(
+        url, body=b"{}", headers={}, allows_private=allows_private, limits=limits
+    ).body
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +87,7 @@ def _nothing_asked() -> None:
 )
 def test_an_address_inside_the_network_is_not_asked(host: str) -> None:
     with pytest.raises(FetchFailed, match="not at a public address"):
-        fetch_text(f"https://{host}/heads", allows_private=False)
+        ask(f"https://{host}/heads", allows_private=False)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +102,7 @@ def test_an_address_inside_the_network_is_not_asked(host: str) -> None:
 )
 def test_what_is_not_an_encrypted_address_is_refused(url: str) -> None:
     with pytest.raises(FetchFailed):
-        fetch_text(url, allows_private=False)
+        ask(url, allows_private=False)
 
 
 def test_a_host_with_one_private_address_among_others_is_not_asked(
@@ -106,7 +114,7 @@ def test_a_host_with_one_private_address_among_others_is_not_asked(
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     with pytest.raises(FetchFailed, match=r"market\.example is not at a public address"):
-        fetch_text("https://market.example/heads", allows_private=False)
+        ask("https://market.example/heads", allows_private=False)
 
 
 def test_the_address_that_was_looked_at_is_the_one_that_is_asked(
@@ -121,27 +129,22 @@ def test_the_address_that_was_looked_at_is_the_one_that_is_asked(
         return real("127.0.0.1" if names.count(host) == 1 else "127.0.0.2", *args, **terms)
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    assert fetch_text(f"http://market.example:{port}/a?b=1#c", allows_private=True) == "heard"
+    assert ask(f"http://market.example:{port}/a?b=1#c", allows_private=True) == b"heard"
     assert names.count("market.example") == 1
     assert Stranger.asked == [("/a?b=1", f"market.example:{port}")]
 
 
-def test_redirects_refusals_and_long_answers_are_failures(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(outbound, "BYTES_MAX", 1000)
+def test_redirects_refusals_and_long_answers_are_failures(port: int) -> None:
     for path, problem in (("moved", "302"), ("gone", "404"), ("long", "more than 1000 bytes")):
         with pytest.raises(FetchFailed, match=problem):
-            fetch_text(f"http://127.0.0.1:{port}/{path}", allows_private=True)
+            ask(f"http://127.0.0.1:{port}/{path}", allows_private=True, bytes_max=1000)
     assert [path for path, _ in Stranger.asked] == ["/moved", "/gone", "/long"]
-    monkeypatch.setattr(outbound, "ANSWER_S", -1.0)
     with pytest.raises(FetchFailed, match="did not say all"):
-        fetch_text(f"http://127.0.0.1:{port}/", allows_private=True)
+        ask(f"http://127.0.0.1:{port}/", allows_private=True, answer_s=-1.0)
 
 
 def test_one_who_sends_a_head_a_byte_at_a_time_has_no_longer_than_others(
-    port: int, monkeypatch: pytest.MonkeyPatch
+    port: int,
 ) -> None:
-    monkeypatch.setattr(outbound, "ANSWER_S", 0.2)
     with pytest.raises(FetchFailed, match=r"did not say all within 0\.2 seconds"):
-        fetch_text(f"http://127.0.0.1:{port}/drop-by-drop", allows_private=True)
+        ask(f"http://127.0.0.1:{port}/drop-by-drop", allows_private=True, answer_s=0.2)

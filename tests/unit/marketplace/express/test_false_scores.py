@@ -20,14 +20,14 @@ from marketplace.accounts.models import Role
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.models import Reservation
 from marketplace.auction.settlement import settle_finished
-from marketplace.checks import judging
+from marketplace.checks import verdicts
 from marketplace.checks.checkers import find_checker
-from marketplace.checks.judging import SCORE_GIVEN_UP_AFTER
 from marketplace.checks.models import SpotCheck
+from marketplace.checks.verdicts import SCORE_GIVEN_UP_AFTER
 from marketplace.common.errors import UserError
 from marketplace.express.bank import give_consent, record_finished_jobs
-from marketplace.express.floor import settle_seats
 from marketplace.express.models import BankPrompt, LookupRecord, Sharing
+from marketplace.express.seat_autoscaler import settle_seats
 from marketplace.fleet.models import Node, NodeStatus, Provider
 from marketplace.jobs.errands import find_errand_blob, hand_out_errands, sweep_errands
 from marketplace.jobs.models import ErrandState, JobStatus, Slice
@@ -129,7 +129,7 @@ def pay_share(request, job):
 def test_an_early_end_is_settled_once_another_node_has_measured_the_result(
     zone, lane, owner, monkeypatch, most
 ):
-    monkeypatch.setattr(judging, "SCORE_PAY_SHARE", most)
+    monkeypatch.setattr(verdicts, "SCORE_PAY_SHARE", most)
     zone.work_costs = zone.work_costs | {"forward": PARTS // 2}
     zone.save()
     before = get_wallet(organisation=owner).available_micros

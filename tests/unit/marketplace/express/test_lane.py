@@ -18,10 +18,10 @@ from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import Conflict, PaymentRequired, UserError
 from marketplace.express import answering, seats
 from marketplace.express.answering import answer_requests
-from marketplace.express.floor import keep_floor, settle_seats
 from marketplace.express.lanes import LaneTerms, set_lane
 from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
 from marketplace.express.requests import measure_express_job
+from marketplace.express.seat_autoscaler import keep_floor, settle_seats
 from marketplace.express.seats import load_seats
 from marketplace.fleet.models import Node, NodeStatus, Provider
 from marketplace.jobs.models import Job, JobStatus, Slice

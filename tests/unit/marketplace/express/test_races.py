@@ -12,9 +12,9 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Reservation
 from marketplace.auction.settlement import settle_finished
 from marketplace.express.answering import answer_requests
-from marketplace.express.floor import keep_floor, reclaim_seats
 from marketplace.express.models import ExpressRequest, RequestStatus
-from marketplace.express.waiting import bring_forward
+from marketplace.express.seat_autoscaler import keep_floor, reclaim_seats
+from marketplace.express.seat_queue import bring_forward
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import cancel_job, dispatch_slots
 from marketplace.payments.ledger_checks import check_ledger

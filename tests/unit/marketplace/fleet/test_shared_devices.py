@@ -12,6 +12,7 @@ from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import BidStatus
 from marketplace.checks.reliability import measure_reliability
 from marketplace.common.errors import UserError
+from marketplace.fleet.device_timeslices import Rest, find_rest
 from marketplace.fleet.models import Node, NodeStatus, SharedDevice
 from marketplace.fleet.sale_hours import SaleHours
 from marketplace.fleet.selectors import find_present_status
@@ -24,7 +25,6 @@ from marketplace.fleet.services import (
     sweep_offline_nodes,
     undrain_node,
 )
-from marketplace.fleet.turns import Rest, find_rest
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import dispatch_slots
 from tests import builders

@@ -12,8 +12,8 @@ import pytest
 from django.test import Client
 
 from marketplace.checks import errands as checks
-from marketplace.checks.choosing import choose_checks
 from marketplace.checks.models import SpotCheck
+from marketplace.checks.sampling import choose_checks
 from marketplace.checks.scores import open_score_checks
 from marketplace.exports.asking import ask_export
 from marketplace.exports.errands import ExportErrands

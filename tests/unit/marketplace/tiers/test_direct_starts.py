@@ -10,7 +10,7 @@ from marketplace.fleet.models import Tier
 from marketplace.fleet.selectors import slot_at
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import cancel_job
-from marketplace.tiers import pauses, scaling
+from marketplace.tiers import scaling, switch_latency
 from marketplace.tiers.models import (
     Booking,
     BookingOutcome,
@@ -152,7 +152,7 @@ def test_what_a_move_takes_is_the_median_of_the_last_ones_once_there_are_five(
     ZoneTiers.objects.update(checkpoint_s=2.0, restore_s=6.0)
     for number, pause in enumerate((3.0, 9.0, 4.0, 3.5, 5.0)):
         house.refresh_from_db()
-        pauses.measure_pauses(tiers=house)
+        switch_latency.measure_pauses(tiers=house)
         assert (house.checkpoint_s, house.restore_s) == (2.0, 6.0)
         Stay.objects.create(
             job=waiting,
@@ -161,5 +161,5 @@ def test_what_a_move_takes_is_the_median_of_the_last_ones_once_there_are_five(
             ended_at=at(number),
             pause_s=pause,
         )
-    pauses.measure_pauses(tiers=house)
+    switch_latency.measure_pauses(tiers=house)
     assert (house.checkpoint_s, house.restore_s) == (1.0, 3.0)

@@ -10,7 +10,7 @@ from marketplace.fleet.models import Node
 from marketplace.jobs.models import Job, JobStatus, NodePlan, Slice, SliceStatus
 from marketplace.jobs.services import dispatch_slots
 from marketplace.payments.ledger_checks import check_ledger
-from marketplace.tiers import handoff, stays
+from marketplace.tiers import handoff, serverless_runs
 from marketplace.tiers.models import Booking, BookingOutcome, Machine, Stay, ZoneTiers
 from marketplace.tiers.services import run_tier_tick
 from tests import market_builders
@@ -76,8 +76,8 @@ def test_a_hand_off_that_dies_leaves_the_job_where_it_runs(
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (stays, "_close_stay"),
-        (stays, "add_job_event"),
+        (serverless_runs, "_close_stay"),
+        (serverless_runs, "add_job_event"),
         (handoff, "_record_move"),
         (handoff, "add_job_event"),
         (handoff, "_close_booking"),

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.exposure import find_exposure_left
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import NotFound, UserError
@@ -19,7 +20,7 @@ from marketplace.payments.selectors import get_earnings, get_house_balances
 from marketplace.warm.consents import set_adapter_consent, set_consent
 from marketplace.warm.models import Offer, Overrun
 from marketplace.warm.offers import Outlook
-from marketplace.warm.overruns import find_provider_limit, may_be_offered
+from marketplace.warm.overruns import may_be_offered
 from tests import builders
 from tests import market_builders as market
 from tests.warm_builders import (
@@ -102,7 +103,7 @@ def test_an_owner_for_whose_starts_the_house_paid_a_days_limit_is_sold_no_more_o
     other = builders.organisation(usd="50")
     assert may_be_offered(owner_id=other.pk, now=LATER)
     assert may_be_offered(owner_id=owner.pk, now=found.made_at + timedelta(days=30))
-    assert find_provider_limit(provider_id=node.provider.organisation_id, now=LATER) == 0
+    assert find_exposure_left(organisation_id=node.provider.organisation_id, now=LATER) == 0
     assert check_ledger().balanced
 
 

@@ -10,7 +10,7 @@ from marketplace.auction.bidding.cancel import cancel_bid
 from marketplace.auction.bidding.place import NewBid, PlacedBid, place_bids
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
-from marketplace.auction.lane.spare_cells import give_back_spare_cells
+from marketplace.auction.lane.release_unused import give_back_spare_cells
 from marketplace.auction.models import Bid, Reservation
 from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import UserError

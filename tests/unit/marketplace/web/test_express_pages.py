@@ -10,8 +10,8 @@ import pytest
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.express.answering import answer_requests
 from marketplace.express.bank import get_sharing
-from marketplace.express.floor import keep_floor
 from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Sharing
+from marketplace.express.seat_autoscaler import keep_floor
 from tests import builders
 from tests.builders import NOW
 from tests.pages import read_page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from marketplace.auction.selectors import NodeRow
-from marketplace.web.presenters.heat import COLUMNS_MAX, Heat, HeatNode, build_heat
+from marketplace.web.presenters.utilisation import COLUMNS_MAX, Heat, HeatNode, build_heat
 from tests.builders import NOW
 
 

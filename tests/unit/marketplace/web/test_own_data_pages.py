@@ -6,7 +6,7 @@ import pytest
 from django.urls import reverse
 
 from marketplace.accounts.models import Deletion, Membership, Role
-from marketplace.web.acting import CHOSEN
+from marketplace.web.current_organisation import CHOSEN
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW

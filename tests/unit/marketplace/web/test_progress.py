@@ -22,7 +22,7 @@ from marketplace.web.presenters.progress import (
     serialize_plan,
 )
 from marketplace.web.presenters.receipt import build_receipt
-from marketplace.web.presenters.ribbon import RibbonNode
+from marketplace.web.presenters.timeline import RibbonNode
 from tests import job_builders as build
 from tests import market_builders
 from tests.builders import NOW

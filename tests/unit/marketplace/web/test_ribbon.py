@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from marketplace.web.presenters.ribbon import (
+from marketplace.web.presenters.timeline import (
     BlockState,
     Ribbon,
     RibbonMark,

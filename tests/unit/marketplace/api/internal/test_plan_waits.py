@@ -11,7 +11,7 @@ import pytest
 
 from marketplace.api.internal import plans
 from marketplace.api.internal.plans import WaitingNodes
-from marketplace.fleet.calls import listener
+from marketplace.fleet.notify import listener
 from marketplace.fleet.services import open_plan_session, revoke_node_token, rotate_node_token
 from marketplace.fleet.tokens import OLD_TOKEN_GRACE, TOKEN_ROTATES_AFTER
 from marketplace.jobs.models import NodePlan

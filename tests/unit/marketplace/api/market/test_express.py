@@ -8,8 +8,8 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.common import clock
 from marketplace.express import requests
 from marketplace.express.answering import answer_requests
-from marketplace.express.floor import keep_floor
 from marketplace.express.models import ExpressLane, ExpressRequest
+from marketplace.express.seat_autoscaler import keep_floor
 from tests import builders
 from tests import market_builders as market
 from tests.unit.marketplace.api.client import Api

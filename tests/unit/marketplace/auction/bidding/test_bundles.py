@@ -15,7 +15,7 @@ from marketplace.auction.bidding.cancel import cancel_bid
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane
-from marketplace.auction.lane.receive import receive_bids
+from marketplace.auction.lane.sequence_bids import receive_bids
 from marketplace.auction.models import Bid, BidStatus, Bundle, LogEntry
 from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import Conflict, NotAllowed, PaymentRequired, UserError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marketplace.auction.bidding.choices import explain_choices
+from marketplace.auction.bidding.auto_settings import explain_choices
 from marketplace.auction.bidding.terms import parse_price, resolve_terms
 from marketplace.common.errors import UserError
 from tests import market_builders as market

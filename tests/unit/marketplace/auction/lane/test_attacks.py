@@ -12,7 +12,7 @@ from marketplace.accounts.models import Organisation
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane
-from marketplace.auction.lane.receive import receive_bids
+from marketplace.auction.lane.sequence_bids import receive_bids
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, BidStatus, LogEntry
 from marketplace.auction.pricing.daily_rates import post_daily_rates

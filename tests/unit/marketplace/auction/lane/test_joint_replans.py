@@ -8,13 +8,13 @@ import pytest
 
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
-from marketplace.auction.lane.enter import enter_lane
-from marketplace.auction.lane.improve import (
+from marketplace.auction.lane.defragment import (
     adopt_plan,
     find_plan_for_late_jobs,
     improve_plans,
     view_zone,
 )
+from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, Reservation
 from marketplace.fleet.models import Node, NodeStatus

@@ -26,12 +26,12 @@ from marketplace.auction.models import Bid, BidStatus, Reservation
 from marketplace.auction.pay_rule import compute_asks
 from marketplace.common.queue import enqueue
 from marketplace.express.fair_share import find_share
-from marketplace.express.forfeits import find_forfeits
 from marketplace.express.gangs import count_wanted_seats
 from marketplace.express.locks import lock_seat
 from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
+from marketplace.express.provider_clawback import find_forfeits
+from marketplace.express.seat_queue import bring_forward
 from marketplace.express.seats import HeldSeat, buy_seats, load_seats
-from marketplace.express.waiting import bring_forward
 from marketplace.fleet.models import NodeStatus
 from marketplace.fleet.selectors import slot_at
 from marketplace.jobs.models import Job

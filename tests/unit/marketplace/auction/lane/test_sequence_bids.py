@@ -16,7 +16,7 @@ from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane import decisions
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane
-from marketplace.auction.lane.receive import receive_bids
+from marketplace.auction.lane.sequence_bids import receive_bids
 from marketplace.auction.lane.sweep import decide_all_pending, refresh_zone
 from marketplace.auction.models import Bid, BidStatus, LogEntry
 from marketplace.fleet.models import Node, Zone

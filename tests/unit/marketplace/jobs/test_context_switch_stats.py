@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from marketplace.auction.lane.decide import decide_pending_bids
-from marketplace.jobs.models import Job
-from marketplace.jobs.switches import (
+from marketplace.jobs.context_switch_stats import (
     ContextSwitches,
     ReportedSlice,
     measure_switches,
     summarize_switches,
 )
+from marketplace.jobs.models import Job
 from tests import market_builders as market
 from tests.warm_builders import LATER, ended, finished, live_node
 

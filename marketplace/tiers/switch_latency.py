@@ -8,7 +8,7 @@ from statistics import median
 from marketplace.jobs.models import MetricPoint, Slice
 from marketplace.tiers.machines import find_machine_node
 from marketplace.tiers.models import Booking, Stay, ZoneTiers
-from marketplace.tiers.tick_work import NOTED_WITHIN
+from marketplace.tiers.reconcile_input import NOTED_WITHIN
 
 #: Moves from whose pauses a move's length is estimated, and the fewest that suffice.
 PAUSES_REMEMBERED, PAUSES_NEEDED = 20, 5

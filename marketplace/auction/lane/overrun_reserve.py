@@ -1,7 +1,7 @@
 """Slots beside those that a warm start was sold, reserved in case it falls behind.
 
 The owner pays for what was sold. What is reserved on top is the market's risk: it is paid for if it
-is used, and ``spare_cells`` gives it back as soon as a validation shows the run at its target.
+is used, and ``release_unused`` gives it back as soon as a validation shows the run at its target.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ _CHANNEL = "fleet_nodes"
 listener = NotificationListener(_CHANNEL, recent_max=0)
 
 
-def call_nodes(node_ids: Iterable[str]) -> None:
+def notify_nodes(node_ids: Iterable[str]) -> None:
     """Have the waiting requests of these nodes look again when the transaction commits.
 
     A plan, a new session or a revoked token is such a reason.

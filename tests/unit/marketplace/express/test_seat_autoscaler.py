@@ -13,9 +13,9 @@ from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import UserError
 from marketplace.express.answering import answer_requests
 from marketplace.express.fair_share import find_share
-from marketplace.express.floor import list_demand, reclaim_seats, settle_seats
 from marketplace.express.models import ExpressRequest, RequestStatus, Seat
 from marketplace.express.requests import PENDING_MAX
+from marketplace.express.seat_autoscaler import list_demand, reclaim_seats, settle_seats
 from marketplace.express.selectors import summarize_lanes
 from marketplace.jobs.services import cancel_job, dispatch_slots
 from marketplace.payments.models import Earning

@@ -8,10 +8,10 @@ import pytest
 
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.models import LogEntry
-from marketplace.express import waiting
+from marketplace.express import seat_queue
 from marketplace.express.models import RequestStatus
+from marketplace.express.seat_queue import bring_forward
 from marketplace.express.seats import load_seats
-from marketplace.express.waiting import bring_forward
 from marketplace.jobs.models import Job, JobStatus
 from marketplace.jobs.services import dispatch_slots
 from tests.express_builders import OPEN_AT, answered, ask, customer, finish, job_of
@@ -63,7 +63,7 @@ def test_a_tick_that_moves_nothing_leaves_the_zone_to_others(zone, lane, first, 
     def fail(**_):
         raise AssertionError("the lane was entered")
 
-    monkeypatch.setattr(waiting, "enter_lane", fail)
+    monkeypatch.setattr(seat_queue, "enter_lane", fail)
     assert bring_forward(lane, now=after(1)) == 0
     finish(job_of(first), now=after(2))
     with pytest.raises(AssertionError, match="the lane was entered"):
