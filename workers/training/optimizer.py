@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch.optim.adamw import adamw
@@ -39,12 +40,28 @@ def make_moment(parameter: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def clip_gradients(grads: list[torch.Tensor], max_norm: float) -> torch.Tensor:
-    """Scale one adapter's gradients to at most ``max_norm`` (0: never); gives the norm before."""
-    norm = torch.nn.utils.get_total_norm(grads)
+    """Scale one adapter's gradients to at most ``max_norm`` (0: never); gives the norm before.
+
+    They may lie on several devices; the norm is on the first one's.
+    """
+    groups = list(_group_by_device(grads))
+    first = grads[0].device
+    norms = [torch.nn.utils.get_total_norm([grads[at] for at in group]) for group in groups]
+    norm = torch.nn.utils.get_total_norm([one.to(first) for one in norms])
     if max_norm > 0:
         factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_(grads, factor)  # pyright: ignore[reportPrivateImportUsage]
+        for group in groups:
+            own = [grads[at] for at in group]
+            torch._foreach_mul_(own, factor.to(own[0].device))  # pyright: ignore[reportPrivateImportUsage]
     return norm
+
+
+def _group_by_device(tensors: list[torch.Tensor]) -> Iterable[list[int]]:
+    """Places of the tensors of each device: kernels for many at once want one."""
+    groups: dict[torch.device, list[int]] = {}
+    for at, tensor in enumerate(tensors):
+        groups.setdefault(tensor.device, []).append(at)
+    return groups.values()
 
 
 @torch.no_grad()
@@ -58,28 +75,29 @@ def adamw_step(
     rate: float,
     weight_decay: float,
 ) -> None:
-    """One fused AdamW step of one adapter's rows, in place.
+    """One fused AdamW step of one adapter's rows, in place, device by device.
 
     Parameters
     ----------
     step : int
         Steps done before this one.
     """
-    device = params[0].device
-    steps = torch.full((len(params),), float(step), device=device).unbind()
-    adamw(
-        params,
-        grads,
-        means,
-        squares,
-        [],
-        list(steps),
-        amsgrad=False,
-        beta1=BETAS[0],
-        beta2=BETAS[1],
-        lr=rate,
-        weight_decay=weight_decay,
-        eps=EPSILON,
-        maximize=False,
-        fused=True,
-    )
+    for group in _group_by_device(params):
+        device = params[group[0]].device
+        steps = torch.full((len(group),), float(step), device=device).unbind()
+        adamw(
+            [params[at] for at in group],
+            [grads[at] for at in group],
+            [means[at] for at in group],
+            [squares[at] for at in group],
+            [],
+            list(steps),
+            amsgrad=False,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            lr=rate,
+            weight_decay=weight_decay,
+            eps=EPSILON,
+            maximize=False,
+            fused=True,
+        )
