@@ -63,6 +63,7 @@ def _measure() -> int:
         started = time.perf_counter()
         seal_ledger(now=builders.NOW)
         sealed_s = time.perf_counter() - started
+        _look_again()
         check = check_recent()
         assert check.balanced, check
         assert client.get("/operator/money").status_code == 200
@@ -80,6 +81,14 @@ def _measure() -> int:
     share = pages[-1] / pages[0]
     print(json.dumps({"case": "largest beside smallest", "share": round(share, 2), "goal": GOAL}))
     return 0 if share <= GOAL else 1
+
+
+def _look_again() -> None:
+    """Do what autovacuum does within a minute: plans must know that nothing waits for a seal."""
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE payments_unsealedentry, payments_sealedsum")
 
 
 def _take(act: Callable[[], object], *, rounds: int = ROUNDS) -> float:
