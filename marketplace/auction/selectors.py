@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,11 +13,9 @@ from marketplace.accounts.models import Organisation
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.lane.decisions import DECISION_FIELDS
 from marketplace.auction.models import Bid, BidStatus, Bundle, Pricing
-from marketplace.auction.queries import load_bid_columns
 from marketplace.common.errors import NotFound, UserError
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
-from marketplace.jobs import queries as job_queries
 from marketplace.jobs.models import Job
 from scheduler.auction.engine.price_policies import SELLING_POLICY
 
@@ -101,16 +98,16 @@ def refresh_bids(bids: Iterable[Bid]) -> None:
     for bid in bids:
         in_hand[bid.pk].append(bid)
     columns = ("receipt", *DECISION_FIELDS)
-    for pk, *values in load_bid_columns(bid_ids=list(in_hand), columns=columns):
+    for pk, *values in Bid.objects.filter(pk__in=in_hand).values_list("pk", *columns):
         for bid in in_hand[pk]:
             for name, value in zip(columns, values, strict=True):
-                setattr(bid, name, json.loads(value) if name == "parts" and value else value)
+                setattr(bid, name, value)
 
 
 def find_job_ids(bids: Sequence[Bid]) -> dict[str, str]:
     """The jobs of admitted bids, by bid id."""
     admitted = [bid.pk for bid in bids if bid.status == BidStatus.ADMITTED]
-    return job_queries.find_job_ids(bid_ids=admitted) if admitted else {}
+    return dict(Job.objects.filter(bid_id__in=admitted).values_list("bid_id", "pk"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 
 from django.db import connection, transaction
 
-from marketplace.common.db.pipeline import Statement
-
 
 @contextmanager
 def advisory_lock(namespace: str, key: str, *, wait: bool) -> Iterator[bool]:
@@ -39,10 +37,10 @@ def advisory_session_lock(namespace: str, key: str, *, wait: bool) -> Iterator[b
                 cursor.execute("SELECT pg_advisory_unlock(%s)", [number])
 
 
-def advisory_lock_statement(namespace: str, key: str) -> Statement:
-    """The same lock to the end of the transaction, for a caller that needs it with other locks."""
-    number = lock_number(namespace, key)
-    return Statement("SELECT pg_advisory_xact_lock(%s::bigint)", (str(number),))
+def lock_until_commit(namespace: str, key: str) -> None:
+    """Wait for the lock and hold it until the transaction under way ends."""
+    with connection.cursor() as cursor:
+        _acquire(cursor, "xact_", lock_number(namespace, key), wait=True)
 
 
 def lock_number(namespace: str, key: str) -> int:

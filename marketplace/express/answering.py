@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from operator import attrgetter
 from typing import Any
 
 from django.db.models import Exists
@@ -24,13 +23,11 @@ from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.pay_rule import EXPRESS_LEAST_PERCENT
-from marketplace.common.db.bulk_writes import insert_rows, send_updates
 from marketplace.express.bank import prepare_lookup, read_features
 from marketplace.express.fair_share import find_share, limit_seats
 from marketplace.express.gangs import count_wanted_seats, find_gang_rules, limit_gang
 from marketplace.express.locks import lock_requests
 from marketplace.express.models import ExpressLane, ExpressRequest, GangSeat, RequestStatus
-from marketplace.express.queries import has_waiting_requests
 from marketplace.express.seat_queue import (
     AskedLane,
     TakenCells,
@@ -94,7 +91,7 @@ def answer_requests(*, zone_id: str, now: datetime) -> int:
 
 def answer_between_batches(zone: Zone, clock: Callable[[], datetime]) -> int:
     """The same where the lane is at work on a crowd of bids; how many."""
-    if not has_waiting_requests(zone_id=zone.pk):
+    if not ExpressRequest.objects.filter(zone=zone, status=RequestStatus.PENDING).exists():
         return 0
     return answer_requests(zone_id=zone.pk, now=clock())
 
@@ -273,7 +270,7 @@ def _record(
     request.position, request.decision_hash = entry.position, entry.hash
     request.bid_id = bid_id
     request.seat_bid_id, *further = roots or ("",)
-    send_updates(ExpressRequest, _OF_ANSWERS, [(request.pk, *_read_answer(request))])
+    request.save(update_fields=_OF_ANSWERS)
     GangSeat.objects.bulk_create(GangSeat(request=request, root=root) for root in further)
 
 
@@ -282,7 +279,6 @@ _OF_ANSWERS = (
     *("status", "answer", "answered_at", "position", "decision_hash"),
     *("bid_id", "seat_bid_id"),
 )
-_read_answer = attrgetter(*_OF_ANSWERS)
 
 
 def _find_due_at(request: ExpressRequest, answer: dict[str, Any]) -> datetime:
@@ -334,7 +330,7 @@ def _store_bid(
         slo_s=answer["slo_s"],
         reservation_fee_percent=EXPRESS_LEAST_PERCENT,
     )
-    insert_rows([bid])
+    bid.save(force_insert=True)
 
 
 def _read_terms(request: ExpressRequest) -> JobTerms:
@@ -375,7 +371,7 @@ def _open_job(
         now=lane.now,
     )
     # Its last slot may end later: it counts as late only beyond the SLO.
-    send_updates(Job, ("finish_planned_at",), [(job_id, due_at)])
+    Job.objects.filter(pk=job_id).update(finish_planned_at=due_at)
     if answer["looks_up"]:
         job = Job.objects.select_related("zone", "dataset").get(pk=job_id)
         # No longer than was certified, should the bank have grown since.

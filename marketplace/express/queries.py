@@ -8,61 +8,22 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from marketplace.auction.queries import build_held_cells
-from marketplace.common.db.model_query import ModelQuery
-from marketplace.common.db.pipeline import Statement, fetch
-from marketplace.express.models import ExpressRequest, RequestStatus
+from marketplace.auction.models import Reservation
+from marketplace.common.db.rows import read_rows
+from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
 from marketplace.jobs.queries import build_recent_jobs
 from scheduler.types import Cell
 
 
-def build_shortage_check(*, zone_id: str, since: datetime) -> Statement:
-    """Whether an open lane of a zone said no to somebody since a moment: one row."""
-    return Statement(_SHORTAGE_CHECK, (zone_id, zone_id, since))
-
-
-_SHORTAGE_CHECK = """
-SELECT EXISTS (SELECT FROM express_expresslane WHERE zone_id = %s AND is_open) AND EXISTS (
-    SELECT FROM express_expressrequest
-    WHERE zone_id = %s AND created_at > %s AND status IN ('offered', 'refused')
-)
-"""
-
-
-def has_waiting_requests(*, zone_id: str) -> bool:
-    """Whether requests of a zone wait for an answer."""
-    [[(found,)]] = fetch(Statement(_WAITING, (zone_id,)))
-    return found
-
-
-_WAITING = f"""
-SELECT EXISTS (
-    SELECT FROM express_expressrequest
-    WHERE zone_id = %s AND status = '{RequestStatus.PENDING}'
-)
-"""  # noqa: S608
-
-
-def find_by_key(*, organisation_id: str, key: str | None) -> list[ExpressRequest]:
-    """An organisation's request under an idempotency key, if there is one."""
-    return _BY_KEY.read(*fetch(_BY_KEY.build_statement(organisation_id, key)))
-
-
-def find_by_key_and_count(request: ExpressRequest) -> tuple[list[ExpressRequest], int]:
-    """The same of a request that is not stored yet, and how many of its organisation's wait in its
-    zone; in one message."""
-    same, [(waiting,)] = fetch(
-        _BY_KEY.build_statement(request.organisation_id, request.idempotency_key),
-        Statement(_COUNT_WAITING, (request.zone_id, request.organisation_id)),
+def was_short(*, zone_id: str, since: datetime) -> bool:
+    """Whether an open lane of a zone said no to somebody since a moment."""
+    lanes = ExpressLane.objects.filter(zone=zone_id, is_open=True)
+    said_no = ExpressRequest.objects.filter(
+        zone=zone_id,
+        created_at__gt=since,
+        status__in=[RequestStatus.OFFERED, RequestStatus.REFUSED],
     )
-    return _BY_KEY.read(same), waiting
-
-
-_BY_KEY = ModelQuery(ExpressRequest, "WHERE organisation_id = %s AND idempotency_key = %s")
-_COUNT_WAITING = f"""
-SELECT count(*) FROM express_expressrequest
-WHERE zone_id = %s AND organisation_id = %s AND status = '{RequestStatus.PENDING}'
-"""  # noqa: S608
+    return lanes.exists() and said_no.exists()
 
 
 class SeatRow(NamedTuple):
@@ -106,14 +67,18 @@ class LaneRows:
 
 def fetch_lane_rows(*, zone_id: str, slot: int, lately: datetime) -> LaneRows:
     """A lane's seats from a slot on, their cells, and the jobs that have not ended or ended since a
-    moment; in one message."""
-    recent = build_recent_jobs(zone_id=zone_id, since=lately)
-    seats, cells, jobs = fetch(
-        Statement(_SEATS, (zone_id, slot)),
-        build_held_cells(of=Statement(_SEAT_BIDS, (zone_id, slot)), first_slot=slot),
-        Statement(_JOBS.format(recent=recent.text), recent.values),
+    moment."""
+    held = Seat.objects.filter(lane=zone_id, last_slot__gte=slot)
+    seats = [SeatRow(*row) for row in held.values_list(*SeatRow._fields)]
+    cells = Reservation.objects.filter(
+        bid__in=[seat.bid_id for seat in seats], slot__gte=slot, released_at=None
     )
-    return LaneRows([SeatRow(*row) for row in seats], cells, [_read_job(*row) for row in jobs])
+    recent, values = build_recent_jobs(zone_id=zone_id, since=lately)
+    return LaneRows(
+        seats,
+        list(cells.values_list("bid_id", "slot", "node_id")),
+        [_read_job(*row) for row in read_rows(_JOBS.format(recent=recent), values)],
+    )
 
 
 def _read_job(*row: Any) -> JobRow:
@@ -123,11 +88,6 @@ def _read_job(*row: Any) -> JobRow:
     return JobRow(job_id, owner, held, started_at, finished_at, tuple(further), request)
 
 
-_SEATS = """
-SELECT bid_id, root, is_burst, first_slot, created_at FROM express_seat
-WHERE lane_id = %s AND last_slot >= %s
-"""
-_SEAT_BIDS = "SELECT bid_id FROM express_seat WHERE lane_id = %s AND last_slot >= %s"
 #: A request's id is that of its bid with another prefix: its primary key is looked up, and the
 #: requests of the past are not read.
 _JOBS = f"""

@@ -24,14 +24,12 @@ from marketplace.auction.bidding.measure import (
 )
 from marketplace.auction.bidding.terms import check_name
 from marketplace.auction.models import Bid, BidStatus
-from marketplace.common.db.pipeline import pipeline
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.queue import enqueue
 from marketplace.common.ttl_cache import TtlCache
 from marketplace.express.bank import count_candidates, count_losses, describe_dataset
 from marketplace.express.gangs import START_S, find_gang_rules
 from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
-from marketplace.express.queries import find_by_key, find_by_key_and_count
 from marketplace.express.seats import SEAT_VIRTUAL_TOKENS, find_seat_memory_gb
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at
@@ -218,10 +216,9 @@ def place_request(asked: ExpressOrder, *, now: datetime) -> ExpressRequest:
         ``insufficient_funds``.
     """
     job, request_hash = asked.job, asked.compute_hash()
-    if asked.idempotency_key is not None:
-        same = find_by_key(organisation_id=job.organisation.pk, key=asked.idempotency_key)
-        if same:
-            return _check_same(same[0], request_hash)
+    same = _find_by_key(job.organisation.pk, asked.idempotency_key)
+    if same is not None:
+        return _check_same(same, request_hash)
     terms = measure_express_job(job, now=now)
     _check_slo(asked.slo_s, terms)
     work = terms.measured.work
@@ -256,7 +253,7 @@ def _store_request(
     request: ExpressRequest, *, api_key_id: str | None, now: datetime
 ) -> ExpressRequest:
     """Hold the price and store the request, or find the one that the same key made meanwhile."""
-    with transaction.atomic(), pipeline():
+    with transaction.atomic():
         [hold] = place_holds(
             wanted=[
                 HoldRequest(
@@ -272,19 +269,29 @@ def _store_request(
         if not isinstance(hold, Hold):
             raise hold
         # Under the wallet's lock: the same key twice at once is one request.
-        same, waiting = find_by_key_and_count(request)
-        if same:
+        same = _find_by_key(request.organisation_id, request.idempotency_key)
+        if same is not None:
             transaction.set_rollback(True)
-            return _check_same(same[0], request.request_hash)
-        _check_pending(waiting)
+            return _check_same(same, request.request_hash)
+        _check_pending(request)
         request.save(force_insert=True)
         enqueue("express.answer_requests", zone_id=request.zone_id)
     return request
 
 
-def _check_pending(waiting: int) -> None:
+def _find_by_key(organisation_id: str, key: str | None) -> ExpressRequest | None:
+    """The organisation's request under an idempotency key, if there is one."""
+    if key is None:
+        return None
+    return ExpressRequest.objects.filter(organisation=organisation_id, idempotency_key=key).first()
+
+
+def _check_pending(request: ExpressRequest) -> None:
     """Refuse another request of those who have many without an answer; the lane serves others."""
-    if waiting >= PENDING_MAX:
+    waiting = ExpressRequest.objects.filter(
+        zone=request.zone, organisation=request.organisation, status=RequestStatus.PENDING
+    )
+    if waiting.count() >= PENDING_MAX:
         raise UserError(
             "too_many_requests",
             f"{PENDING_MAX} of your requests wait for an answer in this zone. Ask again when the "

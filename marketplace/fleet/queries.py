@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from marketplace.common.db.model_query import ModelQuery
-from marketplace.common.db.pipeline import Statement, fetch
-from marketplace.fleet.models import NodeStatus, Tier, Zone
+from marketplace.common.db.rows import read_rows
 
 
-def find_zones_by_name(names: Sequence[str]) -> list[Zone]:
-    """Zones by name, closed ones too."""
-    return _ZONES_BY_NAME.read(*fetch(_ZONES_BY_NAME.build_statement(list(names))))
-
-
-_ZONES_BY_NAME = ModelQuery(Zone, "WHERE name = ANY(%s)")
-
-
-def build_fleet_digest(*, zone_id: str) -> Statement:
+def read_fleet_digest(*, zone_id: str) -> str | None:
     """One text that is equal as long as nothing changes of the nodes the engine goes by."""
-    return Statement(_FLEET_DIGEST, (zone_id,))
+    [(digest,)] = read_rows(_FLEET_DIGEST, [zone_id])
+    return digest
 
 
 #: The rows themselves, many times a second, would cost more than the decisions do.
@@ -30,13 +19,3 @@ SELECT md5(string_agg(
 FROM fleet_node AS node JOIN fleet_provider AS provider ON provider.id = node.provider_id
 WHERE zone_id = %s
 """
-
-
-def build_serverful_count(*, zone_id: str) -> Statement:
-    """How many nodes of a zone are on sale, serverless ones left out."""
-    return Statement(_SERVERFUL_COUNT, (zone_id, NodeStatus.ONLINE.value, Tier.SERVERLESS.value))
-
-
-_SERVERFUL_COUNT = (
-    "SELECT count(*) FROM fleet_node WHERE zone_id = %s AND status = %s AND tier <> %s"
-)

@@ -11,45 +11,16 @@ import numpy as np
 from django.db.models import BigIntegerField, F, Func
 from numpy.typing import NDArray
 
-from marketplace.common.db.model_query import ModelQuery
-from marketplace.common.db.pipeline import Statement, fetch
-from marketplace.jobs.models import Dataset, Job, JobStatus
+from marketplace.common.db.rows import read_rows
+from marketplace.jobs.models import Job, JobStatus
 
 _ACTIVE = ", ".join(repr(str(status)) for status in Job.ACTIVE)
 
 
-def is_replan_wanted(*, zone_id: str) -> bool:
-    """Whether any job of a zone needs new cells."""
-    [[(wanted,)]] = fetch(Statement(_REPLAN_WANTED, (zone_id,)))
-    return wanted
-
-
-_REPLAN_WANTED = (
-    "SELECT EXISTS (SELECT FROM jobs_job WHERE zone_id = %s AND needs_replan"  # noqa: S608
-    f" AND status IN ({_ACTIVE}))"
-)
-
-
-def find_datasets(*, ids: Sequence[str]) -> list[Dataset]:
-    """Data sets by id; withheld and deleted ones are left out."""
-    return _DATASETS.read(*fetch(_DATASETS.build_statement(list(ids))))
-
-
-_DATASETS = ModelQuery(Dataset, "WHERE id = ANY(%s) AND NOT is_withheld AND deleted_at IS NULL")
-
-
-def find_job_ids(*, bid_ids: Sequence[str]) -> dict[str, str]:
-    """The jobs of bids, by bid id; bids without one are left out."""
-    [rows] = fetch(Statement(_JOB_IDS, (list(bid_ids),)))
-    return dict(rows)  # type: ignore[arg-type]
-
-
-_JOB_IDS = "SELECT bid_id, id FROM jobs_job WHERE bid_id = ANY(%s)"
-
-
-def build_recent_jobs(*, zone_id: str, since: datetime) -> Statement:
-    """A zone's jobs that have not ended, and those that ended after a moment; for a join."""
-    return Statement(_RECENT_JOBS, (zone_id, zone_id, since))
+def build_recent_jobs(*, zone_id: str, since: datetime) -> tuple[str, list[Any]]:
+    """A zone's jobs that have not ended, and those that ended after a moment: SQL for a join, and
+    its values."""
+    return _RECENT_JOBS, [zone_id, zone_id, since]
 
 
 _OF_ZONE = (
@@ -60,22 +31,11 @@ _OF_ZONE = (
 _RECENT_JOBS = f"{_OF_ZONE} AND status IN ({_ACTIVE}) UNION ALL {_OF_ZONE} AND finished_at > %s"
 
 
-def build_ended_check(*, zone_id: str, until: datetime, after: datetime | None) -> Statement:
-    """Whether jobs of a zone ended after a moment, if one is given, and up to another."""
-    return Statement(_ENDED, (zone_id, until, after, after))
-
-
-_ENDED = (
-    "SELECT EXISTS (SELECT FROM jobs_job WHERE zone_id = %s AND finished_at <= %s"
-    " AND (%s::timestamptz IS NULL OR finished_at > %s::timestamptz))"
-)
-
-
 def load_running_ages(
     *, zone_id: str, now: datetime
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Seconds lived and seconds left of every running job of a zone."""
-    [[(packed,)]] = fetch(Statement(_RUNNING_AGES, (now.timestamp(), now.timestamp(), zone_id)))
+    [(packed,)] = read_rows(_RUNNING_AGES, [now.timestamp(), now.timestamp(), zone_id])
     lived_s, left_s = _unpack_pairs(packed)
     return lived_s, left_s
 
@@ -125,7 +85,7 @@ def load_due_work(
     """
     at = now.timestamp()
     values = (window_s, at, at, slot_s, slot, slot, zone_id, list(away))
-    [[(packed, waiting)]] = fetch(Statement(_DUE_WORK, values))
+    [(packed, waiting)] = read_rows(_DUE_WORK, values)
     remaining_s, slack_s = _unpack_pairs(packed)
     return DueWork(remaining_s=remaining_s, slack_s=slack_s, waiting=waiting)
 

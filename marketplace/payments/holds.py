@@ -6,8 +6,7 @@ from datetime import datetime
 
 from django.db import transaction
 
-from marketplace.common.db.bulk_writes import insert_rows, send_updates
-from marketplace.common.db.pipeline import ensure_transaction, pipeline
+from marketplace.common.db.bulk_writes import send_updates
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.money import MAX_MICROS, format_usd_exact
 from marketplace.payments.caps import list_new_account_caps, measure_room
@@ -26,12 +25,13 @@ from marketplace.payments.models import (
     AccountKind,
     CallKind,
     EntryKind,
+    Freeze,
     Hold,
     HoldStatus,
+    SpendingCap,
 )
 from marketplace.payments.outbox import WantedCall, add_calls
 from marketplace.payments.price_shares import find_card_share, find_least_cents
-from marketplace.payments.queries import find_limits
 
 _ENTRY_KINDS = {HoldStatus.CHARGED: EntryKind.CHARGE, HoldStatus.RELEASED: EntryKind.RELEASE}
 
@@ -83,7 +83,7 @@ def place_holds(
             wanted, refused, locked, now, organisation_ids=() if are_in_flight else owners
         )
         new = [outcome for outcome in outcomes if isinstance(outcome, Hold)]
-        insert_rows(new)
+        Hold.objects.bulk_create(new)
         post_entries(
             drafts=[
                 Draft(
@@ -116,9 +116,11 @@ def _decide_requests(
     """
     outcomes: list[Hold | UserError] = []
     left: dict[str, int] = {}
-    freezes, caps = find_limits(organisation_ids)
-    room = measure_room(caps + list_new_account_caps(organisation_ids, now=now), now=now)
-    frozen = {freeze.organisation_id: build_refusal(freeze) for freeze in reversed(freezes)}
+    caps = SpendingCap.objects.filter(organisation__in=organisation_ids)
+    room = measure_room([*caps, *list_new_account_caps(organisation_ids, now=now)], now=now)
+    # Of several freezes the earliest is named.
+    freezes = Freeze.objects.filter(organisation__in=organisation_ids, ended_at=None)
+    frozen = {each.organisation_id: build_refusal(each) for each in freezes.order_by("-since_at")}
     for item in wanted:
         owner = item.organisation_id
         wallet = Account(owner, AccountKind.WALLET_AVAILABLE)
@@ -180,7 +182,7 @@ def settle_holds(*, settlements: Iterable[HoldSettlement], now: datetime) -> Non
             check_whole(settlement.charge_micros)
     if not wanted:
         return
-    with ensure_transaction(), pipeline():
+    with transaction.atomic():
         locked, holds = lock_holds(wanted.keys())
         missing = sorted(wanted.keys() - {hold.reference for hold in holds})
         if missing:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from marketplace.accounts.models import User
-from marketplace.common.db.bulk_writes import insert_values
 from marketplace.common.errors import PaymentRequired
 from marketplace.common.ids import new_id
 from marketplace.common.money import format_usd
@@ -18,7 +17,6 @@ from marketplace.payments.models import (
     LedgerAccount,
     Posting,
 )
-from marketplace.payments.queries import find_house_accounts
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -94,30 +92,33 @@ def post_entries(*, drafts: Iterable[Draft], locked: LockedAccounts, now: dateti
             if amount and not account.organisation_id
         }
     )
-    postings: list[tuple[str, str, int]] = []
+    postings: list[Posting] = []
     for entry_id, draft in wanted:
         if sum(draft.amounts.values()) != 0:
             raise ValueError(f"the postings of {draft} do not sum to zero")
         postings.extend(
-            (
-                entry_id,
-                locked[account.organisation_id, account.kind].pk
+            Posting(
+                entry_id=entry_id,
+                account_id=locked[account.organisation_id, account.kind].pk
                 if account.organisation_id
                 else houses[account.kind],
-                amount,
+                amount_micros=amount,
             )
             for account, amount in draft.amounts.items()
             if amount
         )
-    insert_values(
-        Entry,
-        ("id", "kind", "reference", "booked_at", "memo", "actor_id"),
-        (
-            (entry_id, of.kind, of.reference, now, of.memo[:300], of.actor and of.actor.pk)
-            for entry_id, of in wanted
-        ),
+    Entry.objects.bulk_create(
+        Entry(
+            id=entry_id,
+            kind=of.kind,
+            reference=of.reference,
+            booked_at=now,
+            memo=of.memo[:300],
+            actor=of.actor,
+        )
+        for entry_id, of in wanted
     )
-    insert_values(Posting, ("entry_id", "account_id", "amount_micros"), postings)
+    Posting.objects.bulk_create(postings)
     return [entry_id for entry_id, _ in wanted]
 
 
@@ -125,13 +126,14 @@ def ensure_house_accounts(kinds: Collection[str]) -> dict[str, str]:
     """The keys of the market's accounts, by kind."""
     if not kinds:
         return {}
-    found = find_house_accounts(kinds)
+    houses = LedgerAccount.objects.filter(organisation=None).values_list("kind", "pk")
+    found = dict(houses.filter(kind__in=kinds))
     if len(found) < len(set(kinds)):
         # All of them, always in this order: two first payments must not wait for each other.
         LedgerAccount.objects.bulk_create(
             [LedgerAccount(kind=kind) for kind in HOUSE_KINDS], ignore_conflicts=True
         )
-        found = dict(LedgerAccount.objects.filter(organisation=None).values_list("kind", "pk"))
+        found = dict(houses.filter(kind__in=kinds))
     return found
 
 

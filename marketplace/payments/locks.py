@@ -8,13 +8,10 @@ happen one after the other, and no deadlock is possible.
 
 from collections.abc import Collection, Iterable
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from django.db import connection
-from django.db.transaction import TransactionManagementError
+from django.db.models import QuerySet
 
-from marketplace.common.db.pipeline import Statement, fetch
-from marketplace.common.db.row_types import list_columns
 from marketplace.payments.models import (
     AccountKind,
     CardPayment,
@@ -65,7 +62,10 @@ def lock_accounts(wanted: Collection[tuple[str, str]]) -> LockedAccounts:
 
     Call in a transaction, and lock everything it will need at once.
     """
-    found = _lock_accounts(wanted)
+    owners = {organisation_id for organisation_id, _ in wanted}
+    kinds = {kind for _, kind in wanted}
+    accounts = LedgerAccount.objects.filter(organisation__in=owners, kind__in=kinds)
+    found = _lock_accounts(accounts)
     missing = [key for key in wanted if key not in found]
     if missing:
         LedgerAccount.objects.bulk_create(
@@ -75,7 +75,7 @@ def lock_accounts(wanted: Collection[tuple[str, str]]) -> LockedAccounts:
             ],
             ignore_conflicts=True,
         )
-        found = _lock_accounts(wanted)
+        found = _lock_accounts(accounts)
     return found
 
 
@@ -100,12 +100,13 @@ def lock_holds(references: Collection[str]) -> tuple[LockedAccounts, list[Locked
     Call first in a transaction, as ``lock_wallets``. An organisation with a hold has both accounts
     of a wallet.
     """
-    names = list(references)
-    accounts, holds = _read_rows(
-        Statement(_ACCOUNTS_OF_HOLDS, (names, [str(kind) for kind in WALLET_KINDS])),
-        Statement(_HOLDS, (names,)),
+    found = Hold.objects.filter(reference__in=references)
+    accounts = LedgerAccount.objects.filter(
+        organisation__in=found.values("organisation"), kind__in=WALLET_KINDS
     )
-    return _read_accounts(accounts), list(map(LockedHold._make, holds))
+    locked = _lock_accounts(accounts)
+    holds = found.select_for_update(no_key=True).order_by("pk")
+    return locked, [LockedHold(*row) for row in holds.values_list(*LockedHold._fields)]
 
 
 def lock_hold(reference: str) -> Hold:
@@ -113,39 +114,10 @@ def lock_hold(reference: str) -> Hold:
     return Hold.objects.select_for_update(no_key=True).get(reference=reference)
 
 
-#: The ORM takes several times as long to write these statements as the database to answer them,
-#: and each group of bids and each batch of decisions needs them.
-_ACCOUNTS = (
-    f"SELECT {list_columns(LedgerAccount, LockedAccount)} FROM payments_ledgeraccount"  # noqa: S608
-    " WHERE organisation_id {owners} AND kind = ANY(%s) ORDER BY id FOR NO KEY UPDATE"
-)
-_ACCOUNTS_OF = _ACCOUNTS.format(owners="= ANY(%s)")
-_ACCOUNTS_OF_HOLDS = _ACCOUNTS.format(
-    owners="IN (SELECT organisation_id FROM payments_hold WHERE reference = ANY(%s))"
-)
-_HOLDS = (
-    f"SELECT {list_columns(Hold, LockedHold)}"  # noqa: S608
-    " FROM payments_hold WHERE reference = ANY(%s) ORDER BY id FOR NO KEY UPDATE"
-)
-
-
-def _lock_accounts(wanted: Collection[tuple[str, str]]) -> LockedAccounts:
-    owners = {organisation_id for organisation_id, _ in wanted}
-    kinds = {str(kind) for _, kind in wanted}
-    [rows] = _read_rows(Statement(_ACCOUNTS_OF, (list(owners), list(kinds))))
-    return _read_accounts(rows)
-
-
-def _read_accounts(rows: Iterable[tuple[Any, ...]]) -> LockedAccounts:
-    accounts = map(LockedAccount._make, rows)
-    return {(account.organisation_id, account.kind): account for account in accounts}
-
-
-def _read_rows(*statements: Statement) -> list[list[tuple[Any, ...]]]:
-    """Rows that are locked; refused outside a transaction, where no lock would last."""
-    if not connection.in_atomic_block:
-        raise TransactionManagementError("rows are locked in a transaction only")
-    return fetch(*statements)
+def _lock_accounts(accounts: QuerySet[LedgerAccount]) -> LockedAccounts:
+    rows = accounts.select_for_update(no_key=True).order_by("pk")
+    found = (LockedAccount(*row) for row in rows.values_list(*LockedAccount._fields))
+    return {(account.organisation_id, account.kind): account for account in found}
 
 
 def lock_funds_request(request_id: str) -> FundsRequest | None:

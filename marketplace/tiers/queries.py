@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from marketplace.common.db.pipeline import Statement
+from marketplace.common.db.rows import read_rows
 from marketplace.tiers.models import LIVE
 
 
-def build_tick_check(*, zone_id: str, noted_since: datetime, failed_since: datetime) -> Statement:
+def check_zone(*, zone_id: str, noted_since: datetime, failed_since: datetime) -> tuple[bool, ...]:
     """Whether a zone has live machines, open stays, open bookings, stays whose cells are to be
-    released, stays whose pause is to be noted, listed offers, and offers that failed: one row.
+    released, stays whose pause is to be noted, listed offers, and offers that failed.
     """
     live = [status.value for status in LIVE]
     values = (
         *(zone_id, live, zone_id, zone_id, zone_id),
         *(zone_id, noted_since, zone_id, zone_id, failed_since),
     )
-    return Statement(_TICK_CHECK, values)
+    [found] = read_rows(_TICK_CHECK, values)
+    return found
 
 
 _TICK_CHECK = """

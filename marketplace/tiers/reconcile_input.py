@@ -1,8 +1,6 @@
 """What a tick finds to do in a zone.
 
-Asked in one message and in plain SQL: a tick comes every few seconds, and composing a
-query costs the market's own processor more than a quiet zone's whole tick does now. What
-begins after it was asked is found by the next tick.
+A tick comes every few seconds. What begins after it was asked is found by the next one.
 """
 
 from __future__ import annotations
@@ -10,13 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from marketplace.common.db.pipeline import fetch
-from marketplace.express.queries import build_shortage_check
+from marketplace.express.queries import was_short
 from marketplace.express.shortage import RECENT
-from marketplace.fleet.queries import build_serverful_count
-from marketplace.jobs.queries import build_ended_check
+from marketplace.fleet.models import Node, NodeStatus, Tier
+from marketplace.jobs.models import Job
 from marketplace.tiers.models import ZoneTiers
-from marketplace.tiers.queries import build_tick_check
+from marketplace.tiers.queries import check_zone
 
 #: If the job has not gone on elsewhere by then, its stay has no pause.
 NOTED_WITHIN = timedelta(minutes=15)
@@ -48,12 +45,17 @@ class TickWork:
 
 
 def find_tick_work(*, tiers: ZoneTiers, now: datetime) -> TickWork:
-    own, [(endings,)], [(shortage,)], [(nodes,)] = fetch(
-        build_tick_check(
-            zone_id=tiers.zone_id, noted_since=now - NOTED_WITHIN, failed_since=now - OFFER_PAUSE
-        ),
-        build_ended_check(zone_id=tiers.zone_id, until=now - SETTLED_AFTER, after=tiers.learned_at),
-        build_shortage_check(zone_id=tiers.zone_id, since=now - RECENT),
-        build_serverful_count(zone_id=tiers.zone_id),
+    zone_id = tiers.zone_id
+    own = check_zone(
+        zone_id=zone_id, noted_since=now - NOTED_WITHIN, failed_since=now - OFFER_PAUSE
     )
-    return TickWork(*own[0], endings=endings, shortage=shortage, nodes=nodes)
+    ended = Job.objects.filter(zone=zone_id, finished_at__lte=now - SETTLED_AFTER)
+    if tiers.learned_at is not None:
+        ended = ended.filter(finished_at__gt=tiers.learned_at)
+    nodes = Node.objects.filter(zone=zone_id, status=NodeStatus.ONLINE)
+    return TickWork(
+        *own,
+        endings=ended.exists(),
+        shortage=was_short(zone_id=zone_id, since=now - RECENT),
+        nodes=nodes.exclude(tier=Tier.SERVERLESS).count(),
+    )

@@ -24,7 +24,6 @@ from marketplace.auction.bidding.start_from import WARM
 from marketplace.auction.bidding.terms import NAME_LIMIT, check_name, check_price_micros
 from marketplace.auction.lane import wakeups
 from marketplace.auction.models import Bid, Bundle
-from marketplace.common.db.bulk_writes import insert_rows
 from marketplace.common.errors import Conflict, UserError
 from marketplace.jobs.models import Dataset
 from marketplace.payments.holds import HoldRequest, place_holds
@@ -138,7 +137,7 @@ def place_bundle(*, asked: NewBundle, now: datetime) -> Bundle:
             if isinstance(hold, UserError):
                 raise hold
         bundle.save(force_insert=True)
-        insert_rows(bids)
+        Bid.objects.bulk_create(bids)
         wakeups.wake_lane_on_commit(zone_id=asked.zone.pk)
     return bundle
 

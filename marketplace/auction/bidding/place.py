@@ -25,8 +25,6 @@ from marketplace.auction.bidding.start_from import refuse_taken_offers
 from marketplace.auction.bidding.terms import check_deadline, check_name, check_price_micros
 from marketplace.auction.lane import wakeups
 from marketplace.auction.models import Bid
-from marketplace.common.db.bulk_writes import insert_rows
-from marketplace.common.db.pipeline import pipeline
 from marketplace.common.errors import Conflict, UserError
 from marketplace.fleet.policy_settings import find_reservation_fee
 from marketplace.jobs.terms import derive_columns
@@ -182,7 +180,7 @@ def _store(
 ) -> dict[int, Outcome]:
     """Store the drafts together, or, when the database refuses that, each for itself."""
     try:
-        with transaction.atomic(), pipeline():
+        with transaction.atomic():
             return _stored(asked, drafts, now=now)
     except (OperationalError, InterfaceError):
         raise
@@ -251,7 +249,7 @@ def _funded(
         for (index, bid), hold in zip(drafts.items(), holds, strict=True)
     }
     placed = [outcome.bid for outcome in outcomes.values() if isinstance(outcome, PlacedBid)]
-    insert_rows(placed)
+    Bid.objects.bulk_create(placed)
     reserve_offers({bid.offer_id: bid.pk for bid in placed if bid.offer_id})
     for zone_id in {bid.zone_id for bid in placed}:
         wakeups.wake_lane_on_commit(zone_id=zone_id)

@@ -21,7 +21,6 @@ from typing import NamedTuple
 from django.db.models import QuerySet
 
 from marketplace.auction.models import LogEntry, MarketHead, Pricing, Snapshot
-from marketplace.common.db.bulk_writes import insert_values
 from marketplace.common.errors import MarketFault
 from marketplace.fleet.models import Zone
 from marketplace.fleet.policy_settings import (
@@ -317,35 +316,19 @@ def read_entries(log: QuerySet[LogEntry]) -> Iterator[ChainEntry]:
 
 def append_log(*, zone_id: str, new: Iterable[ChainEntry], now: datetime) -> None:
     """Write entries the engine just made; call as the zone's lane, in its transaction."""
-    insert_values(
-        LogEntry,
-        _LOG_COLUMNS,
-        (
-            (
-                zone_id,
-                entry.position,
-                type(entry.event).__name__,
-                serialize_canonical(event_to_json(entry.event)),
-                serialize_canonical(outcome_to_json(entry.outcome)),
-                entry.prev_hash,
-                entry.hash,
-                now,
-            )
-            for entry in new
-        ),
+    LogEntry.objects.bulk_create(
+        LogEntry(
+            zone_id=zone_id,
+            position=entry.position,
+            kind=type(entry.event).__name__,
+            event=serialize_canonical(event_to_json(entry.event)),
+            outcome=serialize_canonical(outcome_to_json(entry.outcome)),
+            prev_hash=entry.prev_hash,
+            hash=entry.hash,
+            recorded_at=now,
+        )
+        for entry in new
     )
-
-
-_LOG_COLUMNS = (
-    "zone_id",
-    "position",
-    "kind",
-    "event",
-    "outcome",
-    "prev_hash",
-    "hash",
-    "recorded_at",
-)
 
 
 def take_snapshot_if_late(*, book: Book, head: MarketHead, now: datetime) -> bool:

@@ -6,34 +6,18 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db.models import Max, Q
 
 from marketplace.auction.models import FIRST_REVISION, Bid, BidStatus, Reservation
-from marketplace.auction.queries import load_first_cells
-from marketplace.common.db.bulk_writes import insert_values
 from scheduler import types as scheduler
 
 #: Sums of costs below a millionth of a micro-dollar are rounding errors.
 _TOLERANCE = 1e-6
 
 
-class ReservationRow(NamedTuple):
-    """A row of ``Reservation``, new."""
-
-    bid_id: str
-    zone_id: str
-    node_id: str
-    revision: int
-    slot: int
-    samples: float
-    memory_gb: float
-    operational_cost_micros: int
-    posted_rate_micros: float | None
-
-
-def build_reservation_rows(
+def build_reservations(
     *,
     bid_id: str,
     zone_id: str,
@@ -43,7 +27,7 @@ def build_reservation_rows(
     nodes: Mapping[str, scheduler.NodeSpec],
     posted: Sequence[float | None],
     revision: int = FIRST_REVISION,
-) -> list[ReservationRow]:
+) -> list[Reservation]:
     """Rows for cells as sold now, with what each is worth to the node's provider.
 
     ``posted`` are the cells' posted rates, by sample; ``None`` where the ask is paid.
@@ -51,7 +35,7 @@ def build_reservation_rows(
     Costs are rounded up on their running total: no provider loses by rounding, and the sum
     never exceeds the payment.
     """
-    rows: list[ReservationRow] = []
+    rows: list[Reservation] = []
     total, booked = 0.0, 0
     for cell, pay in zip(cells, posted, strict=True):
         node = nodes[cell.node]
@@ -60,8 +44,16 @@ def build_reservation_rows(
         cost = max(0, math.ceil(total - _TOLERANCE) - booked)
         booked += cost
         rows.append(
-            ReservationRow(
-                bid_id, zone_id, cell.node, revision, cell.slot, rate, memory_gb, cost, pay
+            Reservation(
+                bid_id=bid_id,
+                zone_id=zone_id,
+                node_id=cell.node,
+                revision=revision,
+                slot=cell.slot,
+                samples=rate,
+                memory_gb=memory_gb,
+                operational_cost_micros=cost,
+                posted_rate_micros=pay,
             )
         )
     return rows
@@ -71,10 +63,6 @@ def find_next_revision(*, bid_id: str) -> int:
     """The number of the bid's next plan. Call while holding the zone's lane lock."""
     latest = Reservation.objects.filter(bid_id=bid_id).aggregate(latest=Max("revision"))["latest"]
     return FIRST_REVISION if latest is None else latest + 1
-
-
-def insert_reservations(rows: Iterable[ReservationRow]) -> None:
-    insert_values(Reservation, ReservationRow._fields, rows)
 
 
 def release_reservations(*, bid_id: str, which: Q, now: datetime) -> int:
@@ -89,7 +77,8 @@ def read_first_cells(bids: Iterable[Bid]) -> None:
     if not unread:
         return
     cells: defaultdict[str, list[list[Any]]] = defaultdict(list)
-    for bid_id, slot, node_id in load_first_cells(bid_ids=[bid.pk for bid in unread]):
+    first = Reservation.objects.filter(bid__in=unread, revision=FIRST_REVISION).order_by("slot")
+    for bid_id, slot, node_id in first.values_list("bid_id", "slot", "node_id"):
         cells[bid_id].append([slot, node_id])
     for bid in unread:
         bid.first_cells = cells[bid.pk]

@@ -13,9 +13,7 @@ from typing import NamedTuple
 from marketplace.auction.book.decision_rows import build_bundle_columns
 from marketplace.auction.book.engine_cache import get_commitment_salt
 from marketplace.auction.lane.lane import Lane
-from marketplace.auction.locks import PendingBid
-from marketplace.auction.models import Bundle, hold_reference
-from marketplace.common.db.bulk_writes import send_updates
+from marketplace.auction.models import Bid, Bundle, hold_reference
 from marketplace.payments.holds import HoldRequest, HoldSettlement, place_holds, settle_holds
 from marketplace.payments.selectors import find_spenders
 from scheduler.auction import ChainEntry
@@ -36,7 +34,7 @@ def take_bundle(lane: Lane, bundle_id: str, arrivals: Sequence[events.BidArrived
 
 
 def record_bundles(
-    lane: Lane, bundles: Sequence[TakenBundle], *, won: Sequence[tuple[PendingBid, int]]
+    lane: Lane, bundles: Sequence[TakenBundle], *, won: Sequence[tuple[Bid, int]]
 ) -> None:
     """Write what bundles were decided to be, and turn their holds into those of their bids.
 
@@ -48,7 +46,9 @@ def record_bundles(
     """
     if not bundles:
         return
-    send_updates(Bundle, _COLUMNS, [_build_row(lane, of) for of in bundles])
+    for of in bundles:
+        columns = build_bundle_columns(of.entry) | {"decided_at": lane.now}
+        Bundle.objects.filter(pk=of.bundle_id).update(**{name: columns[name] for name in _COLUMNS})
     released = [HoldSettlement(hold_reference(of.bundle_id), None) for of in bundles]
     settle_holds(settlements=released, now=lane.now)
     spenders = find_spenders({end.hold_reference for end in released})
@@ -78,8 +78,3 @@ def record_bundles(
 
 
 _COLUMNS = ("decided_at", "position", "payment_micros", "refusal", "winning_price_micros")
-
-
-def _build_row(lane: Lane, taken: TakenBundle) -> tuple[object, ...]:
-    columns = build_bundle_columns(taken.entry)
-    return taken.bundle_id, lane.now, *(columns[name] for name in _COLUMNS[1:])

@@ -12,7 +12,7 @@ from marketplace.auction.book.engine_cache import LogBroken
 from marketplace.auction.lane.decisions import decide_received_bids
 from marketplace.auction.lane.enter import enter_lane, is_lock_timeout, open_lane
 from marketplace.auction.lane.sequence_bids import receive_bids, void_receipts
-from marketplace.auction.queries import has_pending_bids
+from marketplace.auction.models import Bid, BidStatus
 from marketplace.fleet.models import Zone
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def decide_pending_bids(
     batch was written is the next one, so a lone bid is decided at once and a crowd shares the
     commits. ``only`` names the one bid to decide.
     """
-    if not has_pending_bids(zone_id=zone.pk):
+    if not Bid.objects.filter(zone=zone, status=BidStatus.PENDING).exists():
         return DecidedBatch()
     try:
         with enter_lane(zone=zone, now=now) as lane:

@@ -9,15 +9,14 @@ from typing import Any, NamedTuple
 
 from marketplace.auction import locks
 from marketplace.auction.book.decision_rows import build_decision_columns
-from marketplace.auction.book.reservations import build_reservation_rows, insert_reservations
+from marketplace.auction.book.reservations import build_reservations
 from marketplace.auction.lane import wakeups
 from marketplace.auction.lane.bundles import TakenBundle, record_bundles, take_bundle
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.overrun_reserve import reserve_worst_cases
 from marketplace.auction.lane.sequence_bids import build_arrival, void_receipts
 from marketplace.auction.lane.vendor_work import AdmittedWithVendor, open_vendor_work
-from marketplace.auction.locks import PendingBid
-from marketplace.auction.models import Bid, BidStatus, hold_reference
+from marketplace.auction.models import Bid, BidStatus, Reservation, hold_reference
 from marketplace.common.db.bulk_writes import send_updates
 from marketplace.common.money import from_micros
 from marketplace.jobs.services import Opening, open_jobs
@@ -60,11 +59,11 @@ def decide_received_bids(lane: Lane) -> tuple[int, int]:
     return len(decided), record_decisions(lane, decided, bundles) if decided else 0
 
 
-def _find_joint_bundle(bid: PendingBid) -> str | None:
+def _find_joint_bundle(bid: Bid) -> str | None:
     return bid.bundle_id if bid.is_joint else None
 
 
-def _quote_cold(lane: Lane, bid: PendingBid, task: scheduler.Task) -> int | None:
+def _quote_cold(lane: Lane, bid: Bid, task: scheduler.Task) -> int | None:
     """With a warm start, the price at this moment without it: its owner never pays more.
 
     ``None`` where there is no warm start, or no plan without it.
@@ -80,7 +79,7 @@ def _quote_cold(lane: Lane, bid: PendingBid, task: scheduler.Task) -> int | None
 class TakenBid(NamedTuple):
     """A bid that the engine has just decided."""
 
-    bid: PendingBid
+    bid: Bid
     entry: ChainEntry
     cold_price_micros: int | None
 
@@ -89,7 +88,7 @@ class TakenBid(NamedTuple):
 class _DecidedBid:
     """A bid and the columns that its decision fills."""
 
-    bid: PendingBid
+    bid: Bid
     #: By name, those of ``DECISION_FIELDS``.
     columns: dict[str, Any]
     #: ``None`` unless admitted.
@@ -116,10 +115,10 @@ def record_decisions(
     send_updates(Bid, DECISION_FIELDS, [(of.bid.pk, *of.columns.values()) for of in decided])
     admitted = [of for of in decided if of.is_admitted]
     nodes = lane.book.nodes
-    insert_reservations(
+    Reservation.objects.bulk_create(
         row
         for of in admitted
-        for row in build_reservation_rows(
+        for row in build_reservations(
             bid_id=of.bid.pk,
             zone_id=lane.zone.pk,
             memory_gb=of.bid.memory_demand_gb,

@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from operator import attrgetter
 
 from django.db import OperationalError, connection, transaction
 
@@ -27,9 +26,6 @@ from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.price_changes import sync_rules
 from marketplace.auction.lane.replan import record_lost_cells, replan_jobs
 from marketplace.auction.locks import lock_lane
-from marketplace.auction.models import MarketHead
-from marketplace.common.db.bulk_writes import send_updates
-from marketplace.common.db.pipeline import pipeline
 from marketplace.common.events import publish_on_commit
 from marketplace.fleet.models import ON_SALE, Node, NodeStatus, Zone
 from marketplace.fleet.selectors import build_node_spec, slot_at
@@ -96,9 +92,8 @@ def open_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
                 slot=max(slot_at(zone, now), head.slot),
             )
             _end_transaction_after(WORK_WITHIN_S)
-            with pipeline():
-                yield lane
-                write_lane(lane)
+            yield lane
+            write_lane(lane)
     except BaseException:
         # What was applied is not in the log; the next lane starts from what is.
         books.discard_lane_book(zone_id=zone.pk)
@@ -110,9 +105,8 @@ def _end_transaction_after(seconds: int) -> None:
 
     Within a caller's transaction it does nothing: that is not the lane's to end.
 
-    A lane that hangs, or whose host is cut off, must not hold its zone: a standby goes on. The
-    timeout for idle transactions does not fire after a pipeline, this one does. A timer that runs
-    is not set again by another value, so it is stopped first.
+    A lane that hangs, or whose host is cut off, must not hold its zone: a standby goes on. A timer
+    that runs is not set again by another value, so it is stopped first.
     """
     if len(connection.atomic_blocks) > 1:
         return
@@ -205,7 +199,7 @@ def write_lane(lane: Lane) -> None:
     head.position, head.head_hash = engine.position, engine.head_hash
     head.updated_at = lane.now
     head.seq += 1
-    send_updates(MarketHead, _HEAD_COLUMNS, [(head.pk, *_head_of(head))])
+    head.save(update_fields=["position", "head_hash", "slot", "seq", "updated_at"])
     books.take_snapshot_if_late(book=lane.book, head=head, now=lane.now)
     publish_on_commit(
         stream=f"market.{lane.zone.name}",
@@ -219,10 +213,6 @@ def write_lane(lane: Lane) -> None:
             **lane.news,
         },
     )
-
-
-_HEAD_COLUMNS = ("position", "head_hash", "slot", "seq", "updated_at")
-_head_of = attrgetter(*_HEAD_COLUMNS)
 
 
 def is_lock_timeout(error: OperationalError) -> bool:

@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from django.db.models import Q
 
 from marketplace.auction.book.reservations import (
-    build_reservation_rows,
+    build_reservations,
     find_next_revision,
-    insert_reservations,
     release_reservations,
 )
 from marketplace.auction.lane.lane import Lane
-from marketplace.auction.models import Bid
+from marketplace.auction.models import Bid, Reservation
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import last_slot_until, load_rates
 from marketplace.jobs.models import Job
@@ -153,8 +152,8 @@ def give_new_cells(lane: Lane, planned: PlannedJob, cells: Sequence[Cell], *, re
     """Write down the cells that the engine has just given a job."""
     job, bid, promise = planned.job, planned.bid, planned.promise
     _release_cells(lane, bid.pk)
-    insert_reservations(
-        build_reservation_rows(
+    Reservation.objects.bulk_create(
+        build_reservations(
             bid_id=bid.pk,
             zone_id=bid.zone_id,
             memory_gb=promise.memory_demand,

@@ -21,7 +21,6 @@ from marketplace.auction.models import Bid
 from marketplace.common.queue import enqueue
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import FaultOf, Job
-from marketplace.jobs.queries import is_replan_wanted
 from marketplace.jobs.selectors import (
     count_stalled_slices,
     list_jobs_to_replan,
@@ -77,10 +76,9 @@ def replan_jobs(lane: Lane, *, preferred: Mapping[str, str] | None = None) -> in
     preferred
         The node each job should go to, by job id; it gets other cells only if it does not fit.
     """
-    if not is_replan_wanted(zone_id=lane.zone.pk):
-        # As a rule; asking so costs a fraction of what reading them does.
-        return 0
     jobs = sorted(list_jobs_to_replan(lane.zone), key=lambda job: (job.deadline_at, job.pk))
+    if not jobs:
+        return 0
     bids = Bid.objects.in_bulk([job.bid_id for job in jobs])
     waiting = [
         PlannedJob(

@@ -13,7 +13,6 @@ from django.conf import settings
 from marketplace.auction import locks
 from marketplace.auction.book.engine_cache import get_commitment_salt
 from marketplace.auction.lane.lane import Lane
-from marketplace.auction.locks import PendingBid
 from marketplace.auction.models import Bid
 from marketplace.auction.royalties import list_royalties
 from marketplace.auction.task_values import build_task
@@ -38,13 +37,11 @@ def receive_bids(lane: Lane, *, limit: int, only: str | None = None) -> int:
     waiting = _with_whole_bundles(
         locks.lock_pending_bids(zone_id=lane.zone.pk, limit=limit, only=only)
     )
-    bids = [
-        bid._replace(received_slot=lane.slot, salt=get_commitment_salt())
-        for bid in waiting
-        if bid.pk not in lane.book.engine.open_receipts
-    ]
+    bids = [bid for bid in waiting if bid.pk not in lane.book.engine.open_receipts]
     if not bids:
         return 0
+    for bid in bids:
+        bid.received_slot, bid.salt = lane.slot, get_commitment_salt()
     _sync_vendors(lane, bids)
     receipts = [Receipt(bid.pk, seal(build_arrival(lane, bid))) for bid in bids]
     entry = lane.apply(events.BidsReceived(tuple((of.bid_id, of.sealed) for of in receipts)))
@@ -61,22 +58,22 @@ def receive_bids(lane: Lane, *, limit: int, only: str | None = None) -> int:
     return len(bids)
 
 
-def _with_whole_bundles(waiting: Sequence[PendingBid]) -> list[PendingBid]:
+def _with_whole_bundles(waiting: Sequence[Bid]) -> list[Bid]:
     """Bids with all others of their bundles that wait, next to the first of each."""
     bundle_ids = {bid.bundle_id for bid in waiting if bid.bundle_id is not None}
     if not bundle_ids:
         return list(waiting)
-    together: dict[str, list[PendingBid]] = {}
+    together: dict[str, list[Bid]] = {}
     for bid in locks.lock_bids_of_bundles(bundle_ids=sorted(bundle_ids)):
         assert bid.bundle_id is not None
         together.setdefault(bid.bundle_id, []).append(bid)
-    found: list[PendingBid] = []
+    found: list[Bid] = []
     for bid in waiting:
         found += [bid] if bid.bundle_id is None else together.pop(bid.bundle_id, [])
     return found
 
 
-def _sync_vendors(lane: Lane, bids: Sequence[PendingBid]) -> None:
+def _sync_vendors(lane: Lane, bids: Sequence[Bid]) -> None:
     """Tell the engine what the vendors that made offers can do in a slot, where that changed."""
     vendor_ids = {offer[0] for bid in bids for offer in bid.offers}
     if vendor_ids:
@@ -86,11 +83,11 @@ def _sync_vendors(lane: Lane, bids: Sequence[PendingBid]) -> None:
                 lane.apply(events.VendorChanged(scheduler.VendorCapacity(vendor_id, rows)))
 
 
-def build_arrival(lane: Lane, bid: PendingBid) -> events.BidArrived:
+def build_arrival(lane: Lane, bid: Bid) -> events.BidArrived:
     """The event that decides a bid that was received, always the same."""
     assert bid.received_slot is not None
     task = build_task(
-        bid,
+        bid,  # pyright: ignore[reportArgumentType]
         task_id=bid.pk,
         # The slot it was received in runs already: cells from the next one on are sold.
         arrival_slot=max(bid.received_slot + 1, bid.not_before_slot or 0),

@@ -16,7 +16,6 @@ from marketplace.auction.lane.decide import BATCH_LIMIT, decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane, is_lock_timeout
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.probes import name_zone_task
-from marketplace.auction.queries import has_bids_in_turn, list_bids_to_retry
 from marketplace.common.backoff import compute_backoff
 from marketplace.common.heartbeats import record_failure, record_success
 from marketplace.fleet.models import Zone
@@ -91,7 +90,7 @@ def decide_all_pending(
             pause(max(0.0, (began_at + CROWD_PACE - clock()).total_seconds()))
         # Those who came while a batch was written are the next one, with no wake-up in between.
         goes_on = batch.decided and clock() < ends_at
-        more = batch.full or (goes_on and has_bids_in_turn(zone_id=zone.pk))
+        more = batch.full or (goes_on and _in_turn(zone).exists())
         if not more and oldest is None:
             return decided
 
@@ -116,7 +115,8 @@ def _in_turn(zone: Zone) -> QuerySet[Bid]:
 def _decide_set_aside(*, zone: Zone, clock: Callable[[], datetime]) -> int:
     """Try bids again that are due, each by itself."""
     decided = 0
-    for bid_id in list_bids_to_retry(zone_id=zone.pk, now=clock(), limit=RETRIES):
+    due = Bid.objects.filter(zone=zone, status=BidStatus.PENDING, retry_at__lte=clock())
+    for bid_id in list(due.order_by("retry_at").values_list("pk", flat=True)[:RETRIES]):
         try:
             decided += decide_pending_bids(zone=zone, now=clock(), only=bid_id).decided
         except (DatabaseError, LogBroken):
@@ -147,7 +147,7 @@ def sweep_zones(*, clock: Callable[[], datetime]) -> None:
         try:
             if Zone.objects.filter(pk=zone.pk, pk__in=waiting).exists():
                 decided = decide_all_pending(zone_id=zone.pk, clock=clock)
-                goes_on = decided > 0 or not has_bids_in_turn(zone_id=zone.pk)
+                goes_on = decided > 0 or not _in_turn(zone).exists()
             else:
                 goes_on = refresh_zone(zone=zone, now=clock())
         except Exception as error:

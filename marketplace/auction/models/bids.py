@@ -293,6 +293,11 @@ class Bid(models.Model):
         return "" if self.start is None else self.start.offer_id
 
     @property
+    def warm_start(self) -> Start | None:
+        """The start that it was sold less work for."""
+        return self.start if self.start is not None and self.start.cold_units else None
+
+    @property
     def royalty_micros(self) -> int:
         """What of the payment is for the owner of the adapter that the job begins with."""
         return 0 if self.start is None else self.start.royalty_micros

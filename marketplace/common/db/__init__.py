@@ -1,1 +1,1 @@
-"""SQL that Django's ORM does not send: pipelined statements, bulk writes, a cache of rows."""
+"""SQL that Django's ORM does not send: bulk updates, our own texts, notifications."""

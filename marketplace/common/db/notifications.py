@@ -15,10 +15,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
-from django.db import connections
+from django.db import connection, connections
 from psycopg import sql
-
-from marketplace.common.db.pipeline import Statement, send
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +31,10 @@ KEYS_PER_NOTIFY = 240
 def notify(channel: str, keys: Iterable[str]) -> None:
     """Wake what waits for these keys, in any process, when the present transaction commits."""
     listed = list(keys)
-    for start in range(0, len(listed), KEYS_PER_NOTIFY):
-        payload = ",".join(listed[start : start + KEYS_PER_NOTIFY])
-        send(Statement("SELECT pg_notify(%s, %s)", (channel, payload)))
+    with connection.cursor() as cursor:
+        for start in range(0, len(listed), KEYS_PER_NOTIFY):
+            payload = ",".join(listed[start : start + KEYS_PER_NOTIFY])
+            cursor.execute("SELECT pg_notify(%s, %s)", [channel, payload])
 
 
 class NotificationListener:

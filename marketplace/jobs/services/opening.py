@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.db import transaction
+
 from marketplace.common.clock import format_moment
-from marketplace.common.db.bulk_writes import insert_rows
-from marketplace.common.db.pipeline import ensure_transaction
 from marketplace.common.queue import enqueue
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_ends_at
@@ -29,7 +29,7 @@ class Opening:
     created_by_id: str | None
     zone: Zone
     name: str
-    #: ``derive_columns`` of its terms; the value may be its JSON text.
+    #: ``derive_columns`` of its terms.
     columns: Mapping[str, Any]
     cells: tuple[Cell, ...]
     deadline_at: datetime
@@ -47,9 +47,9 @@ def open_jobs(*, openings: Iterable[Opening], now: datetime) -> list[str]:
     if not jobs:
         return []
     events = [_build_event(job, now) for job in jobs]
-    with ensure_transaction():
-        insert_rows(jobs)
-        insert_rows(events)
+    with transaction.atomic():
+        Job.objects.bulk_create(jobs)
+        JobEvent.objects.bulk_create(events)
         add_messages(news=[_build_news(event) for event in events], now=now)
         if any(job.cells[0][0] <= slot_at(job.zone, now) for job in jobs):
             # Others are dispatched when their first slot begins, by the beat.

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 import pytest
 from django.db import IntegrityError, ProgrammingError, connection, transaction
 
-from marketplace.common.db.bulk_writes import insert_values
 from marketplace.config.database_roles import find_excess_rights
 from marketplace.embedded.servers import MARKET_ROLE
 from marketplace.payments.ledger_checks import check_ledger
@@ -180,14 +179,10 @@ def test_postings_of_one_statement_move_each_balance_by_their_sum(funded) -> Non
                 Entry.objects.create(kind="release", reference=f"many-{n}", booked_at=NOW)
                 for n in range(len(amounts))
             ]
-            insert_values(
-                Posting,
-                ("entry_id", "account_id", "amount_micros"),
-                [
-                    (entry.pk, account, amount)
-                    for entry, of in zip(entries, amounts, strict=True)
-                    for account, amount in of.items()
-                ],
+            Posting.objects.bulk_create(
+                Posting(entry=entry, account_id=account, amount_micros=amount)
+                for entry, of in zip(entries, amounts, strict=True)
+                for account, amount in of.items()
             )
 
     with pytest.raises(IntegrityError, match="not_below_zero"):
@@ -215,10 +210,9 @@ def test_entries_of_other_transactions_get_no_postings_and_no_table_is_emptied()
         pytest.raises(IntegrityError, match="written with their entry"),
         transaction.atomic(),
     ):
-        insert_values(
-            Posting,
-            ("entry_id", "account_id", "amount_micros"),
-            [(entry.pk, row.pk, amount) for row, amount in zip(accounts, (7, -7), strict=True)],
+        Posting.objects.bulk_create(
+            Posting(entry=entry, account=row, amount_micros=amount)
+            for row, amount in zip(accounts, (7, -7), strict=True)
         )
     for table in ("payments_posting", "payments_entry"):
         with pytest.raises(ProgrammingError, match=f"Cannot truncate {table}"):
