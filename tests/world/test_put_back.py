@@ -16,7 +16,7 @@ FOUND = {
         r"prices (were solved for slot|for slot \d+ came)",
     ),
     "the deadlock of leases": (4, "", "slices are locked without their jobs"),
-    "the push without a fence": (25, "webhooks.deliver", "was delivered before"),
+    "the push without a fence": (2, "webhooks.deliver", "was delivered before"),
     "the card bid without its validation file": (5, "", "lost its file"),
 }
 

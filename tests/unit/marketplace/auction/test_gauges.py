@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from django.contrib.auth.models import AnonymousUser
 from django.test import RequestFactory
 
 from marketplace.auction.gauges import MarketCollector
@@ -77,9 +76,8 @@ def test_waiting_and_decided_bids_are_counted_by_zone(zone):
 
 
 def test_rules_and_pictures_name_figures_that_there_are(zone, settings):
-    settings.METRICS_TOKEN = ""
-    request = RequestFactory().get("/metrics")
-    request.user = AnonymousUser()
+    settings.METRICS_TOKEN = "one"
+    request = RequestFactory().get("/metrics", headers={"Authorization": "Bearer one"})
     said = set(re.findall(r"^# TYPE (\w+)", metrics(request).content.decode(), re.MULTILINE))
     rules = yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]
     expressions = [rule["expr"] for rule in rules]
