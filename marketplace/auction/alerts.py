@@ -148,6 +148,10 @@ class Incident:
     #: ``None``: it does not work yet.
     ended_at: datetime | None
 
+    @property
+    def lasted_s(self) -> float | None:
+        return None if self.ended_at is None else (self.ended_at - self.begun_at).total_seconds()
+
 
 def list_incidents(*, now: datetime) -> list[Incident]:
     """What was sent as an alert in the last ``KEPT_FOR``, the latest first.

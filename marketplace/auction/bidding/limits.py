@@ -19,5 +19,5 @@ def refuse_by_limits(drafts: Mapping[int, Bid], *, now: datetime) -> dict[int, U
     limits = (refuse_crowds, check_holding_limit)
     refused: dict[int, UserError] = {}
     for refuse in limits:
-        refused |= refuse(drafts, now=now)
+        refused = refuse(drafts, now=now) | refused
     return refused
