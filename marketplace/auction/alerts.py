@@ -18,6 +18,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from marketplace.accounts.models import User
+from marketplace.auction.locks import lock_due_alerts, lock_open_alerts
 from marketplace.auction.models import Alert
 from marketplace.auction.probes import HealthPart, HealthProbe, run_probes
 from marketplace.common.outbound import AnswerLimits, FetchFailed, post_message
@@ -57,7 +58,7 @@ def note_alerts(probes: Sequence[HealthProbe], *, now: datetime) -> None:
         for (label, zone), probe in broken.items()
     ]
     with transaction.atomic():
-        for alert in Alert.objects.select_for_update().filter(ended_at=None).order_by("pk"):
+        for alert in lock_open_alerts():
             if (alert.label, alert.zone) not in broken:
                 alert.ended_at = now
                 alert.save(update_fields=["ended_at"])
@@ -91,8 +92,8 @@ def send_alerts(*, now: datetime) -> int:
         return 0
     text = "\n".join(message.line for message in messages)
     try:
-        _send(text, subject=messages[0].line if len(messages) == 1 else f"{len(messages)} alerts")
-    except (OSError, FetchFailed):
+        _send(text, subject=_choose_subject(messages))
+    except (OSError, ValueError, FetchFailed):
         log.exception("alerts could not be sent: %s", text)
         return 0
     for message in messages:
@@ -101,10 +102,16 @@ def send_alerts(*, now: datetime) -> int:
     return len(messages)
 
 
+def _choose_subject(messages: Sequence[_Message]) -> str:
+    """Give the only message, or how many there are; an error's text may have line ends."""
+    line = messages[0].line if len(messages) == 1 else f"{len(messages)} alerts"
+    return " ".join(line.split())[:150]
+
+
 def _claim(*, now: datetime) -> list[_Message]:
     """Take what is due, so that no other process sends it meanwhile."""
     with transaction.atomic():
-        due = list(_list_due(now).select_for_update(skip_locked=True).order_by("since_at", "pk"))
+        due = lock_due_alerts(_list_due(now))
         claimed = Alert.objects.filter(pk__in=[alert.pk for alert in due])
         claimed.update(sending_until=now + SENT_WITHIN)
     return [_Message(alert, is_end=alert.begin_sent_at is not None) for alert in due]
@@ -127,7 +134,7 @@ def _send(text: str, *, subject: str) -> None:
     """
     page = f"{settings.PUBLIC_URL}/operator"
     if to := settings.ALERT_MAILS or list_operators():
-        send_mail(f"[Finetender] {subject[:150]}", f"{text}\n\n{page}\n", None, to)
+        send_mail(f"[Finetender] {subject}", f"{text}\n\n{page}\n", None, to)
     if settings.ALERT_WEBHOOK:
         post_message(
             settings.ALERT_WEBHOOK,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from django.db.models import Q, QuerySet
 
-from marketplace.auction.models import Bid, BidStatus, MarketHead, Pricing
+from marketplace.auction.models import Alert, Bid, BidStatus, MarketHead, Pricing
 from marketplace.common.locks import lock_until_commit
 from marketplace.fleet.queries import read_fleet_digest
 
@@ -89,3 +89,13 @@ def lock_bid(*, bid_id: str) -> Bid:
 def lock_pricing(*, zone_id: str) -> Pricing | None:
     """What the zone's solver left for its lane; call while holding the zone's lane lock."""
     return Pricing.objects.select_for_update().filter(zone_id=zone_id).first()
+
+
+def lock_open_alerts() -> list[Alert]:
+    """Lock the alerts of what does not work, by primary key. Call in a transaction."""
+    return list(Alert.objects.select_for_update().filter(ended_at=None).order_by("pk"))
+
+
+def lock_due_alerts(due: QuerySet[Alert]) -> list[Alert]:
+    """Lock those that nobody else is about to send, the oldest first. Call in a transaction."""
+    return list(due.select_for_update(skip_locked=True).order_by("since_at", "pk"))

@@ -83,7 +83,7 @@ class CheckErrands(ErrandHandler[SpotCheck]):
         blob_path = PATH_ERRAND_BLOB.replace("{token}", errand.token)
         spec = build_job_spec(errand.zone, errand.job, blob_path=blob_path, job_id=errand.pk)
         if errand.claimed_score is not None:
-            result = Artifact.objects.only("sha256", "bytes").get(job=errand.job)
+            result = Artifact.everything.only("sha256", "bytes").get(job=errand.job)
             start = WarmStart(adapter=build_blob_ref(errand, ADAPTER_BLOB, result))
             return CheckTask(replace(spec, warm_start=start), until_step=0, scores_start=True)
         resume_from = None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from functools import partial
 
+from django.db import transaction
 from django.db.models import Q
 
 from marketplace.accounts.erasure import KeptData, StoredFile, register_kept_data
@@ -24,6 +26,7 @@ from marketplace.jobs.models import (
     UploadPart,
 )
 from marketplace.jobs.services import delete_all_of
+from marketplace.jobs.services.readings import delete_file
 from marketplace.jobs.terms import strip_texts
 
 #: What the texts of deleted things become.
@@ -40,6 +43,10 @@ def _mark_adapter(job_id: str, *, asked_by: User | None, now: datetime) -> None:
 
 
 def _mark_all(organisation_id: str, *, asked_by: User | None, now: datetime) -> None:
+    """Uploads that nobody has read yet go at once: read later, they would stay as data sets."""
+    for upload in Upload.objects.filter(organisation=organisation_id):
+        transaction.on_commit(partial(delete_file, upload.file.name), robust=True)
+    Upload.objects.filter(organisation=organisation_id).delete()
     delete_all_of(organisation_id=organisation_id, asked_by=asked_by, now=now)
 
 

@@ -236,7 +236,8 @@ def _build_warm_start(job: Job, lease_token: str) -> WarmStart | None:
     start = job.start
     if start is None or start.dropped:
         return None
-    adapter = Artifact.objects.only("sha256", "bytes").get(pk=start.artifact_id)
+    # Its owner may have deleted it since: it stays until no job that begins with it needs it.
+    adapter = Artifact.everything.only("sha256", "bytes").get(pk=start.artifact_id)
     return WarmStart(
         adapter=BlobRef(
             url=BLOB_PATH.format(lease_token=lease_token, name=START_BLOB),

@@ -186,7 +186,7 @@ def find_lease_blob(*, node: Node, lease_token: str, name: str, now: datetime) -
     elif name == PROMPTS_BLOB:
         found = CandidatePrompts.objects.filter(job=job).first()
     elif name == START_BLOB and job.start is not None and not job.start.dropped:
-        found = Artifact.objects.filter(pk=job.start.artifact_id).first()
+        found = Artifact.everything.filter(pk=job.start.artifact_id).first()
     else:
         found = list_job_checkpoints(job).filter(pk=name).first()
     if found is None:

@@ -8,7 +8,7 @@ from django.db import connection
 from django.db.models import QuerySet
 
 from marketplace.jobs.locks import lock_job
-from marketplace.vendors.models import Dispute, Preparation, Vendor, WorkRow
+from marketplace.vendors.models import DataPlan, Dispute, Preparation, Vendor, WorkRow
 
 
 def lock_preparation(preparation_id: str) -> Preparation:
@@ -74,3 +74,8 @@ def lock_vendors_of(organisation_id: str) -> None:
 
 def lock_vendor(vendor_id: str) -> Vendor:
     return Vendor.objects.select_for_update(no_key=True).get(pk=vendor_id)
+
+
+def lock_plan(plan_id: str) -> DataPlan | None:
+    """Lock a plan, if it is still there. Call in a transaction."""
+    return DataPlan.objects.select_for_update().filter(pk=plan_id).first()

@@ -13,6 +13,7 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.selectors import find_zone_tokenizer
 from marketplace.jobs.dataset_reader import Reading
 from marketplace.vendors.deliveries import copy_file, read_rows
+from marketplace.vendors.locks import lock_plan
 from marketplace.vendors.models import DataPlan
 from marketplace.vendors.preparing import prepare_in_process
 from marketplace.vendors.wishes import parse_wish
@@ -31,6 +32,7 @@ class MadePlan:
 def load_plan(work: HeldWork) -> DataPlan | None:
     """The plan to be made, while there is none."""
     waiting = DataPlan.objects.filter(pk=work.key, plan__isnull=True, problem="")
+    waiting = waiting.filter(dataset__deleted_at=None)
     return waiting.select_related("dataset", "zone").first()
 
 
@@ -65,6 +67,9 @@ def make_plan(_work: HeldWork, plan: DataPlan) -> MadePlan:
 
 def store_plan(_work: HeldWork, plan: DataPlan, made: MadePlan, *, now: datetime) -> None:
     """Show the plan to the owner."""
+    # Its data set may have been erased meanwhile, and the plan with it.
+    if lock_plan(plan.pk) is None:
+        return
     plan.plan = made.plan
     if made.reading is not None:
         plan.rows, plan.tokens = made.reading.rows, made.reading.tokens

@@ -22,6 +22,7 @@ from django.db.models.functions import Greatest, Least
 from marketplace.accounts.erasure import ask_deletion
 from marketplace.accounts.models import Deletion, Subject, User
 from marketplace.common.errors import Conflict, NotFound
+from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import Artifact, Dataset, Job
 
 #: Things whose time of retention is over that one run marks; the next run takes the rest.
@@ -41,8 +42,12 @@ def delete_adapter(*, job: Job, asked_by: User | None, now: datetime) -> Deletio
     ------
     NotFound
         ``no_adapter``: there is none, or it is deleted already.
+    Conflict
+        ``job_active``: it must end first.
     """
     with transaction.atomic():
+        if lock_job(job.pk).is_active:
+            raise Conflict("job_active", "The job is not over. Cancel it first.")
         if not Artifact.objects.filter(job=job).exists():
             raise NotFound("no_adapter", f"The job is {job.status}; it has no adapter to delete.")
         return _ask(Subject.ADAPTER, job.pk, job.organisation_id, asked_by, now)

@@ -15,6 +15,7 @@ or a call again after a crash, make the same plan.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections import defaultdict
 from collections.abc import Iterable
@@ -36,6 +37,8 @@ from marketplace.jobs.selectors import may_run
 from marketplace.jobs.services.fault_attribution import blame_nodes, blame_overrun
 from marketplace.jobs.services.life import mark_for_replan
 from marketplace.jobs.transitions import set_status
+
+log = logging.getLogger(__name__)
 
 _LEASE_BYTES = 32
 #: Share of a slot, and most seconds, before its end in which a job that leaves is let go already.
@@ -68,10 +71,17 @@ def dispatch_slots(*, now: datetime) -> Dispatch:
     for zone in Zone.objects.order_by("pk"):
         with advisory_lock("jobs.dispatch", zone.pk, wait=False) as held:
             # The holder is doing this very work.
-            if held:
-                done = _dispatch_zone(zone, now)
-                started += done.started
-                plans += done.plans
+            if not held:
+                continue
+            try:
+                with transaction.atomic():
+                    done = _dispatch_zone(zone, now)
+            except Exception:
+                # A zone that is broken must not stop the others.
+                log.exception("zone %s: its slots could not be dispatched", zone.name)
+                continue
+            started += done.started
+            plans += done.plans
     return Dispatch(started=tuple(started), plans=tuple(plans))
 
 

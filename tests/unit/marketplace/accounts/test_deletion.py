@@ -26,11 +26,13 @@ from marketplace.accounts.models import (
 from marketplace.accounts.own_data import build_archive
 from marketplace.accounts.services import create_invitation, set_retention
 from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.auction.settlement import settle_finished
 from marketplace.common.durable.kinds import get_kinds
 from marketplace.common.durable.run import run_due_work
 from marketplace.common.errors import Conflict, NotFound, UserError
+from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, Checkpoint, Dataset, Job
 from marketplace.jobs.selectors import list_continuable_jobs
 from marketplace.jobs.services import (
@@ -39,6 +41,7 @@ from marketplace.jobs.services import (
     delete_dataset,
     delete_job,
     delete_unretained,
+    dispatch_slots,
 )
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Entry, LedgerAccount
@@ -212,6 +215,26 @@ def test_an_adapter_that_another_job_begins_with_waits_and_is_given_to_no_furthe
     # What the job was called and cost stays: only its adapter was deleted.
     job.refresh_from_db()
     assert job.name == "a job"
+
+
+def test_a_job_begins_with_an_adapter_that_is_deleted_meanwhile(zone, owner):
+    job = settled(owner, zone)
+    later = market.slot_at(zone, 120)
+    Node.objects.update(last_heartbeat_at=later)
+    bid = market.bid(owner, zone, data=data_of(owner, zone), model=f"ft:{job.pk}", now=later)
+    decide_pending_bids(zone=zone, now=later)
+    begun = Job.objects.get(bid_id=bid.pk)
+    delete_adapter(job=job, asked_by=None, now=NOW)
+    done = dispatch_slots(now=market.slot_at(zone, begun.cells[0][0]))
+    assert done.started == (begun.pk,)
+    [plan] = [plan for plan in done.plans if plan.plan["slices"]]
+    start = plan.plan["slices"][0]["job"]["warm_start"]
+    assert start["adapter"]["sha256"] == Artifact.everything.get(job=job).sha256
+    Artifact.objects.create(
+        job=begun, slice=begun.slices.get(), file="one", sha256="a" * 64, bytes=1, created_at=NOW
+    )
+    with pytest.raises(Conflict, match="Cancel it first"):
+        delete_adapter(job=begun, asked_by=None, now=NOW)
 
 
 def test_a_job_that_runs_is_not_deleted(zone, owner, boss):

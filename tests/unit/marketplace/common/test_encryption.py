@@ -35,6 +35,7 @@ def test_all_columns_of_other_peoples_secrets_are_known():
     found = {f"{model._meta.label}.{name}" for model, name in list_sealed_columns()}
     assert found == {
         "exports.HubPush.token",
+        "payments.GatewayEndpoint.secret",
         "tracking.TrackingKey.key",
         "webhooks.WebhookEndpoint.earlier_secret",
         "webhooks.WebhookEndpoint.secret",
