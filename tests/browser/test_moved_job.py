@@ -107,7 +107,7 @@ def test_a_job_starts_on_serverless_moves_and_ends_like_one_that_did_not_move(
     market.shell.manage("node_available", NODE.name)
     market.shell.manage("machines_end")
     stayed = buy_longest(api, market.zone, name="stays", epochs=[epochs])["job_id"]
-    job = wait_for(api, stayed, lambda job: job["status"] == "succeeded", within_s=480)
+    wait_for(api, stayed, lambda job: job["status"] == "succeeded", within_s=480)
     assert all(
         "Moved at step" not in event["message"]
         for event in api.get(f"/api/jobs/{stayed}/events?limit=100").json()["data"]

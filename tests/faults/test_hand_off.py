@@ -92,7 +92,7 @@ def moment(
 
 @pytest.fixture
 def database(market: Market) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(market.house.environment["DATABASE_URL"], autocommit=True) as made:
+    with psycopg.connect(market.house.environment["DATABASE_OWNER_URL"], autocommit=True) as made:
         yield made
 
 

@@ -27,7 +27,7 @@ from tests.servers_plugin import RUNS_DIR
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 
 #: Of the tests' own servers: a house that finds them starts none.
-SERVERS = ("DATABASE_URL", "REDIS_URL")
+SERVERS = ("DATABASE_URL", "DATABASE_OWNER_URL", "REDIS_URL")
 #: Nothing but this machine answers: what was installed once needs no network.
 OFFLINE = {
     **{f"{kind}_proxy": "http://127.0.0.1:9" for kind in ("http", "https", "all")},
