@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from marketplace.accounts.models import User
 from marketplace.common.durable.kinds import HeldWork
-from marketplace.common.durable.services import NewWork, enqueue_work
+from marketplace.common.durable.services import NewWork, restart_work
 
 LOCK_MAIL = "accounts.lock_mail"
 _EVERY_S = 3600
@@ -29,7 +29,8 @@ def ask_lock_mail(*, email: str, address: str, now: datetime) -> None:
     """Have the mail sent, if there is such a person and they had none within an hour."""
     user = User.objects.filter(email=email.lower(), is_active=True).first()
     if user is not None and cache.add(f"accounts:lock-mail:{user.pk}", 1, _EVERY_S):
-        enqueue_work(NewWork(LOCK_MAIL, user.pk, due_at=now, payload={"address": address}))
+        # One that could not be sent before must not keep this one back.
+        restart_work(NewWork(LOCK_MAIL, user.pk, due_at=now, payload={"address": address}))
 
 
 def load_lock_mail(work: HeldWork) -> User | None:

@@ -127,7 +127,7 @@ class HasScope(BasePermission):
             check_right(
                 organisation=caller.organisation, user=caller.user, right=RIGHT_BY_SCOPE[scope]
             )
-            if request.method not in SAFE_METHODS:
+            if request.method not in SAFE_METHODS or scope.endswith(":write"):
                 check_recent_sign_in(request._request, scope)
         else:
             check_scope(caller.key, scope)

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from marketplace.accounts.erasure import KeptData, StoredFile, register_kept_data
-from marketplace.accounts.models import Subject
+from marketplace.accounts.models import Subject, User
 from marketplace.vendors.models import (
     DataPlan,
     DataReport,
     Dispute,
     Preparation,
     PreparationStatus,
+    Vendor,
     WorkRow,
 )
 
@@ -30,6 +31,17 @@ def _list_dataset_needs(dataset_id: str) -> Iterator[str]:
 def _list_organisation_needs(organisation_id: str) -> Iterator[str]:
     if Preparation.objects.filter(vendor__organisation=organisation_id, status__in=_OPEN).exists():
         yield "It prepares data for others."
+
+
+def _mark_organisation(organisation_id: str, *, asked_by: User | None, now: datetime) -> None:
+    """Its vendors get no more work, and so no more data of others."""
+    Vendor.objects.filter(organisation=organisation_id).update(is_suspended=True)
+
+
+def _erase_organisation(organisation_id: str, *, now: datetime) -> None:
+    for vendor in Vendor.objects.filter(organisation=organisation_id):
+        vendor.name, vendor.endpoint, vendor.endpoint_secret = vendor.pk, "", ""
+        vendor.save(update_fields=["name", "endpoint", "endpoint_secret"])
 
 
 def _list_files(**which: str) -> Iterator[StoredFile]:
@@ -73,5 +85,10 @@ register_kept_data(
         erase=_erase_dataset,
     ),
     KeptData(Subject.JOB, list_files=lambda job_id: _list_files(job=job_id), erase=_erase_job),
-    KeptData(Subject.ORGANISATION, list_needs=_list_organisation_needs),
+    KeptData(
+        Subject.ORGANISATION,
+        mark=_mark_organisation,
+        list_needs=_list_organisation_needs,
+        erase=_erase_organisation,
+    ),
 )

@@ -23,7 +23,14 @@ from marketplace.jobs.services import delete_adapter, delete_job
 from marketplace.payments.selectors import get_wallet
 from marketplace.payments.services import give_up_wallet
 from marketplace.web.views.jobs import find_own_job
-from marketplace.web.views.requests import PageRequest, asks_again, owner_page, page, person_page
+from marketplace.web.views.requests import (
+    PageRequest,
+    asks_again,
+    asks_again_to_read,
+    owner_page,
+    page,
+    person_page,
+)
 
 
 @page
@@ -43,6 +50,7 @@ def show_own_data(request: PageRequest) -> HttpResponse:
 
 
 @owner_page
+@asks_again
 @require_POST
 def change_retention(request: PageRequest) -> HttpResponse:
     days = request.POST.get("retain_days", "").strip()
@@ -60,6 +68,7 @@ def change_retention(request: PageRequest) -> HttpResponse:
 
 
 @owner_page
+@asks_again_to_read
 @require_GET
 def download_archive(request: PageRequest) -> PartsDownload:
     """All of the organisation's data."""
@@ -67,6 +76,7 @@ def download_archive(request: PageRequest) -> PartsDownload:
 
 
 @person_page
+@asks_again_to_read
 @require_GET
 def download_own_archive(request: PageRequest) -> PartsDownload:
     """What is known of the person who asks."""
@@ -79,6 +89,7 @@ def _send(subject: Subject, subject_id: str) -> PartsDownload:
 
 
 @owner_page
+@asks_again
 @require_POST
 def give_up_money(request: PageRequest) -> HttpResponse:
     give_up_wallet(organisation=request.organisation, given_up_by=request.user, now=clock.now())

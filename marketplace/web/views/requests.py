@@ -86,6 +86,12 @@ def asks_again(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRespo
     return cast(Callable[..., HttpResponseBase], asked)
 
 
+def asks_again_to_read(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    """Ask as well before something is read: for all of somebody's data at once."""
+    asked = reauthentication_required(view, allow_get=False, app=APP)
+    return cast(Callable[..., HttpResponseBase], asked)
+
+
 def _member_page(
     view: Callable[..., HttpResponseBase], right: Right
 ) -> Callable[..., HttpResponseBase]:
