@@ -266,11 +266,14 @@ def cancel_payment(*, payment_id: str, now: datetime) -> None:
     """Give a payment up that nothing is held for; what is authorised goes back to the card."""
     with transaction.atomic():
         payment = lock_payment(payment_id)
+        # Holds are placed under the wallet's lock: none begins after this.
+        lock_wallet(payment.organisation_id)
         if payment.status in PAYMENT_OVER or payment.gateway_id is None or _is_hold_open(payment):
             return
-        asked = GatewayCall.objects.filter(kind=CallKind.CANCEL, subject=payment.pk)
-        if not asked.exists():
-            add_calls([WantedCall(CallKind.CANCEL, payment.pk)], now=now)
+        if payment.terms and not payment.failure:
+            payment.failure = "The authorisation was given back to the card."
+            payment.save(update_fields=["failure"])
+        add_calls([WantedCall(CallKind.CANCEL, payment.pk)], now=now)
 
 
 def fail_authorised(*, payment_id: str, reason: str, now: datetime) -> None:

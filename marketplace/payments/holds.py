@@ -26,6 +26,7 @@ from marketplace.payments.models import (
     CallKind,
     EntryKind,
     Freeze,
+    GatewayCall,
     Hold,
     HoldStatus,
     SpendingCap,
@@ -68,7 +69,8 @@ def place_holds(
     list
         For each the hold, or why it is refused: ``PaymentRequired`` ``insufficient_funds`` where
         less than that is available after those before it, ``NotAllowed``
-        ``organisation_frozen`` where a chargeback or a debt is open, or ``spending_cap``.
+        ``organisation_frozen`` where a chargeback or a debt is open, ``spending_cap``, or
+        ``Conflict`` ``payment_cancelled`` where the card's authorisation goes back.
 
     Raises
     ------
@@ -121,6 +123,9 @@ def _decide_requests(
     # Of several freezes the earliest is named.
     freezes = Freeze.objects.filter(organisation__in=organisation_ids, ended_at=None)
     frozen = {each.organisation_id: build_refusal(each) for each in freezes.order_by("-since_at")}
+    by_card = {item.card_payment_id for item in wanted if item.card_payment_id}
+    given_up = GatewayCall.objects.filter(kind=CallKind.CANCEL, subject__in=by_card)
+    cancelled = set(given_up.values_list("subject", flat=True)) if by_card else set()
     for item in wanted:
         owner = item.organisation_id
         wallet = Account(owner, AccountKind.WALLET_AVAILABLE)
@@ -130,6 +135,10 @@ def _decide_requests(
             outcomes.append(refused[item])
         elif owner in frozen:
             outcomes.append(frozen[owner])
+        elif item.card_payment_id in cancelled:
+            outcomes.append(
+                Conflict("payment_cancelled", "The authorisation was given back to the card.")
+            )
         elif in_wallet > available:
             outcomes.append(refuse_overdraft(wallet, short_micros=in_wallet - available))
         elif refusal := room.take(

@@ -26,11 +26,20 @@ class WantedCall:
 
 def add_calls(wanted: Iterable[WantedCall], *, now: datetime) -> list[GatewayCall]:
     """Store calls that were not asked for before. Call in the transaction that wants them made."""
-    calls = [
-        GatewayCall(kind=call.kind, subject=call.subject, arguments=call.arguments, made_at=now)
+    calls = {
+        (call.kind.value, call.subject): GatewayCall(
+            kind=call.kind, subject=call.subject, arguments=call.arguments, made_at=now
+        )
         for call in wanted
-    ]
-    if calls:
-        GatewayCall.objects.bulk_create(calls)
-        enqueue_work(*(NewWork(MAKE_CALL, call.pk, due_at=now) for call in calls))
-    return calls
+    }
+    if not calls:
+        return []
+    asked = GatewayCall.objects.filter(
+        kind__in={kind for kind, _ in calls}, subject__in={subject for _, subject in calls}
+    )
+    for pair in asked.values_list("kind", "subject"):
+        calls.pop(pair, None)
+    new = list(calls.values())
+    GatewayCall.objects.bulk_create(new)
+    enqueue_work(*(NewWork(MAKE_CALL, call.pk, due_at=now) for call in new))
+    return new

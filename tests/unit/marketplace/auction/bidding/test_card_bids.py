@@ -8,12 +8,17 @@ from datetime import timedelta
 
 import pytest
 
-from marketplace.auction.bidding.card_bids import authorise_bid, place_authorised_bid
+from marketplace.auction.bidding.card_bids import (
+    authorise_bid,
+    place_authorised_bid,
+    place_authorised_bids,
+)
 from marketplace.auction.bidding.place import NewBid, place_bid
 from marketplace.auction.models import Bid
 from marketplace.common.errors import UserError
 from marketplace.jobs.models import DatasetTokens
-from marketplace.payments.models import CardPayment, PaymentStatus
+from marketplace.payments.card_payments import cancel_payment
+from marketplace.payments.models import CallKind, CardPayment, GatewayCall, PaymentStatus
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -104,3 +109,14 @@ def test_a_bid_that_could_not_be_placed_asks_no_card(asked):
     with pytest.raises(UserError):
         authorise(replace(asked, deadline_at=NOW - timedelta(seconds=1)))
     assert not CardPayment.objects.exists()
+
+
+def test_the_bid_of_a_payment_that_is_given_up_is_not_placed(asked):
+    payment = authorise(asked)
+    cancel_payment(payment_id=payment.pk, now=NOW)
+    # As it was read before the payment was given up.
+    assert payment.failure == ""
+    assert place_authorised_bid(payment=payment, now=NOW) is None
+    assert place_authorised_bids(now=NOW) == 0
+    assert not Bid.objects.exists()
+    assert GatewayCall.objects.filter(kind=CallKind.CANCEL, subject=payment.pk).count() == 1
