@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any
 
-from django.db.models import Case, F, OuterRef, Q, QuerySet, Subquery, Sum, Value, When
+from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Subquery, Sum, Value, When
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
 
@@ -239,10 +239,11 @@ def _find_wrong_pay(entries: QuerySet[Entry], *, is_whole: bool) -> tuple[str, .
 
 def _find_wrong_vendor_pay(entries: QuerySet[Entry], *, is_whole: bool) -> tuple[str, ...]:
     """References of holds out of which a vendor earned another amount than the hold says."""
+    # What a lost chargeback took back was paid all the same.
+    returned = Entry.objects.filter(kind=EntryKind.VENDOR_RETURN, reference=OuterRef("reference"))
     earned = (
-        Earning.objects.filter(
-            kind=EarningKind.VENDOR, returned_at=None, reference=OuterRef("reference")
-        )
+        Earning.objects.filter(kind=EarningKind.VENDOR, reference=OuterRef("reference"))
+        .exclude(Exists(returned))
         .values("reference")
         .annotate(total=Sum("amount_micros"))
         .values("total")

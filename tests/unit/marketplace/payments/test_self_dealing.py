@@ -9,7 +9,7 @@ import pytest
 
 from marketplace.accounts.models import Membership, Organisation
 from marketplace.payments.chargebacks import record_chargeback
-from marketplace.payments.earnings import Share, distribute_charge
+from marketplace.payments.earnings import Share, distribute_charge, pay_vendor
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.maturity import mature_earnings
 from marketplace.payments.models import (
@@ -104,6 +104,23 @@ def test_a_lost_chargeback_takes_back_what_was_earned_with_it(
     assert owed == min(0, earned + 1 - 4_000_000) if earned < 4_000_000 else owed == 0
     assert get_wallet(organisation=buyer).available_micros == left
     assert Freeze.objects.filter(ended_at=None).exists() == (owed < 0)
+
+
+def test_a_vendors_pay_that_a_lost_chargeback_takes_back_leaves_the_books_right(db: None) -> None:
+    buyer = builders.organisation(usd="6")
+    payment = card_payment(buyer)
+    builders.hold_funds(organisation=buyer, amount_micros=6_000_000, reference="bid_1")
+    builders.settle_hold(hold_reference="bid_1", charge_micros=6_000_000)
+    pay_vendor(
+        hold_reference="bid_1",
+        organisation_id=buyer.pk,
+        amount_micros=1_000_000,
+        disputable_until=NOW,
+        now=NOW,
+    )
+    lost = ChargebackState("dp_1", "ch_1", payment.gateway_id or "", 1000, "fraudulent", False)
+    record_chargeback(lost, now=NOW)
+    assert Earning.objects.get().returned_at == NOW
 
 
 def test_what_was_earned_from_oneself_matures_once_it_is_safe(db: None) -> None:
