@@ -303,7 +303,7 @@ def _compute_tax_surplus(entries: QuerySet[Entry]) -> int:
     taxed = entries.filter(kind=EntryKind.TAX)
     booked = Posting.objects.filter(account__kind=AccountKind.TAXES, entry__in=taxed.values("pk"))
     invoiced = Invoice.objects.filter(number__in=taxed.values("reference"))
-    return _sum(booked, "amount_micros") - _sum(invoiced, "tax_micros")
+    return _compute_difference(booked, invoiced, "tax_micros")
 
 
 def _compute_fee_surplus(entries: QuerySet[Entry]) -> int:
@@ -312,11 +312,15 @@ def _compute_fee_surplus(entries: QuerySet[Entry]) -> int:
         account__kind=AccountKind.RESERVATION_FEES, entry__in=shared.values("pk")
     )
     kept = Distribution.objects.filter(hold__reference__in=shared.values("reference"))
-    return _sum(booked, "amount_micros") - _sum(kept, "reservation_fee_micros")
+    return _compute_difference(booked, kept, "reservation_fee_micros")
 
 
-def _sum(rows: QuerySet[Any], column: str) -> int:
-    return rows.aggregate(total=Coalesce(Sum(column), 0))["total"]
+def _compute_difference(booked: QuerySet[Posting], rows: QuerySet[Any], column: str) -> int:
+    """What these postings sum to beyond a column of other rows."""
+    due = rows.values(all_rows=Value(True)).annotate(total=Sum(column)).values("total")
+    return booked.aggregate(surplus=Coalesce(Sum("amount_micros"), 0) - Coalesce(Subquery(due), 0))[
+        "surplus"
+    ]
 
 
 def _compute_surplus_over(waiting: QuerySet[Any], kind: AccountKind, *, is_whole: bool) -> int:

@@ -107,12 +107,12 @@ def test_wrong_books_are_not_sealed_so_that_the_next_check_finds_them_too(sealed
 def test_the_check_of_what_came_after_asks_no_more_of_a_long_ledger(
     sealed, django_assert_num_queries
 ) -> None:
-    with django_assert_num_queries(18):
+    with django_assert_num_queries(16):
         check_recent()
     for number in range(20):
         builders.hold_funds(
             organisation=sealed, amount_micros=1_000, reference=f"bid_more_{number}"
         )
     seal_ledger(now=NOW)
-    with django_assert_num_queries(18):
+    with django_assert_num_queries(16):
         assert check_recent().entries == 23
