@@ -7,7 +7,7 @@ that witnesses keep what the books said. Checks read the last seal and what came
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 from typing import Any
@@ -26,22 +26,24 @@ ENTRIES_OF_SEAL = 5000
 def seal_ledger(*, now: datetime) -> int:
     """Seal every entry that is not, unless the books are wrong; the number of seals made.
 
-    What is wrong stays unsealed, so that the next check finds it too.
+    What is wrong stays unsealed, so that the next check finds it too. What is written after the
+    check has begun waits for the next one.
     """
+    waiting = list(UnsealedEntry.objects.order_by("pk").values_list("pk", flat=True))
     if not check_recent().balanced:
         return 0
     made = 0
-    while _seal_some(now=now):
-        made += 1
+    for start in range(0, len(waiting), ENTRIES_OF_SEAL):
+        made += _seal_some(waiting[start : start + ENTRIES_OF_SEAL], now=now)
     return made
 
 
-def _seal_some(*, now: datetime) -> bool:
+def _seal_some(checked_ids: Sequence[str], *, now: datetime) -> bool:
     with transaction.atomic(), advisory_lock("payments", "seal", wait=False) as alone:
         if not alone:
             return False
-        waiting = UnsealedEntry.objects.order_by("pk").values_list("pk", flat=True)
-        entry_ids = list(waiting[:ENTRIES_OF_SEAL])
+        waiting = UnsealedEntry.objects.filter(pk__in=checked_ids).order_by("pk")
+        entry_ids = list(waiting.values_list("pk", flat=True))
         if not entry_ids:
             return False
         before = find_last_seal()

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 from django.db import connection, transaction
 
+from marketplace.payments import seals
 from marketplace.payments.ledger_checks import check_ledger, check_recent
 from marketplace.payments.models import Entry, LedgerSeal, SealedSum, UnsealedEntry
 from marketplace.payments.seals import seal_ledger
@@ -102,6 +103,21 @@ def test_wrong_books_are_not_sealed_so_that_the_next_check_finds_them_too(sealed
     assert UnsealedEntry.objects.count() == 1
     assert check_recent().wrong_balances == check_ledger().wrong_balances != ()
     assert get_wallet(organisation=sealed).held_micros == 2_000_005
+
+
+def test_what_is_written_during_the_check_waits_for_the_next_seal(sealed, monkeypatch) -> None:
+    builders.organisation(usd="5")
+    checked = UnsealedEntry.objects.values_list("pk", flat=True).get()
+
+    def check():
+        found = check_recent()
+        builders.organisation(usd="7")
+        return found
+
+    monkeypatch.setattr(seals, "check_recent", check)
+    assert seal_ledger(now=NOW) == 1
+    assert LedgerSeal.objects.get(number=2).entry_ids == [checked]
+    assert UnsealedEntry.objects.count() == 1
 
 
 def test_the_check_of_what_came_after_asks_no_more_of_a_long_ledger(
