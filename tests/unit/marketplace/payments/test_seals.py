@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 from django.db import connection, transaction
 
-from marketplace.payments import seals
+from marketplace.payments import seal_chain, seals
 from marketplace.payments.ledger_checks import check_ledger, check_recent
 from marketplace.payments.models import Entry, LedgerSeal, SealedSum, UnsealedEntry
 from marketplace.payments.seals import seal_ledger
@@ -118,6 +118,19 @@ def test_what_is_written_during_the_check_waits_for_the_next_seal(sealed, monkey
     assert seal_ledger(now=NOW) == 1
     assert LedgerSeal.objects.get(number=2).entry_ids == [checked]
     assert UnsealedEntry.objects.count() == 1
+
+
+def test_a_seal_that_is_made_during_the_whole_check_is_no_fault(sealed, monkeypatch) -> None:
+    builders.organisation(usd="5")
+
+    def read(entry_ids):
+        monkeypatch.undo()
+        assert seal_ledger(now=NOW) == 1
+        return seal_chain.read_entries(entry_ids)
+
+    monkeypatch.setattr(seal_chain, "read_entries", read)
+    assert seal_chain.find_broken_seals() == []
+    assert LedgerSeal.objects.count() == 2
 
 
 def test_the_check_of_what_came_after_asks_no_more_of_a_long_ledger(
