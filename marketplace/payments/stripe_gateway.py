@@ -18,6 +18,7 @@ from marketplace.common.errors import NotAllowed, NotFound, UserError
 from marketplace.payments.gateway_endpoints import list_webhook_secrets
 from marketplace.payments.stripe_client import (
     OUR_ROW,
+    GatewayRefused,
     call_gateway,
     find_named,
     get_client,
@@ -29,6 +30,7 @@ from marketplace.payments.stripe_client import (
 CARD_MIN_CENTS = 50
 #: The most that one card payment may be: the gateway takes eight digits.
 CARD_MAX_CENTS = 99_999_999
+_REFUND_FAILED = ("failed", "canceled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +205,14 @@ def cancel_intent(*, gateway_id: str, key: str) -> Intent:
 
 
 def create_refund(*, refund_id: str, intent_id: str, amount_cents: int, key: str) -> None:
-    """Send money back to the card of a payment."""
-    call_gateway(
+    """Send money back to the card of a payment.
+
+    Raises
+    ------
+    GatewayRefused
+        The gateway refuses it, or it failed at once.
+    """
+    made = call_gateway(
         lambda: get_client().v1.refunds.create(
             {
                 "payment_intent": intent_id,
@@ -214,6 +222,12 @@ def create_refund(*, refund_id: str, intent_id: str, amount_cents: int, key: str
             {"idempotency_key": key},
         )
     )
+    _refuse_failed(made)
+
+
+def _refuse_failed(refund: stripe.Refund) -> None:
+    if refund.status in _REFUND_FAILED:
+        raise GatewayRefused("refund_failed", refund.failure_reason or "The refund failed.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +242,7 @@ class RefundState:
 
 def get_refund(gateway_id: str) -> RefundState:
     found = call_gateway(lambda: get_client().v1.refunds.retrieve(gateway_id))
-    has_failed = found.status in ("failed", "canceled")
+    has_failed = found.status in _REFUND_FAILED
     return RefundState(read_row_name(found), has_failed, found.failure_reason or "")
 
 
@@ -239,11 +253,19 @@ def find_warned_intent(gateway_id: str) -> str:
 
 
 def has_refund(*, refund_id: str, intent_id: str) -> bool:
-    """Whether a refund that we name so was made."""
+    """Whether a refund that we name so was made.
+
+    Raises
+    ------
+    GatewayRefused
+        It was made and has failed since.
+    """
     found = find_named(
         refund_id,
         lambda: get_client().v1.refunds.list({"payment_intent": intent_id, "limit": 100}),
     )
+    if found is not None:
+        _refuse_failed(found)
     return found is not None
 
 

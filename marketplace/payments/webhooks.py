@@ -32,6 +32,7 @@ from marketplace.payments.models import (
     Payout,
     PayoutAccount,
     PayoutStatus,
+    RefundStatus,
     WebhookEvent,
 )
 from marketplace.payments.payouts import record_payout, refresh_payout_account
@@ -129,7 +130,7 @@ def ask_about_event(_work: HeldWork, event: WebhookEvent) -> Finding:
     Raises
     ------
     WorkFailed
-        The gateway has a fault.
+        The gateway has a fault, or what it tells of is not booked yet.
     """
     try:
         if event.object_id.startswith("pi_"):
@@ -173,10 +174,14 @@ def _ask_about_chargeback(gateway_id: str) -> Finding:
 def _ask_about_refund(gateway_id: str) -> Finding:
     """Only one that failed says something new: it was booked when it was made."""
     state = gateway.get_refund(gateway_id)
-    if not CardRefund.objects.filter(pk=state.refund_id).exists():
+    refund = CardRefund.objects.filter(pk=state.refund_id).first()
+    if refund is None:
         return Finding("not a refund of ours")
     if not state.has_failed:
         return Finding("nothing to do")
+    if refund.status == RefundStatus.WAITING:
+        # The call that made it is not booked yet.
+        raise WorkFailed("the refund is not written down yet")
     record = partial(take_refund_back, refund_id=state.refund_id, why=state.failure)
     return Finding("applied", (record,))
 

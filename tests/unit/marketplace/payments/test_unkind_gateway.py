@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from marketplace.payments.models import (
     Entry,
     EntryKind,
     Freeze,
+    GatewayCall,
     GatewayEndpoint,
     GatewayMovement,
     PayoutAccount,
@@ -96,6 +98,34 @@ def test_a_refund_that_fails_days_later_is_the_wallets_again(
         apply_events(now=NOW)
     refund.refresh_from_db()
     assert refund.status == "refused"
+    assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
+    assert reconcile().is_right
+
+
+def test_a_refund_that_fails_before_it_is_booked_is_the_wallets_again(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = pay(cards, buyer)
+    refund = return_to_card(payment_id=payment.pk, amount_cents=941, reference="a", now=NOW)
+    # The worker that made it died before it wrote that down.
+    GatewayCall.objects.filter(subject=refund.pk).update(attempts=1)
+    intent_id = payment.gateway_id or ""
+    gateway.create_refund(refund_id=refund.pk, intent_id=intent_id, amount_cents=941, key="key_1")
+    receive(cards)
+    [made] = cards.find("refund")
+    cards.control("fail_refund", id=made["id"])
+    [event] = cards.take_webhooks()
+    stored = receive_webhook(body=event[0].encode(), signature=event[1], now=NOW)
+    apply_events(now=NOW)
+    stored.refresh_from_db()
+    assert stored.done_at is None
+    make_calls(now=NOW)
+    refund.refresh_from_db()
+    assert refund.status == "refused"
+    assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
+    apply_events(now=NOW + timedelta(days=1))
+    stored.refresh_from_db()
+    assert stored.done_at is not None
     assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
     assert reconcile().is_right
 
