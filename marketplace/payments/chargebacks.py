@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from django.db.models import Sum
+from django.db.models import Q, Sum
 from django.db.models.functions import Coalesce
 
 from marketplace.common.money import format_usd_exact
@@ -75,10 +75,15 @@ def record_chargeback(state: ChargebackState, *, now: datetime) -> Chargeback | 
 def _win_appeal(
     chargeback: Chargeback, payment: CardPayment, amount: int, *, now: datetime
 ) -> None:
-    """What the bank took comes back: to the wallet what it paid, the rest to the market."""
+    """What the bank took comes back: to the wallet what was paid for it, the rest to the market.
+
+    What the buyer had earned from itself comes back as its money, as the part that it did not owe.
+    """
+    taken_back = Q(
+        entry__kind=EntryKind.PAY_RETURN, entry__reference__startswith=f"{chargeback.pk}:"
+    )
     paid = Posting.objects.filter(
-        entry__kind=EntryKind.CHARGEBACK_CLOSED,
-        entry__reference=chargeback.pk,
+        Q(entry__kind=EntryKind.CHARGEBACK_CLOSED, entry__reference=chargeback.pk) | taken_back,
         account__kind=AccountKind.CHARGEBACKS,
     ).aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"]
     post_entry(

@@ -106,6 +106,22 @@ def test_a_lost_chargeback_takes_back_what_was_earned_with_it(
     assert Freeze.objects.filter(ended_at=None).exists() == (owed < 0)
 
 
+def test_an_appeal_that_is_won_gives_back_what_was_taken_from_earnings(db: None) -> None:
+    buyer = builders.organisation(usd="6")
+    payment = card_payment(buyer)
+    earn(buyer, buyer, micros=5_000_000)
+    for won in (False, True):
+        record_chargeback(
+            ChargebackState("dp_1", "ch_1", payment.gateway_id or "", 400, "fraudulent", won),
+            now=NOW,
+        )
+    # A dollar that was left, what was earned beyond the rest, and the contested four.
+    assert get_wallet(organisation=buyer).available_micros == 6_000_000
+    assert get_earnings(organisation=buyer).pending_micros == 0
+    assert get_house_balances()[AccountKind.CHARGEBACKS] == 0
+    assert not Freeze.objects.filter(ended_at=None).exists()
+
+
 def test_a_vendors_pay_that_a_lost_chargeback_takes_back_leaves_the_books_right(db: None) -> None:
     buyer = builders.organisation(usd="6")
     payment = card_payment(buyer)
