@@ -152,8 +152,10 @@ def _split_by_job(payout: Payout, balance: int) -> list[Transfer]:
 
 
 def make_transfer(call: GatewayCall) -> str:
-    """The gateway's transfer; without money at the gateway it is tried again later."""
+    """The gateway's transfer; while frozen or without money at the gateway it is tried later."""
     transfer = Transfer.objects.select_related("payout").get(pk=call.subject)
+    if list_freezes([transfer.payout.organisation_id]):
+        raise GatewayFault("the organisation is frozen", is_kept=False)
     account = PayoutAccount.objects.get(organisation=transfer.payout.organisation_id)
     try:
         return stripe_accounts.create_transfer(
@@ -301,9 +303,7 @@ def _fail(payout: Payout, why: str, *, now: datetime) -> None:
 def retry_failed_payouts(*, now: datetime) -> int:
     """Try payouts again that a bank did not take; how many."""
     due = Payout.objects.filter(status=PayoutStatus.FAILED, retry_at__lte=now)
-    return sum(
-        retry_payout(payout_id=payout_id, now=now) for payout_id in due.values_list("pk", flat=True)
-    )
+    return sum(retry_payout(payout_id=pk, now=now) for pk in due.values_list("pk", flat=True))
 
 
 def retry_payout(*, payout_id: str, now: datetime) -> bool:

@@ -136,6 +136,19 @@ def test_earnings_leave_by_job_in_whole_cents_and_the_rest_waits(
     assert sum(Transfer.objects.values_list("amount_cents", flat=True)) == 252
 
 
+def test_a_transfer_waits_while_its_earner_is_frozen(
+    cards: GatewayControl, provider: Organisation
+) -> None:
+    _earn(provider, bid_a=1_500_000)
+    start_due_payouts(now=MATURE)
+    freeze_organisation(organisation_id=provider.pk, reference="cb_1", reason="Why.", now=MATURE)
+    make_calls(now=MATURE)
+    assert Transfer.objects.get().status == "waiting"
+    end_freeze(reference="cb_1", now=MATURE)
+    make_calls(now=MATURE + timedelta(days=1))
+    assert Transfer.objects.get().status == "done"
+
+
 def test_nothing_leaves_below_the_threshold_before_it_is_due_or_without_an_account(
     cards: GatewayControl, provider: Organisation
 ) -> None:
