@@ -76,9 +76,9 @@ def list_freezes(organisation_ids: Iterable[str]) -> list[Freeze]:
     return list(open_now.order_by("since_at"))
 
 
-def build_refusal(freeze: Freeze) -> NotAllowed:
+def build_refusal(freeze: Freeze, *, refused: str = "New bids") -> NotAllowed:
     return NotAllowed(
         "organisation_frozen",
-        f"New bids are refused: {freeze.reason} Write to the operator of this market.",
+        f"{refused} are refused: {freeze.reason} Write to the operator of this market.",
         extra={"reference": freeze.reference},
     )

@@ -13,7 +13,7 @@ from marketplace.payments.card_limits import PAYMENTS_A_DAY, REFUNDS_A_DAY
 from marketplace.payments.card_payments import cancel_payment, refresh_payment, start_payment
 from marketplace.payments.card_refunds import return_to_card
 from marketplace.payments.chargebacks import record_chargeback
-from marketplace.payments.freezes import lift_freeze
+from marketplace.payments.freezes import freeze_organisation, lift_freeze
 from marketplace.payments.gateway_calls import run_call
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.ledger_checks import check_ledger
@@ -531,6 +531,14 @@ def test_a_failed_job_is_refunded_to_its_card_also_before_the_capture(
     # What is no whole cent: of the capture, and of the refund.
     assert get_wallet(organisation=buyer) == Wallet(9_877 + 123, 0)
     assert get_house_balances()[AccountKind.CARD_REFUNDS] == 0
+
+
+def test_a_card_pays_nothing_for_who_is_frozen(cards: GatewayControl, buyer: Organisation) -> None:
+    earlier = _top_up(buyer)
+    freeze_organisation(organisation_id=buyer.pk, reference="cb_1", reason="Why.", now=NOW)
+    with pytest.raises(NotAllowed, match=r"New card payments are refused: Why\."):
+        _top_up(buyer, key="form-2")
+    assert _top_up(buyer) == earlier == CardPayment.objects.get()
 
 
 def test_a_payment_nobody_confirms_can_be_given_up_but_not_one_that_holds_a_bid(
