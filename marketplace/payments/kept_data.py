@@ -11,6 +11,7 @@ from datetime import datetime
 from marketplace.accounts.erasure import KeptData, register_kept_data
 from marketplace.accounts.models import Subject
 from marketplace.accounts.own_data import write_rows
+from marketplace.payments.freezes import list_freezes
 from marketplace.payments.models import (
     PAYMENT_OVER,
     AccountKind,
@@ -46,6 +47,8 @@ def _list_needs(organisation_id: str) -> Iterator[str]:
         yield "A payout is on its way."
     if Chargeback.objects.filter(payment__organisation=organisation_id, closed_at=None).exists():
         yield "A card payment is contested."
+    if list_freezes([organisation_id]):
+        yield "It is frozen. Write to the operator of this market."
 
 
 def _erase(organisation_id: str, *, now: datetime) -> None:

@@ -43,6 +43,7 @@ from marketplace.jobs.services import (
     delete_unretained,
     dispatch_slots,
 )
+from marketplace.payments.freezes import end_freeze, freeze_organisation
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Entry, LedgerAccount
 from marketplace.payments.services import give_up_wallet
@@ -297,6 +298,16 @@ def test_an_organisation_leaves_when_nothing_binds_it_and_only_accounts_are_left
     assert list_stored() == []
     assert verify_zone(zone).problems == []
     assert check_ledger().balanced
+
+
+def test_an_organisation_that_is_frozen_stays_until_that_ends():
+    made = builders.organisation()
+    leaver = builders.owner_of(made)
+    freeze_organisation(organisation_id=made.pk, reference="cb_1", reason="Why.", now=NOW)
+    with pytest.raises(Conflict, match="It is frozen"):
+        end_organisation(organisation=made, asked_by=leaver, now=NOW)
+    end_freeze(reference="cb_1", now=NOW)
+    assert end_organisation(organisation=made, asked_by=leaver, now=NOW).erased_at is None
 
 
 def test_a_person_leaves_with_their_own_organisation_and_nobody_finds_them_again(owner, boss):
