@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
 from marketplace.accounts.erasure import KeptData, register_kept_data
-from marketplace.accounts.models import Subject
+from marketplace.accounts.models import Subject, User
 from marketplace.accounts.own_data import write_rows
 from marketplace.payments.freezes import list_freezes
 from marketplace.payments.models import (
@@ -51,15 +51,26 @@ def _list_needs(organisation_id: str) -> Iterator[str]:
         yield "It is frozen. Write to the operator of this market."
 
 
+def _mark(organisation_id: str, *, asked_by: User | None, now: datetime) -> None:
+    """Nothing fills up the wallet of an organisation that was closed."""
+    _remove_means(organisation_id, now=now)
+
+
+def _remove_means(organisation_id: str, *, now: datetime) -> None:
+    """Delete what pays by itself, and the cards that could pay again."""
+    mine = {"organisation": organisation_id}
+    WalletRules.objects.filter(**mine).delete()
+    for card in SavedCard.objects.filter(**mine, removed_at=None).select_related("organisation"):
+        # The gateway forgets it too, through the outbox.
+        remove_card(organisation=card.organisation, card_id=card.pk, now=now)
+
+
 def _erase(organisation_id: str, *, now: datetime) -> None:
     mine = {"organisation": organisation_id}
     BillingDetails.objects.filter(**mine).delete()
-    WalletRules.objects.filter(**mine).delete()
+    _remove_means(organisation_id, now=now)
     CardPayment.objects.filter(**mine).update(terms=None, card="", card_fingerprint="", failure="")
     FundsRequest.objects.filter(**mine, answered_at=None).delete()
-    for card in SavedCard.objects.filter(**mine, removed_at=None):
-        # The gateway forgets it too, through the outbox.
-        remove_card(organisation=card.organisation, card_id=card.pk, now=now)
     SavedCard.objects.filter(**mine).update(brand="", last4="")
 
 
@@ -76,5 +87,11 @@ def _list_own(organisation_id: str) -> Iterable[tuple[str, Callable[[], Iterable
 
 
 register_kept_data(
-    KeptData(Subject.ORGANISATION, list_needs=_list_needs, erase=_erase, list_own=_list_own)
+    KeptData(
+        Subject.ORGANISATION,
+        mark=_mark,
+        list_needs=_list_needs,
+        erase=_erase,
+        list_own=_list_own,
+    )
 )

@@ -45,7 +45,14 @@ from marketplace.jobs.services import (
 )
 from marketplace.payments.freezes import end_freeze, freeze_organisation
 from marketplace.payments.ledger_checks import check_ledger
-from marketplace.payments.models import Entry, LedgerAccount
+from marketplace.payments.models import (
+    CallKind,
+    Entry,
+    GatewayCall,
+    LedgerAccount,
+    SavedCard,
+    WalletRules,
+)
 from marketplace.payments.services import give_up_wallet
 from marketplace.vendors.models import DataPlan, Preparation
 from marketplace.vendors.plans import request_plan
@@ -308,6 +315,21 @@ def test_an_organisation_that_is_frozen_stays_until_that_ends():
         end_organisation(organisation=made, asked_by=leaver, now=NOW)
     end_freeze(reference="cb_1", now=NOW)
     assert end_organisation(organisation=made, asked_by=leaver, now=NOW).erased_at is None
+
+
+def test_no_card_fills_up_the_wallet_of_an_organisation_that_is_closed():
+    made = builders.organisation()
+    card = SavedCard.objects.create(
+        organisation=made, gateway_id="pm_1", exp_month=1, exp_year=2030, saved_at=NOW
+    )
+    WalletRules.objects.create(
+        organisation=made, auto_card=card, auto_below_micros=1, auto_amount_cents=500
+    )
+    end_organisation(organisation=made, asked_by=builders.owner_of(made), now=NOW)
+    assert not WalletRules.objects.exists()
+    card.refresh_from_db()
+    assert card.removed_at == NOW
+    assert GatewayCall.objects.get().kind == CallKind.DETACH
 
 
 def test_a_person_leaves_with_their_own_organisation_and_nobody_finds_them_again(owner, boss):
