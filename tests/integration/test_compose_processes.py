@@ -264,7 +264,9 @@ def test_the_compose_files_processes_sell_and_train_a_first_job(
                 run_process(command, environment=environment | more, log=log)
             )
 
-        start("web", ["python", "-m", "marketplace.config.web_server", "--port", str(web_port)])
+        # As in the compose file, the web server has no folder of keys and can make none.
+        web = ["python", "-m", "marketplace.config.web_server", "--port", str(web_port)]
+        start("web", web, MARKET_KEY_DIR=os.devnull)
         for name in ("lane", "worker", "beat"):
             command = SERVICES[name]["command"]
             more = ["--schedule", str(tmp_path / "beat")] if name == "beat" else []

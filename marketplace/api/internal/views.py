@@ -20,7 +20,7 @@ from marketplace.api.internal.endpoint import (
     refuse_method,
 )
 from marketplace.auction.node_hours import list_node
-from marketplace.auction.witnesses.keys import load_signing_key, sign_release
+from marketplace.auction.witnesses.keys import find_public_key, find_signed_release
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload, RangeNotSatisfiable
 from marketplace.common.request_rates import check_public_rate
@@ -60,15 +60,16 @@ def note_join_step(request: HttpRequest) -> HttpResponse:
 @node_endpoint("POST")
 def join(request: HttpRequest) -> HttpResponse:
     check_public_rate(request)
-    now = clock.now()
-    joined = list_node(request=read_message(request, JoinRequest), now=now)
-    return build_reply(replace(joined, market_key=load_signing_key(now=now).public_key))
+    # First: without it the join token stays good.
+    market_key = find_public_key()
+    joined = list_node(request=read_message(request, JoinRequest), now=clock.now())
+    return build_reply(replace(joined, market_key=market_key))
 
 
 @node_endpoint("POST")
 def show_release(request: HttpRequest) -> HttpResponse:
     check_public_rate(request)
-    return build_reply(sign_release(find_release(), now=clock.now()))
+    return build_reply(find_signed_release(find_release()))
 
 
 @node_endpoint("POST")

@@ -47,6 +47,18 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
+            name='ReleaseSignature',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('text_sha256', models.CharField(max_length=64)),
+                ('signature', models.CharField(max_length=128)),
+                ('key', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='auction.marketkey')),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('key', 'text_sha256'), name='auction_release_signature_one_per_key')],
+            },
+        ),
+        migrations.CreateModel(
             name='Pricing',
             fields=[
                 ('zone', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, primary_key=True, related_name='pricing', serialize=False, to='fleet.zone')),

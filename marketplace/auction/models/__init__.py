@@ -16,6 +16,7 @@ from marketplace.auction.models.pricing import Pricing, SolveStatus
 from marketplace.auction.models.witnesses import (
     MarketKey,
     PublishedHead,
+    ReleaseSignature,
     WitnessCursor,
 )
 
@@ -31,6 +32,7 @@ __all__ = [
     "NextArrival",
     "Pricing",
     "PublishedHead",
+    "ReleaseSignature",
     "Reservation",
     "ResultDispute",
     "Snapshot",

@@ -22,6 +22,26 @@ class MarketKey(models.Model):
         return self.public_key
 
 
+class ReleaseSignature(models.Model):
+    """What a key signed of a release of the node: the web server has no key and gives it out."""
+
+    key = models.ForeignKey(MarketKey, on_delete=models.PROTECT, related_name="+", db_index=False)
+    #: Of ``build_release_text``, in hex.
+    text_sha256 = models.CharField(max_length=64)
+    #: In hex.
+    signature = models.CharField(max_length=128)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["key", "text_sha256"], name="auction_release_signature_one_per_key"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.text_sha256} by {self.key_id}"  # type: ignore[attr-defined]
+
+
 class PublishedHead(models.Model):
     """A head of a zone's log, or of the ledger, as the market signed it; append-only."""
 

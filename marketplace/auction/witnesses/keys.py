@@ -8,6 +8,7 @@ market runs.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import stat
@@ -22,8 +23,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from django.conf import settings
 from django.db import transaction
 
-from marketplace.auction.models import MarketKey
-from marketplace.common.errors import MarketFault
+from marketplace.auction.models import MarketKey, ReleaseSignature
+from marketplace.common.errors import MarketFault, UserError
 from workers.protocol.release_signing import (
     KeySuccession,
     NodeRelease,
@@ -32,6 +33,10 @@ from workers.protocol.release_signing import (
 )
 
 KEY_FILE = "market-signing.key"
+_NOT_YET = (
+    "The market has not {} yet; its worker does so each minute. Try again in a minute, and tell "
+    "the market's operator where that does not help."
+)
 
 
 class KeyUnusable(MarketFault):
@@ -62,6 +67,8 @@ _loaded: _LoadedKey | None = None
 
 def load_signing_key(*, now: datetime) -> SigningKey:
     """The market's key; the first caller makes it and records its public part.
+
+    Not for the web server, which has no private key and must not make a second one.
 
     Raises
     ------
@@ -106,22 +113,54 @@ def rotate_signing_key(*, now: datetime) -> SigningKey:
     return new
 
 
-def sign_release(release: NodeRelease, *, now: datetime) -> NodeRelease:
-    """A release of the node as the market vouches for it.
+def find_public_key() -> str:
+    """The key that signs now, in hex, as processes know it that have no private key.
+
+    Raises
+    ------
+    UserError
+        ``no_market_key`` (503): there is none yet.
+    """
+    key = MarketKey.objects.filter(retired_at=None).first()
+    if key is None:
+        raise UserError("no_market_key", _NOT_YET.format("made its key"), status=503)
+    return key.public_key
+
+
+def sign_release(release: NodeRelease, *, now: datetime) -> None:
+    """Sign a release of the node, unless the key has, so that ``find_signed_release`` finds it.
 
     Raises
     ------
     KeyUnusable
     """
-    key = load_signing_key(now=now)
+    key, text = load_signing_key(now=now), build_release_text(release)
+    wanted = {"key_id": key.public_key, "text_sha256": hashlib.sha256(text).hexdigest()}
+    if not ReleaseSignature.objects.filter(**wanted).exists():
+        signature = key.sign(text).hex()
+        ReleaseSignature.objects.get_or_create(**wanted, defaults={"signature": signature})
+
+
+def find_signed_release(release: NodeRelease) -> NodeRelease:
+    """A release of the node as the market's key vouches for it.
+
+    Raises
+    ------
+    UserError
+        ``release_not_signed`` (503): the worker has not signed it yet.
+    """
     rows = list_public_keys()
+    digest = hashlib.sha256(build_release_text(release)).hexdigest()
+    found = ReleaseSignature.objects.filter(key__retired_at=None, text_sha256=digest).first()
+    if found is None:
+        said = _NOT_YET.format("signed this release")
+        raise UserError("release_not_signed", said, status=503)
     succession = tuple(
         KeySuccession(old.public_key, new.public_key, new.vouched_by)
         for old, new in pairwise(rows)
         if new.vouched_by
     )
-    text = build_release_text(release)
-    return replace(release, signature=key.sign(text).hex(), succession=succession)
+    return replace(release, signature=found.signature, succession=succession)
 
 
 def list_public_keys() -> list[MarketKey]:

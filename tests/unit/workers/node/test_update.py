@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from marketplace.auction.witnesses import keys
+from marketplace.common.errors import UserError
 from marketplace.fleet.releases import CONSTRAINTS, WHEEL, find_release
 from tests.builders import NOW
 from tests.unit.marketplace.api.web_server import serve
@@ -27,9 +28,15 @@ def market(settings, tmp_path):
     settings.NODE_INSTALL_DIR.mkdir()
     (settings.NODE_INSTALL_DIR / WHEEL).write_bytes(b"the wheel")
     (settings.NODE_INSTALL_DIR / CONSTRAINTS).write_bytes(b"torch==2.9.0")
-    key = keys.load_signing_key(now=NOW).public_key
+    key = sign_anew()
     with serve() as url:
         yield url, key
+
+
+def sign_anew() -> str:
+    """As the worker does each minute; the key that signs."""
+    keys.sign_release(find_release(), now=NOW)
+    return keys.find_public_key()
 
 
 @pytest.fixture
@@ -65,6 +72,7 @@ def test_a_release_that_the_known_key_signed_is_installed(joined, installed):
 def test_a_key_that_the_known_one_vouches_for_takes_its_place(joined, installed):
     for days in (1, 2):
         newest = keys.rotate_signing_key(now=NOW + timedelta(days=days)).public_key
+    sign_anew()
     assert update.install_release(joined) is True
     assert installed == [GOOD]
     assert load_credentials(joined).market_key == newest
@@ -78,13 +86,15 @@ def test_what_another_key_signed_is_never_given_to_pip(
     known = load_credentials(joined)
     if case == "lost key":
         (settings.MARKET_KEY_DIR / keys.KEY_FILE).unlink()
+        sign_anew()
     elif case == "changed file":
-        signed = keys.sign_release(find_release(), now=NOW)
+        signed = keys.find_signed_release(find_release())
         (settings.NODE_INSTALL_DIR / WHEEL).write_bytes(b"not the wheel")
-        sign = "marketplace.api.internal.views.sign_release"
-        monkeypatch.setattr(sign, lambda release, now: replace(release, signature=signed.signature))
+        find = "marketplace.api.internal.views.find_signed_release"
+        monkeypatch.setattr(find, lambda release: replace(release, signature=signed.signature))
     elif case == "forged step":
         keys.rotate_signing_key(now=NOW + timedelta(days=1))
+        sign_anew()
         keys.MarketKey.objects.exclude(vouched_by="").update(vouched_by="00" * 64)
     else:
         key = "" if case == "no key" else "11" * 32
@@ -95,3 +105,18 @@ def test_what_another_key_signed_is_never_given_to_pip(
     assert installed == []
     assert load_credentials(joined) == before
     assert "is not signed by the key that this node knows" in caplog.text
+
+
+def test_the_web_server_gives_out_what_was_signed_and_makes_no_key(joined, settings, tmp_path):
+    (settings.MARKET_KEY_DIR / keys.KEY_FILE).unlink()
+    settings.MARKET_KEY_DIR = tmp_path / "none"
+    assert keys.find_signed_release(find_release()).signature
+    (settings.NODE_INSTALL_DIR / WHEEL).write_bytes(b"the next wheel")
+    with pytest.raises(UserError, match="has not signed this release yet") as refused:
+        keys.find_signed_release(find_release())
+    assert refused.value.status == 503
+    keys.ReleaseSignature.objects.all().delete()
+    keys.MarketKey.objects.all().delete()
+    with pytest.raises(UserError, match="has not made its key yet"):
+        keys.find_public_key()
+    assert not settings.MARKET_KEY_DIR.exists()

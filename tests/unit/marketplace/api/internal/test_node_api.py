@@ -13,6 +13,7 @@ from django.core.files.base import ContentFile
 from django.test import AsyncClient, Client
 from safetensors.numpy import load
 
+from marketplace.auction.witnesses.keys import load_signing_key
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.services import ListingTerms, create_join_token
 from marketplace.jobs.models import Artifact, Checkpoint, Job, JobStatus, MetricPoint
@@ -95,7 +96,10 @@ def test_a_node_joins_trains_and_delivers_over_http(clock):
     assert (model.name, model.source) == ("tiny", "/nowhere")
 
     asked = protocol.JoinRequest(token=secret, name="gpu-1", facts=build.facts())
+    assert stranger.post(protocol.PATH_JOIN, asked).status_code == 503
+    key = load_signing_key(now=NOW).public_key
     joined = from_json(protocol.JoinReply, stranger.post(protocol.PATH_JOIN, asked).json())
+    assert joined.market_key == key
     node = NodeClient(joined.api_token)
     beat = protocol.Heartbeat(node_id=joined.node_id, at=NOW.timestamp())
     answer = node.post(protocol.PATH_HEARTBEAT, beat)
