@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Generic, TypeVar
 
 from django.db import transaction
+from django.db.models import Q
 from django.utils.module_loading import autodiscover_modules
 
 from marketplace.common.errors import Conflict, NotFound, UserError
@@ -177,10 +178,11 @@ def find_errand_blob(*, node: Node, token: str, name: str, now: datetime) -> Blo
     raise NotFound("unknown_blob", f"This errand has no file {name[:80]!r}.")
 
 
-def find_file_limit(*, node: Node, token: str) -> int:
-    """Bytes of the file that a node was asked for; 0: it was asked for none."""
-    asked = Errand.objects.filter(token=token, node=node).first()
-    return 0 if asked is None else _get_handlers()[asked.kind].file_bytes_max
+def find_file_limit(*, node: Node, token: str, now: datetime) -> int:
+    """Bytes of the file that a node may send now, or again; 0: it was asked for none."""
+    asked = Q(state=ErrandState.ASKED, expires_at__gte=now) | Q(state=ErrandState.DONE)
+    errand = Errand.objects.filter(asked, token=token, node=node).first()
+    return 0 if errand is None else _get_handlers()[errand.kind].file_bytes_max
 
 
 def take_result(*, node: Node, token: str, result: ErrandResult, now: datetime) -> None:
@@ -223,10 +225,12 @@ def take_file(
     UserError
         ``file_empty``, ``file_too_large``, ``file_damaged``, or as the kind refuses the file.
     """
-    limit = find_file_limit(node=node, token=token)
-    if not limit:
+    asked = Errand.objects.filter(token=token, node=node).first()
+    if asked is None or not _get_handlers()[asked.kind].file_bytes_max:
         raise _unknown()
-    asked = Errand.objects.get(token=token, node=node)
+    limit = find_file_limit(node=node, token=token, now=now)
+    if not limit:
+        raise _over()
     handler = _get_handlers()[asked.kind]
     errand = handler.load(asked.pk)
     with (

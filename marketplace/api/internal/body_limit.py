@@ -151,7 +151,7 @@ def _find_upload_limit(path: str, headers: Headers) -> int | None:
         return None
     token = path.split("/")[4].replace("\0", "")
     if not path.startswith(NODE_UPLOADS):
-        return find_file_limit(node=node, token=token) or ANONYMOUS_BYTES
+        return find_file_limit(node=node, token=token, now=clock.now()) or ANONYMOUS_BYTES
     if not has_lease(node=node, lease_token=token):
         return ANONYMOUS_BYTES
     return getattr(settings, "CHECKPOINT_BYTES_MAX", CHECKPOINT_BYTES_MAX)

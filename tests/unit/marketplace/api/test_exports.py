@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import finetender
 import pytest
 import torch
+from django.conf import settings
 from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
 from gguf import GGUFReader
@@ -28,7 +29,7 @@ from transformers import AutoModelForCausalLM
 from marketplace.common import clock
 from marketplace.common.durable.kinds import get_kinds
 from marketplace.common.durable.run import run_due_work
-from marketplace.common.errors import UserError
+from marketplace.common.errors import Conflict, UserError
 from marketplace.common.models import DurableWork
 from marketplace.exports.asking import GIVEN_UP_AFTER, ask_export
 from marketplace.exports.errands import KEPT_FOR, delete_old_files
@@ -36,8 +37,14 @@ from marketplace.exports.hub import PUSH
 from marketplace.exports.models import Export, ExportForm, ExportStatus, HubPush, PushStatus
 from marketplace.exports.prices import compute_price
 from marketplace.fleet.models import Zone
-from marketplace.jobs.errands import hand_out_errands, sweep_errands, take_file, take_result
-from marketplace.jobs.models import Artifact, NodePlan
+from marketplace.jobs.errands import (
+    find_file_limit,
+    hand_out_errands,
+    sweep_errands,
+    take_file,
+    take_result,
+)
+from marketplace.jobs.models import Artifact, ErrandState, NodePlan
 from marketplace.jobs.services import dispatch_slots
 from marketplace.payments.models import AccountKind, LedgerAccount
 from marketplace.payments.selectors import get_wallet
@@ -221,6 +228,13 @@ def test_a_file_is_paid_once_however_often_it_is_sent(job, owner, node, tuned):
     with pytest.raises(UserError, match="is over"):
         take_file(node=node, token=export.token, content=content(other), now=clock.now())
     export.refresh_from_db()
+    asked = {"node": node, "token": export.token, "now": clock.now() + timedelta(days=1)}
+    assert find_file_limit(**asked) == settings.EXPORT_BYTES_MAX
+    Export.objects.update(state=ErrandState.ASKED)
+    assert find_file_limit(**asked) == 0
+    with pytest.raises(Conflict, match="is over"):
+        take_file(content=content(tuned.gguf), **asked)
+    Export.objects.update(state=ErrandState.DONE)
     with export.file.open("rb") as file:
         assert file.read() == tuned.gguf
     delete_old_files(now=clock.now() + KEPT_FOR)
