@@ -8,9 +8,10 @@ special about a kind stands in its handler; see docs/how-to/errand.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import datetime, timedelta
 from functools import cache
+from http import HTTPStatus
 from typing import Any, Generic, TypeVar
 
 from django.db import transaction
@@ -223,7 +224,8 @@ def take_file(
     Conflict
         ``errand_over``: the file came too late, or another one was taken. Nothing of it is stored.
     UserError
-        ``file_empty``, ``file_too_large``, ``file_damaged``, or as the kind refuses the file.
+        ``file_empty``, ``file_too_large``, ``file_damaged``, or as the kind refuses the file:
+        then the node's attempt has failed.
     """
     asked = Errand.objects.filter(token=token, node=node).first()
     if asked is None or not _get_handlers()[asked.kind].file_bytes_max:
@@ -233,10 +235,16 @@ def take_file(
         raise _over()
     handler = _get_handlers()[asked.kind]
     errand = handler.load(asked.pk)
-    with (
-        spool_upload(content, limit_bytes=limit, what="The file", sha256=sha256) as upload,
-        handler.compose_file(errand, upload) as made,
-    ):
+    with ExitStack() as stack:
+        spooled = spool_upload(content, limit_bytes=limit, what="The file", sha256=sha256)
+        upload = stack.enter_context(spooled)
+        try:
+            made = stack.enter_context(handler.compose_file(errand, upload))
+        except UserError as refusal:
+            # Another try would draw other rows to compare, until a wrong file passes.
+            if refusal.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+                _take_back(node=node, token=token, now=now)
+            raise
         if errand.state == ErrandState.DONE and errand.sha256 == made.sha256:
             return made.sha256
         with store_file(errand_path(errand, ""), made.file) as name, transaction.atomic():
@@ -283,6 +291,14 @@ def _take(errand: Any, found: Any, *, now: datetime) -> None:
     errand.state, errand.ended_at, errand.reason = ErrandState.DONE, now, ""
     errand.paid_micros = handler.pay(errand, now=now)
     errand.save()
+
+
+def _take_back(*, node: Node, token: str, now: datetime) -> None:
+    """Let another node be asked than one whose file was refused."""
+    with transaction.atomic():
+        errand = _lock(token=token, node=node, state=ErrandState.ASKED)
+        if errand is not None:
+            _give_back(errand, reason="", now=now)
 
 
 def _give_back(errand: Any, *, reason: str, now: datetime) -> None:

@@ -263,10 +263,14 @@ def test_a_file_of_another_form_or_of_other_values_is_not_paid(job, owner, node,
         take_file(node=node, token=export.token, content=content(wrong), now=clock.now())
     assert refused.value.code == "invalid_export"
     export.refresh_from_db()
-    assert (export.status, export.file.name, export.paid_micros) == (ExportStatus.ASKED, "", 0)
+    assert (export.status, export.file.name, export.paid_micros) == (ExportStatus.WAITING, "", 0)
     assert not default_storage.exists("errands")
     assert available(owner) == before - export.price_micros
     assert get_wallet(organisation=owner).held_micros == export.price_micros
+    with pytest.raises(Conflict, match="is over"):
+        take_file(node=node, token=export.token, content=content(wrong), now=clock.now())
+    second, _ = build.joined(job.zone, name="gpu-2", now=clock.now())
+    assert hand_out(export).node == second
 
 
 def rewrite_merged(whole: bytes) -> bytes:
