@@ -65,7 +65,9 @@ def compose_export(export: Export, upload: SpooledFile) -> Iterator[SpooledFile]
             raise UserError("base_unreachable", f"{error}", status=503) from error
         # It names code in the base model's own repository.
         config.pop("auto_map", None)
-        listed = list_export_tensors(upload.file, form=export.form)
+        # GGUF has one tensor more where positions are scaled by factors.
+        most = len(base) + (export.form != MERGED)
+        listed = list_export_tensors(upload.file, form=export.form, most=most)
         found = {tensor.name: tensor for tensor in listed}
         if export.form == MERGED:
             names = {name: name for name in base}

@@ -63,8 +63,15 @@ class FoundTensor:
     bytes: int
 
 
-def list_export_tensors(file: IO[bytes], *, form: str) -> tuple[FoundTensor, ...]:
+def list_export_tensors(
+    file: IO[bytes], *, form: str, most: int | None = None
+) -> tuple[FoundTensor, ...]:
     """The tensors of a file in a form, in the file's order; all of their values are finite.
+
+    Parameters
+    ----------
+    most : int, optional
+        More tensors than these are refused before they are collected.
 
     Raises
     ------
@@ -72,7 +79,11 @@ def list_export_tensors(file: IO[bytes], *, form: str) -> tuple[FoundTensor, ...
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
-    found = _list_merged(file, size) if form == MERGED else _list_gguf(_Header(file, size), form)
+    most = _ENTRIES_MAX if most is None else min(most, _ENTRIES_MAX)
+    if form == MERGED:
+        found = _list_merged(file, size, most=most)
+    else:
+        found = _list_gguf(_Header(file, size), form, most=most)
     if len({tensor.name for tensor in found}) != len(found):
         raise ExportFileError("a tensor stands in it twice")
     for tensor in found:
@@ -81,11 +92,14 @@ def list_export_tensors(file: IO[bytes], *, form: str) -> tuple[FoundTensor, ...
     return found
 
 
-def _list_merged(file: IO[bytes], size: int) -> tuple[FoundTensor, ...]:
+def _list_merged(file: IO[bytes], size: int, *, most: int) -> tuple[FoundTensor, ...]:
     found: list[FoundTensor] = []
     for name, start, length in _list_tar(file, size=size):
         if _WEIGHTS.fullmatch(name):
+            # one file's header is bounded, and so what it adds
             found += _read_weights(file, name, start=start, size=length)
+            if len(found) > most:
+                raise ExportFileError(f"it holds more than {most:,} tensors")
         elif name not in FILES_BESIDE:
             raise ExportFileError(f"it holds {name!r}, which no model has")
     return tuple(found)
@@ -93,7 +107,7 @@ def _list_merged(file: IO[bytes], size: int) -> tuple[FoundTensor, ...]:
 
 def _list_tar(file: IO[bytes], *, size: int) -> Iterator[tuple[str, int, int]]:
     """Name, place and bytes of a tar's files, which are plain and have one header each."""
-    at = 0
+    at, names = 0, set[bytes]()
     for _ in range(_FILES_MAX):
         file.seek(at)
         header = file.read(_TAR_BLOCK)
@@ -104,6 +118,9 @@ def _list_tar(file: IO[bytes], *, size: int) -> Iterator[tuple[str, int, int]]:
         is_named = re.fullmatch(rb"[A-Za-z0-9_][A-Za-z0-9._-]{0,98}", name) is not None
         if not is_plain or not is_named or not re.fullmatch(rb"[0-7]{1,12}", length):
             raise ExportFileError("it is no plain tar of plain files")
+        if name in names:
+            raise ExportFileError(f"it holds {name.decode()!r} twice")
+        names.add(name)
         start, count = at + _TAR_BLOCK, int(length, 8)
         at = start - (-count // _TAR_BLOCK) * _TAR_BLOCK
         if at > size:
@@ -123,11 +140,13 @@ def _read_weights(file: IO[bytes], name: str, *, start: int, size: int) -> Itera
         yield FoundTensor(one.name, one.dtype, one.shape, begin + one.start, one.end - one.start)
 
 
-def _list_gguf(header: _Header, form: str) -> tuple[FoundTensor, ...]:
+def _list_gguf(header: _Header, form: str, *, most: int) -> tuple[FoundTensor, ...]:
     if header.read(4) != b"GGUF" or header.read_number(4) != 3:
         raise ExportFileError("it is no GGUF file of version 3")
     count, values = header.read_number(8), header.read_number(8)
-    if count > _ENTRIES_MAX or values > _ENTRIES_MAX:
+    if count > most:
+        raise ExportFileError(f"it holds more than {most:,} tensors")
+    if values > _ENTRIES_MAX:
         raise ExportFileError(f"it holds more than {_ENTRIES_MAX:,} entries")
     for _ in range(values):
         if header.read_text() == "general.alignment":

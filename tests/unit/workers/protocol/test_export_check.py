@@ -81,6 +81,19 @@ def test_tars_that_are_cut_off_or_hold_links_or_lack_a_part_are_refused():
         check(bytes(absurd), MERGED)
 
 
+def test_a_file_twice_in_a_tar_and_more_tensors_than_expected_are_refused():
+    whole = build_merged(SHAPE)
+    length = int(whole[124:136].strip(b"\0 "), 8)
+    first = whole[: 512 + -(-length // 512) * 512]
+    with pytest.raises(ExportFileError, match=r"it holds 'config\.json' twice"):
+        check(first + whole, MERGED)
+    for content, form in ((whole, MERGED), (build_gguf(SHAPE), F16)):
+        count = len(list_export_tensors(io.BytesIO(content), form=form))
+        assert len(list_export_tensors(io.BytesIO(content), form=form, most=count)) == count
+        with pytest.raises(ExportFileError, match=f"more than {count - 1} tensors"):
+            list_export_tensors(io.BytesIO(content), form=form, most=count - 1)
+
+
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
@@ -99,7 +112,7 @@ def test_a_gguf_file_of_other_tensors_is_refused(changed, reason):
         (b"GGUF\x02\0\0\0", "no GGUF file of version 3"),
         (PICKLE, "no GGUF file"),
         (b"GGUF\x03\0\0\0", "cut off"),
-        (struct.pack("<4sIQQ", b"GGUF", 3, 2**40, 0), "more than 100,000 entries"),
+        (struct.pack("<4sIQQ", b"GGUF", 3, 2**40, 0), "more than 100,000 tensors"),
         (struct.pack("<4sIQQQ", b"GGUF", 3, 1, 1, 2**60), "a text in its header is too long"),
         (
             struct.pack("<4sIQQQ1sIIQ", b"GGUF", 3, 0, 1, 1, b"a", 9, 8, 2**60),
