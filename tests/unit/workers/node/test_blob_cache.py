@@ -79,7 +79,10 @@ def test_a_deleted_file_goes_once_no_job_uses_it_and_is_fetched_anew_for_another
 
 def test_the_node_names_in_its_heartbeats_how_far_it_was_told(market, client):
     told: list[tuple[str, ...]] = []
-    node = SimpleNamespace(node_id="node_1", leases=tuple, draining=False, heard=lambda reply: None)
+    kept = SimpleNamespace(list=tuple)
+    node = SimpleNamespace(
+        node_id="node_1", leases=tuple, draining=False, kept=kept, heard=lambda reply: None
+    )
     beats = Heartbeats(
         node=cast(SliceLoop, node),
         client=client,
