@@ -36,11 +36,13 @@ from workers.protocol.export_check import (
 )
 from workers.protocol.exports import MERGED, ExportError, build_index, plan_shards
 from workers.protocol.gguf_head import begin_gguf, count_tensor_bytes
-from workers.protocol.safetensors_header import TensorEntry, write_header
+from workers.protocol.safetensors_header import VALUE_BYTES, TensorEntry, write_header
 
 #: Tensors of which a row is fetched from the hub and compared.
 _HUB_TENSORS = 64
 _ALIGNMENT, _TAR_BLOCK = 32, 512
+#: safetensors' names of the types that a model's configuration names.
+_DTYPES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"}
 
 
 @contextmanager
@@ -119,6 +121,9 @@ def _lay_out_merged(
     _compare_names(found.keys(), base.keys())
     for name, tensor in found.items():
         _compare_shapes(name, tensor.shape, base[name].shape)
+        wanted = _promote(base[name].dtype, config)
+        if tensor.dtype != wanted:
+            raise ExportFileError(f"{name} is of type {tensor.dtype}, not {wanted}")
     files = {**texts, CONFIG: write_json(config)}
     zone = job.zone
     generation = read_generation_config(zone.base_model_source, zone.base_model_revision)
@@ -137,6 +142,15 @@ def _lay_out_merged(
         )
         pieces += _pack(name, [head, *((file, one.at, one.bytes) for one in of_shard)])
     return [*pieces, bytes(2 * _TAR_BLOCK)]
+
+
+def _promote(stored: str, config: Mapping[str, Any]) -> str:
+    """The type that ``workers.exporting.merging`` writes, which holds the stored and the named."""
+    named = str(config.get("dtype") or config.get("torch_dtype") or "float16")
+    other = _DTYPES.get(named, stored)
+    if {stored, other} == {"F16", "BF16"}:
+        return "F32"
+    return max(stored, other, key=lambda dtype: VALUE_BYTES[dtype])
 
 
 def _pack(name: str, pieces: list[Piece]) -> list[Piece]:

@@ -32,6 +32,7 @@ from marketplace.common.durable.run import run_due_work
 from marketplace.common.errors import Conflict, UserError
 from marketplace.common.models import DurableWork
 from marketplace.exports.asking import GIVEN_UP_AFTER, ask_export
+from marketplace.exports.composing import _promote
 from marketplace.exports.errands import KEPT_FOR, delete_old_files
 from marketplace.exports.hub import PUSH
 from marketplace.exports.models import Export, ExportForm, ExportStatus, HubPush, PushStatus
@@ -271,6 +272,34 @@ def test_a_file_of_another_form_or_of_other_values_is_not_paid(job, owner, node,
         take_file(node=node, token=export.token, content=content(wrong), now=clock.now())
     second, _ = build.joined(job.zone, name="gpu-2", now=clock.now())
     assert hand_out(export).node == second
+
+
+@pytest.mark.parametrize(
+    ("stored", "named", "wanted"),
+    [
+        ("F16", {}, "F16"),
+        ("BF16", {}, "F32"),
+        ("BF16", {"torch_dtype": "bfloat16"}, "BF16"),
+        ("BF16", {"dtype": "float32"}, "F32"),
+        ("F32", {"dtype": "bfloat16"}, "F32"),
+    ],
+)
+def test_merged_values_have_the_type_that_a_node_writes(stored, named, wanted):
+    assert _promote(stored, named) == wanted
+
+
+def test_merged_values_of_another_type_are_refused(job, owner, node, tuned):
+    out, whole = io.BytesIO(), tuned.export(ExportForm.MERGED)
+    with tarfile.open(fileobj=io.BytesIO(whole)) as old, tarfile.open(fileobj=out, mode="w") as new:
+        for entry in old:
+            body = old.extractfile(entry).read()
+            if entry.name.endswith(".safetensors"):
+                body = save({name: row.astype("f8") for name, row in load(body).items()})
+            entry.size = len(body)
+            new.addfile(entry, io.BytesIO(body))
+    export = hand_out(ask(job, owner, form=ExportForm.MERGED))
+    with pytest.raises(UserError, match="is of type F64, not F32"):
+        take_file(node=node, token=export.token, content=content(out.getvalue()), now=clock.now())
 
 
 def rewrite_merged(whole: bytes) -> bytes:
