@@ -35,3 +35,14 @@ class VerifyReport:
     @property
     def ok(self) -> bool:
         return not self.problems
+
+    @property
+    def state(self) -> str:
+        """What the replay comes to, in words."""
+        if not self.ok:
+            return "DIFFERS"
+        if not self.known_faults:
+            return "verified"
+        count = len(self.known_faults)
+        entries = "1 entry" if count == 1 else f"{count} entries"
+        return f"verified but for {entries} that the log names as wrong"

@@ -9,8 +9,7 @@ from marketplace.auction.lane.enter import enter_lane
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from scheduler.auction.log import events
-
-_PROBLEM_CHARS = 500
+from scheduler.auction.log.limits import check_event
 
 
 def note_erratum(*, zone: Zone, position: int, problem: str, now: datetime) -> int:
@@ -19,9 +18,15 @@ def note_erratum(*, zone: Zone, position: int, problem: str, now: datetime) -> i
     Raises
     ------
     UserError
+        ``invalid_erratum``: the text is longer than a log takes, or has control characters.
         ``no_such_fault``: a replay finds nothing wrong with that entry, or a log that contradicts
         itself, which no entry can mend.
     """
+    erratum = events.ErratumNoted(position, problem)
+    try:
+        check_event(erratum)
+    except ValueError as error:
+        raise UserError("invalid_erratum", f"The log refuses it: {error}.") from None
     found = verify_zone(zone)
     if found.unnamed is None or found.unnamed.position != position:
         raise UserError(
@@ -30,4 +35,4 @@ def note_erratum(*, zone: Zone, position: int, problem: str, now: datetime) -> i
             f"{'; '.join(found.problems) or 'nothing'}.",
         )
     with enter_lane(zone=zone, now=now) as lane:
-        return lane.apply(events.ErratumNoted(position, problem[:_PROBLEM_CHARS])).position
+        return lane.apply(erratum).position

@@ -42,6 +42,8 @@ MOST_MONEY = 1e30
 MOST_SLOT = 2**53
 #: Most units of work that a vendor does in a slot.
 MOST_LOAD = 2**31
+#: Of what an erratum says.
+ERRATUM_CHARS = 500
 
 
 def check_event(event: Event) -> None:
@@ -96,8 +98,14 @@ def check_event(event: Event) -> None:
         case ExpressAnswered() | ExpressPlanned():
             _text("question", event.question)
             _text("answer", event.answer)
-        case ErratumNoted(entry=entry):
+        case ErratumNoted(entry=entry, problem=problem):
             _slots("entry", entry)
+            # Verifiers print it, also those of strangers.
+            if len(problem) > ERRATUM_CHARS or not problem.isprintable():
+                raise ValueError(
+                    f"what is wrong with entry {entry} is one line of {ERRATUM_CHARS} characters "
+                    "at most, and without control characters"
+                )
         case CellsReleased() | BidsReceived() | ReceiptsVoided():
             pass
 

@@ -27,9 +27,9 @@ class Command(BaseCommand):
         failed = False
         for zone in zones:
             found = verify_zone(zone)
-            state = "verified" if found.ok else "DIFFERS"
             self.stdout.write(
-                f"{zone.name}: {state}, {found.entries} entries, {found.decisions} decisions, "
+                f"{zone.name}: {found.state}, {found.entries} entries, "
+                f"{found.decisions} decisions, "
                 f"{found.solved_again} solves run again, {found.taken_as_logged} taken as logged, "
                 f"head {found.head_hash or 'none'}"
             )

@@ -35,16 +35,21 @@ class Command(BaseCommand):
         problems = compare_with_manifest(made)
         if not check_ledger().balanced:
             problems.append("the books do not balance: run ledger_check")
+        with_faults = False
         for zone in Zone.objects.order_by("name"):
             found = verify_zone(zone)
-            self.stdout.write(f"{zone.name}: {found.entries} entries, head {found.head_hash}")
+            self.stdout.write(
+                f"{zone.name}: {found.state}, {found.entries} entries, head {found.head_hash}"
+            )
+            with_faults = with_faults or bool(found.known_faults)
             problems += [f"{zone.name}: {problem}" for problem in found.problems]
         for problem in problems:
             self.stdout.write(f"  {problem}")
         if problems:
             raise CommandError("What was restored is not what was backed up.")
+        but = " but for entries that the logs name as wrong" if with_faults else ""
         self.stdout.write(
-            f"Restored as of {made.made_at}; the books balance and every log verifies. Witnesses "
-            "may have seen later heads: tell them what happened. Now empty Redis (FLUSHALL) and "
-            "start the market."
+            f"Restored as of {made.made_at}; the books balance and every log verifies{but}. "
+            "Witnesses may have seen later heads: tell them what happened. Now empty Redis "
+            "(FLUSHALL) and start the market."
         )

@@ -29,6 +29,7 @@ from marketplace.auction.pricing.solve import (
 )
 from marketplace.auction.selectors import load_market
 from marketplace.auction.settlement import settle_finished
+from marketplace.common.errors import UserError
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.services import set_policy_settings
 from marketplace.jobs.models import Job
@@ -217,6 +218,9 @@ def test_an_erratum_names_a_fault_and_verifiers_say_so_and_go_on(
         call_command("auction_erratum", zone.name, "1", "Nothing.")
     assert LogEntry.objects.count() == before
 
+    with pytest.raises(UserError, match="without control characters"):
+        note_erratum(zone=zone, position=position, problem="\x1b[2J", now=at(101, zone))
+    assert LogEntry.objects.count() == before
     said = "The worker was slow; prices were those of a slot too far."
     named = note_erratum(zone=zone, position=position, problem=said, now=at(101, zone))
     found = verify_zone(zone)
@@ -224,6 +228,9 @@ def test_an_erratum_names_a_fault_and_verifiers_say_so_and_go_on(
         [],
         (KnownFault(position, said, named, fault),),
     )
+    call_command("auction_verify", zone=zone.name)
+    state = "verified but for 1 entry that the log names as wrong, "
+    assert capsys.readouterr().out.startswith(f"{zone.name}: {state}")
     # What comes after it is judged as ever.
     crowd(owner, zone, now=at(101, zone))
     known = {"position": position, "problem": said, "named_at": named, "found": fault}

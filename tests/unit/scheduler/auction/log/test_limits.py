@@ -12,6 +12,7 @@ import pytest
 from scheduler.auction import DroppedCells, GridChange, ZoneRules
 from scheduler.auction.engine.payment import PaymentRule
 from scheduler.auction.log import events
+from scheduler.auction.log.limits import check_event
 from scheduler.experiments.auction.max_form.engine import make_engine
 from scheduler.types import Cell, LaborVendor, Refusal, VendorCapacity
 from tests.unit.scheduler.auction.builders import decide, node, task, zone
@@ -23,6 +24,13 @@ def move(**changes: Any) -> events.PlanMove:
     """A job's way from nowhere to one cell."""
     plain = events.PlanMove("t", 5, 4.0, 2.0, {"g": 4.0}, (Cell(0, "n"),))
     return replace(plain, **changes)
+
+
+@pytest.mark.parametrize("problem", ["x" * 501, "red \x1b[31m", "two\nlines", "left \u202e"])
+def test_what_an_erratum_says_is_one_short_line_without_control_characters(problem: str) -> None:
+    check_event(events.ErratumNoted(2, "x" * 499 + "é"))
+    with pytest.raises(ValueError, match="what is wrong with entry 2 is one line"):
+        check_event(events.ErratumNoted(2, problem))
 
 
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
