@@ -39,7 +39,7 @@ def iter_traced_lines(
         row = read_object(raw)
         value = {RAW: raw.text or ""} if row is None else row
         value = Masker().mask_row(value) if masks else value
-        yield json.dumps({ROW_ID: raw.number} | value, ensure_ascii=False)
+        yield json.dumps(value | {ROW_ID: raw.number}, ensure_ascii=False)
 
 
 def read_object(raw: RawRow) -> dict[str, Any] | None:
