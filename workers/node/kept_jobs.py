@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from workers.node.blob_cache import BlobCache
 from workers.protocol.messages import KEPT_JOBS_MOST, SliceSpec
+
+log = logging.getLogger(__name__)
 
 _BLOBS = "blobs.json"
 
@@ -36,14 +40,21 @@ class KeptJobs:
         ]
         used = self._read(job.job_id) | {blob.sha256 for blob in blobs if blob is not None}
         path = self._work / job.job_id / _BLOBS
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(sorted(used)))
+        try:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps(sorted(used)))
+        except OSError as error:
+            # The job still runs; what it leaves here is swept once it is old.
+            log.warning("%s: its files were not written down: %s", job.job_id, error)
 
     def list(self) -> tuple[str, ...]:
         """The jobs, those that changed longest ago first."""
-        found = [path.parent for path in self._work.glob(f"*/{_BLOBS}")]
-        found.sort(key=lambda folder: folder.stat().st_mtime)
-        return tuple(folder.name for folder in found[:KEPT_JOBS_MOST])
+        found: list[tuple[float, str]] = []
+        for path in self._work.glob(f"*/{_BLOBS}"):
+            # another thread may have deleted it just now
+            with suppress(OSError):
+                found.append((path.parent.stat().st_mtime, path.parent.name))
+        return tuple(name for _, name in sorted(found)[:KEPT_JOBS_MOST])
 
     def forget(self, job_id: str) -> None:
         """Delete a job's folder, and its files that no other job here needs."""
