@@ -14,7 +14,7 @@ from marketplace.auction.pricing import daily_rates, solve
 from marketplace.auction.result_disputes import conclude_disputes, take_back_pay
 from marketplace.auction.settlement import settle_finished
 from marketplace.auction.witnesses import heads
-from marketplace.auction.witnesses.keys import sign_release
+from marketplace.auction.witnesses.keys import SIGN_RELEASE, sign_release
 from marketplace.common import clock
 from marketplace.fleet.releases import find_release
 from marketplace.payments.invoices import issue_due_invoices
@@ -99,6 +99,11 @@ def publish_heads() -> None:
     seal_ledger(now=clock.now())
     heads.sign_heads(now=clock.now())
     heads.publish_heads(now=clock.now())
+    sign_release(find_release(), now=clock.now())
+
+
+@shared_task(name=SIGN_RELEASE)
+def sign_present_release() -> None:
     sign_release(find_release(), now=clock.now())
 
 

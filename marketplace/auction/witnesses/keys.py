@@ -25,6 +25,7 @@ from django.db import transaction
 
 from marketplace.auction.models import MarketKey, ReleaseSignature
 from marketplace.common.errors import MarketFault, UserError
+from marketplace.common.queue import enqueue
 from workers.protocol.release_signing import (
     KeySuccession,
     NodeRelease,
@@ -33,6 +34,8 @@ from workers.protocol.release_signing import (
 )
 
 KEY_FILE = "market-signing.key"
+#: What a worker does for web processes, which have no private key.
+SIGN_RELEASE = "auction.release_sign"
 _NOT_YET = (
     "The market has not {} yet; its worker does so each minute. Try again in a minute, and tell "
     "the market's operator where that does not help."
@@ -123,6 +126,7 @@ def find_public_key() -> str:
     """
     key = MarketKey.objects.filter(retired_at=None).first()
     if key is None:
+        enqueue(SIGN_RELEASE)
         raise UserError("no_market_key", _NOT_YET.format("made its key"), status=503)
     return key.public_key
 
@@ -153,6 +157,7 @@ def find_signed_release(release: NodeRelease) -> NodeRelease:
     digest = hashlib.sha256(build_release_text(release)).hexdigest()
     found = ReleaseSignature.objects.filter(key__retired_at=None, text_sha256=digest).first()
     if found is None:
+        enqueue(SIGN_RELEASE)
         said = _NOT_YET.format("signed this release")
         raise UserError("release_not_signed", said, status=503)
     succession = tuple(
