@@ -197,8 +197,9 @@ def test_a_nodes_upload_needs_a_nodes_token_before_its_body(settings):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_node_sends_no_file_that_it_was_not_asked_for(settings):
+def test_a_node_sends_no_file_that_it_was_not_asked_for(settings, monkeypatch):
     settings.EXPORT_BYTES_MAX = 5 * FORM_BYTES
+    monkeypatch.setattr("marketplace.common.clock.now", lambda: builders.NOW)
     mine, _ = lease()
     _, of_another = lease()
     for path in (LEASE, of_another, "/internal/v1/errands/made-up/file", "/internal/v1/leases/"):
