@@ -116,7 +116,7 @@ def demo(folder: Path, *options: str, port: int) -> Iterator[Demo]:
 @pytest.fixture(scope="module")
 def folder(load: int) -> Iterator[Path]:
     """Where PostgreSQL may go that root starts: not among pytest's own folders."""
-    of_run = RUNS_DIR / f"starts-{os.getpid()}-{load}"
+    of_run = RUNS_DIR / f"starts-{load}-{os.getpid()}"
     try:
         yield of_run / "demo"
     finally:

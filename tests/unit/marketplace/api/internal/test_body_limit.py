@@ -16,7 +16,7 @@ from marketplace.api.internal.body_limit import (
     BodyLimitMiddleware,
 )
 from marketplace.exports.models import Export, ExportForm
-from marketplace.jobs.models import ErrandKind
+from marketplace.jobs.models import ErrandKind, ErrandState
 from marketplace.jobs.services import dispatch_slots
 from tests import builders
 from tests import job_builders as build
@@ -112,6 +112,8 @@ def ask_for_export():
         token="asked",
         price_micros=1,
         created_at=builders.NOW,
+        state=ErrandState.ASKED,
+        expires_at=builders.NOW,
     )
     return export, {"authorization": f"Bearer {reply.api_token}"}
 
