@@ -22,6 +22,7 @@ from workers.protocol import (
     node_facts,
     plan_queue,
     probes,
+    release_signing,
     reports,
     turns,
 )
@@ -40,6 +41,7 @@ MODULES = (
     checks,
     generation,
     turns,
+    release_signing,
 )
 _PLAIN: dict[Any, Any] = {str: "text", int: 3, float: 1.5, bool: True, Any: {"any": 1}}
 _OLD_TYPES: dict[str, Any] = {"str": str, "int": int, "float": float, "bool": bool, "any": Any}

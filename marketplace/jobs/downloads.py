@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from marketplace.common.downloads import FileDownload
 from marketplace.common.errors import NotFound
-from marketplace.jobs.models import Artifact, Checkpoint, Job, JobStatus
+from marketplace.jobs.models import Artifact, Checkpoint, Job
 from marketplace.jobs.selectors import list_job_checkpoints
 
 
@@ -16,7 +16,7 @@ def get_artifact(job: Job) -> Artifact:
     NotFound
         ``no_adapter``.
     """
-    artifact = Artifact.objects.filter(job=job, job__status=JobStatus.SUCCEEDED).first()
+    artifact = Artifact.objects.filter(job=job).first()
     if artifact is None:
         raise NotFound(
             "no_adapter",

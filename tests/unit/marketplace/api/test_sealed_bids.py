@@ -79,7 +79,11 @@ def names(settings, tmp_path, now):
 
 
 def read(answer) -> str:
-    text = read_download(answer).decode() if answer.streaming else answer.content.decode()
+    text = (
+        read_download(answer).decode(errors="replace")
+        if answer.streaming
+        else answer.content.decode(errors="replace")
+    )
     answer.close()
     return text
 

@@ -257,15 +257,17 @@ def test_an_empty_file_gets_an_answer_on_both_pages(site: Site) -> None:
     assert not Upload.objects.exists()
 
 
-def test_a_data_set_without_a_bid_can_be_deleted_and_one_with_a_bid_cannot(site: Site) -> None:
+def test_a_data_set_can_be_deleted_and_one_with_a_bid_stays_until_it_is_not_needed(
+    site: Site,
+) -> None:
     spare = market_builders.dataset(site.organisation, site.zone)
     reply = site.client.post(f"/datasets/{spare.pk}/delete", follow=True)
     assert f"{spare.name} is deleted." in read_page(reply)
     site.client.post("/bids/new", site.bid_form())
-    reply = site.client.post(f"/datasets/{site.dataset.pk}/delete")
-    assert reply.status_code == 409
-    assert "so it cannot be deleted" in read_page(reply)
-    assert list(Dataset.objects.all()) == [site.dataset]
+    reply = site.client.post(f"/datasets/{site.dataset.pk}/delete", follow=True)
+    assert f"{site.dataset.name} is deleted." in read_page(reply)
+    assert not Dataset.objects.exists()
+    assert Dataset.everything.get(pk=site.dataset.pk).file.name
 
 
 def test_keys_that_are_not_trained_on_are_shown_before_a_bid(site: Site) -> None:

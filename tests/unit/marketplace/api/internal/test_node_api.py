@@ -13,8 +13,9 @@ from django.core.files.base import ContentFile
 from django.test import AsyncClient, Client
 from safetensors.numpy import load
 
-from marketplace.auction.witnesses.keys import load_signing_key
+from marketplace.auction.witnesses.keys import load_signing_key, sign_release
 from marketplace.fleet.models import Node, NodeStatus
+from marketplace.fleet.releases import find_release
 from marketplace.fleet.services import ListingTerms, create_join_token
 from marketplace.jobs.models import Artifact, Checkpoint, Job, JobStatus, MetricPoint
 from marketplace.jobs.services import dispatch_slots
@@ -97,6 +98,7 @@ def test_a_node_joins_trains_and_delivers_over_http(clock):
 
     asked = protocol.JoinRequest(token=secret, name="gpu-1", facts=build.facts())
     assert stranger.post(protocol.PATH_JOIN, asked).status_code == 503
+    sign_release(find_release(), now=NOW)
     key = load_signing_key(now=NOW).public_key
     joined = from_json(protocol.JoinReply, stranger.post(protocol.PATH_JOIN, asked).json())
     assert joined.market_key == key
