@@ -24,7 +24,7 @@ from marketplace.auction.book import engine_cache as books
 from marketplace.auction.lane.decisions import decide_received_bids
 from marketplace.auction.lane.first_rates import post_first_rates
 from marketplace.auction.lane.lane import Lane
-from marketplace.auction.lane.price_changes import sync_rules
+from marketplace.auction.lane.price_changes import follow_beat, sync_rules
 from marketplace.auction.lane.replan import record_lost_cells, replan_jobs
 from marketplace.auction.locks import lock_lane
 from marketplace.auction.models import MarketHead
@@ -62,7 +62,7 @@ def enter_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
     while True:
         with hold_lane(zone=zone, now=now) as lane:
             if not lane.book.engine.open_receipts:
-                _sync_slot(lane)
+                follow_beat(lane)
                 sync_rules(lane)
                 _sync_fleet(lane)
                 post_first_rates(lane)
@@ -122,13 +122,6 @@ def _end_transaction_after(seconds: int) -> None:
             " set_config('transaction_timeout', %s, true)",
             [f"{seconds}s"],
         )
-
-
-def _sync_slot(lane: Lane) -> None:
-    """Past slots drop off the horizon and new ones open."""
-    if lane.slot > lane.head.slot or lane.head.position == 0:
-        lane.apply(events.SlotAdvanced(slot=lane.slot))
-        lane.head.slot = lane.slot
 
 
 def _sync_fleet(lane: Lane) -> None:
@@ -221,7 +214,7 @@ def write_lane(lane: Lane) -> None:
     )
 
 
-_HEAD_COLUMNS = ("position", "head_hash", "slot", "seq", "updated_at")
+_HEAD_COLUMNS = ("position", "head_hash", "slot", "part", "beat_position", "seq", "updated_at")
 _head_of = attrgetter(*_HEAD_COLUMNS)
 
 

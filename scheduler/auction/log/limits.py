@@ -17,6 +17,8 @@ from scheduler.auction.log.events import (
     BidsReceived,
     BundleArrived,
     CellsReleased,
+    DayOpened,
+    DayPromised,
     ErratumNoted,
     Event,
     ExpressAnswered,
@@ -87,7 +89,9 @@ def check_event(event: Event) -> None:
             _text("private", event.private)
         case VendorChanged(vendor=vendor):
             _loads(f"capacity of vendor {vendor.id}", vendor.capacity)
-        case SlotAdvanced(slot=slot) | NodeLeft(from_slot=slot) | PreparationEnded(slot=slot):
+        case SlotAdvanced(slot=slot, part=part):
+            _slots("slot and part", slot, part)
+        case NodeLeft(from_slot=slot) | PreparationEnded(slot=slot):
             _slots("slot", slot)
         case RatesPosted():
             _check_rates(event)
@@ -98,7 +102,7 @@ def check_event(event: Event) -> None:
             _text("answer", event.answer)
         case ErratumNoted(entry=entry):
             _slots("entry", entry)
-        case CellsReleased() | BidsReceived() | ReceiptsVoided():
+        case CellsReleased() | BidsReceived() | ReceiptsVoided() | DayPromised() | DayOpened():
             pass
 
 

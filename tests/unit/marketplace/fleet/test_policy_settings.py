@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db
 def test_settings_are_set_in_place_of_all_there_were():
     zone = market.zone()
     assert zone.settings == {}
-    for settings in ({"growth": 0.2, "refusal_hints": False}, {"solve_every_slots": 6}):
+    for settings in ({"growth": 0.2, "refusal_hints": False}, {"beats_per_slot": 6}):
         set_policy_settings(zone=zone, settings=settings)
         zone.refresh_from_db()
         assert zone.settings == settings
