@@ -65,23 +65,27 @@ class Dispatch:
 
 
 def dispatch_slots(*, now: datetime) -> Dispatch:
-    """Bring every node's plan up to date and call the nodes whose plan changed."""
+    """Bring every node's plan up to date and call the nodes whose plan changed.
+
+    A zone that cannot be dispatched does not stop the others; its error is raised after them, so
+    that the clock's task counts as failed.
+    """
     started: list[str] = []
     plans: list[NodePlan] = []
+    failure: Exception | None = None
     for zone in Zone.objects.order_by("pk"):
-        with advisory_lock("jobs.dispatch", zone.pk, wait=False) as held:
-            # The holder is doing this very work.
-            if not held:
-                continue
-            try:
-                with transaction.atomic():
+        try:
+            with advisory_lock("jobs.dispatch", zone.pk, wait=False) as held:
+                # The holder is doing this very work.
+                if held:
                     done = _dispatch_zone(zone, now)
-            except Exception:
-                # A zone that is broken must not stop the others.
-                log.exception("zone %s: its slots could not be dispatched", zone.name)
-                continue
-            started += done.started
-            plans += done.plans
+                    started += done.started
+                    plans += done.plans
+        except Exception as error:
+            log.exception("zone %s: its slots could not be dispatched", zone.name)
+            failure = failure or error
+    if failure is not None:
+        raise failure
     return Dispatch(started=tuple(started), plans=tuple(plans))
 
 
