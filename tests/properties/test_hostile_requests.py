@@ -24,9 +24,11 @@ from marketplace.api.openai import fine_tuning
 from marketplace.auction.bidding import wait
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
+from marketplace.auction.witnesses.keys import sign_release
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.config.asgi import application
+from marketplace.fleet.releases import find_release
 from marketplace.jobs.models import Job
 from marketplace.jobs.reading_child import read_file
 from marketplace.jobs.reading_process import FileToRead, build_request
@@ -220,6 +222,8 @@ def test_no_file_is_more_than_a_reading_or_a_refusal(
 
 @pytest.mark.django_db
 def test_no_message_of_a_node_is_our_fault() -> None:
+    # As of any market whose worker has run.
+    sign_release(find_release(), now=clock.now())
     zone = market.zone()
     node, reply = build.joined(zone, now=clock.now())
     job = build.job(zone, (0, node))

@@ -60,9 +60,10 @@ def note_join_step(request: HttpRequest) -> HttpResponse:
 @node_endpoint("POST")
 def join(request: HttpRequest) -> HttpResponse:
     check_public_rate(request)
-    # First: without it the join token stays good.
+    asked = read_message(request, JoinRequest)
+    # Before the token is used: without a key it stays good.
     market_key = find_public_key()
-    joined = list_node(request=read_message(request, JoinRequest), now=clock.now())
+    joined = list_node(request=asked, now=clock.now())
     return build_reply(replace(joined, market_key=market_key))
 
 
