@@ -24,7 +24,8 @@ from marketplace.fleet.selectors import (
 )
 from marketplace.fleet.text_encoder import load_text_encoder
 from marketplace.jobs.held_out import list_labels
-from marketplace.jobs.models import Job, MetricPoint
+from marketplace.jobs.models import Job
+from marketplace.jobs.selectors import load_metric_series
 from marketplace.jobs.spooling import CHUNK_BYTES, SpooledFile
 from workers.protocol.adapter_files import CONFIG_NAME, build_peft_config, write_adapter_zip
 from workers.protocol.job_settings import ALL_LINEAR, match_modules
@@ -141,8 +142,12 @@ def _write_metrics(job: Job) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_METRICS)
-    points = MetricPoint.objects.filter(job=job).order_by("step", "pk")
-    writer.writerows(points.values_list(*_METRICS).iterator())
+    steps: dict[int, dict[str, float]] = {}
+    # One that was validated, or begun again by the same node, has several points.
+    for point in load_metric_series(job, limit=None):
+        said = {name: getattr(point, name) for name in _METRICS}
+        steps.setdefault(point.step, {}).update({k: v for k, v in said.items() if v is not None})
+    writer.writerows([row.get(name) for name in _METRICS] for row in steps.values())
     return out.getvalue()
 
 

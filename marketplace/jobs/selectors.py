@@ -249,7 +249,7 @@ def add_excerpts(outliers: list[Outlier], *, dataset: Dataset) -> list[Outlier]:
     return [replace(outlier, excerpt=found.get(outlier.line, "")) for outlier in outliers]
 
 
-def load_metric_series(job: Job, *, limit: int = 5_000) -> list[MetricPoint]:
+def load_metric_series(job: Job, *, limit: int | None = 5_000) -> list[MetricPoint]:
     """The job's progress as one rising series.
 
     Steps done again after a lost node replace what was reported for them before.

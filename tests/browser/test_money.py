@@ -138,7 +138,7 @@ def test_an_invited_member_bids_within_a_cap(
     owner.go("/settings/members")
     page.get_by_label("Mail address").fill("noor@example.com")
     page.get_by_role("button", name="Send the invitation").click()
-    owner.confirm(market.password, before=page.get_by_text("noor@example.com"))
+    owner.confirm(market.password, before=page.get_by_text("noor@example.com as member"))
     expect(owner.main()).to_contain_text("noor@example.com")
     noor = Visitor(new_context().new_page(), market.url)
     noor.go("/accounts/signup/")

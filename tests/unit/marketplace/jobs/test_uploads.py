@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import struct
@@ -14,7 +15,7 @@ from safetensors.numpy import load
 
 from marketplace.common.errors import UserError
 from marketplace.fleet.base_models import find_bundled_directory
-from marketplace.jobs.models import Artifact, Checkpoint, EventKind, Job
+from marketplace.jobs.models import Artifact, Checkpoint, EventKind, Job, MetricPoint, Slice
 from marketplace.jobs.selectors import list_job_checkpoints
 from marketplace.jobs.services import (
     LeaseLost,
@@ -265,6 +266,37 @@ def test_nothing_that_a_node_wrote_reaches_the_owner_but_numbers(leased):
         market.SHAPE, job.terms.adapter
     )
     assert {float(value) for values in tensors.values() for value in values.flat} == {0.5}
+
+
+def test_each_step_is_one_line_of_the_metrics_also_where_it_was_done_again(leased):
+    job, _, held = leased
+    lost = Slice.objects.create(
+        job=job,
+        node=held.node,
+        first_slot=0,
+        last_slot=0,
+        lease_token="lost",
+        lease_expires_at=NOW,
+        status="lost",
+        opened_at=NOW,
+        closed_at=NOW,
+    )
+    figures = {"epoch": 0.5, "at": NOW, "job": job}
+    for of, seq, step, train, valid in (
+        (lost, 1, 1, 4.0, None),
+        (lost, 2, 2, 9.0, None),
+        (held, 1, 2, 3.0, None),
+        (held, 2, 2, None, 2.5),
+        (held, 3, 3, 2.0, None),
+    ):
+        MetricPoint.objects.create(
+            slice=of, seq=seq, step=step, train_loss=train, valid_loss=valid, **figures
+        )
+    stored = upload_adapter(leased, build.adapter_file())
+    with stored.file.open("rb") as file, zipfile.ZipFile(file) as archive:
+        rows = list(csv.DictReader(io.StringIO(archive.read("metrics.csv").decode())))
+    found = [(row["step"], row["train_loss"], row["valid_loss"]) for row in rows]
+    assert found == [("1", "4.0", ""), ("2", "3.0", "2.5"), ("3", "2.0", "")]
 
 
 @pytest.mark.parametrize(
