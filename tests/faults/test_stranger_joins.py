@@ -56,6 +56,8 @@ def install(market: Market, folder: Path, *, fetches: bool) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     python = folder / "bin" / "python"
     with market.api() as client:
+        # What was built after the worker started is signed when it is first asked for.
+        until(lambda: client.post(PATH_RELEASE, json={}).is_success, what="a signed release")
         release = client.post(PATH_RELEASE, json={}).raise_for_status().json()
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
     wheel = f"{market.url}{release['wheel']['url']}"

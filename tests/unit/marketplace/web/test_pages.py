@@ -128,7 +128,8 @@ def test_an_adapter_is_handed_to_its_owner_only(site: Site, job: Job) -> None:
         now=build.at(10 * first_slot + 1),
     )
     reply = site.client.get(f"/jobs/{job.pk}/adapter")
-    assert read_download(reply) == Artifact.objects.get().file.read()
+    with Artifact.objects.get().file.open("rb") as stored:
+        assert read_download(reply) == stored.read()
     assert 'filename="a-job-adapter.zip"' in reply.headers["Content-Disposition"]
     site.client.force_login(builders.user())
     assert site.client.get(f"/jobs/{job.pk}/adapter").status_code == 404
