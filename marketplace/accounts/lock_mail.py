@@ -1,4 +1,4 @@
-"""The mail to somebody whose account was locked for an address: durable work, once an hour."""
+"""The mail to somebody whose account was locked: durable work, once an hour."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from marketplace.common.durable.services import NewWork, restart_work
 
 LOCK_MAIL = "accounts.lock_mail"
 _EVERY_S = 3600
-_TEXT = """Somebody entered a wrong password for this account several times, from {address}.
-From there nobody can sign in to it for a few minutes; from elsewhere you can.
+_TEXT = """Wrong passwords were entered for this account several times, at last from {address}.
+Nobody can sign in to it from there for a few minutes. Browsers in which you were signed in
+before go on working elsewhere; in others signing in may be stopped for up to an hour.
 
-If it was you, choose a new password:
+If it was you, or you cannot sign in, choose a new password. You can sign in with it at once:
 {link}
 
-If it was not, you need not do anything. A second factor keeps out who guesses a password.
+If it was not you, you need not do anything. A second factor keeps out who guesses a password.
 """
 
 

@@ -8,7 +8,7 @@ from rest_framework.views import APIView
 
 from marketplace.accounts.models import ApiKey
 from marketplace.api.callers import get_caller
-from marketplace.common.client_address import find_client_address
+from marketplace.common.client_address import find_client_address, group_address
 from marketplace.common.request_rates import CountedRequest, Counter
 
 
@@ -56,4 +56,4 @@ def _identity(request: Request) -> str:
     """The name of the limit that a request counts for: an organisation has one limit."""
     if isinstance(request.auth, ApiKey) or (request.user and request.user.is_authenticated):
         return get_caller(request).organisation.pk
-    return find_client_address(request._request)
+    return group_address(find_client_address(request._request))

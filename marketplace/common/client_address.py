@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
 
 from django.conf import settings
 from django.http import HttpRequest
 
+#: Of IPv6, what one customer of a network has at least: who has it chooses the rest freely.
+_IPV6_PREFIX = 64
 #: Of a request over a Unix socket, which has no address.
 UNKNOWN = "0.0.0.0"  # noqa: S104
 
@@ -30,6 +32,26 @@ def find_websocket_address(scope: Mapping[str, Any]) -> str:
     forwarded = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
     peer = scope.get("client")
     return _choose_address(b",".join(forwarded).decode("latin-1"), peer=peer and peer[0])
+
+
+def group_address(address: str) -> str:
+    """What limits count an address by: of IPv6 its network, and IPv4 that is written in it as IPv4.
+
+    Examples
+    --------
+    >>> group_address("2001:db8:0:1:2:3:4:5"), group_address("::ffff:192.0.2.7")
+    ('2001:db8:0:1::', '192.0.2.7')
+    """
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    if not isinstance(found, IPv6Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    network = ip_network(f"{IPv6Address(int(found))}/{_IPV6_PREFIX}", strict=False)
+    return str(network.network_address)
 
 
 def _choose_address(forwarded_for: str, *, peer: str | None) -> str:

@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from redis import Redis
 from redis.commands.core import Script
 
-from marketplace.common.client_address import find_client_address
+from marketplace.common.client_address import find_client_address, group_address
 from marketplace.common.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ def check_public_rate(request: HttpRequest, *, kind: str = "public") -> None:
     UserError
         ``too_many_requests``.
     """
-    [counted] = count_requests([Counter(kind, find_client_address(request))])
+    [counted] = count_requests([Counter(kind, group_address(find_client_address(request)))])
     if counted is not None and counted.wait_s is not None:
         wait_s = int(counted.wait_s)
         raise UserError(

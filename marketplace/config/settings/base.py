@@ -244,6 +244,8 @@ ACCOUNT_EMAIL_VERIFICATION_BY_CODE_ENABLED = ACCOUNT_EMAIL_VERIFICATION == "mand
 ACCOUNT_LOGOUT_ON_PASSWORD_CHANGE = True
 ACCOUNT_REAUTHENTICATION_REQUIRED = True
 ACCOUNT_SESSION_REMEMBER = True
+# Beside allauth's own, which count wrong passwords by address and by account at one address.
+ACCOUNT_RATE_LIMITS = {"login_failed_anywhere": "50/h/key"}
 ACCOUNT_DEFAULT_HTTP_PROTOCOL = _PUBLIC.scheme
 ACCOUNT_EMAIL_SUBJECT_PREFIX = "[Finetender] "
 MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]

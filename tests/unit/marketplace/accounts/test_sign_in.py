@@ -3,12 +3,15 @@
 import re
 
 import pytest
+from allauth.account.adapter import get_adapter
 from allauth.mfa.models import Authenticator
 from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret, hotp_value
 from django.core import mail
 from django.core.cache import cache
+from django.test import Client, RequestFactory
 from django.urls import reverse
 
+from marketplace.accounts.adapter import KNOWN_BROWSER
 from marketplace.accounts.lock_mail import LOCK_MAIL
 from marketplace.accounts.models import Membership, Organisation, User
 from marketplace.common import clock
@@ -130,6 +133,46 @@ def test_wrong_passwords_lock_an_account_for_their_address_alone(client, setting
     for email in ("ada@example.com", *["eve@example.com"] * 4):
         try_in(client, address="192.0.2.7", email=email)
     assert not DurableWork.objects.exists()
+
+
+def test_passwords_are_counted_by_account_too_and_known_browsers_still_get_in(client, settings):
+    settings.ACCOUNT_RATE_LIMITS = {
+        "login_failed": "100/m/ip,5/300s/key",
+        "login_failed_anywhere": "4/h/key",
+    }
+    cache.clear()
+    person = builders.user(email="ada@example.com")
+    elsewhere, hers = Client(), Client()
+    assert try_in(hers, address="192.0.2.8", password=PASSWORD)
+    hers.post(reverse("account_logout"))
+    for host in range(4):
+        assert not try_in(client, address=f"198.51.100.{host}")
+    # Whoever has the right password now is as unknown as they are.
+    assert not try_in(elsewhere, address="203.0.113.1", password=PASSWORD)
+    assert DurableWork.objects.get().key == person.pk
+    forged = Client()
+    forged.cookies[KNOWN_BROWSER] = person.pk
+    assert not try_in(forged, address="203.0.113.1", password=PASSWORD)
+    other = builders.user(email="eve@example.com")
+    assert try_in(forged, address="203.0.113.1", password=PASSWORD, email=other.email)
+    forged.post(reverse("account_logout"))
+    assert not try_in(forged, address="203.0.113.1", password=PASSWORD)
+    assert try_in(hers, address="192.0.2.9", password=PASSWORD)
+    # A new password that was chosen by a mailed code ends it for everybody.
+    get_adapter()._delete_login_attempts_cached_email(
+        RequestFactory().post("/"), email=person.email
+    )
+    assert try_in(elsewhere, address="203.0.113.1", password=PASSWORD)
+
+
+def test_addresses_of_one_network_of_ipv6_are_counted_as_one(client, settings):
+    settings.ACCOUNT_RATE_LIMITS = {"login_failed": "100/m/ip,3/300s/key"}
+    cache.clear()
+    builders.user(email="ada@example.com")
+    for host in range(3):
+        assert not try_in(client, address=f"2001:db8:1:2::{host}")
+    assert not try_in(client, address="2001:db8:1:2:3:4:5:6", password=PASSWORD)
+    assert try_in(client, address="2001:db8:1:3::1", password=PASSWORD)
 
 
 def test_a_forgotten_password_is_replaced_with_a_mailed_code(client) -> None:

@@ -8,7 +8,7 @@ from django.test import RequestFactory
 from rest_framework.request import Request
 
 from marketplace.api.throttles import _identity
-from marketplace.common.client_address import find_client_address
+from marketplace.common.client_address import find_client_address, group_address
 
 PEER = "10.0.0.7"
 
@@ -38,7 +38,22 @@ def test_the_address_is_what_the_outermost_trusted_proxy_saw(
     assert find_client_address(request) == found
     # Sign-in and API limits go by the same.
     assert get_adapter().get_client_ip(request) == found
-    assert _identity(Request(request)) == found
+    assert _identity(Request(request)) == group_address(found)
+
+
+@pytest.mark.parametrize(
+    ("address", "counted"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+        ("2001:db8:1:2::", "2001:db8:1:2::"),
+        ("fe80::1%eth0", "fe80::"),
+        ("testclient", "testclient"),
+    ],
+)
+def test_limits_count_networks_of_ipv6(address: str, counted: str) -> None:
+    assert group_address(address) == counted
 
 
 def test_a_request_over_a_unix_socket_has_an_address_too() -> None:
