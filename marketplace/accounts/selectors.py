@@ -1,5 +1,12 @@
 """What one may know about people and organisations."""
 
+from types import SimpleNamespace
+from typing import cast
+
+from django.contrib import auth
+from django.contrib.sessions.backends.db import SessionStore
+from django.http import HttpRequest
+
 from marketplace.accounts.models import Membership, Organisation, User
 from marketplace.common.errors import NotAllowed
 
@@ -20,6 +27,13 @@ def get_current_organisation(*, user: User, organisation_id: str | None = None) 
     if membership is None:
         raise NotAllowed("not_a_member", "You are not a member of this organisation.")
     return membership.organisation
+
+
+def find_session_user(session_key: str | None) -> User | None:
+    """Who is signed in with a session now: it may have ended since it was looked at."""
+    request = SimpleNamespace(session=SessionStore(session_key))
+    user = auth.get_user(cast(HttpRequest, request))
+    return user if isinstance(user, User) else None
 
 
 def is_run_by_operator(*, organisation_id: str) -> bool:

@@ -18,8 +18,9 @@ from marketplace.accounts.api_keys import authenticate_api_keys
 from marketplace.accounts.models import ApiKey, Organisation, User
 from marketplace.accounts.policy import RIGHT_BY_SCOPE, check_right, check_scope
 from marketplace.accounts.recent_sign_in import check_recent_sign_in
-from marketplace.accounts.selectors import get_current_organisation
+from marketplace.accounts.selectors import find_session_user, get_current_organisation
 from marketplace.common import clock
+from marketplace.common.errors import UserError
 from marketplace.common.ttl_cache import TtlCache
 
 #: A person in several organisations names the one they act for.
@@ -43,6 +44,46 @@ class Caller:
     @property
     def key_id(self) -> str | None:
         return None if self.key is None else self.key.pk
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What holds a stream open: it ends where a new request like it would be refused."""
+
+    caller: Caller
+    scope: str
+    #: Of the API key; ``None`` for a person's session.
+    secret: str | None
+    session_key: str | None
+
+    def check(self, *, now: datetime) -> None:
+        """Refuse whose key, session, account, membership or role has ended or is frozen.
+
+        Raises
+        ------
+        UserError
+            ``invalid_api_key`` (401), or as ``HasScope`` refuses.
+        """
+        if self.secret is not None:
+            key = find_keys([self.secret], now=now)[self.secret]
+            if key is None:
+                raise UserError("invalid_api_key", "The key has ended.", status=401)
+            check_scope(key, self.scope)
+            return
+        user = find_session_user(self.session_key)
+        if user is None:
+            raise UserError("not_signed_in", "The session has ended.", status=401)
+        right = RIGHT_BY_SCOPE[self.scope]
+        check_right(organisation=self.caller.organisation, user=user, right=right)
+
+
+def find_standing(request: Request, scope: str) -> Standing:
+    """What a request that becomes a stream stands on."""
+    caller = get_caller(request)
+    if caller.key is not None:
+        secret = read_secret(request.headers.get("Authorization", ""))
+        return Standing(caller, scope, secret, None)
+    return Standing(caller, scope, None, request._request.session.session_key)
 
 
 class ApiKeyAuthentication(BaseAuthentication):

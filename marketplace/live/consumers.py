@@ -13,20 +13,17 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from types import SimpleNamespace
 from typing import Any, cast
 
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
-from django.contrib import auth
-from django.contrib.sessions.backends.db import SessionStore
-from django.http import HttpRequest
 
 from marketplace.accounts.api_keys import authenticate_api_keys
 from marketplace.accounts.models import ApiKey, Scope, User
 from marketplace.accounts.policy import RIGHT_BY_SCOPE
+from marketplace.accounts.selectors import find_session_user
 from marketplace.common import clock
-from marketplace.common.client_address import find_websocket_address
+from marketplace.common.client_address import find_websocket_address, group_address
 from marketplace.common.errors import UserError
 from marketplace.live import snapshots
 
@@ -78,7 +75,7 @@ class StreamConsumer(AsyncJsonWebsocketConsumer):
 
     async def connect(self) -> None:
         self.follow()
-        address = find_websocket_address(cast(dict[str, Any], self.scope))
+        address = group_address(find_websocket_address(cast(dict[str, Any], self.scope)))
         if _open_sockets[address] >= SOCKETS_PER_ADDRESS:
             await self.close(code=CLOSE_OFFSET + HTTPStatus.TOO_MANY_REQUESTS)
             return
@@ -185,8 +182,7 @@ class JobConsumer(StreamConsumer):
         session = scope.get("session")
         if session is None:
             return scope.get("user")
-        now = SimpleNamespace(session=SessionStore(session.session_key))
-        return cast(User | None, auth.get_user(cast(HttpRequest, now)))
+        return find_session_user(session.session_key)
 
 
 def _find_key(authorization: str) -> ApiKey | None:

@@ -18,7 +18,7 @@ from marketplace.common.errors import Conflict, MarketFault, NotFound, UserError
 from marketplace.common.money import format_usd_exact
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_limits import check_card_amount, check_payments_of_day
-from marketplace.payments.freezes import build_refusal, freeze_organisation, list_freezes
+from marketplace.payments.freezes import check_not_frozen, freeze_organisation
 from marketplace.payments.ledger import Account, house, post_entry
 from marketplace.payments.locks import lock_hold, lock_payment, lock_wallet
 from marketplace.payments.models import (
@@ -98,10 +98,8 @@ def start_payment(
                     "idempotency_key_reused", "This form was sent before with another amount."
                 )
             return made
-        if freezes := list_freezes([organisation.pk]):
-            is_bid = purpose == PaymentPurpose.BID
-            refused = "New bids" if is_bid else "New card payments"
-            raise build_refusal(freezes[0], refused=refused)
+        is_bid = purpose == PaymentPurpose.BID
+        check_not_frozen(organisation, refused="New bids" if is_bid else "New card payments")
         check_payments_of_day(organisation, amount_cents, now=now)
         payment = CardPayment.objects.create(
             organisation=organisation,

@@ -76,6 +76,18 @@ def list_freezes(organisation_ids: Iterable[str]) -> list[Freeze]:
     return list(open_now.order_by("since_at"))
 
 
+def check_not_frozen(organisation: Organisation, *, refused: str) -> None:
+    """Refuse what an organisation may not do while it is frozen.
+
+    Raises
+    ------
+    NotAllowed
+        ``organisation_frozen``.
+    """
+    if freezes := list_freezes([organisation.pk]):
+        raise build_refusal(freezes[0], refused=refused)
+
+
 def build_refusal(freeze: Freeze, *, refused: str = "New bids") -> NotAllowed:
     return NotAllowed(
         "organisation_frozen",

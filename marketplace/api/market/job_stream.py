@@ -25,7 +25,8 @@ from redis.exceptions import RedisError
 from rest_framework.exceptions import Throttled
 from rest_framework.request import Request
 
-from marketplace.api.callers import Caller, find_keys, get_caller, read_secret
+from marketplace.accounts.models import Organisation
+from marketplace.api.callers import Standing, find_standing, get_caller
 from marketplace.api.market.owned import get_job
 from marketplace.api.views import AlwaysJson, MarketView
 from marketplace.common import clock
@@ -110,8 +111,8 @@ class JobEventStreamView(MarketView):
             )
         if _open_streams[who.organisation.pk] >= STREAMS_MAX:
             raise Throttled(_AGAIN_AFTER_S)
-        secret = read_secret(request.headers.get("Authorization", ""))
-        return _respond(_Watcher(who, secret, job.pk), after=int(after[:18]))
+        standing = find_standing(request, self.scopes["GET"])
+        return _respond(_Watcher(standing, job.pk), after=int(after[:18]))
 
 
 async def _respond(watcher: _Watcher, *, after: int) -> StreamingHttpResponse:
@@ -128,10 +129,12 @@ async def _respond(watcher: _Watcher, *, after: int) -> StreamingHttpResponse:
 class _Watcher:
     """Who follows which job."""
 
-    who: Caller
-    #: Of the API key; ``None`` for a person's session.
-    secret: str | None
+    standing: Standing
     job_id: str
+
+    @property
+    def organisation(self) -> Organisation:
+        return self.standing.caller.organisation
 
     def read(self, after: int) -> _JobLook:
         """What happened after a ``seq``, and last where the job stands.
@@ -141,20 +144,14 @@ class _Watcher:
         UserError
             Who follows may not any more.
         """
-        job = get_job(self.who.organisation, self.job_id)
-        if not self._may_follow():
-            raise UserError("invalid_api_key", "The key or the membership has ended.", status=401)
+        self.standing.check(now=clock.now())
+        job = get_job(self.organisation, self.job_id)
         found = [serialize_event(event) for event in list_job_events(job, after_seq=after)]
         if found and found[-1]["seq"] >= job.seq:
             found[-1] |= {"status": str(job.status), "progress": serialize_progress(job)}
         elif job.seq > after:
             found.append(_build_progress(job))
         return _JobLook(found, has_ended=not job.is_active)
-
-    def _may_follow(self) -> bool:
-        if self.secret is not None:
-            return find_keys([self.secret], now=clock.now())[self.secret] is not None
-        return self.who.organisation.memberships.filter(user=self.who.user).exists()
 
 
 def _build_progress(job: Job) -> dict[str, Any]:
@@ -179,7 +176,7 @@ class _JobLook:
 
 
 async def _write_events(watcher: _Watcher, after: int) -> AsyncIterator[bytes]:
-    organisation_id = watcher.who.organisation.pk
+    organisation_id = watcher.organisation.pk
     if _open_streams[organisation_id] >= STREAMS_MAX:
         # Many came at once; their clients connect again and are refused.
         return
@@ -235,11 +232,16 @@ class _News:
             self._channel = ""
 
     async def wait(self, *, until: float, unless: asyncio.Future[None]) -> Mapping[str, Any] | None:
-        """The next event; ``None`` once it is ``until``, or ``unless`` is done."""
+        """The next event; ``None`` once it is ``until``, or ``unless`` is done.
+
+        However many events wait: then the database is to be asked whether they may be sent.
+        """
+        left_s = until - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            return None
         awaited: set[asyncio.Future[Any]] = {unless}
         if self._channel:
             awaited.add(self._expect())
-        left_s = max(0.0, until - asyncio.get_running_loop().time())
         await asyncio.wait(awaited, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
         if self._next is None or not self._next.done():
             return None

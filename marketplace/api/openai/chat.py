@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from marketplace.api.callers import get_caller
+from marketplace.accounts.models import Scope
+from marketplace.api.callers import Standing, find_standing, get_caller
 from marketplace.api.market.requests import check_body
 from marketplace.api.openai import schemas
 from marketplace.api.openai.chat_values import (
@@ -37,6 +39,7 @@ from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.common.problems import build_openai_error, build_problem_body
 from marketplace.common.threads import run_in_thread
+from marketplace.payments.freezes import check_not_frozen
 from marketplace.questions.answering import cancel_question
 from marketplace.questions.asking import ANSWER_TOKENS_MAX, QuestionTerms, ask_question
 from marketplace.questions.models import AskedQuestion, QuestionStatus
@@ -46,6 +49,8 @@ from workers.protocol.generation import ChatTurn
 
 #: Seconds a waiting request trusts the listener before it looks itself.
 LOOK_EVERY_S = 1.0
+#: How long an answer may go on for somebody who may ask no more.
+CHECK_EVERY_S = 2.0
 DEFAULT_TOKENS = 256
 _ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
 _SEED_BITS = 31
@@ -130,7 +135,7 @@ def _answer(
     shape: type[ChatShape] | type[CompletionShape],
 ) -> Coroutine[Any, Any, Any]:
     """Ask the question; gives what waits for its answer."""
-    who = get_caller(request)
+    who, standing = get_caller(request), find_standing(request, Scope.MODELS_USE)
     model = find_model(asked["model"], organisation=who.organisation)
     written_listener.listen()
     served_model = find_served_model(model.zone)
@@ -148,9 +153,9 @@ def _answer(
     made = shape(reply, has_logprobs=terms.top_tokens is not None)
     with_usage = (asked.get("stream_options") or {}).get("include_usage", False)
     answer: Coroutine[Any, Any, Any] = (
-        _stream(question.pk, made, with_usage=with_usage)
+        _stream(_Words(question.pk, standing), made, with_usage=with_usage)
         if asked.get("stream")
-        else _wait(question.pk, made)
+        else _wait(_Words(question.pk, standing), made)
     )
     return answer if served_model is None else _forward(question, served_model, answer)
 
@@ -161,18 +166,16 @@ async def _forward(question: AskedQuestion, model: str, answer: Coroutine[Any, A
     return await answer
 
 
-async def _wait(question_id: str, shape: ChatShape | CompletionShape) -> Response:
+async def _wait(words: _Words, shape: ChatShape | CompletionShape) -> Response:
     """The whole answer."""
-    words = _Words(question_id)
     parts = [part async for part in words.read()]
     return Response(shape.build_whole(parts, words.question))
 
 
 async def _stream(
-    question_id: str, shape: ChatShape | CompletionShape, *, with_usage: bool
+    words: _Words, shape: ChatShape | CompletionShape, *, with_usage: bool
 ) -> StreamingHttpResponse:
     """Stream the answer once it begins, so that a refusal has a status of its own."""
-    words = _Words(question_id)
     parts = words.read()
     first = await anext(parts, None)
 
@@ -215,10 +218,14 @@ class Part:
 
 
 class _Words:
-    """The words of one answer as they are written; its owner leaving ends it."""
+    """The words of one answer as they are written; its owner leaving ends it.
 
-    def __init__(self, question_id: str) -> None:
+    So does what would refuse its owner a new question: the words written by then are paid.
+    """
+
+    def __init__(self, question_id: str, standing: Standing) -> None:
         self._id = question_id
+        self._standing, self._checked_at = standing, time.monotonic()
         #: As it was seen last.
         self.question: AskedQuestion
 
@@ -255,6 +262,11 @@ class _Words:
                     await asyncio.shield(leaving)
 
     def _look(self) -> AskedQuestion:
+        if time.monotonic() - self._checked_at >= CHECK_EVERY_S:
+            self._standing.check(now=clock.now())
+            organisation = self._standing.caller.organisation
+            check_not_frozen(organisation, refused="Further words")
+            self._checked_at = time.monotonic()
         self.question = AskedQuestion.objects.get(pk=self._id)
         return self.question
 

@@ -48,9 +48,10 @@ def news(monkeypatch):
 
 
 def stream() -> Any:
-    who = SimpleNamespace(organisation=SimpleNamespace(pk="org_a"))
     watcher = SimpleNamespace(
-        who=who, job_id="job", read=lambda sent: _JobLook([EVENT] if not sent else [], False)
+        organisation=SimpleNamespace(pk="org_a"),
+        job_id="job",
+        read=lambda sent: _JobLook([EVENT] if not sent else [], False),
     )
     return _write_events(watcher, 0)  # type: ignore[arg-type]
 
