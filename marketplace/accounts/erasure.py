@@ -53,6 +53,10 @@ def _list_nothing(subject_id: str) -> Iterable[Any]:
     return ()
 
 
+def _remove_nothing(subject_id: str) -> None:
+    """There is no copy elsewhere."""
+
+
 def _erase_nothing(subject_id: str, *, now: datetime) -> None:
     """All of it is files."""
 
@@ -67,6 +71,9 @@ class KeptData:
     #: Sentences for the owner: what still needs the content. It stays until there are none.
     list_needs: Callable[[str], Iterable[str]] = _list_nothing
     list_files: Callable[[str], Iterable[StoredFile]] = _list_nothing
+    #: Takes away what is neither in the storage nor in rows; it may be done again. Call with no
+    #: transaction open.
+    remove: Callable[[str], None] = _remove_nothing
     #: ``erase(subject_id, now=)`` takes content out of rows. Call in a transaction.
     erase: Callable[..., None] = _erase_nothing
     #: The files and tables that an owner gets as their own, of an organisation or a person:
@@ -156,6 +163,10 @@ def _list_parts(deletion: Deletion) -> Iterable[str]:
 
 def delete_files(work: HeldWork, erasure: Erasure) -> None:
     """Delete the files; one that is gone is no fault, so a worker that died is no matter."""
+    if erasure.needs:
+        return
+    for kept in list_kept_data(erasure.deletion.subject):
+        kept.remove(erasure.deletion.subject_id)
     for file in erasure.files:
         if file.name:
             default_storage.delete(file.name)

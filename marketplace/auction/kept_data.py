@@ -14,6 +14,7 @@ from marketplace.auction.models import Bid, BidStatus, Bundle, ResultDispute
 from marketplace.jobs.kept_data import DELETED_NAME
 from marketplace.jobs.models import Job
 from marketplace.jobs.terms import strip_texts
+from marketplace.payments.kept_data import forget_card_terms
 
 
 def _list_dataset_needs(dataset_id: str) -> Iterator[str]:
@@ -57,6 +58,7 @@ def _erase_bids(bids: Iterable[Bid]) -> None:
         if bid.bundle_id is not None:
             Bundle.objects.filter(pk=bid.bundle_id).update(name=DELETED_NAME)
         ResultDispute.objects.filter(bid=bid).update(reason="")
+        forget_card_terms(references=[bid.hold_reference])
 
 
 def _list_own(organisation_id: str) -> Iterable[tuple[str, Callable[[], Iterable[bytes]]]]:

@@ -29,8 +29,8 @@ def _list_files(job_id: str) -> Iterator[StoredFile]:
 
 
 def _erase(job_id: str, *, now: datetime) -> None:
-    """What was found stays."""
-    SpotCheck.objects.filter(job=job_id).update(file="")
+    """What was found stays; what a node was asked holds the job as its owner wrote it."""
+    SpotCheck.objects.filter(job=job_id).update(file="", task=None)
 
 
 register_kept_data(

@@ -24,7 +24,7 @@ def _list_files(job_id: str) -> Iterator[StoredFile]:
 
 def _erase(job_id: str, *, now: datetime) -> None:
     """What an export cost stays; a repository on a hub is its owner's to delete."""
-    Export.objects.filter(job=job_id).update(file="", key=None)
+    Export.objects.filter(job=job_id).update(file="", key=None, task=None)
 
 
 def _erase_job(job_id: str, *, now: datetime) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
+from django.db.models import QuerySet
+
 from marketplace.accounts.erasure import KeptData, register_kept_data
 from marketplace.accounts.models import Subject
 from marketplace.express.bank import withdraw_prompts
@@ -26,12 +28,18 @@ def _erase_adapter(job_id: str, *, now: datetime) -> None:
 def _erase_job(job_id: str, *, now: datetime) -> None:
     _erase_adapter(job_id, now=now)
     bids = Job.objects.filter(pk=job_id).values("bid_id")
-    ExpressRequest.objects.filter(bid_id__in=bids).update(name=DELETED_NAME)
+    _strip(ExpressRequest.objects.filter(bid_id__in=bids))
 
 
 def _erase_organisation(organisation_id: str, *, now: datetime) -> None:
-    ExpressRequest.objects.filter(organisation=organisation_id).update(name=DELETED_NAME)
+    _strip(ExpressRequest.objects.filter(organisation=organisation_id))
     BankConsent.objects.filter(organisation=organisation_id).delete()
+
+
+def _strip(requests: QuerySet[ExpressRequest]) -> None:
+    for request in requests:
+        request.name, request.adapter = DELETED_NAME, request.adapter | {"init_text": ""}
+        request.save(update_fields=["name", "adapter"])
 
 
 register_kept_data(

@@ -28,6 +28,7 @@ from marketplace.jobs.models import (
 from marketplace.jobs.services import delete_all_of
 from marketplace.jobs.services.readings import delete_file
 from marketplace.jobs.terms import strip_texts
+from marketplace.webhooks.outbox import forget_messages
 
 #: What the texts of deleted things become.
 DELETED_NAME = "Deleted"
@@ -118,6 +119,7 @@ def _erase_job(job_id: str, *, now: datetime) -> None:
         kept = {k: v for k, v in held.result.items() if k not in ("samples", "outliers")}
         Slice.objects.filter(pk=held.pk).update(result=kept)
     MetricPoint.objects.filter(job=job_id).update(log=[])
+    forget_messages(organisation_id=job.organisation_id, about=job_id)
 
 
 def _erase_organisation(organisation_id: str, *, now: datetime) -> None:

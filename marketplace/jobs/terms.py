@@ -23,6 +23,6 @@ def strip_texts(terms: JobTerms) -> JobTerms:
     return replace(
         terms,
         adapter=replace(terms.adapter, init_text=""),
-        preparation=None if wish is None else replace(wish, instructions=""),
+        preparation=None if wish is None else replace(wish, instructions="", roles={}),
         metadata=None,
     )

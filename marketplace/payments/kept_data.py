@@ -74,6 +74,11 @@ def _erase(organisation_id: str, *, now: datetime) -> None:
     SavedCard.objects.filter(**mine).update(brand="", last4="")
 
 
+def forget_card_terms(*, references: Iterable[str]) -> None:
+    """Take out what bids were placed with, where a card pays them; call in a transaction."""
+    CardPayment.objects.filter(hold__reference__in=list(references)).update(terms=None)
+
+
 def _list_own(organisation_id: str) -> Iterable[tuple[str, Callable[[], Iterable[bytes]]]]:
     mine = {"organisation": organisation_id}
     postings = Posting.objects.filter(account__organisation=organisation_id)

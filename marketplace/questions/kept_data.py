@@ -1,4 +1,4 @@
-"""What this app keeps of jobs and organisations: questions, for half an hour."""
+"""What this app keeps of jobs and organisations: questions, for half an hour, served adapters."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from marketplace.accounts.erasure import KeptData, register_kept_data
 from marketplace.accounts.models import Subject
 from marketplace.questions.models import AskedQuestion
+from marketplace.questions.serving import unserve_adapter
 
 
 def _list_needs(**which: str) -> Iterator[str]:
@@ -15,7 +16,9 @@ def _list_needs(**which: str) -> Iterator[str]:
 
 
 register_kept_data(
-    KeptData(Subject.ADAPTER, list_needs=lambda job_id: _list_needs(job=job_id)),
-    KeptData(Subject.JOB, list_needs=lambda job_id: _list_needs(job=job_id)),
+    *(
+        KeptData(subject, list_needs=lambda job_id: _list_needs(job=job_id), remove=unserve_adapter)
+        for subject in (Subject.ADAPTER, Subject.JOB)
+    ),
     KeptData(Subject.ORGANISATION, list_needs=lambda owner: _list_needs(organisation=owner)),
 )

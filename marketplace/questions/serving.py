@@ -94,11 +94,8 @@ async def _store(question: AskedQuestion, item: Written) -> bool:
 
 async def _relay(question: AskedQuestion, model: str) -> None:
     """Ask the server, and store its words a few at a time until the answer ends."""
-    headers = {}
-    if settings.SERVING_API_KEY:
-        headers["Authorization"] = f"Bearer {settings.SERVING_API_KEY}"
     async with httpx.AsyncClient(
-        base_url=settings.SERVING_URL, headers=headers, timeout=_TIMEOUT
+        base_url=settings.SERVING_URL, headers=_build_headers(), timeout=_TIMEOUT
     ) as server:
         adapter = await run_in_thread(lambda: _find_adapter(question))
         body = await run_in_thread(lambda: _build_body(question, model))
@@ -286,3 +283,31 @@ async def _ensure_loaded(server: httpx.AsyncClient, adapter: ServedAdapter) -> N
         log.error("the model server takes no adapter: %s %s", answer.status_code, answer.text[:300])
         raise ServerRefusal(503, "The model server could not load the adapter. Ask again.")
     _loaded.add(adapter.pk)
+
+
+def unserve_adapter(job_id: str) -> None:
+    """Take a deleted adapter from the model server and from the folder that it reads.
+
+    Raises
+    ------
+    ServerRefusal, httpx.HTTPError
+        The server still has it; this is asked again.
+    """
+    artifact_id = Artifact.everything.filter(job=job_id).values_list("pk", flat=True).first()
+    folder = Path(settings.SERVING_ADAPTERS) / (artifact_id or "-")
+    if not settings.SERVING_URL or not folder.is_dir():
+        return
+    with httpx.Client(
+        base_url=settings.SERVING_URL, headers=_build_headers(), timeout=_TIMEOUT
+    ) as server:
+        answer = server.post("/v1/unload_lora_adapter", json={"lora_name": artifact_id})
+    # 404: it was restarted, or needed the room for others.
+    if answer.status_code not in (200, 404):
+        raise ServerRefusal(answer.status_code, "The model server does not give an adapter up.")
+    _loaded.discard(str(artifact_id))
+    shutil.rmtree(folder)
+
+
+def _build_headers() -> dict[str, str]:
+    key = settings.SERVING_API_KEY
+    return {"Authorization": f"Bearer {key}"} if key else {}

@@ -81,6 +81,12 @@ def store_messages(*messages: WebhookMessage) -> None:
     enqueue_work(*map(build_delivery, messages))
 
 
+def forget_messages(*, organisation_id: str, about: str) -> None:
+    """Delete what an organisation was told of a thing, by the thing's id, sent or not."""
+    told = WebhookMessage.objects.filter(endpoint__organisation=organisation_id)
+    told.filter(body__contains=about).delete()
+
+
 def build_delivery(message: WebhookMessage) -> NewWork:
     """The durable work of sending a message."""
     owner = message.endpoint.organisation_id

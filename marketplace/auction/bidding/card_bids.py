@@ -16,6 +16,7 @@ from django.utils.dateparse import parse_datetime
 from marketplace.accounts.models import User
 from marketplace.auction.bidding.place import NewBid, draft_bid, place_bid
 from marketplace.auction.models import Bid
+from marketplace.auction.models.bids import HOLD_PREFIX
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset
@@ -94,10 +95,8 @@ def _find_reference(payment: CardPayment) -> str | None:
 
 
 def _find_bid(payment: CardPayment) -> Bid | None:
-    if _find_reference(payment) is None:
-        return None
-    key = (payment.terms or {})["idempotency_key"]
-    return Bid.objects.get(organisation=payment.organisation_id, idempotency_key=key)
+    reference = _find_reference(payment)
+    return None if reference is None else Bid.objects.get(pk=reference.removeprefix(HOLD_PREFIX))
 
 
 def _read_terms(payment: CardPayment) -> NewBid:

@@ -33,9 +33,13 @@ class BidStatus(models.TextChoices):
     CANCELLED = "cancelled", "Cancelled"
 
 
+#: Of the names of holds for bids.
+HOLD_PREFIX = "bid:"
+
+
 def hold_reference(bid_id: str) -> str:
     """Name of the wallet's hold for a bid; every money effect of the bid goes by it."""
-    return f"bid:{bid_id}"
+    return f"{HOLD_PREFIX}{bid_id}"
 
 
 class Bundle(models.Model):

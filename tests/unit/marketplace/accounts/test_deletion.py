@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 from datetime import timedelta
 
@@ -29,11 +30,12 @@ from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.auction.settlement import settle_finished
+from marketplace.checks.models import SpotCheck
 from marketplace.common.durable.kinds import get_kinds
 from marketplace.common.durable.run import run_due_work
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.fleet.models import Node
-from marketplace.jobs.models import Artifact, Checkpoint, Dataset, Job
+from marketplace.jobs.models import Artifact, Checkpoint, Dataset, ErrandKind, ErrandState, Job
 from marketplace.jobs.selectors import list_continuable_jobs
 from marketplace.jobs.services import (
     apply_heartbeat,
@@ -43,6 +45,7 @@ from marketplace.jobs.services import (
     delete_unretained,
     dispatch_slots,
 )
+from marketplace.jobs.terms import strip_texts
 from marketplace.payments.freezes import end_freeze, freeze_organisation
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import (
@@ -57,12 +60,14 @@ from marketplace.payments.services import give_up_wallet
 from marketplace.vendors.models import DataPlan, Preparation
 from marketplace.vendors.plans import request_plan
 from marketplace.warm.models import Donor
+from marketplace.webhooks.models import WebhookEndpoint, WebhookMessage
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
 from tests.vendor_builders import vendor
 from tests.warm_builders import data_of, finished, live_node
-from workers.protocol.job_terms import PreparationWish
+from workers.protocol.job_spec import AdapterKind, AdapterSpec, TrainingSpec
+from workers.protocol.job_terms import JobTerms, PreparationWish
 from workers.protocol.messages import Heartbeat
 
 pytestmark = pytest.mark.django_db
@@ -77,6 +82,14 @@ def files(settings, tmp_path):
 
 @pytest.fixture
 def zone():
+    made = market.zone()
+    live_node(made)
+    return made
+
+
+@pytest.fixture
+def elsewhere():
+    """Another zone with a node of its own."""
     made = market.zone()
     live_node(made)
     return made
@@ -199,6 +212,52 @@ def test_books_and_log_verify_after_everything_of_a_job_is_deleted(zone, owner, 
     for row in (Bid.objects.get(), Job.objects.get()):
         assert (row.name, row.terms.metadata) == ("Deleted", None)
     assert not list_continuable_jobs(owner).exists()
+
+
+def test_what_an_owner_wrote_of_a_job_is_in_no_other_row_either(zone, elsewhere, owner, boss):
+    endpoint = WebhookEndpoint.objects.create(
+        organisation=owner,
+        created_by=boss,
+        url="https://ada.example/",
+        events=["job.opened", "job.succeeded"],
+        secret="whsec_x",
+        created_at=NOW,
+    )
+    job, other = settled(owner, zone), settled(owner, elsewhere)
+    told = WebhookMessage.objects.filter(endpoint=endpoint)
+    assert told.filter(body__contains=job.pk).exists()
+    others = list(told.exclude(body__contains=job.pk).values_list("pk", flat=True))
+    assert others
+    check = SpotCheck.objects.create(
+        job=job,
+        slice=job.slices.get(),
+        zone=zone,
+        kind=ErrandKind.CHECK,
+        from_step=0,
+        state=ErrandState.FAILED,
+        task={"spec": {"adapter": {"init_text": "Ada's letters"}}},
+        created_at=NOW,
+        gives_up_at=NOW,
+    )
+    delete_job(job=job, asked_by=boss, now=NOW)
+    assert erase() == 1
+    assert list(told.values_list("pk", flat=True)) == others
+    check.refresh_from_db()
+    assert check.task is None
+    other.refresh_from_db()
+    assert other.name == "a job"
+
+
+def test_terms_without_texts_name_no_column_either():
+    wish = PreparationWish(instructions="Ask Eve.", roles={"diagnosis of ada": "completion"})
+    terms = JobTerms(
+        adapter=AdapterSpec(AdapterKind.SOFT_PROMPT, virtual_tokens=4, init_text="Dear Ada"),
+        training=TrainingSpec(),
+        dataset="ds_1",
+        preparation=wish,
+        metadata={"who": "Ada"},
+    )
+    assert not re.search(r"Dear|Eve|diagnosis|who", str(strip_texts(terms)))
 
 
 def test_an_adapter_that_another_job_begins_with_waits_and_is_given_to_no_further_one(zone, owner):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import zipfile
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
@@ -12,10 +13,16 @@ from pathlib import Path
 import openai
 import pytest
 from django.core.files.base import ContentFile
+from django.core.files.storage import default_storage
 from django.db.models import Sum
 
-from marketplace.jobs.models import Artifact
-from marketplace.jobs.services import dispatch_slots
+from marketplace.accounts.erasure import ERASE, GRACE
+from marketplace.api.openai import chat
+from marketplace.common.durable.kinds import get_kinds
+from marketplace.common.durable.run import run_due_work
+from marketplace.jobs.models import Artifact, Job
+from marketplace.jobs.services import delete_adapter, dispatch_slots
+from marketplace.payments.freezes import freeze_organisation
 from marketplace.payments.models import AccountKind, LedgerAccount, Posting
 from marketplace.payments.selectors import get_wallet
 from marketplace.questions import serving
@@ -42,6 +49,7 @@ class SmallServer(BaseHTTPRequestHandler):
     asked: list[dict]
     loaded: list[str]
     headers_seen: list[str | None]
+    is_down = False
     words = ("Hi", " there")
     #: Waits after the first word until it is set.
     goes_on: threading.Event
@@ -52,6 +60,8 @@ class SmallServer(BaseHTTPRequestHandler):
         self.headers_seen.append(self.headers["Authorization"])
         if self.path == "/v1/load_lora_adapter":
             return self._load(body)
+        if self.path == "/v1/unload_lora_adapter":
+            return self._unload(body)
         assert self.path == "/v1/completions"
         if body["model"] not in self.models:
             return self._answer(404, {"error": {"message": "no such model"}})
@@ -69,6 +79,14 @@ class SmallServer(BaseHTTPRequestHandler):
             message = f"The lora adapter '{body['lora_name']}' has already been loaded."
             return self._answer(400, {"error": {"message": message}})
         self.models.add(body["lora_name"])
+        return self._answer(200, "Success")
+
+    def _unload(self, body):
+        if self.is_down:
+            return self._answer(500, "down")
+        if body["lora_name"] not in self.models:
+            return self._answer(404, {"message": "not found"})
+        self.models.remove(body["lora_name"])
         return self._answer(200, "Success")
 
     def _write(self, body):
@@ -284,6 +302,48 @@ def test_an_owner_who_leaves_ends_the_servers_work_and_pays_for_the_words(ask, s
     price = (question.prompt_tokens + question.answer_tokens) * RATE_MICROS // 1_000_000
     assert question.answer_tokens >= 1
     assert get_wallet(organisation=owner).available_micros == before - price
+
+
+def test_an_answer_to_a_frozen_organisation_ends_and_its_words_are_paid(
+    ask, server, owner, monkeypatch
+):
+    monkeypatch.setattr(chat, "CHECK_EVERY_S", 0.0)
+    before = get_wallet(organisation=owner).available_micros
+    server.goes_on.clear()
+    chunks = iter(ask(stream=True))
+    next(chunks)
+    assert next(chunks).choices[0].delta.content == "Hi"
+    freeze_organisation(
+        organisation_id=owner.pk, reference="cb_1", reason="Contested.", now=builders.NOW
+    )
+    with pytest.raises(openai.APIError, match="Further words are refused: Contested"):
+        list(chunks)
+    question = AskedQuestion.objects.get()
+    assert question.status == QuestionStatus.CANCELLED
+    price = (question.prompt_tokens + question.answer_tokens) * RATE_MICROS // 1_000_000
+    assert get_wallet(organisation=owner).available_micros == before - price
+
+
+@pytest.mark.parametrize("state", ["loaded", "restarted", "down"])
+def test_a_deleted_adapter_is_taken_from_the_server_too(ask, server, tuned, settings, state):
+    ask(model=tuned)
+    AskedQuestion.objects.all().delete()
+    artifact, [folder] = Artifact.objects.get(), settings.SERVING_ADAPTERS.iterdir()
+    Job.objects.update(settled_at=builders.NOW)
+    delete_adapter(job=artifact.job, asked_by=None, now=builders.NOW)
+    server.is_down = state == "down"
+    if state == "restarted":
+        server.models.remove(artifact.pk)
+    later = builders.NOW + GRACE
+    erase = get_kinds()[ERASE]
+    run_due_work(erase, clock=lambda: later)
+    assert folder.exists() == (state == "down")
+    assert default_storage.exists(artifact.file.name) == (state == "down")
+    server.is_down = False
+    run_due_work(erase, clock=lambda: later + timedelta(hours=1))
+    assert not folder.exists()
+    assert artifact.pk not in server.models
+    assert not default_storage.exists(artifact.file.name)
 
 
 def test_zones_that_the_server_does_not_have_are_answered_by_nodes(ask, server, settings):
