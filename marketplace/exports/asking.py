@@ -11,6 +11,7 @@ from marketplace.exports.models import Export, ExportForm
 from marketplace.exports.prices import compute_price
 from marketplace.fleet.selectors import get_model_shape
 from marketplace.jobs.models import Artifact, ErrandKind, Job
+from marketplace.jobs.services import note_adapter_use
 from marketplace.payments.holds import HoldRequest, place_holds
 from workers.protocol.job_spec import AdapterKind
 
@@ -43,6 +44,7 @@ def ask_export(
     if not Artifact.objects.filter(job=job).exists():
         raise Conflict("no_adapter", f"The job is {job.status}; it has no adapter to export.")
     check_exportable(job)
+    note_adapter_use(job_ids=[job.pk], now=now)
     price_micros = compute_price(job.zone, form)
     # Two requests at once are one export.
     with advisory_lock("exports", f"{job.pk}:{form}", wait=True):

@@ -24,6 +24,7 @@ from marketplace.common.encryption import decrypt_text, encrypt_text
 from marketplace.common.errors import Conflict, UserError
 from marketplace.exports.models import Export, ExportForm, ExportStatus, HubPush, PushStatus
 from marketplace.jobs.models import Artifact, Job
+from marketplace.jobs.services import note_adapter_use
 from workers.protocol.exports import MERGED
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ def ask_push(
     if (same := waiting.first()) is not None:
         return same
     with transaction.atomic():
+        note_adapter_use(job_ids=[job.pk], now=now)
         push = HubPush.objects.create(
             organisation=organisation,
             asked_by=asked_by,

@@ -91,7 +91,7 @@ def open_link(*, token: str, range_header: str | None, now: datetime) -> FileDow
         raise _unknown()
     found = _find_file(job, terms["file"])
     if isinstance(found, Artifact):
-        return open_adapter(found, name=job.pk, range_header=range_header)
+        return open_adapter(found, name=job.pk, range_header=range_header, now=now)
     if isinstance(found, Checkpoint):
         return open_checkpoint(found, name=job.pk, range_header=range_header)
     return open_export(found, range_header=range_header)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from marketplace.common.downloads import FileDownload
 from marketplace.common.errors import NotFound
 from marketplace.jobs.models import Artifact, Checkpoint, Job
 from marketplace.jobs.selectors import list_job_checkpoints
+from marketplace.jobs.services import note_adapter_use
 
 
 def get_artifact(job: Job) -> Artifact:
@@ -43,8 +46,11 @@ def get_checkpoint(job: Job, checkpoint_id: str) -> Checkpoint:
     return found
 
 
-def open_adapter(artifact: Artifact, *, name: str, range_header: str | None) -> FileDownload:
-    """A zip that ``peft`` reads once unpacked."""
+def open_adapter(
+    artifact: Artifact, *, name: str, range_header: str | None, now: datetime
+) -> FileDownload:
+    """A zip that ``peft`` reads once unpacked; to take it is to use it."""
+    note_adapter_use(job_ids=[artifact.job_id], now=now)
     return FileDownload(
         artifact.file.open("rb"),
         size=artifact.bytes,

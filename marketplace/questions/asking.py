@@ -15,6 +15,7 @@ from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import find_zone_tokenizer, list_trusted_nodes
 from marketplace.fleet.text_encoder import load_text_encoder
 from marketplace.jobs.models import Job
+from marketplace.jobs.services import note_adapter_use
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.questions.models import AskedQuestion, QuestionStatus
 from marketplace.questions.prices import compute_price, find_rate
@@ -119,6 +120,8 @@ def ask_question(
         if isinstance(hold, UserError):
             raise hold
         question.save(force_insert=True)
+        if job is not None:
+            note_adapter_use(job_ids=[job.pk], now=now)
         if not is_forwarded:
             wake_nodes(zone.pk)
     return question

@@ -220,8 +220,12 @@ class JobAdapterView(MarketView):
     @extend_schema(responses={(200, "application/zip"): OpenApiResponse(OpenApiTypes.BINARY)})
     def get(self, request: Request, job_id: str) -> FileDownload:
         job = get_job(get_caller(request).organisation, job_id)
-        artifact = get_artifact(job)
-        return open_adapter(artifact, name=job.pk, range_header=request.headers.get("Range"))
+        return open_adapter(
+            get_artifact(job),
+            name=job.pk,
+            range_header=request.headers.get("Range"),
+            now=clock.now(),
+        )
 
     @extend_schema(
         operation_id="jobs_adapter_delete",

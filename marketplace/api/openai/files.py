@@ -32,6 +32,7 @@ from marketplace.common import clock
 from marketplace.common.downloads import FileDownload, LinesDownload
 from marketplace.common.errors import Conflict, UserError
 from marketplace.common.ids import ULID_LENGTH
+from marketplace.jobs.downloads import open_adapter
 from marketplace.jobs.models import Artifact, Dataset, Job, JobStatus, Upload, UploadStatus
 from marketplace.jobs.selectors import build_upload_error, load_metric_series
 from marketplace.jobs.services import (
@@ -166,7 +167,8 @@ class FileContentView(OpenAiView):
     def get(self, request: Request, file_id: str) -> FileDownload | LinesDownload:
         found = _find_file(get_caller(request).organisation, file_id)
         if isinstance(found, Artifact):
-            return _download(request, found, name=f"{found.job_id}-adapter.zip")
+            given = request.headers.get("Range")
+            return open_adapter(found, name=found.job_id, range_header=given, now=clock.now())
         if isinstance(found, Job):
             return LinesDownload(
                 _write_results(found), content_type="text/csv", name=f"{found.pk}-results.csv"
@@ -176,7 +178,7 @@ class FileContentView(OpenAiView):
         return _download(request, found, name=f"{name_file(found.pk)}.jsonl")
 
 
-def _download(request: Request, found: Dataset | Artifact, *, name: str) -> FileDownload:
+def _download(request: Request, found: Dataset, *, name: str) -> FileDownload:
     return FileDownload(
         found.file.open("rb"),
         size=found.bytes,

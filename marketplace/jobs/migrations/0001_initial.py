@@ -273,6 +273,7 @@ class Migration(migrations.Migration):
                 ('weights_sha256', models.CharField(db_index=True, default='', max_length=64)),
                 ('bytes', models.PositiveBigIntegerField()),
                 ('created_at', models.DateTimeField()),
+                ('used_at', models.DateTimeField(editable=False, null=True)),
                 ('deleted_at', models.DateTimeField(editable=False, null=True)),
                 ('job', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, related_name='artifact', to='jobs.job')),
                 ('slice', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='jobs.slice')),

@@ -67,6 +67,8 @@ class Artifact(models.Model):
     weights_sha256 = models.CharField(max_length=64, default="", db_index=True)
     bytes = models.PositiveBigIntegerField()
     created_at = models.DateTimeField()
+    #: When somebody last asked it, began a job with it, took it or had it exported; to the hour.
+    used_at = models.DateTimeField(null=True, editable=False)
     #: Nobody may use it any more; its content goes once nothing needs it (``accounts.erasure``).
     deleted_at = models.DateTimeField(null=True, editable=False)
 

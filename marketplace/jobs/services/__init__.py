@@ -26,6 +26,7 @@ from marketplace.jobs.services.deletion import (
     delete_dataset,
     delete_job,
     delete_unretained,
+    note_adapter_use,
 )
 from marketplace.jobs.services.dispatch import dispatch_slots
 from marketplace.jobs.services.handout import hand_out_plans
@@ -93,6 +94,7 @@ __all__ = [
     "is_dataset_counted",
     "is_held_out_checked",
     "mark_job_settled",
+    "note_adapter_use",
     "open_jobs",
     "open_parted_upload",
     "read_next_upload",

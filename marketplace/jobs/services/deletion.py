@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from django.db import transaction
@@ -25,6 +26,8 @@ from marketplace.common.errors import Conflict, NotFound
 from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import Artifact, Dataset, Job
 
+#: How often the use of an adapter is noted.
+USE_NOTED_EVERY = timedelta(hours=1)
 #: Things whose time of retention is over that one run marks; the next run takes the rest.
 BATCH_LIMIT = 500
 
@@ -78,11 +81,13 @@ def delete_all_of(*, organisation_id: str, asked_by: User | None, now: datetime)
 def delete_unretained(*, now: datetime) -> int:
     """Delete what nobody has used for the days that its organisation or zone retains; how many.
 
-    A data set is used by jobs until they end. The shorter of two times counts.
+    A data set is used by jobs until they end, and a result by ``note_adapter_use``. The shorter of
+    two times counts.
     """
     days = Least(F("organisation__retain_days"), F("zone__retain_days"))
     jobs = Job.objects.filter(finished_at__isnull=False, settled_at__isnull=False)
-    old_jobs = _filter_old(jobs.annotate(days=days, used_at=F("finished_at")), now)
+    used_at = Greatest("finished_at", "artifact__used_at")
+    old_jobs = _filter_old(jobs.annotate(days=days, used_at=used_at), now)
     asked = Deletion.objects.filter(subject=Subject.JOB, subject_id=OuterRef("pk"))
     found = list(old_jobs.exclude(Exists(asked))[:BATCH_LIMIT])
     for job in found:
@@ -97,6 +102,13 @@ def delete_unretained(*, now: datetime) -> int:
     for dataset in old_sets:
         delete_dataset(dataset=dataset, asked_by=None, now=now)
     return len(found) + len(old_sets)
+
+
+def note_adapter_use(*, job_ids: Collection[str], now: datetime) -> None:
+    """Note that the adapters of jobs are used now: their time of retention begins again."""
+    if job_ids:
+        noted = Q(used_at__gt=now - USE_NOTED_EVERY)
+        Artifact.objects.filter(job__in=job_ids).exclude(noted).update(used_at=now)
 
 
 def _filter_old(rows: QuerySet, now: datetime) -> QuerySet:

@@ -15,6 +15,7 @@ from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_ends_at
 from marketplace.jobs.journal import serialize_event
 from marketplace.jobs.models import EventKind, Job, JobEvent, JobStatus
+from marketplace.jobs.services.deletion import note_adapter_use
 from marketplace.webhooks.outbox import News, add_messages
 from scheduler.types import Cell
 
@@ -50,6 +51,8 @@ def open_jobs(*, openings: Iterable[Opening], now: datetime) -> list[str]:
     with transaction.atomic():
         Job.objects.bulk_create(jobs)
         JobEvent.objects.bulk_create(events)
+        starts = {job.start.job_id for job in jobs if job.start is not None}
+        note_adapter_use(job_ids=starts, now=now)
         add_messages(news=[_build_news(event) for event in events], now=now)
         if any(job.cells[0][0] <= slot_at(job.zone, now) for job in jobs):
             # Others are dispatched when their first slot begins, by the beat.

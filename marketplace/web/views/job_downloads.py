@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_GET
 
+from marketplace.common import clock
 from marketplace.jobs.downloads import get_artifact, get_checkpoint, open_adapter, open_checkpoint
 from marketplace.jobs.models import Job
 from marketplace.vendors.downloads import download_changes, download_origins
@@ -17,7 +18,10 @@ from marketplace.web.views.requests import PageRequest, page
 def download_adapter(request: PageRequest, job_id: str) -> HttpResponseBase:
     job = find_own_job(request.organisation, job_id)
     return open_adapter(
-        get_artifact(job), name=_file_name(job), range_header=request.headers.get("Range")
+        get_artifact(job),
+        name=_file_name(job),
+        range_header=request.headers.get("Range"),
+        now=clock.now(),
     )
 
 

@@ -44,6 +44,7 @@ from marketplace.jobs.services import (
     delete_job,
     delete_unretained,
     dispatch_slots,
+    note_adapter_use,
 )
 from marketplace.jobs.terms import strip_texts
 from marketplace.payments.freezes import end_freeze, freeze_organisation
@@ -291,6 +292,7 @@ def test_a_job_begins_with_an_adapter_that_is_deleted_meanwhile(zone, owner):
     bid = market.bid(owner, zone, data=data_of(owner, zone), model=f"ft:{job.pk}", now=later)
     decide_pending_bids(zone=zone, now=later)
     begun = Job.objects.get(bid_id=bid.pk)
+    assert Artifact.objects.get(job=job).used_at == later
     delete_adapter(job=job, asked_by=None, now=NOW)
     done = dispatch_slots(now=market.slot_at(zone, begun.cells[0][0]))
     assert done.started == (begun.pk,)
@@ -334,6 +336,21 @@ def test_what_nobody_used_for_the_days_of_the_nearer_rule_is_deleted(zone, owner
         with pytest.raises(UserError) as refused:
             set_retention(organisation=owner, retain_days=days, set_by=boss)
         assert refused.value.code == "invalid_retention"
+
+
+def test_a_result_that_is_used_is_retained_from_its_last_use(zone, elsewhere, owner, boss):
+    job, idle = settled(owner, zone), settled(owner, elsewhere)
+    set_retention(organisation=owner, retain_days=10, set_by=boss)
+    used_at = job.finished_at + timedelta(days=9)
+    note_adapter_use(job_ids=[job.pk], now=used_at)
+    # Noted to the hour.
+    note_adapter_use(job_ids=[job.pk], now=used_at + timedelta(minutes=59))
+    assert Artifact.objects.get(job=job).used_at == used_at
+    delete_unretained(now=used_at + timedelta(days=10))
+    asked = Deletion.objects.filter(subject=Subject.JOB)
+    assert list(asked.values_list("subject_id", flat=True)) == [idle.pk]
+    delete_unretained(now=used_at + timedelta(days=10, seconds=1))
+    assert asked.count() == 2
 
 
 def test_an_organisation_leaves_when_nothing_binds_it_and_only_accounts_are_left(zone, owner, boss):
