@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from marketplace.common.errors import UserError
-from marketplace.exports.merged_values import MergedRows, compare_rows
+from marketplace.exports.merged_values import MergedRows, compare_rows, promote
 from marketplace.exports.models import Export
 from marketplace.exports.spliced_file import Piece, SplicedFile
 from marketplace.fleet.base_models import is_hub_model, read_generation_config, read_model_config
@@ -36,13 +36,11 @@ from workers.protocol.export_check import (
 )
 from workers.protocol.exports import MERGED, ExportError, build_index, plan_shards
 from workers.protocol.gguf_head import begin_gguf, count_tensor_bytes
-from workers.protocol.safetensors_header import VALUE_BYTES, TensorEntry, write_header
+from workers.protocol.safetensors_header import TensorEntry, write_header
 
-#: Tensors of which a row is fetched from the hub and compared.
+#: Tensors of which rows are fetched from the hub and compared.
 _HUB_TENSORS = 64
 _ALIGNMENT, _TAR_BLOCK = 32, 512
-#: safetensors' names of the types that a model's configuration names.
-_DTYPES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"}
 
 
 @contextmanager
@@ -82,7 +80,7 @@ def compose_export(export: Export, upload: SpooledFile) -> Iterator[SpooledFile]
         compare_rows(
             upload.file,
             found,
-            rows=MergedRows(base, adapter, job.terms.adapter, transposed),
+            rows=MergedRows(base, adapter, job.terms.adapter, transposed, config),
             names=names,
             gguf_config=None if export.form == MERGED else config,
             most=_HUB_TENSORS if is_hub_model(job.zone.base_model_source) else len(names),
@@ -121,7 +119,7 @@ def _lay_out_merged(
     _compare_names(found.keys(), base.keys())
     for name, tensor in found.items():
         _compare_shapes(name, tensor.shape, base[name].shape)
-        wanted = _promote(base[name].dtype, config)
+        wanted = promote(base[name].dtype, config)
         if tensor.dtype != wanted:
             raise ExportFileError(f"{name} is of type {tensor.dtype}, not {wanted}")
     files = {**texts, CONFIG: write_json(config)}
@@ -142,15 +140,6 @@ def _lay_out_merged(
         )
         pieces += _pack(name, [head, *((file, one.at, one.bytes) for one in of_shard)])
     return [*pieces, bytes(2 * _TAR_BLOCK)]
-
-
-def _promote(stored: str, config: Mapping[str, Any]) -> str:
-    """The type that ``workers.exporting.merging`` writes, which holds the stored and the named."""
-    named = str(config.get("dtype") or config.get("torch_dtype") or "float16")
-    other = _DTYPES.get(named, stored)
-    if {stored, other} == {"F16", "BF16"}:
-        return "F32"
-    return max(stored, other, key=lambda dtype: VALUE_BYTES[dtype])
 
 
 def _pack(name: str, pieces: list[Piece]) -> list[Piece]:

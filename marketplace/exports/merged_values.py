@@ -1,9 +1,15 @@
 """Whether an export's values are the base's with the adapter's changes in them, row by row.
 
 ``W' = W + s B A`` (Hu et al. 2021, section 4.1); with DoRA each output row of ``W'`` then has the
-length that was learnt for it (Liu et al. 2024, equation 5). The market computes rows that no node
-can foresee. A node cannot change a tensor of which no row is compared where the base model lies on
-this machine: then each tensor has one.
+length that was learnt for it (Liu et al. 2024, equation 5). The market computes bounds of a row:
+float32 sums in any order lie between them. Both bounds are rounded as the file's values are, and
+as rounding keeps their order, each value of the file must lie between the results. So a change
+of one unit in the last place is seen, and where rounding leaves nothing of an adapter's change,
+the base's own value is the right one.
+
+Compared are rows that no node can foresee, and those that the adapter changes most. A node cannot
+change a tensor of which no row is compared where the base model lies on this machine: then each
+tensor has one.
 """
 
 from __future__ import annotations
@@ -19,11 +25,40 @@ from marketplace.fleet.base_weights import StoredTensor, read_floats
 from workers.protocol.export_check import ExportFileError, FoundTensor
 from workers.protocol.gguf_head import ROPE_FACTORS, find_rope_factors, order_rows
 from workers.protocol.job_spec import AdapterSpec
+from workers.protocol.safetensors_header import VALUE_BYTES
 
 _PREFIX = "base_model.model."
-#: Of a row's largest value: what rounding to a type and sums in another order may change.
-_TOLERANCE = {"F64": 1e-5, "F32": 1e-5, "F16": 1e-3, "BF16": 8e-3, "Q8_0": 8e-3}
-_Q8_BLOCK, _Q8_BYTES = 32, 34
+#: Rows of a tensor that are compared because the adapter changes them most.
+_MOST_CHANGED_ROWS = 2
+#: Tensors that are compared because the adapter changes them most, where not all are.
+_MOST_CHANGED_TENSORS = 16
+#: Of a sum of so many terms, per term (two units of float32), and of a row's length.
+_SUM_ERROR, _LENGTH_ERROR = 2.0**-23, 1e-5
+#: Of one of Q8_0's codes, before it is rounded.
+_CODE_ERROR = 1e-4
+_Q8_BLOCK, _Q8_BYTES, _Q8_MOST = 32, 34, 127
+#: safetensors' names of the types that a model's configuration names.
+_DTYPES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What an adapter adds to a tensor: ``left @ right``."""
+
+    #: [rows of the tensor, rank]
+    left: np.ndarray
+    #: [rank, columns of the tensor]
+    right: np.ndarray
+    #: With DoRA the lengths of outputs.
+    magnitude: np.ndarray | None
+
+
+@dataclass(frozen=True, slots=True)
+class MostChanged:
+    """Rows of a tensor to which an adapter adds most, and the length of the most."""
+
+    rows: tuple[int, ...] = ()
+    length: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +71,82 @@ class MergedRows:
     spec: AdapterSpec
     #: Whether projections keep their weights transposed (``Conv1D``).
     transposed: bool
+    #: The base model's.
+    config: Mapping[str, Any]
 
-    def compute(self, name: str, row: int) -> np.ndarray:
-        """A row of a tensor by its name in the base model."""
+    def find_change(self, name: str) -> Change | None:
+        """What the adapter does to a tensor by its name in the base model."""
         module = f"{_PREFIX}{name.removesuffix('.weight')}"
         down = self.adapter.get(f"{module}.lora_A.weight")
         if down is None:
-            return self.base[name].read_row(row)
-        if self.transposed:
-            return self._merge(module, self.base[name].read().T, slice(None))[:, row]
-        return self._merge(module, self.base[name].read_row(row)[None], slice(row, row + 1))[0]
-
-    def _merge(self, module: str, weights: np.ndarray, rows: slice) -> np.ndarray:
-        down = self.adapter[f"{module}.lora_A.weight"].read()
-        up = self.adapter[f"{module}.lora_B.weight"]
-        of_rows = up.read() if rows == slice(None) else up.read_row(rows.start)[None]
-        merged = weights + np.float32(self.spec.scale) * (of_rows @ down)
+            return None
+        a = down.read().astype(np.float64)
+        b = self.spec.scale * self.adapter[f"{module}.lora_B.weight"].read().astype(np.float64)
         magnitude = self.adapter.get(f"{module}.lora_magnitude_vector")
-        if magnitude is not None:
-            lengths = np.linalg.norm(merged, axis=1, keepdims=True)
-            merged = merged * (magnitude.read()[rows, None] / lengths)
-        return merged
+        lengths = None if magnitude is None else magnitude.read().astype(np.float64)
+        return Change(a.T, b.T, lengths) if self.transposed else Change(b, a, lengths)
+
+    def list_most_changed(self, name: str) -> MostChanged:
+        change = self.find_change(name)
+        if change is None:
+            return MostChanged()
+        products = change.right @ change.right.T
+        squares = ((change.left @ products) * change.left).sum(axis=1)
+        rows = np.argsort(squares)[-_MOST_CHANGED_ROWS:]
+        return MostChanged(tuple(rows.tolist()), max(float(squares[rows[-1]]), 0.0) ** 0.5)
+
+    def bound_row(
+        self, name: str, row: int, change: Change | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The least and the most that merging may make of a row, in the type that it writes."""
+        stored = self.base[name]
+        values = stored.read_row(row).astype(np.float64)
+        slack = np.zeros_like(values)
+        if change is not None:
+            left, terms = change.left[row], change.left.shape[1] + 2
+            sizes = np.abs(values) + np.abs(left) @ np.abs(change.right)
+            values = values + left @ change.right
+            slack = terms * _SUM_ERROR * sizes
+            if change.magnitude is not None:
+                ratio = self._find_ratio(stored, row, values, change, change.magnitude)
+                values = values * ratio
+                slack = slack * np.abs(ratio) + _LENGTH_ERROR * np.abs(values)
+        dtype = promote(stored.dtype, self.config)
+        return _round(values - slack, dtype), _round(values + slack, dtype)
+
+    def _find_ratio(
+        self,
+        stored: StoredTensor,
+        row: int,
+        values: np.ndarray,
+        change: Change,
+        magnitude: np.ndarray,
+    ) -> Any:
+        if not self.transposed:
+            return magnitude[row] / np.linalg.norm(values)
+        merged = stored.read().astype(np.float64) + change.left @ change.right
+        return magnitude / np.linalg.norm(merged, axis=0)
+
+
+def promote(stored: str, config: Mapping[str, Any]) -> str:
+    """The type that ``workers.exporting.merging`` writes, which holds the stored and the named."""
+    named = str(config.get("dtype") or config.get("torch_dtype") or "float16")
+    other = _DTYPES.get(named, stored)
+    if {stored, other} == {"F16", "BF16"}:
+        return "F32"
+    return max(stored, other, key=lambda dtype: VALUE_BYTES[dtype])
+
+
+def _round(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Round to a type; merging computes in float32, of wider types too."""
+    rounded = values.astype(np.float32)
+    if dtype == "F16":
+        return rounded.astype(np.float16).astype(np.float32)
+    if dtype == "BF16":
+        bits = rounded.view(np.uint32)
+        bits = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+        return (bits & np.uint32(0xFFFF0000)).view(np.float32)
+    return rounded
 
 
 def compare_rows(
@@ -68,7 +158,7 @@ def compare_rows(
     gguf_config: Mapping[str, Any] | None,
     most: int,
 ) -> None:
-    """Compare a row of each of some tensors with what the market computes.
+    """Compare rows of some tensors with what the market computes.
 
     Parameters
     ----------
@@ -79,7 +169,7 @@ def compare_rows(
     gguf_config
         The base model's configuration, where the file has GGUF's order of rows.
     most
-        Tensors compared, all if there are fewer.
+        Tensors drawn, all if there are fewer; those that the adapter changes most come on top.
 
     Raises
     ------
@@ -87,32 +177,67 @@ def compare_rows(
     """
     draw = random.SystemRandom()
     if gguf_config is not None and (factors := find_rope_factors(gguf_config)) is not None:
-        _compare(ROPE_FACTORS, _read_row(file, found[ROPE_FACTORS], 0), factors, "F32")
-    chosen = draw.sample(sorted(names), min(most, len(names)))
-    for name in chosen:
+        _compare(ROPE_FACTORS, _read_row(file, found[ROPE_FACTORS], 0), "F32", factors, factors)
+    changed = {name: rows.list_most_changed(source) for name, source in names.items()}
+    furthest = sorted(changed, key=lambda name: changed[name].length)[-_MOST_CHANGED_TENSORS:]
+    chosen = {*draw.sample(sorted(names), min(most, len(names))), *furthest}
+    for name in sorted(chosen):
         tensor, source = found[name], names[name]
-        row = draw.randrange(tensor.shape[0] if len(tensor.shape) > 1 else 1)
-        at = row
-        if gguf_config is not None and len(tensor.shape) > 1:
-            at = int(order_rows(np.arange(tensor.shape[0]), source, gguf_config)[row])
-        wanted = rows.compute(source, at)
-        if gguf_config is not None and len(tensor.shape) == 1:
-            wanted = order_rows(wanted, source, gguf_config)
-        _compare(name, _read_row(file, tensor, row), wanted, tensor.dtype)
+        change = rows.find_change(source)
+        is_matrix = len(tensor.shape) > 1
+        count = tensor.shape[0] if is_matrix else 1
+        wanted = {draw.randrange(count), *changed[name].rows}
+        order = np.arange(count)
+        if gguf_config is not None and is_matrix:
+            order = np.asarray(order_rows(order, source, gguf_config))
+        places = np.argsort(order)
+        for row in sorted(wanted):
+            low, high = rows.bound_row(source, row, change)
+            if gguf_config is not None and not is_matrix:
+                low, high = (order_rows(bound, source, gguf_config) for bound in (low, high))
+            content = _read_row(file, tensor, int(places[row]))
+            _compare(name, content, tensor.dtype, low, high)
 
 
-def _compare(name: str, found: np.ndarray, wanted: np.ndarray, dtype: str) -> None:
-    furthest = float(np.abs(found - wanted).max(initial=0.0))
-    if furthest > _TOLERANCE[dtype] * float(np.abs(wanted).max(initial=0.0)) + 1e-6:
+def _compare(name: str, content: bytes, dtype: str, low: np.ndarray, high: np.ndarray) -> None:
+    if dtype == "Q8_0":
+        is_right = _is_quantised(content, low, high)
+    else:
+        values = read_floats(content, dtype)
+        is_right = bool(np.all((_round(low, dtype) <= values) & (values <= _round(high, dtype))))
+    if not is_right:
         raise ExportFileError(f"{name} is not the base's with the adapter in it")
 
 
-def _read_row(file: IO[bytes], tensor: FoundTensor, row: int) -> np.ndarray:
+def _is_quantised(content: bytes, low: np.ndarray, high: np.ndarray) -> bool:
+    """Whether blocks of Q8_0 are what ``gguf`` makes of values between two bounds.
+
+    A block's step is its largest value's 127th part; each code is a value in steps, rounded.
+    """
+    blocks = np.frombuffer(content, np.uint8).reshape(-1, _Q8_BYTES)
+    step = blocks[:, :2].copy().view("<f2").astype(np.float64)
+    codes = blocks[:, 2:].view(np.int8).astype(np.float64)
+    least, most = (bound.reshape(-1, _Q8_BLOCK).astype(np.float64) for bound in (low, high))
+    crosses = (least < 0) & (most > 0)
+    nearest = np.where(crosses, 0.0, np.minimum(np.abs(least), np.abs(most)))
+    furthest = np.maximum(np.abs(least), np.abs(most))
+    steps = [bound.max(axis=1, keepdims=True) / _Q8_MOST for bound in (nearest, furthest)]
+    shortest, longest = (bound.astype(np.float32).astype(np.float16) for bound in steps)
+    if not np.all((shortest <= step) & (step <= longest)):
+        return False
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = [np.nan_to_num(bound / one) for bound in (least, most) for one in steps]
+    fewest, largest = (choose(ratios, axis=0) for choose in (np.min, np.max))
+    from_, to = _round_away(fewest - _CODE_ERROR), _round_away(largest + _CODE_ERROR)
+    return bool(np.all((from_ <= codes) & (codes <= to)))
+
+
+def _round_away(values: np.ndarray) -> np.ndarray:
+    """Round to whole numbers, halves away from zero."""
+    return np.sign(values) * np.floor(np.abs(values) + 0.5)
+
+
+def _read_row(file: IO[bytes], tensor: FoundTensor, row: int) -> bytes:
     size = tensor.bytes // (tensor.shape[0] if len(tensor.shape) > 1 else 1)
     file.seek(tensor.at + row * size)
-    content = file.read(size)
-    if tensor.dtype != "Q8_0":
-        return read_floats(content, tensor.dtype)
-    blocks = np.frombuffer(content, np.uint8).reshape(-1, _Q8_BYTES)
-    scales = blocks[:, :2].copy().view("<f2").astype("<f4")
-    return (scales * blocks[:, 2:].view(np.int8)).reshape(-1)
+    return file.read(size)

@@ -20,7 +20,7 @@ from huggingface_hub import HfFileSystem, try_to_load_from_cache
 
 from marketplace.fleet.base_models import find_bundled_directory
 from marketplace.fleet.models import Zone
-from workers.protocol.safetensors_header import TensorEntry, read_header
+from workers.protocol.safetensors_header import VALUE_BYTES, TensorEntry, read_header
 
 _SINGLE = "model.safetensors"
 _INDEX = f"{_SINGLE}.index.json"
@@ -46,14 +46,15 @@ class StoredTensor:
 
     def read_row(self, row: int) -> np.ndarray:
         """One row in float32."""
-        width = 2 if self.dtype == "BF16" else np.dtype(_FLOATS[self.dtype]).itemsize
-        size = math.prod(self.shape) // self.rows * width
+        size = math.prod(self.shape) // self.rows * VALUE_BYTES[self.dtype]
         self.file.seek(self.at + row * size)
         return read_floats(self.file.read(size), self.dtype)
 
     def read(self) -> np.ndarray:
         """All of it in float32."""
-        return np.stack([self.read_row(row) for row in range(self.rows)]).reshape(self.shape)
+        self.file.seek(self.at)
+        content = self.file.read(math.prod(self.shape) * VALUE_BYTES[self.dtype])
+        return read_floats(content, self.dtype).reshape(self.shape)
 
 
 def read_floats(content: bytes, dtype: str) -> np.ndarray:

@@ -32,9 +32,9 @@ from marketplace.common.durable.run import run_due_work
 from marketplace.common.errors import Conflict, UserError
 from marketplace.common.models import DurableWork
 from marketplace.exports.asking import GIVEN_UP_AFTER, ask_export
-from marketplace.exports.composing import _promote
 from marketplace.exports.errands import KEPT_FOR, delete_old_files
 from marketplace.exports.hub import PUSH
+from marketplace.exports.merged_values import promote
 from marketplace.exports.models import Export, ExportForm, ExportStatus, HubPush, PushStatus
 from marketplace.exports.prices import compute_price
 from marketplace.fleet.models import Zone
@@ -223,12 +223,13 @@ def test_a_file_is_paid_once_however_often_it_is_sent(job, owner, node, tuned):
     for _ in range(2):
         take_file(node=node, token=export.token, content=content(tuned.gguf), now=clock.now())
     assert available(owner) == before - export.price_micros
-    # rounded otherwise in one place
+    # Another one, in the last place of one value, changes nothing any more.
     other = bytearray(tuned.gguf)
     other[-64] ^= 1
-    with pytest.raises(UserError, match="is over"):
+    with pytest.raises(UserError, match="This is no export"):
         take_file(node=node, token=export.token, content=content(other), now=clock.now())
     export.refresh_from_db()
+    assert export.status == ExportStatus.READY
     asked = {"node": node, "token": export.token, "now": clock.now() + timedelta(days=1)}
     assert find_file_limit(**asked) == settings.EXPORT_BYTES_MAX
     Export.objects.update(state=ErrandState.ASKED)
@@ -285,7 +286,7 @@ def test_a_file_of_another_form_or_of_other_values_is_not_paid(job, owner, node,
     ],
 )
 def test_merged_values_have_the_type_that_a_node_writes(stored, named, wanted):
-    assert _promote(stored, named) == wanted
+    assert promote(stored, named) == wanted
 
 
 def test_merged_values_of_another_type_are_refused(job, owner, node, tuned):
