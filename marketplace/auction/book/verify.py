@@ -150,7 +150,8 @@ def _replay_row(
     event = event_from_json(parse_json(row.event))
     fault = audit.find_problem(engine, event, position=engine.position)
     if fault is not None:
-        faults.note(Fault(row.position, fault, engine.position, engine.head_hash))
+        at = engine.position, engine.head_hash
+        faults.note(Fault(row.position, fault.rule, *at, fault.off_by))
     faults.read(event, position=row.position)
     try:
         again = engine.apply(event, hint=_find_hint(row.outcome))

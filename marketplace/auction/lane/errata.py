@@ -13,20 +13,16 @@ from scheduler.auction.log.limits import check_event
 
 
 def note_erratum(*, zone: Zone, position: int, problem: str, now: datetime) -> int:
-    """Name an entry as wrong; the position of the entry that does.
+    """Name an entry as wrong, with what a replay finds there; the position of the entry that does.
 
     Raises
     ------
     UserError
-        ``invalid_erratum``: the text is longer than a log takes, or has control characters.
+        ``invalid_erratum``: the text is longer than a log takes or has control characters, or what
+        was found has no amount that a log can say.
         ``no_such_fault``: a replay finds nothing wrong with that entry, or a log that contradicts
         itself, which no entry can mend.
     """
-    erratum = events.ErratumNoted(position, problem)
-    try:
-        check_event(erratum)
-    except ValueError as error:
-        raise UserError("invalid_erratum", f"The log refuses it: {error}.") from None
     found = verify_zone(zone)
     if found.unnamed is None or found.unnamed.position != position:
         raise UserError(
@@ -34,5 +30,11 @@ def note_erratum(*, zone: Zone, position: int, problem: str, now: datetime) -> i
             f"A replay finds no fault in entry {position} of zone {zone.name}. It found: "
             f"{'; '.join(found.problems) or 'nothing'}.",
         )
+    off_by = found.unnamed.off_by or {}
+    erratum = events.ErratumNoted(position, problem, found.unnamed.problem, off_by)
+    try:
+        check_event(erratum)
+    except ValueError as error:
+        raise UserError("invalid_erratum", f"The log refuses it: {error}.") from None
     with enter_lane(zone=zone, now=now) as lane:
         return lane.apply(erratum).position

@@ -13,6 +13,8 @@ from scheduler.auction.audit.transcripts import verify_transcript
 from scheduler.auction.audit.witness import read_witness
 from scheduler.auction.log.heads import SignedHead
 
+#: As a verification ends where all agrees but for entries that the log itself names as wrong.
+EXIT_KNOWN_FAULTS = 3
 #: What a file can bring about that is no transcript.
 _UNREADABLE = (
     *(OSError, ValueError, TypeError, IndexError, AttributeError),
@@ -42,15 +44,10 @@ def main(argv: Sequence[str]) -> int:
         return 2
     print(json.dumps(asdict(found), indent=1))
     for fault in found.known_faults:
-        seen = fault.found or "nothing; some faults show only where bids are known"
-        print(
-            f"entry {fault.position} is wrong, as entry {fault.named_at} says: {fault.problem} "
-            f"(found here: {seen})",
-            file=sys.stderr,
-        )
+        print(fault, file=sys.stderr)
     if not found.ok:
         return 1
-    return 3 if found.known_faults else 0
+    return EXIT_KNOWN_FAULTS if found.known_faults else 0
 
 
 def _read_witnesses(paths: Sequence[str], *, keys: Sequence[str]) -> list[SignedHead] | None:

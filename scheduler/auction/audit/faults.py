@@ -6,9 +6,16 @@ were made. A log that contradicts itself has no such faults; its replay ends the
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isclose
 
 from scheduler.auction.log.events import ErratumNoted, Event
+
+#: Largest difference between amounts of an erratum and those that a replay finds, as a share.
+_SAME_AMOUNT = 1e-3
+#: Of the largest price of its kind: another machine's arithmetic may end in other last digits.
+_LAST_DIGITS = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +27,33 @@ class KnownFault:
     problem: str
     #: Of the entry that says so.
     named_at: int
+    #: What it says that a replay finds.
+    rule: str
+    off_by: Mapping[str, float]
     #: What this replay found; ``None`` where it found nothing, as it may where bids are left out.
     found: str | None
+    #: Whether this replay worked the amounts out too.
+    measured: bool
+
+    def __str__(self) -> str:
+        amounts = ", ".join(f"{kind} {amount:.6g}" for kind, amount in self.off_by.items())
+        seen = self.found or "nothing; some faults show only where bids are known"
+        checked = "worked out again" if self.measured else "not worked out again without bids"
+        return (
+            f"entry {self.position} is wrong, as entry {self.named_at} says: {self.problem} "
+            f"Rule: {self.rule}. Prices are off by at most: {amounts or 'nothing'} ({checked}). "
+            f"Found here: {seen}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong with what an entry's prices were made of."""
+
+    rule: str
+    #: By kind of price, how far the furthest is from what follows from the log at this place;
+    #: ``None`` where that cannot be told, as bids are not known.
+    off_by: Mapping[str, float] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +64,8 @@ class Fault:
     problem: str
     entries: int
     head_hash: str
+    #: As of ``Finding``.
+    off_by: Mapping[str, float] | None = None
 
 
 class Faults:
@@ -52,8 +86,16 @@ class Faults:
 
     def find_unnamed(self) -> Fault | None:
         """The first fault that no later entry names."""
-        named = {event.entry for position, event in self._named if event.entry < position}
-        return next((one for at, one in self._found.items() if at not in named), None)
+        named = [event for position, event in self._named if event.entry < position]
+        excused = {one.entry for one in named if self._is_excused(one)}
+        return next((one for at, one in self._found.items() if at not in excused), None)
+
+    def _is_excused(self, erratum: ErratumNoted) -> bool:
+        """Whether an erratum names what was found, and by how much."""
+        fault = self._found.get(erratum.entry)
+        if fault is None or fault.problem != erratum.rule:
+            return False
+        return fault.off_by is None or _are_same(erratum.off_by, fault.off_by)
 
     def list_known(self) -> tuple[KnownFault, ...]:
         """Faults that the log names, in the order in which it does."""
@@ -62,7 +104,44 @@ class Faults:
                 event.entry,
                 event.problem,
                 position,
-                self._found[event.entry].problem if event.entry in self._found else None,
+                event.rule,
+                event.off_by,
+                *self._describe(event.entry),
             )
             for position, event in self._named
         )
+
+    def _describe(self, entry: int) -> tuple[str | None, bool]:
+        fault = self._found.get(entry)
+        return (None, False) if fault is None else (fault.problem, fault.off_by is not None)
+
+
+def _are_same(named: Mapping[str, float], found: Mapping[str, float]) -> bool:
+    return named.keys() == found.keys() and all(
+        isclose(named[kind], found[kind], rel_tol=_SAME_AMOUNT) for kind in found
+    )
+
+
+def measure_difference(
+    logged: Mapping[str, Sequence[float]],
+    follows: Mapping[str, Sequence[float]],
+    *,
+    shift: int = 0,
+) -> float:
+    """Give the largest difference between rows of prices; 0 for one of last digits.
+
+    Parameters
+    ----------
+    logged, follows : mapping of str to sequence of float
+        Rows by name. A row that one of them lacks is one of zeros.
+    shift : int
+        Places by which rows of ``follows`` begin after those of ``logged``; only places that both
+        have are compared.
+    """
+    furthest = largest = 0.0
+    for name in logged.keys() | follows.keys():
+        left, right = logged.get(name), follows.get(name)
+        left, right = left or [0.0] * len(right or ()), right or [0.0] * len(left or ())
+        for one, other in zip(left[max(shift, 0) :], right[max(-shift, 0) :], strict=False):
+            furthest, largest = max(furthest, abs(one - other)), max(largest, abs(other))
+    return furthest if furthest > _LAST_DIGITS * largest else 0.0

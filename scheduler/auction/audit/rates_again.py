@@ -15,14 +15,16 @@ from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log.events import RatesPosted
 from scheduler.auction.prices.counted_bids import take_charges_off
 from scheduler.auction.prices.forecast_span import PAST_DAYS, ForecastSpan
-from scheduler.auction.prices.posted_rates import RateSettings
+from scheduler.auction.prices.posted_rates import RateSettings, RegisteredNode
 from scheduler.auction.prices.rate_inputs import (
     choose_rate_span,
+    describe_inputs,
     find_other_terms,
     find_rates_of,
     find_rates_of_joined,
+    read_row,
 )
-from scheduler.types import Task
+from scheduler.types import NodeRate, Task
 
 #: Gives the bids of the past days of a span that an event's inputs name, by day.
 FindDays = Callable[[Mapping[str, Any], ForecastSpan], Sequence[Sequence[Task]]]
@@ -79,6 +81,53 @@ def _find_joined_problem(engine: Engine, event: RatesPosted, before: RatesPosted
     if event.rates != {**before.rates, **made}:
         return "the rate of a node that joined later does not follow from the others"
     return None
+
+
+def make_rates_of_place(
+    engine: Engine,
+    event: RatesPosted,
+    *,
+    name_bids: Callable[[ForecastSpan], Mapping[str, Any]],
+    find_days: FindDays,
+    won: Collection[str],
+) -> Mapping[str, NodeRate]:
+    """Give the rates that an event should have posted where it stands.
+
+    Of what it names that it was made of only the nodes have a part in it, at the terms that the
+    log has them on sale at, and where it is the first one the length of blocks and days.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError, IndexError
+        If it names its nodes in no way that rates can be made of.
+    """
+    rules, first, before = engine.rules, engine.horizon.first_slot, engine.posted_rates
+    terms = before or event
+    day_slots = terms.day_slots
+    rows = [*event.inputs.get("registered", ())]
+    rows += [row for rows in event.inputs.get("joined_rows", ()) for row in rows]
+    named = {row[0]: read_row(row) for row in rows}
+    for node in engine.nodes:
+        known = named.get(node.id)
+        named[node.id] = RegisteredNode(node, known.provider if known else node.id)
+    inputs = describe_inputs(
+        list(named.values()),
+        base_memory=rules.base_memory,
+        zone_settings=rules.settings,
+        settings=replace(RateSettings(), block_slots=terms.block_slots),
+    )
+    days = list[Sequence[Task]]()
+    if before is not None:
+        span = choose_rate_span(
+            day_start=first - (first - before.first_slot) % day_slots,
+            day_slots=day_slots,
+            began=rules.first_slot,
+            past_days=int(rules.settings.get("past_days", PAST_DAYS)),
+        )
+        if span.past_starts:
+            found = find_days(name_bids(span), span)
+            days += [take_charges_off(day, rules) for day in found]
+    return find_rates_of(inputs, past_days=days, day_slots=day_slots, won=won)
 
 
 def find_term_problem(engine: Engine, event: RatesPosted) -> str | None:

@@ -11,12 +11,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
-from scheduler.auction.audit.rates_again import find_rates_problem
+from scheduler.auction.audit.faults import Finding, measure_difference
+from scheduler.auction.audit.rates_again import find_rates_problem, make_rates_of_place
 from scheduler.auction.audit.solve_choices import SolveChoices
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log.events import (
@@ -27,10 +29,23 @@ from scheduler.auction.log.events import (
     RatesPosted,
     SlotAdvanced,
 )
+from scheduler.auction.log.limits import MOST_MONEY
 from scheduler.auction.log.outcomes import Outcome
-from scheduler.auction.prices.forecast_span import ForecastSpan, find_sampling
-from scheduler.auction.prices.solve import SOLVER, KnownBids, Settings, choose_seed, solve_prices
-from scheduler.types import Decision, Task
+from scheduler.auction.prices.forecast_span import (
+    PAST_DAYS,
+    ForecastSpan,
+    choose_span,
+    find_sampling,
+)
+from scheduler.auction.prices.solve import (
+    SOLVER,
+    KnownBids,
+    Settings,
+    choose_seed,
+    read_settings,
+    solve_prices,
+)
+from scheduler.types import Decision, NodeRate, Task
 
 #: Entries by which a solve may come into force after the one it was made at.
 MOST_ENTRIES_LATE = 20_000
@@ -90,8 +105,8 @@ class SolveAudit:
                 yield waiting.popleft()
         yield from waiting
 
-    def find_problem(self, engine: Engine, event: Event, *, position: int) -> str | None:
-        """Look at the next event of the log; of prices and rates, say what differs, if anything.
+    def find_problem(self, engine: Engine, event: Event, *, position: int) -> Finding | None:
+        """Look at the next event of the log; of prices and rates, say what differs, and how far.
 
         Parameters
         ----------
@@ -109,9 +124,11 @@ class SolveAudit:
             case CellsReleased(task_id=task_id, refunded=True):
                 self._refunded.setdefault(task_id, position + 1)
             case PricesSolved():
-                return self._check_solve(engine, event)
+                rule = self._check_solve(engine, event)
+                return Finding(rule, self._measure_solve(engine, event)) if rule else None
             case RatesPosted():
-                return self._check_rates(engine, event)
+                rule = self._check_rates(engine, event)
+                return Finding(rule, self._measure_rates(engine, event)) if rule else None
             case _:
                 pass
         return None
@@ -179,6 +196,58 @@ class SolveAudit:
         else:
             self.taken_as_logged += problem is None
         return problem
+
+    def _measure_solve(self, engine: Engine, event: PricesSolved) -> dict[str, float] | None:
+        """Give how far prices are from those that a solve at their place would have come to.
+
+        Whatever an entry names that it was made of has no part in it.
+        """
+        if not self._knows_bids or self._begin > 0:
+            return None
+        rules, slot = engine.rules, engine.horizon.first_slot + 1
+        span = choose_span(
+            day_slots=self._choices.day_slots,
+            began=rules.first_slot + 1,
+            slot=slot,
+            last_slot=engine.horizon.last_slot,
+            past_days=int(rules.settings.get("past_days", PAST_DAYS)),
+        )
+        inputs = {
+            "position": engine.position,
+            "slot": slot,
+            "last_slot": span.last_slot,
+            "day_start": span.day_start,
+            "settings": asdict(read_settings(rules.settings)),
+            **self._name_bids(span, last=engine.position),
+        }
+        follows = self._solve(engine.replica(), replace(event, inputs=inputs))
+        return _measure(event, follows)
+
+    def _measure_rates(self, engine: Engine, event: RatesPosted) -> dict[str, float] | None:
+        if not self._knows_bids or self._begin > 0:
+            return None
+        won = self._list_won(engine.position)
+        name_bids = partial(self._name_bids, last=engine.position)
+        try:
+            follows = make_rates_of_place(
+                engine, event, name_bids=name_bids, find_days=self._find_days, won=won
+            )
+        except (KeyError, TypeError, ValueError, IndexError):
+            # No log can say this amount, so no erratum excuses it.
+            return {"rates": 2.0 * MOST_MONEY}
+        furthest = measure_difference(_list_amounts(event.rates), _list_amounts(follows))
+        return {"rates": furthest} if furthest else {}
+
+    def _name_bids(self, span: ForecastSpan, *, last: int) -> dict[str, Any]:
+        """Give the positions that hold the bids of a span, as an event names them."""
+        begin = bisect_left(self._latest, span.first)
+        first = self._positions[begin] if begin < len(self._positions) else last + 1
+        return {
+            "past_starts": list(span.past_starts),
+            "first_position": first,
+            "last_position": last,
+            "every": find_sampling(first=first, last=last),
+        }
 
     def _find_days(self, inputs: Mapping[str, Any], span: ForecastSpan) -> list[list[Task]]:
         """Give the bids of a span's past days, from the positions that an event names.
@@ -275,6 +344,20 @@ def _compare(logged: PricesSolved, found: PricesSolved) -> str | None:
     if any(logged.inputs.get(name) != value for name, value in shown.items()):
         return "solved again, the inputs are others"
     return None
+
+
+def _list_amounts(rates: Mapping[str, NodeRate]) -> dict[str, tuple[float, ...]]:
+    return {name: (rate.ask, rate.floor, *rate.by_block) for name, rate in rates.items()}
+
+
+def _measure(logged: PricesSolved, follows: PricesSolved) -> dict[str, float]:
+    shift = follows.first_slot - logged.first_slot
+    found = {
+        name: measure_difference(getattr(logged, name), getattr(follows, name), shift=shift)
+        for name in ("compute_price", "memory_price", "sample_worth")
+    }
+    found["usual_rates"] = measure_difference(logged.usual_rates, follows.usual_rates)
+    return {name: furthest for name, furthest in found.items() if furthest}
 
 
 def _is_close(

@@ -48,6 +48,11 @@ class SolveChoices:
         self._day_slots: int | None = None
         self._least_day_slots = 1
 
+    @property
+    def day_slots(self) -> int:
+        """Slots of a day, as far as the log has shown."""
+        return self._day_slots or self._least_day_slots
+
     def find_problem(
         self, inputs: Mapping[str, Any], *, seed: int, state: Engine, taken_at: Horizon
     ) -> str | None:

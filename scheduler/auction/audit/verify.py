@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from scheduler.auction.audit.faults import Fault, Faults, KnownFault
+from scheduler.auction.audit.faults import Fault, Faults, Finding, KnownFault
 from scheduler.auction.audit.solve_again import SolveAudit
 from scheduler.auction.engine.decide import DeadlineHint
 from scheduler.auction.engine.engine import Engine
@@ -39,6 +39,8 @@ class Verification:
     position: int | None = None
     #: What is wrong with it, in one sentence.
     problem: str | None = None
+    #: How far its prices are off, where they are what is wrong and bids are known (``Finding``).
+    off_by: Mapping[str, float] | None = None
     #: Heads of a witness that the log agrees with.
     witnessed: int = 0
     #: Solves and posted rates that were made again and came to what is logged.
@@ -86,7 +88,7 @@ def verify(
             found = Fault(entry.position, problem, count, head)
             return _build_failure(faults.find_unnamed() or found, begins_at)
         if fault is not None:
-            faults.note(Fault(entry.position, fault, count, head))
+            faults.note(Fault(entry.position, fault.rule, count, head, fault.off_by))
         faults.read(entry.event, position=entry.position)
         audit.note_outcome(entry.outcome)
         count += 1
@@ -110,6 +112,7 @@ def _build_failure(fault: Fault, begins_at: int) -> Verification:
         head_hash=fault.head_hash,
         position=fault.position,
         problem=fault.problem,
+        off_by=fault.off_by,
         begins_at=begins_at,
     )
 
@@ -146,7 +149,7 @@ def verify_public(
         if problem is not None:
             return _build_failure(faults.find_unnamed() or at(problem), begins_at)
         if fault is not None:
-            faults.note(at(fault))
+            faults.note(at(fault.rule, off_by=fault.off_by))
         position, head, count = position + 1, str(data["hash"]), count + 1
     if (unnamed := faults.find_unnamed()) is not None:
         return _build_failure(unnamed, begins_at)
@@ -186,7 +189,7 @@ def _compare_public(
     *,
     position: int,
     head: str,
-) -> tuple[str | None, str | None]:
+) -> tuple[str | None, Finding | None]:
     """Apply one entry's event; say what differs from the log, and what it was made of wrongly."""
     if int(data["position"]) != position + 1:
         return f"entry {position + 1} is missing: the log goes on at {data['position']}", None

@@ -339,7 +339,12 @@ _WRITERS: Mapping[type[Any], Callable[[Any], dict[str, Any]]] = {
     PricesSolved: _write_prices,
     RatesPosted: _write_rates,
     RulesChanged: lambda event: {"rules": rules_to_json(event.rules)},
-    ErratumNoted: lambda event: {"entry": event.entry, "problem": event.problem},
+    ErratumNoted: lambda event: {
+        "entry": event.entry,
+        "problem": event.problem,
+        "rule": event.rule,
+        "off_by": {kind: float(amount) for kind, amount in event.off_by.items()},
+    },
 }
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Event]] = {
     "BidsReceived": lambda data: BidsReceived(
@@ -374,5 +379,10 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Event]] = {
     "PricesSolved": _read_prices,
     "RatesPosted": _read_rates,
     "RulesChanged": lambda data: RulesChanged(rules=rules_from_json(data["rules"])),
-    "ErratumNoted": lambda data: ErratumNoted(int(data["entry"]), str(data["problem"])),
+    "ErratumNoted": lambda data: ErratumNoted(
+        entry=int(data["entry"]),
+        problem=str(data["problem"]),
+        rule=str(data["rule"]),
+        off_by={str(kind): float(amount) for kind, amount in data["off_by"].items()},
+    ),
 }

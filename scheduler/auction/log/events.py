@@ -264,12 +264,19 @@ class ExpressPlanned:
 
 @dataclass(frozen=True, slots=True)
 class ErratumNoted:
-    """The market says that an earlier entry is wrong. Nothing is changed or taken back by it."""
+    """The market says that an earlier entry is wrong. Nothing is changed or taken back by it.
+
+    It excuses what a replay finds there only where it names the same rule and the same amounts.
+    """
 
     #: Position of that entry.
     entry: int
-    #: What is wrong with it, in a sentence.
+    #: How it came about, in the market's words.
     problem: str
+    #: What a replay finds wrong with it, in the verifier's words.
+    rule: str = ""
+    #: By kind of price, how far the entry's furthest is from what follows from the log there.
+    off_by: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 Event = (

@@ -98,14 +98,16 @@ def check_event(event: Event) -> None:
         case ExpressAnswered() | ExpressPlanned():
             _text("question", event.question)
             _text("answer", event.answer)
-        case ErratumNoted(entry=entry, problem=problem):
+        case ErratumNoted(entry=entry, off_by=off_by):
             _slots("entry", entry)
             # Verifiers print it, also those of strangers.
-            if len(problem) > ERRATUM_CHARS or not problem.isprintable():
-                raise ValueError(
-                    f"what is wrong with entry {entry} is one line of {ERRATUM_CHARS} characters "
-                    "at most, and without control characters"
-                )
+            for text in (event.problem, event.rule, *off_by):
+                if len(text) > ERRATUM_CHARS or not text.isprintable():
+                    raise ValueError(
+                        f"what is wrong with entry {entry} is one line of {ERRATUM_CHARS} "
+                        "characters at most, and without control characters"
+                    )
+            _numbers(f"how far entry {entry} is off", off_by.values(), 0.0, MOST_MONEY)
         case CellsReleased() | BidsReceived() | ReceiptsVoided():
             pass
 

@@ -223,17 +223,24 @@ def test_an_erratum_names_a_fault_and_verifiers_say_so_and_go_on(
     assert LogEntry.objects.count() == before
     said = "The worker was slow; prices were those of a slot too far."
     named = note_erratum(zone=zone, position=position, problem=said, now=at(101, zone))
+    off_by = json.loads(LogEntry.objects.get(position=named).event)["off_by"]
+    assert off_by.keys() <= {"compute_price", "memory_price", "sample_worth", "usual_rates"}
     found = verify_zone(zone)
     assert (found.problems, found.known_faults) == (
         [],
-        (KnownFault(position, said, named, fault),),
+        (KnownFault(position, said, named, fault, off_by, fault, measured=True),),
     )
-    call_command("auction_verify", zone=zone.name)
+    with pytest.raises(CommandError, match="All agrees but for") as ended:
+        call_command("auction_verify", zone=zone.name)
+    assert ended.value.returncode == 3
     state = "verified but for 1 entry that the log names as wrong, "
-    assert capsys.readouterr().out.startswith(f"{zone.name}: {state}")
+    out = capsys.readouterr().out
+    assert out.startswith(f"{zone.name}: {state}")
+    assert f"Rule: {fault}. Prices are off by at most: " in out
     # What comes after it is judged as ever.
     crowd(owner, zone, now=at(101, zone))
-    known = {"position": position, "problem": said, "named_at": named, "found": fault}
+    known = {"position": position, "problem": said, "named_at": named, "measured": False}
+    known |= {"rule": fault, "off_by": off_by, "found": fault}
     assert read_exit(zone, tmp_path, capsys) == (3, None, [known])
     alter_row("UPDATE auction_logentry SET hash = repeat('0', 64) WHERE position = %s", named + 1)
     assert read_exit(zone, tmp_path, capsys)[0] == 1

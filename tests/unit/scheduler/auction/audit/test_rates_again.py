@@ -12,6 +12,7 @@ from scheduler.auction import ChainEntry, Engine, ZoneRules
 from scheduler.auction.audit.verify import Verification, verify
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import seal
+from scheduler.auction.log.limits import MOST_MONEY
 from scheduler.auction.prices.posted_rates import RateSettings, RegisteredNode
 from scheduler.auction.prices.rate_inputs import (
     describe_inputs,
@@ -151,6 +152,34 @@ def test_rates_that_the_log_does_not_lead_to_are_found(problem: str) -> None:
     found = check(log)
     assert (found.ok, found.entries) == (False, len(log) - 1)
     assert problem in (found.problem or "")
+
+
+def test_an_erratum_excuses_forged_rates_only_with_their_size() -> None:
+    def excuse(forge: Forge, off_by: dict[str, float] | None) -> Verification:
+        log = write(forge)
+        engine = Engine(RULES)
+        for entry in log:
+            engine.apply(entry.event)
+        found = check(log)
+        amounts = dict(found.off_by or {}) if off_by is None else off_by
+        erratum = events.ErratumNoted(log[-1].position, "Slow.", found.problem or "", amounts)
+        return check([*log, engine.apply(erratum)])
+
+    def forge(event: events.RatesPosted) -> events.RatesPosted:
+        return change(reference=500.0)(raise_rate("a")(event))
+
+    honest = write()[-1].event
+    assert isinstance(honest, events.RatesPosted)
+    size = 900.0 - min(honest.rates["a"].by_block)
+    assert check(write(forge)).off_by == {"rates": pytest.approx(size)}
+    assert not excuse(forge, {}).ok
+    assert not excuse(forge, {"rates": 1.0}).ok
+    found = excuse(forge, None)
+    assert (found.ok, found.known_faults[0].measured) == (True, True)
+    # Named so that nothing can be worked out.
+    blurred = change(registered=[["a"]])
+    assert check(write(blurred)).off_by == {"rates": 2 * MOST_MONEY}
+    assert not excuse(blurred, {"rates": MOST_MONEY}).ok
 
 
 def test_rates_of_a_day_are_posted_once() -> None:

@@ -136,6 +136,54 @@ def test_a_solve_made_from_what_the_log_does_not_lead_to_is_found(problem: str) 
     assert problem in (found.problem or "")
 
 
+def excuse(log: list[ChainEntry], rule: str, off_by: dict[str, float]) -> list[ChainEntry]:
+    """The log with an erratum that names its solve."""
+    engine = Engine(RULES)
+    for entry in log:
+        engine.apply(entry.event)
+    solved = next(entry for entry in log if isinstance(entry.event, events.PricesSolved))
+    erratum = events.ErratumNoted(solved.position, "It was slow.", rule, off_by)
+    return [*log, engine.apply(erratum)]
+
+
+@pytest.mark.parametrize("told", [{"slot": 2}, {"position": 99}, {"settings": None}, {}])
+def test_an_erratum_excuses_a_forged_price_only_with_its_size(told: dict[str, Any]) -> None:
+    """However what the solve was made of is named, as a small fault too, the price shows."""
+    log = write(lambda s: replace(dear(s), inputs={**s.inputs, **told}))
+    honest = write(lambda s: s)[-3].event
+    assert isinstance(honest, events.PricesSolved)
+    size = 600.0 - min(honest.compute_price["n"])
+    found = check(log)
+    assert found.problem is not None
+    assert found.off_by is not None
+    assert found.off_by["compute_price"] == pytest.approx(size, abs=5.0)
+    small = {**found.off_by, "compute_price": 0.01}
+    for rule, off_by in (
+        (found.problem, {}),
+        (found.problem, small),
+        ("the worker was slow", dict(found.off_by)),
+    ):
+        assert check(excuse(log, rule, off_by)) == found
+    named = excuse(log, found.problem, dict(found.off_by))
+    again = check(named)
+    assert again.ok
+    [known] = again.known_faults
+    assert (known.off_by, known.found, known.measured) == (found.off_by, found.problem, True)
+    assert f"compute_price {found.off_by['compute_price']:.6g}" in str(known)
+
+
+def test_an_erratum_of_a_log_without_bids_says_that_its_amounts_are_not_checked() -> None:
+    log = write(lambda s: replace(dear(s), inputs={**s.inputs, "slot": 2}))
+    rule = check(log).problem
+    named = excuse(log, rule or "", {"compute_price": 580.0})
+    lines = write_transcript_lines(named, rules=RULES, shows=lambda _: False)
+    found = verify_transcript(lines)
+    assert found.ok
+    [known] = found.known_faults
+    assert (known.off_by, known.measured) == ({"compute_price": 580.0}, False)
+    assert "not worked out again without bids" in str(known)
+
+
 def test_a_day_has_the_length_that_the_log_showed_first() -> None:
     state = Engine(ZoneRules(horizon_slots=6, first_slot=0, settings=asdict(QUICK)))
     state.transition(events.SlotAdvanced(29))

@@ -85,7 +85,7 @@ def test_every_type_of_event_can_be_read_and_no_other() -> None:
             event_from_json({"type": unknown})
 
 
-ERRATUM = events.ErratumNoted(2, "It was late.")
+ERRATUM = events.ErratumNoted(2, "It was late.", "late", {"compute_price": 0.5})
 
 
 @pytest.mark.parametrize("event", [*EVENTS, *SOLVED, ERRATUM], ids=lambda e: type(e).__name__)
@@ -262,6 +262,7 @@ def test_the_command_says_yes_to_a_true_log_and_no_to_one_that_is_off_by_a_cent(
         "head_hash": engine.head_hash,
         "position": None,
         "problem": None,
+        "off_by": None,
         "witnessed": 0,
         "solved_again": 0,
         "taken_as_logged": 0,

@@ -28,9 +28,13 @@ def move(**changes: Any) -> events.PlanMove:
 
 @pytest.mark.parametrize("problem", ["x" * 501, "red \x1b[31m", "two\nlines", "left \u202e"])
 def test_what_an_erratum_says_is_one_short_line_without_control_characters(problem: str) -> None:
-    check_event(events.ErratumNoted(2, "x" * 499 + "é"))
-    with pytest.raises(ValueError, match="what is wrong with entry 2 is one line"):
-        check_event(events.ErratumNoted(2, problem))
+    check_event(events.ErratumNoted(2, "x" * 499 + "é", "x", {"rates": 1.0}))
+    for said in ((problem, "x", {}), ("x", problem, {}), ("x", "x", {problem: 1.0})):
+        with pytest.raises(ValueError, match="what is wrong with entry 2 is one line"):
+            check_event(events.ErratumNoted(2, *said))
+    for amount in (INF, NAN, -1.0):
+        with pytest.raises(ValueError, match="how far entry 2 is off is"):
+            check_event(events.ErratumNoted(2, "x", "x", {"rates": amount}))
 
 
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
