@@ -48,6 +48,8 @@ class Credentials:
     memory_gb: float | None = None
     #: The key that signs the market's heads and the node's releases, in hex.
     market_key: str = ""
+    #: Of the last release that this node saw; it installs none of a lower one.
+    release_serial: int = 0
 
     def __repr__(self) -> str:
         return f"Credentials(node_id={self.node_id!r}, market_url={self.market_url!r})"

@@ -240,6 +240,7 @@ def _build_credentials(
         device=options.device or request.facts.device,
         memory_gb=request.facts.memory_gb,
         market_key=reply.market_key,
+        release_serial=reply.release_serial,
     )
 
 

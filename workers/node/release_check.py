@@ -13,11 +13,13 @@ from workers.protocol.release_signing import (
 
 
 class ReleaseError(Exception):
-    """The release is not the market's; the text is a clause without a full stop."""
+    """The release is not the market's last; the text is a clause without a full stop."""
 
 
-def check_release(release: NodeRelease, *, key: str) -> str:
+def check_release(release: NodeRelease, *, key: str, serial: int) -> str:
     """Refuse what neither the key that the node knows signed nor one that it vouches for.
+
+    So is a release refused that was signed before the last one that the node saw.
 
     Returns
     -------
@@ -34,6 +36,11 @@ def check_release(release: NodeRelease, *, key: str) -> str:
             _verify(step.signature, text, key=key, what="the market's next key")
             key = step.new
     _verify(release.signature, build_release_text(release), key=key, what="the release")
+    if release.serial < serial:
+        raise ReleaseError(
+            f"the release is an older one: its serial is {release.serial}, and this node knows "
+            f"{serial}"
+        )
     return key
 
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from workers.node.credentials import (
+    Credentials,
     NodeSettingsError,
     StateDir,
     find_default_state_dir,
@@ -77,7 +78,8 @@ def find_joined(state: StateDir) -> StateDir:
 def install_release(joined: StateDir) -> bool:
     """Install the node's package that the market serves; whether another one is here now.
 
-    Nothing is installed that the market's key, as the node knows it, did not sign.
+    Nothing is installed that the market's key, as the node knows it, did not sign, or signed before
+    the last release that the node saw.
 
     Raises
     ------
@@ -89,19 +91,31 @@ def install_release(joined: StateDir) -> bool:
         try:
             with MarketClient(credentials.market_url, patience=_PATIENCE) as client:
                 release = client.post(PATH_RELEASE, {}, NodeRelease)
+                _remember(release, joined=joined, credentials=credentials)
                 if release.release == RELEASE:
                     log.info("release %s is here already", RELEASE)
                     return False
-                key = check_release(release, key=credentials.market_key)
                 files = {blob: Path(folder) / Path(blob.url).name for blob in _list_files(release)}
                 for blob, path in files.items():
                     client.download(blob, path)
         except (MarketError, ReleaseError) as error:
             log.error("no release is installed: %s; going on as %s", error, RELEASE)
             return False
-        if key != credentials.market_key:
-            save_credentials(joined, replace(credentials, market_key=key))
         return _install(release, wheel=files[release.wheel], constraints=files[release.constraints])
+
+
+def _remember(release: NodeRelease, *, joined: StateDir, credentials: Credentials) -> None:
+    """Keep the key and the serial of a release, which it must have.
+
+    Raises
+    ------
+    ReleaseError
+    """
+    serial = credentials.release_serial
+    key = check_release(release, key=credentials.market_key, serial=serial)
+    newer = replace(credentials, market_key=key, release_serial=release.serial)
+    if newer != credentials:
+        save_credentials(joined, newer)
 
 
 def _list_files(release: NodeRelease) -> tuple[BlobRef, BlobRef]:

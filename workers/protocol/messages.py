@@ -87,6 +87,8 @@ class JoinReply:
     shares_device: bool = False
     #: The key that signs the market's heads and the node's releases, in hex.
     market_key: str = ""
+    #: Of the release that the market signed last; the node installs none of a lower one.
+    release_serial: int = 0
 
 
 #: Jobs that a heartbeat names; a node names those first that it did not run for longest.

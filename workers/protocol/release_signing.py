@@ -30,6 +30,8 @@ class NodeRelease:
     release: str
     wheel: BlobRef
     constraints: BlobRef
+    #: Of a later signature it is higher, so that a node knows an older release: 0 if not signed.
+    serial: int = 0
     #: Of ``build_release_text``, in hex, by the last key of the succession.
     signature: str = ""
     #: The market's keys from the first on, as far as each vouched for the next.
@@ -42,6 +44,7 @@ def build_succession_text(*, old: str, new: str) -> bytes:
 
 
 def build_release_text(release: NodeRelease) -> bytes:
-    """What a key signs for a release: which it is, and the hashes of its files."""
-    parts = (release.release, release.wheel.sha256, release.constraints.sha256)
+    """What a key signs for a release: which it is, the hashes of its files and its serial."""
+    files = release.wheel.sha256, release.constraints.sha256
+    parts = (release.release, *files, str(release.serial))
     return "|".join((_RELEASE_FORMAT, *parts)).encode()

@@ -20,7 +20,11 @@ from marketplace.api.internal.endpoint import (
     refuse_method,
 )
 from marketplace.auction.node_hours import list_node
-from marketplace.auction.witnesses.keys import find_public_key, find_signed_release
+from marketplace.auction.witnesses.keys import (
+    find_public_key,
+    find_release_serial,
+    find_signed_release,
+)
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload, RangeNotSatisfiable
 from marketplace.common.request_rates import check_public_rate
@@ -62,9 +66,9 @@ def join(request: HttpRequest) -> HttpResponse:
     check_public_rate(request)
     asked = read_message(request, JoinRequest)
     # Before the token is used: without a key it stays good.
-    market_key = find_public_key()
+    known = {"market_key": find_public_key(), "release_serial": find_release_serial()}
     joined = list_node(request=asked, now=clock.now())
-    return build_reply(replace(joined, market_key=market_key))
+    return build_reply(replace(joined, **known))
 
 
 @node_endpoint("POST")

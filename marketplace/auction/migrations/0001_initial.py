@@ -51,11 +51,12 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('text_sha256', models.CharField(max_length=64)),
+                ('serial', models.BigIntegerField()),
                 ('signature', models.CharField(max_length=128)),
                 ('key', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='auction.marketkey')),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('key', 'text_sha256'), name='auction_release_signature_one_per_key')],
+                'constraints': [models.UniqueConstraint(fields=('key', 'serial'), name='auction_release_signature_one_per_serial')],
             },
         ),
         migrations.CreateModel(

@@ -26,15 +26,17 @@ class ReleaseSignature(models.Model):
     """What a key signed of a release of the node: the web server has no key and gives it out."""
 
     key = models.ForeignKey(MarketKey, on_delete=models.PROTECT, related_name="+", db_index=False)
-    #: Of ``build_release_text``, in hex.
+    #: Of ``build_release_text`` without a serial, in hex.
     text_sha256 = models.CharField(max_length=64)
+    #: Later signatures have higher ones: nodes install nothing of a lower one.
+    serial = models.BigIntegerField()
     #: In hex.
     signature = models.CharField(max_length=128)
 
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["key", "text_sha256"], name="auction_release_signature_one_per_key"
+                fields=["key", "serial"], name="auction_release_signature_one_per_serial"
             )
         ]
 

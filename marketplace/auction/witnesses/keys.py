@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Max
 
 from marketplace.auction.models import MarketKey, ReleaseSignature
 from marketplace.common.errors import MarketFault, UserError
@@ -132,19 +133,28 @@ def find_public_key() -> str:
 
 
 def sign_release(release: NodeRelease, *, now: datetime) -> None:
-    """Sign a release of the node, unless the key has, so that ``find_signed_release`` finds it.
+    """Sign a release of the node, unless the key did so last; ``find_signed_release`` finds it.
+
+    The serial follows the clock, so that a database put back gives out none that nodes know.
 
     Raises
     ------
     KeyUnusable
     """
-    key, text = load_signing_key(now=now), build_release_text(release)
+    key, digest = load_signing_key(now=now), _hash_release(release)
     # This process may have known the key before a database was put back that does not.
     _record_public_key(key.public_key, vouched_by="", now=now)
-    wanted = {"key_id": key.public_key, "text_sha256": hashlib.sha256(text).hexdigest()}
-    if not ReleaseSignature.objects.filter(**wanted).exists():
-        signature = key.sign(text).hex()
-        ReleaseSignature.objects.get_or_create(**wanted, defaults={"signature": signature})
+    last = ReleaseSignature.objects.filter(key=key.public_key).order_by("-serial").first()
+    if last is not None and last.text_sha256 == digest:
+        return
+    highest = ReleaseSignature.objects.aggregate(highest=Max("serial"))["highest"] or 0
+    serial = max(int(now.timestamp()), highest + 1)
+    signature = key.sign(build_release_text(replace(release, serial=serial))).hex()
+    ReleaseSignature.objects.get_or_create(
+        key_id=key.public_key,
+        serial=serial,
+        defaults={"text_sha256": digest, "signature": signature},
+    )
 
 
 def find_signed_release(release: NodeRelease) -> NodeRelease:
@@ -156,9 +166,8 @@ def find_signed_release(release: NodeRelease) -> NodeRelease:
         ``release_not_signed`` (503): the worker has not signed it yet.
     """
     rows = list_public_keys()
-    digest = hashlib.sha256(build_release_text(release)).hexdigest()
-    found = ReleaseSignature.objects.filter(key__retired_at=None, text_sha256=digest).first()
-    if found is None:
+    found = _find_last_signature()
+    if found is None or found.text_sha256 != _hash_release(release):
         enqueue(SIGN_RELEASE)
         said = _NOT_YET.format("signed this release")
         raise UserError("release_not_signed", said, status=503)
@@ -167,7 +176,22 @@ def find_signed_release(release: NodeRelease) -> NodeRelease:
         for old, new in pairwise(rows)
         if new.vouched_by
     )
-    return replace(release, signature=found.signature, succession=succession)
+    return replace(release, serial=found.serial, signature=found.signature, succession=succession)
+
+
+def find_release_serial() -> int:
+    """The serial of the release that was signed last, which a node that joins begins with."""
+    found = _find_last_signature()
+    return found.serial if found else 0
+
+
+def _find_last_signature() -> ReleaseSignature | None:
+    signed = ReleaseSignature.objects.filter(key__retired_at=None)
+    return signed.order_by("-serial").first()
+
+
+def _hash_release(release: NodeRelease) -> str:
+    return hashlib.sha256(build_release_text(replace(release, serial=0))).hexdigest()
 
 
 def list_public_keys() -> list[MarketKey]:

@@ -107,6 +107,40 @@ def test_what_another_key_signed_is_never_given_to_pip(
     assert "is not signed by the key that this node knows" in caplog.text
 
 
+def test_an_older_release_that_the_key_once_signed_is_not_installed_again(
+    joined, installed, monkeypatch, settings, caplog
+):
+    older = keys.find_signed_release(find_release())
+    (settings.NODE_INSTALL_DIR / WHEEL).write_bytes(b"the next wheel")
+    sign_anew()
+    newer = keys.find_signed_release(find_release())
+    assert newer.serial == older.serial + 1
+    assert update.install_release(joined) is True
+    assert load_credentials(joined).release_serial == newer.serial
+    # Whoever holds the web server serves what was right once, or says that it is the next.
+    view = "marketplace.api.internal.views.find_signed_release"
+    for served in (older, replace(older, serial=newer.serial + 1)):
+        monkeypatch.setattr(view, lambda _, served=served: served)
+        assert update.install_release(joined) is False
+    monkeypatch.undo()
+    assert len(installed) == 1
+    assert "the release is an older one" in caplog.text
+    assert "the release is not signed by the key" in caplog.text
+
+
+def test_a_release_that_the_operator_goes_back_to_is_signed_as_a_later_one(joined, settings):
+    first = keys.find_signed_release(find_release())
+    for content in (b"the next wheel", b"the wheel"):
+        (settings.NODE_INSTALL_DIR / WHEEL).write_bytes(content)
+        sign_anew()
+        sign_anew()
+    again = keys.find_signed_release(find_release())
+    assert (again.wheel, again.serial) == (first.wheel, first.serial + 2)
+    keys.rotate_signing_key(now=NOW + timedelta(days=1))
+    sign_anew()
+    assert keys.find_signed_release(find_release()).serial == again.serial + 1
+
+
 def test_the_web_server_gives_out_what_was_signed_and_makes_no_key(joined, settings, tmp_path):
     (settings.MARKET_KEY_DIR / keys.KEY_FILE).unlink()
     settings.MARKET_KEY_DIR = tmp_path / "none"

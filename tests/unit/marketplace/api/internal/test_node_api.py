@@ -101,7 +101,7 @@ def test_a_node_joins_trains_and_delivers_over_http(clock):
     sign_release(find_release(), now=NOW)
     key = load_signing_key(now=NOW).public_key
     joined = from_json(protocol.JoinReply, stranger.post(protocol.PATH_JOIN, asked).json())
-    assert joined.market_key == key
+    assert (joined.market_key, joined.release_serial) == (key, int(NOW.timestamp()))
     node = NodeClient(joined.api_token)
     beat = protocol.Heartbeat(node_id=joined.node_id, at=NOW.timestamp())
     answer = node.post(protocol.PATH_HEARTBEAT, beat)
