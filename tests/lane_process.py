@@ -37,10 +37,16 @@ def clear_queue() -> None:
         client.flushdb()
 
 
+def count_waiting_lanes() -> int:
+    """Clients of Redis that wait for a task; one that is stopped does so for a second more."""
+    with redis.Redis.from_url(os.environ["REDIS_URL"]) as client:
+        return int(client.info("clients")["blocked_clients"])
+
+
 class LaneProcess:
     """One worker; ``kill`` is kill -9, of its whole group."""
 
-    def __init__(self, *, name: str, log_dir: Path, queues: str) -> None:
+    def __init__(self, *, name: str, log_dir: Path, queues: str, database_url: str = "") -> None:
         self.log = log_dir / f"{name}.log"
         command = ["celery", "--app", "marketplace.config.celery", "worker", "--queues", queues]
         with self.log.open("w") as log:
@@ -49,7 +55,7 @@ class LaneProcess:
                 + ["--pool", "solo", "--loglevel", "INFO", "--without-gossip", "--without-mingle"]
                 + ["--hostname", f"{name}-{os.getpid()}@test"],
                 cwd=ROOT,
-                env=environment(),
+                env=environment() | ({"DATABASE_URL": database_url} if database_url else {}),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -73,9 +79,11 @@ class LaneProcess:
 
 
 @contextmanager
-def lane(*, log_dir: Path, name: str = "lane", queues: str = "lane") -> Iterator[LaneProcess]:
+def lane(
+    *, log_dir: Path, name: str = "lane", queues: str = "lane", database_url: str = ""
+) -> Iterator[LaneProcess]:
     """A lane, or another worker, that is ready to work; killed at the end."""
-    process = LaneProcess(name=name, log_dir=log_dir, queues=queues)
+    process = LaneProcess(name=name, log_dir=log_dir, queues=queues, database_url=database_url)
     try:
         until(process.ready, what=f"{name} is ready")
         yield process
