@@ -70,7 +70,16 @@ images: ## Build both images and start each once, where Docker is there
 	docker run --rm finetender-web python -c "import marketplace.config.web_server"
 
 .PHONY: dist
-dist: dist/constraints.txt ## What providers install: the node's package and what its image is built from
+dist: dist/constraints.txt dist/sbom.json ## What providers install, and a CycloneDX list of all packages
+
+dist/sbom.json: constraints.txt pyproject.toml | $(VENV)/.installed-dev
+	@mkdir -p dist
+	@$(VENV)/bin/cyclonedx-py environment $(PYTHON) --pyproject pyproject.toml --output-reproducible \
+	  --output-format JSON --output-file $@
+
+.PHONY: audit
+audit: setup-dev ## Look the packages up in an index of advisories, where one answers
+	@$(PYTHON) .ci/audit.py
 
 dist/constraints.txt: constraints.txt docker/node_dist.sh docker/worker.Dockerfile $(shell git ls-files workers 2>/dev/null) | $(VENV)/.installed
 	@echo "Building the node's package"
