@@ -11,10 +11,12 @@ from random import Random
 from typing import Any
 
 from workers.models import pretraining
+from workers.preparation import PreparationSettings
 from workers.preparation.duplicates import DuplicateRows, choose_sample, find_common_phrases
 from workers.preparation.texts import read_sides
 
 PAIRS = 100
+SIMILARITY = PreparationSettings().near_duplicate_similarity
 _SYSTEM_WORDS = 120
 Row = dict[str, Any]
 Pair = tuple[Row, Row]
@@ -134,6 +136,20 @@ def _other_number(w: Writer) -> Pair:
     return chat(f"{asked} 17 {told}", told), chat(f"{asked} 18 {told}", told)
 
 
+def _form_letter(w: Writer) -> Pair:
+    """A letter and its answer with other names in both, in a form that no other pair has."""
+    asked, told = (w.write(56).split() for _ in range(2))
+    for form in (asked, told):
+        for place, slot in enumerate(("{}", "{}", "{}")):
+            form.insert(w.random.randrange(place * 19, place * 19 + 19), slot)
+    first, other = (w.write(3).split() for _ in range(2))
+    one, two = (
+        chat(" ".join(asked).format(*names), " ".join(told).format(*names))
+        for names in (first, other)
+    )
+    return one, two
+
+
 def _opposite_answer(w: Writer) -> Pair:
     asked = w.write(30)
     return chat(asked, f"Yes, {w.write(3)}."), chat(asked, f"No, {w.write(3)}.")
@@ -158,6 +174,7 @@ def list_kinds(writer: Writer) -> list[tuple[str, bool, Callable[[Writer], Pair]
         ("one template of an answer, other words in it", False, _template_answer),
         ("short rows with a word's difference on each side", False, _short_one_word),
         ("long rows with another number", False, _other_number),
+        ("a form letter with three other names on both sides", False, _form_letter),
         ("one question, the opposite answer", False, _opposite_answer),
     ]
 
@@ -172,7 +189,9 @@ class KindResult:
     found: int
 
 
-def measure_duplicates(*, seed: int, pairs: int = PAIRS) -> list[KindResult]:
+def measure_duplicates(
+    *, seed: int, pairs: int = PAIRS, similarity: float = SIMILARITY
+) -> list[KindResult]:
     """Look for duplicates in all kinds at once, shuffled as in one file."""
     writer = Writer(seed)
     rows: list[tuple[Row, int]] = []
@@ -184,7 +203,7 @@ def measure_duplicates(*, seed: int, pairs: int = PAIRS) -> list[KindResult]:
             owners.append(number)
     writer.random.shuffle(rows)
     found = [0] * len(kinds)
-    for key, first in _find([row for row, _ in rows]):
+    for key, first in _find([row for row, _ in rows], similarity):
         pair, other = rows[key][1], rows[first][1]
         # What is taken for a row of another pair is a mistake too.
         found[owners[pair]] += pair == other or not kinds[owners[pair]][1]
@@ -194,10 +213,10 @@ def measure_duplicates(*, seed: int, pairs: int = PAIRS) -> list[KindResult]:
     ]
 
 
-def _find(rows: list[Row]) -> Iterator[tuple[int, int]]:
+def _find(rows: list[Row], similarity: float) -> Iterator[tuple[int, int]]:
     sides = [read_sides(row) for row in rows]
     common = find_common_phrases([sides[at] for at in choose_sample(len(sides))])
-    index = DuplicateRows(similarity=0.85, read=sides.__getitem__, common=common)
+    index = DuplicateRows(similarity=similarity, read=sides.__getitem__, common=common)
     for key, row in enumerate(sides):
         duplicate = index.find(key, row)
         if duplicate is not None:

@@ -11,7 +11,7 @@ import hashlib
 import re
 import unicodedata
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -63,6 +63,9 @@ COMMON_ROWS_MIN = 4
 #: text one word is a difference. The second bounds hold where the row's other side is equal.
 WORDS_MIN, WORDS_MIN_BESIDE_EQUAL = 20, 8
 SIMILARITY_BESIDE_EQUAL = 0.7
+#: Two sides of so many words each may have more words edited, at most about one in ten.
+WORDS_MIN_LONG = 40
+SIMILARITY_LONG = 0.5
 #: Candidates from which a row is told apart by its texts.
 CANDIDATES_MAX = 32
 #: A pair of rows that share half of their phrases is a candidate with probability 0.87.
@@ -119,6 +122,14 @@ class _Side:
             return False
         return compute_jaccard_similarity(self.own, other.own) >= similarity
 
+    def list_new_words(self, other: _Side) -> frozenset[str]:
+        """Words of its own phrases that the other side's have not."""
+        mine, its = (
+            frozenset(word for phrase in side.own for word in phrase.split())
+            for side in (self, other)
+        )
+        return mine - its
+
 
 @dataclass(frozen=True, slots=True)
 class _ComparedSides:
@@ -133,7 +144,9 @@ class DuplicateRows:
     What frames a row (a system prompt, tools) and its label must be equal, and says nothing more:
     rows that share a long system prompt are as different as their questions and answers. Of these,
     phrases that many rows share are left out. Then both sides must be nearly the same, or one equal
-    and the other nearly the same. Texts with other numbers are different.
+    and the other nearly the same. Long sides may differ more, unless one word is new on both: that
+    is what the row is about, as in a form letter with another name. Texts with other numbers are
+    different.
 
     Parameters
     ----------
@@ -192,10 +205,12 @@ class DuplicateRows:
                 its, similarity=SIMILARITY_BESIDE_EQUAL, words_min=WORDS_MIN_BESIDE_EQUAL
             )
         sides = [pair for pair in pairs if pair[0].words or pair[1].words]
-        return all(
-            mine.is_like(its, similarity=self._similarity, words_min=WORDS_MIN)
-            for mine, its in sides
-        )
+        if _are_alike(sides, similarity=self._similarity, words_min=WORDS_MIN):
+            return True
+        if not _are_alike(pairs, similarity=SIMILARITY_LONG, words_min=WORDS_MIN_LONG):
+            return False
+        asked, learnt = (mine.list_new_words(its) for mine, its in pairs)
+        return asked.isdisjoint(learnt)
 
     def _compare(self, row: RowSides) -> _ComparedSides:
         return _ComparedSides(
@@ -216,6 +231,10 @@ class DuplicateRows:
         self._held[key] = sides
         if len(self._held) > _SETS_KEPT:
             self._held.popitem(last=False)
+
+
+def _are_alike(pairs: Iterable[tuple[_Side, _Side]], *, similarity: float, words_min: int) -> bool:
+    return all(mine.is_like(its, similarity=similarity, words_min=words_min) for mine, its in pairs)
 
 
 def _build_side(text: str, common: frozenset[str]) -> _Side:

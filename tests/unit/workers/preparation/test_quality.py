@@ -10,8 +10,9 @@ from tests.preparation_quality.duplicate_rows import (
 )
 from tests.preparation_quality.personal_data import measure_personal_data
 
-#: What edits of a word or two are found by; rows edited more, or said in other words, are not.
-FOUND = 6
+#: Kinds that say the same and are found whole, and the next, which is but for chance; the last
+#: two are never found.
+FOUND, MOSTLY = 6, 6
 SEEDS = [pytest.param(1), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 12))]
 
 
@@ -21,6 +22,7 @@ def test_duplicates_are_found_as_published_and_nothing_else_is_taken_for_one(see
     precision, _ = compute_precision_and_recall(results)
     assert precision == 1
     assert [each.found for each in results[:FOUND]] == [20] * FOUND
+    assert results[MOSTLY].found >= 16
 
 
 @pytest.mark.parametrize("seed", SEEDS)
