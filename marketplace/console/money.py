@@ -26,11 +26,12 @@ from marketplace.payments.models import (
     PayoutStatus,
     Transfer,
 )
-from marketplace.payments.payouts import list_recent_transfers, retry_payout, reverse_transfer
+from marketplace.payments.payouts import retry_payout
 from marketplace.payments.reconciliation import reconcile
 from marketplace.payments.seals import find_last_seal
 from marketplace.payments.selectors import get_house_balances
 from marketplace.payments.stripe_client import GatewayFault, is_configured
+from marketplace.payments.transfer_reversals import list_recent_transfers, reverse_transfer
 from marketplace.web.views.requests import PageRequest, operator_page
 
 LISTED = 50

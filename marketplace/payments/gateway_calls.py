@@ -35,16 +35,12 @@ from marketplace.payments.models import CallKind, CallStatus, GatewayCall
 from marketplace.payments.outbox import MAKE_CALL
 from marketplace.payments.payouts import (
     apply_payout,
-    conclude_reversal,
     conclude_transfer,
     fail_payout,
     find_payout,
-    find_reversal,
     find_transfer,
     make_payout,
-    make_reversal,
     make_transfer,
-    refuse_reversal,
     return_transfer,
 )
 from marketplace.payments.stripe_client import GatewayFault, GatewayRefused
@@ -55,6 +51,12 @@ from marketplace.payments.top_ups import make_detach
 ATTEMPTS_ALERT = 5
 
 
+from marketplace.payments.transfer_reversals import (
+    conclude_reversal,
+    find_reversal,
+    make_reversal,
+    refuse_reversal,
+)
 @dataclass(frozen=True, slots=True)
 class CallSteps:
     """How one kind of call is made; only ``apply`` and ``refuse`` run in a transaction."""

@@ -152,9 +152,12 @@ def lock_payout(payout_id: str) -> Payout:
     return Payout.objects.select_for_update().get(pk=payout_id)
 
 
-def lock_transfer(transfer_id: str) -> Transfer:
-    """Locks a transfer, after its payout. Call in a transaction."""
-    return Transfer.objects.select_for_update().get(pk=transfer_id)
+def lock_transfer(transfer_id: str) -> tuple[Payout, Transfer, LockedAccounts]:
+    """Locks a transfer between its payout and what its earner is owed. Call in a transaction."""
+    transfers = Transfer.objects.filter(pk=transfer_id)
+    payout = lock_payout(transfers.values_list("payout", flat=True).get())
+    transfer = transfers.select_for_update(no_key=True).get()
+    return payout, transfer, lock_accounts([(payout.organisation_id, AccountKind.EARNINGS_PAYABLE)])
 
 
 def lock_cap(cap_id: str) -> SpendingCap | None:

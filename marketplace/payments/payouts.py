@@ -13,8 +13,8 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
 
-from marketplace.accounts.models import Organisation, User
-from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
+from marketplace.accounts.models import Organisation
+from marketplace.common.errors import UserError
 from marketplace.payments import stripe_accounts
 from marketplace.payments.freezes import list_freezes
 from marketplace.payments.ledger import Account, house, post_entry
@@ -177,7 +177,7 @@ def find_transfer(call: GatewayCall) -> str | None:
 
 
 def conclude_transfer(call: GatewayCall, *, answer: str, now: datetime) -> None:
-    payout, transfer, locked = _lock(call.subject)
+    payout, transfer, locked = lock_transfer(call.subject)
     _book_transfer(transfer, house(AccountKind.GATEWAY), locked, now=now)
     transfer.status, transfer.gateway_id, transfer.ended_at = TransferStatus.DONE, answer, now
     transfer.save(update_fields=["status", "gateway_id", "ended_at"])
@@ -186,7 +186,7 @@ def conclude_transfer(call: GatewayCall, *, answer: str, now: datetime) -> None:
 
 def return_transfer(call: GatewayCall, *, error: UserError, now: datetime) -> None:
     """The gateway refuses the transfer: its amount is payable again."""
-    payout, transfer, locked = _lock(call.subject)
+    payout, transfer, locked = lock_transfer(call.subject)
     payable = Account(payout.organisation_id, AccountKind.EARNINGS_PAYABLE)
     _book_transfer(transfer, payable, locked, now=now)
     transfer.status, transfer.ended_at = TransferStatus.REFUSED, now
@@ -207,13 +207,6 @@ def _book_transfer(
         locked=locked,
         now=now,
     )
-
-
-def _lock(transfer_id: str) -> tuple[Payout, Transfer, LockedAccounts]:
-    payout_id = Transfer.objects.values_list("payout", flat=True).get(pk=transfer_id)
-    payout = lock_payout(payout_id)
-    transfer = lock_transfer(transfer_id)
-    return payout, transfer, lock_accounts([(payout.organisation_id, AccountKind.EARNINGS_PAYABLE)])
 
 
 def _go_on(payout: Payout, *, now: datetime) -> None:
@@ -314,87 +307,3 @@ def retry_payout(*, payout_id: str, now: datetime) -> bool:
             return False
         _send_to_bank(payout, now=now)
     return True
-
-
-def list_recent_transfers(*, now: datetime, limit: int = 50) -> list[Transfer]:
-    """Transfers that may still be taken back, or were: of the last weeks, the latest first."""
-    recent = Transfer.objects.filter(
-        status=TransferStatus.DONE, ended_at__gt=now - timedelta(days=30)
-    )
-    return list(recent.select_related("payout__organisation").order_by("-ended_at", "pk")[:limit])
-
-
-def reverse_transfer(
-    *, transfer_id: str, amount_cents: int, reversed_by: User, now: datetime
-) -> Transfer:
-    """Take back what an account got and its bank did not yet; what the market bore is repaid.
-
-    Raises
-    ------
-    NotAllowed
-        ``operators_only``.
-    NotFound
-        ``unknown_transfer``.
-    Conflict
-        ``reversal_exceeds_transfer``, ``transfer_reversed``: it was asked for before.
-    """
-    if not reversed_by.is_operator:
-        raise NotAllowed("operators_only", "Only an operator takes transfers back.")
-    if not Transfer.objects.filter(pk=transfer_id.replace("\0", "")).exists():
-        raise NotFound("unknown_transfer", "There is no such transfer.")
-    with transaction.atomic():
-        _, transfer, _ = _lock(transfer_id)
-        if transfer.reversed_cents:
-            raise Conflict("transfer_reversed", "This transfer was taken back before.")
-        if transfer.status != TransferStatus.DONE or not (
-            0 < amount_cents <= transfer.amount_cents
-        ):
-            raise Conflict("reversal_exceeds_transfer", "More than was transferred.")
-        transfer.reversed_cents = amount_cents
-        transfer.save(update_fields=["reversed_cents"])
-        earlier = GatewayCall.objects.filter(
-            kind=CallKind.REVERSAL, subject__startswith=f"{transfer.pk}:"
-        )
-        # Those before were refused.
-        subject = f"{transfer.pk}:{earlier.count() + 1}"
-        add_calls([WantedCall(CallKind.REVERSAL, subject)], now=now)
-    return transfer
-
-
-def _read_transfer_id(call: GatewayCall) -> str:
-    """A reversal's subject is the transfer and the number of the attempt to take it back."""
-    return call.subject.partition(":")[0]
-
-
-def make_reversal(call: GatewayCall) -> bool:
-    transfer = Transfer.objects.get(pk=_read_transfer_id(call))
-    stripe_accounts.create_reversal(
-        transfer_gateway_id=transfer.gateway_id,
-        amount_cents=transfer.reversed_cents,
-        key=call.key,
-    )
-    return True
-
-
-def find_reversal(call: GatewayCall) -> bool | None:
-    transfer = Transfer.objects.get(pk=_read_transfer_id(call))
-    return stripe_accounts.is_reversed(transfer.gateway_id) or None
-
-
-def conclude_reversal(call: GatewayCall, *, answer: bool, now: datetime) -> None:
-    _, transfer, locked = _lock(_read_transfer_id(call))
-    amount = transfer.reversed_cents * MICROS_PER_CENT
-    post_entry(
-        kind=EntryKind.REVERSAL,
-        reference=transfer.pk,
-        amounts={house(AccountKind.GATEWAY): -amount, house(AccountKind.REFUNDS): amount},
-        locked=locked,
-        now=now,
-    )
-
-
-def refuse_reversal(call: GatewayCall, *, error: UserError, now: datetime) -> None:
-    """The account has paid it out: nothing was taken back."""
-    _, transfer, _ = _lock(_read_transfer_id(call))
-    transfer.reversed_cents = 0
-    transfer.save(update_fields=["reversed_cents"])

@@ -56,7 +56,6 @@ from marketplace.payments.payouts import (
     open_payout_account,
     refresh_payout_account,
     retry_failed_payouts,
-    reverse_transfer,
     start_due_payouts,
 )
 from marketplace.payments.reconciliation import reconcile
@@ -65,6 +64,7 @@ from marketplace.payments.services import Share, refund_charge
 from marketplace.payments.stripe_client import GatewayFault
 from marketplace.payments.stripe_gateway import CARD_MIN_CENTS
 from marketplace.payments.top_ups import list_cards, set_wallet_rules, start_top_up, watch_wallets
+from marketplace.payments.transfer_reversals import reverse_transfer
 from marketplace.payments.webhooks import fetch_missed_events, receive_webhook
 from tests import builders
 from tests.builders import NOW

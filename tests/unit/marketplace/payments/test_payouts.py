@@ -18,12 +18,12 @@ from marketplace.payments.payouts import (
     open_payout_account,
     refresh_payout_account,
     retry_failed_payouts,
-    reverse_transfer,
     start_due_payouts,
     start_payout,
 )
 from marketplace.payments.selectors import get_earnings, get_house_balances
 from marketplace.payments.services import Share, distribute_charge
+from marketplace.payments.transfer_reversals import reverse_transfer
 from marketplace.payments.webhooks import fetch_missed_events, receive_webhook
 from marketplace.webhooks.models import WebhookMessage
 from marketplace.webhooks.services import create_endpoint
