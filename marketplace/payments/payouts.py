@@ -154,8 +154,7 @@ def _split_by_job(payout: Payout, balance: int) -> list[Transfer]:
 def make_transfer(call: GatewayCall) -> str:
     """The gateway's transfer; while frozen or without money at the gateway it is tried later."""
     transfer = Transfer.objects.select_related("payout").get(pk=call.subject)
-    if list_freezes([transfer.payout.organisation_id]):
-        raise GatewayFault("the organisation is frozen", is_kept=False)
+    _wait_while_frozen(transfer.payout.organisation_id)
     account = PayoutAccount.objects.get(organisation=transfer.payout.organisation_id)
     try:
         return stripe_accounts.create_transfer(
@@ -169,6 +168,11 @@ def make_transfer(call: GatewayCall) -> str:
         if error.code == "balance_insufficient":
             raise GatewayFault(error.message, is_kept=True) from None
         raise
+
+
+def _wait_while_frozen(organisation_id: str) -> None:
+    if list_freezes([organisation_id]):
+        raise GatewayFault("the organisation is frozen", is_kept=False)
 
 
 def find_transfer(call: GatewayCall) -> str | None:
@@ -231,14 +235,20 @@ def _send_to_bank(payout: Payout, *, now: datetime) -> None:
     payout.attempts += 1
     payout.status, payout.retry_at = PayoutStatus.SENT, None
     payout.save(update_fields=["attempts", "status", "retry_at"])
-    add_calls([WantedCall(CallKind.PAYOUT, f"{payout.pk}:{payout.attempts}")], now=now)
+    add_calls([WantedCall(CallKind.PAYOUT, _name_attempt(payout))], now=now)
+
+
+def _name_attempt(payout: Payout) -> str:
+    return f"{payout.pk}:{payout.attempts}"
 
 
 # What the outbox does about payouts to banks.
 
 
 def make_payout(call: GatewayCall) -> PayoutState:
+    """The gateway's payout; while frozen it is tried later."""
     payout = Payout.objects.get(pk=call.subject.partition(":")[0])
+    _wait_while_frozen(payout.organisation_id)
     account = PayoutAccount.objects.get(organisation=payout.organisation_id)
     return stripe_accounts.create_payout(
         payout_id=call.subject,
@@ -265,16 +275,18 @@ def apply_payout(call: GatewayCall, *, answer: PayoutState, now: datetime) -> No
 
 def fail_payout(call: GatewayCall, *, error: UserError, now: datetime) -> None:
     """The gateway does not even try; so do we again later."""
-    _fail(lock_payout(call.subject.partition(":")[0]), error.message, now=now)
+    payout = lock_payout(call.subject.partition(":")[0])
+    if call.subject == _name_attempt(payout):
+        _fail(payout, error.message, now=now)
 
 
 def record_payout(state: PayoutState, *, payout_id: str, now: datetime) -> None:
     """What became of a payout to the bank. Call in a transaction."""
     payout = lock_payout(payout_id)
+    if state.payout_id != _name_attempt(payout):
+        # An earlier attempt says nothing of the present one, which may be on its way.
+        return
     if payout.gateway_id != state.gateway_id:
-        if state.payout_id != f"{payout.pk}:{payout.attempts}":
-            # Of an attempt before the present one.
-            return
         payout.gateway_id = state.gateway_id
         payout.save(update_fields=["gateway_id"])
     if state.status == "paid" and payout.status == PayoutStatus.SENT:

@@ -149,6 +149,45 @@ def test_a_transfer_waits_while_its_earner_is_frozen(
     assert Transfer.objects.get().status == "done"
 
 
+def test_a_payout_waits_while_its_earner_is_frozen(
+    cards: GatewayControl, provider: Organisation
+) -> None:
+    _earn(provider, bid_a=1_500_000)
+    start_due_payouts(now=MATURE)
+    cards.control("fail_payouts", code="account_closed")
+    make_calls(now=MATURE)
+    make_calls(now=MATURE)
+    cards.control("fail_payouts", code="")
+    freeze_organisation(organisation_id=provider.pk, reference="cb_1", reason="Why.", now=MATURE)
+    tomorrow = MATURE + timedelta(days=1)
+    assert retry_failed_payouts(now=tomorrow) == 1
+    make_calls(now=tomorrow)
+    assert Payout.objects.get().status == "sent"
+    assert len(cards.find("payout")) == 1
+    end_freeze(reference="cb_1", now=tomorrow)
+    make_calls(now=tomorrow + timedelta(days=1))
+    assert Payout.objects.get().status == "paid"
+
+
+def test_a_late_word_of_an_earlier_attempt_says_nothing_of_the_present_one(
+    cards: GatewayControl, provider: Organisation
+) -> None:
+    _earn(provider, bid_a=1_500_000)
+    start_due_payouts(now=MATURE)
+    cards.control("fail_payouts", code="account_closed")
+    for _ in range(2):
+        make_calls(now=MATURE)
+    cards.control("fail_payouts", code="")
+    tomorrow = MATURE + timedelta(days=1)
+    assert retry_failed_payouts(now=tomorrow) == 1
+    # The event of the first attempt comes once the second one is asked for.
+    _receive(cards)
+    assert (Payout.objects.get().status, Payout.objects.get().attempts) == ("sent", 2)
+    make_calls(now=tomorrow)
+    assert retry_failed_payouts(now=tomorrow + timedelta(days=9)) == 0
+    assert (Payout.objects.get().status, len(cards.find("payout"))) == ("paid", 2)
+
+
 def test_nothing_leaves_below_the_threshold_before_it_is_due_or_without_an_account(
     cards: GatewayControl, provider: Organisation
 ) -> None:
