@@ -10,13 +10,22 @@ from django.conf import settings
 
 from marketplace.accounts.models import Organisation
 from marketplace.payments import stripe_gateway as gateway
-from marketplace.payments.models import CardCustomer, CardPayment, GatewayCall, PaymentPurpose
-from marketplace.payments.stripe_client import GatewayRefused
+from marketplace.payments.models import (
+    CallKind,
+    CallStatus,
+    CardCustomer,
+    CardPayment,
+    GatewayCall,
+    PaymentPurpose,
+)
+from marketplace.payments.stripe_client import GatewayFault, GatewayRefused
 from marketplace.payments.stripe_gateway import CARD_MIN_CENTS, Intent
 
 
 def make_intent(call: GatewayCall) -> Intent:
     payment = CardPayment.objects.select_related("organisation", "saved_card").get(pk=call.subject)
+    if GatewayCall.objects.filter(kind=CallKind.CANCEL, subject=payment.pk).exists():
+        raise GatewayRefused("given_up", "The payment was given up before it was made.")
     customer_id = _ensure_customer(payment.organisation, call)
     is_automatic = payment.purpose == PaymentPurpose.AUTO_TOP_UP
     try:
@@ -79,12 +88,20 @@ def find_captured(call: GatewayCall) -> Intent | None:
     return intent if intent.status == "succeeded" else None
 
 
-def make_cancel(call: GatewayCall) -> Intent:
+def make_cancel(call: GatewayCall) -> Intent | None:
+    """The PaymentIntent, cancelled where it still could be; ``None``: none was made."""
+    being_made = GatewayCall.objects.filter(
+        kind=CallKind.INTENT, subject=call.subject, status=CallStatus.WAITING
+    )
+    if being_made.exists():
+        raise GatewayFault("the payment is being made", is_kept=False)
     payment = CardPayment.objects.get(pk=call.subject)
+    if payment.gateway_id is None:
+        return None
     try:
-        return gateway.cancel_intent(gateway_id=payment.gateway_id or "", key=call.key)
+        return gateway.cancel_intent(gateway_id=payment.gateway_id, key=call.key)
     except GatewayRefused:
-        return gateway.get_intent(payment.gateway_id or "")
+        return gateway.get_intent(payment.gateway_id)
 
 
 def _ensure_customer(organisation: Organisation, call: GatewayCall) -> str:

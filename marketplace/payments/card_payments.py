@@ -167,6 +167,17 @@ def apply_intent(call: GatewayCall, *, answer: Intent, now: datetime) -> None:
     record_intent(answer, payment_id=call.subject, now=now)
 
 
+def conclude_cancel(call: GatewayCall, *, answer: Intent | None, now: datetime) -> None:
+    """Book how a payment that was given up stands; without an answer it was never made."""
+    if answer is not None:
+        record_intent(answer, payment_id=call.subject, now=now)
+        return
+    payment = lock_payment(call.subject)
+    if payment.status == PaymentStatus.STARTED:
+        payment.status, payment.ended_at = PaymentStatus.CANCELLED, now
+        payment.save(update_fields=["status", "ended_at"])
+
+
 def record_intent(intent: Intent, *, payment_id: str, now: datetime) -> CardPayment:
     """Book what a PaymentIntent says; saying it again changes nothing. Call in a transaction."""
     payment = lock_payment(payment_id)
@@ -267,12 +278,16 @@ def _save_card(payment: CardPayment, intent: Intent, *, now: datetime) -> None:
 
 
 def cancel_payment(*, payment_id: str, now: datetime) -> None:
-    """Give a payment up that nothing is held for; what is authorised goes back to the card."""
+    """Give a payment up that nothing is held for; what is authorised goes back to the card.
+
+    One that the gateway has not made yet is made no more; where it is being made at this moment, it
+    is cancelled after that.
+    """
     with transaction.atomic():
         payment = lock_payment(payment_id)
         # Holds are placed under the wallet's lock: none begins after this.
         lock_wallet(payment.organisation_id)
-        if payment.status in PAYMENT_OVER or payment.gateway_id is None or _is_hold_open(payment):
+        if payment.status in PAYMENT_OVER or _is_hold_open(payment):
             return
         if payment.terms and not payment.failure:
             payment.failure = "The authorisation was given back to the card."

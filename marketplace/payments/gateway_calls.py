@@ -24,7 +24,11 @@ from marketplace.payments.card_calls import (
     make_capture,
     make_intent,
 )
-from marketplace.payments.card_payments import apply_intent, conclude_uncollected
+from marketplace.payments.card_payments import (
+    apply_intent,
+    conclude_cancel,
+    conclude_uncollected,
+)
 from marketplace.payments.card_refunds import (
     conclude_refund,
     find_refund,
@@ -82,7 +86,7 @@ def _ignore_refusal(_call: GatewayCall, *, error: UserError, now: datetime) -> N
 STEPS: dict[str, CallSteps] = {
     CallKind.INTENT: CallSteps(make_intent, find_intent_of, apply_intent, _ignore_refusal),
     CallKind.CAPTURE: CallSteps(make_capture, find_captured, apply_intent, conclude_uncollected),
-    CallKind.CANCEL: CallSteps(make_cancel, lambda _: None, apply_intent, _ignore_refusal),
+    CallKind.CANCEL: CallSteps(make_cancel, lambda _: None, conclude_cancel, _ignore_refusal),
     CallKind.REFUND: CallSteps(make_refund, find_refund, conclude_refund, return_to_wallet),
     CallKind.DETACH: CallSteps(make_detach, lambda _: None, _ignore_answer, _ignore_refusal),
     CallKind.TRANSFER: CallSteps(make_transfer, find_transfer, conclude_transfer, return_transfer),

@@ -555,6 +555,32 @@ def test_a_payment_nobody_confirms_can_be_given_up_but_not_one_that_holds_a_bid(
     assert (left.status, bid.status) == ("cancelled", "authorised")
 
 
+def test_a_payment_that_is_given_up_before_the_gateway_knows_it_is_never_made(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = _top_up(buyer)
+    cancel_payment(payment_id=payment.pk, now=NOW)
+    make_calls(now=NOW)
+    payment.refresh_from_db()
+    assert (payment.status, payment.ended_at) == ("cancelled", NOW)
+    assert cards.find("payment_intent") == []
+
+
+def test_a_payment_that_is_given_up_while_it_is_made_is_cancelled_at_the_gateway(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = _top_up(buyer)
+    # The gateway acts, and its answer is lost.
+    cards.control("fail", path="payment_intents", method="POST", when="after")
+    make_calls(now=NOW)
+    cancel_payment(payment_id=payment.pk, now=NOW)
+    for hours in range(1, 3):
+        make_calls(now=NOW + timedelta(hours=hours))
+    payment.refresh_from_db()
+    assert payment.status == "cancelled"
+    assert [intent["status"] for intent in cards.find("payment_intent")] == ["canceled"]
+
+
 # Back to the card
 
 
