@@ -29,8 +29,7 @@ from marketplace.common.money import format_usd
 from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import Artifact, EventKind, Job, JobStatus
 from marketplace.jobs.services import add_job_event
-from marketplace.payments.locks import WALLET_KINDS, lock_accounts
-from marketplace.payments.models import AccountKind
+from marketplace.payments.locks import lock_shares
 from marketplace.payments.returned_pay import (
     list_unpaid_references,
     release_pay,
@@ -234,10 +233,7 @@ def _take_back(bid: Bid, owner: str, *, now: datetime) -> bool:
 
 
 def _lock_money(bid: Bid, owners: Iterable[str]) -> None:
-    lock_accounts(
-        [(bid.organisation_id, kind) for kind in WALLET_KINDS]
-        + [(owner, AccountKind.EARNINGS_PENDING) for owner in owners]
-    )
+    lock_shares(hold_reference=bid.hold_reference, buyer_id=bid.organisation_id, earner_ids=owners)
 
 
 def _return_pay(bid: Bid, owner: str, *, now: datetime) -> int:

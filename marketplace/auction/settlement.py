@@ -31,8 +31,8 @@ from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import EventKind, Job
 from marketplace.jobs.selectors import list_unsettled_jobs
 from marketplace.jobs.services import add_job_event, mark_job_settled
-from marketplace.payments.locks import WALLET_KINDS, lock_accounts
-from marketplace.payments.models import AccountKind, EarningKind, Hold
+from marketplace.payments.locks import lock_shares
+from marketplace.payments.models import EarningKind, Hold
 from marketplace.payments.services import (
     CostSplit,
     Share,
@@ -52,7 +52,6 @@ from scheduler.types import Cell
 
 log = logging.getLogger(__name__)
 
-_PENDING = AccountKind.EARNINGS_PENDING
 #: Events in a job's history that mean a delay, and how many of these its owner is shown.
 _HELD_UP = (EventKind.NODE_LOST, EventKind.FAULT, EventKind.REPLAN_WANTED)
 CAUSES_TOLD = 3
@@ -140,10 +139,11 @@ def settle_job(*, job: Job, now: datetime) -> Settlement | None:
         assert bid.payment_micros is not None
         case, offer = judge_ending(job), find_taken_offer(job)
         # Before the day's limit is read, so that two jobs of one provider cannot both use it up.
-        lock_accounts(
-            [(bid.organisation_id, kind) for kind in WALLET_KINDS]
-            + [(pk, AccountKind.EARNINGS_PENDING) for pk in case.find_organisations()]
-            + ([] if offer is None else [(offer.organisation_of_donor, _PENDING)])
+        donors = [] if offer is None else [offer.organisation_of_donor]
+        lock_shares(
+            hold_reference=bid.hold_reference,
+            buyer_id=bid.organisation_id,
+            earner_ids=[*case.find_organisations(), *donors],
         )
         due = compute_dues(bid=bid, job=job, case=case, now=now)
         excess = compute_excess(bid=bid, case=case, due=due)

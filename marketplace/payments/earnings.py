@@ -10,7 +10,7 @@ from django.db import transaction
 
 from marketplace.common.errors import Conflict
 from marketplace.payments.ledger import Account, house, post_entry
-from marketplace.payments.locks import WALLET_KINDS, lock_accounts, lock_hold
+from marketplace.payments.locks import lock_accounts, lock_hold, lock_shares
 from marketplace.payments.models import (
     AccountKind,
     Distribution,
@@ -101,9 +101,10 @@ def distribute_charge(*, hold_reference: str, split: CostSplit, now: datetime) -
     totals_paid = {key: amount for key, amount in totals.items() if amount}
     organisation_id = get_buyer_id(hold_reference)
     with transaction.atomic():
-        locked = lock_accounts(
-            [(organisation_id, kind) for kind in WALLET_KINDS]
-            + [(pk, AccountKind.EARNINGS_PENDING) for pk, _ in totals_paid]
+        locked = lock_shares(
+            hold_reference=hold_reference,
+            buyer_id=organisation_id,
+            earner_ids=[pk for pk, _ in totals_paid],
         )
         hold = lock_hold(hold_reference)
         if hold.distributed_at is not None:
@@ -199,9 +200,8 @@ def pay_vendor(
     """
     buyer_id = get_buyer_id(hold_reference)
     with transaction.atomic():
-        locked = lock_accounts(
-            [(buyer_id, kind) for kind in WALLET_KINDS]
-            + [(organisation_id, AccountKind.EARNINGS_PENDING)]
+        locked = lock_shares(
+            hold_reference=hold_reference, buyer_id=buyer_id, earner_ids=[organisation_id]
         )
         hold = lock_hold(hold_reference)
         if hold.vendor_micros or not amount_micros:
@@ -282,9 +282,10 @@ def return_vendor_pay(*, hold_reference: str, now: datetime) -> int:
         raise Conflict("not_withheld", "Nothing of the vendor's pay was kept back.")
     buyer_id = get_buyer_id(hold_reference)
     with transaction.atomic():
-        locked = lock_accounts(
-            [(buyer_id, kind) for kind in WALLET_KINDS]
-            + [(earning.organisation_id, AccountKind.EARNINGS_PENDING)]
+        locked = lock_shares(
+            hold_reference=hold_reference,
+            buyer_id=buyer_id,
+            earner_ids=[earning.organisation_id],
         )
         hold = lock_hold(hold_reference)
         if not hold.vendor_micros:

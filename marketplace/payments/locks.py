@@ -3,7 +3,8 @@ event of it, rules of a wallet, a card payment, a refund, a payout, a transfer, 
 key, then holds.
 
 Every change of an organisation's money locks its accounts first. So two changes of one organisation
-happen one after the other, and no deadlock is possible.
+happen one after the other, and no deadlock is possible. No lock here keeps others from writing rows
+that refer to the locked one: a hold names its card payment while that is being looked at.
 """
 
 from collections.abc import Collection, Iterable
@@ -109,6 +110,22 @@ def lock_holds(references: Collection[str]) -> tuple[LockedAccounts, list[Locked
     return locked, [LockedHold(*row) for row in holds.values_list(*LockedHold._fields)]
 
 
+def lock_shares(
+    *, hold_reference: str, buyer_id: str, earner_ids: Iterable[str] = ()
+) -> LockedAccounts:
+    """Locks all that sharing a hold out or refunding it may change, but the hold.
+
+    That is the card payment behind it, the buyer's wallet and what others have earned. Call before
+    any other lock of money.
+    """
+    paid = Hold.objects.filter(reference=hold_reference).values("card_payment")
+    list(CardPayment.objects.select_for_update(no_key=True).filter(pk__in=paid).values_list("pk"))
+    return lock_accounts(
+        [(buyer_id, kind) for kind in WALLET_KINDS]
+        + [(pk, AccountKind.EARNINGS_PENDING) for pk in earner_ids]
+    )
+
+
 def lock_hold(reference: str) -> Hold:
     """The hold as it is now. Call while holding its organisation's wallet accounts."""
     return Hold.objects.select_for_update(no_key=True).get(reference=reference)
@@ -122,34 +139,38 @@ def _lock_accounts(accounts: QuerySet[LedgerAccount]) -> LockedAccounts:
 
 def lock_funds_request(request_id: str) -> FundsRequest | None:
     """Locks a request for money, before the wallet that it is for. Call in a transaction."""
-    requests = FundsRequest.objects.select_for_update(of=("self",)).select_related("organisation")
+    requests = FundsRequest.objects.select_for_update(of=("self",), no_key=True).select_related(
+        "organisation"
+    )
     return requests.filter(pk=request_id.replace("\0", "")).first()
 
 
 def lock_manual_entry(manual_id: str) -> ManualEntry | None:
     """Locks what an operator proposed, before a wallet. Call in a transaction."""
-    entries = ManualEntry.objects.select_for_update(of=("self",)).select_related("organisation")
+    entries = ManualEntry.objects.select_for_update(of=("self",), no_key=True).select_related(
+        "organisation"
+    )
     return entries.filter(pk=manual_id.replace("\0", "")).first()
 
 
 def lock_comparison() -> GatewayComparison:
     """Locks the latest comparison with the gateway; nothing else is locked with it."""
     GatewayComparison.objects.get_or_create(pk=1)
-    return GatewayComparison.objects.select_for_update().get(pk=1)
+    return GatewayComparison.objects.select_for_update(no_key=True).get(pk=1)
 
 
 def lock_payment(payment_id: str) -> CardPayment:
     """Locks a card payment, before the wallet that it is for. Call in a transaction."""
-    return CardPayment.objects.select_for_update().get(pk=payment_id)
+    return CardPayment.objects.select_for_update(no_key=True).get(pk=payment_id)
 
 
 def lock_refund(refund_id: str) -> CardRefund:
     """Locks a refund to a card, after its payment. Call in a transaction."""
-    return CardRefund.objects.select_for_update().get(pk=refund_id)
+    return CardRefund.objects.select_for_update(no_key=True).get(pk=refund_id)
 
 
 def lock_payout(payout_id: str) -> Payout:
-    return Payout.objects.select_for_update().get(pk=payout_id)
+    return Payout.objects.select_for_update(no_key=True).get(pk=payout_id)
 
 
 def lock_transfer(transfer_id: str) -> tuple[Payout, Transfer, LockedAccounts]:
@@ -162,17 +183,17 @@ def lock_transfer(transfer_id: str) -> tuple[Payout, Transfer, LockedAccounts]:
 
 def lock_cap(cap_id: str) -> SpendingCap | None:
     """Locks a cap; nothing else is locked with it. Call in a transaction."""
-    caps = SpendingCap.objects.select_for_update(of=("self",))
+    caps = SpendingCap.objects.select_for_update(of=("self",), no_key=True)
     return caps.select_related("organisation", "member", "api_key").filter(pk=cap_id).first()
 
 
 def lock_invoice_series(year: int) -> InvoiceSeries:
     """Locks the numbers of a year's invoices; nothing else is locked with it."""
     InvoiceSeries.objects.bulk_create([InvoiceSeries(year=year)], ignore_conflicts=True)
-    return InvoiceSeries.objects.select_for_update().get(pk=year)
+    return InvoiceSeries.objects.select_for_update(no_key=True).get(pk=year)
 
 
 def lock_wallet_rules(organisation_id: str) -> WalletRules:
     """Locks when a wallet is filled up, before the payment that does it. Call in a transaction."""
-    rules = WalletRules.objects.select_for_update(of=("self",))
+    rules = WalletRules.objects.select_for_update(of=("self",), no_key=True)
     return rules.select_related("organisation", "auto_card").get(organisation=organisation_id)

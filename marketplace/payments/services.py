@@ -31,17 +31,10 @@ from marketplace.payments.holds import (
     settle_holds,
 )
 from marketplace.payments.ledger import Account, house, post_entry
-from marketplace.payments.locks import (
-    LockedAccounts,
-    lock_hold,
-    lock_payment,
-    lock_wallet,
-    lock_wallets,
-)
+from marketplace.payments.locks import lock_hold, lock_shares, lock_wallet, lock_wallets
 from marketplace.payments.models import (
     MICROS_PER_CENT,
     AccountKind,
-    CardPayment,
     Entry,
     EntryKind,
     Hold,
@@ -198,8 +191,10 @@ def refund_charge(*, hold_reference: str, amount_micros: int, reason: str, now: 
     check_amount(amount_micros)
     reference = f"{hold_reference}:{reason}"[:200]
     with transaction.atomic():
-        payment = _lock_card_payment(hold_reference)
-        hold, locked = _lock_hold(hold_reference)
+        buyer_id = get_buyer_id(hold_reference)
+        locked = lock_shares(hold_reference=hold_reference, buyer_id=buyer_id)
+        hold = lock_hold(hold_reference)
+        payment = hold.card_payment
         shared_out = hold.distributed_at is not None
         source = house(AccountKind.REFUNDS if shared_out else AccountKind.CLEARING)
         if _is_refunded(reference, amount_micros):
@@ -246,13 +241,6 @@ def _is_refunded(reference: str, amount_micros: int) -> bool:
     if not entry.postings.filter(amount_micros=-amount_micros).exists():
         raise refuse_reused_reference(reference)
     return True
-
-
-def _lock_card_payment(hold_reference: str) -> CardPayment | None:
-    """The payment that a card made for a hold, before the wallet is locked."""
-    found = Hold.objects.filter(reference=hold_reference, card_payment__isnull=False)
-    payment_id = found.values_list("card_payment", flat=True).first()
-    return None if payment_id is None else lock_payment(payment_id)
 
 
 def _credit_wallet(
@@ -304,9 +292,3 @@ def _find_entry(
     if not same.exists():
         raise refuse_reused_reference(reference)
     return entry
-
-
-def _lock_hold(reference: str) -> tuple[Hold, LockedAccounts]:
-    """The hold, after locking its organisation's wallet. Call in a transaction."""
-    locked = lock_wallet(get_buyer_id(reference))
-    return lock_hold(reference), locked

@@ -20,7 +20,8 @@ ORDER = (
     "jobs_job",
     "auction_bid",
     "vendors_preparation",
-    "payments_account",
+    "payments_cardpayment",
+    "payments_ledgeraccount",
     "payments_hold",
 )
 

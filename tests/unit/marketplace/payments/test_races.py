@@ -6,8 +6,10 @@ import pytest
 from django.db import transaction
 
 from marketplace.common.errors import PaymentRequired
+from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.ledger_checks import check_ledger
-from marketplace.payments.models import Entry, Hold
+from marketplace.payments.locks import lock_payment
+from marketplace.payments.models import CardPayment, Entry, Hold
 from marketplace.payments.selectors import Wallet, get_earnings, get_house_balances, get_wallet
 from marketplace.payments.services import (
     Share,
@@ -182,6 +184,17 @@ def test_batches_over_the_same_wallets_in_opposite_orders_do_not_block_each_othe
         assert results == [None, None]
     assert [get_wallet(organisation=o).available_micros for o in (one, two)] == [9_880_000] * 2
     assert get_house_balances()["clearing"] == 240_000
+
+
+def test_a_hold_names_its_card_payment_while_that_is_looked_at(funded) -> None:
+    payment = CardPayment.objects.create(
+        organisation=funded, purpose="bid", key="form", amount_cents=100, created_at=NOW
+    )
+    asked = HoldRequest(funded.pk, 1_000_000, "bid_1", payment.pk)
+    with transaction.atomic():
+        lock_payment(payment.pk)
+        [[held]] = at_once([lambda: place_holds(wanted=[asked], now=NOW)])
+    assert isinstance(held, Hold)
 
 
 def test_a_first_entry_of_the_house_made_at_once_opens_one_account(funded) -> None:

@@ -7,6 +7,7 @@ from dataclasses import MISSING, fields, replace
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 
 from marketplace.auction.bidding.card_bids import (
     authorise_bid,
@@ -14,14 +15,18 @@ from marketplace.auction.bidding.card_bids import (
     place_authorised_bids,
 )
 from marketplace.auction.bidding.place import NewBid, place_bid
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
+from marketplace.auction.settlement import settle_job
 from marketplace.common.errors import UserError
-from marketplace.jobs.models import DatasetTokens
+from marketplace.jobs.models import DatasetTokens, Job
+from marketplace.jobs.services import cancel_job
 from marketplace.payments.card_payments import cancel_payment
 from marketplace.payments.models import CallKind, CardPayment, GatewayCall, PaymentStatus
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
+from tests.world.lock_order import LockOrder
 
 pytestmark = pytest.mark.django_db
 
@@ -93,6 +98,24 @@ def test_every_field_of_what_is_asked_for_travels_and_counts(asked):
     optional = {each.name for each in fields(NewBid) if each.default is not MISSING}
     assert optional - beside <= {*changed, "idempotency_key"}
     assert replace(asked, idempotency_key="two").request_hash == asked.request_hash
+
+
+def test_the_card_payment_is_locked_before_the_wallet_when_its_job_is_settled(asked):
+    bid = place_authorised_bid(payment=authorise(asked), now=NOW)
+    assert bid is not None
+    decide_pending_bids(zone=asked.zone, now=NOW)
+    job = Job.objects.get(bid_id=bid.pk)
+    cancel_job(job=job, cancelled_by=None, now=NOW)
+    order = LockOrder()
+
+    def watch(execute, sql, params, many, context):
+        order.note(connection.connection, sql, params)
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(watch):
+        due = settle_job(job=job, now=NOW)
+    assert due is not None
+    assert due.refund_micros > 0
 
 
 def test_rows_deleted_meanwhile_give_the_card_its_amount_back(asked):
