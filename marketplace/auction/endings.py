@@ -20,10 +20,8 @@ from marketplace.auction.exposure import find_exposure_left
 from marketplace.auction.models import Bid, Reservation
 from marketplace.auction.pay_rule import (
     EXPRESS_LEAST_PERCENT,
-    NO_OVERRUNS,
     Ending,
     HouseLimits,
-    OverrunLimits,
     Settlement,
     SoldJob,
     compute_asks,
@@ -79,14 +77,7 @@ def compute_dues(*, bid: Bid, job: Job, case: EndedJob, now: datetime) -> Settle
         work=case.work,
         ending=case.ending,
         at_fault=case.at_fault,
-        limits=HouseLimits(
-            # A late express job's price goes back by the schedule, without a limit: no more
-            # than the market took for it.
-            fault_micros=MAX_MICROS
-            if bid.slo_s is not None
-            else _find_fault_limit(case.at_fault, now=now),
-            overruns=_find_overrun_limits(bid, case, now=now),
-        ),
+        limits=_find_limits(bid, case, now=now),
     )
 
 
@@ -119,7 +110,7 @@ def quote_cancelling(*, bid: Bid, job: Job, now: datetime) -> CancelQuote:
         work=case.work,
         ending=case.ending,
         at_fault=case.at_fault,
-        limits=HouseLimits(fault_micros=0),
+        limits=HouseLimits(),
     )
     excess = compute_excess(bid=bid, case=case, due=due)
     return CancelQuote(due.refund_micros + excess, due.fee_micros)
@@ -291,27 +282,22 @@ def _find_credit_percent(bid: Bid, job: Job) -> int:
     return find_express_refund(late_s=late_s, slo_s=bid.slo_s)
 
 
-def _find_fault_limit(at_fault: Sequence[str], *, now: datetime) -> int:
-    """What the market may still pay today for the latest provider at fault.
+def _find_limits(bid: Bid, case: EndedJob, *, now: datetime) -> HouseLimits:
+    """What the market may still bear today for those that the job's end may cost it something for.
 
-    What the market bears for its own faults has no limit.
+    What it bears for its own faults, and for its own nodes, has no limit.
     """
-    if not at_fault or is_run_by_operator(organisation_id=at_fault[-1]):
-        return MAX_MICROS
-    return find_exposure_left(organisation_id=at_fault[-1], now=now)
-
-
-def _find_overrun_limits(bid: Bid, case: EndedJob, *, now: datetime) -> OverrunLimits:
-    """What the market may still add today for a warm start that fell behind."""
-    if not case.work.overrun:
-        return NO_OVERRUNS
-    providers = {node.organisation_id for node in case.work.by_node}
-    return OverrunLimits(
-        owner_micros=find_exposure_left(organisation_id=bid.organisation_id, now=now),
-        provider_micros={
-            provider_id: MAX_MICROS
-            if is_run_by_operator(organisation_id=provider_id)
-            else find_exposure_left(organisation_id=provider_id, now=now)
-            for provider_id in providers
-        },
-    )
+    # A late express job's price goes back by the schedule, without a limit: no more than the
+    # market took for it.
+    at_fault_id = case.at_fault[-1] if case.at_fault and bid.slo_s is None else None
+    if at_fault_id is not None and is_run_by_operator(organisation_id=at_fault_id):
+        at_fault_id = None
+    wanted = set() if at_fault_id is None else {at_fault_id}
+    if case.work.overrun:
+        wanted |= {bid.organisation_id, *(node.organisation_id for node in case.work.by_node)}
+    left: dict[str, int] = {}
+    # Each is locked, always in this order.
+    for pk in sorted(wanted):
+        is_house = pk != bid.organisation_id and is_run_by_operator(organisation_id=pk)
+        left[pk] = MAX_MICROS if is_house else find_exposure_left(organisation_id=pk, now=now)
+    return HouseLimits(left_micros=left, at_fault_id=at_fault_id)

@@ -36,12 +36,13 @@ Nothing here reads or writes anything.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 
-from marketplace.common.money import split_micros
+from marketplace.common.money import MAX_MICROS, split_micros
 from marketplace.jobs.executed_work import ExecutedWork, NodeWork
 
 #: The sentence that owners, providers and the operator all read.
@@ -101,19 +102,6 @@ class NodePay:
     added_micros: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class OverrunLimits:
-    """What the market may still add today for warm starts that fall behind."""
-
-    owner_micros: int = 0
-    #: By the provider's organisation.
-    provider_micros: Mapping[str, int] = field(default_factory=dict[str, int])
-
-
-#: Of jobs without a warm start, which have no more work than was sold.
-NO_OVERRUNS = OverrunLimits()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoldJob:
     """What the owner paid for a job, and under which terms."""
@@ -142,11 +130,23 @@ class SoldJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HouseLimits:
-    """What the market may still pay today."""
+    """What the market may still bear today.
 
-    #: For the organisations at fault.
-    fault_micros: int
-    overruns: OverrunLimits = NO_OVERRUNS
+    It is one amount for each organisation, whatever it is borne for: a settlement that bears
+    something twice for one of them takes both from it.
+    """
+
+    #: By organisation; for one that is not named the market bears nothing.
+    left_micros: Mapping[str, int] = field(default_factory=dict[str, int])
+    #: The one that a fault counts for; ``None``: for nobody, so without a limit.
+    at_fault_id: str | None = None
+
+    def find_for_fault(self, borne_micros: Mapping[str, int]) -> int:
+        """Find what may be borne for the fault, after what was borne for other reasons."""
+        if self.at_fault_id is None:
+            return MAX_MICROS
+        left = self.left_micros.get(self.at_fault_id, 0)
+        return max(0, left - borne_micros.get(self.at_fault_id, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +221,10 @@ def compute_settlement(
     """
     if ending is Ending.FAILED_BY_HOUSE and sold.owner_id in at_fault:
         ending = Ending.STOPPED
-    earned, added = _share_asks(sold, work, limits.overruns)
+    earned, added = _share_asks(sold, work, limits.left_micros)
     faulty = [node.organisation_id in at_fault for node in work.by_node]
     if ending is Ending.FAILED_BY_HOUSE:
-        return _pay_failed(sold, work.by_node, earned, added, faulty, limits)
+        return _pay_failed(sold, work.by_node, earned, added, faulty, limits.find_for_fault({}))
     undone = 1 - work.share
     payment = sold.payment_micros
     vendor = sold.vendor_micros
@@ -242,7 +242,8 @@ def compute_settlement(
         forfeit = [amount if at else 0 for amount, at in zip(earned, faulty, strict=True)]
         from_providers = min(credit, sum(forfeit))
         withheld = split_micros(from_providers, forfeit)
-        credit = from_providers + min(credit - from_providers, limits.fault_micros)
+        borne = _sum_by_party(sold.owner_id, work.by_node, added)
+        credit = from_providers + min(credit - from_providers, limits.find_for_fault(borne))
     return Settlement(
         asks_micros=sold.asks_micros,
         refund_micros=refund,
@@ -261,7 +262,7 @@ def compute_settlement(
 
 
 def _share_asks(
-    sold: SoldJob, work: ExecutedWork, limits: OverrunLimits
+    sold: SoldJob, work: ExecutedWork, left_micros: Mapping[str, int]
 ) -> tuple[list[int], list[int]]:
     """What each node earned, and the part of it that the market adds."""
     weights = _weigh(work.by_node, sold.posted_rates)
@@ -269,7 +270,7 @@ def _share_asks(
         split_micros(math.floor(sold.asks_micros * work.overrun), weights),
         providers=[node.organisation_id for node in work.by_node],
         owner_id=sold.owner_id,
-        limits=limits,
+        left_micros=left_micros,
     )
     asks_undone = math.floor(sold.asks_micros * (1 - work.share))
     shares = split_micros(sold.asks_micros - asks_undone, weights)
@@ -277,18 +278,35 @@ def _share_asks(
 
 
 def _limit_overruns(
-    wanted: Sequence[int], *, providers: Sequence[str], owner_id: str, limits: OverrunLimits
+    wanted: Sequence[int],
+    *,
+    providers: Sequence[str],
+    owner_id: str,
+    left_micros: Mapping[str, int],
 ) -> list[int]:
-    """What the market adds for each node; owners earn nothing with their own jobs."""
+    """What the market adds for each node; owners earn nothing with their own jobs.
+
+    It is borne for the provider as well as for the owner.
+    """
     added = [0] * len(wanted)
     for provider in set(providers) - {owner_id}:
         own = [
             amount if one == provider else 0 for amount, one in zip(wanted, providers, strict=True)
         ]
-        limit = limits.provider_micros.get(provider, 0)
+        limit = left_micros.get(provider, 0)
         parts = split_micros(min(sum(own), limit), own)
         added = [one + part for one, part in zip(added, parts, strict=True)]
-    return split_micros(min(sum(added), limits.owner_micros), added)
+    return split_micros(min(sum(added), left_micros.get(owner_id, 0)), added)
+
+
+def _sum_by_party(
+    owner_id: str, nodes: Sequence[NodeWork], added: Sequence[int]
+) -> Mapping[str, int]:
+    """By organisation, what the market adds for a start that fell behind."""
+    sums = Counter({owner_id: sum(added)})
+    for node, more in zip(nodes, added, strict=True):
+        sums[node.organisation_id] += more
+    return sums
 
 
 def _weigh(nodes: Sequence[NodeWork], posted_rates: Mapping[str, Fraction] | None) -> list[int]:
@@ -313,7 +331,7 @@ def _pay_failed(
     earned: Sequence[int],
     added: Sequence[int],
     faulty: Sequence[bool],
-    limits: HouseLimits,
+    fault_limit: int,
 ) -> Settlement:
     """Everything goes back to the owner; the market pays those who are not at fault.
 
@@ -321,9 +339,9 @@ def _pay_failed(
     at fault may be friends.
     """
     innocent = [0 if at else amount for amount, at in zip(earned, faulty, strict=True)]
-    borne = min(sum(innocent), limits.fault_micros)
+    borne = min(sum(innocent), fault_limit)
     paid = split_micros(borne, innocent)
-    vendor = 0 if sold.is_own_vendor else min(sold.vendor_micros, limits.fault_micros - borne)
+    vendor = 0 if sold.is_own_vendor else min(sold.vendor_micros, fault_limit - borne)
     return Settlement(
         asks_micros=sold.asks_micros,
         refund_micros=sold.payment_micros - sold.vendor_micros + vendor,

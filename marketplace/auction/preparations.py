@@ -34,7 +34,7 @@ from marketplace.jobs.services import add_job_event, fail_job, replace_job_cells
 from marketplace.jobs.work import measure_job_work
 from marketplace.payments.services import pay_vendor, refund_charge
 from marketplace.vendors.acceptance import accept, mark_accepted
-from marketplace.vendors.locks import lock_preparation, lock_vendors_of
+from marketplace.vendors.locks import lock_preparation
 from marketplace.vendors.models import (
     DISPUTABLE_FOR,
     Preparation,
@@ -240,7 +240,6 @@ def _find_extra_limit(held: Preparation, *, now: datetime) -> int:
 
     For its own program too: what it cannot prepare is chosen by who uploads it.
     """
-    lock_vendors_of(held.vendor.organisation_id)
     return find_exposure_left(organisation_id=held.vendor.organisation_id, now=now)
 
 

@@ -66,12 +66,6 @@ def lock_open_dispute(preparation: Preparation) -> Dispute | None:
     return open_ones.select_for_update(of=("self",), no_key=True).first()
 
 
-def lock_vendors_of(organisation_id: str) -> None:
-    """An organisation's vendors. Call while holding the preparation, before what they cost."""
-    rows = Vendor.objects.filter(organisation=organisation_id).order_by("pk")
-    list(rows.select_for_update(no_key=True).values_list("pk"))
-
-
 def lock_vendor(vendor_id: str) -> Vendor:
     return Vendor.objects.select_for_update(no_key=True).get(pk=vendor_id)
 

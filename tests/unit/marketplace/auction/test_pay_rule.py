@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -11,11 +12,9 @@ from hypothesis import strategies as st
 
 from marketplace.auction.pay_rule import (
     EXPRESS_LEAST_PERCENT,
-    NO_OVERRUNS,
     PAY_RULE,
     Ending,
     HouseLimits,
-    OverrunLimits,
     Settlement,
     SoldJob,
     compute_asks,
@@ -28,7 +27,7 @@ from marketplace.jobs.executed_work import ExecutedWork, NodeWork
 
 ROOT = Path(__file__).parents[4]
 SOLD = SoldJob(owner_id="owner", payment_micros=1_000, asks_micros=601, credit_percent=25)
-NO_LIMITS = HouseLimits(fault_micros=10**12)
+NO_LIMITS = HouseLimits()
 EXPRESS = SoldJob(
     owner_id="owner",
     payment_micros=1_000,
@@ -42,21 +41,25 @@ def pay(
     ending: Ending,
     of: int = 100,
     at_fault: tuple[str, ...] = (),
-    limit: int = 10**12,
+    limit: int | None = None,
     rates: dict[str, Fraction] | None = None,
     overrun: Fraction = Fraction(0),
-    overrun_limits: OverrunLimits = NO_OVERRUNS,
+    left: Mapping[str, int] = {},
     vendor: int = 0,
     is_own_vendor: bool = False,
 ) -> Settlement:
     """A job of 1,000 micro-dollars, 601 of them asks; node ``n`` belongs to ``org_n``."""
     nodes = tuple(NodeWork(f"node_{n}", f"org_{n}", 1, done) for n, done in enumerate(units))
+    blamed = at_fault[-1] if at_fault else "nobody"
     return compute_settlement(
         sold=replace(SOLD, posted_rates=rates, vendor_micros=vendor, is_own_vendor=is_own_vendor),
         work=ExecutedWork(nodes, min(Fraction(1), Fraction(sum(units), of)), overrun),
         ending=ending,
         at_fault=at_fault,
-        limits=HouseLimits(fault_micros=limit, overruns=overrun_limits),
+        limits=HouseLimits(
+            left_micros=left if limit is None else {**left, blamed: limit},
+            at_fault_id=None if limit is None else blamed,
+        ),
     )
 
 
@@ -102,7 +105,7 @@ def fall_behind(*units: int, owner_limit: int, **by_provider: int) -> Settlement
         *units,
         ending=Ending.IN_TIME,
         overrun=Fraction(2),
-        overrun_limits=OverrunLimits(owner_limit, by_provider),
+        left={"owner": owner_limit, **by_provider},
     )
 
 
@@ -119,6 +122,21 @@ def test_the_house_pays_for_a_warm_start_that_falls_behind_up_to_limits_a_day() 
     # Of a provider that nothing is known of, and beyond any limit: what was sold is paid.
     assert paid(fall_behind(200, 100, owner_limit=10**9)) == [401, 200]
     assert paid(fall_behind(200, 100, owner_limit=0, org_0=10**9, org_1=10**9)) == [401, 200]
+
+
+def test_what_is_borne_for_one_organisation_comes_out_of_one_limit() -> None:
+    # For its start that fell behind, and then for the credit beyond its pay of 24 and the 48.
+    borne = {10**6: (48, 178), 100: (48, 52), 48: (48, 0), 40: (40, 0), 0: (0, 0)}
+    for limit, expected in borne.items():
+        due = pay(
+            *(4, 96),
+            ending=Ending.LATE,
+            at_fault=("org_0",),
+            overrun=Fraction(2),
+            left={"owner": 10**9},
+            limit=limit,
+        )
+        assert (due.nodes[0].added_micros, due.borne_credit_micros) == expected
 
 
 def test_an_owner_who_is_also_a_provider_of_the_job_gets_no_credit() -> None:

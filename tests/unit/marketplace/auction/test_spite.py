@@ -197,7 +197,10 @@ class Spite:
             ending=ending,
             at_fault=at_fault,
             limits=HouseLimits(
-                fault_micros=max(0, settings.HOUSE_BEARS_MICROS_PER_DAY - borne),
+                left_micros={
+                    pk: max(0, settings.HOUSE_BEARS_MICROS_PER_DAY - borne) for pk in at_fault
+                },
+                at_fault_id=at_fault[-1] if at_fault else None,
             ),
         )
         # Of the bid, money needs to know only these.
