@@ -17,7 +17,8 @@ from marketplace.jobs.dataset_reader import Reading
 from marketplace.jobs.models import Dataset, MetricPoint, Slice
 from marketplace.jobs.services import delete_dataset
 from marketplace.payments.gateway_calls import CallEnd
-from marketplace.payments.models import CallKind, WebhookEvent
+from marketplace.payments.models import CallKind, Entry, GatewayMovement, WebhookEvent
+from marketplace.payments.movements import BOOK_MOVEMENT
 from marketplace.payments.outbox import MAKE_CALL, WantedCall, add_calls
 from marketplace.payments.webhooks import APPLY_EVENT, Finding
 from marketplace.tracking.models import TrackedRun
@@ -141,6 +142,27 @@ def _build_event() -> Case:
     )
 
 
+def _build_movement() -> Case:
+    movement = GatewayMovement.objects.create(
+        pk="txn_1",
+        kind="payout",
+        currency="usd",
+        amount_cents=-400,
+        fee_cents=25,
+        net_cents=-425,
+        moved_at=NOW,
+    )
+    enqueue_work(NewWork(BOOK_MOVEMENT, movement.pk, due_at=NOW))
+
+    def read() -> Any:
+        booked = Entry.objects.filter(reference=movement.pk).order_by("kind")
+        return list(booked.values_list("kind", flat=True))
+
+    booked = ["bank_payout", "gateway_fee"]
+    # It is tried for as long as it takes.
+    return Case(result=None, read=read, before=[], done=booked, failed=[])
+
+
 def _build_deletion() -> Case:
     owner = builders.organisation()
     dataset = market_builders.dataset(owner, market_builders.zone())
@@ -207,6 +229,7 @@ CASES: dict[str, Callable[[], Case]] = {
     DELIVER: _build_message,
     MAKE_CALL: _build_call,
     APPLY_EVENT: _build_event,
+    BOOK_MOVEMENT: _build_movement,
     ERASE: _build_deletion,
     LOCK_MAIL: _build_lock_mail,
     MAKE: _build_plan,

@@ -50,18 +50,18 @@ def show_money(request: PageRequest) -> HttpResponse:
         "is_configured": is_configured(),
         "comparison": GatewayComparison.objects.filter(made_at__isnull=False).first(),
         "transfers": list_recent_transfers(now=now),
-        **_compare(is_asked="compare" in request.GET),
+        **_compare(is_asked="compare" in request.GET, now=now),
         **_list_alerts(now=now),
     }
     return render(request, "console/money.html", context)
 
 
-def _compare(*, is_asked: bool) -> dict[str, Any]:
+def _compare(*, is_asked: bool, now: datetime) -> dict[str, Any]:
     """The gateway is asked only on demand: it may have thousands of movements."""
     if not is_asked or not is_configured():
         return {}
     try:
-        return {"found": reconcile()}
+        return {"found": reconcile(now=now)}
     except GatewayFault as fault:
         return {"fault": str(fault)}
 

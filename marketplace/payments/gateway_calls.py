@@ -35,6 +35,7 @@ from marketplace.payments.card_refunds import (
     make_refund,
     return_to_wallet,
 )
+from marketplace.payments.gateway_tries import conclude_try, find_try, make_try
 from marketplace.payments.models import CallKind, CallStatus, GatewayCall
 from marketplace.payments.outbox import MAKE_CALL
 from marketplace.payments.payouts import (
@@ -50,17 +51,17 @@ from marketplace.payments.payouts import (
 from marketplace.payments.stripe_client import GatewayFault, GatewayRefused
 from marketplace.payments.taxes import apply_tax, make_tax, make_tax_record
 from marketplace.payments.top_ups import make_detach
-
-#: From so many attempts on, the operator hears of it.
-ATTEMPTS_ALERT = 5
-
-
 from marketplace.payments.transfer_reversals import (
     conclude_reversal,
     find_reversal,
     make_reversal,
     refuse_reversal,
 )
+
+#: From so many attempts on, the operator hears of it.
+ATTEMPTS_ALERT = 5
+
+
 @dataclass(frozen=True, slots=True)
 class CallSteps:
     """How one kind of call is made; only ``apply`` and ``refuse`` run in a transaction."""
@@ -96,6 +97,7 @@ STEPS: dict[str, CallSteps] = {
     CallKind.TAX_RECORD: CallSteps(
         make_tax_record, lambda _: None, _ignore_answer, _ignore_refusal
     ),
+    CallKind.TRY: CallSteps(make_try, find_try, conclude_try, _ignore_refusal),
 }
 
 

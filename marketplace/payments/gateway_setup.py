@@ -6,13 +6,23 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.conf import settings
+from django.db import transaction
 
 from marketplace.accounts.models import User
 from marketplace.common.errors import NotAllowed, UserError
+from marketplace.payments.gateway_calls import run_call
 from marketplace.payments.gateway_endpoints import EVENTS, WEBHOOK_PATH, find_last_seen
-from marketplace.payments.models import EndpointServes, GatewayEndpoint
+from marketplace.payments.models import (
+    CallKind,
+    CallStatus,
+    EndpointServes,
+    GatewayCall,
+    GatewayEndpoint,
+)
+from marketplace.payments.outbox import WantedCall, add_calls
 from marketplace.payments.stripe_client import (
     GatewayFault,
+    GatewayRefused,
     call_gateway,
     get_client,
     is_configured,
@@ -103,34 +113,26 @@ def load_connection() -> Connection:
 def try_test_payment(*, asked_by: User, now: datetime) -> str:
     """Pay a dollar with a test card and send it back; the PaymentIntent's id.
 
-    It is none of the market's payments: its events are answered with "not a payment of ours".
-
     Raises
     ------
     NotAllowed
         ``operators_only``, or ``real_money``: the key is not one of test money.
+    GatewayRefused
+        The gateway's no.
+    GatewayFault
+        It is down; what was asked is made once it is back.
     """
     if not asked_by.is_operator:
         raise NotAllowed("operators_only", "Only an operator tries the gateway.")
     if not settings.STRIPE_SECRET_KEY.startswith(("sk_test_", "rk_test_")):
         raise NotAllowed("real_money", "This key moves real money: pay with a card of your own.")
-    key = f"try-{now:%Y%m%d%H%M%S}"
-    made = call_gateway(
-        lambda: get_client().v1.payment_intents.create(
-            {
-                "amount": 100,
-                "currency": CURRENCY,
-                "payment_method": "pm_card_visa",
-                "allowed_payment_method_types": ["card"],
-                "confirm": True,
-                "description": "A try of the connection",
-            },
-            {"idempotency_key": key},
-        )
-    )
-    call_gateway(
-        lambda: get_client().v1.refunds.create(
-            {"payment_intent": made.id}, {"idempotency_key": f"{key}-back"}
-        )
-    )
-    return made.id
+    with transaction.atomic():
+        add_calls([WantedCall(CallKind.TRY, f"{now:%Y%m%d%H%M%S}")], now=now)
+    call = GatewayCall.objects.get(kind=CallKind.TRY, subject=f"{now:%Y%m%d%H%M%S}")
+    run_call(call_id=call.pk, now=now)
+    call.refresh_from_db()
+    if call.status == CallStatus.REFUSED:
+        raise GatewayRefused(call.error_code, call.error_message)
+    if call.status != CallStatus.DONE:
+        raise GatewayFault(call.error_message, is_kept=False)
+    return call.arguments["intent_id"]

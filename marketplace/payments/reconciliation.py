@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.db import transaction
 from django.db.models import Count, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
 from marketplace.common.money import format_usd_exact
-from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.account_sums import annotate_totals
-from marketplace.payments.card_payments import book_fee
-from marketplace.payments.ledger import house, post_entry
+from marketplace.payments.gateway_tries import list_tried_charges
 from marketplace.payments.locks import lock_comparison
 from marketplace.payments.models import (
     MICROS_PER_CENT,
@@ -28,18 +26,15 @@ from marketplace.payments.models import (
     Posting,
     Transfer,
 )
-from marketplace.payments.stripe_gateway import Movement
+from marketplace.payments.movements import (
+    LEDGER_CURRENCY,
+    OWN_BANK,
+    book_movements,
+    fetch_movements,
+)
 
 #: Names of the kinds of differences.
 MISSING_HERE, MISSING_THERE, OTHER_AMOUNT = "not in the ledger", "not at the gateway", "differs"
-#: Movements between the gateway and the house's own bank.
-_OWN_BANK = ("payout", "payout_cancel", "payout_failure", "topup", "topup_reversal")
-#: What the ledger is kept in.
-LEDGER_CURRENCY = "usd"
-#: Movements are asked for again so far back: they do not come in order.
-SEEN_AGAIN = timedelta(days=2)
-#: Movements that are nothing but a fee.
-_FEES = ("stripe_fee", "stripe_fx_fee", "tax_fee")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,26 +83,23 @@ class Reconciliation:
         return problems
 
 
-def reconcile() -> Reconciliation:
-    """Compare all movements; call outside of any transaction.
+def reconcile(*, now: datetime) -> Reconciliation:
+    """Book what only the gateway's movements tell, and compare all of them.
 
-    Calls that are under way show as differences for as long as they take.
+    Call outside of any transaction. Calls that are under way show as differences for as long as
+    they take.
     """
-    _fetch_movements()
+    fetch_movements(now=now)
+    book_movements(now=now)
     return _reconcile()
 
 
 def compare_with_gateway(*, now: datetime) -> GatewayComparison:
-    """Book the gateway's new fees and payouts to the house's bank, compare, and store the result.
+    """Compare, and store the result; call outside of any transaction.
 
-    Call outside of any transaction. Only what the comparison before found as well is a problem:
-    the rest may be under way.
+    Only what the comparison before found as well is a problem: the rest may be under way.
     """
-    for movement in _fetch_movements():
-        if movement.currency == LEDGER_CURRENCY:
-            _book_fee_of(movement, now=now)
-            _book_bank_payout(movement, now=now)
-    problems = _reconcile().list_problems()
+    problems = reconcile(now=now).list_problems()
     with transaction.atomic():
         comparison = lock_comparison()
         comparison.lasting = [text for text in problems if text in comparison.problems]
@@ -116,65 +108,12 @@ def compare_with_gateway(*, now: datetime) -> GatewayComparison:
     return comparison
 
 
-def _fetch_movements() -> list[Movement]:
-    """Ask the gateway for what moved since the last look, and store it."""
-    latest = GatewayMovement.objects.order_by("-moved_at").values_list("moved_at", flat=True)
-    known = latest.first()
-    movements = gateway.list_movements(since=None if known is None else known - SEEN_AGAIN)
-    GatewayMovement.objects.bulk_create(
-        [
-            GatewayMovement(
-                id=found.gateway_id,
-                source_id=found.source_id,
-                kind=found.kind[:60],
-                currency=found.currency,
-                amount_cents=found.amount_cents,
-                fee_cents=found.fee_cents,
-                net_cents=found.net_cents,
-                moved_at=found.moved_at,
-            )
-            for found in movements
-        ],
-        ignore_conflicts=True,
-    )
-    return movements
-
-
-def _book_fee_of(movement: Movement, *, now: datetime) -> None:
-    """Book a charge's fee once, and any other under the movement's own id."""
-    fee = -movement.amount_cents if movement.kind in _FEES else movement.fee_cents
-    if not fee:
-        return
-    is_charge = movement.kind == "charge"
-    reference = movement.source_id if is_charge else movement.gateway_id
-    with transaction.atomic():
-        if is_charge and not CardPayment.objects.filter(charge_id=reference).update(fee_cents=fee):
-            return
-        book_fee(reference=reference, fee_cents=fee, now=now)
-
-
-def _book_bank_payout(movement: Movement, *, now: datetime) -> None:
-    """Book what went to the house's own bank or came from it, once."""
-    booked = Entry.objects.filter(kind=EntryKind.BANK_PAYOUT, reference=movement.gateway_id)
-    if movement.kind not in _OWN_BANK or not movement.amount_cents or booked.exists():
-        return
-    amount = movement.amount_cents * MICROS_PER_CENT
-    with transaction.atomic():
-        post_entry(
-            kind=EntryKind.BANK_PAYOUT,
-            reference=movement.gateway_id,
-            amounts={house(AccountKind.GATEWAY): -amount, house(AccountKind.BANK): amount},
-            locked={},
-            now=now,
-        )
-
-
 def _reconcile() -> Reconciliation:
     accounts = annotate_totals(LedgerAccount.objects.filter(kind=AccountKind.GATEWAY))
     posted = -(accounts.values_list("total", flat=True).first() or 0)
     booked = Entry.objects.filter(kind=EntryKind.BANK_PAYOUT).values("reference")
     movements = GatewayMovement.objects.filter(currency=LEDGER_CURRENCY)
-    counted = movements.filter(~Q(kind__in=_OWN_BANK) | Q(pk__in=booked))
+    counted = movements.filter(~Q(kind__in=OWN_BANK) | Q(pk__in=booked))
     there = counted.aggregate(total=Coalesce(Sum("net_cents"), 0))["total"]
     foreign = GatewayMovement.objects.exclude(currency=LEDGER_CURRENCY).values_list("currency")
     return Reconciliation(
@@ -193,7 +132,7 @@ def _compare(movements: QuerySet[GatewayMovement]) -> Iterable[Difference]:
         for source_id, amount in movements.values_list("source_id", "amount_cents")
     }
     here = _load_ours()
-    for reference in sorted(there.keys() | here.keys()):
+    for reference in sorted((there.keys() | here.keys()) - list_tried_charges()):
         ours, theirs = here.get(reference), there.get(reference)
         if ours != theirs:
             what = (

@@ -423,7 +423,7 @@ class Migration(migrations.Migration):
             name='GatewayCall',
             fields=[
                 ('id', marketplace.common.models.IdField(prefix='call', serialize=False)),
-                ('kind', models.CharField(choices=[('intent', 'Intent'), ('capture', 'Capture'), ('cancel', 'Cancel'), ('refund', 'Refund'), ('detach', 'Detach'), ('transfer', 'Transfer'), ('reversal', 'Reversal'), ('payout', 'Payout'), ('tax', 'Tax'), ('tax_record', 'Record of tax')], max_length=20)),
+                ('kind', models.CharField(choices=[('intent', 'Intent'), ('capture', 'Capture'), ('cancel', 'Cancel'), ('refund', 'Refund'), ('detach', 'Detach'), ('transfer', 'Transfer'), ('reversal', 'Reversal'), ('payout', 'Payout'), ('tax', 'Tax'), ('tax_record', 'Record of tax'), ('try', 'Try')], max_length=20)),
                 ('subject', models.CharField(max_length=40)),
                 ('arguments', models.JSONField(blank=True, default=dict)),
                 ('status', models.CharField(choices=[('waiting', 'Waiting'), ('done', 'Done'), ('refused', 'Refused')], default='waiting', max_length=10)),

@@ -29,6 +29,8 @@ class CallKind(models.TextChoices):
     TAX = "tax"
     #: Tell the gateway that an invoice was issued with that tax.
     TAX_RECORD = "tax_record", "Record of tax"
+    #: Pay a dollar of test money and send it back.
+    TRY = "try"
 
 
 class CallStatus(models.TextChoices):

@@ -5,6 +5,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from marketplace.accounts.operator_command import OperatorCommand
+from marketplace.common import clock
 from marketplace.common.money import format_usd_exact
 from marketplace.payments.reconciliation import reconcile
 from marketplace.payments.stripe_client import is_configured
@@ -16,7 +17,7 @@ class Command(OperatorCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if not is_configured():
             raise CommandError("This market takes no cards: STRIPE_SECRET_KEY is not set.")
-        found = reconcile()
+        found = reconcile(now=clock.now())
         for difference in found.differences:
             self.stdout.write(
                 f"{difference.reference}: {difference.what};"

@@ -479,7 +479,7 @@ class MoneyMachine(RuleBasedStateMachine):
         assert [call for call in waiting if "insufficient funds" not in call.error_message] == []
         house = get_house_balances()
         assert house[AccountKind.AUTHORISED] == house[AccountKind.CARD_REFUNDS] == 0
-        found = reconcile()
+        found = reconcile(now=self.now)
         assert found.is_right, found
         for payment in CardPayment.objects.filter(gateway_id__isnull=False):
             self.check_payment(payment)

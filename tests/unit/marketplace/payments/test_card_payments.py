@@ -616,7 +616,7 @@ def test_sending_everything_back_costs_the_house_nothing(
     make_calls(now=NOW)
     assert get_wallet(organisation=buyer) == Wallet(0, 0)
     assert get_house_balances()[AccountKind.GATEWAY_FEES] == 0
-    assert reconcile().is_right
+    assert reconcile(now=NOW).is_right
 
 
 def test_nothing_goes_back_before_the_gateway_has_said_what_it_kept(

@@ -193,7 +193,7 @@ def _kill_at(points: range, cards: GatewayControl, seller_of: Callable[[], Organ
     assert check_ledger().balanced, check_ledger()
     house = get_house_balances()
     assert house[AccountKind.AUTHORISED] == house[AccountKind.PAYOUTS] == 0
-    found = reconcile()
+    found = reconcile(now=NOW)
     assert found.is_right, found
     return killed
 

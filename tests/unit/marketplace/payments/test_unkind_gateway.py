@@ -14,6 +14,7 @@ from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_payments import refresh_payment
 from marketplace.payments.card_refunds import return_to_card
 from marketplace.payments.gateway_endpoints import EVENTS, create_endpoints, list_webhook_secrets
+from marketplace.payments.gateway_setup import try_test_payment
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import (
     CardPayment,
@@ -28,9 +29,11 @@ from marketplace.payments.models import (
     PayoutAccount,
     WebhookEvent,
 )
+from marketplace.payments.movements import fetch_movements
 from marketplace.payments.payouts import open_payout_account
 from marketplace.payments.reconciliation import compare_with_gateway, reconcile
 from marketplace.payments.selectors import Wallet, get_house_balances, get_wallet
+from marketplace.payments.stripe_client import GatewayFault
 from marketplace.payments.top_ups import start_top_up
 from marketplace.payments.webhooks import receive_webhook
 from tests import builders
@@ -99,7 +102,7 @@ def test_a_refund_that_fails_days_later_is_the_wallets_again(
     refund.refresh_from_db()
     assert refund.status == "refused"
     assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
-    assert reconcile().is_right
+    assert reconcile(now=NOW).is_right
 
 
 def test_a_refund_that_fails_before_it_is_booked_is_the_wallets_again(
@@ -127,7 +130,7 @@ def test_a_refund_that_fails_before_it_is_booked_is_the_wallets_again(
     stored.refresh_from_db()
     assert stored.done_at is not None
     assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
-    assert reconcile().is_right
+    assert reconcile(now=NOW).is_right
 
 
 def test_a_lost_chargeback_that_is_appealed_gives_back_what_the_wallet_paid(
@@ -145,7 +148,7 @@ def test_a_lost_chargeback_that_is_appealed_gives_back_what_the_wallet_paid(
     assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
     assert get_house_balances()["disputes"] == 0
     assert not Freeze.objects.filter(ended_at=None).exists()
-    assert reconcile().is_right
+    assert reconcile(now=NOW).is_right
 
 
 def test_an_early_fraud_warning_stops_purchases_until_an_operator_looked(
@@ -218,13 +221,13 @@ def test_payouts_to_the_houses_own_bank_are_booked_once(
 ) -> None:
     pay(cards, buyer)
     cards.control("bank_payout", amount=400)
-    assert reconcile().is_right
+    assert reconcile(now=NOW).is_right
     for _ in range(2):
         assert compare_with_gateway(now=NOW).problems == []
     house = get_house_balances()
     assert (house["bank"], house["gateway"]) == (-4_000_000, -5_410_000)
     assert Entry.objects.filter(kind=EntryKind.BANK_PAYOUT).count() == 1
-    assert reconcile().is_right
+    assert reconcile(now=NOW).is_right
 
 
 def test_movements_are_asked_for_by_date_and_kept(
@@ -239,15 +242,64 @@ def test_movements_are_asked_for_by_date_and_kept(
         return ask(since=since)
 
     monkeypatch.setattr(gateway, "list_movements", listen)
-    assert reconcile().movements == 1
+    assert reconcile(now=NOW).movements == 1
     cards.control("advance", seconds=10 * 24 * 3600)
     pay(cards, buyer, usd=20)
-    assert reconcile().movements == 2
-    third = reconcile()
+    assert reconcile(now=NOW).movements == 2
+    third = reconcile(now=NOW)
     assert (third.movements, third.is_right) == (2, True)
     first, latest = GatewayMovement.objects.order_by("moved_at")
     assert [at and (latest.moved_at - at).days for at in asked] == [None, 12, 2]
     assert (latest.moved_at - first.moved_at).days == 10
+
+
+def test_what_was_only_looked_at_is_booked_however_late(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    pay(cards, buyer)
+    with cards.server.lock:
+        cards.server.books.move("stripe_fee", "fee_1", -200)
+        cards.server.books.pay_own_bank(400)
+    for usd in (20, 30):
+        # The process dies before it books what it has stored.
+        fetch_movements(now=NOW)
+        cards.control("advance", seconds=10 * 24 * 3600)
+        pay(cards, buyer, usd=usd)
+    assert compare_with_gateway(now=NOW).problems == []
+    house = get_house_balances()
+    assert (house["bank"], house["gateway_fees"]) == (-4_000_000, -2_000_000 - 2_640_000)
+    assert reconcile(now=NOW).is_right
+
+
+def test_the_fee_of_a_charge_waits_for_its_payment(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = pay(cards, buyer)
+    charge_id = payment.charge_id
+    CardPayment.objects.filter(pk=payment.pk).update(charge_id="", fee_cents=None)
+    [unknown] = compare_with_gateway(now=NOW).problems
+    assert unknown.startswith(f"{charge_id} not in the ledger")
+    CardPayment.objects.filter(pk=payment.pk).update(charge_id=charge_id)
+    assert compare_with_gateway(now=NOW + timedelta(days=1)).problems == []
+    payment.refresh_from_db()
+    assert payment.fee_cents == 59
+
+
+@pytest.mark.parametrize("when", ["", "before", "after"])
+def test_a_tried_payment_is_made_once_and_is_no_difference(
+    cards: GatewayControl, when: str
+) -> None:
+    operator = builders.operator()
+    if when:
+        cards.control("fail", path="payment_intents", method="POST", when=when)
+        with pytest.raises(GatewayFault):
+            try_test_payment(asked_by=operator, now=NOW)
+        make_calls(now=NOW + timedelta(hours=1))
+    gateway_id = try_test_payment(asked_by=operator, now=NOW)
+    assert [each["id"] for each in cards.find("payment_intent")] == [gateway_id]
+    assert [each["amount"] for each in cards.find("refund")] == [100]
+    assert compare_with_gateway(now=NOW).problems == []
+    assert get_house_balances()["gateway_fees"] == -330_000
 
 
 def test_money_in_another_currency_is_told_and_not_booked(
