@@ -321,3 +321,39 @@ class Sample(models.Model):
 
     def __str__(self) -> str:
         return f"{self.zone_id} {self.at}"
+
+
+class ProfitSum(models.Model):
+    """What one line of the house gained in a month and zone, in the entries that were summed."""
+
+    #: Its first moment, in UTC.
+    month_at = models.DateTimeField()
+    #: By name; what belongs to none has a name of its own.
+    zone_name = models.CharField(max_length=200)
+    #: The account of the house that the line is a sum of.
+    kind = models.CharField(max_length=40)
+    amount_micros = models.BigIntegerField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["month_at", "zone_name", "kind"], name="tiers_profit_sum_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.month_at:%Y-%m} {self.zone_name} {self.kind}"
+
+
+class ProfitCursor(models.Model):
+    """How far profits are summed; there is one row."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    #: The last seal of the ledger whose entries are in the sums.
+    seal_number = models.PositiveBigIntegerField(default=0)
+
+    class Meta:
+        constraints = [models.CheckConstraint(name="tiers_profit_cursor_is_one", condition=Q(id=1))]
+
+    def __str__(self) -> str:
+        return f"seal {self.seal_number}"

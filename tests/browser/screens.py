@@ -128,6 +128,7 @@ def take_screens(camera: Camera) -> None:
         owner.go("/jobs?find=support-tone")
         for name, path in (
             ("wallet", "/wallet?view=double"),
+            ("wallet-month", "/wallet/months"),
             ("datasets", "/datasets"),
             ("api-keys", "/settings/api-keys"),
             ("not-found", "/jobs/ftjob-nowhere"),
@@ -143,6 +144,7 @@ def take_screens(camera: Camera) -> None:
         camera.take(provider, "node-new")
     with camera.person(place.operator) as operator:
         camera.take(operator, "operator", "/operator")
+        camera.take(operator, "profit", "/operator/money/profit")
 
 
 def _bid_filled(

@@ -53,6 +53,7 @@ BEATS = {
     "prompts": _every("express.record_finished_jobs", 5),
     "tiers": _every("tiers.tick", 2),
     "machines": _every("tiers.reconcile", 5),
+    "profits": _every("tiers.profits_sum", 300),
     "checks": _every("checks.choose", 5),
     "errands": _every("jobs.errands_tick", 5),
     "old_exports": _every("exports.delete_old_files", 3600),

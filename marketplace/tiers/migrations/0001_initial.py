@@ -175,4 +175,27 @@ class Migration(migrations.Migration):
             model_name='listedoffer',
             index=models.Index(condition=models.Q(('closed_at__isnull', True)), fields=['tiers'], name='tiers_listed_open'),
         ),
+        migrations.CreateModel(
+            name='ProfitCursor',
+            fields=[
+                ('id', models.PositiveSmallIntegerField(default=1, primary_key=True, serialize=False)),
+                ('seal_number', models.PositiveBigIntegerField(default=0)),
+            ],
+            options={
+                'constraints': [models.CheckConstraint(condition=models.Q(('id', 1)), name='tiers_profit_cursor_is_one')],
+            },
+        ),
+        migrations.CreateModel(
+            name='ProfitSum',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('month_at', models.DateTimeField()),
+                ('zone_name', models.CharField(max_length=200)),
+                ('kind', models.CharField(max_length=40)),
+                ('amount_micros', models.BigIntegerField()),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('month_at', 'zone_name', 'kind'), name='tiers_profit_sum_once')],
+            },
+        ),
     ]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from html import unescape
 from typing import Any
 
 import pytest
@@ -39,7 +37,7 @@ from marketplace.payments.selectors import get_house_balances, get_wallet
 from marketplace.payments.services import grant_money
 from tests import builders
 from tests.builders import NOW
-from tests.pages import read_text
+from tests.pages import read_amounts, read_text
 
 pytestmark = pytest.mark.django_db
 
@@ -173,17 +171,6 @@ def test_statements_go_on_from_month_to_month_and_add_up(books) -> None:
     assert sum(account.closing_micros for account in house) == 0
     earned = load_month_statement(organisation=owner, kinds=EARNINGS, month=MONTH)
     assert (earned.opening_micros, earned.lines) == (0, ())
-
-
-def read_amounts(reply: Any) -> list[list[Decimal]]:
-    """The dollars of each row of a page's tables, in order."""
-    rows = re.findall(r"<tr>(.*?)</tr>", reply.content.decode(), flags=re.DOTALL)
-    amounts = []
-    for row in rows:
-        text = unescape(re.sub(r"<[^>]*>", "", row)).replace(",", "")
-        found = re.findall(r"([-\N{MINUS SIGN}]?)\$([0-9.]+)", text)
-        amounts.append([Decimal(f"{'-' if sign else ''}{number}") for sign, number in found])
-    return [row for row in amounts if row]
 
 
 def test_the_pages_add_up_as_they_are_read(books, client: Client) -> None:

@@ -14,13 +14,22 @@ from marketplace.auction.settlement import settle_finished
 from marketplace.fleet.models import Zone
 from marketplace.payments.invoices import issue_due_invoices
 from marketplace.payments.models import AccountKind
+from marketplace.payments.seals import seal_ledger
 from marketplace.payments.selectors import get_house_balances
 from marketplace.payments.services import record_rent
-from marketplace.tiers.profits import NO_ZONE, ProfitReport, load_profit_report, write_profit_csv
+from marketplace.tiers.models import ProfitCursor, ProfitSum
+from marketplace.tiers.profits import (
+    NO_ZONE,
+    ProfitReport,
+    list_profit_months,
+    load_profit_report,
+    sum_profits,
+    write_profit_csv,
+)
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
-from tests.pages import read_download, read_text
+from tests.pages import read_amounts, read_download, read_text
 from tests.unit.marketplace.auction.test_settlement import end_late, run, sold
 from workers.protocol.reports import SliceEnd
 
@@ -113,12 +122,42 @@ def test_page_and_csv_show_the_same_sums(zones: tuple[Zone, Zone], client: Clien
         amounts = [Decimal(row["usd"]) for row in rows if row["zone"] == zone]
         assert sum(amounts[:-1]) == amounts[-1]
     client.force_login(builders.operator())
-    page = read_text(client.get(f"/operator/money/profit/{MONTH}"))
-    assert "House fees for work that was done" in page
+    reply = client.get(f"/operator/money/profit/{MONTH}")
+    assert "House fees for work that was done" in read_text(reply)
+    # As they are read, each line adds up to its last column, and all lines to the last one.
+    *lines, profit = read_amounts(reply)
+    assert all(sum(zones) == total for *zones, total in (*lines, profit))
+    assert [sum(column) for column in zip(*lines, strict=True)] == profit
+    assert sum(profit) != 0
     sent = read_download(client.get(f"/operator/money/profit/{MONTH}/csv")).decode()
     assert sent == "".join(f"{line}\n" for line in write_profit_csv(report))
     assert "gained and lost nothing" in read_text(client.get("/operator/money/profit/2020-01"))
     assert client.get("/operator/money/profit/2020-13").status_code == 404
+
+
+def test_what_is_summed_once_is_what_the_postings_say(zones: tuple[Zone, Zone]) -> None:
+    _sell(*zones)
+    record_rent(machine_id="machine-1", amount_micros=70_000, now=NOW)
+    seal_ledger(now=NOW)
+    assert (sum_profits(), sum_profits()) == (1, 0)
+    # One month has sums and a seal beyond them, the other has entries that no seal covers.
+    record_rent(machine_id="machine-2", amount_micros=5_000, now=NOW)
+    seal_ledger(now=NOW)
+    record_rent(machine_id="machine-3", amount_micros=3_000, now=NEXT)
+    months = list_profit_months()
+    assert months == [f"{NEXT:%Y-%m}", MONTH]
+    found = [_read(load_profit_report(month=month)) for month in months]
+    assert found[0] == {
+        (NO_ZONE, "Rent of machines"): -3_000,
+        (NO_ZONE, "Profit"): -3_000,
+    }
+    assert found[1][NO_ZONE, "Rent of machines"] == -75_000
+    assert sum_profits() == 1
+    again = [_read(load_profit_report(month=month)) for month in months]
+    ProfitSum.objects.all().delete()
+    ProfitCursor.objects.all().delete()
+    # From all postings.
+    assert again == found == [_read(load_profit_report(month=month)) for month in months]
 
 
 def test_no_one_but_an_operator_sees_it(client: Client) -> None:

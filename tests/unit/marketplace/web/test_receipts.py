@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from django.test import Client
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.auction.preparations import conclude_preparations
 from marketplace.auction.settlement import settle_finished
+from marketplace.common.money import from_micros
 from marketplace.fleet.models import Node
 from marketplace.fleet.slots import slot_starts_at
 from marketplace.jobs.models import Job
@@ -21,6 +23,7 @@ from marketplace.web.presenters.receipt import PaymentReceipt, build_receipt, fi
 from tests import builders, express_builders, vendor_builders
 from tests import market_builders as market
 from tests.builders import NOW
+from tests.pages import read_lists
 from tests.vendor_builders import clock
 from workers.protocol.reports import SliceEnd
 
@@ -35,12 +38,18 @@ def owner() -> Organisation:
 def read_receipt(bid: Bid) -> PaymentReceipt:
     """A receipt whose parts add up, and whose part for the house is what its accounts gained."""
     bid.refresh_from_db()
-    receipt = build_receipt(bid, job=Job.objects.get(bid_id=bid.pk))
+    job = Job.objects.get(bid_id=bid.pk)
+    receipt = build_receipt(bid, job=job)
     assert sum(line.micros for line in receipt.lines) == bid.payment_micros
     assert sum(micros for _, _, micros in receipt.payees) == bid.payment_micros
     house = sum(micros for name, _, micros in receipt.payees if name == "The house")
     books = get_house_balances()
     assert house == sum(books[kind] for kind in ("revenue", "refunds", "sla_credits"))
+    client = Client()
+    client.force_login(builders.owner_of(bid.organisation))
+    shown = read_lists(client.get(f"/jobs/{job.pk}/receipt"))
+    for *parts, price in shown[: 1 + bool(receipt.payees)]:
+        assert sum(parts) == price == from_micros(bid.payment_micros or 0)
     return receipt
 
 
