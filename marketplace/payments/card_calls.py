@@ -10,6 +10,7 @@ from django.conf import settings
 
 from marketplace.accounts.models import Organisation
 from marketplace.payments import stripe_gateway as gateway
+from marketplace.payments.card_limits import is_bank_asked
 from marketplace.payments.models import (
     CallKind,
     CallStatus,
@@ -38,6 +39,7 @@ def make_intent(call: GatewayCall) -> Intent:
             saves_card=payment.saves_card,
             card_id=payment.saved_card and payment.saved_card.gateway_id,
             off_session=is_automatic,
+            asks_bank=not is_automatic and is_bank_asked(payment),
             return_url=f"{settings.PUBLIC_URL}/wallet/payments/{payment.pk}",
         )
         return gateway.create_intent(asked, key=call.key)

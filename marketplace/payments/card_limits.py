@@ -109,6 +109,17 @@ def is_new(organisation: Organisation, *, now: datetime) -> bool:
     return now - organisation.created_at < timedelta(days=settings.CARD_FIRST_DAYS)
 
 
+def is_bank_asked(payment: CardPayment) -> bool:
+    """Whether a card's bank is to ask its owner: for large payments, and until one was paid.
+
+    The answer stays the same however often the payment is tried under one key.
+    """
+    if payment.amount_cents >= settings.CARD_ASK_BANK_CENTS:
+        return True
+    paid = CardPayment.objects.filter(status=PaymentStatus.PAID, ended_at__lt=payment.created_at)
+    return not paid.filter(organisation=payment.organisation_id).exists()
+
+
 def _explain_first_days(organisation: Organisation, *, now: datetime) -> str:
     days = f" It is more after its first {settings.CARD_FIRST_DAYS:g} days."
     return days * is_new(organisation, now=now)

@@ -20,7 +20,7 @@ from marketplace.payments.models import (
     Posting,
 )
 from marketplace.payments.self_dealing import list_returnable, take_back_earnings
-from marketplace.payments.stripe_gateway import ChargebackState
+from marketplace.payments.stripe_doubts import ChargebackState
 
 
 def record_chargeback(state: ChargebackState, *, now: datetime) -> Chargeback | None:

@@ -35,6 +35,8 @@ EVENTS = {
         "charge.dispute.funds_withdrawn",
         "charge.dispute.funds_reinstated",
         "radar.early_fraud_warning.created",
+        "review.opened",
+        "review.closed",
     ),
     EndpointServes.ACCOUNTS: (
         "account.updated",

@@ -22,6 +22,7 @@ from marketplace.payments.locks import LockedAccounts, lock_accounts, lock_payou
 from marketplace.payments.models import (
     MICROS_PER_CENT,
     AccountKind,
+    BillingDetails,
     CallKind,
     Earning,
     EntryKind,
@@ -48,7 +49,11 @@ def open_payout_account(*, organisation: Organisation, now: datetime, return_url
     if account is None:
         # A click later asks with another key: the gateway repeats a fault to the same one.
         key = f"account-{organisation.pk}-{now:%Y%m%d%H%M}"
-        made = stripe_accounts.create_account(organisation_id=organisation.pk, key=key)
+        details = BillingDetails.objects.filter(organisation=organisation)
+        country = details.values_list("country", flat=True).first() or ""
+        made = stripe_accounts.create_account(
+            organisation_id=organisation.pk, country=country, key=f"{key}{country}"
+        )
         account, _ = PayoutAccount.objects.get_or_create(
             organisation=organisation, defaults={"gateway_id": made, "made_at": now}
         )

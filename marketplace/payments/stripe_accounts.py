@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import stripe
 
@@ -38,27 +39,26 @@ class PayoutState:
     payout_id: str
 
 
-def create_account(*, organisation_id: str, key: str) -> str:
+def create_account(*, organisation_id: str, country: str, key: str) -> str:
     """A connected account for an organisation; the same one when asked again with the key.
 
+    Without a ``country`` it is of the market's own; it cannot move to another later.
     The market bears its losses and pays its fees; the gateway asks who it is; it pays its bank only
     when asked to, so that a payout that fails is seen and tried again here.
     """
-    made = call_gateway(
-        lambda: get_client().v1.accounts.create(
-            {
-                "controller": {
-                    "fees": {"payer": "application"},
-                    "losses": {"payments": "application"},
-                    "stripe_dashboard": {"type": "express"},
-                },
-                "capabilities": {"transfers": {"requested": True}},
-                "settings": {"payouts": {"schedule": {"interval": "manual"}}},
-                "metadata": {OUR_ROW: organisation_id},
-            },
-            {"idempotency_key": key},
-        )
-    )
+    asked: Any = {
+        "controller": {
+            "fees": {"payer": "application"},
+            "losses": {"payments": "application"},
+            "stripe_dashboard": {"type": "express"},
+        },
+        "capabilities": {"transfers": {"requested": True}},
+        "settings": {"payouts": {"schedule": {"interval": "manual"}}},
+        "metadata": {OUR_ROW: organisation_id},
+    }
+    if country:
+        asked["country"] = country
+    made = call_gateway(lambda: get_client().v1.accounts.create(asked, {"idempotency_key": key}))
     return made.id
 
 

@@ -70,21 +70,6 @@ class Intent:
 
 
 @dataclass(frozen=True, slots=True)
-class ChargebackState:
-    """A chargeback as it is now; the gateway calls it a dispute."""
-
-    gateway_id: str
-    charge_id: str
-    intent_id: str
-    amount_cents: int
-    reason: str
-    #: None while the bank decides.
-    won: bool | None
-    #: The bank only asks: no money has moved, and none does unless it becomes a chargeback.
-    is_inquiry: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Movement:
     """A balance transaction: what one object did to the money at the gateway."""
 
@@ -138,6 +123,8 @@ class IntentRequest:
     card_id: str | None = None
     #: Whether the card pays while its owner is not there.
     off_session: bool = False
+    #: Whether the card's bank is to ask its owner (3-D Secure), and then bears fraud.
+    asks_bank: bool = False
     #: Where the bank sends the owner of a saved card back to.
     return_url: str = ""
 
@@ -155,6 +142,8 @@ class IntentRequest:
         }
         if self.saves_card:
             parameters["setup_future_usage"] = "off_session"
+        if self.asks_bank:
+            parameters["payment_method_options"] = {"card": {"request_three_d_secure": "any"}}
         if self.card_id is not None:
             parameters |= {"payment_method": self.card_id, "confirm": True}
             where = {"off_session": True} if self.off_session else {"return_url": self.return_url}
@@ -246,12 +235,6 @@ def get_refund(gateway_id: str) -> RefundState:
     return RefundState(read_row_name(found), has_failed, found.failure_reason or "")
 
 
-def find_warned_intent(gateway_id: str) -> str:
-    """The PaymentIntent that an early fraud warning is about; empty where it is none of ours."""
-    found = call_gateway(lambda: get_client().v1.radar.early_fraud_warnings.retrieve(gateway_id))
-    return read_id(found.payment_intent) if found.actionable else ""
-
-
 def has_refund(*, refund_id: str, intent_id: str) -> bool:
     """Whether a refund that we name so was made.
 
@@ -267,21 +250,6 @@ def has_refund(*, refund_id: str, intent_id: str) -> bool:
     if found is not None:
         _refuse_failed(found)
     return found is not None
-
-
-def get_chargeback(gateway_id: str) -> ChargebackState:
-    found = call_gateway(lambda: get_client().v1.disputes.retrieve(gateway_id))
-    # One that was prevented takes no money; one that is appealed is open until that is decided.
-    outcome = {"won": True, "warning_closed": True, "prevented": True, "lost": False}
-    return ChargebackState(
-        gateway_id=found.id,
-        charge_id=read_id(found.charge),
-        intent_id=read_id(found.payment_intent),
-        amount_cents=found.amount,
-        reason=found.reason,
-        won=outcome.get(found.status),
-        is_inquiry=found.status.startswith("warning_") or found.status == "prevented",
-    )
 
 
 def remove_card(gateway_id: str, *, key: str) -> None:

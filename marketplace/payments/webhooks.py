@@ -19,14 +19,13 @@ from marketplace.common.durable.kinds import HeldWork, WorkFailed
 from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.common.errors import NotFound, UserError
 from marketplace.common.money import format_usd_exact
-from marketplace.payments import stripe_accounts
+from marketplace.payments import stripe_accounts, stripe_doubts
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_payments import record_intent
 from marketplace.payments.card_refunds import take_refund_back
 from marketplace.payments.chargebacks import record_chargeback
-from marketplace.payments.freezes import freeze_organisation
+from marketplace.payments.freezes import end_freeze, freeze_organisation
 from marketplace.payments.models import (
-    MICROS_PER_CENT,
     CardPayment,
     CardRefund,
     Payout,
@@ -141,6 +140,8 @@ def ask_about_event(_work: HeldWork, event: WebhookEvent) -> Finding:
             return _ask_about_refund(event.object_id)
         if event.kind.startswith("radar.early_fraud_warning."):
             return _ask_about_warning(event.object_id)
+        if event.kind.startswith("review."):
+            return _ask_about_review(event.object_id)
         if event.kind == "account.updated":
             return _refresh_account(event.object_id)
         if event.kind == "account.application.deauthorized":
@@ -163,7 +164,7 @@ def apply_event(_work: HeldWork, event: WebhookEvent, found: Finding, *, now: da
 
 
 def _ask_about_chargeback(gateway_id: str) -> Finding:
-    chargeback = gateway.get_chargeback(gateway_id)
+    chargeback = stripe_doubts.get_chargeback(gateway_id)
     # Its payment first, which may not be written down yet.
     found = _ask_about_intent(chargeback.intent_id)
     if not found.records:
@@ -188,16 +189,36 @@ def _ask_about_refund(gateway_id: str) -> Finding:
 
 def _ask_about_warning(gateway_id: str) -> Finding:
     """The card's bank suspects fraud: nothing more is bought with it until an operator looked."""
-    intent_id = gateway.find_warned_intent(gateway_id)
+    return _doubt_payment(
+        stripe_doubts.find_warned_intent(gateway_id),
+        reference=gateway_id,
+        why="A card's bank warns that a payment of {amount} may be fraud.",
+    )
+
+
+def _ask_about_review(gateway_id: str) -> Finding:
+    """The gateway wants a person to look at a payment: until then nothing is bought with it."""
+    review = stripe_doubts.get_review(gateway_id)
+    if review.is_open:
+        return _doubt_payment(
+            review.intent_id,
+            reference=gateway_id,
+            why="The gateway wants an operator to look at a payment of {amount}.",
+        )
+    if review.is_approved:
+        return Finding("applied", (partial(end_freeze, reference=gateway_id),))
+    return Finding("an operator lifts the freeze")
+
+
+def _doubt_payment(intent_id: str, *, reference: str, why: str) -> Finding:
     payment = CardPayment.objects.filter(gateway_id=intent_id).first() if intent_id else None
     if payment is None:
         return Finding("not a payment of ours")
-    amount = format_usd_exact(payment.amount_cents * MICROS_PER_CENT)
     record = partial(
         freeze_organisation,
         organisation_id=payment.organisation_id,
-        reference=gateway_id,
-        reason=f"A card's bank warns that a payment of {amount} may be fraud.",
+        reference=reference,
+        reason=why.format(amount=format_usd_exact(payment.amount_micros)),
     )
     return Finding("applied", (record,))
 

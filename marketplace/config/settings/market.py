@@ -119,6 +119,9 @@ CARD_FIRST_CENTS = int(100 * environment.number("CARD_FIRST_USD", 500))
 CARD_FIRST_BACK_CENTS = int(100 * environment.number("CARD_FIRST_BACK_USD", 200))
 #: What goes back to all cards a day, in cents.
 CARD_BACK_ALL_CENTS = int(100 * environment.number("CARD_BACK_ALL_USD", 20_000))
+#: From so many cents on, a card's bank is asked whether its owner pays (3-D Secure); it is for an
+#: organisation's first payments anyway.
+CARD_ASK_BANK_CENTS = int(100 * environment.number("CARD_ASK_BANK_USD", 500))
 #: Days between earning and payout; long enough to notice that something was wrong.
 PAYOUT_DELAY_DAYS = environment.number("PAYOUT_DELAY_DAYS", 7)
 #: Days in which a card payment may be contested: what an organisation earns from itself with it is

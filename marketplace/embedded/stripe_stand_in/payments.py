@@ -11,6 +11,8 @@ from marketplace.embedded.stripe_stand_in.test_cards import TEST_CARDS, TestCard
 AMOUNT_MIN, AMOUNT_MAX = 50, 99_999_999
 #: Seconds after which an authorisation is gone.
 AUTHORISATION_S = 7 * 24 * 3600
+#: Cents that a dispute costs, whoever wins it.
+DISPUTE_FEE = 1500
 
 
 class Payments(Store):
@@ -98,6 +100,7 @@ class Payments(Store):
             metadata=asked.get("metadata", {}),
             next_action=None,
             payment_method=None,
+            payment_method_options=asked.get("payment_method_options", {}),
             payment_method_types=asked.get("allowed_payment_method_types", ["card"]),
             setup_future_usage=asked.get("setup_future_usage"),
             status="requires_payment_method",
@@ -292,19 +295,6 @@ class Payments(Store):
         self.announce("refund.failed", refund)
         return refund
 
-    def warn_of_fraud(self, intent_name: str) -> Thing:
-        intent = self.get("payment_intent", intent_name)
-        warning = self.add(
-            "issfr",
-            "radar.early_fraud_warning",
-            actionable=True,
-            charge=intent["latest_charge"],
-            fraud_type="made_with_stolen_card",
-            payment_intent=intent_name,
-        )
-        self.announce("radar.early_fraud_warning.created", warning)
-        return warning
-
     def appeal_dispute(self, name: str) -> Thing:
         """One that was lost is won after all."""
         dispute = self.get("dispute", name)
@@ -319,7 +309,9 @@ class Payments(Store):
         self.announce("payout.paid", payout)
         return payout
 
-    def open_dispute(self, intent_name: str, *, is_inquiry: bool = False) -> Thing:
+    def open_dispute(
+        self, intent_name: str, *, is_inquiry: bool = False, amount: int | None = None
+    ) -> Thing:
         """A chargeback, which takes the money at once, or an inquiry, which takes nothing."""
         intent = self.get("payment_intent", intent_name)
         charge = self.get("charge", intent["latest_charge"])
@@ -327,7 +319,7 @@ class Payments(Store):
         dispute = self.add(
             "dp",
             "dispute",
-            amount=charge["amount_captured"],
+            amount=charge["amount_captured"] if amount is None else amount,
             charge=charge["id"],
             payment_intent=intent["id"],
             currency="usd",
@@ -336,7 +328,7 @@ class Payments(Store):
             metadata={},
         )
         if not is_inquiry:
-            self.move("adjustment", dispute["id"], -dispute["amount"])
+            self._withdraw(dispute)
         self.announce("charge.dispute.created", dispute)
         return dispute
 
@@ -345,9 +337,12 @@ class Payments(Store):
         dispute = self.get("dispute", name)
         self.get("charge", dispute["charge"])["disputed"] = True
         dispute["status"] = "needs_response"
-        self.move("adjustment", dispute["id"], -dispute["amount"])
+        self._withdraw(dispute)
         self.announce("charge.dispute.funds_withdrawn", dispute)
         return dispute
+
+    def _withdraw(self, dispute: Thing) -> None:
+        self.move("adjustment", dispute["id"], -dispute["amount"], fee=DISPUTE_FEE)
 
     def close_inquiry(self, name: str) -> Thing:
         dispute = self.get("dispute", name)

@@ -54,8 +54,15 @@ def _list_undelivered_events(
 
 
 def _balance(books: Books, _ids: tuple[str, ...], _asked: Thing, account: str) -> Thing:
-    amount = {"amount": books.balance(account), "currency": "usd", "source_types": {}}
-    return {"object": "balance", "available": [amount], "pending": [], "livemode": False}
+    def write(amount: int) -> list[Thing]:
+        return [{"amount": amount, "currency": "usd", "source_types": {}}]
+
+    return {
+        "object": "balance",
+        "available": write(books.balance(account)),
+        "pending": write(books.pending(account)),
+        "livemode": False,
+    }
 
 
 _ID = r"([A-Za-z0-9_]+)"
@@ -118,6 +125,7 @@ ROUTES: tuple[tuple[str, re.Pattern[str], Any, Step], ...] = tuple(
             None,
             _retrieve("radar.early_fraud_warning"),
         ),
+        ("GET", "reviews/ID", None, _retrieve("review")),
         (
             "POST",
             "webhook_endpoints",
@@ -127,6 +135,7 @@ ROUTES: tuple[tuple[str, re.Pattern[str], Any, Step], ...] = tuple(
         ("GET", "webhook_endpoints", None, _list("webhook_endpoint")),
         ("DELETE", "webhook_endpoints/ID", None, lambda b, i, a, _: b.delete_endpoint(i[0])),
         ("GET", "account", None, lambda b, i, a, _: b.describe_own_account()),
+        ("GET", "disputes", None, _list("dispute", "payment_intent")),
         ("GET", "disputes/ID", None, _retrieve("dispute")),
         (
             "POST",
@@ -206,6 +215,9 @@ def show(books: Books, thing: Any, expand: list[str]) -> Any:
     if thing.get("object") == "list":
         return {**thing, "data": [show(books, item, []) for item in thing["data"]]}
     shown = {name: value for name, value in thing.items() if not name.startswith("_")}
+    if thing.get("object") == "balance_transaction":
+        is_there = thing["available_on"] <= books.now()
+        shown["status"] = "available" if is_there else "pending"
     for path in expand:
         name, _, rest = path.partition(".")
         part = shown.get(name)

@@ -159,7 +159,9 @@ class StandIn(ThreadingHTTPServer):
                     books.ahead_s += asked["seconds"]
                 case "dispute":
                     dispute = books.open_dispute(
-                        asked["payment_intent"], is_inquiry=asked.get("inquiry", False)
+                        asked["payment_intent"],
+                        is_inquiry=asked.get("inquiry", False),
+                        amount=asked.get("amount"),
                     )
                     return show(books, dispute, [])
                 case "escalate_inquiry":
@@ -172,6 +174,12 @@ class StandIn(ThreadingHTTPServer):
                     return show(books, books.fail_refund(asked["id"]), [])
                 case "warn":
                     return show(books, books.warn_of_fraud(asked["payment_intent"]), [])
+                case "review":
+                    return show(books, books.open_review(asked["payment_intent"]), [])
+                case "close_review":
+                    return show(books, books.close_review(asked["id"], asked["reason"]), [])
+                case "pend":
+                    books.pending_s = asked["seconds"]
                 case "appeal":
                     return show(books, books.appeal_dispute(asked["id"]), [])
                 case "bank_payout":

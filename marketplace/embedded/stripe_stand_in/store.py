@@ -31,6 +31,8 @@ class Store:
         self.things: dict[str, Thing] = {}
         #: Seconds that a test moved the clock forward.
         self.ahead_s = 0.0
+        #: Seconds after which what a card paid can leave.
+        self.pending_s = 0
         #: Reason that the next payouts to banks fail with; empty: they arrive.
         self.payout_failure = ""
 
@@ -68,7 +70,7 @@ class Store:
             "object": "event",
             "api_version": self.api_version,
             "created": self.now(),
-            "data": {"object": dict(thing)},
+            "data": {"object": {k: v for k, v in thing.items() if not k.startswith("_")}},
             "livemode": False,
             "pending_webhooks": 1,
             "request": None,
@@ -96,12 +98,20 @@ class Store:
             currency="usd",
             type=kind,
             source=source,
-            status="available",
+            available_on=self.now() + (self.pending_s if kind == "charge" else 0),
+            exchange_rate=None,
+            fee_details=[],
             _account=account,
         )
 
     def balance(self, account: str = "") -> int:
-        return sum(m["net"] for m in self.find("balance_transaction", _account=account))
+        """What may leave now."""
+        moved = self.find("balance_transaction", _account=account)
+        return sum(m["net"] for m in moved if m["available_on"] <= self.now())
+
+    def pending(self, account: str = "") -> int:
+        moved = self.find("balance_transaction", _account=account)
+        return sum(m["net"] for m in moved if m["available_on"] > self.now())
 
 
 def read_whole(asked: Thing, name: str) -> int:

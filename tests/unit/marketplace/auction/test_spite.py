@@ -25,6 +25,7 @@ from marketplace.auction.pay_rule import Ending, HouseLimits, SoldJob, compute_s
 from marketplace.auction.settlement import _move_money
 from marketplace.common.errors import UserError
 from marketplace.jobs.executed_work import ExecutedWork, NodeWork
+from marketplace.payments import stripe_doubts
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_limits import PAYMENTS_A_DAY
 from marketplace.payments.card_payments import refresh_payment, start_payment
@@ -225,7 +226,7 @@ class Spite:
     def hear(self) -> None:
         """The gateway says how its chargebacks stand."""
         for dispute in self.cards.find("dispute"):
-            record_chargeback(gateway.get_chargeback(dispute["id"]), now=self.now)
+            record_chargeback(stripe_doubts.get_chargeback(dispute["id"]), now=self.now)
 
     def wait(self) -> None:
         hours = self.random.choice((1, 6, 24))

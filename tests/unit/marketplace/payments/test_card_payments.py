@@ -8,6 +8,7 @@ import pytest
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, PaymentRequired, UserError
 from marketplace.common.models import DurableWork
+from marketplace.payments import stripe_doubts
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_limits import PAYMENTS_A_DAY, REFUNDS_A_DAY
 from marketplace.payments.card_payments import cancel_payment, refresh_payment, start_payment
@@ -721,7 +722,7 @@ def test_a_chargeback_stops_new_bids_until_the_bank_has_decided(
     builders.settle_hold(hold_reference="bid_1", charge_micros=6_000_000)
     cards.control("close_dispute", id=opened["id"], won=won)
     for _ in range(2):
-        record_chargeback(gateway.get_chargeback(opened["id"]), now=NOW)
+        record_chargeback(stripe_doubts.get_chargeback(opened["id"]), now=NOW)
     house = get_house_balances()
     if won:
         assert house[AccountKind.CHARGEBACKS] == 0

@@ -25,7 +25,7 @@ from marketplace.payments.models import (
 from marketplace.payments.payouts import start_payout
 from marketplace.payments.reserves import compute_reserve
 from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
-from marketplace.payments.stripe_gateway import ChargebackState
+from marketplace.payments.stripe_doubts import ChargebackState
 from tests import builders
 from tests.builders import NOW
 

@@ -17,6 +17,7 @@ from marketplace.payments.gateway_endpoints import EVENTS, create_endpoints, lis
 from marketplace.payments.gateway_setup import try_test_payment
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import (
+    BillingDetails,
     CardPayment,
     CardRefund,
     EndpointServes,
@@ -33,7 +34,8 @@ from marketplace.payments.movements import fetch_movements
 from marketplace.payments.payouts import open_payout_account
 from marketplace.payments.reconciliation import compare_with_gateway, reconcile
 from marketplace.payments.selectors import Wallet, get_house_balances, get_wallet
-from marketplace.payments.stripe_client import GatewayFault
+from marketplace.payments.stripe_accounts import create_transfer
+from marketplace.payments.stripe_client import GatewayFault, GatewayRefused
 from marketplace.payments.top_ups import start_top_up
 from marketplace.payments.webhooks import receive_webhook
 from tests import builders
@@ -160,6 +162,80 @@ def test_an_early_fraud_warning_stops_purchases_until_an_operator_looked(
     assert receive(cards) == ["applied"]
     with pytest.raises(NotAllowed, match=r"payment of \$10\.00 may be fraud"):
         builders.hold_funds(organisation=buyer, amount_micros=1, reference="bid_1")
+
+
+def test_a_payment_under_review_buys_nothing_until_somebody_approved_it(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = pay(cards, buyer)
+    receive(cards)
+    review = cards.control("review", payment_intent=payment.gateway_id)
+    assert receive(cards) == ["applied"]
+    with pytest.raises(NotAllowed, match=r"an operator to look at a payment of \$10\.00"):
+        builders.hold_funds(organisation=buyer, amount_micros=1, reference="bid_1")
+    cards.control("close_review", id=review["id"], reason="refunded_as_fraud")
+    assert receive(cards) == ["an operator lifts the freeze"]
+    assert Freeze.objects.filter(ended_at=None).count() == 1
+    cards.control("close_review", id=review["id"], reason="approved")
+    assert receive(cards) == ["applied"]
+    assert not Freeze.objects.filter(ended_at=None).exists()
+
+
+def test_a_part_of_a_payment_that_is_contested_and_lost_costs_the_wallet_that_part(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = pay(cards, buyer)
+    receive(cards)
+    opened = cards.control("dispute", payment_intent=payment.gateway_id, amount=300)
+    receive(cards)
+    assert get_house_balances()["disputes"] == -3_000_000
+    cards.control("close_dispute", id=opened["id"], won=False)
+    receive(cards)
+    assert get_wallet(organisation=buyer) == Wallet(7_000_000, 0)
+    assert reconcile(now=NOW).is_right
+    # The gateway's fee for a dispute is the house's cost.
+    assert get_house_balances()["gateway_fees"] == -590_000 - 15_000_000
+
+
+def test_banks_are_asked_about_first_and_large_payments(
+    cards: GatewayControl, buyer: Organisation, settings: Any
+) -> None:
+    settings.CARD_ASK_BANK_CENTS = 5_000
+    for usd in (10, 20, 60):
+        pay(cards, buyer, usd=usd)
+        # Only what was paid before counts: a retry under the same key asks the same.
+        CardPayment.objects.update(ended_at=NOW - timedelta(hours=1))
+    asked = {
+        intent["amount"]: intent["payment_method_options"]
+        for intent in cards.find("payment_intent")
+    }
+    any_bank = {"card": {"request_three_d_secure": "any"}}
+    assert asked == {1000: any_bank, 2000: {}, 6000: any_bank}
+
+
+def test_money_that_is_pending_at_the_gateway_leaves_once_it_is_there(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    cards.control("pend", seconds=2 * 24 * 3600)
+    pay(cards, buyer)
+    earner = builders.provider_organisation()
+    open_payout_account(organisation=earner, now=NOW, return_url="http://127.0.0.1/back")
+    account = PayoutAccount.objects.get()
+    cards.control("onboard", account=account.gateway_id)
+    sent: Any = {
+        "transfer_id": "x", "amount_cents": 100, "account_id": account.gateway_id, "group": "x"
+    }  # fmt: skip
+    with pytest.raises(GatewayRefused, match="insufficient funds"):
+        create_transfer(**sent, key="first")
+    cards.control("advance", seconds=2 * 24 * 3600)
+    create_transfer(**sent, key="second")
+
+
+def test_an_earner_abroad_gets_an_account_of_its_country(cards: GatewayControl) -> None:
+    earner = builders.provider_organisation()
+    BillingDetails.objects.create(organisation=earner, legal_name="GPU GmbH", country="DE")
+    open_payout_account(organisation=earner, now=NOW, return_url="http://127.0.0.1/back")
+    assert [account["country"] for account in cards.find("account")] == ["DE"]
 
 
 def test_events_of_accounts_are_signed_with_a_secret_of_their_own(
