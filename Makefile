@@ -185,6 +185,10 @@ bench-api: setup-dev ## Quotes, lists, an upload and models' answers over HTTP
 bench-ledger: setup-dev ## Hold, charge and release beside a single-table update of a balance
 	@$(PYTHON) -W ignore -m tests.benchmarks.bench_ledger
 
+.PHONY: stripe-cassettes
+stripe-cassettes: setup-dev ## Record what Stripe's test mode answers to our calls (STRIPE_TEST_KEY=sk_test_...)
+	STRIPE_RECORD=1 $(PYTHON) -m pytest tests/unit/marketplace/payments/test_stripe_cassettes.py -k as_recorded
+
 .PHONY: bench-books
 bench-books: setup-dev ## The operator's page of money at 1,000, 10,000 and 100,000 bids
 	@$(PYTHON) -W ignore -m tests.benchmarks.bench_books

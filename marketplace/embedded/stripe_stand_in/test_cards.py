@@ -27,6 +27,7 @@ TEST_CARDS = {
     card.name: card
     for card in (
         TestCard("pm_card_visa", "Works", "4242"),
+        TestCard("pm_card_bypassPending", "Works, and can leave at once", "0077"),
         TestCard(
             "pm_card_chargeDeclined",
             "Is declined",
