@@ -32,6 +32,7 @@ from marketplace.fleet.selectors import slot_starts_at
 from marketplace.jobs.models import EventKind, FaultOf
 from marketplace.jobs.services import add_job_event, fail_job, replace_job_cells
 from marketplace.jobs.work import measure_job_work
+from marketplace.payments.locks import lock_shares
 from marketplace.payments.services import pay_vendor, refund_charge
 from marketplace.vendors.acceptance import accept, mark_accepted
 from marketplace.vendors.locks import lock_preparation
@@ -90,6 +91,12 @@ def _conclude(lane: Lane, preparation_id: str) -> bool:
     bid = Bid.objects.get(pk=held.bid_id)
     if held.status == PreparationStatus.ACCEPTED:
         assert held.accepted_at is not None
+        # All at once, before a refund locks the wallet alone.
+        lock_shares(
+            hold_reference=bid.hold_reference,
+            buyer_id=bid.organisation_id,
+            earner_ids=[held.vendor.organisation_id],
+        )
         _end_vendor_work(lane, held)
         if held.job.is_active:
             held.refund_micros = _give_cells_back(lane, held, bid)

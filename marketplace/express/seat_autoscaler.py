@@ -35,6 +35,7 @@ from marketplace.express.seats import HeldSeat, buy_seats, load_seats
 from marketplace.fleet.models import NodeStatus
 from marketplace.fleet.selectors import slot_at
 from marketplace.jobs.models import Job
+from marketplace.payments.locks import lock_shares
 from marketplace.payments.services import (
     CostSplit,
     Share,
@@ -309,6 +310,12 @@ def _pay_providers(bid: Bid, forfeits: Mapping[str, int], *, now: datetime) -> N
     given_back = cells.filter(released_at__isnull=False)
     unused = given_back.aggregate(cost=Sum("operational_cost_micros"))["cost"] or 0
     returned = min(unused, left)
+    # All at once, before a refund locks the wallet alone.
+    lock_shares(
+        hold_reference=bid.hold_reference,
+        buyer_id=bid.organisation_id,
+        earner_ids=[share.organisation_id for share in shares],
+    )
     if returned:
         refund_charge(
             hold_reference=bid.hold_reference,
