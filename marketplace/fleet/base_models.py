@@ -32,7 +32,9 @@ from workers.protocol.model_shape import ModelShape, check_shape
 _TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 _CHAT_TEMPLATE = "chat_template.jinja"
 _TOOL_TEMPLATE = "additional_chat_templates/tool_use.jinja"
-_BESIDE_TOKENIZER = (_TOKENIZER_CONFIG, _CHAT_TEMPLATE, _TOOL_TEMPLATE)
+_GENERATION, _CONFIG = "generation_config.json", "config.json"
+#: As ``TokenizerFiles`` has them.
+_BESIDE_TOKENIZER = (_TOKENIZER_CONFIG, _CHAT_TEMPLATE, _TOOL_TEMPLATE, _GENERATION, _CONFIG)
 _SHAPE = "shape.json"
 #: Seconds that reading a model's modules may take.
 _WALL_S = 180
@@ -99,7 +101,7 @@ def read_model_config(source: str, revision: str | None = None) -> dict[str, obj
 def read_generation_config(source: str, revision: str | None = None) -> object | None:
     """A model's ``generation_config.json``; ``None`` where it has none."""
     directory = find_bundled_directory(source)
-    name = "generation_config.json"
+    name = _GENERATION
     path = _fetch_if_there(source, name, revision) if directory is None else directory / name
     return json.loads(path.read_text()) if path is not None and path.is_file() else None
 
@@ -112,9 +114,9 @@ def is_hub_model(source: str) -> bool:
 def _find_config(source: str, revision: str | None) -> Path:
     directory = find_bundled_directory(source)
     if directory is not None:
-        return directory / "config.json"
+        return directory / _CONFIG
     try:
-        return Path(hf_hub_download(source, "config.json", revision=revision))
+        return Path(hf_hub_download(source, _CONFIG, revision=revision))
     except HFValidationError:
         raise _build_unknown_error(
             f"{source!r} is neither a directory on this machine nor a hub id such as "

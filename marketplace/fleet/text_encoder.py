@@ -6,7 +6,7 @@ Imports nothing of Django: the process that reads uploads counts with it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -45,6 +45,10 @@ class TokenizerFiles:
     chat_template: Path | None = None
     #: ``additional_chat_templates/tool_use.jinja``.
     tool_template: Path | None = None
+    #: ``generation_config.json``, which names the tokens that end an answer.
+    generation: Path | None = None
+    #: ``config.json``, which does where there is no such file.
+    model: Path | None = None
 
 
 class ModelTextEncoder:
@@ -56,22 +60,27 @@ class ModelTextEncoder:
         *,
         config: Mapping[str, Any],
         chat_template: str | Mapping[str, str] | None,
+        stop_tokens: Collection[int] = (),
     ) -> None:
         self._tokenizer = tokenizer
         self._special = {
             name: text for name in _NAMED_TOKENS if (text := _read_token(config.get(name)))
         }
         eos = self._find_id("eos_token")
-        self.suffix: list[int] = [] if eos is None else [eos]
+        ends = [*([] if eos is None else [eos]), *sorted(stop_tokens)]
+        self.suffix: list[int] = ends[:1]
+        self.stops = tuple(
+            text for token in ends if (text := tokenizer.id_to_token(token)) is not None
+        )
         self.prefix: list[int] = self._find_prefix(config, eos)
-        self._chosen = choose_chat_templates(
+        self.templates = choose_chat_templates(
             chat_template, adds_bos=self.prefix == [self._find_id("bos_token")]
         )
         #: What conversations without tools are written by.
-        self.default_template = self._chosen.default
+        self.default_template = self.templates.default
         environment = _build_environment()
-        texts = {self._chosen.default, self._chosen.with_tools}
-        self._templates = {text: environment.from_string(text) for text in texts}
+        texts = {self.templates.default, self.templates.with_tools}
+        self._compiled = {text: environment.from_string(text) for text in texts}
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
@@ -80,16 +89,24 @@ class ModelTextEncoder:
     def encode_whole(self, texts: list[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
 
-    def render(self, messages: list[dict[str, Any]], *, tools: Any, generation: bool) -> str:
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: Any,
+        generation: bool,
+        thinks: bool = False,
+    ) -> str:
         if not messages and not generation:
             return ""
         try:
-            return self._templates[self._chosen.choose(tools)].render(
+            return self._compiled[self.templates.choose(tools)].render(
                 messages=messages,
                 tools=tools,
                 documents=None,
                 add_generation_prompt=generation,
                 **self._special,
+                **self.templates.list_arguments(thinks=thinks),
             )
         # A template is a program of the model's maker and may refuse in any way.
         except Exception as error:
@@ -123,7 +140,13 @@ def load_text_encoder(files: TokenizerFiles) -> ModelTextEncoder:
         tokenizer.no_truncation()
         config = json.loads(_read_text(files.config) or "{}")
         templates = _find_templates(files, config)
-        return ModelTextEncoder(tokenizer, config=config, chat_template=templates)
+        generation = json.loads(_read_text(files.generation) or _read_text(files.model) or "{}")
+        return ModelTextEncoder(
+            tokenizer,
+            config=config,
+            chat_template=templates,
+            stop_tokens=_list_stop_tokens(generation),
+        )
     # The library raises bare ``Exception`` for whatever is wrong with the file.
     except Exception as error:
         raise UserError(
@@ -147,6 +170,13 @@ def _find_templates(files: TokenizerFiles, config: Mapping[str, Any]) -> dict[st
     if isinstance(found, list):
         return {one["name"]: one["template"] for one in found}
     return {"default": found} if found else {}
+
+
+def _list_stop_tokens(config: Mapping[str, Any]) -> list[int]:
+    """Of a generation's configuration or a model's; of one that reads images, its text's."""
+    named = config.get("eos_token_id", (config.get("text_config") or {}).get("eos_token_id"))
+    found = named if isinstance(named, list) else [named]
+    return [token for token in found if isinstance(token, int)]
 
 
 def _read_token(value: Any) -> str | None:

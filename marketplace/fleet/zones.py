@@ -66,8 +66,15 @@ def open_zone(*, terms: ZoneTerms, now: datetime) -> Zone:
         )
     config = base_models.read_model_config(terms.base_model, terms.revision)
     # A model without a tokenizer would refuse its first bid; better now.
-    load_text_encoder(base_models.find_tokenizer_files(terms.base_model, terms.revision))
+    encoder = load_text_encoder(base_models.find_tokenizer_files(terms.base_model, terms.revision))
     shape = base_models.read_model_shape(terms.base_model, terms.revision, file=terms.shape)
+    if not shape.encoder and not encoder.suffix:
+        raise _build_invalid_zone(
+            "base_model",
+            f"{terms.base_model} has no token that ends a text, so that no adapter would learn to "
+            "stop. Name it as eos_token in its tokenizer_config.json, or as eos_token_id in its "
+            "generation_config.json.",
+        )
     stored = cast(Mapping[str, object], config.get("quantization_config") or {})
     four_bit = terms.four_bit or is_four_bit(stored)
     return ensure_zone(

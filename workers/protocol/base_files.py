@@ -9,7 +9,7 @@ from workers.protocol.blobs import hash_file
 
 #: Weights, the model's shape, and how text becomes tokens; not what else a hub has beside them.
 _NAMES = (
-    *("model*.safetensors", "pytorch_model*.bin", "config.json"),
+    *("model*.safetensors", "pytorch_model*.bin", "config.json", "generation_config.json"),
     *("tokenizer.json", "tokenizer_config.json", "*.jinja", "additional_chat_templates/*.jinja"),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -26,16 +26,20 @@ class TemplateError(ValueError):
 
 
 def split_conversation(
-    segments: tuple[Segment, ...], tools: str, render_one: Callable[..., str], *, has_end: bool
+    segments: tuple[Segment, ...],
+    tools: str,
+    render_one: Callable[..., str],
+    *,
+    stops: Collection[str],
 ) -> list[list[Piece]]:
-    """The examples of a conversation, in stretches; ``END`` where an answer lacks one.
+    """The examples of a conversation, in stretches; ``END`` where the template ends no answer.
 
     Parameters
     ----------
     render_one
         ``TextEncoder.render``.
-    has_end
-        Whether the tokenizer has a token that ends a text.
+    stops
+        ``TextEncoder.stops``.
 
     Raises
     ------
@@ -49,24 +53,26 @@ def split_conversation(
         )
     messages = write_messages(segments)
     render = partial(render_one, tools=json.loads(tools) if tools else None)
-    if has_end and _lacks_end(render):
-        # An end would stand in the prompts of later answers: each is an example of its own.
-        found = [[*one, END] for one in _split_by_answer(segments, messages, render, apart=True)]
-    else:
-        whole = _split_whole(segments, messages, render)
-        found = [whole] if whole is not None else _split_by_answer(segments, messages, render)
+    whole = _split_whole(segments, messages, render)
+    found = [whole] if whole is not None else _split_by_answer(segments, messages, render)
+    written = _find_end(render)
+    if written is not None and stops and not any(stop in written for stop in stops):
+        if not written.strip() or not all(one[-1][1] for one in found):
+            # An end would stand in the prompts of later answers: each is an example of its own.
+            found = _split_by_answer(segments, messages, render, apart=True)
+        found = [[*one, END] for one in found]
     _check_tools(segments, tools, found)
     _check_texts(segments, found)
     return found
 
 
-def _lacks_end(render: Callable[..., str]) -> bool:
-    """Whether the template writes nothing after an answer, as GLM-4's."""
+def _find_end(render: Callable[..., str]) -> str | None:
+    """What the template writes after an answer; nothing, as GLM-4's, or what stops no model."""
     turns = [{"role": role, "content": _OTHER_ANSWER} for role in ("user", "assistant")]
     try:
-        return render(turns, generation=False).rstrip().endswith(_OTHER_ANSWER)
+        return render(turns, generation=False).rpartition(_OTHER_ANSWER)[2]
     except TemplateError:
-        return False
+        return None
 
 
 def _split_whole(
@@ -123,13 +129,15 @@ def _split_by_answer(
 
 def _split_answer(messages: list[dict[str, Any]], render: Callable[..., str]) -> tuple[str, str]:
     """What the model is asked with, and what it should write, of a conversation's last message."""
-    before = messages[:-1]
+    before, thought = messages[:-1], _find_thought(messages[-1])
     asked, answered = render(before, generation=True), render(messages, generation=False)
+    if thought and is_thought_closed(asked):
+        asked = render(before, generation=True, thinks=True)
     start = _count_same(asked, answered)
     if start < len(asked):
         plain = len(render(before, generation=False))
         if start >= plain:
-            return asked, _follow(asked[plain:], answered[plain:], _find_thought(messages[-1]))
+            return asked, _follow(asked[plain:], answered[plain:], thought)
         start = _find_answer(messages, render, asked=asked, answered=answered)
     if len(answered) == start:
         raise TemplateError(
@@ -137,6 +145,11 @@ def _split_answer(messages: list[dict[str, Any]], render: Callable[..., str]) ->
             "completion rows for this model."
         )
     return asked, answered[start:]
+
+
+def is_thought_closed(prompt: str) -> bool:
+    """Whether a model that is asked so is not to think."""
+    return prompt.rstrip().endswith(_THOUGHT_END)
 
 
 def _follow(prompt: str, answered: str, thought: str) -> str:
@@ -160,7 +173,13 @@ def _follow(prompt: str, answered: str, thought: str) -> str:
     if _THOUGHT_END in inside:
         return answer
     end = "\n" if thought and not thought.endswith("\n") else ""
-    return f"{thought or chr(10)}{end}{_THOUGHT_END}\n\n{answer.lstrip(chr(10))}"
+    answer = answer.removeprefix(_THOUGHT_END).lstrip("\n")
+    return f"{thought or chr(10)}{end}{_THOUGHT_END}\n\n{answer}"
+
+
+def has_thought(part: Segment) -> bool:
+    """Whether something is thought before an answer is written."""
+    return bool(_find_thought({"content": part.text, "reasoning_content": part.reasoning}).strip())
 
 
 def _find_thought(message: dict[str, Any]) -> str:

@@ -8,13 +8,20 @@ ends one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Any, Protocol
 
-from workers.protocol.conversation_split import Piece, TemplateError, split_conversation
+from workers.protocol.conversation_split import (
+    Piece,
+    TemplateError,
+    has_thought,
+    is_thought_closed,
+    split_conversation,
+)
 from workers.protocol.job_spec import DataFormat
 from workers.protocol.record_types import CHAT_ROLES, Row
 
@@ -37,6 +44,9 @@ TEMPLATE_DATE = datetime(2024, 7, 26)
 
 #: Of ``strftime``; one that is no other's beginning.
 _DATE_CODES = (*("-d", "-m", "-H", "-I", "-M", "-S", "-j"), *"aAbBcdDeFHIjmMpSTuUVwWxXyY")
+
+#: By which templates are asked to let the model think: Qwen's and most others', DeepSeek's.
+_THINKING_ARGUMENT = re.compile(r"(?<![.\w'\"])(?:enable_)?thinking\b(?![\w'\"])")
 
 #: Tokens, and whether the loss counts them.
 TokenRun = tuple[Sequence[int], bool]
@@ -66,6 +76,11 @@ class ChatTemplates:
 
     def choose(self, tools: Any) -> str:
         return self.with_tools if tools else self.default
+
+    def list_arguments(self, *, thinks: bool) -> dict[str, bool]:
+        """What the templates are to be given so that the model thinks, where they know how."""
+        texts = self.default + self.with_tools
+        return {found: True for found in _THINKING_ARGUMENT.findall(texts) if thinks}
 
 
 def choose_chat_templates(
@@ -107,8 +122,16 @@ class TextEncoder(Protocol):
 
     @property
     def suffix(self) -> Sequence[int]:
-        """What ends a text: an EOS token, or nothing."""
+        """What ends a text: the tokenizer's EOS token or the model's, or nothing."""
         ...
+
+    @property
+    def stops(self) -> Collection[str]:
+        """Texts of the tokens after which a model that is served writes no more."""
+        ...
+
+    @property
+    def templates(self) -> ChatTemplates: ...
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Tokens of each text, without special ones around it."""
@@ -118,7 +141,14 @@ class TextEncoder(Protocol):
         """Tokens of each text with the model's special tokens around it."""
         ...
 
-    def render(self, messages: list[dict[str, Any]], *, tools: Any, generation: bool) -> str:
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: Any,
+        generation: bool,
+        thinks: bool = False,
+    ) -> str:
         """A conversation in the model's chat template, open for an answer with ``generation``.
 
         Parameters
@@ -127,8 +157,26 @@ class TextEncoder(Protocol):
             As ``write_messages`` writes them.
         tools
             A list of functions that the model may call, or ``None``.
+        thinks
+            With the arguments by which the model is let think.
         """
         ...
+
+
+def list_serving_arguments(rows: Sequence[Row], encoder: TextEncoder) -> tuple[str, ...]:
+    """Arguments of the template, each true, that prompts of answers with thoughts were given.
+
+    A template that closes thoughts unless it is asked (Qwen3.5's small ones, DeepSeek-V3.1's) is
+    asked for answers that have some. None where the default prompts are what was trained after.
+    """
+    if not any(part.train and has_thought(part) for row in rows for part in row.segments):
+        return ()
+    turns = [{"role": "user", "content": "?"}]
+    try:
+        is_closed = is_thought_closed(encoder.render(turns, tools=None, generation=True))
+    except TemplateError:
+        return ()
+    return tuple(encoder.templates.list_arguments(thinks=is_closed))
 
 
 def lay_out_rows(rows: Sequence[Row], encoder: TextEncoder) -> Iterator[list[list[list[TokenRun]]]]:
@@ -188,8 +236,7 @@ def _split_row(row: Row, encoder: TextEncoder) -> list[list[list[Piece]]]:
     if row.segments[0].role not in CHAT_ROLES:
         return [[[(part.text, part.train) for part in one if part.text] for one in both]]
     split = [
-        split_conversation(one, row.tools, encoder.render, has_end=bool(encoder.suffix))
-        for one in both
+        split_conversation(one, row.tools, encoder.render, stops=encoder.stops) for one in both
     ]
     if len(split) == 1:
         return [[example] for example in split[0]]

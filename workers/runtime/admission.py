@@ -23,6 +23,7 @@ from workers.training.checkpoint import (
 from workers.training.data import prepare_data
 from workers.training.faults import SystemFault, UserFault
 from workers.training.job import TrainingJob
+from workers.training.samples import name_stop_tokens
 from workers.training.start_values import load_start_values
 
 
@@ -67,6 +68,7 @@ def prepare(
     check_match(job, encoder=resident.model.shape.encoder)
     data = prepare_data(
         tokenizer=resident.tokenizer,
+        stops=name_stop_tokens(resident.model, resident.tokenizer),
         data_path=data_path,
         validation_path=validation_path,
         data_format=job.data_format,

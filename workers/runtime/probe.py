@@ -26,6 +26,7 @@ from workers.training.faults import SystemFault, TrainingFault, is_out_of_memory
 from workers.training.objective import compute_sequence_nll
 from workers.training.pack_plan import count_fitting
 from workers.training.packing import Example, PackShare, build_pack
+from workers.training.samples import name_stop_tokens
 from workers.training.start_values import load_start_values
 
 log = logging.getLogger(__name__)
@@ -134,6 +135,7 @@ def _read_rows(probe: ProbeTask, resident: ResidentBase) -> tuple[Example, ...]:
         path.write_text("".join(f"{row}\n" for row in probe.rows), encoding="utf-8")
         return prepare_data(
             tokenizer=resident.tokenizer,
+            stops=name_stop_tokens(resident.model, resident.tokenizer),
             data_path=path,
             validation_path=None,
             data_format=probe.data_format,

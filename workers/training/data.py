@@ -27,6 +27,7 @@ from workers.protocol.token_layout import (
     choose_chat_templates,
     describe_refusal,
     lay_out_rows,
+    list_serving_arguments,
 )
 from workers.training.faults import UserFault
 from workers.training.packing import Example, TokenSequence
@@ -60,6 +61,8 @@ class RowCounts:
     #: Keys of the training rows, and of a validation file's, that nothing reads.
     ignored_keys: tuple[IgnoredKey, ...] = ()
     validation_ignored_keys: tuple[IgnoredKey, ...] = ()
+    #: As ``list_serving_arguments`` gives them.
+    serving_arguments: tuple[str, ...] = ()
 
     def sentences(self) -> tuple[str, ...]:
         """For the job's log."""
@@ -84,6 +87,12 @@ class RowCounts:
                 f"{_count(len(self.empty_lines), 'was', 'were')} left out, because an answer is "
                 f"empty: {_some(self.empty_lines)}."
             )
+        if self.serving_arguments:
+            given = " and ".join(f"{name}=true" for name in self.serving_arguments)
+            lines.append(
+                "The model's chat template asks for no thoughts by itself. Answers with thoughts "
+                f"were learnt after what it asks with {given}: serve the adapter with that."
+            )
         lines += describe_ignored_keys(self.ignored_keys)
         lines += [
             f"Validation data: {sentence}"
@@ -107,6 +116,7 @@ class PreparedData:
 def prepare_data(
     *,
     tokenizer: Any,
+    stops: Sequence[str] = (),
     data_path: Path,
     validation_path: Path | None,
     data_format: DataFormat,
@@ -116,6 +126,11 @@ def prepare_data(
     seed: int,
 ) -> PreparedData:
     """Read, tokenize, cut and split a job's data.
+
+    Parameters
+    ----------
+    stops
+        As of ``TokenizerEncoder``.
 
     Raises
     ------
@@ -127,7 +142,8 @@ def prepare_data(
         ([], (), ()) if validation_path is None else _read(validation_path, data_format, ())
     )
     labels = _labels(rows, validation_rows) if data_format is DataFormat.CLASSIFICATION else ()
-    reader = _Examples(tokenizer, sequence_length, labels)
+    encoder = TokenizerEncoder(tokenizer, stops=stops)
+    reader = _Examples(encoder, sequence_length, labels)
     examples = reader.build(rows)
     if not examples:
         raise UserFault(
@@ -152,6 +168,7 @@ def prepare_data(
         empty_lines=empty,
         ignored_keys=ignored,
         validation_ignored_keys=validation_ignored,
+        serving_arguments=list_serving_arguments(rows, encoder),
     )
     kinds: dict[DataFormat, LossKind] = {
         DataFormat.PREFERENCE: "pairs",
@@ -223,16 +240,24 @@ def _read(
 
 
 class TokenizerEncoder:
-    """The base model's tokenizer as the shared layout wants it."""
+    """The base model's tokenizer as the shared layout wants it.
 
-    def __init__(self, tokenizer: Any) -> None:
+    Parameters
+    ----------
+    stops
+        Tokens that end an answer beside the tokenizer's EOS, as ``TextEncoder.stops``.
+    """
+
+    def __init__(self, tokenizer: Any, *, stops: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
         ids = tokenizer("").input_ids
         eos = tokenizer.eos_token_id
+        own = () if eos is None else (tokenizer.eos_token,)
+        self.stops = tuple(dict.fromkeys((*own, *stops)))
         self.prefix: list[int] = (
             ids[:-1] if ids and ids[-1] in (eos, tokenizer.sep_token_id) else ids
         )
-        self.suffix: list[int] = [eos] if eos is not None else []
+        self.suffix: list[int] = tokenizer.convert_tokens_to_ids(list(self.stops[:1]))
         self.templates = choose_chat_templates(
             tokenizer.chat_template, adds_bos=self.prefix == [tokenizer.bos_token_id]
         )
@@ -247,7 +272,14 @@ class TokenizerEncoder:
         """As ``encode_whole``, cut by the tokenizer's own rules."""
         return self._tokenizer(texts, truncation=True, max_length=length).input_ids
 
-    def render(self, messages: list[dict[str, Any]], *, tools: Any, generation: bool) -> str:
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: Any,
+        generation: bool,
+        thinks: bool = False,
+    ) -> str:
         if not messages and not generation:
             return ""
         try:
@@ -257,6 +289,7 @@ class TokenizerEncoder:
                 chat_template=self.templates.choose(tools),
                 tokenize=False,
                 add_generation_prompt=generation,
+                **self.templates.list_arguments(thinks=thinks),
             )
         # a template is a program of the model's maker and may refuse in any way
         except Exception as error:
@@ -266,8 +299,10 @@ class TokenizerEncoder:
 class _Examples:
     """Turns rows into examples and keeps count of what was cut."""
 
-    def __init__(self, tokenizer: Any, sequence_length: int, labels: tuple[str, ...] = ()) -> None:
-        self.encoder = TokenizerEncoder(tokenizer)
+    def __init__(
+        self, encoder: TokenizerEncoder, sequence_length: int, labels: tuple[str, ...] = ()
+    ) -> None:
+        self.encoder = encoder
         self.labels = {name: number for number, name in enumerate(labels)}
         self.sequence_length = sequence_length
         self.truncated: list[int] = []

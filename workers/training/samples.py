@@ -132,6 +132,12 @@ def find_stop_tokens(model: PackedModel, tokenizer: Any) -> frozenset[int]:
     return frozenset(token for token in (*found, tokenizer.eos_token_id) if token is not None)
 
 
+def name_stop_tokens(model: PackedModel, tokenizer: Any) -> tuple[str, ...]:
+    """The texts of ``find_stop_tokens``, as ``TokenizerEncoder`` takes them."""
+    named = tokenizer.convert_ids_to_tokens(sorted(find_stop_tokens(model, tokenizer)))
+    return tuple(text for text in named if text is not None)
+
+
 def _shorten(text: str) -> str:
     """Text that every store takes, of at most ``SAMPLE_CHARS`` characters."""
     clean = text.replace("\0", "").encode("utf-8", "replace").decode("utf-8").strip()

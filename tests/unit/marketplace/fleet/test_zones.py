@@ -14,10 +14,12 @@ from django.core.management import CommandError, call_command
 import workers.protocol
 from marketplace.common.errors import Conflict, UserError
 from marketplace.fleet import base_models
+from marketplace.fleet.base_models import find_tokenizer_files
 from marketplace.fleet.memory import compute_base_model_gb
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import build_base_model_ref
 from marketplace.fleet.services import ZoneModel, ZoneSlots, ensure_zone
+from marketplace.fleet.text_encoder import load_text_encoder
 from marketplace.fleet.zones import ZoneTerms, open_zone
 from tests.builders import NOW
 from tests.market_builders import LLAMA_8B
@@ -89,6 +91,21 @@ def test_a_model_of_which_the_tokenizer_is_missing_is_refused_before_its_first_b
         open_zone(terms=terms(base_model=str(tmp_path)), now=NOW)
     assert refusal.value.code == "unknown_tokenizer"
     assert Zone.objects.count() == 0
+
+
+def test_a_model_that_no_token_stops_is_refused_before_its_first_bid(tmp_path):
+    for name in ("config.json", "tokenizer.json", "generation_config.json", "shape.json"):
+        shutil.copy(BUNDLED / name, tmp_path / name)
+    stops = terms(base_model=str(tmp_path), shape=tmp_path / "shape.json")
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": null}')
+    with pytest.raises(UserError, match="has no token that ends a text") as refusal:
+        open_zone(terms=stops, now=NOW)
+    assert refusal.value.param == "base_model"
+    assert Zone.objects.count() == 0
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 1]}')
+    find_tokenizer_files.cache_clear()
+    load_text_encoder.cache_clear()
+    assert open_zone(terms=stops, now=NOW).is_open
 
 
 def test_a_model_of_the_hub_is_read_from_its_local_copy(tmp_path, monkeypatch):

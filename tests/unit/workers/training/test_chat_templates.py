@@ -18,7 +18,7 @@ from workers.protocol.job_spec import DataFormat
 from workers.protocol.records import read_rows
 from workers.protocol.token_layout import TemplateError, lay_out_rows
 from workers.training.adapter_export import save_tokenizer
-from workers.training.data import TokenizerEncoder, prepare_data
+from workers.training.data import PreparedData, TokenizerEncoder, prepare_data
 
 TEMPLATES = Path(__file__).parents[3] / "data" / "chat_templates"
 QWEN, MISTRAL = ((TEMPLATES / f"{name}.jinja").read_text() for name in ("qwen3", "mistral"))
@@ -63,10 +63,16 @@ TWO = {
 TWO["tool_use"] = f"Tools: {{{{ tools | tojson }}}} {HARMONY}"
 
 
-def encode(template: str | dict[str, str] | None) -> TokenizerEncoder:
+#: What ends an answer in these templates.
+STOPS = ("<|im_end|>", "<|end|>", "<|call|>", ";")
+
+
+def encode(
+    template: str | dict[str, str] | None, *, stops: tuple[str, ...] = STOPS
+) -> TokenizerEncoder:
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = template
-    return TokenizerEncoder(tokenizer)
+    return TokenizerEncoder(tokenizer, stops=stops)
 
 
 def lay_out(row: dict, template: str | dict[str, str] | None) -> list[list[tuple[str, str]]]:
@@ -207,7 +213,8 @@ def test_market_and_node_lay_out_alike(row, template):
     tokenizer = byte_tokenizer()
     special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
     market = ModelTextEncoder(tokenizer.backend_tokenizer, config=special, chat_template=template)
-    assert list(lay_out_rows([parsed], market)) == list(lay_out_rows([parsed], encode(template)))
+    node = encode(template, stops=())
+    assert list(lay_out_rows([parsed], market)) == list(lay_out_rows([parsed], node))
 
 
 DATED = (
@@ -241,27 +248,20 @@ def test_a_base_without_a_template_begins_chats_as_it_begins_texts():
         """A tokenizer that puts its BOS token before a text."""
 
         chat_template, bos_token_id, eos_token_id, sep_token_id = None, 1, 2, None
+        eos_token = "</s>"
 
         def __call__(self, text):
             return type("Encoded", (), {"input_ids": [1]})
+
+        def convert_tokens_to_ids(self, tokens):
+            return [2 for _ in tokens]
 
     assert TokenizerEncoder(BeginsTexts()).templates.default.startswith("{{ bos_token }}{% if")
     assert not encode(None).templates.default.startswith("{{ bos_token }}")
 
 
 def test_a_row_with_an_empty_answer_is_left_out_and_named(tmp_path):
-    rows = [{"messages": SAID}, {"messages": [*TURNS[:4], {"role": "assistant", "content": ""}]}]
-    tokenizer = byte_tokenizer()
-    data = prepare_data(
-        tokenizer=tokenizer,
-        data_path=write_jsonl(tmp_path / "a.jsonl", rows),
-        validation_path=None,
-        data_format=DataFormat.CHAT,
-        skip_lines=(),
-        sequence_length=400,
-        validation_share=0.0,
-        seed=0,
-    )
+    data = prepare_chats(tmp_path, None, SAID, [*TURNS[:4], {"role": "assistant", "content": ""}])
     assert [example.line for example in data.train] == [1]
     assert data.report.sentences()[1] == ("1 row was left out, because an answer is empty: line 2.")
 
@@ -340,6 +340,60 @@ def test_a_closed_thought_cannot_be_learnt():
         lay_out({"messages": [TURNS[3], THOUGHT_BLUE]}, CLOSES_THOUGHTS)
 
 
+#: As Qwen3.5's small ones: the same, and it may be asked to let the model think.
+MAY_THINK = (
+    "{% for m in messages %}{% set parts = m.content.rpartition('</think>') %}{{ m.role }}:"
+    "{% if m.role == 'assistant' %}<think>\n"
+    "{{ (m.reasoning_content or parts[0].partition('<think>')[2]).strip() }}\n</think>\n\n"
+    "{% endif %}{{ parts[2].lstrip() }};{% endfor %}{% if add_generation_prompt %}assistant:"
+    "<think>\n{% if not enable_thinking %}{{ '\\n</think>\\n\\n' }}{% endif %}{% endif %}"
+)
+
+
+def test_answers_with_thoughts_follow_the_prompt_that_asks_for_some_and_the_log_says_so(tmp_path):
+    turns = [TURNS[3], THOUGHT_BLUE]
+    [[(whole, learnt)]] = lay_out({"messages": turns}, MAY_THINK)
+    assert learnt == "It is day.\n</think>\n\nBlue;"
+    assert whole == f"user:Sky?;assistant:<think>\n{learnt}"
+    [[(whole, learnt)]] = lay_out({"messages": [TURNS[3], SAID_BLUE]}, MAY_THINK)
+    assert (whole, learnt) == ("user:Sky?;assistant:<think>\n\n</think>\n\nBlue;", "Blue;")
+    logs = [
+        prepare_chats(tmp_path, MAY_THINK, [*turns[:1], said]).report.sentences()
+        for said in (SAID_BLUE, THOUGHT_BLUE)
+    ]
+    assert len(logs[0]) == 1
+    assert logs[1][1] == (
+        "The model's chat template asks for no thoughts by itself. Answers with thoughts were "
+        "learnt after what it asks with enable_thinking=true: serve the adapter with that."
+    )
+
+
+def prepare_chats(folder: Path, template: str | None, *conversations: list[dict]) -> PreparedData:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = template
+    return prepare_data(
+        tokenizer=tokenizer,
+        stops=STOPS,
+        data_path=write_jsonl(folder / "a.jsonl", [{"messages": one} for one in conversations]),
+        validation_path=None,
+        data_format=DataFormat.CHAT,
+        skip_lines=(),
+        sequence_length=400,
+        validation_share=0.0,
+        seed=0,
+    )
+
+
+def test_an_answer_whose_end_stops_no_model_gets_one_that_does():
+    """As a base model with a template for chats, whose one stop is the end of a text."""
+    [parsed] = read_rows(io.BytesIO(json.dumps({"messages": SAID[1:]}).encode()))
+    template = DATED + "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
+    sequences = {}
+    for stops in ((), ("<|im_end|>",)):
+        [[[sequences[stops]]]] = lay_out_rows([parsed], encode(template, stops=stops))
+    assert sequences[()] == [*sequences["<|im_end|>",], ([byte_tokenizer().eos_token_id], True)]
+
+
 def test_an_answer_that_nothing_follows_is_ended_and_prompts_stay_as_they_are():
     eos = byte_tokenizer().eos_token
     examples = lay_out({"messages": SAID}, ENDLESS)
@@ -383,4 +437,5 @@ def test_conversations_with_tools_stand_in_the_template_that_a_model_has_for_the
     [parsed] = read_rows(io.BytesIO(json.dumps(TOOL_ROW).encode()))
     for folder in (tmp_path, exported):
         market = load_text_encoder(find_tokenizer_files(f"{folder}/tokenizer.json"))
-        assert list(lay_out_rows([parsed], market)) == list(lay_out_rows([parsed], encode(TWO)))
+        node = encode(TWO, stops=())
+        assert list(lay_out_rows([parsed], market)) == list(lay_out_rows([parsed], node))
