@@ -28,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 UNIT = """\
 # finetender-node unit | sudo tee /etc/systemd/system/finetender-node.service
 # sudo systemctl daemon-reload && sudo systemctl enable --now finetender-node
+# A gated base model: `hf auth login` as the user below.
 # systemctl reload finetender-node hands over, installs the market's release and goes on.
 [Unit]
 Description=Finetender node
