@@ -31,6 +31,7 @@ from workers.training.stock_model import StockModel
 
 ROOT = Path(__file__).parents[4]
 FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
     "mistral": {"sliding_window": 8},
     "ministral": HEADS | WINDOWS,
     "qwen2": {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1},
@@ -39,7 +40,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mixtral": {"num_local_experts": 4},
     "olmo2": {},
     "olmo3": WINDOWS,
-    "smollm3": {"no_rope_layers": [1, 0]},
     "gemma": HEADS,
     "gemma3_text": HEADS | WINDOWS | {"query_pre_attn_scalar": 8},
     "phi": {},
@@ -213,3 +213,5 @@ def test_embeddings_that_blocks_have_of_their_own_come_with_given_ones(family):
 def test_the_page_of_models_is_what_trying_them_gives():
     page = (ROOT / "docs" / "guides" / "models.md").read_text()
     assert page.endswith("\n\n" + "\n".join(list_lines()) + "\n")
+    packed, own = (", ".join(f"`{kind}`" for kind in sorted(kinds)) for kinds in (FAMILIES, STOCK))
+    assert f"Packed are also {packed}; by their own code {own}." in page
