@@ -21,6 +21,7 @@ from tests.demo_market import open_market
 from tests.emptying import delete_all_rows
 from tests.market_shell import MarketShell
 from tests.migrated_cluster import copy_migrated_cluster
+from tests.programs_here import run_programs_apart, run_programs_here
 from tests.servers_plugin import RUNS_DIR
 from workers.node.join import save_facts
 from workers.protocol.node_facts import NodeFacts
@@ -117,6 +118,20 @@ def quick_flush() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionTestCase, "_fixture_teardown", lambda _: delete_all_rows())
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def programs_run_here() -> Iterator[None]:
+    """What reads a file of others does so in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        run_programs_here(patch)
+        yield
+
+
+@pytest.fixture
+def programs_run_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reads a file of others does so in a process of its own, as in a market."""
+    run_programs_apart(monkeypatch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from marketplace.fleet.releases import find_release
 from marketplace.jobs.models import Job
 from marketplace.jobs.reading_child import read_file
 from marketplace.jobs.reading_process import FileToRead, build_request
-from marketplace.jobs.services import dispatch_slots, intake, read_next_upload, readings
+from marketplace.jobs.services import dispatch_slots, intake, read_next_upload
 from marketplace.web.views import uploads as page_uploads
 from tests import builders
 from tests import job_builders as build
@@ -69,16 +69,12 @@ JSON = st.recursive(
 
 @pytest.fixture
 def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uploads are read in this process, and nobody waits for what others do."""
-
-    def read(file: FileToRead, **_: Any) -> Any:
-        return read_in_this_process(file)
+    """Uploads are read at once, and nobody waits for what others do."""
 
     def read_all(_task: str) -> None:
         while read_next_upload(clock=clock.now):
             pass
 
-    monkeypatch.setattr(readings, "read_in_process", read)
     monkeypatch.setattr(intake, "enqueue", read_all)
     monkeypatch.setattr(page_uploads, "WAIT_S", 0.0)
     monkeypatch.setattr(api_datasets, "WAIT_S", 0.0)
@@ -92,10 +88,6 @@ def unlimited(settings: Any, tmp_path: Path) -> None:
     limits = dict.fromkeys(settings.API_REQUESTS_PER_MINUTE, 10**9)
     settings.API_REQUESTS_PER_MINUTE = limits
     settings.MEDIA_ROOT = tmp_path / "media"
-
-
-def read_in_this_process(file: FileToRead) -> Any:
-    return read_file(build_request(file))
 
 
 # --- Pages ------------------------------------------------------------------------------------
@@ -209,7 +201,7 @@ def test_no_file_is_more_than_a_reading_or_a_refusal(
         columns=columns,
     )
     try:
-        reading, _ = read_in_this_process(file)
+        reading, _ = read_file(build_request(file))
     except UserError:
         return
     assert reading.rows >= 0

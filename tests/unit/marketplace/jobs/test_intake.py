@@ -17,7 +17,7 @@ from marketplace.common.errors import MarketFault, StorageUnavailable, UserError
 from marketplace.jobs import reading_process
 from marketplace.jobs.dataset_reader import Reading
 from marketplace.jobs.models import Dataset, DatasetTokens, Upload, UploadStatus
-from marketplace.jobs.reading_process import FileToRead, build_request, read_in_process
+from marketplace.jobs.reading_process import FileToRead, read_in_process
 from marketplace.jobs.selectors import build_upload_error
 from marketplace.jobs.services import (
     decide_upload,
@@ -55,18 +55,6 @@ def zone(tmp_path, settings):
 @pytest.fixture
 def owner():
     return builders.organisation()
-
-
-@pytest.fixture
-def reads_at_once(monkeypatch):
-    """Files are read here: what the process itself does has tests of its own."""
-
-    def read(file: FileToRead, **_: Any) -> tuple[Reading, bool]:
-        from marketplace.jobs.reading_child import read_file
-
-        return read_file(build_request(file))
-
-    monkeypatch.setattr(readings, "read_in_process", read)
 
 
 def receive(owner: Organisation, content: bytes, *, name="data.jsonl", now=NOW, **more) -> Upload:
@@ -113,7 +101,9 @@ def decide(upload: Upload, **chosen: Any) -> Upload:
     return seen(upload)
 
 
-def test_a_file_is_read_in_a_process_of_its_own_and_becomes_a_data_set(zone, owner):
+def test_a_file_is_read_in_a_process_of_its_own_and_becomes_a_data_set(
+    zone, owner, programs_run_apart
+):
     upload = receive(owner, ROW * 3)
     assert (upload.status, Dataset.objects.count()) == (UploadStatus.WAITING, 0)
     assert read()
@@ -134,7 +124,7 @@ def test_an_empty_file_gets_an_answer_and_leaves_no_trace(zone, owner):
     assert not default_storage.exists(f"uploads/{owner.pk}")
 
 
-def test_lines_that_cannot_be_used_are_left_out_only_by_choice(zone, owner, reads_at_once):
+def test_lines_that_cannot_be_used_are_left_out_only_by_choice(zone, owner):
     upload = receive(owner, ROW + BAD * 60 + ROW)
     read()
     asked = seen(upload)
@@ -146,7 +136,7 @@ def test_lines_that_cannot_be_used_are_left_out_only_by_choice(zone, owner, read
 
 
 def test_who_wants_to_correct_the_file_has_nothing_stored(
-    zone, owner, reads_at_once, django_capture_on_commit_callbacks
+    zone, owner, django_capture_on_commit_callbacks
 ):
     upload = receive(owner, ROW + BAD)
     read()
@@ -159,9 +149,7 @@ def test_who_wants_to_correct_the_file_has_nothing_stored(
     assert default_storage.listdir(f"uploads/{owner.pk}") == ([], [])
 
 
-def test_rows_that_are_too_long_are_said_by_line_and_cut_or_left_out_by_choice(
-    zone, owner, reads_at_once
-):
+def test_rows_that_are_too_long_are_said_by_line_and_cut_or_left_out_by_choice(zone, owner):
     content = ROW + LONG + ROW + LONG
     upload = receive(owner, content)
     read()
@@ -180,7 +168,7 @@ def test_rows_that_are_too_long_are_said_by_line_and_cut_or_left_out_by_choice(
     assert left_out.longest_row_tokens == 3
 
 
-def test_only_what_is_left_to_choose_is_asked(zone, owner, reads_at_once):
+def test_only_what_is_left_to_choose_is_asked(zone, owner):
     upload = receive(owner, ROW + BAD + LONG)
     read()
     assert decide(upload, faulty_lines="leave_out").status == UploadStatus.UNDECIDED
@@ -191,7 +179,7 @@ def test_only_what_is_left_to_choose_is_asked(zone, owner, reads_at_once):
         decide(upload, faulty_lines="leave_out")
 
 
-def test_columns_of_a_table_are_named_by_choice(zone, owner, reads_at_once):
+def test_columns_of_a_table_are_named_by_choice(zone, owner):
     table = b"Question,Answer,Id\none,two,1\nthree,four,2\n"
     upload = receive(owner, table, name="faq.csv")
     read()
@@ -216,7 +204,7 @@ def test_columns_of_a_table_are_named_by_choice(zone, owner, reads_at_once):
         (b"a,b\n1,2\n", UploadChoices(faulty_lines="leave_out", long_rows="cut")),
     ],
 )
-def test_a_program_is_answered_and_never_asked(zone, owner, reads_at_once, content, choices):
+def test_a_program_is_answered_and_never_asked(zone, owner, content, choices):
     upload = receive(
         owner, content, name="a.csv" if b"," in content[:2] else "a.jsonl", choices=choices
     )
@@ -228,7 +216,9 @@ def test_a_program_is_answered_and_never_asked(zone, owner, reads_at_once, conte
 BROKEN = "".join(vendors.chat(n)[:-1] + ",}\n" for n in range(4)).encode() + b"{no row\n"
 
 
-def test_a_file_without_one_usable_row_is_counted_as_a_vendor_repairs_it(zone, owner):
+def test_a_file_without_one_usable_row_is_counted_as_a_vendor_repairs_it(
+    zone, owner, programs_run_apart
+):
     upload = receive(owner, BROKEN)
     read()
     made = seen(upload).dataset
@@ -276,7 +266,7 @@ def test_words_that_are_no_choice_are_refused(zone, owner):
 
 
 def test_a_file_whose_worker_died_is_read_again_and_the_dead_worker_changes_nothing(
-    zone, owner, reads_at_once, monkeypatch
+    zone, owner, monkeypatch
 ):
     upload = receive(owner, ROW)
     dead = readings._claim(now=NOW)
@@ -330,7 +320,7 @@ def test_two_workers_at_once_read_two_files(zone):
     assert {upload.pk for upload in claimed} == uploads
 
 
-def test_the_same_request_again_is_the_same_upload(zone, owner, reads_at_once):
+def test_the_same_request_again_is_the_same_upload(zone, owner):
     first = receive(owner, ROW, key="k")
     assert receive(owner, ROW, key="k").pk == first.pk
     with pytest.raises(UserError) as refused:
@@ -344,7 +334,7 @@ def test_the_same_request_again_is_the_same_upload(zone, owner, reads_at_once):
     assert receive(owner, ROW, key="bad").pk != bad.pk
 
 
-def test_an_organisation_stores_so_much_and_no_more(zone, owner, settings, reads_at_once):
+def test_an_organisation_stores_so_much_and_no_more(zone, owner, settings):
     settings.DATASET_BYTES_PER_ORGANISATION = 2 * len(ROW)
     receive(owner, ROW)
     read()
@@ -362,7 +352,7 @@ def test_an_organisation_stores_so_much_and_no_more(zone, owner, settings, reads
     receive(owner, ROW)
 
 
-def test_what_nobody_decided_is_forgotten_after_a_day(zone, owner, reads_at_once, monkeypatch):
+def test_what_nobody_decided_is_forgotten_after_a_day(zone, owner, monkeypatch):
     asked_for: list[str] = []
     monkeypatch.setattr(intake, "enqueue", lambda name: asked_for.append(name))
     upload = receive(owner, ROW + BAD)
@@ -421,7 +411,7 @@ def test_the_reader_knows_none_of_the_markets_secrets(tmp_path, monkeypatch):
 
 
 def test_a_file_that_cannot_be_fetched_waits_and_no_attempt_is_counted(
-    bucket, zone, owner, reads_at_once, settings
+    bucket, zone, owner, settings
 ):
     upload = receive(owner, ROW, zone=zone)
     assert len(list_objects(bucket)) == 1
