@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
@@ -15,6 +13,7 @@ from typing import Any, get_args
 
 import pytest
 
+from scheduler.__main__ import main
 from scheduler.auction import ChainEntry, Engine, ZoneRules, entry_from_json, entry_to_json
 from scheduler.auction.audit.transcripts import verify_transcript, write_transcript_lines
 from scheduler.auction.audit.verify import verify, verify_public
@@ -238,25 +237,15 @@ def test_verify_needs_something_to_start_from() -> None:
         next(write_transcript_lines([]))
 
 
-def _verify(path: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "scheduler", "verify", str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def test_the_command_says_yes_to_a_true_log_and_no_to_one_that_is_off_by_a_cent(
-    tmp_path: Path,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine, log = _log(RULES)
     lines = list(write_transcript_lines(log, rules=RULES))
     path = tmp_path / "transcript.jsonl"
     path.write_text("\n".join(lines) + "\n")
-    done = _verify(path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {
+    assert main(["verify", str(path)]) == 0
+    assert json.loads(capsys.readouterr().out) == {
         "ok": True,
         "entries": len(log),
         "head_hash": engine.head_hash,
@@ -272,9 +261,8 @@ def test_the_command_says_yes_to_a_true_log_and_no_to_one_that_is_off_by_a_cent(
     altered = json.loads(lines[4])
     altered["outcome"]["payment"] += 0.01
     path.write_text("\n".join([*lines[:4], json.dumps(altered), *lines[5:]]))
-    done = _verify(path)
-    assert done.returncode == 1
-    found = json.loads(done.stdout)
+    assert main(["verify", str(path)]) == 1
+    found = json.loads(capsys.readouterr().out)
     assert (found["ok"], found["position"], found["entries"]) == (False, 4, 3)
     assert found["problem"] == "the replay differs from the log in payment"
 
@@ -289,19 +277,16 @@ def test_the_command_says_yes_to_a_true_log_and_no_to_one_that_is_off_by_a_cent(
     ],
 )
 def test_a_file_that_is_no_transcript_is_refused_by_line(
-    tmp_path: Path, text: str, problem: str
+    tmp_path: Path, text: str, problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "odd.jsonl"
     path.write_text(text)
-    done = _verify(path)
-    assert done.returncode == 2
-    assert problem in done.stderr
-    assert done.stdout == ""
+    assert main(["verify", str(path)]) == 2
+    said = capsys.readouterr()
+    assert problem in said.err
+    assert said.out == ""
 
 
-def test_an_unknown_command_prints_the_known_ones() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "scheduler", "sing"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert "auction" in done.stderr
+def test_an_unknown_command_prints_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sing"]) == 2
+    assert "auction" in capsys.readouterr().err
