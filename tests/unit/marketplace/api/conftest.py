@@ -9,6 +9,7 @@ import pytest
 from django.db import connections
 
 from marketplace.auction.bidding import wait
+from marketplace.auction.lane import wakeups
 from marketplace.auction.lane.sweep import sweep_zones
 from marketplace.common import clock
 from marketplace.jobs.services import intake, read_next_upload
@@ -16,19 +17,25 @@ from tests import builders
 from tests import market_builders as market
 from tests.unit.marketplace.api.client import Api
 
+#: Slots begin unasked.
+SWEPT_EVERY_S = 0.1
+
 
 @pytest.fixture
 def lane(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The lane's own sweep, over and over, until the test is done."""
+    """The lane's own sweep, whenever it is woken and now and then, until the test is done."""
     # A first decision may have to wait for the engine to be compiled.
     monkeypatch.setattr(wait, "WAIT_S", 60.0)
-    done = threading.Event()
+    woken, done = threading.Event(), threading.Event()
+    monkeypatch.setattr(wakeups, "wake_lane", lambda *, zone_id: woken.set())
     failed: list[BaseException] = []
 
     def run() -> None:
         try:
-            while not done.wait(0.01):
+            while not done.is_set():
+                woken.clear()
                 sweep_zones(clock=clock.now)
+                woken.wait(SWEPT_EVERY_S)
         except BaseException as error:
             failed.append(error)
         finally:
@@ -38,6 +45,7 @@ def lane(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     thread.start()
     yield
     done.set()
+    woken.set()
     thread.join(30)
     assert not failed
 
