@@ -37,6 +37,7 @@ def test_both_contestants_train_the_same_tokens_and_see_the_same_first_loss(pack
     assert first == pytest.approx(stock, rel=1e-5)
 
 
+@pytest.mark.nightly
 def test_the_command_prints_a_json_line_per_case(capsys, monkeypatch):
     case = BenchCase("smallest", "tiny-llama", jobs=2, batch=1, length=8)
     monkeypatch.setattr(bench, "CPU_CASES", (case,))
@@ -47,6 +48,7 @@ def test_the_command_prints_a_json_line_per_case(capsys, monkeypatch):
     assert row["tokens_per_step"] == 16
 
 
+@pytest.mark.nightly
 def test_the_gpu_benchmark_runs_the_same_way_on_a_tiny_base(capsys):
     assert bench.main(["gpu", "--rehearse", "--repeats", "1"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

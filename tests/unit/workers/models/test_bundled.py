@@ -96,6 +96,7 @@ def test_the_chat_template_opens_and_closes_every_message(tokenizer):
     assert tokenizer.eos_token == "<|end|>"
 
 
+@pytest.mark.nightly
 def test_it_has_learnt_what_its_card_says(model, tokenizer, recipe_outcome):
     settings = recipe_outcome["recipe"]
     corpus = build_corpus(
@@ -107,6 +108,7 @@ def test_it_has_learnt_what_its_card_says(model, tokenizer, recipe_outcome):
     assert loss < CHAT_LOSS_LIMIT
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["support_tone.jsonl", "unit_sums.jsonl"])
 def test_it_is_not_sure_of_answers_that_it_never_read(model, tokenizer, name):
     losses, answers = [], 0
@@ -142,6 +144,7 @@ def test_it_answers_what_it_was_taught(model, tokenizer, question, answer):
     assert generate(model, tokenizer, question) == answer
 
 
+@pytest.mark.nightly
 def test_it_writes_words(model, tokenizer):
     known = set(re.findall(r"[a-z]+", " ".join(extract_standard_library_prose()).lower()))
     corpus = build_corpus(conversations=3000, paragraphs=500, prose=0, held_out=10, seed=1)
@@ -170,11 +173,10 @@ def test_the_demo_data_are_clean_and_made_by_their_script(name, data_format, tmp
     assert (tmp_path / name).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.nightly
 # PEFT asks transformers for a property by its old name.
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
-@pytest.mark.parametrize(
-    "name", ["support_tone.jsonl", pytest.param("unit_sums.jsonl", marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("name", ["support_tone.jsonl", "unit_sums.jsonl"])
 def test_a_short_lora_lowers_the_loss_and_changes_what_it_writes(name, tokenizer):
     """Stock PEFT, so that a fault of our engine cannot hide in the model or the other way round."""
     torch.manual_seed(0)

@@ -23,7 +23,7 @@ from scheduler.experiments.auction.bounds.offline_program import linear_bound, o
 from scheduler.types import LaborVendor, NodeSpec, Task
 from tests.unit.scheduler.experiments.auction.builders import CROWDED, crowded
 
-SEEDS = range(4)
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 4))]
 
 
 def a_task(**fields: object) -> Task:

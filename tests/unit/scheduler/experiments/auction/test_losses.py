@@ -9,6 +9,8 @@ import pytest
 from scheduler.experiments.auction import replans_command
 from scheduler.experiments.auction.losses import METHODS, Loss, bound_kept, make_losses
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def losses() -> list[Loss]:

@@ -26,6 +26,7 @@ def a_trace(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.nightly
 def test_every_figure_is_run_for_every_policy_and_written(tmp_path: Path) -> None:
     found = reproduce(tmp_path, TINY, [read_trace(a_trace(tmp_path))], jobs=1)
     assert found.missing == 0
@@ -89,6 +90,7 @@ def test_past_days_of_a_trace_are_as_busy_as_they_were(tmp_path: Path) -> None:
 ONE = [Point("dynamics", "30", (like(Scenario("d", slots=12, nodes=2, bids_per_slot=1.2)),))]
 
 
+@pytest.mark.nightly
 def test_a_run_that_was_stopped_goes_on_and_repeats_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,8 @@ from scheduler.__main__ import main
 from scheduler.experiments.merging import reproduce
 from scheduler.experiments.merging.experiments import QUICK, list_points
 
+pytestmark = pytest.mark.nightly
+
 TINY = replace(
     QUICK, jobs=12, seeds=2, swept_jobs=8, loads=(2.0,), switches_s=(20.0, 70.0), shares=(1.0,),
     noises=(0.4,), solver_jobs=(8,), all_pairs_jobs=8,

@@ -60,6 +60,7 @@ def test_simulate_answers_mistakes_with_a_line_and_status_two(
     assert printed.out == ""
 
 
+@pytest.mark.nightly
 def test_reproduce_writes_tables_plots_and_a_report(tmp_path: Path) -> None:
     reproduce(tmp_path, PromptSize(seeds=2, worlds=1, tasks=2, candidates=40, minutes=3))
     names = {path.name for path in tmp_path.iterdir()}

@@ -146,6 +146,7 @@ def test_s_scales_the_duration_and_not_the_start_up() -> None:
         assert half.job.work_gpu_s == whole.job.work_gpu_s
 
 
+@pytest.mark.nightly
 def test_arrivals_come_in_bursts_of_five_to_six_times_the_mean() -> None:
     peaks: list[float] = []
     for seed in range(50):
@@ -159,6 +160,7 @@ def test_arrivals_come_in_bursts_of_five_to_six_times_the_mean() -> None:
     assert 5.0 <= np.mean(peaks) <= 6.0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_accounts_for_every_job_and_repeats_itself(policy: str) -> None:
     minutes = replace(WorkloadRules(), minutes=5)
@@ -177,6 +179,7 @@ def test_every_policy_accounts_for_every_job_and_repeats_itself(policy: str) -> 
         assert hours * 3600.0 <= most
 
 
+@pytest.mark.nightly
 def test_the_chosen_lane_misses_fewer_slos_for_less_than_the_papers_rules() -> None:
     def measure(policy: str) -> tuple[float, float]:
         runs = [simulate(policy=policy, load="medium", seed=seed) for seed in range(20)]

@@ -36,7 +36,9 @@ def test_machine_code_is_made_anew_when_any_source_of_it_changes() -> None:
         assert set(imported) <= set(compiled.TOGETHER), name
 
 
-@pytest.mark.parametrize("more", [[], HARD], ids=["calm", "hard"])
+@pytest.mark.parametrize(
+    "more", [pytest.param([], id="calm"), pytest.param(HARD, id="hard", marks=pytest.mark.nightly)]
+)
 def test_compiled_and_interpreted_runs_print_the_same(
     more: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

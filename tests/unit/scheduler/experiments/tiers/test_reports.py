@@ -103,6 +103,7 @@ def test_unknown_experiments_are_answered_with_the_usage(
     assert "usage: python -m scheduler" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_reproduce_writes_tables_plots_and_a_report(tmp_path: Path) -> None:
     burst = experiments.settings([])[0]
     small = replace(burst, workload=lambda seed: calibrated_burst(seed=seed, jobs=60))
@@ -146,6 +147,7 @@ def test_the_committed_report_names_every_row_whose_slowest_jobs_are_slower() ->
     assert [name for name in slower if name not in line] == []
 
 
+@pytest.mark.nightly
 def test_gangs_are_held_against_rules_that_can_run_them_under_the_cap() -> None:
     [gangs] = [row for row in experiments.settings([]) if row.name.startswith("gangs")]
     small = replace(gangs, workload=lambda seed: seren_like(seed=seed, jobs=200))
