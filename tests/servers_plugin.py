@@ -40,7 +40,7 @@ def pytest_load_initial_conftests() -> Generator[None, object, object]:
     if worker is not None:
         _use_redis_database(worker)
     elif not (os.environ.get("DATABASE_URL") and os.environ.get("REDIS_URL")):
-        _start_servers()
+        start_servers()
     return (yield)
 
 
@@ -52,7 +52,8 @@ def pytest_unconfigure() -> None:
         shutil.rmtree(stack.data_dir, ignore_errors=True)
 
 
-def _start_servers() -> None:
+def start_servers() -> None:
+    """Start both, and name them in this process's environment."""
     # Servers of runs that were killed died with them.
     remove_leftovers(RUNS_DIR, "*-*")
     data_dir = RUNS_DIR / f"run-{os.getpid()}"

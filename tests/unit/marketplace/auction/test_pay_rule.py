@@ -88,6 +88,9 @@ def test_a_stopped_job_pays_for_its_share_and_gives_the_rest_of_the_whole_paymen
     assert due.refund_micros == 700
     assert due.asks_returned_micros == 420
     assert paid(due) == [60, 121]
+    # No more goes back than was not done, to the micro-dollar.
+    odd = pay(1, of=3, ending=Ending.STOPPED)
+    assert (odd.refund_micros, odd.asks_returned_micros, paid(odd)) == (666, 400, [201])
 
 
 def test_a_late_job_takes_its_credit_from_the_provider_at_fault_and_then_from_the_house() -> None:
