@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -18,9 +18,9 @@ from scheduler.auction import (
 )
 from scheduler.auction.log import events
 from scheduler.auction.prices import KnownBids, Settings, solve_prices
-from scheduler.experiments.auction.max_form.engine import pay_eq14
 from scheduler.types import Decision, Task
 from tests.properties.auction_markets import Market, faults_of, overuse
+from tests.properties.misreports import search_for_profit
 
 RERUNS = 1_000
 RERUNS_NIGHTLY = 10_000
@@ -79,64 +79,8 @@ class SolvedMarket(Market):
         )
 
 
-def gain(outcome: object, worth: float, *, by_eq14: bool = False) -> float:
-    assert isinstance(outcome, Decision)
-    outcome = pay_eq14(outcome) if by_eq14 else outcome
-    return worth - outcome.payment if outcome.admitted else 0.0
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a search for profitable misreports found."""
-
-    reruns: int
-    profitable: int
-    #: Truthful bids that won, that lost, and that met a solved price above zero.
-    won: int
-    lost: int
-    priced: int
-
-
-def search_for_profit(reruns: int, *, by_eq14: bool = False) -> Found:
-    """Misreport bids in random markets until enough re-runs are made."""
-    made = profitable = won = lost = priced = seed = 0
-    while made < reruns:
-        seed += 1
-        market = SolvedMarket(seed)
-        for _ in range(40):
-            event = market.next_event()
-            before = market.engine.replica()
-            outcome = market.engine.transition(event)
-            if not isinstance(event, events.BidArrived) or not isinstance(outcome, Decision):
-                continue
-            if outcome.winning_price is None or outcome.parts is None:
-                continue
-            worth, price = event.task.bid, outcome.winning_price
-            honest = gain(outcome, worth, by_eq14=by_eq14)
-            won, lost = won + outcome.admitted, lost + (not outcome.admitted)
-            priced += outcome.parts.compute + outcome.parts.memory > 0
-            for lie in (
-                0.0,
-                worth * market.rng.uniform(0.0, 1.0),
-                worth * market.rng.uniform(1.0, 3.0),
-                price * (1 - 1e-9),
-                price + 1e-6,
-                price + 10.0,
-                1e9,
-            ):
-                stated = replace(event, task=replace(event.task, bid=lie))
-                other = before.replica().transition(stated)
-                assert isinstance(other, Decision)
-                assert other.winning_price == price
-                if other.admitted:
-                    assert other.payment == price
-                made += 1
-                profitable += gain(other, worth, by_eq14=by_eq14) > honest + 1e-9
-    return Found(made, profitable, won, lost, priced)
-
-
 def test_no_misreport_pays_and_the_payment_does_not_know_the_bid() -> None:
-    found = search_for_profit(RERUNS)
+    found = search_for_profit(SolvedMarket, reruns=RERUNS)
     assert found.reruns >= RERUNS
     assert min(found.won, found.lost, found.priced) >= 10
     assert found.profitable == 0
@@ -144,13 +88,14 @@ def test_no_misreport_pays_and_the_payment_does_not_know_the_bid() -> None:
 
 @pytest.mark.nightly
 def test_no_misreport_pays_in_many_more_runs() -> None:
-    found = search_for_profit(RERUNS_NIGHTLY)
+    found = search_for_profit(SolvedMarket, reruns=RERUNS_NIGHTLY)
     assert found.reruns >= RERUNS_NIGHTLY
     assert found.profitable == 0
 
 
 def test_the_same_search_finds_misreports_that_pay_under_the_printed_payment() -> None:
-    assert search_for_profit(RERUNS, by_eq14=True).profitable > 10
+    found = search_for_profit(SolvedMarket, reruns=RERUNS, by_eq14=True)
+    assert found.profitable > 10
 
 
 def played(seed: int, steps: int) -> tuple[SolvedMarket, list[ChainEntry]]:
