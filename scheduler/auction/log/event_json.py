@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from scheduler.auction.log.events import (
@@ -11,6 +12,8 @@ from scheduler.auction.log.events import (
     BidsReceived,
     BundleArrived,
     CellsReleased,
+    DayOpened,
+    DayPromised,
     ErratumNoted,
     Event,
     ExpressAnswered,
@@ -322,7 +325,11 @@ _WRITERS: Mapping[type[Any], Callable[[Any], dict[str, Any]]] = {
     BundleArrived: _write_bundle,
     ExpressAnswered: _write_answer,
     ExpressPlanned: _write_seat_plan,
-    SlotAdvanced: lambda event: {"slot": event.slot},
+    SlotAdvanced: lambda event: {
+        "slot": event.slot,
+        # Left out where the slot begins.
+        **({"part": event.part} if event.part else {}),
+    },
     NodeJoined: lambda event: {"node": node_to_json(event.node)},
     NodeChanged: lambda event: {"node": node_to_json(event.node)},
     NodeLeft: lambda event: {"node_id": event.node_id, "from_slot": event.from_slot},
@@ -345,6 +352,8 @@ _WRITERS: Mapping[type[Any], Callable[[Any], dict[str, Any]]] = {
         "rule": event.rule,
         "off_by": {kind: float(amount) for kind, amount in event.off_by.items()},
     },
+    DayPromised: asdict,
+    DayOpened: asdict,
 }
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Event]] = {
     "BidsReceived": lambda data: BidsReceived(
@@ -357,7 +366,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Event]] = {
     "BundleArrived": _read_bundle,
     "ExpressAnswered": _read_answer,
     "ExpressPlanned": _read_seat_plan,
-    "SlotAdvanced": lambda data: SlotAdvanced(slot=int(data["slot"])),
+    "SlotAdvanced": lambda data: SlotAdvanced(int(data["slot"]), int(data.get("part", 0))),
     "NodeJoined": lambda data: NodeJoined(node=node_from_json(data["node"])),
     "NodeChanged": lambda data: NodeChanged(node=node_from_json(data["node"])),
     "NodeLeft": lambda data: NodeLeft(
@@ -384,5 +393,14 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Event]] = {
         problem=str(data["problem"]),
         rule=str(data["rule"]),
         off_by={str(kind): float(amount) for kind, amount in data["off_by"].items()},
+    ),
+    "DayPromised": lambda data: DayPromised(
+        int(data["day"]), str(data["zone"]), str(data["commitment"])
+    ),
+    "DayOpened": lambda data: DayOpened(
+        day=int(data["day"]),
+        secret=str(data["secret"]),
+        witness_key=str(data["witness_key"]),
+        witness_signature=str(data["witness_signature"]),
     ),
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 #: Rules that hold for the whole life of a log: cells and prices are made by them.
-FIXED_RULES = ("base_memory", "horizon_slots", "first_slot", "money_quantum")
+FIXED_RULES = ("base_memory", "horizon_slots", "first_slot", "day_slots", "money_quantum")
 
 #: Rules that add to the cost of a plan.
 _CHARGES = ("fee_per_unit", "card_share", "tax_share")
@@ -17,7 +17,7 @@ _CHARGES = ("fee_per_unit", "card_share", "tax_share")
 MOST_SHARES = 0.75
 
 #: The form of the log that this program writes and reads.
-LOG_VERSION = 2
+LOG_VERSION = 3
 
 #: Most slots on sale at a time: each is a row of every table of the grid.
 MOST_HORIZON = 1_000_000
@@ -35,6 +35,8 @@ class ZoneRules:
     horizon_slots: int = 144
     #: First slot on sale when the log begins.
     first_slot: int = 0
+    #: Slots of a day; days are counted from slot 0.
+    day_slots: int = 144
     #: Payments are rounded up to whole multiples of this; 0 does not round.
     money_quantum: float = 0.0
     #: Providers are paid posted rates instead of their asks.
@@ -52,6 +54,8 @@ class ZoneRules:
     def __post_init__(self) -> None:
         if not 1 <= self.horizon_slots <= MOST_HORIZON:
             raise ValueError(f"horizon_slots must be between 1 and {MOST_HORIZON}")
+        if self.day_slots < 1:
+            raise ValueError(f"day_slots is {self.day_slots}: a day has a slot at least")
         for name in ("base_memory", "money_quantum", "fee_per_unit"):
             value = getattr(self, name)
             # Written so that NaN fails.
@@ -69,6 +73,7 @@ def rules_to_json(rules: ZoneRules) -> dict[str, Any]:
         "base_memory": rules.base_memory,
         "horizon_slots": rules.horizon_slots,
         "first_slot": rules.first_slot,
+        "day_slots": rules.day_slots,
         "money_quantum": rules.money_quantum,
         "refusal_hints": rules.refusal_hints,
         "settings": dict(rules.settings),
@@ -95,6 +100,7 @@ def rules_from_json(data: Mapping[str, Any]) -> ZoneRules:
         base_memory=float(data["base_memory"]),
         horizon_slots=int(data["horizon_slots"]),
         first_slot=int(data["first_slot"]),
+        day_slots=int(data["day_slots"]),
         money_quantum=float(data["money_quantum"]),
         refusal_hints=bool(data["refusal_hints"]),
         settings=dict(data["settings"]),
