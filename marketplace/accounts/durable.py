@@ -31,7 +31,5 @@ register_kind(
         # What was asked to be deleted is tried for ever; the operator sees what fails.
         backoff=build_backoff(first=timedelta(minutes=1), most=timedelta(hours=1), attempts=None),
         lease=timedelta(minutes=30),
-        # One after the other: nodes read the hashes of deleted files in their order.
-        at_once=1,
     )
 )

@@ -18,7 +18,7 @@ from typing import Any
 from django.core.files.storage import default_storage
 from django.utils.module_loading import autodiscover_modules
 
-from marketplace.accounts.models import Deletion, ErasedFile, Organisation, Subject, User
+from marketplace.accounts.models import Deletion, Organisation, Subject, User
 from marketplace.common.durable.kinds import HeldWork
 from marketplace.common.durable.services import NewWork, enqueue_work
 
@@ -31,18 +31,6 @@ LOOKED_EVERY = timedelta(minutes=10)
 ERASED_WITHIN = timedelta(hours=24)
 #: Least days of retention: results may be disputed, and their providers' pay waits, for less.
 RETAIN_DAYS_MIN, RETAIN_DAYS_MAX = 7, 10_000
-#: Nodes keep no file that they do not use for longer than that.
-NODES_KEEP_FOR = timedelta(days=14)
-#: Hashes that a node is told at once.
-FORGOTTEN_AT_ONCE = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A file to be deleted; ``sha256`` where nodes may have a copy."""
-
-    name: str
-    sha256: str = ""
 
 
 def _mark_nothing(subject_id: str, *, asked_by: User | None, now: datetime) -> None:
@@ -70,7 +58,8 @@ class KeptData:
     mark: Callable[..., None] = _mark_nothing
     #: Sentences for the owner: what still needs the content. It stays until there are none.
     list_needs: Callable[[str], Iterable[str]] = _list_nothing
-    list_files: Callable[[str], Iterable[StoredFile]] = _list_nothing
+    #: Names of stored files. A node deletes its copies once their job is closed.
+    list_files: Callable[[str], Iterable[str]] = _list_nothing
     #: Takes away what is neither in the storage nor in rows; it may be done again. Call with no
     #: transaction open.
     remove: Callable[[str], None] = _remove_nothing
@@ -140,7 +129,7 @@ class Erasure:
 
     deletion: Deletion
     needs: tuple[str, ...]
-    files: tuple[StoredFile, ...]
+    files: tuple[str, ...]
 
 
 def load_erasure(work: HeldWork) -> Erasure | None:
@@ -167,9 +156,8 @@ def delete_files(work: HeldWork, erasure: Erasure) -> None:
         return
     for kept in list_kept_data(erasure.deletion.subject):
         kept.remove(erasure.deletion.subject_id)
-    for file in erasure.files:
-        if file.name:
-            default_storage.delete(file.name)
+    for name in filter(None, erasure.files):
+        default_storage.delete(name)
 
 
 def apply_erasure(
@@ -182,18 +170,8 @@ def apply_erasure(
         return now + LOOKED_EVERY
     for kept in list_kept_data(deletion.subject):
         kept.erase(deletion.subject_id, now=now)
-    hashes = sorted({file.sha256 for file in erasure.files if file.sha256})
-    ErasedFile.objects.bulk_create([ErasedFile(sha256=each, erased_at=now) for each in hashes])
-    ErasedFile.objects.filter(erased_at__lt=now - 2 * NODES_KEEP_FOR).delete()
     Deletion.objects.filter(pk=deletion.pk).update(erased_at=now, waits_for="")
     return None
-
-
-def list_erased_files(*, after: int) -> tuple[int, tuple[str, ...]]:
-    """Hashes of files deleted since a node heard last, and what it says to get the next ones."""
-    rows = ErasedFile.objects.filter(pk__gt=after).order_by("pk")[:FORGOTTEN_AT_ONCE]
-    found = list(rows.values_list("pk", "sha256"))
-    return (found[-1][0] if found else after), tuple(sha256 for _, sha256 in found)
 
 
 def list_deletions(organisation: Organisation, *, limit: int = 100) -> list[Deletion]:

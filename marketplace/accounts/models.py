@@ -328,16 +328,6 @@ class Deletion(models.Model):
         return f"{self.subject} {self.subject_id}"
 
 
-class ErasedFile(models.Model):
-    """The hash of a deleted file, for nodes that may have a copy; in the order of deletion."""
-
-    sha256 = models.CharField(max_length=64)
-    erased_at = models.DateTimeField()
-
-    def __str__(self) -> str:
-        return self.sha256
-
-
 class AuditEntry(models.Model):
     """One act: a person, a key or a command changed something, or opened what is others'.
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from django.db.models import Q
 
-from marketplace.accounts.erasure import KeptData, StoredFile, register_kept_data
+from marketplace.accounts.erasure import KeptData, register_kept_data
 from marketplace.accounts.models import Subject
 from marketplace.checks.models import SpotCheck
 
@@ -23,9 +23,9 @@ def _list_job_needs(job_id: str) -> Iterator[str]:
         yield "A node checks its work."
 
 
-def _list_files(job_id: str) -> Iterator[StoredFile]:
+def _list_files(job_id: str) -> Iterator[str]:
     for check in SpotCheck.objects.filter(job=job_id).exclude(file=""):
-        yield StoredFile(check.file.name, check.sha256)
+        yield check.file.name
 
 
 def _erase(job_id: str, *, now: datetime) -> None:

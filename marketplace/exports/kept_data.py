@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from marketplace.accounts.erasure import KeptData, StoredFile, register_kept_data
+from marketplace.accounts.erasure import KeptData, register_kept_data
 from marketplace.accounts.models import Subject
 from marketplace.exports.models import Export, HubPush, PushStatus
 
@@ -17,9 +17,9 @@ def _list_needs(job_id: str) -> Iterator[str]:
         yield "The adapter is being pushed to a hub."
 
 
-def _list_files(job_id: str) -> Iterator[StoredFile]:
+def _list_files(job_id: str) -> Iterator[str]:
     for export in Export.objects.filter(job=job_id).exclude(file=""):
-        yield StoredFile(export.file.name, export.sha256)
+        yield export.file.name
 
 
 def _erase(job_id: str, *, now: datetime) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from django.db import transaction
 from django.db.models import Q
 
-from marketplace.accounts.erasure import KeptData, StoredFile, register_kept_data
+from marketplace.accounts.erasure import KeptData, register_kept_data
 from marketplace.accounts.models import Subject, User
 from marketplace.accounts.own_data import read_file, write_rows
 from marketplace.jobs.models import (
@@ -74,24 +74,24 @@ def _list_organisation_needs(organisation_id: str) -> Iterator[str]:
         yield f"Job {job_id} is not over."
 
 
-def _list_dataset_files(dataset_id: str) -> Iterator[StoredFile]:
+def _list_dataset_files(dataset_id: str) -> Iterator[str]:
     dataset = Dataset.everything.get(pk=dataset_id)
-    yield StoredFile(dataset.file.name, dataset.sha256)
+    yield dataset.file.name
     for upload in Upload.objects.filter(dataset=dataset).exclude(file=""):
-        yield StoredFile(upload.file.name)
+        yield upload.file.name
 
 
-def _list_adapter_files(job_id: str) -> Iterator[StoredFile]:
+def _list_adapter_files(job_id: str) -> Iterator[str]:
     for model in (Artifact.everything, Checkpoint.objects, CandidatePrompts.objects):
         for row in model.filter(job=job_id):
-            yield StoredFile(row.file.name, row.sha256)
+            yield row.file.name
 
 
-def _list_organisation_files(organisation_id: str) -> Iterator[StoredFile]:
+def _list_organisation_files(organisation_id: str) -> Iterator[str]:
     for upload in Upload.objects.filter(organisation=organisation_id).exclude(file=""):
-        yield StoredFile(upload.file.name)
+        yield upload.file.name
     for part in UploadPart.objects.filter(upload__organisation=organisation_id):
-        yield StoredFile(part.file.name)
+        yield part.file.name
 
 
 def _erase_dataset(dataset_id: str, *, now: datetime) -> None:

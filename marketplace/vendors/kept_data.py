@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from marketplace.accounts.erasure import KeptData, StoredFile, register_kept_data
+from marketplace.accounts.erasure import KeptData, register_kept_data
 from marketplace.accounts.models import Subject, User
 from marketplace.vendors.models import (
     DataPlan,
@@ -44,11 +44,11 @@ def _erase_organisation(organisation_id: str, *, now: datetime) -> None:
         vendor.save(update_fields=["name", "endpoint", "endpoint_secret"])
 
 
-def _list_files(**which: str) -> Iterator[StoredFile]:
+def _list_files(**which: str) -> Iterator[str]:
     for held in Preparation.objects.filter(**which):
         for file in (held.copy, held.submission, held.changes, held.origins):
             if file:
-                yield StoredFile(file.name)
+                yield file.name
 
 
 def _erase_dataset(dataset_id: str, *, now: datetime) -> None:

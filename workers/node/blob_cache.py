@@ -44,8 +44,6 @@ class BlobCache:
         self._kept_s = kept_days * 24 * 3600
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._users: defaultdict[str, int] = defaultdict(int)
-        #: Hashes of blobs that their owners deleted and some job still used.
-        self._unwanted: set[str] = set()
         self._guard = threading.Lock()
 
     @contextlib.contextmanager
@@ -87,16 +85,11 @@ class BlobCache:
                     self._users[blob.sha256] -= 1
 
     def forget(self, hashes: Iterable[str]) -> None:
-        """Delete copies of blobs that their owners deleted, as soon as no job uses them."""
+        """Delete blobs of a closed job; what is in use is swept a day after its last use."""
         with self._guard:
-            self._unwanted.update(filter(_is_sha256, hashes))
-        self._drop_unwanted()
-
-    def _drop_unwanted(self) -> None:
-        with self._guard:
-            for name in [name for name in self._unwanted if not self._users[name]]:
-                (self._folder / name).unlink(missing_ok=True)
-                self._unwanted.discard(name)
+            for name in filter(_is_sha256, hashes):
+                if not self._users[name]:
+                    (self._folder / name).unlink(missing_ok=True)
 
     def _fetch(self, blob: BlobRef, path: Path) -> None:
         self.sweep(room_for=blob.bytes)
@@ -121,7 +114,6 @@ class BlobCache:
         The second goes on until the rest and ``room_for`` fit.
         """
         oldest = time.time() - self._kept_s
-        self._drop_unwanted()
         with self._guard:
             files = [(path.stat(), path) for path in self._folder.iterdir() if path.is_file()]
             total = sum(stat.st_size for stat, _ in files) + room_for

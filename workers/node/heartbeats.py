@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from workers.node.market_client import (
     SENT_AWAY,
@@ -31,15 +31,11 @@ class Heartbeats:
         client: MarketClient,
         every_s: float,
         memory_used_gb: Callable[[], float | None],
-        forget: Callable[[Iterable[str]], None],
     ) -> None:
         self._node = node
         self._client = client
         self._every_s = every_s
         self._memory_used_gb = memory_used_gb
-        self._forget = forget
-        #: How far the market has told which files were deleted.
-        self._forgotten = 0
         #: Seconds from the process's start until its base models were loaded.
         self.load_s = 0.0
         self._closing = threading.Event()
@@ -62,7 +58,6 @@ class Heartbeats:
             draining=self._node.draining,
             load_s=self.load_s,
             kept_jobs=self._node.kept.list(),
-            forgotten=self._forgotten,
         )
         try:
             reply = self._client.post(
@@ -78,8 +73,6 @@ class Heartbeats:
             log.error("a heartbeat was refused: %s", refusal)
         else:
             self._node.heard(reply)
-            self._forget(reply.forget)
-            self._forgotten = reply.forgotten
 
     def _run(self) -> None:
         while True:

@@ -107,8 +107,6 @@ class Heartbeat:
     load_s: float = 0.0
     #: Jobs of which rows or weights are on the node's disk, at most ``KEPT_JOBS_MOST``.
     kept_jobs: tuple[str, ...] = ()
-    #: ``HeartbeatReply.forgotten`` of the last answer; 0: the process has had none.
-    forgotten: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +115,8 @@ class HeartbeatReply:
     revoked: tuple[str, ...] = ()
     #: The node should finish what it runs and leave.
     drain: bool = False
-    #: Of the kept jobs, those that go on nowhere: all of them leaves the node's disk.
+    #: Of the kept jobs, those that go on nowhere: the node deletes all that it has of them.
     closed_jobs: tuple[str, ...] = ()
-    #: Hashes of files whose owners deleted them: the node deletes its copies.
-    forget: tuple[str, ...] = ()
-    #: Says how far the node has been told; it names it in its next heartbeat.
-    forgotten: int = 0
 
 
 #: HTTP paths on the market, all under the node's bearer token except the two of ``join``,

@@ -47,14 +47,6 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
-            name='ErasedFile',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('sha256', models.CharField(max_length=64)),
-                ('erased_at', models.DateTimeField()),
-            ],
-        ),
-        migrations.CreateModel(
             name='Invitation',
             fields=[
                 ('created_at', models.DateTimeField(auto_now_add=True)),

@@ -8,7 +8,6 @@ from datetime import datetime
 from django.db import transaction
 from django.db.models import Q
 
-from marketplace.accounts.erasure import list_erased_files
 from marketplace.common.errors import UserError
 from marketplace.common.queue import enqueue
 from marketplace.fleet import services as fleet
@@ -140,13 +139,10 @@ def apply_heartbeat(*, node: Node, heartbeat: Heartbeat, now: datetime) -> Heart
     named_jobs = heartbeat.kept_jobs[:KEPT_JOBS_MOST]
     open_jobs = Job.objects.filter(pk__in=named_jobs, status__in=Job.ACTIVE)
     closed = set(named_jobs) - set(open_jobs.values_list("pk", flat=True))
-    told, forget = list_erased_files(after=heartbeat.forgotten)
     return HeartbeatReply(
         revoked=tuple(revoked),
         drain=may_leave,
         closed_jobs=tuple(sorted(closed)),
-        forget=forget,
-        forgotten=told,
     )
 
 

@@ -13,11 +13,10 @@ from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
 
 from marketplace.accounts.departures import end_organisation, end_person
-from marketplace.accounts.erasure import ERASE, GRACE, LOOKED_EVERY, list_erased_files
+from marketplace.accounts.erasure import ERASE, GRACE, LOOKED_EVERY
 from marketplace.accounts.models import (
     ApiKey,
     Deletion,
-    ErasedFile,
     Invitation,
     Membership,
     Role,
@@ -38,7 +37,6 @@ from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, Checkpoint, Dataset, ErrandKind, ErrandState, Job
 from marketplace.jobs.selectors import list_continuable_jobs
 from marketplace.jobs.services import (
-    apply_heartbeat,
     delete_adapter,
     delete_dataset,
     delete_job,
@@ -69,7 +67,6 @@ from tests.vendor_builders import vendor
 from tests.warm_builders import data_of, finished, live_node
 from workers.protocol.job_spec import AdapterKind, AdapterSpec, TrainingSpec
 from workers.protocol.job_terms import JobTerms, PreparationWish
-from workers.protocol.messages import Heartbeat
 
 pytestmark = pytest.mark.django_db
 LATER = NOW + timedelta(days=30)
@@ -426,24 +423,6 @@ def test_a_person_leaves_with_their_own_organisation_and_nobody_finds_them_again
     assert not boss.has_usable_password()
     assert boss.personal_organisation.name == "Deleted"
     assert User.objects.filter(email=other.email).exists()
-
-
-def test_nodes_learn_what_was_deleted_each_hash_once(zone, owner):
-    node = live_node(market.zone())
-    data = [data_of(owner, zone) for _ in range(3)]
-    for one in data:
-        delete_dataset(dataset=one, asked_by=None, now=NOW)
-    erase()
-    erase()
-    first = apply_heartbeat(node=node, heartbeat=Heartbeat(node.pk, 0.0), now=NOW)
-    assert sorted(first.forget) == sorted(one.sha256 for one in data[:2])
-    erase()
-    beat = Heartbeat(node.pk, 0.0, forgotten=first.forgotten)
-    second = apply_heartbeat(node=node, heartbeat=beat, now=NOW)
-    assert second.forget == (data[2].sha256,)
-    beat = Heartbeat(node.pk, 0.0, forgotten=second.forgotten)
-    assert apply_heartbeat(node=node, heartbeat=beat, now=NOW).forget == ()
-    assert list_erased_files(after=0)[0] == ErasedFile.objects.latest("pk").pk
 
 
 def test_an_archive_holds_what_an_organisation_has_and_no_secret(zone, owner, boss):

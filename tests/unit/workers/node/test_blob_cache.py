@@ -4,18 +4,13 @@ import errno
 import os
 import threading
 import time
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from workers.node.blob_cache import BlobCache, DiskFullError
-from workers.node.heartbeats import Heartbeats
 from workers.node.market_client import MarketClient, MarketRefusal, Patience
-from workers.node.slice_loop import SliceLoop
 from workers.node.upload_files import link_or_copy
 from workers.protocol.job_spec import BlobRef
-from workers.protocol.messages import HeartbeatReply
 
 
 @pytest.fixture
@@ -56,9 +51,7 @@ def test_many_who_ask_at_once_share_one_download(market, client, tmp_path):
     assert len(market.requests) == 1
 
 
-def test_a_deleted_file_goes_once_no_job_uses_it_and_is_fetched_anew_for_another(
-    market, client, tmp_path
-):
+def test_files_of_a_closed_job_go_but_for_those_that_another_uses(market, client, tmp_path):
     cache = BlobCache(tmp_path / "cache", client)
     (tmp_path / "cache").mkdir()
     (tmp_path / "own").write_bytes(b"a file beside the cache")
@@ -69,32 +62,9 @@ def test_a_deleted_file_goes_once_no_job_uses_it_and_is_fetched_anew_for_another
         cache.forget([used.sha256, idle.sha256, "../own", "0" * 64])
         assert path.read_bytes() == b"used"
         assert cached(tmp_path / "cache") == {used.sha256}
-    cache.sweep()
-    assert cached(tmp_path / "cache") == set()
     assert (tmp_path / "own").exists()
-    with cache.opened(idle):
-        cache.sweep()
-    assert cached(tmp_path / "cache") == {idle.sha256}
-
-
-def test_the_node_names_in_its_heartbeats_how_far_it_was_told(market, client):
-    told: list[tuple[str, ...]] = []
-    kept = SimpleNamespace(list=tuple)
-    node = SimpleNamespace(
-        node_id="node_1", leases=tuple, draining=False, kept=kept, heard=lambda reply: None
-    )
-    beats = Heartbeats(
-        node=cast(SliceLoop, node),
-        client=client,
-        every_s=60,
-        memory_used_gb=lambda: None,
-        forget=lambda hashes: told.append(tuple(hashes)),
-    )
-    market.heartbeat_reply = HeartbeatReply(forget=("a" * 64,), forgotten=7)
-    beats.beat()
-    beats.beat()
-    assert told == [("a" * 64,)] * 2
-    assert [beat.forgotten for beat in market.heartbeats] == [0, 7]
+    cache.forget([used.sha256])
+    assert cached(tmp_path / "cache") == set()
 
 
 def test_a_file_cut_short_on_disk_is_fetched_again(market, client, tmp_path):
