@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from django.conf import settings
 from django.core.mail import send_mail
@@ -31,6 +32,7 @@ SEND_AFTER = timedelta(minutes=1)
 SENT_WITHIN = timedelta(minutes=2)
 #: How long past alerts are shown.
 KEPT_FOR = timedelta(days=90)
+_NOT_ENDED = datetime.max.replace(tzinfo=UTC)
 WEBHOOK_LIMITS = AnswerLimits(timeout_s=10.0, answer_s=20.0, bytes_max=100_000)
 
 
@@ -166,18 +168,26 @@ def list_incidents(*, now: datetime) -> list[Incident]:
     Times of one part that overlap are one.
     """
     sent = Alert.objects.exclude(begin_sent_at=None).filter(since_at__gte=now - KEPT_FOR)
-    joined: dict[str, list[Incident]] = {}
-    for alert in sent.order_by("since_at", "pk"):
-        found = joined.setdefault(alert.part, [])
-        one = Incident(HealthPart(alert.part), alert.since_at, alert.ended_at)
-        last = found[-1] if found else None
-        if last is None or (last.ended_at is not None and last.ended_at < one.begun_at):
-            found.append(one)
-        elif last.ended_at is not None:
-            ended_at = one.ended_at and max(one.ended_at, last.ended_at)
-            found[-1] = replace(last, ended_at=ended_at)
-    found = [incident for each in joined.values() for incident in each]
+    spans: defaultdict[str, list[tuple[datetime, datetime]]] = defaultdict(list)
+    for alert in sent:
+        spans[alert.part].append((alert.since_at, alert.ended_at or _NOT_ENDED))
+    found = [
+        Incident(HealthPart(part), since, None if until == _NOT_ENDED else until)
+        for part, each in spans.items()
+        for since, until in join_spans(each)
+    ]
     return sorted(found, key=lambda each: each.begun_at, reverse=True)
+
+
+def join_spans(spans: Iterable[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
+    """Join times that overlap or touch, in their order."""
+    joined: list[tuple[datetime, datetime]] = []
+    for since, until in sorted(spans):
+        if joined and since <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], until)
+        else:
+            joined.append((since, until))
+    return joined
 
 
 def list_operators() -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 from django.db.models import Count, Q
 
-from marketplace.auction.alerts import KEPT_FOR, Incident
+from marketplace.auction.alerts import KEPT_FOR, Incident, join_spans
 from marketplace.auction.models import Bid, BidStatus, MarketHead
 from marketplace.auction.probes import HealthPart, HealthProbe
 from marketplace.fleet.models import ABSENT, Node, NodeStatus, Zone
@@ -134,7 +134,7 @@ class DayStatus:
 
 def summarize_days(incidents: Sequence[Incident], *, now: datetime) -> list[DayStatus]:
     """Give the last ninety days, the oldest first, in UTC."""
-    spans = _join((each.begun_at, min(each.ended_at or now, now)) for each in incidents)
+    spans = join_spans((each.begun_at, min(each.ended_at or now, now)) for each in incidents)
     days: list[DayStatus] = []
     for back in range(KEPT_FOR.days - 1, -1, -1):
         begin = now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=back)
@@ -145,14 +145,3 @@ def summarize_days(incidents: Sequence[Incident], *, now: datetime) -> list[DayS
         )
         days.append(DayStatus(begin.date(), -(-away // timedelta(minutes=1))))
     return days
-
-
-def _join(spans: Iterable[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
-    """Join times that overlap, so that none is counted twice."""
-    joined: list[tuple[datetime, datetime]] = []
-    for since, until in sorted(spans):
-        if joined and since <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(joined[-1][1], until)
-        else:
-            joined.append((since, until))
-    return joined
