@@ -1,1 +1,1 @@
-"""Task merging after Ymir: what a job gains from another, and which jobs to merge."""
+"""What a job gains from the adapter of another, after Ymir."""

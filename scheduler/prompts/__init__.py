@@ -1,1 +1,1 @@
-"""Prompt tuning under SLOs (PromptTuner): the prompt bank, its lookups and the GPU pools."""
+"""Prompt tuning under SLOs, after PromptTuner: which requests the lane takes, and when."""

@@ -29,7 +29,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scheduler.prompts.cold_pool import Growth
 from scheduler.prompts.jobs import (
     TOLERANCE_S,
     Allocation,
@@ -39,7 +38,6 @@ from scheduler.prompts.jobs import (
     order_by_deadline,
     run_s,
 )
-from scheduler.prompts.latency_budget import predict_course
 from scheduler.prompts.pools import WarmPool
 from scheduler.prompts.rules import LaneRules
 
@@ -53,6 +51,14 @@ class Promise(NamedTuple):
     start_s: float
     #: When it is predicted to end, at the latest.
     end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """B_l: GPUs that one warm pool gets from the cold pool."""
+
+    base_model: str
+    gpus: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,29 @@ def choose_course(job: TuningJob, now_s: float, rules: LaneRules) -> Course:
     # Written out for the hundreds of jobs of a round; no time left affords nothing.
     looks_up = 0.0 < job.lookup_gpu_s <= rules.lookup_share * (job.due_s - now_s)
     return predict_course(job, looks_up, rules, shared=True)
+
+
+def predict_course(job: TuningJob, looks_up: bool, rules: LaneRules, *, shared: bool) -> Course:
+    """Predict an upper bound of the job's run.
+
+    Parameters
+    ----------
+    job : TuningJob
+        Its work is the bound without a lookup.
+    looks_up : bool
+        Whether a lookup comes first and shortens the run by ``predicted_gain``.
+    rules : LaneRules
+        ``predicted_gain``.
+    shared : bool
+        Whether the gang shares the lookup (every GPU scores its part of the candidates).
+        In the paper one GPU does it while the others wait.
+    """
+    if not looks_up:
+        return Course(False, job.work_gpu_s, 0.0)
+    tuning = job.work_gpu_s / rules.predicted_gain
+    if shared:
+        return Course(True, tuning + job.lookup_gpu_s, 0.0)
+    return Course(True, tuning, job.lookup_gpu_s)
 
 
 def plan_round(

@@ -60,11 +60,6 @@ def _ramps(starts: Floats, slopes: Floats, at: Floats) -> Floats:
     return at * slope[reached] - offset[reached]
 
 
-def compute_ramp(*, length_s: float, slack_s: float, remaining_s: float) -> float:
-    """One job's demand in one window (see :func:`measure_demand`)."""
-    return max(0.0, min(remaining_s, length_s - max(0.0, slack_s)))
-
-
 def compute_pressure(demands: Floats, windows_s: Floats, capacity: float) -> float:
     """Equation 2: the largest ratio of demand to capacity over the windows.
 

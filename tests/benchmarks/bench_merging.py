@@ -9,9 +9,9 @@ import numpy as np
 
 from scheduler.experiments.merging.instances import draw_instance
 from scheduler.experiments.merging.run import simulate
+from scheduler.experiments.merging.task_merger import CHOSEN, merge_tasks
 from scheduler.experiments.merging.transfer import MEASURED
 from scheduler.experiments.merging.workload import fine_tuning_day
-from scheduler.merging.task_merger import CHOSEN, merge_tasks
 from scheduler.merging.warm_starts import choose_candidates
 
 #: CPU seconds of one decision, all jobs new and most of them running, and of a simulation.

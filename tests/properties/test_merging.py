@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.experiments.merging.instance import Instance, Mode
+from scheduler.experiments.merging.iterations import compute_converged_iterations
+from scheduler.experiments.merging.loss_curve import LossCurve, fit_loss_curve
 from scheduler.experiments.merging.printed import merge_as_printed
-from scheduler.merging.instance import Instance, Mode
-from scheduler.merging.iterations import compute_converged_iterations
-from scheduler.merging.loss_curve import LossCurve, fit_loss_curve
-from scheduler.merging.program import Columns, choose_by_price, choose_columns
-from scheduler.merging.task_merger import CHOSEN, REPAIRED, RUNNABLE, Form, merge_tasks
-from tests.unit.scheduler.merging.builders import instance
+from scheduler.experiments.merging.program import Columns, choose_by_price, choose_columns
+from scheduler.experiments.merging.task_merger import CHOSEN, REPAIRED, RUNNABLE, Form, merge_tasks
+from tests.unit.scheduler.experiments.merging.instance_builders import instance
 
 #: Seconds with two digits, so that no two decisions differ by a rounding error only.
 SECONDS = st.integers(10, 5000).map(float)

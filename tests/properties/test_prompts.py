@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.experiments.prompts.run import simulate
-from scheduler.experiments.prompts.workload import LOADS, WorkloadRules
-from scheduler.prompts.bank import build_bank
-from scheduler.prompts.clustering import (
+from scheduler.experiments.prompts.bank import build_bank
+from scheduler.experiments.prompts.clustering import (
     Floats,
     Ints,
     assign_clusters,
@@ -20,14 +18,17 @@ from scheduler.prompts.clustering import (
     find_medoid,
     normalize_features,
 )
-from scheduler.prompts.cold_pool import grow_pools
+from scheduler.experiments.prompts.cold_pool import grow_pools
+from scheduler.experiments.prompts.lookup import look_up_all, look_up_by_halving, look_up_two_layers
+from scheduler.experiments.prompts.repairs import PRINTED, REPAIRED
+from scheduler.experiments.prompts.replacement import insert_prompt
+from scheduler.experiments.prompts.run import simulate
+from scheduler.experiments.prompts.warm_pool import allocate_warm
+from scheduler.experiments.prompts.workload import LOADS, WorkloadRules
 from scheduler.prompts.jobs import Course, TuningJob, find_fewest_gpus, run_s
-from scheduler.prompts.lookup import look_up_all, look_up_by_halving, look_up_two_layers
 from scheduler.prompts.planning import Round, find_fewest_new, keep_promises, plan_round
 from scheduler.prompts.pools import WarmPool
-from scheduler.prompts.replacement import insert_prompt
-from scheduler.prompts.rules import PRINTED, REPAIRED, LaneRules
-from scheduler.prompts.warm_pool import allocate_warm
+from scheduler.prompts.rules import LaneRules
 
 MODELS = ("a", "b")
 RULES = st.builds(

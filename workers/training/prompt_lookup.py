@@ -183,7 +183,7 @@ def _quickly(device: torch.device) -> torch.autocast:
 
 
 def _count_survivors(stage: int, alive: int) -> int:
-    """As ``scheduler.prompts.lookup.HalvingRules`` counts them."""
+    """As ``scheduler.experiments.prompts.lookup.HalvingRules`` counts them."""
     if stage == len(SURVIVORS) - 1:
         return SURVIVORS[stage]
     return min(SURVIVORS[stage], max(SURVIVORS[-2], -(-alive // 2)))

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from scheduler.experiments.merging.estimates import Estimator
 from scheduler.experiments.merging.interchange import estimate, solve
 from scheduler.experiments.merging.replay import replay
-from scheduler.merging.estimates import Estimator
 
 #: What a file can bring about that is not of the kind the command reads.
 _UNREADABLE = (

@@ -10,11 +10,11 @@ from pathlib import Path
 from scheduler.experiments.merging.instances import draw_instance
 from scheduler.experiments.merging.policies import POLICIES, TaskMerger
 from scheduler.experiments.merging.run import MergingOutcome, simulate
+from scheduler.experiments.merging.task_merger import CHOSEN, REPAIRED, merge_tasks
 from scheduler.experiments.merging.transfer import WORLDS
 from scheduler.experiments.merging.workload import Jobs, Mix, fine_tuning_day, jobs_of_trace
 from scheduler.experiments.tiers.experiments import window
 from scheduler.experiments.tiers.traces import read_trace
-from scheduler.merging.task_merger import CHOSEN, REPAIRED, merge_tasks
 
 #: GPUs of the simulated cluster: 60 servers of four (section 7.1).
 GPUS = 240

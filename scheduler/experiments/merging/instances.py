@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduler.merging.estimates import list_allocations
-from scheduler.merging.instance import Instance
+from scheduler.experiments.merging.estimates import list_allocations
+from scheduler.experiments.merging.instance import Instance
 
 #: Median seconds of a job on one GPU, and the standard deviation of the logarithm.
 JOB_S, JOB_SPREAD = 1800.0, 1.2

@@ -13,8 +13,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.experiments.merging.printed import merge_as_printed
-from scheduler.merging.estimates import (
+from scheduler.experiments.merging.estimates import (
     DonorLoss,
     Estimator,
     Profile,
@@ -23,10 +22,11 @@ from scheduler.merging.estimates import (
     estimate_pairs,
     list_allocations,
 )
-from scheduler.merging.instance import Instance, Merge, Mode
-from scheduler.merging.task_merger import FORMS, merge_tasks
-from scheduler.merging.time_table import TimeTable
-from scheduler.merging.transferability import fit_score_line
+from scheduler.experiments.merging.instance import Instance, Merge, Mode
+from scheduler.experiments.merging.printed import merge_as_printed
+from scheduler.experiments.merging.task_merger import FORMS, merge_tasks
+from scheduler.experiments.merging.time_table import TimeTable
+from scheduler.experiments.merging.transferability import fit_score_line
 
 Floats = NDArray[np.float64]
 

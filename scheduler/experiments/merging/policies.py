@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.experiments.merging.cluster import Merging, MergingPlan, View
+from scheduler.experiments.merging.estimates import list_allocations
+from scheduler.experiments.merging.instance import Instance, Mode
+from scheduler.experiments.merging.program import Columns, choose_by_price
+from scheduler.experiments.merging.task_merger import CHOSEN, REPAIRED, RUNNABLE, Form, merge_tasks
 from scheduler.experiments.merging.transfer import TransferShares
-from scheduler.merging.estimates import list_allocations
-from scheduler.merging.instance import Instance, Mode
-from scheduler.merging.program import Columns, choose_by_price
-from scheduler.merging.task_merger import CHOSEN, REPAIRED, RUNNABLE, Form, merge_tasks
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -1,7 +1,7 @@
 """Ymir's program (6)-(11) to the letter, to show what it does.
 
 Nothing runs on it: read literally it has no solution, read kindly its optimum gives no
-job a GPU. :mod:`~scheduler.merging.task_merger` has the repaired program.
+job a GPU. :mod:`~scheduler.experiments.merging.task_merger` has the repaired program.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from itertools import permutations
 import highspy
 import numpy as np
 
-from scheduler.merging.fairness import compute_fair_share
-from scheduler.merging.instance import Assignment, Instance, Merge, Mode
-from scheduler.merging.task_merger import compute_fair_times, transfer_weights
+from scheduler.experiments.merging.fairness import compute_fair_share
+from scheduler.experiments.merging.instance import Assignment, Instance, Merge, Mode
+from scheduler.experiments.merging.task_merger import compute_fair_times, transfer_weights
 
 #: One choice: objective, unit, partner (-1 alone), mode, GPUs.
 _Choice = tuple[float, int, int, Mode, int]

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.experiments.merging.cluster import Cluster
+from scheduler.experiments.merging.fairness import compute_unfair_share, finish_time_ratio
 from scheduler.experiments.merging.policies import POLICIES, Policy
 from scheduler.experiments.merging.transfer import TransferShares, World
 from scheduler.experiments.merging.workload import Jobs, speed_up
-from scheduler.merging.fairness import compute_unfair_share, finish_time_ratio
 
 Floats = NDArray[np.float64]
 

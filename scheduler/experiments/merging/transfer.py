@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.merging.transferability import (
+from scheduler.experiments.merging.transferability import (
     Accuracy,
     ScoreLine,
     assess_predictions,

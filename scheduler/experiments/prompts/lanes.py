@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scheduler.experiments.prompts.cluster import PooledCluster
+from scheduler.experiments.prompts.cold_pool import grow_pools
+from scheduler.experiments.prompts.repairs import REPAIRED, Repairs
+from scheduler.experiments.prompts.warm_pool import allocate_warm
 from scheduler.prompts.admission import admit_job
-from scheduler.prompts.cold_pool import grow_pools
 from scheduler.prompts.floor import compute_newsvendor_floor
 from scheduler.prompts.jobs import TuningJob, find_fewest_gpus
-from scheduler.prompts.latency_budget import predict_course
-from scheduler.prompts.planning import Promise, Round, keep_promises, plan_round
+from scheduler.prompts.planning import Promise, Round, keep_promises, plan_round, predict_course
 from scheduler.prompts.pools import WarmPool
 from scheduler.prompts.reclaim import count_reclaimable
-from scheduler.prompts.rules import REPAIRED, LaneRules, Repairs
-from scheduler.prompts.warm_pool import allocate_warm
+from scheduler.prompts.rules import LaneRules
 
 
 @dataclass(slots=True, kw_only=True)

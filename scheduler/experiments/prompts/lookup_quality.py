@@ -7,6 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scheduler.experiments.prompts.bank import PromptBank, build_bank
+from scheduler.experiments.prompts.lookup import (
+    SCORE_ROWS,
+    Lookup,
+    look_up_all,
+    look_up_by_halving,
+    look_up_two_layers,
+)
+from scheduler.experiments.prompts.replacement import insert_prompt
 from scheduler.experiments.prompts.tuning_tasks import (
     Floats,
     Ints,
@@ -14,15 +23,6 @@ from scheduler.experiments.prompts.tuning_tasks import (
     TaskWorld,
     TuningTask,
 )
-from scheduler.prompts.bank import PromptBank, build_bank
-from scheduler.prompts.lookup import (
-    SCORE_ROWS,
-    Lookup,
-    look_up_all,
-    look_up_by_halving,
-    look_up_two_layers,
-)
-from scheduler.prompts.replacement import insert_prompt
 
 #: Candidates of the bank: 25 clusters of 24 on average.
 CANDIDATES, CLUSTERS = 600, 25

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from scheduler.experiments.prompts.lanes import ChosenLane, InflessLane, PaperLane, TuningLane
-from scheduler.prompts.rules import PRINTED, REPAIRED, LaneRules
+from scheduler.experiments.prompts.repairs import PRINTED, REPAIRED
+from scheduler.prompts.rules import LaneRules
 
 #: The chosen lane: gangs of at most one server's GPUs, the least gain ever seen in
 #: predictions, and a short window above the floor.

@@ -156,7 +156,7 @@ def _errors(found: PromptFindings) -> list[str]:
         "## Errors of the text",
         "",
         "The repaired rules with one error put back; the errors stand in "
-        "`scheduler/prompts/rules.py`.",
+        "`scheduler/experiments/prompts/repairs.py`.",
         "",
         "| | missed % | $ | never ran |",
         "|--|--|--|--|",

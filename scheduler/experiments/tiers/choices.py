@@ -44,7 +44,7 @@ class Order(IntEnum):
     DEADLINE = 0
     SHORTEST = 1
     LEAST_ATTAINED = 2
-    #: Deadline, or shortest while the tier is overloaded (``tiers.edf``).
+    #: Deadline, or shortest while the tier is overloaded (``edf``).
     DEADLINE_OR_SHORTEST = 3
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scheduler.experiments.tiers import printed_scaler
 from scheduler.experiments.tiers.choices import Demotion, Order, Scaling
 from scheduler.experiments.tiers.compiled import compiled
 from scheduler.experiments.tiers.demands import demands
@@ -63,7 +64,7 @@ HPA_STABLE_TICKS = 5
 pressure_of = compiled(demand.compute_pressure)
 next_threshold = compiled(serverless_scaler.compute_next_threshold)
 compute_worker_change = compiled(serverful_scaler.compute_worker_change)
-workers_change_printed = compiled(serverful_scaler.compute_printed_workers_change)
+workers_change_printed = compiled(printed_scaler.compute_printed_workers_change)
 move_cost = compiled(break_even.compute_move_cost)
 decide_demotion = compiled(demotion.decide_demotion)
 compute_move_saving = compiled(demotion.compute_move_saving)

@@ -6,6 +6,7 @@ import heapq
 import math
 from typing import TYPE_CHECKING
 
+from scheduler.experiments.tiers import edf
 from scheduler.experiments.tiers.choices import Demotion, Order
 from scheduler.experiments.tiers.compiled import compiled
 from scheduler.experiments.tiers.demands import begin_wait, end_wait
@@ -23,7 +24,7 @@ from scheduler.experiments.tiers.workers import (
     price_of,
     take_idle,
 )
-from scheduler.tiers import allowance, demotion, edf
+from scheduler.tiers import allowance, demotion
 
 if TYPE_CHECKING:
     from scheduler.experiments.tiers.state import RunState

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.experiments.tiers.deadlines import compute_soft_deadlines_s
 from scheduler.experiments.tiers.state import JOB, Records, records
 from scheduler.experiments.tiers.supply import SupplyRules, boot_times
-from scheduler.tiers.deadlines import compute_soft_deadlines_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -16,7 +16,6 @@ from marketplace.tiers.machines import reconcile_machines
 from marketplace.tiers.models import Machine, Stay, ZoneTiers
 from marketplace.tiers.services import run_tier_tick
 from marketplace.tiers.tier_state import TierState, load_tier_state
-from scheduler.tiers.demand import compute_ramp
 from tests import job_builders, market_builders
 from tests.builders import NOW
 from tests.job_builders import SLOT, at
@@ -40,7 +39,7 @@ def expected_demand_s(job: Job) -> float:
         done = job.checkpoint_step / job.total_steps if job.total_steps else 0.0
         left_s = 10.0 * (ahead or len(job.cells) * (1.0 - done))
     slack_s = (job.deadline_at - NOW).total_seconds() - left_s
-    return compute_ramp(length_s=WINDOW_S, slack_s=slack_s, remaining_s=left_s)
+    return max(0.0, min(left_s, WINDOW_S - max(0.0, slack_s)))
 
 
 @pytest.mark.parametrize("seed", range(5))

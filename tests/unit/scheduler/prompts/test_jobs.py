@@ -7,13 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from scheduler.experiments.prompts.warm_pool import affords_lookup, compute_printed_budget_s
 from scheduler.prompts.jobs import Course, find_fewest_gpus, order_by_deadline, run_s
-from scheduler.prompts.latency_budget import (
-    affords_lookup,
-    compute_printed_budget_s,
-    predict_course,
-)
-from scheduler.prompts.planning import choose_course
+from scheduler.prompts.planning import choose_course, predict_course
 from scheduler.prompts.rules import LaneRules
 from tests.unit.scheduler.prompts.builders import EVEN, make_job
 

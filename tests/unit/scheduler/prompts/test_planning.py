@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from scheduler.prompts.admission import Admission, LaneAnswer, admit_job
-from scheduler.prompts.cold_pool import Growth
 from scheduler.prompts.floor import compute_newsvendor_floor
 from scheduler.prompts.jobs import TuningJob
-from scheduler.prompts.planning import Promise, Round, keep_promises, plan_round
+from scheduler.prompts.planning import Growth, Promise, Round, keep_promises, plan_round
 from scheduler.prompts.pools import WarmPool
 from scheduler.prompts.reclaim import count_reclaimable
 from scheduler.prompts.rules import LaneRules

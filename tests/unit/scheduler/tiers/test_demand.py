@@ -11,7 +11,6 @@ from numpy.testing import assert_allclose
 from scheduler.experiments.tiers.printed_demand import demand_printed
 from scheduler.tiers.demand import (
     compute_pressure,
-    compute_ramp,
     list_window_lengths,
     measure_demand,
 )
@@ -80,7 +79,7 @@ def test_prefix_sums_answer_what_one_ramp_per_job_answers() -> None:
     gpus = rng.integers(1, 9, 200).astype(float)
     slow = [
         sum(
-            g * compute_ramp(length_s=t, slack_s=s, remaining_s=r)
+            g * max(0.0, min(r, t - max(0.0, s)))
             for r, s, g in zip(remaining, slack, gpus, strict=True)
         )
         for t in windows

@@ -7,6 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from scheduler.experiments.tiers.deadlines import compute_soft_deadlines_s
+from scheduler.experiments.tiers.edf import compute_backlog_key
 from scheduler.tiers.allowance import compute_allowance, is_stay_paid
 from scheduler.tiers.break_even import (
     compute_break_even_s,
@@ -14,7 +16,6 @@ from scheduler.tiers.break_even import (
     estimate_remaining_s,
     is_move_due,
 )
-from scheduler.tiers.deadlines import compute_soft_deadlines_s
 from scheduler.tiers.demotion import (
     Budget,
     DemotionDecision,
@@ -27,7 +28,6 @@ from scheduler.tiers.demotion import (
     decide_start,
     repays_rent,
 )
-from scheduler.tiers.edf import compute_backlog_key
 from scheduler.tiers.hazard import (
     AGE_BINS,
     LENGTH_CLASSES,

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
+from scheduler.experiments.tiers.printed_scaler import compute_printed_workers_change
 from scheduler.tiers.rules import TierRules, Variant
 from scheduler.tiers.serverful_scaler import (
     TierLoad,
-    compute_printed_workers_change,
     compute_worker_change,
 )
 from scheduler.tiers.serverless_scaler import compute_next_threshold

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from scheduler.prompts.lookup import HalvingRules, look_up_by_halving
+from scheduler.experiments.prompts.lookup import HalvingRules, look_up_by_halving
 from tests.unit.workers.training_builders import (
     WIDTH,
     RecordingSink,

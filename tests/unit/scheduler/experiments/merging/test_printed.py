@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduler.experiments.merging.printed import merge_as_printed
-from tests.unit.scheduler.merging.builders import instance
+from tests.unit.scheduler.experiments.merging.instance_builders import instance
 
 LINEAR = [1000.0, 500.0, 1000.0 / 3.0, 250.0]
 TWO = instance(4, [LINEAR, LINEAR], [(0, 1, False, [seconds / 10 for seconds in LINEAR])])

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from scheduler.prompts.bank import PromptBank
-from scheduler.prompts.clustering import Floats, normalize_features
+from scheduler.experiments.prompts.bank import PromptBank
+from scheduler.experiments.prompts.clustering import Floats, normalize_features
 
 
 def insert_prompt(

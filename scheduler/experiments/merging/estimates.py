@@ -10,15 +10,15 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.merging.instance import Instance
-from scheduler.merging.iterations import (
+from scheduler.experiments.merging.instance import Instance
+from scheduler.experiments.merging.iterations import (
     compute_converged_iterations,
     compute_printed_iterations,
     compute_spatial_iterations,
 )
-from scheduler.merging.loss_curve import LossCurve, fit_loss_curve
-from scheduler.merging.time_table import TimeTable
-from scheduler.merging.transferability import (
+from scheduler.experiments.merging.loss_curve import LossCurve, fit_loss_curve
+from scheduler.experiments.merging.time_table import TimeTable
+from scheduler.experiments.merging.transferability import (
     ScoreLine,
     score_by_gradients,
     score_by_probe,

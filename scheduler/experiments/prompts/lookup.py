@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.prompts.bank import PromptBank
-from scheduler.prompts.clustering import Floats, Ints
+from scheduler.experiments.prompts.bank import PromptBank
+from scheduler.experiments.prompts.clustering import Floats, Ints
 
 #: Rows of the job's data that a score is the mean of (section 4.3.2).
 SCORE_ROWS = 16

@@ -7,9 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scheduler.merging.fairness import compute_fair_share, compute_unfair_share, finish_time_ratio
-from scheduler.merging.instance import Assignment, Mode
-from scheduler.merging.task_merger import (
+from scheduler.experiments.merging.fairness import (
+    compute_fair_share,
+    compute_unfair_share,
+    finish_time_ratio,
+)
+from scheduler.experiments.merging.instance import Assignment, Mode
+from scheduler.experiments.merging.task_merger import (
     CHOSEN,
     REPAIRED,
     RUNNABLE,
@@ -18,7 +22,7 @@ from scheduler.merging.task_merger import (
     merge_tasks,
     transfer_weights,
 )
-from tests.unit.scheduler.merging.builders import instance
+from tests.unit.scheduler.experiments.merging.instance_builders import instance
 
 INF = float("inf")
 #: Two jobs of 1000 s on four GPUs with a perfect speed-up, and a donor worth 900 s.

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from scheduler.prompts.bank import build_bank
-from scheduler.prompts.clustering import Floats, Ints
-from scheduler.prompts.lookup import (
+from scheduler.experiments.prompts.bank import build_bank
+from scheduler.experiments.prompts.clustering import Floats, Ints
+from scheduler.experiments.prompts.lookup import (
     HalvingRules,
     look_up_all,
     look_up_by_halving,

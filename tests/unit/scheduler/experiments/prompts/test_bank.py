@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from scheduler.prompts.bank import PromptBank, build_bank
-from scheduler.prompts.clustering import cluster_by_medoids, normalize_features
-from scheduler.prompts.replacement import insert_prompt
+from scheduler.experiments.prompts.bank import PromptBank, build_bank
+from scheduler.experiments.prompts.clustering import cluster_by_medoids, normalize_features
+from scheduler.experiments.prompts.replacement import insert_prompt
 
 
 def turn(*degrees: float) -> np.ndarray:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from scheduler.merging.estimates import list_allocations
-from scheduler.merging.instance import Instance
+from scheduler.experiments.merging.estimates import list_allocations
+from scheduler.experiments.merging.instance import Instance
 
 #: Donor, target or second unit, whether spatial, and seconds on each number of GPUs.
 Pair = tuple[int, int, bool, Sequence[float]]

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.merging.fairness import compute_fair_share
-from scheduler.merging.instance import Assignment, Instance, Merge, Mode
-from scheduler.merging.program import Columns, choose_columns
+from scheduler.experiments.merging.fairness import compute_fair_share
+from scheduler.experiments.merging.instance import Assignment, Instance, Merge, Mode
+from scheduler.experiments.merging.program import Columns, choose_columns
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from scheduler.prompts.delaying import delay_schedulable, delay_schedulable_printed
+from scheduler.experiments.prompts.delaying import delay_schedulable, delay_schedulable_printed
+from scheduler.experiments.prompts.repairs import Repairs
+from scheduler.experiments.prompts.warm_pool import choose_printed_course, order_pending
 from scheduler.prompts.jobs import TOLERANCE_S, Course, TuningJob, run_s
+from scheduler.prompts.planning import Growth
 from scheduler.prompts.pools import WarmPool
-from scheduler.prompts.rules import LaneRules, Repairs
-from scheduler.prompts.warm_pool import choose_printed_course, order_pending
-
-
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """B_l: GPUs that one warm pool gets from the cold pool."""
-
-    base_model: str
-    gpus: int
+from scheduler.prompts.rules import LaneRules
 
 
 def grow_pools(
@@ -58,10 +51,11 @@ def grow_pools(
     Notes
     -----
     Departures, each behind its repair: ``time_left`` and ``delay`` as in
-    :mod:`~scheduler.prompts.warm_pool` and :mod:`~scheduler.prompts.delaying`, and ``growth``
-    (line 12). As printed, line 12 never ends when T_slo < T_cold; no GPUs are given then,
-    since line 15 could not hold for any number of them. The text lets A grow without regard
-    to the cold pool; in every variant a pool gets what the cold pool has or nothing.
+    :mod:`~scheduler.experiments.prompts.warm_pool` and
+    :mod:`~scheduler.experiments.prompts.delaying`, and ``growth`` (line 12). As printed, line
+    12 never ends when T_slo < T_cold; no GPUs are given then, since line 15 could not hold for
+    any number of them. The text lets A grow without regard to the cold pool; in every variant
+    a pool gets what the cold pool has or nothing.
     """
     free_at_s = {name: pool.free_at_s for name, pool in pools.items()}
     grown: dict[str, int] = {}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from scheduler.merging.loss_curve import LossCurve
+from scheduler.experiments.merging.loss_curve import LossCurve
 
 #: Drop of the normalised loss below which training has converged (equation 2).
 CONVERGED_DROP = 0.001

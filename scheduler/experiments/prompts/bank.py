@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.prompts.clustering import Floats, Ints, cluster_by_medoids, normalize_features
+from scheduler.experiments.prompts.clustering import (
+    Floats,
+    Ints,
+    cluster_by_medoids,
+    normalize_features,
+)
 
 #: The paper's threshold of replacement and number of clusters (sections 4.3.3 and 5.2).
 CAPACITY = 3000

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.prompts.cold_pool import Growth, grow_pools
-from scheduler.prompts.delaying import delay_schedulable, delay_schedulable_printed
+from scheduler.experiments.prompts.cold_pool import Growth, grow_pools
+from scheduler.experiments.prompts.delaying import delay_schedulable, delay_schedulable_printed
+from scheduler.experiments.prompts.repairs import PRINTED, REPAIRED, Repairs
+from scheduler.experiments.prompts.warm_pool import allocate_warm
 from scheduler.prompts.jobs import Course, TuningJob
 from scheduler.prompts.pools import WarmPool
-from scheduler.prompts.rules import PRINTED, REPAIRED, LaneRules, Repairs
-from scheduler.prompts.warm_pool import allocate_warm
+from scheduler.prompts.rules import LaneRules
 from tests.unit.scheduler.prompts.builders import EVEN, MODEL, make_job, make_pools
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from scheduler.experiments.prompts.repairs import Repairs
 from scheduler.prompts.jobs import TOLERANCE_S, Allocation, Course, TuningJob, run_s
-from scheduler.prompts.latency_budget import (
-    affords_lookup,
-    compute_printed_budget_s,
-    predict_course,
-)
-from scheduler.prompts.rules import LaneRules, Repairs
+from scheduler.prompts.planning import predict_course
+from scheduler.prompts.rules import LaneRules
 
 
 def order_pending(jobs: Sequence[TuningJob], now_s: float, repairs: Repairs) -> list[TuningJob]:
@@ -75,6 +72,16 @@ def choose_printed_course(job: TuningJob, rules: LaneRules) -> Course:
     """How a job runs under the paper's budget: on one GPU of its gang, if a fifth is enough."""
     looks_up = affords_lookup(job, compute_printed_budget_s(job, rules))
     return predict_course(job, looks_up, rules, shared=False)
+
+
+def affords_lookup(job: TuningJob, budget_s: float) -> bool:
+    """Whether one GPU ends the lookup within the budget; a job without a bank has none."""
+    return 0.0 < job.lookup_gpu_s <= budget_s
+
+
+def compute_printed_budget_s(job: TuningJob, rules: LaneRules) -> float:
+    """The paper's budget: a share of the whole SLO, seconds."""
+    return rules.lookup_share * job.slo_s
 
 
 def _slo_s(job: TuningJob, now_s: float, repairs: Repairs) -> float:

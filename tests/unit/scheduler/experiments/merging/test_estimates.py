@@ -7,14 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from scheduler.merging.iterations import (
+from scheduler.experiments.merging.iterations import (
     compute_converged_iterations,
     compute_printed_iterations,
     compute_spatial_iterations,
 )
-from scheduler.merging.loss_curve import LossCurve, fit_loss_curve
-from scheduler.merging.time_table import TimeTable
-from scheduler.merging.transferability import (
+from scheduler.experiments.merging.loss_curve import LossCurve, fit_loss_curve
+from scheduler.experiments.merging.time_table import TimeTable
+from scheduler.experiments.merging.transferability import (
     Accuracy,
     assess_predictions,
     fit_score_line,
