@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,9 @@ from marketplace.common.encryption import encrypt_text
 from marketplace.exports.hub import PUSH
 from marketplace.exports.models import HubPush
 from marketplace.jobs.dataset_reader import Reading
-from marketplace.jobs.models import Dataset, MetricPoint, Slice
-from marketplace.jobs.services import delete_dataset
+from marketplace.jobs.models import Dataset, MetricPoint, Slice, Upload
+from marketplace.jobs.services import delete_dataset, receive_upload
+from marketplace.jobs.services.readings import READ, ReadUpload, build_dataset
 from marketplace.payments.gateway_calls import CallEnd
 from marketplace.payments.models import CallKind, Entry, GatewayMovement, WebhookEvent
 from marketplace.payments.movements import BOOK_MOVEMENT
@@ -181,6 +183,29 @@ def _build_deletion() -> Case:
     )
 
 
+def _build_reading() -> Case:
+    upload = receive_upload(
+        organisation=builders.organisation(),
+        name="rows.jsonl",
+        content=io.BytesIO(b"{}"),
+        uploaded_by=None,
+        now=NOW,
+    )
+    reading = Reading(rows=1, format=DataFormat.CHAT)
+
+    def read() -> Any:
+        row = Upload.objects.get()
+        return Dataset.objects.count(), (row.error or {}).get("code"), bool(row.file)
+
+    return Case(
+        result=ReadUpload(reading, build_dataset(upload, reading, now=NOW)),
+        read=read,
+        before=(0, None, True),
+        done=(1, None, False),
+        failed=(0, "dataset_unreadable", False),
+    )
+
+
 def _build_lock_mail() -> Case:
     person = builders.user()
     enqueue_work(NewWork(LOCK_MAIL, person.pk, due_at=NOW, payload={"address": "192.0.2.7"}))
@@ -232,5 +257,6 @@ CASES: dict[str, Callable[[], Case]] = {
     BOOK_MOVEMENT: _build_movement,
     ERASE: _build_deletion,
     LOCK_MAIL: _build_lock_mail,
+    READ: _build_reading,
     MAKE: _build_plan,
 }

@@ -87,7 +87,7 @@ class NodePlanAdmin(OperatorsView):
 
 @admin.register(Upload)
 class UploadAdmin(OperatorsView):
-    list_display = ("id", "organisation", "name", "status", "bytes", "attempts", "created_at")
+    list_display = ("id", "organisation", "name", "status", "bytes", "created_at")
     list_filter = ("status",)
     list_select_related = ("organisation",)
     ordering = ("-created_at",)

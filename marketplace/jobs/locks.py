@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from django.db.models import QuerySet
-
 from marketplace.jobs.models import Errand, Job, PartedUpload, Slice, SliceStatus, Upload
 
 
@@ -57,19 +55,15 @@ def lock_open_slice(job: Job) -> Slice | None:
     )
 
 
-def lock_upload(upload_id: str) -> Upload:
-    return Upload.objects.select_for_update().get(pk=upload_id)
+def lock_upload(upload_id: str) -> Upload | None:
+    """Lock an upload, if it is still there."""
+    found = Upload.objects.select_for_update(of=("self",)).select_related("zone")
+    return found.filter(pk=upload_id).first()
 
 
 def lock_parted_upload(upload_id: str) -> PartedUpload:
     found = PartedUpload.objects.select_for_update(of=("self",))
     return found.select_related("organisation", "created_by", "whole").get(pk=upload_id)
-
-
-def lock_first_upload(uploads: QuerySet[Upload]) -> Upload | None:
-    """The first of these that no other transaction has locked."""
-    free = uploads.select_for_update(skip_locked=True, of=("self",))
-    return free.select_related("organisation", "uploaded_by").first()
 
 
 def lock_errand(**wanted: object) -> Errand | None:

@@ -16,12 +16,6 @@ def sweep_leases() -> None:
     services.sweep_leases(now=clock.now())
 
 
-@shared_task(name="jobs.read_uploads")
-def read_uploads() -> None:
-    while services.read_next_upload(clock=clock.now):
-        pass
-
-
 @shared_task(name="jobs.uploads_sweep")
 def sweep_uploads() -> None:
     services.sweep_uploads(now=clock.now())

@@ -32,13 +32,14 @@ from marketplace.fleet.releases import find_release
 from marketplace.jobs.models import Job
 from marketplace.jobs.reading_child import read_file
 from marketplace.jobs.reading_process import FileToRead, build_request
-from marketplace.jobs.services import dispatch_slots, intake, read_next_upload
+from marketplace.jobs.services import dispatch_slots, intake
 from marketplace.web.views import uploads as page_uploads
 from tests import builders
 from tests import job_builders as build
 from tests import market_builders as market
 from tests.addresses import fill, list_page_addresses
 from tests.builders import NOW
+from tests.durable_work import do_at_once
 from workers.protocol.messages import Heartbeat
 from workers.protocol.reports import SliceEnd as Ended
 from workers.protocol.wire import to_json
@@ -71,11 +72,7 @@ JSON = st.recursive(
 def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uploads are read at once, and nobody waits for what others do."""
 
-    def read_all(_task: str) -> None:
-        while read_next_upload(clock=clock.now):
-            pass
-
-    monkeypatch.setattr(intake, "enqueue", read_all)
+    monkeypatch.setattr(intake, "enqueue_work", do_at_once)
     monkeypatch.setattr(page_uploads, "WAIT_S", 0.0)
     monkeypatch.setattr(api_datasets, "WAIT_S", 0.0)
     monkeypatch.setattr(api_bids, "UPLOAD_WAIT_S", 0.0)

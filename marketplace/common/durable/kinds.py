@@ -54,6 +54,10 @@ def _ignore_failure(work: HeldWork, failure: Failure, *, now: datetime) -> None:
     """The row of the work itself says enough."""
 
 
+def _discard_nothing(result: Any) -> None:
+    """All that ``do`` made is the result itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkKind:
     """How one kind of work is done: ``load``, ``do``, then ``apply`` or ``fail``."""
@@ -75,6 +79,8 @@ class WorkKind:
     lease: timedelta
     #: ``fail(work, failure, now=)`` stores a failed attempt in a transaction that holds the lease.
     fail: Callable[..., None] = _ignore_failure
+    #: ``discard(result)`` deletes files that ``do`` stored, where nothing takes the result.
+    discard: Callable[[Any], None] = _discard_nothing
     #: Pieces that one task takes. Where it is above 1, ``do`` runs in threads and must not use the
     #: database.
     batch: int = 1

@@ -79,6 +79,7 @@ def _apply(
             row = lock_held_work(work)
             if row is None:
                 log.warning("%s %s took longer than its lease", work.kind, work.key)
+                kind.discard(result)
                 return None
             again_at = kind.apply(work, loaded, result, now=now)
             if again_at is None:
@@ -87,6 +88,7 @@ def _apply(
                 row.attempts = 0
                 _give_back(row, due_at=again_at, error="")
     except Exception as error:
+        kind.discard(result)
         return error
     return None
 

@@ -134,11 +134,6 @@ class Upload(models.Model):
     #: Code, message and more of the refusal.
     error = models.JSONField(null=True)
     dataset = models.ForeignKey(Dataset, on_delete=models.SET_NULL, null=True, related_name="+")
-    #: Names the worker that reads it; a result counts only under the current one.
-    claim = models.CharField(max_length=40, default="", blank=True)
-    claimed_at = models.DateTimeField(null=True)
-    #: Times that a worker began to read it.
-    attempts = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField()
 
     organisation_id: str

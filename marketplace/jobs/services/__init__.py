@@ -55,7 +55,6 @@ from marketplace.jobs.services.parts import (
     sweep_parted_uploads,
 )
 from marketplace.jobs.services.progress import record_progress
-from marketplace.jobs.services.readings import read_next_upload
 from marketplace.jobs.services.slices import (
     SliceOutcome,
     answer_turn,
@@ -97,7 +96,6 @@ __all__ = [
     "note_adapter_use",
     "open_jobs",
     "open_parted_upload",
-    "read_next_upload",
     "receive_upload",
     "record_progress",
     "replace_job_cells",

@@ -1,8 +1,7 @@
 """Uploads on their way to data sets: stored by a web process, read by a worker, then decided.
 
 ``receive_upload`` stores the bytes and asks for a worker; ``readings`` reads them; where a person
-has to choose, ``decide_upload`` takes the choice and has the file read once more. The sweep finds
-what was forgotten.
+has to choose, ``decide_upload`` takes the choice and has the file read once more.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.core.files import File
 from django.db import connection, transaction
-from django.db.models import Q, Sum
+from django.db.models import Sum
 
 from marketplace.accounts.models import Organisation, User
 from marketplace.accounts.new_accounts import STORAGE_DIVISOR, filter_new
+from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.common.errors import Conflict, UserError
-from marketplace.common.queue import enqueue
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import list_open_zones
 from marketplace.jobs.locks import lock_upload
 from marketplace.jobs.models import Dataset, Upload, UploadStatus
-from marketplace.jobs.services.readings import CLAIM_LIFE, delete_file
+from marketplace.jobs.services.readings import READ, delete_file
 from marketplace.jobs.spooling import Content, spool_upload
 from marketplace.jobs.upload_choices import UploadChoices, check_choices
 from workers.protocol.wire import to_json
@@ -105,7 +104,7 @@ def store_upload(
             upload.save(force_insert=True)
             if on_stored is not None:
                 on_stored(upload)
-            enqueue("jobs.read_uploads")
+            _have_it_read(upload, now=upload.created_at)
     except BaseException:
         upload.file.delete(save=False)
         raise
@@ -124,12 +123,13 @@ def decide_upload(*, upload: Upload, choices: UploadChoices, now: datetime) -> U
     """
     check_choices(choices)
     with transaction.atomic():
-        upload = lock_upload(upload.pk)
-        if upload.status != UploadStatus.UNDECIDED:
+        held = lock_upload(upload.pk)
+        if held is None or held.status != UploadStatus.UNDECIDED:
             raise Conflict("upload_not_open", "There is nothing to decide about this upload.")
-        upload.choices = to_json(choices)
-        _have_it_read(upload)
-    return upload
+        held.choices, held.status = to_json(choices), UploadStatus.WAITING
+        held.save(update_fields=["choices", "status"])
+        _have_it_read(held, now=now)
+    return held
 
 
 def wait_for_upload(upload: Upload, *, within_s: float) -> Upload:
@@ -146,10 +146,7 @@ def wait_for_upload(upload: Upload, *, within_s: float) -> Upload:
 
 
 def sweep_uploads(*, now: datetime) -> int:
-    """Have read what was forgotten, and forget what is done; how many uploads were forgotten."""
-    lost = Q(status=UploadStatus.READING, claimed_at__lte=now - CLAIM_LIFE)
-    if Upload.objects.filter(lost | Q(status=UploadStatus.WAITING)).exists():
-        enqueue("jobs.read_uploads")
+    """Delete old uploads that are done or that nobody decided; how many there were."""
     old = Upload.objects.filter(created_at__lte=now - UPLOAD_LIFE)
     done = old.exclude(status__in=[UploadStatus.WAITING, UploadStatus.READING])
     forgotten = 0
@@ -200,8 +197,5 @@ def check_room(organisation: Organisation, size: int, *, now: datetime) -> None:
         )
 
 
-def _have_it_read(upload: Upload) -> None:
-    """Call while holding the upload."""
-    upload.status, upload.claim, upload.attempts = UploadStatus.WAITING, "", 0
-    upload.save()
-    enqueue("jobs.read_uploads")
+def _have_it_read(upload: Upload, *, now: datetime) -> None:
+    enqueue_work(NewWork(READ, upload.pk, due_at=now, owner=upload.organisation_id))

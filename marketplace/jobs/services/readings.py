@@ -1,7 +1,6 @@
-"""A worker reads an upload under a claim, and what it finds becomes a data set once.
+"""Reading uploads, as durable work: what is found becomes a data set, a refusal or a question.
 
-The file is read in a process of its own (``reading_process``). A worker that dies leaves a claim
-that runs out; a result counts only under the current claim.
+The file is read in a process of its own (``reading_process``).
 """
 
 from __future__ import annotations
@@ -20,118 +19,90 @@ from django.conf import settings
 from django.core.files import File
 from django.core.files.storage import default_storage
 from django.db import transaction
-from django.db.models import F, Q, QuerySet
 
-from marketplace.common.errors import MarketFault, StorageUnavailable, UserError
-from marketplace.common.ids import new_id, rename_id
+from marketplace.common import clock
+from marketplace.common.durable.kinds import Failure, HeldWork
+from marketplace.common.durable.services import extend_lease
+from marketplace.common.errors import StorageUnavailable, UserError
+from marketplace.common.ids import rename_id
 from marketplace.fleet.selectors import find_zone_tokenizer
 from marketplace.jobs.dataset_reader import Reading
 from marketplace.jobs.dataset_tokens import store_dataset_tokens
-from marketplace.jobs.locks import lock_first_upload, lock_upload
+from marketplace.jobs.locks import lock_upload
 from marketplace.jobs.models import Dataset, Upload, UploadStatus
-from marketplace.jobs.reading_process import WALL_S, FileToRead, read_in_process
+from marketplace.jobs.reading_process import FileToRead, read_in_process
 from marketplace.jobs.repairing import REPAIR_WALL_S, open_repaired
 from marketplace.jobs.spooling import CHUNK_BYTES, spool_upload
 from marketplace.jobs.upload_choices import ASK, LEAVE_OUT, REFUSE, UploadChoices, get_choices
 
 log = logging.getLogger(__name__)
 
-#: Uploads read at once, by all workers together: the others have slots to dispatch.
-READ_AT_ONCE = 2
-ATTEMPTS_MAX = 3
-#: A claim without progress for so long belongs to a worker that is gone.
-CLAIM_LIFE = timedelta(seconds=WALL_S + 2 * REPAIR_WALL_S + 60)
+#: Also the name of the Celery task.
+READ = "jobs.read_uploads"
+#: A storage that does not answer is asked again after this, and no attempt counts.
+STORAGE_ASKED_AGAIN = timedelta(seconds=10)
 
 
-def read_next_upload(*, clock: Callable[[], datetime]) -> bool:
-    """Read the next upload in turn; whether there was one that could be read.
+@dataclass(frozen=True, slots=True)
+class ReadUpload:
+    """What was found in an upload that is not refused."""
 
-    The oldest comes first, but those of organisations that none is read of before the others.
-    """
-    upload = _claim(now=clock())
-    if upload is None:
-        return False
-    mine = Upload.objects.filter(pk=upload.pk, claim=upload.claim)
+    reading: Reading
+    #: Its file is stored, its row is not; ``None``: its owner has to choose something first.
+    dataset: Dataset | None = None
+    #: ``TokenRuns``, packed.
+    runs: bytes = b""
+
+
+def load_upload(work: HeldWork) -> Upload | None:
+    """Find the upload, and show its owner that it is being read."""
+    unread = [UploadStatus.WAITING, UploadStatus.READING]
+    found = Upload.objects.filter(pk=work.key, status__in=unread)
+    found.update(status=UploadStatus.READING, rows_read=0, share_read=0.0)
+    return found.select_related("organisation", "uploaded_by", "zone").first()
+
+
+def read_upload(work: HeldWork, upload: Upload) -> ReadUpload | UserError | StorageUnavailable:
+    """Read the file; gives why it is refused, or why it could not be fetched, as a value."""
     try:
         with tempfile.TemporaryDirectory() as folder:
-            source, rewritten = Path(folder) / "upload", Path(folder) / "rewritten"
-            runs = Path(folder) / "runs"
-            with upload.file.open("rb") as stored, source.open("wb") as copy:
-                shutil.copyfileobj(stored, copy, CHUNK_BYTES)
-            choices = get_choices(upload)
-            asked = FileToRead(
-                path=source,
-                output_path=rewritten,
-                runs_path=runs,
-                name=upload.name,
-                tokenizer=upload.zone and find_zone_tokenizer(upload.zone),
-                max_tokens=upload.zone and upload.zone.max_sequence_length,
-                leaves_out_long=choices.long_rows == LEAVE_OUT,
-                columns=choices.columns,
-            )
-            reading, is_rewritten = _read(asked, choices, mine, clock)
-            found = FoundFile(
-                reading,
-                rewritten if is_rewritten else source,
-                runs,
-                is_rewritten=is_rewritten,
-                repaired=_repair(asked, reading, choices),
-            )
-            if found.repaired is not None and _is_unusable(reading):
-                found = replace(found, file=source, is_rewritten=False)
-            _finish(upload, found, now=clock())
-    except UserError as refusal:
-        _refuse(upload, refusal)
-    except StorageUnavailable:
-        log.warning("the file of upload %s could not be fetched", upload.pk, exc_info=True)
-        _put_back(mine)
-        return False
-    except MarketFault:
-        # The next attempt begins when the claim has run out, until there are no more.
-        log.exception("upload %s could not be read", upload.pk)
-    return True
+            return _read_upload(work, upload, Path(folder))
+    except (UserError, StorageUnavailable) as reason:
+        return reason
 
 
-def _claim(*, now: datetime) -> Upload | None:
-    fresh = now - CLAIM_LIFE
-    with transaction.atomic():
-        reading = Upload.objects.filter(status=UploadStatus.READING, claimed_at__gt=fresh)
-        busy = list(reading.values_list("organisation_id", flat=True))
-        if len(busy) >= READ_AT_ONCE:
-            return None
-        due = Upload.objects.filter(
-            Q(status=UploadStatus.WAITING) | Q(status=UploadStatus.READING, claimed_at__lte=fresh)
-        ).order_by("created_at", "pk")
-        upload = lock_first_upload(due.exclude(organisation__in=busy)) or lock_first_upload(due)
-        if upload is None:
-            return None
-        if upload.attempts >= ATTEMPTS_MAX:
-            upload.claim = ""
-            upload.save(update_fields=["claim"])
-            _refuse(
-                upload,
-                UserError(
-                    "dataset_unreadable",
-                    "The market failed to read the file. The fault is ours; upload it again later.",
-                    status=500,
-                ),
-            )
-            return None
-        upload.status, upload.claim, upload.claimed_at = UploadStatus.READING, new_id("claim"), now
-        upload.attempts += 1
-        upload.rows_read, upload.share_read = 0, 0.0
-        upload.save()
-    return upload
+def _read_upload(work: HeldWork, upload: Upload, folder: Path) -> ReadUpload:
+    source, rewritten, runs = folder / "upload", folder / "rewritten", folder / "runs"
+    with upload.file.open("rb") as stored, source.open("wb") as copy:
+        shutil.copyfileobj(stored, copy, CHUNK_BYTES)
+    choices = get_choices(upload)
+    asked = FileToRead(
+        path=source,
+        output_path=rewritten,
+        runs_path=runs,
+        name=upload.name,
+        tokenizer=upload.zone and find_zone_tokenizer(upload.zone),
+        max_tokens=upload.zone and upload.zone.max_sequence_length,
+        leaves_out_long=choices.long_rows == LEAVE_OUT,
+        columns=choices.columns,
+    )
+    reading, is_rewritten = _read(asked, choices, partial(_note_progress, work))
+    found = FoundFile(
+        reading,
+        rewritten if is_rewritten else source,
+        runs,
+        is_rewritten=is_rewritten,
+        repaired=_repair(asked, reading, choices),
+    )
+    if found.repaired is not None and _is_unusable(reading):
+        found = replace(found, file=source, is_rewritten=False)
+    return _store_file(upload, found)
 
 
-def _put_back(mine: QuerySet[Upload]) -> None:
-    """It waits for the storage; an attempt that read nothing does not count."""
-    mine.update(status=UploadStatus.WAITING, claim="", attempts=F("attempts") - 1)
-
-
-def _note_progress(mine: QuerySet[Upload], rows: int, share: float, now: datetime) -> None:
-    # A large file takes longer than a claim lives.
-    mine.update(rows_read=rows, share_read=share, claimed_at=now)
+def _note_progress(work: HeldWork, rows: int, share: float) -> None:
+    # A large file takes longer than the lease.
+    if extend_lease(work, now=clock.now()):
+        Upload.objects.filter(pk=work.key).update(rows_read=rows, share_read=share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +130,10 @@ class FoundFile:
 
 
 def _read(
-    asked: FileToRead,
-    choices: UploadChoices,
-    mine: QuerySet[Upload],
-    clock: Callable[[], datetime],
+    asked: FileToRead, choices: UploadChoices, on_progress: Callable[[int, float], None]
 ) -> tuple[Reading, bool]:
     try:
-        return read_in_process(
-            asked, on_progress=lambda rows, share: _note_progress(mine, rows, share, clock())
-        )
+        return read_in_process(asked, on_progress=on_progress)
     except UserError as refusal:
         if refusal.code != "invalid_dataset" or choices.faulty_lines == REFUSE:
             raise
@@ -212,8 +178,14 @@ def _is_unusable(reading: Reading) -> bool:
     return reading.fatal is not None or reading.rows == 0
 
 
-def _finish(upload: Upload, found: FoundFile, *, now: datetime) -> None:
-    """What was found becomes a data set, a refusal, or a question; once, under the claim."""
+def _store_file(upload: Upload, found: FoundFile) -> ReadUpload:
+    """Store the file of what becomes a data set.
+
+    Raises
+    ------
+    UserError
+        The file cannot be used.
+    """
     choices = get_choices(upload)
     reading, repaired = found.reading, found.repaired
     runs = found.runs.read_bytes() if found.runs.exists() else b""
@@ -229,11 +201,8 @@ def _finish(upload: Upload, found: FoundFile, *, now: datetime) -> None:
         if refusal is not None:
             raise refusal
         if _is_open(reading, choices):
-            Upload.objects.filter(pk=upload.pk, claim=upload.claim).update(
-                status=UploadStatus.UNDECIDED, reading=asdict(reading), share_read=1.0
-            )
-            return
-    dataset = build_dataset(upload, reading, now=now)
+            return ReadUpload(reading)
+    dataset = build_dataset(upload, reading, now=upload.created_at)
     dataset.needs_preparation = needs_preparation
     dataset.repaired_tokens = 0 if repaired is None else repaired.reading.tokens
     with found.file.open("rb") as content:
@@ -244,24 +213,58 @@ def _finish(upload: Upload, found: FoundFile, *, now: datetime) -> None:
                 dataset.sha256, dataset.bytes = rewritten.sha256, rewritten.bytes
         content.seek(0)
         dataset.file.save(upload.name, File(content, name=upload.name), save=False)
-    try:
-        with transaction.atomic():
-            held = lock_upload(upload.pk)
-            if held.claim != upload.claim or held.status != UploadStatus.READING:
-                raise _ReadingClaimLost
-            dataset.save(force_insert=True)
-            if upload.zone is not None:
-                store_dataset_tokens(dataset=dataset, zone=upload.zone, reading=reading, runs=runs)
-            _close(held, status=UploadStatus.STORED, reading=asdict(reading), dataset=dataset)
-    except _ReadingClaimLost:
-        dataset.file.delete(save=False)
-    except BaseException:
-        dataset.file.delete(save=False)
-        raise
+    return ReadUpload(reading, dataset, runs)
 
 
-class _ReadingClaimLost(Exception):
-    """Another worker reads the upload, or has read it."""
+def discard_reading(result: ReadUpload | UserError | StorageUnavailable) -> None:
+    """Delete the file of a data set that is not stored."""
+    if isinstance(result, ReadUpload) and result.dataset is not None:
+        result.dataset.file.delete(save=False)
+
+
+def store_reading(
+    work: HeldWork,
+    upload: Upload,
+    result: ReadUpload | UserError | StorageUnavailable,
+    *,
+    now: datetime,
+) -> datetime | None:
+    """Make the upload a data set, a refusal, or a question to its owner."""
+    held = lock_upload(upload.pk)
+    if held is None:
+        # Its owner's data were deleted meanwhile.
+        discard_reading(result)
+    elif isinstance(result, StorageUnavailable):
+        log.warning("the file of upload %s could not be fetched: %s", upload.pk, result)
+        held.status = UploadStatus.WAITING
+        held.save(update_fields=["status"])
+        return now + STORAGE_ASKED_AGAIN
+    elif isinstance(result, UserError):
+        _refuse(held, result)
+    elif result.dataset is None:
+        Upload.objects.filter(pk=held.pk).update(
+            status=UploadStatus.UNDECIDED, reading=asdict(result.reading), share_read=1.0
+        )
+    else:
+        dataset, reading = result.dataset, result.reading
+        dataset.created_at = now
+        dataset.save(force_insert=True)
+        if held.zone is not None:
+            store_dataset_tokens(dataset=dataset, zone=held.zone, reading=reading, runs=result.runs)
+        _close(held, status=UploadStatus.STORED, reading=asdict(reading), dataset=dataset)
+    return None
+
+
+def fail_reading(work: HeldWork, failure: Failure, *, now: datetime) -> None:
+    """Refuse the file once nothing more is tried."""
+    held = lock_upload(work.key)
+    if held is not None and failure.retry_at is None:
+        error = UserError(
+            "dataset_unreadable",
+            "The market failed to read the file. The fault is ours; upload it again later.",
+            status=500,
+        )
+        _refuse(held, error)
 
 
 def build_dataset(upload: Upload, reading: Reading, *, now: datetime) -> Dataset:
@@ -324,27 +327,23 @@ def _is_open(reading: Reading, choices: UploadChoices) -> bool:
     )
 
 
-def _refuse(upload: Upload, refusal: UserError) -> None:
-    with transaction.atomic():
-        held = lock_upload(upload.pk)
-        if held.claim != upload.claim or held.status == UploadStatus.STORED:
-            return
-        error = {
-            "code": refusal.code,
-            "message": refusal.message,
-            "param": refusal.param,
-            "status": refusal.status,
-            "extra": refusal.extra,
-        }
-        # A file that was put right may come under the same key.
-        _close(held, status=UploadStatus.REFUSED, error=error, key=None)
+def _refuse(held: Upload, refusal: UserError) -> None:
+    """Call while holding the upload."""
+    error = {
+        "code": refusal.code,
+        "message": refusal.message,
+        "param": refusal.param,
+        "status": refusal.status,
+        "extra": refusal.extra,
+    }
+    # A file that was put right may come under the same key.
+    _close(held, status=UploadStatus.REFUSED, error=error, key=None)
 
 
 def _close(upload: Upload, *, status: UploadStatus, **result: Any) -> None:
     """Call while holding the upload."""
     transaction.on_commit(partial(delete_file, upload.file.name), robust=True)
-    upload.status, upload.claim, upload.file.name = status, "", ""
-    upload.share_read = 1.0
+    upload.status, upload.file.name, upload.share_read = status, "", 1.0
     for name, value in result.items():
         setattr(upload, name, value)
     upload.save()

@@ -12,9 +12,10 @@ from marketplace.auction.bidding import wait
 from marketplace.auction.lane import wakeups
 from marketplace.auction.lane.sweep import sweep_zones
 from marketplace.common import clock
-from marketplace.jobs.services import intake, read_next_upload
+from marketplace.jobs.services import intake
 from tests import builders
 from tests import market_builders as market
+from tests.durable_work import do_at_once
 from tests.unit.marketplace.api.client import Api
 
 #: Slots begin unasked.
@@ -77,10 +78,4 @@ def tokenizer_zone(tmp_path):
 
 @pytest.fixture(autouse=True)
 def uploads_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a worker does when it is asked to, done at once."""
-
-    def read(_task: str) -> None:
-        while read_next_upload(clock=clock.now):
-            pass
-
-    monkeypatch.setattr(intake, "enqueue", read)
+    monkeypatch.setattr(intake, "enqueue_work", do_at_once)

@@ -13,6 +13,8 @@ from django.core.files.storage import default_storage
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from marketplace.accounts.models import Organisation
+from marketplace.common.durable.kinds import get_kinds
+from marketplace.common.durable.run import run_due_work
 from marketplace.common.errors import UserError
 from marketplace.fleet.text_encoder import TokenizerFiles, load_text_encoder
 from marketplace.jobs import dataset_tokens
@@ -21,9 +23,9 @@ from marketplace.jobs.models import Dataset, DatasetTokens, Upload, UploadStatus
 from marketplace.jobs.selectors import build_upload_error
 from marketplace.jobs.services import (
     ensure_dataset_tokens,
-    read_next_upload,
     receive_upload,
 )
+from marketplace.jobs.services.readings import READ
 from marketplace.jobs.upload_choices import UploadChoices
 from marketplace.jobs.work import load_job_totals
 from tests import builders, job_builders
@@ -67,7 +69,7 @@ def upload(owner: Organisation, content: bytes, *, name: str = "data.jsonl", **m
         now=NOW,
         **terms,
     )
-    assert read_next_upload(clock=lambda: NOW)
+    assert run_due_work(get_kinds()[READ], clock=lambda: NOW) == 1
     done = Upload.objects.get(pk=received.pk)
     if done.status == UploadStatus.REFUSED:
         raise build_upload_error(done)

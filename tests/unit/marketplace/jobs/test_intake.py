@@ -13,9 +13,11 @@ import pytest
 from django.core.files.storage import default_storage
 
 from marketplace.accounts.models import Organisation
+from marketplace.common.durable.kinds import get_kinds
+from marketplace.common.durable.run import run_due_work
 from marketplace.common.errors import MarketFault, StorageUnavailable, UserError
+from marketplace.common.models import DurableWork
 from marketplace.jobs import reading_process
-from marketplace.jobs.dataset_reader import Reading
 from marketplace.jobs.models import Dataset, DatasetTokens, Upload, UploadStatus
 from marketplace.jobs.reading_process import FileToRead, read_in_process
 from marketplace.jobs.selectors import build_upload_error
@@ -24,7 +26,6 @@ from marketplace.jobs.services import (
     delete_dataset,
     ensure_dataset_tokens,
     intake,
-    read_next_upload,
     readings,
     receive_upload,
     sweep_uploads,
@@ -36,7 +37,6 @@ from tests import market_builders as market
 from tests import vendor_builders as vendors
 from tests.builders import NOW
 from tests.object_bucket import list_objects, use_bucket
-from tests.unit.marketplace.common.threads import at_once
 from tests.unit.marketplace.jobs.test_datasets import tokenizer_file
 
 pytestmark = pytest.mark.django_db
@@ -82,7 +82,7 @@ def describe(source: Path, *, name: str) -> FileToRead:
 
 
 def read(now: datetime = NOW) -> bool:
-    return read_next_upload(clock=lambda: now)
+    return run_due_work(get_kinds()[readings.READ], clock=lambda: now) > 0
 
 
 def seen(upload: Upload) -> Upload:
@@ -108,7 +108,7 @@ def test_a_file_is_read_in_a_process_of_its_own_and_becomes_a_data_set(
     assert (upload.status, Dataset.objects.count()) == (UploadStatus.WAITING, 0)
     assert read()
     done = seen(upload)
-    assert (done.status, done.file.name, done.claim, done.share_read) == ("stored", "", "", 1.0)
+    assert (done.status, done.file.name, done.share_read) == ("stored", "", 1.0)
     assert done.dataset is not None
     assert (done.dataset.rows, done.dataset.tokens, done.dataset.zone) == (3, 9, zone)
     with done.dataset.file.open("rb") as file:
@@ -265,29 +265,6 @@ def test_words_that_are_no_choice_are_refused(zone, owner):
     assert not Upload.objects.exists()
 
 
-def test_a_file_whose_worker_died_is_read_again_and_the_dead_worker_changes_nothing(
-    zone, owner, monkeypatch
-):
-    upload = receive(owner, ROW)
-    dead = readings._claim(now=NOW)
-    assert dead is not None
-    assert not read(NOW + timedelta(minutes=5))
-    later = NOW + readings.CLAIM_LIFE
-    assert read(later)
-    done = seen(upload)
-    assert (done.status, done.attempts) == (UploadStatus.STORED, 2)
-    # The first worker was only slow; its result comes after all.
-    source = Path(str(zone.tokenizer_source)).parent / "late.jsonl"
-    source.write_bytes(ROW)
-    reading = Reading(format=None, rows=9)
-    late = readings.FoundFile(reading, source, source, is_rewritten=False, repaired=None)
-    readings._finish(dead, late, now=later)
-    readings._refuse(dead, UserError("late", "Late."))
-    assert Dataset.objects.get().rows == 1
-    assert seen(upload).status == UploadStatus.STORED
-    assert default_storage.listdir(f"datasets/{owner.pk}")[1] == [Dataset.objects.get().pk]
-
-
 def test_a_file_that_no_worker_survives_is_refused_as_our_fault(zone, owner, monkeypatch):
     def die(*_: Any, **__: Any) -> None:
         raise MarketFault("the reader ended")
@@ -295,29 +272,12 @@ def test_a_file_that_no_worker_survives_is_refused_as_our_fault(zone, owner, mon
     monkeypatch.setattr(readings, "read_in_process", die)
     upload = receive(owner, ROW)
     now = NOW
-    for _ in range(readings.ATTEMPTS_MAX):
+    for _ in range(3):
         assert read(now)
-        now += readings.CLAIM_LIFE
+        now += timedelta(minutes=10)
     assert not read(now)
     error = build_upload_error(seen(upload))
     assert (error.code, error.status) == ("dataset_unreadable", 500)
-
-
-def test_so_many_files_are_read_at_once_and_one_owner_does_not_hold_up_others(zone, owner):
-    mine = [receive(owner, ROW, now=NOW + timedelta(seconds=number)) for number in range(3)]
-    other = receive(builders.organisation(), ROW, now=NOW + timedelta(seconds=9))
-    first, second = readings._claim(now=NOW), readings._claim(now=NOW)
-    assert first is not None
-    assert second is not None
-    assert (first.pk, second.pk) == (mine[0].pk, other.pk)
-    assert readings._claim(now=NOW) is None
-
-
-@pytest.mark.django_db(transaction=True)
-def test_two_workers_at_once_read_two_files(zone):
-    uploads = {receive(builders.organisation(), ROW).pk for _ in range(2)}
-    claimed = at_once([lambda: readings._claim(now=NOW)] * 2)
-    assert {upload.pk for upload in claimed} == uploads
 
 
 def test_the_same_request_again_is_the_same_upload(zone, owner):
@@ -352,21 +312,16 @@ def test_an_organisation_stores_so_much_and_no_more(zone, owner, settings):
     receive(owner, ROW)
 
 
-def test_what_nobody_decided_is_forgotten_after_a_day(zone, owner, monkeypatch):
-    asked_for: list[str] = []
-    monkeypatch.setattr(intake, "enqueue", lambda name: asked_for.append(name))
+def test_what_nobody_decided_is_forgotten_after_a_day(zone, owner):
     upload = receive(owner, ROW + BAD)
     path = upload.file.name
     read()
     waiting = receive(owner, ROW)
-    asked_for.clear()
     assert sweep_uploads(now=NOW + intake.UPLOAD_LIFE - timedelta(seconds=1)) == 0
     assert default_storage.exists(path)
     assert sweep_uploads(now=NOW + intake.UPLOAD_LIFE) == 1
     assert not default_storage.exists(path)
     assert list(Upload.objects.all()) == [waiting]
-    # What still waits is asked for again each time.
-    assert asked_for == ["jobs.read_uploads"] * 2
 
 
 def test_a_file_that_takes_too_long_to_parse_is_stopped(tmp_path):
@@ -416,11 +371,12 @@ def test_a_file_that_cannot_be_fetched_waits_and_no_attempt_is_counted(
     upload = receive(owner, ROW, zone=zone)
     assert len(list_objects(bucket)) == 1
     use_bucket(settings, bucket | {"bucket_name": "away"})
-    for _ in range(4):
-        assert read() is False
-    assert (seen(upload).status, seen(upload).attempts) == (UploadStatus.WAITING, 0)
+    for number in range(4):
+        assert read(NOW + number * readings.STORAGE_ASKED_AGAIN)
+        attempts = DurableWork.objects.get().attempts
+        assert (seen(upload).status, attempts) == (UploadStatus.WAITING, 0)
     use_bucket(settings, bucket)
-    assert read() is True
+    assert read(NOW + 4 * readings.STORAGE_ASKED_AGAIN)
     assert found(upload)["rows"] == 1
     dataset = Dataset.objects.get()
     with dataset.file.open("rb") as file:

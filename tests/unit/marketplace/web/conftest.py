@@ -12,12 +12,12 @@ from django.test import Client
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.lane.sweep import sweep_zones
-from marketplace.common import clock
 from marketplace.fleet.models import Node, Zone
 from marketplace.jobs.models import Dataset
-from marketplace.jobs.services import intake, read_next_upload
+from marketplace.jobs.services import intake
 from tests import builders, market_builders
 from tests.builders import NOW
+from tests.durable_work import do_at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,4 @@ def site(db: None, client: Client, moment: datetime) -> Any:
 
 @pytest.fixture(autouse=True)
 def uploads_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a worker does when it is asked to, done at once."""
-
-    def read(_task: str) -> None:
-        while read_next_upload(clock=clock.now):
-            pass
-
-    monkeypatch.setattr(intake, "enqueue", read)
+    monkeypatch.setattr(intake, "enqueue_work", do_at_once)

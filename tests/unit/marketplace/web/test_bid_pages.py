@@ -234,7 +234,7 @@ def test_columns_with_other_names_are_chosen_on_the_page(site: Site) -> None:
 def test_how_far_a_file_is_read_is_shown_until_it_is(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "enqueue", lambda _: None)
+    monkeypatch.setattr(intake, "enqueue_work", lambda _: None)
     monkeypatch.setattr(uploads, "WAIT_S", 0.0)
     file = SimpleUploadedFile("big.jsonl", b'{"prompt": "a", "completion": "b"}\n')
     reply = site.client.post("/datasets", {"file": file}, follow=True)
