@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers as s
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from marketplace.api.answers import Answer, AsStored
+from marketplace.api.answers import LEFT_OUT, Answer, UnixTime
 from marketplace.api.callers import get_caller
 from marketplace.api.models import FineTuningRequest
 from marketplace.api.openai import schemas
@@ -30,10 +31,19 @@ from marketplace.jobs.services import delete_adapter
 TUNED_SHOWN = 1000
 
 
-class ModelSerializer(AsStored):
+class _Model(NamedTuple):
+    id: str
+    created: datetime | None
+    owned_by: str
+    parent: str
+    #: Of an adapter.
+    job_id: Any = LEFT_OUT
+
+
+class ModelSerializer(Answer):
     id = s.CharField()
     object = always("model")
-    created = s.IntegerField()
+    created = UnixTime()
     owned_by = s.CharField()
     parent = s.CharField(help_text="The base model.")
     job_id = s.CharField(required=False)
@@ -52,8 +62,8 @@ class ModelsView(OpenAiView):
     def get(self, request: Request) -> Response:
         jobs = list_continuable_jobs(get_caller(request).organisation)
         tuned = list(jobs.select_related("zone", "organisation")[:TUNED_SHOWN])
-        data = [_show_base(zone) for zone in list_open_zones()] + _show_tuned(tuned)
-        return Response({"object": "list", "data": data})
+        models = [_name_base(zone) for zone in list_open_zones()] + _name_tuned(tuned)
+        return Response({"object": "list", "data": ModelSerializer.show_each(models)})
 
 
 class DeleteModelResponseSerializer(Answer):
@@ -73,9 +83,8 @@ class ModelView(OpenAiView):
     )
     def get(self, request: Request, model: str) -> Response:
         found = find_model(model, organisation=get_caller(request).organisation)
-        if found.job is None:
-            return Response(_show_base(found.zone))
-        return Response(_show_tuned([found.job])[0])
+        named = _name_base(found.zone) if found.job is None else _name_tuned([found.job])[0]
+        return Response(ModelSerializer.show(named))
 
     @extend_schema(
         operation_id="delete_model",
@@ -93,26 +102,19 @@ class ModelView(OpenAiView):
         return Response(DeleteModelResponseSerializer.show(model))
 
 
-def _show_base(zone: Zone) -> dict[str, Any]:
-    return {
-        "id": zone.name,
-        "object": "model",
-        "created": int(zone.created_at.timestamp()),
-        "owned_by": "finetender",
-        "parent": zone.base_model_name,
-    }
+def _name_base(zone: Zone) -> _Model:
+    return _Model(zone.name, zone.created_at, "finetender", zone.base_model_name)
 
 
-def _show_tuned(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+def _name_tuned(jobs: Sequence[Job]) -> list[_Model]:
     requests = FineTuningRequest.objects.in_bulk([job.bid_id for job in jobs])
     return [
-        {
-            "id": name_tuned_model(job, suffix=find_suffix(job, requests.get(job.bid_id))),
-            "object": "model",
-            "created": None if job.finished_at is None else int(job.finished_at.timestamp()),
-            "owned_by": job.organisation_id,
-            "parent": job.zone.name,
-            "job_id": job.pk,
-        }
+        _Model(
+            name_tuned_model(job, suffix=find_suffix(job, requests.get(job.bid_id))),
+            job.finished_at,
+            job.organisation_id,
+            job.zone.name,
+            job.pk,
+        )
         for job in jobs
     ]

@@ -8,9 +8,8 @@ from typing import Any, Protocol
 
 from rest_framework import serializers as s
 
-from marketplace.api.answers import AsStored
+from marketplace.api.answers import Answer, AsStored, Usd
 from marketplace.api.openai.schemas import always
-from marketplace.common.money import from_micros
 from marketplace.questions.models import AskedQuestion
 from marketplace.questions.prices import compute_price
 
@@ -35,22 +34,18 @@ class Reply:
     created: int
 
 
-def build_usage(question: AskedQuestion) -> dict[str, Any]:
-    total = question.prompt_tokens + question.answer_tokens
-    price_micros = compute_price(tokens=total, rate_micros=question.rate_micros)
-    return {
-        "prompt_tokens": question.prompt_tokens,
-        "completion_tokens": question.answer_tokens,
-        "total_tokens": total,
-        "cost": f"{from_micros(price_micros):f}",
-    }
-
-
-class CompletionUsageSerializer(AsStored):
+class CompletionUsageSerializer(Answer):
     prompt_tokens = s.IntegerField()
-    completion_tokens = s.IntegerField()
+    completion_tokens = s.IntegerField(source="answer_tokens")
     total_tokens = s.IntegerField()
-    cost = s.CharField(help_text="Dollars, as a decimal string.")
+    cost = Usd("Dollars, as a decimal string.")
+
+    def get_total_tokens(self, question: AskedQuestion) -> int:
+        return question.prompt_tokens + question.answer_tokens
+
+    def get_cost(self, question: AskedQuestion) -> int:
+        total = self.get_total_tokens(question)
+        return compute_price(tokens=total, rate_micros=question.rate_micros)
 
 
 class CreateChatCompletionResponseSerializer(AsStored):
@@ -86,7 +81,9 @@ class ChatShape:
             "logprobs": self._build_logprobs(tokens),
             "finish_reason": question.finish,
         }
-        return self._build("chat.completion", [choice]) | {"usage": build_usage(question)}
+        return self._build("chat.completion", [choice]) | {
+            "usage": CompletionUsageSerializer.show(question)
+        }
 
     def build_opening(self) -> list[dict[str, Any]]:
         return [self._build_chunk({"role": "assistant", "content": ""})]
@@ -98,7 +95,9 @@ class ChatShape:
         return self._build_chunk({}, finish=question.finish)
 
     def build_usage(self, question: AskedQuestion) -> dict[str, Any]:
-        return self._build("chat.completion.chunk", []) | {"usage": build_usage(question)}
+        return self._build("chat.completion.chunk", []) | {
+            "usage": CompletionUsageSerializer.show(question)
+        }
 
     def _build_chunk(
         self,
@@ -150,7 +149,9 @@ class CompletionShape:
     def build_whole(self, parts: Sequence[Words], question: AskedQuestion) -> dict[str, Any]:
         text = "".join(part.text for part in parts)
         tokens = [token for part in parts for token in part.tokens]
-        return self._build(text, tokens, question.finish) | {"usage": build_usage(question)}
+        return self._build(text, tokens, question.finish) | {
+            "usage": CompletionUsageSerializer.show(question)
+        }
 
     def build_opening(self) -> list[dict[str, Any]]:
         return []
@@ -162,7 +163,10 @@ class CompletionShape:
         return self._build("", (), question.finish)
 
     def build_usage(self, question: AskedQuestion) -> dict[str, Any]:
-        return self._build("", (), None) | {"choices": [], "usage": build_usage(question)}
+        return self._build("", (), None) | {
+            "choices": [],
+            "usage": CompletionUsageSerializer.show(question),
+        }
 
     def _build(
         self, text: str, tokens: Sequence[Mapping[str, Any]], finish: str | None

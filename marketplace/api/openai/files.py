@@ -18,7 +18,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from marketplace.accounts.models import Organisation
-from marketplace.api.answers import Answer, AsStored
+from marketplace.api.answers import GIVEN, LEFT_OUT, Answer, UnixTime
 from marketplace.api.callers import Caller, get_caller
 from marketplace.api.idempotency import answer_once, find_shared_key
 from marketplace.api.market.requests import check_body
@@ -55,19 +55,60 @@ _PURPOSES = (FINE_TUNE, RESULTS)
 _RESULT_COLUMNS = ("step", "epoch", "train_loss", "valid_loss", "learning_rate")
 
 
-class OpenAIFileSerializer(AsStored):
+class OpenAIFileSerializer(Answer):
     id = s.CharField()
     object = always("file")
     bytes = s.IntegerField()
-    created_at = s.IntegerField(help_text="Unix seconds.")
+    created_at = UnixTime(help_text="Unix seconds.")
     filename = s.CharField()
     purpose = s.ChoiceField(["fine-tune", "fine-tune-results"])
     status = s.CharField(help_text="uploaded, processed or error.")
-    expires_at = s.IntegerField(allow_null=True)
+    expires_at = s.IntegerField(allow_null=True, source=GIVEN)
     status_details = s.CharField(allow_null=True)
     rows = s.IntegerField(required=False)
     tokens = s.IntegerField(required=False)
     format = s.CharField(required=False)
+
+    def get_id(self, row: _File) -> str:
+        return name_file(row.pk)
+
+    def get_bytes(self, row: _File) -> int:
+        if not isinstance(row, Job):
+            return row.bytes
+        # Nothing is added to a job that has succeeded.
+        key = f"api:results:{row.pk}"
+        size: Any = cache.get_or_set(key, lambda: _measure_results(row), _SIZE_KEPT_S)
+        return size
+
+    def get_created_at(self, row: _File) -> datetime:
+        return row.finished_at or row.created_at if isinstance(row, Job) else row.created_at
+
+    def get_filename(self, row: _File) -> str:
+        if isinstance(row, Job):
+            return f"{row.pk}-results.csv"
+        return f"{row.job_id}-adapter.zip" if isinstance(row, Artifact) else row.name
+
+    def get_purpose(self, row: _File) -> str:
+        return RESULTS if isinstance(row, (Job, Artifact)) else FINE_TUNE
+
+    def get_status(self, row: _File) -> str:
+        if not isinstance(row, Upload):
+            return "processed"
+        return "error" if row.status == UploadStatus.REFUSED else "uploaded"
+
+    def get_status_details(self, row: _File) -> str | None:
+        if isinstance(row, Upload) and row.status == UploadStatus.REFUSED:
+            return (row.error or {}).get("message")
+        return None
+
+    def get_rows(self, row: _File) -> Any:
+        return row.rows if isinstance(row, Dataset) else LEFT_OUT
+
+    def get_tokens(self, row: _File) -> Any:
+        return row.tokens if isinstance(row, Dataset) else LEFT_OUT
+
+    def get_format(self, row: _File) -> Any:
+        return row.format if isinstance(row, Dataset) else LEFT_OUT
 
 
 class DeleteFileResponseSerializer(Answer):
@@ -107,9 +148,7 @@ class FilesView(OpenAiView):
             is_rising=order == "asc",
             limit=limit + 1,
         )
-        page = build_list(
-            found, limit=limit, show=lambda rows: [show_file(row) for row in rows], has_ends=True
-        )
+        page = build_list(found, limit=limit, show=OpenAIFileSerializer.show_each, has_ends=True)
         return Response(page)
 
     @extend_schema(
@@ -132,7 +171,8 @@ class FileView(OpenAiView):
         operation_id="retrieve_file", responses={200: OpenAIFileSerializer, **schemas.ERRORS}
     )
     def get(self, request: Request, file_id: str) -> Response:
-        return Response(show_file(_find_file(get_caller(request).organisation, file_id)))
+        found = _find_file(get_caller(request).organisation, file_id)
+        return Response(OpenAIFileSerializer.show(found))
 
     @extend_schema(
         operation_id="delete_file", responses={200: DeleteFileResponseSerializer, **schemas.ERRORS}
@@ -232,7 +272,7 @@ def _store(request: Request, who: Caller, key: str, now: datetime) -> Response:
     upload = wait_for_upload(upload, within_s=WAIT_S)
     if upload.status == UploadStatus.REFUSED:
         raise build_upload_error(upload)
-    return Response(show_file(upload.dataset or upload))
+    return Response(OpenAIFileSerializer.show(upload.dataset or upload))
 
 
 #: A job stands for the file of its measurements.
@@ -288,37 +328,6 @@ def _find_file(organisation: Organisation, file_id: str, *, param: str | None = 
         if row is not None:
             return row
     raise unknown_file(file_id, param=param)
-
-
-def show_file(row: _File) -> dict[str, Any]:
-    if isinstance(row, Job):
-        # Nothing is added to a job that has succeeded.
-        size = cache.get_or_set(
-            f"api:results:{row.pk}", lambda: _measure_results(row), _SIZE_KEPT_S
-        )
-        name, status, made_at = f"{row.pk}-results.csv", "processed", row.finished_at
-    elif isinstance(row, Artifact):
-        name, status = f"{row.job_id}-adapter.zip", "processed"
-        size, made_at = row.bytes, row.created_at
-    else:
-        size, name, made_at = row.bytes, row.name, row.created_at
-        status = "processed" if isinstance(row, Dataset) else "uploaded"
-    shown: dict[str, Any] = {
-        "id": name_file(row.pk),
-        "object": "file",
-        "bytes": size,
-        "created_at": int((made_at or row.created_at).timestamp()),
-        "filename": name,
-        "purpose": RESULTS if isinstance(row, (Job, Artifact)) else FINE_TUNE,
-        "status": status,
-        "expires_at": None,
-        "status_details": None,
-    }
-    if isinstance(row, Upload) and row.status == UploadStatus.REFUSED:
-        shown |= {"status": "error", "status_details": (row.error or {}).get("message")}
-    if isinstance(row, Dataset):
-        shown |= {"rows": row.rows, "tokens": row.tokens, "format": row.format}
-    return shown
 
 
 def _measure_results(job: Job) -> int:

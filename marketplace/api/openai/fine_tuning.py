@@ -171,7 +171,7 @@ class FineTuningJobEventsView(OpenAiView):
         limit = read_limit(request, default=EVENTS_LIMIT, most=LIMIT_MAX)
         job = get_job(get_caller(request).organisation, job_id)
         found = list_job_log(job, after=request.query_params.get("after"), limit=limit + 1)
-        return Response(build_list(found, limit=limit, show=list))
+        return Response(build_list(found, limit=limit, show=FineTuningJobEventSerializer.show_each))
 
 
 class FineTuningJobCheckpointsView(OpenAiView):

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import Q, QuerySet
 from rest_framework import serializers as s
 
-from marketplace.api.answers import AsStored
+from marketplace.api.answers import Answer, UnixTime
 from marketplace.api.models import FineTuningRequest
 from marketplace.api.openai.lists import invalid_cursor
 from marketplace.api.openai.schemas import always
@@ -36,17 +36,28 @@ _LEVELS: Mapping[str, str] = {
 }
 
 
-class FineTuningJobEventSerializer(AsStored):
+class LogItem(NamedTuple):
+    """An event or a measurement of a job."""
+
+    id: str
+    created_at: datetime
+    level: str
+    message: str
+    type: str
+    data: Mapping[str, Any]
+
+
+class FineTuningJobEventSerializer(Answer):
     id = s.CharField()
     object = always("fine_tuning.job.event")
-    created_at = s.IntegerField()
+    created_at = UnixTime()
     level = s.ChoiceField(["info", "warn", "error"])
     message = s.CharField()
     type = s.ChoiceField(["message", "metrics"])
     data = s.DictField()
 
 
-def list_job_log(job: Job, *, after: str | None, limit: int) -> list[dict[str, Any]]:
+def list_job_log(job: Job, *, after: str | None, limit: int) -> list[LogItem]:
     """The newest items, or the first ones after an id.
 
     Raises
@@ -62,7 +73,7 @@ def list_job_log(job: Job, *, after: str | None, limit: int) -> list[dict[str, A
     items.sort(key=lambda item: item[:3], reverse=True)
     tracking = _describe_tracking(job)
     return [
-        _show_event(row, tracking=tracking) if isinstance(row, JobEvent) else _show_point(job, row)
+        _word_event(row, tracking) if isinstance(row, JobEvent) else _word_point(job, row)
         for *_, row in items[:limit]
     ]
 
@@ -108,22 +119,21 @@ def _parse_id(text: str) -> tuple[datetime, str, int]:
     return at, found[2], int(found[3])
 
 
-def _show_event(event: JobEvent, *, tracking: str) -> dict[str, Any]:
+def _word_event(event: JobEvent, tracking: str) -> LogItem:
     message = event.message
     if event.kind == EventKind.OPENED and tracking:
         message = f"{message} {tracking}"
-    return {
-        "id": _name(event.at, _EVENT, event.pk),
-        "object": "fine_tuning.job.event",
-        "created_at": int(event.at.timestamp()),
-        "level": _LEVELS.get(event.kind, "info"),
-        "message": message,
-        "type": "message",
-        "data": {"kind": event.kind, **event.data},
-    }
+    return LogItem(
+        id=_name(event.at, _EVENT, event.pk),
+        created_at=event.at,
+        level=_LEVELS.get(event.kind, "info"),
+        message=message,
+        type="message",
+        data={"kind": event.kind, **event.data},
+    )
 
 
-def _show_point(job: Job, point: MetricPoint) -> dict[str, Any]:
+def _word_point(job: Job, point: MetricPoint) -> LogItem:
     names = ("train_loss", "valid_loss", "learning_rate", "grad_norm", "tokens_per_s")
     figures = {name: value for name in names if (value := getattr(point, name)) is not None}
     total = "" if job.total_steps is None else f"/{job.total_steps}"
@@ -132,13 +142,12 @@ def _show_point(job: Job, point: MetricPoint) -> dict[str, Any]:
         for name, words in (("train_loss", "training loss"), ("valid_loss", "validation loss"))
         if name in figures
     ]
-    return {
-        "id": _name(point.at, _POINT, point.pk),
-        "object": "fine_tuning.job.event",
-        "created_at": int(point.at.timestamp()),
-        "level": "info",
-        "message": f"Step {point.step}{total}: {', '.join(losses) or 'no loss measured'}",
-        "type": "metrics",
-        "data": {"step": point.step, "total_steps": job.total_steps, "epoch": point.epoch}
-        | figures,
-    }
+    place = {"step": point.step, "total_steps": job.total_steps, "epoch": point.epoch}
+    return LogItem(
+        id=_name(point.at, _POINT, point.pk),
+        created_at=point.at,
+        level="info",
+        message=f"Step {point.step}{total}: {', '.join(losses) or 'no loss measured'}",
+        type="metrics",
+        data=place | figures,
+    )

@@ -15,7 +15,7 @@ from marketplace.api.callers import get_caller
 from marketplace.api.idempotency import answer_once
 from marketplace.api.market.requests import check_body
 from marketplace.api.openai import schemas
-from marketplace.api.openai.files import CHOICES, WAIT_S, OpenAIFileSerializer, show_file
+from marketplace.api.openai.files import CHOICES, WAIT_S, OpenAIFileSerializer
 from marketplace.api.openai.requests import (
     FINE_TUNE,
     PartedUploadRequest,
@@ -59,7 +59,7 @@ class OpenAIUploadSerializer(Answer):
     def get_file(self, upload: PartedUpload) -> Any:
         if upload.status != PartedStatus.COMPLETED or upload.whole is None:
             return LEFT_OUT
-        return show_file(upload.whole.dataset or upload.whole)
+        return upload.whole.dataset or upload.whole
 
 
 class OpenAIUploadPartSerializer(Answer):
