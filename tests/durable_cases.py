@@ -17,7 +17,7 @@ from marketplace.exports.models import HubPush
 from marketplace.jobs.dataset_reader import Reading
 from marketplace.jobs.models import Dataset, MetricPoint, Slice, Upload
 from marketplace.jobs.services import delete_dataset, receive_upload
-from marketplace.jobs.services.readings import READ, ReadUpload, build_dataset
+from marketplace.jobs.services.readings import INSPECT, READ, ReadUpload, build_dataset
 from marketplace.payments.gateway_calls import CallEnd
 from marketplace.payments.models import CallKind, Entry, GatewayMovement, WebhookEvent
 from marketplace.payments.movements import BOOK_MOVEMENT
@@ -25,15 +25,18 @@ from marketplace.payments.outbox import MAKE_CALL, WantedCall, add_calls
 from marketplace.payments.webhooks import APPLY_EVENT, Finding
 from marketplace.tracking.models import TrackedRun
 from marketplace.tracking.sending import SEND
+from marketplace.vendors.handover import TELL
+from marketplace.vendors.models import DataReport, Preparation, VendorKind
 from marketplace.vendors.plan_making import MadePlan
 from marketplace.vendors.plans import MAKE, request_plan
 from marketplace.webhooks.delivery import WAITS, Attempt
 from marketplace.webhooks.outbox import DELIVER
 from marketplace.webhooks.services import create_endpoint, send_test
-from tests import builders, job_builders, market_builders
+from tests import builders, job_builders, market_builders, vendor_builders
 from tests.builders import NOW
 from workers.protocol.job_spec import DataFormat
 from workers.protocol.job_terms import PreparationWish
+from workers.protocol.wire import to_json
 
 
 @dataclass(frozen=True)
@@ -206,6 +209,42 @@ def _build_reading() -> Case:
     )
 
 
+def _build_report() -> Case:
+    dataset = market_builders.dataset(builders.organisation(), market_builders.zone())
+    enqueue_work(NewWork(INSPECT, dataset.pk, due_at=NOW))
+    counts = ("rows_to_repair", "rows_unusable", "exact_duplicates", "near_duplicates")
+    report = dict.fromkeys((*counts, "repetitive_rows"), 0)
+    return Case(
+        result=report,
+        read=lambda: list(DataReport.objects.values_list("report", flat=True)),
+        before=[],
+        done=[report],
+        failed=[{}],
+    )
+
+
+def _build_assignment() -> Case:
+    zone = market_builders.zone()
+    job = job_builders.job(zone, (0, market_builders.node(zone)))
+    held = Preparation.objects.create(
+        bid_id=job.bid_id,
+        job=job,
+        source=job.dataset,
+        wish=to_json(PreparationWish(kinds=(VendorKind.OUTSIDE,))),
+        rows_bound=1,
+        vendor=vendor_builders.vendor(zone, kind=VendorKind.OUTSIDE),
+        price_micros=1,
+        sold_micros=1,
+        ready_slot=1,
+        due_at=NOW,
+        handed_over_at=NOW,
+        created_at=NOW,
+    )
+    enqueue_work(NewWork(TELL, held.pk, due_at=NOW))
+    # The vendor knows or does not; no row says so.
+    return Case(result=None, read=lambda: None, before=None, done=None, failed=None)
+
+
 def _build_lock_mail() -> Case:
     person = builders.user()
     enqueue_work(NewWork(LOCK_MAIL, person.pk, due_at=NOW, payload={"address": "192.0.2.7"}))
@@ -258,5 +297,7 @@ CASES: dict[str, Callable[[], Case]] = {
     ERASE: _build_deletion,
     LOCK_MAIL: _build_lock_mail,
     READ: _build_reading,
+    INSPECT: _build_report,
+    TELL: _build_assignment,
     MAKE: _build_plan,
 }

@@ -4,9 +4,12 @@ from datetime import timedelta
 
 from marketplace.common.backoff import build_backoff
 from marketplace.common.durable.kinds import WorkKind, register_kind
+from marketplace.jobs.services.readings import INSPECT
+from marketplace.vendors.handover import TELL, apply_told, load_assigned, tell_vendor
 from marketplace.vendors.plan_making import fail_plan, load_plan, make_plan, store_plan
 from marketplace.vendors.plans import MAKE
-from marketplace.vendors.preparing import WALL_S
+from marketplace.vendors.preparing import INSPECTION_WALL_S, WALL_S
+from marketplace.vendors.reports import fail_report, inspect_data, load_raw_data, store_report
 
 register_kind(
     WorkKind(
@@ -19,5 +22,26 @@ register_kind(
         # The file is prepared, then read as an upload is.
         lease=timedelta(seconds=2 * WALL_S + 120),
         at_once_per_owner=1,
+    )
+)
+register_kind(
+    WorkKind(
+        name=INSPECT,
+        load=load_raw_data,
+        do=inspect_data,
+        apply=store_report,
+        fail=fail_report,
+        backoff=build_backoff(first=timedelta(seconds=10), most=timedelta(minutes=10), attempts=3),
+        lease=timedelta(seconds=INSPECTION_WALL_S + 120),
+    )
+)
+register_kind(
+    WorkKind(
+        name=TELL,
+        load=load_assigned,
+        do=tell_vendor,
+        apply=apply_told,
+        backoff=build_backoff(first=timedelta(seconds=5), most=timedelta(minutes=10), attempts=7),
+        lease=timedelta(minutes=1),
     )
 )

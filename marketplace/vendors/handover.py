@@ -22,6 +22,7 @@ from django.db import transaction
 from django.urls import reverse
 
 from marketplace.accounts.models import User
+from marketplace.common.durable.kinds import HeldWork, WorkFailed
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 from marketplace.common.ids import new_id
 from marketplace.common.outbound import AnswerLimits, FetchFailed
@@ -44,6 +45,8 @@ from workers.protocol.wire import to_json
 log = logging.getLogger(__name__)
 
 WORK_ASSIGNED = "work.assigned"
+#: The kind of work that telling a vendor is.
+TELL = "vendors.tell"
 #: A vendor that is late may still have its second delay; a link ends so long after the first.
 GRACE = timedelta(hours=1)
 _TOLD_WITHIN = AnswerLimits(timeout_s=5.0, answer_s=10.0, bytes_max=4_096)
@@ -258,17 +261,22 @@ def store_submission(held: Preparation, content: IO[bytes], *, now: datetime) ->
     enqueue("vendors.prepare")
 
 
-def tell_vendor(*, preparation_id: str, now: datetime) -> None:
-    """Tell a vendor's own system of its work, with a link; again if it does not answer.
+def load_assigned(work: HeldWork) -> Preparation | None:
+    """The preparation whose vendor is to be told, while the vendor may see the data."""
+    handed_over = Preparation.objects.exclude(handed_over_at=None)
+    found = handed_over.select_related("vendor", "source").filter(pk=work.key).first()
+    return found if found is not None and has_work(found) else None
+
+
+def tell_vendor(work: HeldWork, preparation: Preparation) -> None:
+    """Tell a vendor's own system of its work, with a link.
 
     Raises
     ------
-    FetchFailed
+    WorkFailed
+        It does not answer.
     """
-    preparation = Preparation.objects.select_related("vendor", "source").get(pk=preparation_id)
-    if not has_work(preparation) or preparation.handed_over_at is None:
-        return
-    wish = parse_wish(preparation.wish)
+    now, wish = work.begun_at, parse_wish(preparation.wish)
     link = make_link(preparation=preparation, asked_by=None, now=now)
     message = {
         "type": WORK_ASSIGNED,
@@ -287,5 +295,9 @@ def tell_vendor(*, preparation_id: str, now: datetime) -> None:
         send_message(
             preparation.vendor, body, message_id=preparation.pk, limits=_TOLD_WITHIN, now=now
         )
-    except BadSignature as error:
-        raise FetchFailed(str(error)) from error
+    except (BadSignature, FetchFailed) as error:
+        raise WorkFailed(str(error)) from error
+
+
+def apply_told(work: HeldWork, preparation: Preparation, result: None, *, now: datetime) -> None:
+    """The link that was made is noted already."""

@@ -2,69 +2,55 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from django.db.models import Q
-
-from marketplace.common.errors import MarketFault, UserError
+from marketplace.common.durable.kinds import Failure, HeldWork
+from marketplace.common.errors import UserError
 from marketplace.jobs.models import Dataset
-from marketplace.vendors.models import DataReport, Preparation
+from marketplace.vendors.deliveries import copy_file
+from marketplace.vendors.models import DataReport
 from marketplace.vendors.plans import request_plan
 from marketplace.vendors.preparing import inspect_in_process
 from workers.protocol.job_terms import PreparationWish
 
-log = logging.getLogger(__name__)
-
-#: Older data sets get a report when they are bid for again, which uploads them again.
-REPORTED_FOR = timedelta(days=1)
-#: A report takes less; the worker that began it is gone.
-LOST_AFTER = timedelta(minutes=10)
-_COPY_BYTES = 1024 * 1024
+#: A file that no program can read.
+NO_REPORT: dict[str, Any] = {}
 
 
-def inspect_next(*, clock: Callable[[], datetime]) -> bool:
-    """Make the report of the newest data set that has none; whether there was one."""
-    now = clock()
-    made_here = Preparation.objects.filter(prepared__isnull=False)
-    # A worker that died left one begun and not made.
-    is_due = Q(report__isnull=True) | Q(
-        report__report__isnull=True, report__begun_at__lt=now - LOST_AFTER
-    )
-    dataset = (
-        Dataset.objects.select_related("zone")
-        .filter(is_due, created_at__gt=now - REPORTED_FOR)
-        .exclude(pk__in=made_here.values("prepared"))
-        .exclude(pk__in=made_here.filter(held_out__isnull=False).values("held_out"))
-        .order_by("-created_at")
-        .first()
-    )
-    if dataset is None:
-        return False
-    # The row is the claim: who makes it, or takes it over, makes the report.
-    row, is_mine = DataReport.objects.get_or_create(dataset=dataset, defaults={"begun_at": now})
-    lost = DataReport.objects.filter(pk=row.pk, report__isnull=True, begun_at__lt=now - LOST_AFTER)
-    if not is_mine and not lost.update(begun_at=now):
-        return True
+def load_raw_data(work: HeldWork) -> Dataset | None:
+    """The data set, while it has no report."""
+    return Dataset.objects.select_related("zone").filter(pk=work.key, report__isnull=True).first()
+
+
+def inspect_data(_work: HeldWork, dataset: Dataset) -> dict[str, Any]:
+    """Count what a preparation would find; ``NO_REPORT`` where the file cannot be read."""
     with tempfile.TemporaryDirectory(prefix="report-") as name:
         path = Path(name) / "raw"
+        copy_file(dataset.file, path)
         try:
-            with dataset.file.open("rb") as stored, path.open("wb") as copy:
-                while chunk := stored.read(_COPY_BYTES):
-                    copy.write(chunk)
-            row.report = inspect_in_process(path)
-        except (UserError, MarketFault, OSError) as error:
-            log.warning("no report on %s: %s", dataset.pk, error)
-            row.report = {}
-    DataReport.objects.filter(pk=row.pk).update(report=row.report)
-    if row.report and dataset.zone is not None and count_trouble(row.report):
+            return inspect_in_process(path)
+        except UserError:
+            return NO_REPORT
+
+
+def store_report(
+    _work: HeldWork, dataset: Dataset, report: dict[str, Any], *, now: datetime
+) -> None:
+    """Show the report, and have a plan made where a preparation would change something."""
+    DataReport.objects.create(dataset=dataset, report=report)
+    if report and dataset.zone is not None and count_trouble(report):
         request_plan(dataset=dataset, zone=dataset.zone, wish=PreparationWish(), now=now)
-    return True
+
+
+def fail_report(work: HeldWork, failure: Failure, *, now: datetime) -> None:
+    """Leave it without a report once nothing more is tried."""
+    if failure.retry_at is None and (found := load_raw_data(work)) is not None:
+        DataReport.objects.create(dataset=found, report=NO_REPORT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,7 @@ def _begin(mine: Preparation, *, clock: Callable[[], datetime]) -> None:
             return
         is_stored = store_hand_over(preparation=mine, data=begun, claim=mine.claim, now=clock())
     if is_stored:
-        work.announce(mine)
+        work.announce(mine, now=clock())
 
 
 def _check_submission(mine: Preparation, *, clock: Callable[[], datetime]) -> None:

@@ -33,7 +33,6 @@ BEATS = {
     "snapshots": _every("auction.snapshots", 5),
     "heads": _every("auction.publish_heads", 60),
     "preparations": _every("vendors.prepare", 5),
-    "reports": _every("vendors.inspect", 5),
     "deliveries": _every("auction.preparations_conclude", 2),
     "settlement": _every("auction.settle_finished", 2),
     "earnings": _every("payments.earnings_mature", 3600),

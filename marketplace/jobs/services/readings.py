@@ -22,7 +22,7 @@ from django.db import transaction
 
 from marketplace.common import clock
 from marketplace.common.durable.kinds import Failure, HeldWork
-from marketplace.common.durable.services import extend_lease
+from marketplace.common.durable.services import NewWork, enqueue_work, extend_lease
 from marketplace.common.errors import StorageUnavailable, UserError
 from marketplace.common.ids import rename_id
 from marketplace.fleet.selectors import find_zone_tokenizer
@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 #: Also the name of the Celery task.
 READ = "jobs.read_uploads"
+#: The work that follows: a report on what is in the data.
+INSPECT = "vendors.inspect"
 #: A storage that does not answer is asked again after this, and no attempt counts.
 STORAGE_ASKED_AGAIN = timedelta(seconds=10)
 
@@ -252,6 +254,7 @@ def store_reading(
         if held.zone is not None:
             store_dataset_tokens(dataset=dataset, zone=held.zone, reading=reading, runs=result.runs)
         _close(held, status=UploadStatus.STORED, reading=asdict(reading), dataset=dataset)
+        enqueue_work(NewWork(INSPECT, dataset.pk, due_at=now, owner=held.organisation_id))
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 
 from marketplace.vendors.acceptance import check_as_planned, check_by_rule
@@ -37,7 +38,7 @@ class AutomaticWork:
             comparison=comparison,
         )
 
-    def announce(self, preparation: Preparation) -> None:
+    def announce(self, preparation: Preparation, *, now: datetime) -> None:
         """Nobody waits for its data."""
 
     def write_changes(self, preparation: Preparation, path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
-from marketplace.common.queue import enqueue
+from marketplace.common.durable.services import NewWork, restart_work
 from marketplace.vendors.handed_files import HandOver
+from marketplace.vendors.handover import TELL
 from marketplace.vendors.models import Preparation
 from marketplace.vendors.preparing import trace_in_process
 from workers.protocol.job_terms import PreparationWish
@@ -22,10 +24,10 @@ class OutsideWork:
         trace_in_process(raw, copy=copy, wish=wish)
         return HandOver(copy=copy)
 
-    def announce(self, preparation: Preparation) -> None:
+    def announce(self, preparation: Preparation, *, now: datetime) -> None:
         """Tell the vendor's system, where it has one that listens."""
         if preparation.vendor.endpoint:
-            enqueue("vendors.tell", preparation_id=preparation.pk)
+            restart_work(NewWork(TELL, preparation.pk, due_at=now))
 
     def write_changes(self, preparation: Preparation, path: Path) -> None:
         """What it did to the rows, the comparison says."""

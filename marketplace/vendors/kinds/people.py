@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 from marketplace.vendors.handed_files import HandOver
@@ -22,7 +23,7 @@ class PeoplesWork:
         list_rows_in_process(raw, rows=rows, wish=wish)
         return HandOver(rows=rows)
 
-    def announce(self, preparation: Preparation) -> None:
+    def announce(self, preparation: Preparation, *, now: datetime) -> None:
         """Their console lists it."""
 
     def write_changes(self, preparation: Preparation, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -34,7 +35,7 @@ class VendorWork(Protocol):
         """
         ...
 
-    def announce(self, preparation: Preparation) -> None:
+    def announce(self, preparation: Preparation, *, now: datetime) -> None:
         """Tell the vendor that the data are ready for it."""
         ...
 

@@ -22,8 +22,7 @@ class Migration(migrations.Migration):
             name='DataReport',
             fields=[
                 ('dataset', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='report', serialize=False, to='jobs.dataset')),
-                ('report', models.JSONField(null=True)),
-                ('begun_at', models.DateTimeField()),
+                ('report', models.JSONField()),
             ],
         ),
         migrations.CreateModel(

@@ -17,10 +17,8 @@ class DataReport(models.Model):
     dataset = models.OneToOneField(
         Dataset, primary_key=True, on_delete=models.CASCADE, related_name="report"
     )
-    #: ``workers.preparation.Inspection`` as JSON; null while it is made, and
-    #: empty where it cannot be.
-    report: Any = models.JSONField(null=True)
-    begun_at = models.DateTimeField()
+    #: ``workers.preparation.Inspection`` as JSON; empty where it cannot be made.
+    report: Any = models.JSONField()
 
     def __str__(self) -> str:
         return f"report of {self.dataset_id}"

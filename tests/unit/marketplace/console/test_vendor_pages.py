@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +11,11 @@ from django.test import Client
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.preparations import conclude_preparations
+from marketplace.common.durable.kinds import get_kinds
+from marketplace.common.durable.run import run_due_work
+from marketplace.common.durable.services import NewWork, enqueue_work
+from marketplace.jobs.models import Dataset
+from marketplace.jobs.services.readings import INSPECT
 from marketplace.payments.selectors import get_earnings
 from marketplace.vendors.models import (
     DataReport,
@@ -22,7 +26,6 @@ from marketplace.vendors.models import (
     VendorKind,
     WorkRow,
 )
-from marketplace.vendors.reports import inspect_next
 from marketplace.vendors.services import prepare_next
 from tests import builders
 from tests import market_builders as market
@@ -245,6 +248,11 @@ def test_an_owner_looks_at_a_delivery_refuses_it_and_the_operator_decides(zone, 
     assert [json.loads(line)["line"] for line in changes.splitlines()] == [4, 5]
 
 
+def make_report(data: Dataset) -> None:
+    enqueue_work(NewWork(INSPECT, data.pk, due_at=NOW))
+    assert run_due_work(get_kinds()[INSPECT], clock=clock) == 1
+
+
 def test_the_report_says_what_is_in_the_data_and_what_each_vendor_asks(zone, owner):
     build.vendor(zone, "Tidy")
     build.vendor(zone, "Team", kind=VendorKind.HUMAN, minimum_micros=5_000_000)
@@ -252,8 +260,7 @@ def test_the_report_says_what_is_in_the_data_and_what_each_vendor_asks(zone, own
     data = build.upload(owner, zone, text)
     client = browser_of(owner)
     assert "The report is being made" in read_page(client.get(f"/datasets/{data.pk}/report"))
-    while inspect_next(clock=lambda: NOW + timedelta(seconds=1)):
-        pass
+    make_report(data)
     page = read_page(client.get(f"/datasets/{data.pk}/report"))
     for words in (
         "101 rows",
@@ -273,25 +280,17 @@ def test_the_report_says_what_is_in_the_data_and_what_each_vendor_asks(zone, own
 
 def test_a_file_without_one_usable_row_is_reported_as_such(zone, owner):
     data = build.upload(owner, zone, "{no\nrow {\n{here {", faulty=2)
-    while inspect_next(clock=lambda: NOW + timedelta(seconds=1)):
-        pass
+    make_report(data)
     assert data.report.report["rows_unusable"] == 3
     page = read_page(browser_of(owner).get(f"/datasets/{data.pk}/report"))
     assert "Beyond repair" in page
     assert "3 of 3" in page or ">3<" in page
 
 
-def test_a_report_whose_worker_died_is_begun_again_and_one_that_cannot_be_is_not(zone, owner):
-    data = build.upload(owner, zone)
-    DataReport.objects.create(dataset=data, begun_at=NOW)
-    assert not inspect_next(clock=lambda: NOW + timedelta(minutes=9))
-    later = NOW + timedelta(minutes=11)
-    assert inspect_next(clock=lambda: later)
-    assert DataReport.objects.get().report["rows"] == 100
-    other = build.upload(owner, zone, "\x00PNG" * 10, faulty=0)
-    assert inspect_next(clock=lambda: later)
-    assert DataReport.objects.get(dataset=other).report == {}
-    assert not inspect_next(clock=lambda: later + timedelta(minutes=11))
+def test_a_file_that_no_program_can_read_has_an_empty_report(zone, owner):
+    data = build.upload(owner, zone, "\x00PNG" * 10, faulty=0)
+    make_report(data)
+    assert DataReport.objects.get(dataset=data).report == {}
 
 
 def test_the_bid_form_of_a_file_that_must_be_prepared_asks_for_it(zone, owner):

@@ -15,7 +15,10 @@ from django.core.cache import cache
 
 from marketplace.auction.bidding import card_bids
 from marketplace.auction.bidding.place import NewBid
-from marketplace.common.outbound import FetchFailed
+from marketplace.common.durable.kinds import get_kinds
+from marketplace.common.durable.run import run_due_work
+from marketplace.common.durable.services import NewWork, restart_work
+from marketplace.common.models import DurableWork
 from marketplace.vendors import endpoints
 from marketplace.vendors.endpoint_quotes import (
     ContradictoryAnswer,
@@ -24,7 +27,7 @@ from marketplace.vendors.endpoint_quotes import (
     read_answer,
 )
 from marketplace.vendors.endpoints import ask_for_quotes
-from marketplace.vendors.handover import tell_vendor
+from marketplace.vendors.handover import TELL
 from marketplace.vendors.models import AnswerKind, EndpointCount, Preparation, VendorKind
 from marketplace.vendors.quoting import DataSize
 from marketplace.vendors.services import prepare_next
@@ -327,11 +330,13 @@ def test_a_vendors_system_is_told_of_its_work_with_links(zone, owner, port):
     build.sell(owner, zone, epochs=1, preparation={"kinds": ["outside"], "instructions": "Neat."})
     assert prepare_next(clock=clock)
     made = Preparation.objects.get()
-    tell_vendor(preparation_id=made.pk, now=NOW)
+    assert run_due_work(get_kinds()[TELL], clock=clock) == 1
     told = VendorSystem.asked[-1]
     assert (told["type"], told["data"]["preparation_id"]) == ("work.assigned", made.pk)
     assert told["data"]["wish"]["instructions"] == "Neat."
     assert told["data"]["data_url"].endswith("/data")
     VendorSystem.secrets["good"] = build_other_secret()
-    with pytest.raises(FetchFailed):
-        tell_vendor(preparation_id=made.pk, now=NOW)
+    restart_work(NewWork(TELL, made.pk, due_at=NOW))
+    assert run_due_work(get_kinds()[TELL], clock=clock) == 1
+    work = DurableWork.objects.get(kind=TELL)
+    assert (work.attempts, work.due_at) == (1, clock() + timedelta(seconds=5))
