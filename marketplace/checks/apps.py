@@ -1,6 +1,0 @@
-from django.apps import AppConfig
-
-
-class ChecksConfig(AppConfig):
-    name = "marketplace.checks"
-    label = "checks"

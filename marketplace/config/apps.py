@@ -1,6 +1,0 @@
-from django.apps import AppConfig
-
-
-class ConfigConfig(AppConfig):
-    name = "marketplace.config"
-    label = "config"

@@ -1,6 +1,0 @@
-from django.apps import AppConfig
-
-
-class ConsoleConfig(AppConfig):
-    name = "marketplace.console"
-    label = "console"

@@ -1,6 +1,0 @@
-from django.apps import AppConfig
-
-
-class ExportsConfig(AppConfig):
-    name = "marketplace.exports"
-    label = "exports"
