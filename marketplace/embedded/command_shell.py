@@ -91,13 +91,17 @@ class CommandShell:
 def main() -> None:
     """Answer each line of the standard input, a command as a JSON list, with a line of JSON."""
     import django
-    from django.core.management import CommandError, call_command
+    from django.core.management import CommandError, call_command, get_commands
     from django.db import connection
 
     answers = os.fdopen(os.dup(1), "w")
     # Only answers go there; what commands print to the standard output is caught.
     os.dup2(2, 1)
     django.setup()
+    from marketplace.embedded.seed_command import SeedDemo
+
+    # No installed app has it: a market that is run for others makes no demo.
+    get_commands()["seed_demo"] = SeedDemo()  # type: ignore[assignment]
     for line in sys.stdin:
         error, printed = None, io.StringIO()
         with redirect_stdout(printed), redirect_stderr(printed):

@@ -7,6 +7,7 @@ from django.core.management import CommandError, call_command
 
 from marketplace.accounts.models import ApiKey, Organisation, User
 from marketplace.accounts.selectors import get_current_organisation
+from marketplace.embedded.seed_command import SeedDemo
 from marketplace.fleet.models import JoinToken, Provider, Zone
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.selectors import get_wallet
@@ -36,7 +37,7 @@ def base_model(tmp_path: Path) -> str:
 def seed(base_model: str, **options: object) -> dict:
     out = StringIO()
     asked = {"password": "correct horse", "slot_s": 5, "json": True} | options
-    call_command("seed_demo", base_model=base_model, stdout=out, **asked)
+    call_command(SeedDemo(), base_model=base_model, stdout=out, **asked)
     return json.loads(out.getvalue())
 
 
@@ -87,7 +88,7 @@ def test_seeding_again_makes_nothing_twice_and_replaces_the_secrets(base_model) 
 def test_a_person_reads_what_a_program_would(base_model) -> None:
     out = StringIO()
     call_command(
-        "seed_demo",
+        SeedDemo(),
         password="correct horse",
         base_model=base_model,
         join_asks=["0.0015"],

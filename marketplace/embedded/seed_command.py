@@ -10,10 +10,10 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.common.money import format_usd, to_micros
-from marketplace.config.seed import SeedTerms, seed_market
+from marketplace.embedded.seed import SeedTerms, seed_market
 
 
-class Command(BaseCommand):
+class SeedDemo(BaseCommand):
     help = (
         "Make the demo's people, two customers with money, a provider and a zone; run it again and"
         " only what is missing is made. The demo's API keys are replaced each time."

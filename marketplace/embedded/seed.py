@@ -77,7 +77,7 @@ class SeededMarket:
 
 def seed_market(*, terms: SeedTerms, now: datetime) -> SeededMarket:
     """Makes what is missing and leaves the rest; only secrets are new each time."""
-    with advisory_lock("config.seed", "demo", wait=True):
+    with advisory_lock("demo.seed", "market", wait=True):
         owner = _ensure_person(OWNER, "Olga Owner", terms.password, now=now)
         provider = _ensure_person(PROVIDER, "Pavel Provider", terms.password, now=now)
         operator = _ensure_person(
