@@ -27,7 +27,7 @@ ERASE = "accounts.erase"
 GRACE = timedelta(minutes=10)
 #: How often is looked whether something needs it still.
 LOOKED_EVERY = timedelta(minutes=10)
-#: Content is gone so long after nothing needs it any more; the rest is for a market that is busy.
+#: Content is gone within this time after its last use; most of it is for a busy market.
 ERASED_WITHIN = timedelta(hours=24)
 #: Least days of retention: results may be disputed, and their providers' pay waits, for less.
 RETAIN_DAYS_MIN, RETAIN_DAYS_MAX = 7, 10_000

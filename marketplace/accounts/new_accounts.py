@@ -13,7 +13,7 @@ from django.conf import settings
 from marketplace.accounts.models import Organisation
 from marketplace.common.ttl_cache import TtlCache
 
-#: A new organisation stores so much less than others.
+#: Others may store this many times what a new organisation may.
 STORAGE_DIVISOR = 4
 #: Seconds that an answer may be old: each batch of bids asks.
 _KNOWN_S = 30.0

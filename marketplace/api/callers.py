@@ -27,7 +27,7 @@ from marketplace.common.ttl_cache import TtlCache
 ORGANISATION_HEADER = "Finetender-Organisation"
 #: What a request without a good key is asked for.
 CHALLENGE = 'Bearer realm="finetender"'
-#: A key that is revoked may act for so long, in a process that has just let it in.
+#: A revoked key may act for this long in a process that checked it just before.
 KEYS_KEPT_S = 2.0
 _keys: TtlCache[ApiKey | None] = TtlCache(for_s=KEYS_KEPT_S)
 

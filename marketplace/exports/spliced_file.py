@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import IO
 
-#: What stands at a place: bytes, or so many bytes of a file from a place in it.
+#: A piece of the file: bytes, or a number of bytes of another file from an offset in it.
 Piece = bytes | tuple[IO[bytes], int, int]
 
 

@@ -34,7 +34,7 @@ from workers.protocol.records import LineError, read_rows
 
 log = logging.getLogger(__name__)
 
-#: For so long after its opening a job is offered prompts; later ones it does not miss.
+#: A job is offered prompts for this time after it is opened.
 LOOKED_FOR = timedelta(hours=1)
 #: Jobs that ended longer ago are not looked at any more.
 RECORDED_FOR = timedelta(days=1)

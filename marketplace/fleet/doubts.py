@@ -48,7 +48,7 @@ PEAK_CORE_TFLOPS = 6.0
 OPERATIONS = 4
 #: GB of one device beyond which nothing is built yet, and of a core's share of a machine.
 MEMORY_MOST_GB, MEMORY_CORE_GB = 300.0, 64.0
-#: A GPU is no more than so many times as fast as the middle one of its kind in the zone.
+#: A GPU is at most this many times as fast as the median of its kind in the zone.
 FASTER_MOST = 3.0
 
 

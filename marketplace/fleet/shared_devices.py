@@ -12,7 +12,7 @@ from marketplace.common.errors import Conflict, NotAllowed, UserError
 from marketplace.fleet import locks, selectors
 from marketplace.fleet.models import Node, NodeStatus, Provider, SharedDevice
 
-#: A base model may take so much longer to load than it ever did.
+#: A base model may take this many times the longest time that it ever took to load.
 LOAD_MARGIN = 1.5
 _DAY_S = 86_400
 

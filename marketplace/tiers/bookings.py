@@ -2,8 +2,8 @@
 
 A job on serverless whose rest repays a move gets a serverful worker of the market booked;
 the worker boots while the job still runs where it is (``handoff`` says what then). A full
-tier whose idle worker is so much more expensive than an offer that the exchange repays renews that
-rent first. A job moves on from a worker of the market to one that is so much cheaper that the
+tier renews a rent first where an offer is cheap enough that the exchange repays. A job moves on
+from a worker of the market to another one where that is cheap enough that the
 rest repays another move. The rules are the simulator's (``scheduler.tiers.demotion``), and
 so is what becomes of the savings: half of them is added to the surplus of the allowance,
 and taken back if the move comes to nothing.

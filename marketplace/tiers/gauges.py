@@ -150,7 +150,7 @@ def _of_boots() -> Iterator[Metric]:
 
 
 def _bucketed(rows: QuerySet[Machine], ends: Sequence[timedelta]) -> tuple[list[int], timedelta]:
-    """Rows that ``took`` at most so long, those of any length last, and the sum of all."""
+    """Count rows up to each bound of ``took``, all rows last, and give the sum of all."""
     counted = {f"le_{i}": Count("pk", filter=Q(took__lte=end)) for i, end in enumerate(ends)}
     found = rows.aggregate(**counted, every=Count("pk"), mean=Avg("took"))
     total = (found["mean"] or timedelta()) * found["every"]

@@ -26,7 +26,7 @@ from marketplace.tiers.models import ListedOffer, Machine, ZoneTiers
 from marketplace.tiers.provisioning import MachineOffer
 from marketplace.tiers.tier_state import TierState, filter_offers
 
-#: A boot may take so much longer than the last ones did.
+#: A boot may take this many times as long as the last ones did.
 BOOT_MARGIN = 1.5
 
 

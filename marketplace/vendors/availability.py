@@ -24,7 +24,7 @@ class Availability:
 
 
 def compute_elapsed_s(availability: Availability, work_s: int, *, now: datetime) -> int:
-    """Seconds from now until so many seconds of work are done within the working hours.
+    """Compute the seconds from now until work of a given length is done within working hours.
 
     Raises
     ------

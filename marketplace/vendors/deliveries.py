@@ -34,8 +34,8 @@ from workers.protocol.job_spec import DataFormat
 #: Prepared data may be larger than the raw: chat messages have more signs around each text.
 GROWTH_MAX = 4
 _SPARE_BYTES = 1_000_000
-#: Corrected texts may have so many times the tokens that were sold, translated ones so many, and
-#: each row so many more for a label or the signs of a chat. The house pays for that work.
+#: Tokens that a delivery may have beyond those sold, at the house's cost: a multiple for corrected
+#: texts, another for translated ones, and a number for each row's label or chat markers.
 TOKENS_GROWTH_MAX = Fraction(5, 4)
 TRANSLATED_GROWTH_MAX = Fraction(2)
 ADDED_TOKENS_MAX = 32

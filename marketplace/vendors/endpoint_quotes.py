@@ -13,7 +13,7 @@ from marketplace.vendors.quoting import DataSize, QuoteFunction, compute_price
 from workers.protocol.job_terms import PreparationWish
 
 QUOTE_REQUESTED = "quote.requested"
-#: A quote may be said to hold for so long at most.
+#: A quote may be valid for this time at most.
 VALID_S_MAX = 3600
 _WORK_S_MAX = 10**9
 

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 WORK_ASSIGNED = "work.assigned"
 #: The kind of work that telling a vendor is.
 TELL = "vendors.tell"
-#: A vendor that is late may still have its second delay; a link ends so long after the first.
+#: A vendor that is late may still have its second delay; a link ends this time after the first.
 GRACE = timedelta(hours=1)
 _TOLD_WITHIN = AnswerLimits(timeout_s=5.0, answer_s=10.0, bytes_max=4_096)
 _ROWS_A_TIME = 500

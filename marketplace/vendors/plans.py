@@ -207,7 +207,7 @@ def count_lost(summary: Mapping[str, Any]) -> int:
 
 
 def is_much(lost: int, summary: Mapping[str, Any]) -> bool:
-    """Whether so many rows are left out only with the owner's word."""
+    """Tell whether this many rows are left out only if their owner confirms it."""
     return lost > LOST_SHARE_MAX * summary["rows_in"]
 
 

@@ -104,7 +104,7 @@ def build_offer(
     time: VendorTime,
     now: datetime,
 ) -> VendorOffer | None:
-    """An offer of so many seconds of work; ``None`` when the data are too many."""
+    """Give an offer for a number of seconds of work; ``None`` where the data are too many."""
     slot_s = time.slot_s
     if time.rows_per_slot < 1 or size.rows < 1 or work_s > DELAY_SLOTS_MAX * slot_s:
         return None

@@ -61,14 +61,14 @@ from workers.protocol.starts import StartKind
 from workers.protocol.wire import dumps
 from workers.protocol.work import WorkPlan
 
-#: An offer, and a probe's answer, hold so long.
+#: An offer, and a probe's answer, hold for this time.
 OFFER_LIFE = timedelta(hours=1)
-#: A node that did not answer is not asked again, nor another one, for so long.
+#: After a node did not answer, no node is asked for this time.
 RETRY_AFTER = timedelta(minutes=1)
 #: Offers of one organisation that may be open at a time, and probes that it may cause in an hour;
 #: further jobs are quoted cold.
 OPEN_MAX, PROBES_MAX = 200, 30
-#: Offers that no bid names, and probes, are deleted when they have been over for so long.
+#: Probes, and offers that no bid names, are deleted this time after their end.
 KEPT_FOR = timedelta(days=1)
 #: Starts of one organisation that are counted among a zone's latest, so that none makes the price.
 OBSERVED_OF_ONE = 10

@@ -16,7 +16,7 @@ from django.db.models import Q, QuerySet, Sum
 
 from marketplace.warm.models import Offer, Overrun
 
-#: For so long payments count against further offers to an owner.
+#: Payments count against further offers to an owner for this time.
 COUNTED_FOR = timedelta(days=30)
 
 

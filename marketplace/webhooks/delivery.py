@@ -44,7 +44,7 @@ AT_ONCE, AT_ONCE_PER_ORGANISATION = 24, 6
 LOG_MAX = 20
 _ERROR_CHARS = 300
 UNREADABLE = "The endpoint's secret cannot be read any more. Rotate it, then enable the endpoint."
-#: Messages are deleted so long after they were made.
+#: Messages are deleted this time after they were made.
 KEPT_FOR = timedelta(days=30)
 
 

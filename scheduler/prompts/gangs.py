@@ -111,7 +111,7 @@ def find_gang(
     now_s : float
     rules : GangRules
     round_s : float
-        What follows on a seat begins so much later at the earliest.
+        What follows on a seat begins later by at least this.
 
     Returns
     -------

@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 #: Ways to end after which starting again would change nothing.
 FINAL = frozenset({EXIT_OK, EXIT_SENT_AWAY})
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-#: A process that ran so long before it failed starts again at once.
+#: A process that ran for this time before it failed starts again at once.
 RAN_WELL_S = 600.0
 _LOOK_EVERY_S = 0.2
-#: A process that has not ended so long after its grace is killed.
+#: A process that has not ended this time after its grace is killed.
 _KILL_AFTER_S = 15.0
 _ONCE = Patience(total_s=0.0)
 #: Of the market's answers, those that end a node for good; a market of an earlier release that

@@ -20,7 +20,7 @@ from workers.preparation.texts import find_prompt, join_texts, read_label
 from workers.preparation.tracing import take_row_ids
 from workers.protocol.record_types import ByteStream, Limits
 
-#: Of word triples: a row that shares so much with its original is that row changed.
+#: A row that shares this part of its word triples with an original is that row, changed.
 SIMILARITY = 0.5
 #: Rows shown of each kind.
 SAMPLES = 5

@@ -27,7 +27,7 @@ from marketplace.vendors.quoting import VendorOffer
 from marketplace.warm.offers import ColdJob, Outlook, find_offer
 from scheduler import types as scheduler
 
-#: A quote is shown as good for so long; any decision may move the price sooner.
+#: Pages show a quote as good for this time; any decision may move the price sooner.
 QUOTE_LIFE = timedelta(seconds=30)
 
 

@@ -24,12 +24,13 @@ from marketplace.jobs.models import Job
 log = logging.getLogger(__name__)
 
 
-#: A crowd keeps a run going so long; then other zones, and what the beat asks, have their turn.
+#: A crowd keeps a run going for this time; then other zones and the beat have their turn.
 RUN_FOR = timedelta(seconds=0.5)
-#: A batch of so many is part of a crowd. Its next one begins so long after it began, if others come
-#: by then: larger batches cost each bid less, and a machine that is not kept busy with small ones
-#: answers sooner. A little longer than between two batches of the API (``CROWD_PACE_S``): the run
-#: then goes on with the next one, which costs less than a wake-up and a run for each.
+#: A batch of this many bids is part of a crowd. Its next one begins this time after it began, if
+#: others come by then: larger batches cost each bid less, and a machine that is not kept busy with
+#: small ones answers sooner. It is a little longer than between two batches of the API
+#: (``CROWD_PACE_S``): the run then goes on with the next one, which costs less than a wake-up and a
+#: run for each.
 CROWD, CROWD_PACE = 4, timedelta(milliseconds=35)
 #: What else the lane is asked to do for a zone before a run and between two batches of a crowd, by
 #: rooms that the auction does not know: their customers wait for one batch, not for a run.

@@ -49,7 +49,7 @@ LOCK = "auction.prices"
 SOLVE_EVERY_SLOTS = 2
 #: Slots at a log's beginning after each of which prices are solved again.
 FIRST_SLOTS = 6
-#: A zone is not solved for during so many times the time its last solve took.
+#: A zone rests after a solve for this multiple of the time that the solve took.
 REST = 4.0
 #: Seconds before a failed solve is tried again, doubled with each failure in a row.
 RETRY_S, RETRY_MOST_S = 15.0, 3600.0

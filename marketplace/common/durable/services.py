@@ -14,7 +14,7 @@ from marketplace.common.durable.kinds import HeldWork, WorkKind, get_kinds
 from marketplace.common.models import DurableWork, WorkState
 from marketplace.common.queue import enqueue
 
-#: The operator sees work that failed for so long.
+#: The operator sees failed work for this time.
 FAILED_FOR = timedelta(days=30)
 #: A wake-up that waited for longer is dropped; the next sweep sends another.
 _WAKE_EXPIRES_S = 30.0

@@ -25,8 +25,8 @@ ALERT_WEBHOOK = environment.text("ALERT_WEBHOOK", "")
 SLA_CREDIT_PERCENT = int(environment.number("SLA_CREDIT_PERCENT", 25))
 #: What the market bears at most in a day for the faults of one provider, in micro-dollars.
 HOUSE_BEARS_MICROS_PER_DAY = int(1_000_000 * environment.number("HOUSE_BEARS_USD_PER_DAY", 25))
-#: For so many days an organisation is new: it may spend so many micro-dollars a day, have so many
-#: jobs at a time and store a quarter of what others may, unless an operator trusts it. 0: never.
+#: Days for which an organisation is new (0: never). While it is, and no operator trusts it, it may
+#: spend a limited sum a day, have a limited number of jobs, and store a quarter of what others may.
 NEW_ACCOUNT_DAYS = int(environment.number("NEW_ACCOUNT_DAYS", 14))
 NEW_ACCOUNT_MICROS_PER_DAY = int(1_000_000 * environment.number("NEW_ACCOUNT_USD_PER_DAY", 200))
 NEW_ACCOUNT_JOBS = int(environment.number("NEW_ACCOUNT_JOBS", 20, at_least=1))

@@ -34,8 +34,8 @@ PART_BYTES_MAX = 64 * 1024**2
 PARTS_MAX = 10_000
 #: Parts are deleted after this.
 PARTED_LIFE = timedelta(hours=24)
-#: A claim that was not renewed for so long belongs to a process that is gone. It is renewed at each
-#: part; then 2 GB are stored.
+#: A claim that was not renewed for this time belongs to a process that is gone. It is renewed at
+#: each part; then 2 GB are stored.
 CLAIM_LIFE = timedelta(minutes=3)
 OPEN = (PartedStatus.PENDING, PartedStatus.JOINING)
 #: Announced by one organisation and not completed.

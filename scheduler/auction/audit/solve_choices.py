@@ -44,7 +44,7 @@ class SolveChoices:
     """Holds the inputs of a log's solves against what they have to be."""
 
     def __init__(self) -> None:
-        #: Slots of a day, once a solve has looked back a whole one; at least so many before.
+        #: Slots of a day, once a solve has looked back a whole one.
         self._day_slots: int | None = None
         self._least_day_slots = 1
 

@@ -1,4 +1,4 @@
-"""When so many bids came, or so much was sold, that prices should not wait for their turn.
+"""When a burst of bids or of sales has prices solved before their turn.
 
 Between solves a price stands, however much is bought at it: it is right for the next cell and
 not for the next hundred. Who buys many cells at once would have them all at the price of one.
@@ -51,12 +51,12 @@ def has_burst(
 
 
 def is_burst(*, bids: int, today: int, slots: int) -> bool:
-    """Tell whether so many counted bids in a slot are a burst on a day of so many."""
+    """Tell whether a slot's counted bids are a burst, by those of its day."""
     return bids >= max(BURST * today / max(slots, 1), LEAST_BURST)
 
 
 def has_sold_much(sold: float, *, jobs: int, capacities: Sequence[float]) -> bool:
-    """Tell whether so much was sold since a solve that another is due.
+    """Tell whether what was sold since the last solve makes another one due.
 
     Parameters
     ----------

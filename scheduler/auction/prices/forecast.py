@@ -32,7 +32,7 @@ _RECENT_BIDS = 6.0
 #: Slots over which a deviation is seen to grow, each time held against as many before,
 #: and the bids that both are averaged with.
 _TREND_SLOTS, _TREND_BIDS = 6, 50.0
-#: Growth of fewer than so many (squared) standard deviations of counting is none.
+#: Growth below this many squared standard deviations of the count is taken as noise.
 _TREND_NOISE = 2.0
 #: How far the growth goes on: its factor, and what it keeps from slot to slot.
 _TREND, _TREND_KEPT = 3.0, 0.85

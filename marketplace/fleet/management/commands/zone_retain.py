@@ -1,4 +1,4 @@
-"""``manage.py zone_retain ZONE DAYS``: delete results of a zone's jobs after so many days."""
+"""``manage.py zone_retain ZONE DAYS``: delete results of a zone's jobs after a number of days."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from marketplace.fleet.models import Zone
 
 
 class Command(OperatorCommand):
-    help = "Delete results of a zone's jobs, and data sets counted for it, after so many days."
+    help = "Delete results of a zone's jobs, and data sets counted for it, after some days."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("zone", help="name of the zone")
