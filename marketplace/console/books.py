@@ -11,7 +11,6 @@ from django.views.decorators.http import require_GET, require_POST
 from marketplace.accounts.models import Organisation
 from marketplace.common import clock
 from marketplace.common.downloads import LinesDownload
-from marketplace.common.errors import UserError
 from marketplace.common.money import count_decimals, to_micros
 from marketplace.payments.closed_months import (
     close_month,
@@ -32,7 +31,7 @@ from marketplace.payments.month_statements import (
     load_house_month,
     write_house_csv,
 )
-from marketplace.web.views.requests import PageRequest, operator_page
+from marketplace.web.views.requests import PageRequest, operator_page, show_refusal
 
 
 class ManualEntryForm(forms.Form):
@@ -113,11 +112,8 @@ def download_books(request: PageRequest, month: str) -> LinesDownload:
 @operator_page
 @require_POST
 def close_books(request: PageRequest, month: str) -> HttpResponse:
-    try:
+    with show_refusal(request):
         close_month(month=month, closed_by=request.user, now=clock.now())
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         messages.success(request, f"The books of {month} are closed.")
     return redirect("operator_books")
 
@@ -130,7 +126,7 @@ def propose(request: PageRequest) -> HttpResponse:
         messages.error(request, "Name a kind, an amount and a reason.")
         return redirect("operator_books")
     asked = form.cleaned_data
-    try:
+    with show_refusal(request):
         propose_entry(
             terms=ManualTerms(
                 kind=ManualKind(asked["kind"]),
@@ -143,9 +139,6 @@ def propose(request: PageRequest) -> HttpResponse:
             proposed_by=request.user,
             now=clock.now(),
         )
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         messages.success(request, "It waits for another operator.")
     return redirect("operator_books")
 
@@ -154,13 +147,11 @@ def propose(request: PageRequest) -> HttpResponse:
 @require_POST
 def decide(request: PageRequest, manual_id: str) -> HttpResponse:
     now = clock.now()
-    try:
+    with show_refusal(request):
         if request.POST.get("do") == "book":
             book_proposed(manual_id=manual_id, booked_by=request.user, now=now)
             messages.success(request, "It is booked.")
         else:
             decline_proposed(manual_id=manual_id, declined_by=request.user, now=now)
             messages.success(request, "It is declined; nothing was booked.")
-    except UserError as error:
-        messages.error(request, error.message)
     return redirect("operator_books")

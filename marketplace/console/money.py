@@ -12,7 +12,6 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from marketplace.common import clock
-from marketplace.common.errors import UserError
 from marketplace.payments.freezes import lift_freeze
 from marketplace.payments.gateway_calls import ATTEMPTS_ALERT
 from marketplace.payments.ledger_checks import check_recent
@@ -32,7 +31,7 @@ from marketplace.payments.seals import find_last_seal
 from marketplace.payments.selectors import get_house_balances
 from marketplace.payments.stripe_client import GatewayFault, is_configured
 from marketplace.payments.transfer_reversals import list_recent_transfers, reverse_transfer
-from marketplace.web.views.requests import PageRequest, operator_page
+from marketplace.web.views.requests import PageRequest, operator_page, show_refusal
 
 LISTED = 50
 
@@ -104,15 +103,12 @@ def retry(request: PageRequest, payout_id: str) -> HttpResponse:
 def take_back(request: PageRequest, transfer_id: str) -> HttpResponse:
     """A transfer for work that turned out wrong, before it reached the earner's bank."""
     transfer = Transfer.objects.filter(pk=transfer_id.replace("\0", "")).first()
-    try:
+    with show_refusal(request):
         reverse_transfer(
             transfer_id=transfer_id,
             amount_cents=0 if transfer is None else transfer.amount_cents,
             reversed_by=request.user,
             now=clock.now(),
         )
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         messages.success(request, "It is being taken back; the result stands here shortly.")
     return redirect("operator_money")

@@ -44,7 +44,7 @@ from marketplace.fleet.services import (
 from marketplace.jobs.context_switch_stats import measure_switches
 from marketplace.jobs.models import Slice
 from marketplace.payments.selectors import get_earnings, list_earnings, sum_earned
-from marketplace.web.views.requests import PageRequest, owner_page, page
+from marketplace.web.views.requests import PageRequest, owner_page, page, show_refusal
 from workers.protocol.joining import CUDA_MAJOR, DISK_BESIDE_BASE_GB, LEAST_DRIVER
 
 EARNINGS_LISTED = 12
@@ -245,13 +245,10 @@ def _find_node(request: PageRequest, node_id: str) -> Node:
 def change_ask(request: PageRequest, node_id: str) -> HttpResponse:
     node = _find_node(request, node_id)
     text = request.POST.get("ask", "").strip().removeprefix("$")
-    try:
+    with show_refusal(request):
         set_node_ask(
             node=node, ask_micros=to_micros(text, param="ask"), set_by=request.user, now=clock.now()
         )
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         messages.success(
             request, f"{node.name} asks ${text} from the next sale on; sold slots keep theirs."
         )
@@ -289,11 +286,8 @@ def change_hours(request: PageRequest, node_id: str) -> HttpResponse:
     if not form.is_valid():
         messages.error(request, "Write times as hours and minutes, UTC.")
         return redirect("node_list")
-    try:
+    with show_refusal(request):
         change_sale_hours(node=node, hours=SaleHours(**form.cleaned_data), now=clock.now())
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         messages.success(
             request, f"{node.name} is sold in these hours. What was sold outside them is served."
         )

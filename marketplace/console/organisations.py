@@ -20,7 +20,7 @@ from marketplace.common import clock
 from marketplace.common.errors import NotFound, UserError
 from marketplace.payments.freezes import freeze_by_operator, list_freezes
 from marketplace.payments.selectors import get_wallet
-from marketplace.web.views.requests import PageRequest, operator_page
+from marketplace.web.views.requests import PageRequest, operator_page, show_refusal
 
 LISTED = 100
 
@@ -58,16 +58,13 @@ def show_organisation(request: PageRequest, organisation_id: str) -> HttpRespons
 @require_POST
 def freeze(request: PageRequest, organisation_id: str) -> HttpResponse:
     organisation = _find(organisation_id)
-    try:
+    with show_refusal(request):
         freeze_by_operator(
             organisation=organisation,
             reason=request.POST.get("reason", ""),
             frozen_by=request.user,
             now=clock.now(),
         )
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         messages.success(request, f"{organisation} may neither bid nor be paid out.")
     return redirect("operator_organisation", organisation_id=organisation.pk)
 

@@ -11,7 +11,7 @@ from marketplace.auction.models import ResultDispute
 from marketplace.auction.result_disputes import decide_result_dispute
 from marketplace.common import clock
 from marketplace.common.errors import NotFound, UserError
-from marketplace.web.views.requests import PageRequest, operator_page
+from marketplace.web.views.requests import PageRequest, operator_page, show_refusal
 
 
 @operator_page
@@ -22,7 +22,7 @@ def answer_result_dispute(request: PageRequest, dispute_id: str) -> HttpResponse
     if (dispute := known.first()) is None:
         raise NotFound("unknown_dispute", "There is no such dispute.")
     side = request.POST.get("do")
-    try:
+    with show_refusal(request):
         if side not in ("owner", "provider"):
             raise UserError("invalid_decision", "Decide for the owner or for the provider.")
         decide_result_dispute(
@@ -32,8 +32,5 @@ def answer_result_dispute(request: PageRequest, dispute_id: str) -> HttpResponse
             decided_by=request.user,
             now=clock.now(),
         )
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         messages.success(request, f"Decided for the {side}.")
     return redirect("operator_providers")

@@ -13,7 +13,7 @@ from marketplace.vendors.acceptance import decide_dispute
 from marketplace.vendors.listing import approve_vendor, pause_vendor, resume_vendor
 from marketplace.vendors.models import Dispute, Vendor
 from marketplace.vendors.selectors import list_disputes, summarize_vendor
-from marketplace.web.views.requests import PageRequest, operator_page
+from marketplace.web.views.requests import PageRequest, operator_page, show_refusal
 
 
 @operator_page
@@ -58,7 +58,7 @@ def answer_dispute(request: PageRequest, dispute_id: str) -> HttpResponse:
     if (found := dispute.first()) is None:
         raise NotFound("unknown_dispute", "There is no such dispute.")
     side = request.POST.get("do")
-    try:
+    with show_refusal(request):
         if side not in ("owner", "vendor"):
             raise UserError("invalid_decision", "Decide for the owner or for the vendor.")
         decide_dispute(
@@ -68,8 +68,5 @@ def answer_dispute(request: PageRequest, dispute_id: str) -> HttpResponse:
             decided_by=request.user,
             now=clock.now(),
         )
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         messages.success(request, f"Decided for the {side}.")
     return redirect("operator_vendors")

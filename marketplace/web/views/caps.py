@@ -9,11 +9,10 @@ from django.views.decorators.http import require_http_methods
 
 from marketplace.accounts.models import ApiKey
 from marketplace.common import clock
-from marketplace.common.errors import UserError
 from marketplace.payments.caps import set_cap, sum_spent
 from marketplace.payments.models import SpendingCap
 from marketplace.web.views.payments import read_usd
-from marketplace.web.views.requests import PageRequest, money_page
+from marketplace.web.views.requests import PageRequest, money_page, show_refusal
 
 
 @money_page
@@ -22,16 +21,13 @@ def show_caps(request: PageRequest) -> HttpResponse:
     """The caps and what is used of them; an empty amount takes a cap away."""
     organisation = request.organisation
     if request.method == "POST":
-        try:
+        with show_refusal(request):
             set_cap(
                 organisation=organisation,
                 **_read_spender(request),
                 period=request.POST.get("period", ""),
                 amount_micros=read_usd(request, "usd") if request.POST.get("usd") else None,
             )
-        except UserError as error:
-            messages.error(request, error.message)
-        else:
             messages.success(request, "Saved.")
         return redirect("caps")
     now = clock.now()

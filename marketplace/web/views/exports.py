@@ -12,14 +12,14 @@ from django.views.decorators.http import require_GET, require_POST
 
 from marketplace.accounts.models import Organisation
 from marketplace.common import clock
-from marketplace.common.errors import NotFound, UserError
+from marketplace.common.errors import NotFound
 from marketplace.exports.asking import ask_export
 from marketplace.exports.hub import ask_push
 from marketplace.exports.links import ADAPTER, make_link
 from marketplace.exports.models import ExportForm
 from marketplace.exports.selectors import get_export, open_export
 from marketplace.jobs.models import Job
-from marketplace.web.views.requests import PageRequest, page
+from marketplace.web.views.requests import PageRequest, page, show_refusal
 
 LINK_LIFETIME = timedelta(hours=1)
 
@@ -30,7 +30,7 @@ def make_export(request: PageRequest, job_id: str) -> HttpResponse:
     job, form = _get_job(request.organisation, job_id), request.POST.get("form", "")
     if form not in ExportForm.values:
         raise NotFound("unknown_form", "An adapter has no such form.")
-    try:
+    with show_refusal(request):
         ask_export(
             organisation=request.organisation,
             asked_by=request.user,
@@ -38,9 +38,6 @@ def make_export(request: PageRequest, job_id: str) -> HttpResponse:
             form=ExportForm(form),
             now=clock.now(),
         )
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         messages.success(request, "A node makes the file. It stands here when it is ready.")
     return redirect("job_detail", job_id=job.pk)
 
@@ -56,7 +53,7 @@ def download_export(request: PageRequest, job_id: str, export_id: str) -> HttpRe
 @require_POST
 def make_file_link(request: PageRequest, job_id: str) -> HttpResponse:
     job = _get_job(request.organisation, job_id)
-    try:
+    with show_refusal(request):
         link = make_link(
             job=job,
             file=request.POST.get("file", ADAPTER),
@@ -65,9 +62,6 @@ def make_file_link(request: PageRequest, job_id: str) -> HttpResponse:
             lifetime=LINK_LIFETIME,
             now=clock.now(),
         )
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         messages.success(request, f"For an hour, this works without a sign-in: {link.url}")
     return redirect("job_detail", job_id=job.pk)
 
@@ -76,7 +70,7 @@ def make_file_link(request: PageRequest, job_id: str) -> HttpResponse:
 @require_POST
 def push_to_hub(request: PageRequest, job_id: str) -> HttpResponse:
     job, asked = _get_job(request.organisation, job_id), request.POST
-    try:
+    with show_refusal(request):
         ask_push(
             organisation=request.organisation,
             asked_by=request.user,
@@ -87,9 +81,6 @@ def push_to_hub(request: PageRequest, job_id: str) -> HttpResponse:
             is_private="public" not in asked,
             now=clock.now(),
         )
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         messages.success(
             request, "The adapter is on its way. The token is deleted once it is used."
         )

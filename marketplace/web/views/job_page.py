@@ -25,7 +25,7 @@ from marketplace.auction.result_disputes import (
     open_result_dispute,
 )
 from marketplace.common import clock
-from marketplace.common.errors import NotFound, UserError
+from marketplace.common.errors import NotFound
 from marketplace.exports.selectors import list_export_choices, list_pushes
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, EventKind, Job, JobEvent, JobStatus
@@ -47,7 +47,7 @@ from marketplace.web.presenters.receipt import build_receipt, find_kept, list_bi
 from marketplace.web.presenters.warm import present_lineage
 from marketplace.web.templatetags.finetender import usd
 from marketplace.web.views.jobs import find_own_job
-from marketplace.web.views.requests import PageRequest, page
+from marketplace.web.views.requests import PageRequest, page, show_refusal
 from workers.protocol.memory import find_row_limit
 from workers.protocol.wire import to_json
 
@@ -93,13 +93,10 @@ def show_job(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpRes
 @require_POST
 def dispute_result(request: PageRequest, job_id: str) -> HttpResponse:
     job = find_own_job(request.organisation, job_id)
-    try:
+    with show_refusal(request):
         open_result_dispute(
             job=job, reason=request.POST.get("reason", ""), opened_by=request.user, now=clock.now()
         )
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         messages.success(request, "Your dispute is open. The provider's pay waits.")
     return redirect("job_detail", job_id=job.pk)
 

@@ -21,7 +21,14 @@ from marketplace.accounts.services import (
 from marketplace.common import clock
 from marketplace.common.errors import NotFound, UserError
 from marketplace.web.current_organisation import CHOSEN
-from marketplace.web.views.requests import PageRequest, asks_again, owner_page, page, person_page
+from marketplace.web.views.requests import (
+    PageRequest,
+    asks_again,
+    owner_page,
+    page,
+    person_page,
+    show_refusal,
+)
 
 ROLES = {
     Role.OWNER: "Everything, members included",
@@ -50,7 +57,7 @@ def show_members(request: PageRequest) -> HttpResponse:
 @asks_again
 @require_POST
 def invite(request: PageRequest) -> HttpResponse:
-    try:
+    with show_refusal(request):
         invitation = invite_by_mail(
             organisation=request.organisation,
             email=request.POST.get("email", ""),
@@ -58,9 +65,6 @@ def invite(request: PageRequest) -> HttpResponse:
             invited_by=request.user,
             now=clock.now(),
         )
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         messages.success(request, f"An invitation is on its way to {invitation.email}.")
     return redirect("members")
 
@@ -68,16 +72,13 @@ def invite(request: PageRequest) -> HttpResponse:
 @owner_page
 @require_POST
 def withdraw_invitation(request: PageRequest, invitation_id: str) -> HttpResponse:
-    try:
+    with show_refusal(request):
         revoke_invitation(
             organisation=request.organisation,
             invitation_id=invitation_id,
             revoked_by=request.user,
             now=clock.now(),
         )
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         messages.success(request, "The invitation is withdrawn.")
     return redirect("members")
 
@@ -100,7 +101,7 @@ def answer_invitation(request: PageRequest, secret: str) -> HttpResponse:
 @require_POST
 def set_role(request: PageRequest, user_id: str) -> HttpResponse:
     """``do=owner`` hands the organisation over; otherwise the member gets the chosen role."""
-    try:
+    with show_refusal(request):
         if request.POST.get("do") == "owner":
             transfer_ownership(
                 organisation=request.organisation, to_user_id=user_id, by=request.user
@@ -114,9 +115,6 @@ def set_role(request: PageRequest, user_id: str) -> HttpResponse:
                 changed_by=request.user,
             )
             words = "The role is changed."
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         messages.success(request, words)
     return redirect("members")
 

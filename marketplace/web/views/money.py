@@ -14,7 +14,6 @@ from django.views.decorators.http import require_GET, require_POST
 from marketplace.accounts.models import Organisation
 from marketplace.auction.selectors import find_paid_bids
 from marketplace.common import clock
-from marketplace.common.errors import UserError
 from marketplace.common.money import count_decimals, format_usd_exact, to_micros
 from marketplace.exports.models import REFERENCE_PREFIX as EXPORT_PREFIX
 from marketplace.payments import stripe_client
@@ -40,7 +39,7 @@ from marketplace.payments.top_ups import list_cards
 from marketplace.questions.models import REFERENCE_PREFIX
 from marketplace.warm.selectors import list_royalties
 from marketplace.web.views.payments import build_form_key
-from marketplace.web.views.requests import PageRequest, money_page, page
+from marketplace.web.views.requests import PageRequest, money_page, page, show_refusal
 
 ROWS_PER_PAGE = 30
 PAYMENTS_LISTED = 10
@@ -133,7 +132,7 @@ def _describe_cards(organisation: Organisation) -> dict[str, Any]:
 def ask_for_money(request: PageRequest) -> HttpResponse:
     """``do=demo`` takes demo money; otherwise the operator is asked for an amount."""
     now = clock.now()
-    try:
+    with show_refusal(request):
         if request.POST.get("do") == "demo":
             take_demo_money(organisation=request.organisation, taken_by=request.user, now=now)
             words = "Demo money is in your wallet. You can bid."
@@ -145,9 +144,6 @@ def ask_for_money(request: PageRequest) -> HttpResponse:
                 now=now,
             )
             words = f"The operator sees your request for {format_usd_exact(asked.amount_micros)}."
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         messages.success(request, words)
     return redirect("wallet")
 

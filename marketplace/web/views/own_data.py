@@ -30,6 +30,7 @@ from marketplace.web.views.requests import (
     owner_page,
     page,
     person_page,
+    show_refusal,
 )
 
 
@@ -54,15 +55,12 @@ def show_own_data(request: PageRequest) -> HttpResponse:
 @require_POST
 def change_retention(request: PageRequest) -> HttpResponse:
     days = request.POST.get("retain_days", "").strip()
-    try:
+    with show_refusal(request):
         set_retention(
             organisation=request.organisation,
             retain_days=None if not days else int(days) if days.isascii() and days.isdigit() else 0,
             set_by=request.user,
         )
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         messages.success(request, "Stored. It holds for what is here now as well.")
     return redirect("own_data")
 
@@ -130,13 +128,10 @@ def remove_job(request: PageRequest, job_id: str) -> HttpResponse:
     """``do=adapter`` deletes the adapter alone."""
     job = find_own_job(request.organisation, job_id)
     is_adapter = request.POST.get("do") == "adapter"
-    try:
+    with show_refusal(request):
         (delete_adapter if is_adapter else delete_job)(
             job=job, asked_by=request.user, now=clock.now()
         )
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         what = "The adapter is" if is_adapter else "The job's data are"
         messages.success(request, f"{what} deleted. The content is gone within a day.")
     return redirect("job_detail", job_id=job.pk)

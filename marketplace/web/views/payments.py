@@ -42,7 +42,7 @@ from marketplace.payments.stripe_client import GatewayFault
 from marketplace.payments.stripe_gateway import Intent
 from marketplace.payments.top_ups import remove_card, set_wallet_rules, start_top_up
 from marketplace.payments.webhooks import BODY_MAX, receive_webhook
-from marketplace.web.views.requests import PageRequest, money_page, page
+from marketplace.web.views.requests import PageRequest, money_page, page, show_refusal
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ def give_up(request: PageRequest, payment_id: str) -> HttpResponse:
 def send_back(request: PageRequest, payment_id: str) -> HttpResponse:
     """Unspent money of a top-up back to its card."""
     payment = find_payment(request.organisation, payment_id)
-    try:
+    with show_refusal(request):
         amount = read_usd(request, "usd")
         if amount % MICROS_PER_CENT:
             raise UserError("whole_cents", "Cards take whole cents.", param="usd")
@@ -189,9 +189,6 @@ def send_back(request: PageRequest, payment_id: str) -> HttpResponse:
             reference=request.POST.get("key", "")[:64],
             now=clock.now(),
         )
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         paid = format_usd_exact(refund.amount_micros + refund.fee_micros)
         amount = format_usd_exact(refund.amount_micros)
         messages.success(request, f"{amount} is on its way back. The wallet paid {paid}.")
@@ -202,7 +199,7 @@ def send_back(request: PageRequest, payment_id: str) -> HttpResponse:
 @require_POST
 def change_rules(request: PageRequest) -> HttpResponse:
     """Notice of a low wallet, and automatic top-ups."""
-    try:
+    with show_refusal(request):
         card_id = request.POST.get("card") or None
         set_wallet_rules(
             organisation=request.organisation,
@@ -213,9 +210,6 @@ def change_rules(request: PageRequest) -> HttpResponse:
                 to_cents(_read_optional(request, "auto_amount") or 0) if card_id else 0
             ),
         )
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         messages.success(request, "Saved.")
     return redirect("wallet")
 

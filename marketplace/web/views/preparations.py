@@ -8,22 +8,19 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_POST
 
 from marketplace.common import clock
-from marketplace.common.errors import NotFound, UserError
+from marketplace.common.errors import NotFound
 from marketplace.jobs.models import Job
 from marketplace.vendors.acceptance import accept, open_dispute
 from marketplace.vendors.models import Preparation
-from marketplace.web.views.requests import PageRequest, page
+from marketplace.web.views.requests import PageRequest, page, show_refusal
 
 
 @page
 @require_POST
 def accept_delivery(request: PageRequest, job_id: str) -> HttpResponse:
     preparation = _find_preparation(request, job_id)
-    try:
+    with show_refusal(request):
         accept(preparation=preparation, now=clock.now())
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         messages.success(request, "Accepted. The job trains on the prepared data.")
     return redirect("job_tab", job_id=preparation.job_id, tab="data")
 
@@ -32,16 +29,13 @@ def accept_delivery(request: PageRequest, job_id: str) -> HttpResponse:
 @require_POST
 def refuse_delivery(request: PageRequest, job_id: str) -> HttpResponse:
     preparation = _find_preparation(request, job_id)
-    try:
+    with show_refusal(request):
         open_dispute(
             preparation=preparation,
             reason=request.POST.get("reason", ""),
             opened_by=request.user,
             now=clock.now(),
         )
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         messages.success(request, "Your dispute is open. The operator decides.")
     return redirect("job_tab", job_id=preparation.job_id, tab="data")
 

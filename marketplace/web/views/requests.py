@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import cast
 
 from allauth.account.decorators import reauthentication_required
+from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
@@ -17,6 +19,7 @@ from django.views.decorators.cache import never_cache
 from marketplace.accounts.models import Organisation, User
 from marketplace.accounts.policy import Right, check_right
 from marketplace.accounts.recent_sign_in import APP
+from marketplace.common.errors import UserError
 from marketplace.common.request_rates import check_public_rate
 
 
@@ -68,6 +71,15 @@ def page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBas
 def money_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
     """For members of the organisation: all may look, those who pay may change."""
     return _member_page(view, Right.PAY)
+
+
+@contextmanager
+def show_refusal(request: HttpRequest) -> Iterator[None]:
+    """Show why something is refused on the next page, instead of an error's page."""
+    try:
+        yield
+    except UserError as error:
+        messages.error(request, error.message)
 
 
 def asks_again(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:

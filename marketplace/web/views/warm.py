@@ -8,10 +8,10 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_POST
 
 from marketplace.common import clock
-from marketplace.common.errors import NotFound, UserError
+from marketplace.common.errors import NotFound
 from marketplace.jobs.models import Dataset
 from marketplace.warm.consents import set_adapter_consent, set_consent, set_dataset_consent
-from marketplace.web.views.requests import PageRequest, page
+from marketplace.web.views.requests import PageRequest, page, show_refusal
 
 #: What a data set's form sends.
 _CHOICES = {"yes": True, "no": False}
@@ -51,16 +51,13 @@ def set_dataset(request: PageRequest, dataset_id: str) -> HttpResponse:
 @require_POST
 def give_adapter(request: PageRequest, job_id: str) -> HttpResponse:
     is_given = request.POST.get("give") == "yes"
-    try:
+    with show_refusal(request):
         set_adapter_consent(
             organisation=request.organisation,
             job_id=job_id.replace("\0", ""),
             is_given=is_given,
             now=clock.now(),
         )
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
         words = (
             "Jobs of others may begin with this adapter now."
             if is_given
