@@ -10,7 +10,6 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
 from django.views.decorators.http import require_GET, require_POST
 
-from marketplace.accounts.models import Organisation
 from marketplace.common import clock
 from marketplace.common.errors import NotFound
 from marketplace.exports.asking import ask_export
@@ -18,7 +17,7 @@ from marketplace.exports.hub import ask_push
 from marketplace.exports.links import ADAPTER, make_link
 from marketplace.exports.models import ExportForm
 from marketplace.exports.selectors import get_export, open_export
-from marketplace.jobs.models import Job
+from marketplace.web.views.jobs import find_own_job
 from marketplace.web.views.requests import PageRequest, page, show_refusal
 
 LINK_LIFETIME = timedelta(hours=1)
@@ -27,7 +26,7 @@ LINK_LIFETIME = timedelta(hours=1)
 @page
 @require_POST
 def make_export(request: PageRequest, job_id: str) -> HttpResponse:
-    job, form = _get_job(request.organisation, job_id), request.POST.get("form", "")
+    job, form = find_own_job(request.organisation, job_id), request.POST.get("form", "")
     if form not in ExportForm.values:
         raise NotFound("unknown_form", "An adapter has no such form.")
     with show_refusal(request):
@@ -45,14 +44,14 @@ def make_export(request: PageRequest, job_id: str) -> HttpResponse:
 @page
 @require_GET
 def download_export(request: PageRequest, job_id: str, export_id: str) -> HttpResponseBase:
-    export = get_export(_get_job(request.organisation, job_id), export_id)
+    export = get_export(find_own_job(request.organisation, job_id), export_id)
     return open_export(export, range_header=request.headers.get("Range"))
 
 
 @page
 @require_POST
 def make_file_link(request: PageRequest, job_id: str) -> HttpResponse:
-    job = _get_job(request.organisation, job_id)
+    job = find_own_job(request.organisation, job_id)
     with show_refusal(request):
         link = make_link(
             job=job,
@@ -69,7 +68,7 @@ def make_file_link(request: PageRequest, job_id: str) -> HttpResponse:
 @page
 @require_POST
 def push_to_hub(request: PageRequest, job_id: str) -> HttpResponse:
-    job, asked = _get_job(request.organisation, job_id), request.POST
+    job, asked = find_own_job(request.organisation, job_id), request.POST
     with show_refusal(request):
         ask_push(
             organisation=request.organisation,
@@ -85,11 +84,3 @@ def push_to_hub(request: PageRequest, job_id: str) -> HttpResponse:
             request, "The adapter is on its way. The token is deleted once it is used."
         )
     return redirect("job_detail", job_id=job.pk)
-
-
-def _get_job(organisation: Organisation, job_id: str) -> Job:
-    found = Job.objects.filter(organisation=organisation, pk=job_id.replace("\0", ""))
-    job = found.select_related("zone").first()
-    if job is None:
-        raise NotFound("unknown_job", "You have no such job.")
-    return job

@@ -19,13 +19,14 @@ from marketplace.vendors.plans import confirm_plan, find_latest_plan, find_plan,
 from marketplace.vendors.wishes import parse_wish
 from marketplace.web.presenters.data_plan import list_roles, present_plan
 from marketplace.web.views.requests import PageRequest, page
+from marketplace.web.views.workspace import find_own_dataset
 
 
 @page
 @require_http_methods(["GET", "POST"])
 def show_plans(request: PageRequest, dataset_id: str) -> HttpResponse:
     """The last plan of a data set, or the form that has one made."""
-    dataset = _find_dataset(request, dataset_id)
+    dataset = find_own_dataset(request, dataset_id)
     latest = find_latest_plan(dataset)
     if request.method == "GET":
         if latest is not None:
@@ -46,7 +47,7 @@ def show_plans(request: PageRequest, dataset_id: str) -> HttpResponse:
 @page
 @require_http_methods(["GET"])
 def show_plan(request: PageRequest, dataset_id: str, plan_id: str) -> HttpResponse:
-    dataset = _find_dataset(request, dataset_id)
+    dataset = find_own_dataset(request, dataset_id)
     plan = find_plan(dataset=dataset, plan_id=plan_id)
     context = {
         "dataset": dataset,
@@ -60,7 +61,7 @@ def show_plan(request: PageRequest, dataset_id: str, plan_id: str) -> HttpRespon
 @page
 @require_POST
 def confirm(request: PageRequest, dataset_id: str, plan_id: str) -> HttpResponse:
-    dataset = _find_dataset(request, dataset_id)
+    dataset = find_own_dataset(request, dataset_id)
     plan = find_plan(dataset=dataset, plan_id=plan_id)
     try:
         confirm_plan(plan=plan, confirmed_by=request.user, now=clock.now())
@@ -87,11 +88,3 @@ def _read(request: PageRequest, dataset: Dataset) -> dict[str, Any]:
         if chosen and chosen != column["role"]:
             known[column["name"]] = chosen
     return asked | {"roles": known, "languages": plan.asked["languages"]}
-
-
-def _find_dataset(request: PageRequest, dataset_id: str) -> Dataset:
-    found = Dataset.objects.select_related("zone").filter(organisation=request.organisation)
-    dataset = found.filter(pk=dataset_id.replace("\0", "")).first()
-    if dataset is None:
-        raise NotFound("unknown_dataset", f"{request.organisation.name} has no such data set.")
-    return dataset

@@ -7,24 +7,20 @@ from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
 from marketplace.common import clock
-from marketplace.common.errors import NotFound
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import list_open_zones
-from marketplace.jobs.models import Dataset
 from marketplace.vendors.models import VendorKind
 from marketplace.vendors.selectors import find_report, list_offers
 from marketplace.web.presenters.data_report import HEIGHT, WIDTH, present_report
 from marketplace.web.views.requests import PageRequest, page
+from marketplace.web.views.workspace import find_own_dataset
 from workers.protocol.job_terms import PreparationWish
 
 
 @page
 @require_GET
 def show_report(request: PageRequest, dataset_id: str) -> HttpResponse:
-    found = Dataset.objects.select_related("zone").filter(organisation=request.organisation)
-    dataset = found.filter(pk=dataset_id.replace("\0", "")).first()
-    if dataset is None:
-        raise NotFound("unknown_dataset", f"{request.organisation.name} has no such data set.")
+    dataset = find_own_dataset(request, dataset_id)
     report, now = find_report(dataset), clock.now()
     zone: Zone | None = dataset.zone or list_open_zones().first()
     wish = PreparationWish(kinds=tuple(VendorKind.values))

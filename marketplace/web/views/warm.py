@@ -8,10 +8,9 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_POST
 
 from marketplace.common import clock
-from marketplace.common.errors import NotFound
-from marketplace.jobs.models import Dataset
 from marketplace.warm.consents import set_adapter_consent, set_consent, set_dataset_consent
 from marketplace.web.views.requests import PageRequest, page, show_refusal
+from marketplace.web.views.workspace import find_own_dataset
 
 #: What a data set's form sends.
 _CHOICES = {"yes": True, "no": False}
@@ -33,10 +32,7 @@ def set_organisation(request: PageRequest) -> HttpResponse:
 @page
 @require_POST
 def set_dataset(request: PageRequest, dataset_id: str) -> HttpResponse:
-    found = Dataset.objects.filter(organisation=request.organisation)
-    dataset = found.filter(pk=dataset_id.replace("\0", "")).first()
-    if dataset is None:
-        raise NotFound("unknown_dataset", "There is no such data set of yours.")
+    dataset = find_own_dataset(request, dataset_id)
     set_dataset_consent(
         dataset=dataset,
         uses_donors=_CHOICES.get(request.POST.get("uses_donors", "")),

@@ -115,7 +115,7 @@ def list_upload_faults(request: PageRequest, upload_id: str) -> LinesDownload:
 @page
 @require_POST
 def remove_dataset(request: PageRequest, dataset_id: str) -> HttpResponse:
-    dataset = _get_dataset(request, dataset_id)
+    dataset = find_own_dataset(request, dataset_id)
     delete_dataset(dataset=dataset, asked_by=request.user, now=clock.now())
     messages.success(
         request,
@@ -127,7 +127,7 @@ def remove_dataset(request: PageRequest, dataset_id: str) -> HttpResponse:
 @page
 @require_http_methods(["GET"])
 def show_dataset(request: PageRequest, dataset_id: str) -> HttpResponse:
-    dataset = _get_dataset(request, dataset_id)
+    dataset = find_own_dataset(request, dataset_id)
     context = {
         "dataset": dataset,
         "consent": get_dataset_consent(dataset),
@@ -140,7 +140,7 @@ def show_dataset(request: PageRequest, dataset_id: str) -> HttpResponse:
 @require_http_methods(["GET"])
 def list_dataset_faults(request: PageRequest, dataset_id: str) -> LinesDownload:
     """Every line that is left out with what is wrong, as a file to work through."""
-    dataset = _get_dataset(request, dataset_id)
+    dataset = find_own_dataset(request, dataset_id)
     return _list_faults(dataset.errors, name=dataset.pk)
 
 
@@ -152,7 +152,7 @@ def _list_faults(faults: list[dict[str, Any]], *, name: str) -> LinesDownload:
     )
 
 
-def _get_dataset(request: PageRequest, dataset_id: str) -> Dataset:
+def find_own_dataset(request: PageRequest, dataset_id: str) -> Dataset:
     dataset = (
         Dataset.objects.select_related("zone", "uploaded_by")
         .filter(pk=dataset_id.replace("\0", ""), organisation=request.organisation)
