@@ -40,10 +40,7 @@ from marketplace.payments.services import (
     pay_sla_credit,
     refund_charge,
 )
-from marketplace.vendors.selectors import (
-    exclude_open,
-    find_preparation,
-)
+from marketplace.vendors.selectors import exclude_open, find_preparation
 from marketplace.warm.models import Offer
 from marketplace.warm.outcomes import find_taken_offer, record_outcome
 from marketplace.warm.overruns import record_overruns

@@ -12,11 +12,7 @@ from marketplace.accounts.models import Organisation
 from marketplace.common import clock
 from marketplace.common.downloads import LinesDownload
 from marketplace.common.money import count_decimals, to_micros
-from marketplace.payments.closed_months import (
-    close_month,
-    find_next_to_close,
-    list_closed_months,
-)
+from marketplace.payments.closed_months import close_month, find_next_to_close, list_closed_months
 from marketplace.payments.manual_entries import (
     CORRECTABLE,
     ManualTerms,

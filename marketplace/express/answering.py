@@ -35,12 +35,7 @@ from marketplace.express.seat_queue import (
     choose_cells,
     move_jobs,
 )
-from marketplace.express.seats import (
-    LaneState,
-    buy_seats,
-    load_lane_state,
-    was_burst_refused,
-)
+from marketplace.express.seats import LaneState, buy_seats, load_lane_state, was_burst_refused
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at
 from marketplace.jobs.models import Job

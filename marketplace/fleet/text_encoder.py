@@ -20,11 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from marketplace.common.errors import UserError
-from workers.protocol.token_layout import (
-    TemplateError,
-    choose_chat_templates,
-    describe_refusal,
-)
+from workers.protocol.token_layout import TemplateError, choose_chat_templates, describe_refusal
 
 #: Special tokens that a template may name.
 _NAMED_TOKENS = (

@@ -17,11 +17,7 @@ from dataclasses import asdict
 from typing import IO, Any
 
 from marketplace.common.errors import UserError
-from marketplace.fleet.selectors import (
-    build_base_model_ref,
-    find_zone_tokenizer,
-    get_model_shape,
-)
+from marketplace.fleet.selectors import build_base_model_ref, find_zone_tokenizer, get_model_shape
 from marketplace.fleet.text_encoder import load_text_encoder
 from marketplace.jobs.held_out import list_labels
 from marketplace.jobs.models import Job

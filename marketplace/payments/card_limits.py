@@ -14,12 +14,7 @@ from django.db.models import Sum
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import Conflict, UserError
 from marketplace.common.money import format_usd_exact
-from marketplace.payments.models import (
-    MICROS_PER_CENT,
-    CardPayment,
-    CardRefund,
-    PaymentStatus,
-)
+from marketplace.payments.models import MICROS_PER_CENT, CardPayment, CardRefund, PaymentStatus
 from marketplace.payments.stripe_gateway import CARD_MAX_CENTS
 
 DAY = timedelta(days=1)

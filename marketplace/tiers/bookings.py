@@ -30,11 +30,7 @@ from marketplace.tiers.models import (
 from marketplace.tiers.provisioning import MachineOffer
 from marketplace.tiers.stay_or_move import MoveTarget, decide_stay, save_stay_accounts
 from marketplace.tiers.tier_state import TierState, filter_offers, get_loaded_node
-from scheduler.tiers.demotion import (
-    PossibleRehoming,
-    compute_move_saving,
-    compute_renewal_saving,
-)
+from scheduler.tiers.demotion import PossibleRehoming, compute_move_saving, compute_renewal_saving
 
 #: After a failed booking, a job is not booked for again before this.
 NEEDLESS_PAUSE = timedelta(minutes=2)

@@ -18,13 +18,7 @@ from marketplace.auction.models import WorkShare, hold_reference
 from marketplace.common.csv_rows import write_csv_row
 from marketplace.common.money import from_micros, split_micros
 from marketplace.jobs.models import Job
-from marketplace.payments.models import (
-    AccountKind,
-    Earning,
-    EarningKind,
-    EntryKind,
-    Posting,
-)
+from marketplace.payments.models import AccountKind, Earning, EarningKind, EntryKind, Posting
 from marketplace.payments.statements import read_month
 from marketplace.tiers.models import Machine, ZoneTiers
 

@@ -16,11 +16,7 @@ from marketplace.common.errors import UserError
 from marketplace.common.locks import advisory_lock
 from marketplace.fleet.models import Provider, Zone
 from marketplace.fleet.providers import check_may_list
-from marketplace.fleet.services import (
-    approve_provider,
-    ensure_provider,
-    set_provider_verified,
-)
+from marketplace.fleet.services import approve_provider, ensure_provider, set_provider_verified
 from marketplace.tiers import (
     bookings,
     direct_starts,

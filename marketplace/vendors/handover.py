@@ -32,12 +32,7 @@ from marketplace.vendors.deliveries import compute_delivery_limit
 from marketplace.vendors.endpoints import send_message
 from marketplace.vendors.handed_files import HandOver
 from marketplace.vendors.locks import lock_preparation
-from marketplace.vendors.models import (
-    DataAccess,
-    Preparation,
-    PreparationStatus,
-    WorkRow,
-)
+from marketplace.vendors.models import DataAccess, Preparation, PreparationStatus, WorkRow
 from marketplace.vendors.signatures import BadSignature, begin_check, end_check
 from marketplace.vendors.wishes import parse_wish
 from workers.protocol.wire import to_json

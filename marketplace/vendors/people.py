@@ -26,13 +26,7 @@ from marketplace.vendors.locks import (
     lock_rows,
     share_preparation,
 )
-from marketplace.vendors.models import (
-    Preparation,
-    RowEdit,
-    RowState,
-    VendorKind,
-    WorkRow,
-)
+from marketplace.vendors.models import Preparation, RowEdit, RowState, VendorKind, WorkRow
 from marketplace.vendors.row_leases import check_can_work, check_free, is_free, is_others
 from workers.protocol.record_formats import ValueRefusal, parse_row_object
 

@@ -38,11 +38,7 @@ from marketplace.vendors.kinds import get_work
 from marketplace.vendors.locks import lock_first, lock_preparation
 from marketplace.vendors.models import Preparation, PreparationStatus, WorkRow
 from marketplace.vendors.plans import find_sold_plan
-from marketplace.vendors.preparing import (
-    WALL_S,
-    compare_in_process,
-    finish_in_process,
-)
+from marketplace.vendors.preparing import WALL_S, compare_in_process, finish_in_process
 from marketplace.vendors.wishes import parse_wish
 
 log = logging.getLogger(__name__)

@@ -253,12 +253,7 @@ def _measure(
 ) -> NodeFacts:
     # Torch takes seconds to import; a machine that was measured before joins without it.
     from workers.node.base_files import check_disk, fetch, find_missing_files
-    from workers.node.self_test import (
-        CASES,
-        QUICK_CASES,
-        WORK_CASES,
-        measure_node,
-    )
+    from workers.node.self_test import CASES, QUICK_CASES, WORK_CASES, measure_node
     from workers.training.faults import TrainingFault
 
     with steps.step(JoinStep.DRIVER) as found:

@@ -10,13 +10,7 @@ import argparse
 from dataclasses import replace
 
 from workers.node.credentials import NodeSettingsError, StateDir, load_credentials
-from workers.node.machine import (
-    MachineNodes,
-    Member,
-    join_members,
-    load_machine,
-    save_machine,
-)
+from workers.node.machine import MachineNodes, Member, join_members, load_machine, save_machine
 from workers.node.process import lock_state_dir
 
 #: Of the node that was alone in its state directory.

@@ -5,11 +5,7 @@ from __future__ import annotations
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from workers.protocol.release_signing import (
-    NodeRelease,
-    build_release_text,
-    build_succession_text,
-)
+from workers.protocol.release_signing import NodeRelease, build_release_text, build_succession_text
 
 
 class ReleaseError(Exception):

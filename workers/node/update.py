@@ -27,12 +27,7 @@ from workers.node.credentials import (
 )
 from workers.node.machine import load_machine
 from workers.node.market_client import MarketClient, MarketError, Patience
-from workers.node.process import (
-    EXIT_OK,
-    EXIT_SETTINGS,
-    build_run_arguments,
-    find_running,
-)
+from workers.node.process import EXIT_OK, EXIT_SETTINGS, build_run_arguments, find_running
 from workers.node.release_check import ReleaseError, check_release
 from workers.protocol.job_spec import BlobRef
 from workers.protocol.joining import PATH_RELEASE, RELEASE

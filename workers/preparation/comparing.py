@@ -8,11 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from workers.preparation.changes import cut_excerpt
-from workers.preparation.duplicates import (
-    build_shingles,
-    compute_jaccard_similarity,
-    hash_text,
-)
+from workers.preparation.duplicates import build_shingles, compute_jaccard_similarity, hash_text
 from workers.preparation.personal_data import Masker
 from workers.preparation.reading import RawRow, read_raw_rows
 from workers.preparation.repair import RowDroppedError, repair_row

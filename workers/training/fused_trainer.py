@@ -27,12 +27,7 @@ from workers.training.job_step import fail_diverged, step_job
 from workers.training.objective import cache_reference_losses, compute_example_losses
 from workers.training.optimizer import clip_gradients, make_moment
 from workers.training.pack_plan import PackRequest, plan_pack
-from workers.training.pack_shares import (
-    is_batch_complete,
-    list_left,
-    note_losses,
-    take_share,
-)
+from workers.training.pack_shares import is_batch_complete, list_left, note_losses, take_share
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Pack, PackShare, build_pack
 from workers.training.saved_bytes import SavedBytes

@@ -8,11 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from workers.training.job import TrainingJob
-from workers.training.loss import (
-    compute_odds_losses,
-    compute_preference_losses,
-    sum_by_sequence,
-)
+from workers.training.loss import compute_odds_losses, compute_preference_losses, sum_by_sequence
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Pack, PackShare, build_pack
 

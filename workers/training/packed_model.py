@@ -24,12 +24,7 @@ from workers.training.architectures import (
     read_context_length,
     read_shape,
 )
-from workers.training.faults import (
-    UserFault,
-    is_out_of_memory,
-    measure_free_bytes,
-    refuse_adapter,
-)
+from workers.training.faults import UserFault, is_out_of_memory, measure_free_bytes, refuse_adapter
 from workers.training.frozen_weights import measure_lengths
 from workers.training.loss import compute_token_nll
 from workers.training.multi_lora import Form, MultiLoRALinear, Stream, draw_initial_down

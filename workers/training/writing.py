@@ -14,13 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from workers.protocol.generation import (
-    QUESTIONS_MAX,
-    LikelyToken,
-    Question,
-    Written,
-    WrittenToken,
-)
+from workers.protocol.generation import QUESTIONS_MAX, LikelyToken, Question, Written, WrittenToken
 from workers.protocol.token_layout import TemplateError
 from workers.training.answer_adapters import AnswerAdapters, Values
 from workers.training.data import TokenizerEncoder

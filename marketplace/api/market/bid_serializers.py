@@ -10,16 +10,7 @@ from django.db.models import prefetch_related_objects
 from drf_spectacular.utils import OpenApiResponse
 from rest_framework import serializers as s
 
-from marketplace.api.answers import (
-    GIVEN,
-    Answer,
-    AsStored,
-    Constant,
-    Moment,
-    NullText,
-    Usd,
-    usd,
-)
+from marketplace.api.answers import GIVEN, Answer, AsStored, Constant, Moment, NullText, Usd, usd
 from marketplace.api.market.schemas import PROBLEM, ProblemSerializer
 from marketplace.auction.bidding.auto_settings import explain_choices
 from marketplace.auction.bidding.quotes import BidQuote

@@ -14,12 +14,7 @@ from marketplace.api.answers import GIVEN, Answer, ConstantText, Moment, NullTex
 from marketplace.api.callers import get_caller
 from marketplace.api.market import schemas
 from marketplace.api.market.owned import get_job
-from marketplace.api.market.requests import (
-    ExportRequest,
-    LinkRequest,
-    PushRequest,
-    check_body,
-)
+from marketplace.api.market.requests import ExportRequest, LinkRequest, PushRequest, check_body
 from marketplace.api.pagination import build_page
 from marketplace.api.views import MarketView
 from marketplace.common import clock

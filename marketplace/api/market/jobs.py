@@ -28,12 +28,7 @@ from marketplace.auction.selectors import get_bid
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload
 from marketplace.common.errors import NotFound, UserError
-from marketplace.jobs.downloads import (
-    get_artifact,
-    get_checkpoint,
-    open_adapter,
-    open_checkpoint,
-)
+from marketplace.jobs.downloads import get_artifact, get_checkpoint, open_adapter, open_checkpoint
 from marketplace.jobs.models import JobStatus
 from marketplace.jobs.selectors import list_job_checkpoints, list_job_events, list_samples
 from marketplace.jobs.services import cancel_job, delete_adapter, delete_job

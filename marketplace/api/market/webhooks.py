@@ -9,15 +9,7 @@ from rest_framework import serializers as s
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from marketplace.api.answers import (
-    GIVEN,
-    Answer,
-    AsStored,
-    ConstantText,
-    Moment,
-    NullText,
-    page_of,
-)
+from marketplace.api.answers import GIVEN, Answer, AsStored, ConstantText, Moment, NullText, page_of
 from marketplace.api.callers import get_caller
 from marketplace.api.market import schemas
 from marketplace.api.market.requests import WebhookRequest, check_body

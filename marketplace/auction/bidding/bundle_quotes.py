@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from marketplace.auction.bidding.bundles import (
-    NewBundle,
-    build_new_bid,
-    check_ready,
-    list_jobs,
-)
+from marketplace.auction.bidding.bundles import NewBundle, build_new_bid, check_ready, list_jobs
 from marketplace.auction.bidding.measure import MeasuredJob, measure_job
 from marketplace.auction.bidding.quotes import (
     QUOTE_LIFE,

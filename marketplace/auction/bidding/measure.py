@@ -32,11 +32,7 @@ from marketplace.jobs.models import Dataset, DatasetTokens, Job
 from marketplace.jobs.services import check_held_out, ensure_dataset_tokens
 from marketplace.jobs.work import Work, measure_work, plan_work
 from marketplace.vendors.offers import measure_growth, measure_raw_data
-from marketplace.vendors.plans import (
-    check_loss_is_confirmed,
-    find_sold_plan,
-    read_planned_tokens,
-)
+from marketplace.vendors.plans import check_loss_is_confirmed, find_sold_plan, read_planned_tokens
 from marketplace.warm.models import Offer
 from marketplace.warm.offers import ColdJob
 from workers.protocol.job_spec import AdapterKind, AdapterSpec, DataFormat

@@ -7,12 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from marketplace.auction.bidding.job_request import JobRequest
-from marketplace.auction.bidding.measure import (
-    MeasuredJob,
-    apply_offer,
-    measure_job,
-    plan_cold,
-)
+from marketplace.auction.bidding.measure import MeasuredJob, apply_offer, measure_job, plan_cold
 from marketplace.auction.bidding.refusals import describe_refusal
 from marketplace.auction.bidding.terms import check_deadline
 from marketplace.auction.book import engine_cache as books

@@ -23,21 +23,11 @@ from django.db.models import QuerySet
 from marketplace.auction.models import LogEntry, MarketHead, Pricing, Snapshot
 from marketplace.common.errors import MarketFault
 from marketplace.fleet.models import Zone
-from marketplace.fleet.policy_settings import (
-    RULE_PARAMETERS,
-    check_policy_settings,
-    find_unit_fee,
-)
+from marketplace.fleet.policy_settings import RULE_PARAMETERS, check_policy_settings, find_unit_fee
 from marketplace.fleet.selectors import build_node_spec, list_nodes_on_sale, slot_at
 from marketplace.payments.price_shares import find_card_share, find_tax_share
 from scheduler import types as scheduler
-from scheduler.auction import (
-    ChainEntry,
-    Engine,
-    ZoneRules,
-    rules_from_json,
-    rules_to_json,
-)
+from scheduler.auction import ChainEntry, Engine, ZoneRules, rules_from_json, rules_to_json
 from scheduler.auction.engine.price_policies import SELLING_POLICY
 from scheduler.auction.log.canonical_json import parse_json, serialize_canonical
 from scheduler.auction.log.chain import hash_entry

@@ -28,11 +28,7 @@ from marketplace.auction.book.row_checks import (
     find_strays,
 )
 from marketplace.auction.book.verify_report import PROBLEMS_SHOWN, VerifyReport
-from marketplace.auction.models import (
-    LogEntry,
-    MarketHead,
-    Snapshot,
-)
+from marketplace.auction.models import LogEntry, MarketHead, Snapshot
 from marketplace.fleet.models import Zone
 from scheduler.auction import ChainEntry, DeadlineHint, Engine
 from scheduler.auction.audit.faults import Fault, Faults

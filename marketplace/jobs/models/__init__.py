@@ -13,28 +13,12 @@ from marketplace.jobs.models.datasets import (
     upload_path,
 )
 from marketplace.jobs.models.errands import Errand, ErrandKind, ErrandState
-from marketplace.jobs.models.job import (
-    Job,
-    job_id,
-)
+from marketplace.jobs.models.job import Job, job_id
 from marketplace.jobs.models.journal import JobEvent, MetricPoint
 from marketplace.jobs.models.prompts import CandidatePrompts
-from marketplace.jobs.models.results import (
-    Artifact,
-    Checkpoint,
-    artifact_path,
-    checkpoint_path,
-)
-from marketplace.jobs.models.slices import (
-    NodePlan,
-    Slice,
-)
-from marketplace.jobs.models.states import (
-    EventKind,
-    FaultOf,
-    JobStatus,
-    SliceStatus,
-)
+from marketplace.jobs.models.results import Artifact, Checkpoint, artifact_path, checkpoint_path
+from marketplace.jobs.models.slices import NodePlan, Slice
+from marketplace.jobs.models.states import EventKind, FaultOf, JobStatus, SliceStatus
 
 __all__ = [
     "Artifact",

@@ -15,12 +15,7 @@ from marketplace.common.errors import UserError
 from marketplace.common.money import to_micros
 from marketplace.fleet.models import Tier
 from marketplace.tiers.provisioning import BackendFault, ListedMachine, MachineOffer
-from marketplace.tiers.provisioning.cloud import (
-    WORKDIR,
-    check_can_join,
-    join_command,
-    list_secrets,
-)
+from marketplace.tiers.provisioning.cloud import WORKDIR, check_can_join, join_command, list_secrets
 
 #: The longest Modal lets a sandbox live; the market ends it long before.
 LIFETIME_S = 24 * 3600

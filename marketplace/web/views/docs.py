@@ -6,12 +6,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-from marketplace.web.presenters.docs import (
-    SURFACES,
-    load_guides,
-    load_reference,
-    search_docs,
-)
+from marketplace.web.presenters.docs import SURFACES, load_guides, load_reference, search_docs
 from marketplace.web.views.requests import public_page
 
 #: Letters of a search that are looked at.

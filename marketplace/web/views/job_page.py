@@ -19,11 +19,7 @@ from marketplace.auction.bidding.auto_settings import explain_choices
 from marketplace.auction.endings import quote_cancelling
 from marketplace.auction.models import Bid
 from marketplace.auction.models.disputes import DISPUTABLE_FOR
-from marketplace.auction.result_disputes import (
-    can_be_disputed,
-    find_dispute,
-    open_result_dispute,
-)
+from marketplace.auction.result_disputes import can_be_disputed, find_dispute, open_result_dispute
 from marketplace.common import clock
 from marketplace.common.errors import NotFound
 from marketplace.exports.selectors import list_export_choices, list_pushes

@@ -10,11 +10,7 @@ from marketplace.common.errors import NotFound, UserError
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Upload, UploadStatus
 from marketplace.jobs.selectors import build_upload_error
-from marketplace.jobs.services import (
-    decide_upload,
-    receive_upload,
-    wait_for_upload,
-)
+from marketplace.jobs.services import decide_upload, receive_upload, wait_for_upload
 from marketplace.jobs.upload_choices import UploadChoices, merge_choices
 from marketplace.web.views.requests import PageRequest
 

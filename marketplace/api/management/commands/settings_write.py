@@ -6,12 +6,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
-from marketplace.api.sdk_types import (
-    GUIDE,
-    SDK_TERMS,
-    render_sdk_terms,
-    render_settings_guide,
-)
+from marketplace.api.sdk_types import GUIDE, SDK_TERMS, render_sdk_terms, render_settings_guide
 
 
 class Command(BaseCommand):
