@@ -24,7 +24,7 @@ from marketplace.checks.scores import (
     find_score_check,
     open_disputed_score,
 )
-from marketplace.common.errors import Conflict, NotAllowed, UserError
+from marketplace.common.errors import Conflict, NotAllowed
 from marketplace.common.money import format_usd
 from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import Artifact, EventKind, Job, JobStatus
@@ -38,10 +38,10 @@ from marketplace.payments.returned_pay import (
 )
 from marketplace.payments.selectors import measure_refundable
 from marketplace.payments.services import refund_charge
+from marketplace.vendors.acceptance import read_words
 
 log = logging.getLogger(__name__)
 
-WORDS_MAX = 1000
 _REFUTED = "A result that is not what was trained"
 _UNRELIABLE = "Pay of a node whose results cannot be relied on"
 
@@ -69,7 +69,7 @@ def open_result_dispute(*, job: Job, reason: str, opened_by: User, now: datetime
     Conflict
         ``not_disputable``: there is no settled result, or the time for it is over.
     """
-    reason = _read_words(reason, "Say what is wrong with the result", code="invalid_dispute")
+    reason = read_words(reason, "Say what is wrong with the result", code="invalid_dispute")
     with transaction.atomic():
         job = lock_job(job.pk)
         bid = locks.lock_bid(bid_id=job.bid_id)
@@ -144,7 +144,7 @@ def decide_result_dispute(
     """
     if not decided_by.is_operator:
         raise NotAllowed("operators_only", "Only an operator decides disputes.")
-    words = _read_words(words, "Say to both sides why", code="invalid_decision")
+    words = read_words(words, "Say to both sides why", code="invalid_decision")
     executors = WorkShare.objects.filter(bid=dispute.bid_id).values_list("organisation", flat=True)
     gain = {dispute.bid.organisation_id} if is_for_owner else set(executors)
     if Membership.objects.filter(user=decided_by, organisation__in=gain).exists():
@@ -258,10 +258,3 @@ def _refund(bid: Bid, job: Job, amount_micros: int, *, reason: str, now: datetim
         data={"amount_micros": amount_micros},
         now=now,
     )
-
-
-def _read_words(text: str, what: str, *, code: str) -> str:
-    words = text.replace("\0", "").strip()
-    if not 1 <= len(words) <= WORDS_MAX:
-        raise UserError(code, f"{what}, in at most {WORDS_MAX:,} letters.", param="words")
-    return words

@@ -1,4 +1,4 @@
-"""What an operator does with vendors: approves and suspends them, and decides disputes."""
+"""What an operator does with vendors: approves and suspends them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from marketplace.common import clock
-from marketplace.common.errors import NotFound, UserError
-from marketplace.vendors.acceptance import decide_dispute
+from marketplace.common.errors import NotFound
 from marketplace.vendors.listing import approve_vendor, pause_vendor, resume_vendor
-from marketplace.vendors.models import Dispute, Vendor
+from marketplace.vendors.models import Vendor
 from marketplace.vendors.selectors import list_disputes, summarize_vendor
-from marketplace.web.views.requests import PageRequest, operator_page, show_refusal
+from marketplace.web.views.requests import PageRequest, operator_page
 
 
 @operator_page
@@ -47,26 +46,4 @@ def switch_vendor(request: PageRequest, vendor_id: str) -> HttpResponse:
             resume_vendor(vendor=vendor, resumed_by=request.user)
             words = f"{vendor.name} gets work again."
     messages.success(request, words)
-    return redirect("operator_vendors")
-
-
-@operator_page
-@require_POST
-def answer_dispute(request: PageRequest, dispute_id: str) -> HttpResponse:
-    """``do``: owner or vendor, who was right."""
-    dispute = Dispute.objects.select_related("vendor").filter(pk=dispute_id.replace("\0", ""))
-    if (found := dispute.first()) is None:
-        raise NotFound("unknown_dispute", "There is no such dispute.")
-    side = request.POST.get("do")
-    with show_refusal(request):
-        if side not in ("owner", "vendor"):
-            raise UserError("invalid_decision", "Decide for the owner or for the vendor.")
-        decide_dispute(
-            dispute=found,
-            is_for_owner=side == "owner",
-            words=request.POST.get("words", ""),
-            decided_by=request.user,
-            now=clock.now(),
-        )
-        messages.success(request, f"Decided for the {side}.")
     return redirect("operator_vendors")

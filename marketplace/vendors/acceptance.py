@@ -190,7 +190,7 @@ def open_dispute(
     Conflict
         ``not_disputable``: there is no such delivery, or the time for it is over.
     """
-    reason = _read_words(reason, "Say what is wrong with the delivery", code="invalid_dispute")
+    reason = read_words(reason, "Say what is wrong with the delivery", code="invalid_dispute")
     with transaction.atomic():
         held = lock_preparation(preparation.pk)
         earlier = lock_open_dispute(held)
@@ -237,7 +237,7 @@ def decide_dispute(
     """
     if not decided_by.is_operator:
         raise NotAllowed("operators_only", "Only an operator decides disputes.")
-    words = _read_words(words, "Say to both sides why", code="invalid_decision")
+    words = read_words(words, "Say to both sides why", code="invalid_decision")
     with transaction.atomic():
         held = lock_preparation(dispute.preparation_id)
         found = lock_open_dispute(held)
@@ -297,7 +297,8 @@ def _settle_pay(held: Preparation, *, is_for_owner: bool, now: datetime) -> None
     )
 
 
-def _read_words(text: str, what: str, *, code: str) -> str:
+def read_words(text: str, what: str, *, code: str) -> str:
+    """Read what somebody wrote about a dispute; a refusal asks for ``what``."""
     words = text.replace("\0", "").strip()
     if not 1 <= len(words) <= WORDS_MAX:
         raise UserError(code, f"{what}, in at most {WORDS_MAX:,} letters.", param="words")
