@@ -6,7 +6,6 @@
 ATTACKS: dict[str, tuple[str, ...]] = {
     "A member, a key, a vendor or a node uses a route or a socket that is not for it": (
         "tests/unit/marketplace/test_route_policy.py",
-        "tests/unit/marketplace/api/test_scopes.py",
         "tests/unit/marketplace/accounts/test_api_keys.py",
     ),
     "A stranger asks for what is somebody else's": (

@@ -262,25 +262,6 @@ def test_web_killed_in_the_middle_of_a_group_has_placed_all_or_nothing_of_it(zon
         assert get_wallet(organisation=owner).available_micros == 10_000_000 - spent
 
 
-def test_same_keys_sent_to_two_servers_at_once_are_one_bid_each(zone, tmp_path):
-    owners = [builders.organisation(usd="10") for _ in range(2)]
-    requests = requests_of(zone, owners, each=6)
-    with (
-        lane_process.lane(log_dir=tmp_path),
-        web(log_dir=tmp_path, name="one") as one,
-        web(log_dir=tmp_path, name="two") as two,
-    ):
-        both = at_once([lambda: one.post_all(requests), lambda: two.post_all(requests)])
-        until(all_are_decided, what="the lane has decided all bids")
-        again = one.post_all(requests)
-    ids = [[answer.json()["id"] for answer in answers] for answers in [*both, again]]
-    assert {answer.status_code for answers in both for answer in answers} <= {201, 202}
-    assert {answer.status_code for answer in again} == {201}
-    assert ids[0] == ids[1] == ids[2]
-    assert len(set(ids[0])) == Bid.objects.count() == 12
-    assert check_ledger().balanced
-
-
 def all_are_decided():
     return not Bid.objects.filter(status="pending").exists()
 

@@ -20,7 +20,7 @@ from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.sweep import refresh_zone, sweep_zones
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Reservation
 from marketplace.common import clock
-from marketplace.common.errors import Conflict, PaymentRequired
+from marketplace.common.errors import Conflict
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Job
 from marketplace.payments.ledger_checks import check_ledger
@@ -174,18 +174,6 @@ def test_two_lanes_for_one_zone_decide_every_bid_once(zone, tmp_path):
     assert_decided_once(zone, [bid for bids in placed for bid in bids])
 
 
-def test_bids_placed_while_the_lane_is_down_are_decided_once_when_it_is_back(zone, tmp_path):
-    owner = builders.organisation(usd="10")
-    bids = list_bids(zone, [owner], each=3)
-    waited = wait_for_bid(bid=bids[0], timeout_s=0.2)
-    assert waited.status == "pending"
-    with lane_process.lane(log_dir=tmp_path):
-        decided = wait_for_bid(bid=bids[0], timeout_s=30)
-        assert decided.status == "admitted"
-        until(lambda: all_decided(zone), what="the others are decided too")
-    assert_decided_once(zone, bids)
-
-
 def test_lanes_in_threads_of_one_process_do_not_mix_their_engines(zone):
     owners = [builders.organisation(usd="10") for _ in range(3)]
     bids = list_bids(zone, owners, each=6)
@@ -225,57 +213,6 @@ def test_lane_that_waits_too_long_steps_aside_and_loses_nothing(zone):
         assert batch.decided == 0
     decide_pending_bids(zone=zone, now=now)
     assert_decided_once(zone, [bid])
-
-
-def test_same_key_in_parallel_threads_places_one_bid(zone):
-    owner = builders.organisation(usd="10")
-    data = market.dataset(owner, zone)
-    now = clock.now()
-
-    def place():
-        return market.bid(owner, zone, data=data, key="once", slots=30, now=now).pk
-
-    placed = at_once([place] * 8)
-    assert len(set(placed)) == 1
-    assert Bid.objects.count() == 1
-    assert get_wallet(organisation=owner).held_micros == 5_000_000
-    decide_pending_bids(zone=zone, now=now)
-    assert_decided_once(zone, list(Bid.objects.all()))
-
-
-def test_same_key_with_different_requests_in_parallel_places_one_and_refuses_the_others(zone):
-    owner = builders.organisation(usd="10")
-    data = market.dataset(owner, zone)
-    now = clock.now()
-
-    def place(price_micros):
-        return lambda: market.bid(
-            owner, zone, data=data, key="once", slots=30, now=now, price_micros=price_micros
-        )
-
-    placed = at_once([place(1_000_000 + number) for number in range(5)])
-    won = [item for item in placed if isinstance(item, Bid)]
-    lost = [item for item in placed if isinstance(item, Conflict)]
-    assert (len(won), len(lost)) == (1, 4)
-    assert {error.code for error in lost} == {"idempotency_key_reused"}
-    assert get_wallet(organisation=owner).held_micros == won[0].price_micros
-
-
-def test_wallet_is_not_overdrawn_by_bids_placed_at_once(zone):
-    owner = builders.organisation(usd="10")
-    now = clock.now()
-    data = market.dataset(owner, zone)
-
-    def place():
-        return market.bid(owner, zone, data=data, price_micros=3_000_000, slots=30, now=now)
-
-    placed = at_once([place] * 6)
-    won = [item for item in placed if isinstance(item, Bid)]
-    lost = [item for item in placed if isinstance(item, PaymentRequired)]
-    assert (len(won), len(lost)) == (3, 3)
-    assert Bid.objects.count() == 3
-    decide_pending_bids(zone=zone, now=now)
-    assert_decided_once(zone, won)
 
 
 def test_cancelling_and_deciding_at_once_has_one_outcome(zone):

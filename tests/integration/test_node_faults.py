@@ -172,20 +172,15 @@ def test_a_node_goes_on_without_its_market_and_takes_its_plan_when_it_is_back(ma
     assert process.poll() is None
 
 
-def test_a_node_whose_token_was_taken_back_ends(market, node):
-    process = node.start()
-    market.wait_until(lambda: market.heartbeats, timeout_s=120)
-    market.token = "another"
-    assert process.wait(60) == EXIT_SENT_AWAY
-    assert "The market does not accept this node" in node.log.read_text()
-
-
-def test_a_second_process_on_the_same_state_is_refused(market, node):
+def test_a_node_is_one_process_and_ends_once_its_token_was_taken_back(market, node):
     first = node.start()
     market.wait_until(lambda: market.heartbeats, timeout_s=120)
     assert node.start().wait(60) == EXIT_SETTINGS
     assert "Another process runs this node already" in node.log.read_text()
     assert first.poll() is None
+    market.token = "another"
+    assert first.wait(60) == EXIT_SENT_AWAY
+    assert "The market does not accept this node" in node.log.read_text()
 
 
 def test_a_damaged_base_model_ends_the_node_with_a_sentence(tmp_path, market):

@@ -67,7 +67,7 @@ def send(at=NOW):
     return TrackedRun.objects.get()
 
 
-def test_a_run_grows_with_its_job_and_ends_with_it(service, job):
+def test_a_run_grows_with_its_job_ends_with_it_and_tells_no_more_than_it_measured(service, job):
     measure(job, 1, train_loss=2.5)
     measure(job, 2, train_loss=2.25, valid_loss=2.0)
     first = send()
@@ -83,6 +83,12 @@ def test_a_run_grows_with_its_job_and_ends_with_it(service, job):
     # Not due yet.
     assert run_sending(NOW + timedelta(seconds=29)) == 0
 
+    # A batch whose worker died is sent again and stands there once.
+    TrackedRun.objects.update(sent_point=0, sent_step=-1)
+    DurableWork.objects.update(due_at=NOW)
+    send()
+    assert [row["_step"] for row in run.history] == [1, 2]
+
     # A job that went back to a checkpoint repeats a step.
     measure(job, 2, train_loss=2.25)
     measure(job, 3, train_loss=2.0)
@@ -94,28 +100,9 @@ def test_a_run_grows_with_its_job_and_ends_with_it(service, job):
     assert run_sending(NOW + timedelta(days=1)) == 0
     assert not DurableWork.objects.exists()
 
-
-def test_a_batch_whose_worker_died_is_sent_again_and_stands_there_once(service, job):
-    measure(job, 1, train_loss=2.5)
-    send()
-    TrackedRun.objects.update(sent_point=0, sent_step=-1)
-    DurableWork.objects.update(due_at=NOW)
-    send()
-    assert [row["_step"] for row in service.runs["tone", job.pk].history] == [1]
-
-
-def test_neither_price_nor_node_nor_machine_is_sent(service, job):
-    measure(job, 1, train_loss=2.5)
-    send()
-    sent = b"".join(service.bodies)
-    node = job.zone.nodes.get()
-    for secret in (
-        node.name,
-        node.pk,
-        str(job.price_micros),
-        "/site-packages",
-        job.organisation_id,
-    ):
+    sent, node = b"".join(service.bodies), job.zone.nodes.get()
+    secrets = (node.name, node.pk, str(job.price_micros), "/site-packages", job.organisation_id)
+    for secret in secrets:
         assert secret.encode() not in sent
     assert b"learning_rate" in sent
 

@@ -91,7 +91,7 @@ def worst_relative(curve: list[float], other: list[float]) -> float:
     return float(np.max(np.abs(left - right) / np.abs(right)))
 
 
-@pytest.mark.parametrize("jobs", [1, 2, 5, 8])
+@pytest.mark.parametrize("jobs", [2, 8])
 def test_each_fused_curve_equals_its_solo_run(jobs, solo_curves, products):
     fused = trainer(tiny_model(), products=products)
     for index in range(jobs):
