@@ -91,9 +91,11 @@ REHEARSAL_CASES = (
     BenchCase("rehearsal, 3 jobs, ragged", "tiny-llama", 3, 2, 24, ragged=True),
 )
 
+#: What people train comes first: a device is full by it.
 GPU_CASES = (
-    BenchCase("GPT-2, 1 job", "gpt2", 1, 4, 128, goal=1.3),
+    BenchCase("8 B, 8 jobs, 2,048 tokens", "llama-8b", 8, 1, 2048, rank=16, goal=1.0),
     BenchCase("GPT-2, 8 jobs", "gpt2", 8, 4, 128, goal=5.0),
+    BenchCase("GPT-2, 1 job", "gpt2", 1, 4, 128, goal=1.3),
     BenchCase("GPT-2, 8 jobs, ragged", "gpt2", 8, 4, 128, ragged=True, goal=5.0),
     BenchCase("1 B, 1 job", "llama-1b", 1, 2, 256, goal=1.3),
     BenchCase("1 B, 8 jobs", "llama-1b", 8, 2, 256, goal=2.5),

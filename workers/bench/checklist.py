@@ -2,9 +2,10 @@
 
 Each item is a process of its own with a time limit, so that a device error or a hang of one costs
 no other. Its output lies in the folder, ``NAME.out`` and ``NAME.err``; ``summary.jsonl`` has a line
-for each. Begun again, it goes on after the items that are there: give it ``--minutes`` where a
-command may take no longer. The exit status is 0 where every item is good, 1 where one is not, and
-3 where some are left to run.
+for each. What matters most comes first, and no item begins that could take longer than
+``--minutes`` in all. Begun again, it goes on after the items that are there. It ends with a table.
+The exit status is 0 where every item is good, 1 where one is not, and 3 where some are left to run.
+``--small`` runs the first items at small sizes on a CPU, to try the list itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -24,7 +25,8 @@ from typing import Any, TextIO
 import torch
 
 from workers.bench.cases import GPU_CASES
-from workers.bench.checks import CHECKS, FAMILY_CHECKS
+from workers.bench.checks import FAMILY_CHECKS
+from workers.bench.memory import RETURNED
 
 EXIT_GOOD, EXIT_BAD, EXIT_LEFT = 0, 1, 3
 SUMMARY = "summary.jsonl"
@@ -40,52 +42,66 @@ class ChecklistItem:
     command: tuple[str, ...]
     limit_s: float
     environment: dict[str, str] = field(default_factory=dict)
+    #: Nothing else runs where it fails.
+    is_needed: bool = False
+
+
+#: Checks that share a process, and its seconds at most; the list of a GPU begins with these.
+_FIRST = {
+    "kernels": (("attention", "grouped", "four_bit"), 120),
+    "families": (("families.llama", "families.mixtral", "families.gemma3_text"), 120),
+    "jobs": (("training", "answers"), 180),
+    "memory": (("memory",), 120),
+    "limits": (("attach", "out_of_memory", "long_row"), 120),
+    "device-error": (("device_error",), 90),
+}
+#: Cases of speed that come before the rest of the checks.
+_FIRST_CASES = 2
 
 
 def list_items(device: str) -> list[ChecklistItem]:
-    """The list in its order: what others rest on comes first, speed last."""
+    """The list in its order: what others rest on comes first, and what takes long is last."""
     bench = (sys.executable, "-m", "workers.bench")
-    look = (
-        "import torch; print(torch.__version__, torch.version.cuda);"
-        "print(torch.cuda.get_device_name(), torch.cuda.mem_get_info())"
-    )
     is_cuda = device.startswith("cuda")
+    look = f"{_LOOK};{_LOOK_CUDA}" if is_cuda else _LOOK
+    installation = (sys.executable, "-c", look)
+    found = [ChecklistItem("installation", installation, 90, is_needed=True)]
+
+    def add_checks(name: str, checks: Sequence[str], limit_s: float) -> None:
+        command = (*bench, "check", "--device", device, "--only", ",".join(checks))
+        slower = 1 if is_cuda else 5
+        found.append(ChecklistItem(name, command, slower * limit_s, RETURNED))
+
+    for name, (checks, limit_s) in _FIRST.items():
+        add_checks(name, checks if is_cuda or name != "families" else checks[:1], limit_s)
     if not is_cuda:
-        look = "import torch; print(torch.__version__, torch.get_num_threads())"
-    found = [ChecklistItem("installation", (sys.executable, "-c", look), 120)]
-    found += [
+        speed = (*bench, "gpu", "--rehearse", "--repeats", "1")
+        return [*found, ChecklistItem("speed", speed, 420)]
+    speeds = [
         ChecklistItem(
-            f"check-{name}",
-            (*bench, "check", "--device", device, "--only", name),
-            300,
+            f"speed-{number:02}",
+            (*bench, "gpu", "--repeats", "3", "--minutes", "2", "--only", case.name),
+            200,
         )
-        for name in _list_checks()
+        for number, case in enumerate(GPU_CASES)
     ]
+    found += speeds[:_FIRST_CASES]
+    named = {check for checks, _ in _FIRST.values() for check in checks}
+    add_checks("resume", ["resume"], 120)
+    add_checks("more-families", [name for name in FAMILY_CHECKS if name not in named], 480)
     if (_ROOT / _TESTS).is_file():
         tests = ("-m", "pytest", "-c", "tests/gpu.ini", "--rootdir", ".", "-q", str(_TESTS))
         setting = {"FINETENDER_TEST_DEVICE": device}
         found.append(ChecklistItem("tests", (sys.executable, *tests), 420, setting))
-    if not is_cuda:
-        return [
-            *found,
-            ChecklistItem("speed", (*bench, "gpu", "--rehearse", "--repeats", "1"), 420),
-        ]
-    found += [
-        ChecklistItem(
-            f"speed-{number:02}",
-            (*bench, "gpu", "--repeats", "3", "--minutes", "7", "--only", case.name),
-            480,
-        )
-        for number, case in enumerate(GPU_CASES)
-    ]
     calibrate = (sys.executable, "-m", "workers", "calibrate", "--quick")
-    return [*found, ChecklistItem("calibrate", calibrate, 300)]
+    return [*found, *speeds[_FIRST_CASES:], ChecklistItem("calibrate", calibrate, 300)]
 
 
-def _list_checks() -> list[str]:
-    """The checks in their order; each family by itself, so that a slow machine goes on after it."""
-    parts = {"families": list(FAMILY_CHECKS)}
-    return [part for name in CHECKS for part in parts.get(name, [name])]
+_LOOK = (
+    "import torch, transformers, peft, safetensors, tokenizers, psutil;"
+    "print(torch.__version__, transformers.__version__, peft.__version__)"
+)
+_LOOK_CUDA = "print(torch.version.cuda, torch.cuda.get_device_name(), torch.cuda.mem_get_info())"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -93,14 +109,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder for what items print")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument(
-        "--minutes", type=float, default=60.0, help="begin no item that could take longer"
+        "--minutes", type=float, default=9.5, help="begin no item that could take longer"
+    )
+    parser.add_argument(
+        "--small", dest="device", action="store_const", const="cpu", help="try it on a CPU"
     )
     parser.add_argument("--only", default="", help="items whose name has this in it")
     parser.add_argument("--again", action="store_true", help="run those again that were not good")
     chosen = parser.parse_args(arguments)
     items = [item for item in list_items(chosen.device) if chosen.only in item.name]
     until = time.monotonic() + 60 * chosen.minutes
-    return run_items(items, out=chosen.out, until=until, again=chosen.again)
+    status = run_items(items, out=chosen.out, until=until, again=chosen.again)
+    print("\n".join(list_lines(items, out=chosen.out)), flush=True)
+    return status
 
 
 def run_items(
@@ -125,7 +146,63 @@ def run_items(
             with (out / SUMMARY).open("a") as file:
                 file.write(json.dumps(row) + "\n")
         print(json.dumps(row), flush=True)
+        if item.is_needed and not row["ok"]:
+            return EXIT_BAD
     return EXIT_GOOD if all(known[item.name]["ok"] for item in items) else EXIT_BAD
+
+
+#: What of an item's lines stands in the table.
+_SHOWN = (
+    *("is_used", "losses_off", "gradients_off", "products_off", "off", "off_from_cpu", "answer"),
+    *("dense_ms", "run_by_run_ms", "grouped_ms", "tokens", "plain_tokens_per_s", "plain_mfu_4p"),
+    *("plain_peak_gb", "ratio", "in_turn_ratio", "memory_ratio", "predicted_ratio"),
+)
+
+
+def list_lines(items: Sequence[ChecklistItem], *, out: Path) -> Iterator[str]:
+    """The table of what has run, as Markdown."""
+    known = read_summary(out)
+    yield "| Item | Good | Seconds | Figures |"
+    yield "|--|--|--|--|"
+    for item in items:
+        row = known.get(item.name)
+        if row is None:
+            yield f"| {item.name} | not run | | |"
+            continue
+        figures = [*_describe(out / f"{item.name}.out"), row.get("said", "")]
+        cells = (item.name, "yes" if row["ok"] else "**no**", row["seconds"])
+        yield f"| {' | '.join(map(str, cells))} | {'; '.join(filter(None, figures))} |"
+
+
+def _describe(path: Path) -> Iterator[str]:
+    """Least and most of each figure, check by check, and the first line that is not good."""
+    checks: dict[str, list[dict[str, Any]]] = {}
+    for line in path.read_text(errors="replace").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            name = str(row.get("check") or row.get("case", ""))
+            checks.setdefault(name, []).append(row)
+    for name, rows in checks.items():
+        figures = [_join(key, [row[key] for row in rows if key in row]) for key in _SHOWN]
+        yield " ".join([name, ", ".join(filter(None, figures))]).strip()
+        bad = next((row for row in rows if not row.get("ok", "error" not in row)), None)
+        if bad is not None:
+            yield f"**bad:** `{json.dumps(bad)[:200]}`"
+
+
+def _join(key: str, values: list[Any]) -> str:
+    if not values:
+        return ""
+    if isinstance(values[0], bool):
+        return f"{key} {sum(values)} of {len(values)}"
+    if isinstance(values[0], str):
+        return f"{key} {values[0]!r}"
+    numbers = [value for value in values if value is not None]
+    ends = sorted({f"{end:.3g}" for end in (min(numbers), max(numbers))}, key=float)
+    return f"{key} {' to '.join(ends)}"
 
 
 def read_summary(out: Path) -> dict[str, dict[str, Any]]:

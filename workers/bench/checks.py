@@ -19,6 +19,13 @@ from typing import Any
 
 import torch
 
+from workers.bench.device_checks import (
+    check_attach,
+    check_device_error,
+    check_long_row,
+    check_memory,
+    check_out_of_memory,
+)
 from workers.bench.product_checks import (
     FAMILIES,
     Check,
@@ -28,13 +35,7 @@ from workers.bench.product_checks import (
     check_four_bit,
     check_grouped,
 )
-from workers.bench.training_checks import (
-    check_long_row,
-    check_memory,
-    check_out_of_memory,
-    check_resume,
-    check_training,
-)
+from workers.bench.training_checks import check_answers, check_resume, check_training
 
 
 def main(arguments: list[str]) -> int:
@@ -76,10 +77,13 @@ CHECKS: dict[str, Check] = {
     "families": check_families,
     "four_bit": check_four_bit,
     "training": check_training,
-    "resume": check_resume,
+    "answers": check_answers,
     "memory": check_memory,
-    "long_row": check_long_row,
+    "attach": check_attach,
     "out_of_memory": check_out_of_memory,
+    "device_error": check_device_error,
+    "long_row": check_long_row,
+    "resume": check_resume,
 }
 #: Each family of ``families`` alone.
 FAMILY_CHECKS: dict[str, Check] = {

@@ -70,11 +70,16 @@ class Fused:
     ) -> None:
         self.base_parameters = list(model.parameters())
         self.trainer = build_tuned_trainer(choose(model))
+        self._case, self._steps, self._vocabulary = case, steps, model.config.vocab_size
         for index in range(case.jobs):
-            adapter = adapters[index] if adapters else None
-            job = _job(case, index, steps, model.config.vocab_size, adapter)
-            values = self.trainer.model.draw_initial_values(job.spec.adapter, seed=index)
-            self.trainer.add(job, values)
+            self.trainer.add(*self.draw(index, adapters[index] if adapters else None))
+
+    def draw(
+        self, index: int, adapter: AdapterSpec | None
+    ) -> tuple[TrainingJob, dict[str, torch.Tensor]]:
+        """A job of the case, which is not there yet, and its initial values."""
+        job = _job(self._case, index, self._steps, self._vocabulary, adapter)
+        return job, self.trainer.model.draw_initial_values(job.spec.adapter, seed=index)
 
     def step(self) -> int:
         """One optimizer step of every job; tokens trained."""

@@ -10,12 +10,15 @@ import gc
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from workers.bench.cases import BenchCase
 from workers.bench.contestants import Fused, SequentialPeft, build_random_base
+from workers.protocol.memory import GB, USABLE_SHARE, fit_pack, sum_total_gb
+from workers.protocol.pass_bytes import DeviceProfile
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +69,11 @@ def measure_gpu(
         "goal": case.goal,
         "memory_goal": case.memory_goal,
     }
+    predicted_gb = _size_pack(fused, case, device) if cuda else 0.0
     plain = _Timing(fused.step, device, repeats, until)
     row |= plain.figures("plain", parameters, row["device"])
+    if cuda:
+        row["predicted_ratio"] = round(predicted_gb / plain.peak_gb, 3)
     # the best loop for one job that there is: this engine's own
     fused.trainer.model.is_packed = False
     in_turn = _Timing(fused.step, device, repeats, until)
@@ -89,6 +95,21 @@ def measure_gpu(
     if cuda:
         row["memory_ratio"] = round(plain.peak_gb / (case.jobs * stock.peak_gb), 3)
     return row
+
+
+def _size_pack(fused: Fused, case: BenchCase, device: torch.device) -> float:
+    """Have packs as large as a node would, and give the GB that a node reckons with."""
+    trainer, model, profile = fused.trainer, fused.trainer.model, DeviceProfile("cuda", 2)
+    base_gb = sum(p.numel() * p.element_size() for p in fused.base_parameters) / GB
+    limit_gb = USABLE_SHARE["cuda"] * torch.cuda.get_device_properties(device).total_memory / GB
+    needs = [job.memory_need for job in trainer.jobs.values()]
+    rows = {"needs": needs, "longest_tokens": case.length}
+    pack = fit_pack(model.shape, profile, room_gb=limit_gb - base_gb, **rows)
+    assert pack is not None, "these jobs do not fit on this device"
+    trainer.token_budget, model.checkpoint_layers = pack.token_budget, pack.recompute
+    taken = min(pack.token_budget, case.jobs * case.batch * case.length)
+    pack = replace(pack, token_budget=taken)
+    return sum_total_gb(model.shape, profile, base_gb=base_gb, pack=pack, **rows)
 
 
 class _Timing:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import torch
@@ -12,12 +15,17 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from workers.protocol.job_spec import AdapterSpec
 from workers.runtime.forward_check import choose_model
 from workers.training import attention
-from workers.training.adapter_products import is_grouped_usable
+from workers.training.adapter_products import (
+    compute_dense_delta,
+    compute_grouped_delta,
+    is_grouped_usable,
+)
 from workers.training.architectures import quantize_projections
 from workers.training.multi_lora import Form
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Pack
 from workers.training.rehearsal import build_rehearsal_pack
+from workers.training.stack_table import OwnerTable, Run, RunTable
 from workers.training.stock_model import StockModel
 
 #: Largest differences relative to the largest value: losses, gradients.
@@ -56,6 +64,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt_oss": _HEADS | _WINDOWS | _EXPERTS,
 }
 _LENGTHS = (61, 7, 40, 130)
+HEAD_WIDTHS = (64, 128, 256)
 Check = Callable[[torch.device], Iterator[dict[str, Any]]]
 
 
@@ -73,11 +82,11 @@ def check_families(device: torch.device) -> Iterator[dict[str, Any]]:
 def check_family(family: str, device: torch.device) -> Iterator[dict[str, Any]]:
     """The lines of one family."""
     forms: tuple[Form, ...] = ("segments", "dense", "grouped")
-    for dtype, most in TOLERANCES.items():
+    for dtype in TOLERANCES:
         for form in forms:
             losses, gradients = _compare(family, FAMILIES[family], dtype, form, device)
             yield {
-                "ok": losses <= most[0] and gradients <= most[1],
+                "ok": _is_close(losses, gradients, dtype),
                 "family": family,
                 "dtype": str(dtype).removeprefix("torch."),
                 "form": form,
@@ -131,29 +140,87 @@ def compute_nll(model: PackedModel, pack: Pack) -> torch.Tensor:
     return model.compute_nll(hidden_MD, pack.targets_M)
 
 
+def _is_close(losses: float, gradients: float, dtype: torch.dtype) -> bool:
+    most_losses, most_gradients = TOLERANCES[dtype]
+    return losses <= most_losses and gradients <= most_gradients
+
+
 def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
     """The norm of the difference, relative to the norm."""
     return float((found - expected).float().norm() / expected.float().norm().clamp(min=1e-12))
 
 
 def check_attention(device: torch.device) -> Iterator[dict[str, Any]]:
-    """Whether the kernel for ragged packs is used, by the width of a head."""
-    for width in (64, 128):
-        config = build_llama(head_dim=width)
-        model = PackedModel(
-            AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).to(device)
-        )
-        pack = build_rehearsal_pack(model, lengths=_LENGTHS)
-        with torch.no_grad(), model.streaming(pack):
-            compute_nll(model, pack)
+    """The kernel for ragged packs, there and back, against the model's own code.
+
+    By the width of a head, and with a window that is shorter than most rows.
+    """
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    widths = HEAD_WIDTHS if device.type == "cuda" else HEAD_WIDTHS[:1]
+    for width, window in product(widths, (None, 24)):
+        settings = {"head_dim": width, "sliding_window": window}
+        losses, gradients = _compare("mistral", settings, dtype, "dense", device)
         refused = [shape for shape in attention.list_refused() if shape[0] == width]
-        yield {"ok": not refused, "head": width, "is_used": device.type == "cuda" and not refused}
+        yield {
+            "ok": not refused and _is_close(losses, gradients, dtype),
+            "head": width,
+            "window": window,
+            "is_used": device.type == "cuda" and not refused,
+            "losses_off": losses,
+            "gradients_off": gradients,
+        }
 
 
 def check_grouped(device: torch.device) -> Iterator[dict[str, Any]]:
-    """Whether grouped products can be used; where not, adapters go one by one."""
-    usable = device.type == "cuda" and is_grouped_usable(device)
-    yield {"ok": True, "is_used": usable}
+    """Milliseconds there and back of a layer's adapters, by form, and whether all agree.
+
+    Devices without a kernel for groups compute those one by one and wait for the host each time;
+    the engine does not use them there (``is_used``) but multiplies run by run.
+    """
+    tokens, width, jobs, rank = (8192, 4096, 16, 32) if device.type == "cuda" else (256, 64, 4, 8)
+    ends = torch.arange(1, jobs + 1, dtype=torch.int32, device=device) * (tokens // jobs)
+    runs = [Run([tokens // jobs], row * rank, rank, (1.0,)) for row in range(jobs)]
+    group = Run([tokens // jobs] * jobs, 0, rank, (1.0,) * jobs)
+    own_T = torch.arange(tokens, device=device) // (tokens // jobs)
+    own_R = torch.arange(jobs * rank, device=device) // rank
+    owners = OwnerTable(own_T[:, None] == own_R[None], torch.ones(jobs * rank, device=device))
+    forms: dict[str, tuple[Callable[..., torch.Tensor], Any]] = {
+        "dense": (compute_dense_delta, owners),
+        "run_by_run": (
+            compute_grouped_delta,
+            RunTable(tuple(runs), ends, (rank,) * jobs, tuple(range(jobs))),
+        ),
+        "grouped": (compute_grouped_delta, RunTable((group,), ends, (jobs * rank,), (0,))),
+    }
+    generator = torch.Generator(device).manual_seed(0)
+    sizes = ((tokens, width), (jobs * rank, width), (jobs * rank, width))
+    x_TD, A_RD, B_RO = (torch.randn(size, generator=generator, device=device) for size in sizes)
+    inputs = [x_TD.bfloat16(), A_RD, B_RO]
+    for tensor in inputs:
+        tensor.requires_grad_()
+    found, off = {}, 0.0
+    expected: list[torch.Tensor] = []
+    for name, (form, table) in forms.items():
+        seconds, gradients = _time_form(form, inputs, table, device)
+        expected = expected or gradients
+        off = max([off, *map(_difference, gradients, expected)])
+        found[f"{name}_ms"] = round(1000 * seconds, 3)
+    yield {"ok": off <= 0.1, "is_used": is_grouped_usable(device), "off": off, **found}
+
+
+def _time_form(
+    form: Callable[..., torch.Tensor], inputs: list[torch.Tensor], table: Any, device: torch.device
+) -> tuple[float, list[torch.Tensor]]:
+    """Seconds of the best of several times, and the gradients of the inputs."""
+    best, gradients = math.inf, inputs
+    for _ in range(10):
+        began = time.perf_counter()
+        out = form(*inputs, table)
+        gradients = list(torch.autograd.grad(out.float().square().mean(), inputs))
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - began)
+    return best, gradients
 
 
 def check_four_bit(device: torch.device) -> Iterator[dict[str, Any]]:
@@ -170,6 +237,9 @@ def check_four_bit(device: torch.device) -> Iterator[dict[str, Any]]:
         losses = _difference(out.detach(), x.detach() @ weight.T)
         assert x.grad is not None
         gradients = _difference(x.grad, wanted)
-        most = TOLERANCES[dtype]
-        ok = losses <= most[0] and gradients <= most[1]
-        yield {"ok": ok, "dtype": str(dtype), "products_off": losses, "gradients_off": gradients}
+        yield {
+            "ok": _is_close(losses, gradients, dtype),
+            "dtype": str(dtype),
+            "products_off": losses,
+            "gradients_off": gradients,
+        }

@@ -7,6 +7,9 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from workers.bench import checks
 from workers.bench.cases import GPU_CASES
 from workers.bench.checklist import (
     EXIT_BAD,
@@ -15,11 +18,12 @@ from workers.bench.checklist import (
     SUMMARY,
     ChecklistItem,
     list_items,
+    list_lines,
+    main,
     read_summary,
     run_items,
 )
-from workers.bench.checks import CHECKS
-from workers.bench.product_checks import FAMILIES
+from workers.bench.checks import CHECKS, FAMILY_CHECKS
 
 FOREVER = 1e12
 
@@ -71,16 +75,61 @@ def test_an_item_over_its_limit_is_ended_and_the_next_one_runs(tmp_path):
     assert rows["next"]["ok"]
 
 
-def test_the_list_has_every_check_and_case_and_each_item_fits_into_ten_minutes():
+def test_the_list_has_every_check_and_case_and_its_first_part_fits_into_ten_minutes():
     items = list_items("cuda:1")
     names = [one.name for one in items]
-    checks = [name.removeprefix("check-") for name in names if name.startswith("check-")]
-    families = [name for name in checks if name.startswith("families.")]
-    assert families == [f"families.{family}" for family in FAMILIES]
-    where = checks.index(families[0])
-    assert [*checks[:where], "families", *checks[where + len(families) :]] == list(CHECKS)
+    checked = [
+        check
+        for one in items
+        if "check" in one.command
+        for check in one.command[one.command.index("--only") + 1].split(",")
+    ]
+    assert sorted(checked) == sorted([*(CHECKS.keys() - {"families"}), *FAMILY_CHECKS])
+    assert all("cuda:1" in one.command for one in items if "check" in one.command)
+    cases = [one.command[-1] for one in items if one.name.startswith("speed")]
+    assert cases == [case.name for case in GPU_CASES]
     assert names[0] == "installation"
-    assert len([name for name in names if name.startswith("speed")]) == len(GPU_CASES)
-    assert names[-1] == "calibrate"
+    assert names.index("speed-01") < names.index("resume")
     assert max(one.limit_s for one in items) <= 540
-    assert all("cuda:1" in one.command for one in items if one.name.startswith("check-"))
+
+
+def test_nothing_else_runs_where_libraries_are_missing(tmp_path):
+    missing = ChecklistItem("first", (sys.executable, "-c", "import none"), 30, is_needed=True)
+    assert run_items([missing, item("next", "")], out=tmp_path, until=FOREVER) == EXIT_BAD
+    assert list(read_summary(tmp_path)) == ["first"]
+
+
+def test_the_list_ends_with_a_table_of_least_and_most(tmp_path):
+    rows = [{"check": "memory", "ok": True, "ratio": ratio, "is_used": True} for ratio in (1, 1.1)]
+    rows.append({"check": "memory", "ok": False, "ratio": 0.9, "is_used": False})
+    text = "".join(
+        f"{json.dumps(row)}\\n" for row in [{"check": "a", "ok": True, "off": 0.5}, *rows]
+    )
+    items = [item("sums", f"print('{text}'); print('no JSON')"), item("left", "", limit_s=500)]
+    assert run_items(items, out=tmp_path, until=time.monotonic() + 100) == EXIT_LEFT
+    *_, sums, left = list_lines(items, out=tmp_path)
+    seconds = read_summary(tmp_path)["sums"]["seconds"]
+    assert sums == (
+        f"| sums | yes | {seconds} | a off 0.5; memory is_used 2 of 3, ratio 0.9 to 1.1; "
+        f"**bad:** `{json.dumps(rows[-1])}` |"
+    )
+    assert left == "| left | not run | | |"
+
+
+def test_a_check_runs_on_a_cpu_at_small_sizes(capsys):
+    assert checks.main(["--device", "cpu", "--only", "grouped"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["check"] == "grouped"
+    assert row["off"] <= 0.1
+    assert min(row["dense_ms"], row["run_by_run_ms"], row["grouped_ms"]) > 0
+
+
+@pytest.mark.nightly
+def test_the_whole_list_is_good_on_a_cpu_at_small_sizes(tmp_path, capsys):
+    assert main(["--small", "--out", str(tmp_path), "--minutes", "60"]) == EXIT_GOOD
+    items = list_items("cpu")
+    _, *table = capsys.readouterr().out.splitlines()[-len(items) - 1 :]
+    assert [line.split(" | ")[:2] for line in table] == [[f"| {one.name}", "yes"] for one in items]
+    rows = [json.loads(line) for line in (tmp_path / "limits.out").read_text().splitlines()]
+    assert [row["check"] for row in rows] == [*["attach"] * 4, "out_of_memory", "long_row"]
+    assert "needs 0.060 GB" in rows[0]["reason"]
