@@ -18,6 +18,12 @@ from workers.protocol.memory import (
     size_node,
     sum_total_gb,
 )
+from workers.protocol.part_memory import (
+    choose_cuts,
+    fit_group_pack,
+    share_base,
+    size_group,
+)
 from workers.protocol.pass_bytes import describe_device
 
 ENCODER = build_bert_shape(
@@ -64,6 +70,55 @@ def nodes_with_jobs(draw):
     # What the node finds is no more than what the market reckoned with.
     base_gb -= draw(st.floats(0.0, 0.005))
     return shape, profile, base_gb, room, needs, draw(st.integers(1, longest))
+
+
+@st.composite
+def groups_with_jobs(draw):
+    """A model, a group of devices, and jobs on all of its blocks as the market would fill it."""
+    shape, terms = LLAMA_8B, {"dtype": draw(st.sampled_from(["float32", "bfloat16"]))}
+    profile = describe_device(draw(st.sampled_from(["cpu", "cuda"])), terms["dtype"])
+    count = draw(st.sampled_from([2, 4, 8]))
+    limit_gb = draw(st.floats(4.0, 90.0))
+    four_bit = draw(st.booleans())
+    length = draw(st.integers(16, 16384))
+    longest = find_longest_example(shape, sequence_length=length)
+    cuts = choose_cuts(shape, profile, parts=count, limit_gb=limit_gb, four_bit=four_bit)
+    parts = share_base(shape, profile, cuts=cuts, four_bit=four_bit)
+    limits = [limit_gb] * count
+    sized = size_group(shape, profile, parts=parts, limits_gb=limits, longest_tokens=longest)
+    left_gb = 0.0 if sized is None else sized.jobs_gb
+    needs = []
+    targets = st.sampled_from([None, ("q_proj",), ("q_proj", "down_proj")])
+    made = st.builds(
+        AdapterSpec, rank=st.integers(1, 256), target_modules=targets, dora=st.booleans()
+    )
+    for adapter in draw(st.lists(made, max_size=12)):
+        gb = count_sold_job_bytes(shape, JobNeed(adapter), sequence_length=length, **terms) / GB
+        if gb <= left_gb:
+            left_gb -= gb
+            needs.append(JobNeed(adapter))
+    rooms = [limit_gb - part.base_gb for part in parts]
+    return shape, profile, parts, rooms, needs, draw(st.integers(1, longest))
+
+
+@given(groups_with_jobs(), st.floats(0.0, 100.0))
+def test_a_group_admits_together_what_the_market_sold_of_it_together(made, unforeseen_gb):
+    shape, profile, parts, rooms, needs, longest = made
+    assert sum(part.blocks for part in parts) == shape.layers
+    if not needs:
+        return
+    pack = fit_group_pack(
+        shape,
+        profile,
+        parts=parts,
+        rooms_gb=rooms,
+        needs=needs,
+        longest_tokens=longest,
+        unforeseen_gb=unforeseen_gb,
+    )
+    assert pack is not None
+    assert pack.recompute
+    assert pack.token_budget >= longest
 
 
 @given(nodes_with_jobs(), st.floats(0.0, 100.0))

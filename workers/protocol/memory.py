@@ -56,7 +56,7 @@ ANSWER_ADAPTERS_SHARE = 0.1
 BESIDES_BYTES = 56e6
 #: A kilobyte: figures that travel are rounded, and sums in another order differ.
 _ROUNDING_GB = 1e-6
-_RANK_MAX = int(LORA_RANGES["rank"].high)
+RANK_MAX = int(LORA_RANGES["rank"].high)
 _VIRTUAL_TOKENS_MAX = int(SOFT_PROMPT_RANGES["virtual_tokens"].high)
 
 
@@ -100,22 +100,29 @@ def size_node(
     packs without recomputing instead: that takes no more than what is free.
     """
     rest = limit_gb - base_gb - BESIDES_BYTES / GB
-    # whatever jobs come: the inner values that a CPU's pack keeps are of their largest rank, and
-    # of dropout a pack keeps as much for one job as for many
     spills = longest_tokens > profile.pack_tokens and can_spill(
         shape, profile, tokens=longest_tokens, host_gb=host_gb
     )
-    sizes = size_pass(
-        shape, profile, rank=_RANK_MAX, recompute=True, longest=longest_tokens, spills=spills
-    )
-    sizes = add_dropped(
-        sizes, shape, profile, shape.list_projections(), recompute=True, spills=spills
-    )
+    sizes = size_any_pass(shape, profile, longest=longest_tokens, spills=spills)
     tokens = max(longest_tokens, min(profile.pack_tokens, sizes.count_tokens(GB * rest / 2)))
     jobs_gb = rest - sizes.count_bytes(tokens) / GB
     if jobs_gb <= 0:
         return None
     return NodeSizing(PackSizing(tokens, recompute=True, spills=spills), jobs_gb)
+
+
+def size_any_pass(
+    shape: ModelShape, profile: DeviceProfile, *, longest: int, spills: bool
+) -> PassBytes:
+    """A recomputed pass, whatever jobs come.
+
+    The inner values that a CPU's pack keeps are of their largest rank, and of dropout a pack keeps
+    as much for one job as for many.
+    """
+    sizes = size_pass(shape, profile, rank=RANK_MAX, recompute=True, longest=longest, spills=spills)
+    return add_dropped(
+        sizes, shape, profile, shape.list_projections(), recompute=True, spills=spills
+    )
 
 
 def can_spill(shape: ModelShape, profile: DeviceProfile, *, tokens: int, host_gb: float) -> bool:
@@ -156,7 +163,7 @@ def fit_pack(
     if can_spill(shape, profile, tokens=longest_tokens, host_gb=host_gb):
         ways.append(PackSizing(longest_tokens, recompute=True, spills=True))
     for way in ways:
-        sizes = _size_shared_pass(shape, profile, needs, way=way, longest=longest_tokens)
+        sizes = size_shared_pass(shape, profile, needs, way=way, longest=longest_tokens)
         tokens = sizes.count_tokens(free - GB * unforeseen_gb)
         if tokens >= longest_tokens and not way.spills:
             return replace(way, token_budget=min(tokens, most))
@@ -228,7 +235,7 @@ def pack_bytes(
     padding
         As in ``size_pass``.
     """
-    sizes = _size_shared_pass(
+    sizes = size_shared_pass(
         shape,
         profile,
         tuple(needs),
@@ -258,7 +265,7 @@ def sum_total_gb(
     return base_gb + (own + states) / GB
 
 
-def _size_shared_pass(
+def size_shared_pass(
     shape: ModelShape,
     profile: DeviceProfile,
     needs: Sequence[JobNeed],

@@ -38,6 +38,14 @@ class BlockPart:
 
 
 @dataclass(frozen=True, slots=True)
+class BasePart:
+    """What of a base model is on one device of a group."""
+
+    blocks: int
+    base_gb: float
+
+
+@dataclass(frozen=True, slots=True)
 class ModelShape:
     """The sizes of a base model that memory, work and adapters depend on."""
 
