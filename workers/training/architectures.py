@@ -115,6 +115,14 @@ def find_blocks(module: nn.Module) -> tuple[str, nn.ModuleList]:
     return max(lists, key=lambda one: sum(p.numel() for p in one[1].parameters()))
 
 
+def find_last_norms(backbone: nn.Module) -> list[nn.Module]:
+    """What a backbone normalises with after its blocks."""
+    name, _ = find_blocks(backbone)
+    children = list(backbone.named_children())
+    at = [child for child, _ in children].index(name)
+    return [part for _, part in children[at + 1 :] if type(part).__name__.endswith("Norm")]
+
+
 def read_shape(model: PreTrainedModel) -> ModelShape:
     """The model's sizes and projections, from its modules; weights may be on ``meta``.
 
@@ -185,13 +193,14 @@ def read_context_length(config: Any) -> int:
     return (find_context_length(config.to_dict()) or UNBOUNDED) - skipped
 
 
-def quantize_projections(model: PreTrainedModel, *, device: torch.device) -> None:
-    """Keep a model's projections in four bits on a device; all else stays as and where it is."""
+def quantize_projections(model: PreTrainedModel, *, device: torch.device | None = None) -> None:
+    """Keep a model's projections in four bits, on a device or where they are; all else stays."""
     for part in read_shape(model).list_projections():
         parent, _, name = part.name.rpartition(".")
         base = model.get_submodule(part.name)
         if isinstance(base, (nn.Linear, Conv1D)):
-            setattr(model.get_submodule(parent), name, FourBitLinear(base, device=device))
+            there = device or base.weight.device
+            setattr(model.get_submodule(parent), name, FourBitLinear(base, device=there))
 
 
 def is_projection(module: nn.Module) -> bool:

@@ -1,18 +1,24 @@
-"""The loop: every job's next tokens in one pack, one pass, one step each.
+"""The loop: every job's next tokens in a pack, one pass, one step each.
 
 ``round`` reads as the plot: plan shares -> pack -> forward and backward -> step the
 jobs whose batch is complete. A job's numbers depend on its own rows only; which
 neighbours it has decides nothing but how its batch is cut into packs.
+
+Where a base lies on several devices, packs of different jobs are in flight at a time, and a round
+ends when one of them is through. On one device a single pack is.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterable
+from contextlib import suppress
 from itertools import chain
 
 import torch
 
+from workers.protocol.part_memory import count_head_blocks
 from workers.training.evaluation import EvaluationRun
 from workers.training.faults import (
     SystemFault,
@@ -21,16 +27,16 @@ from workers.training.faults import (
     is_out_of_memory,
     refuse_row_too_big,
 )
+from workers.training.flight import Flight, begin_flight
 from workers.training.gang import Gang, GangLost, GangPart, PartGradient, divide_shares
 from workers.training.job import TrainingJob
 from workers.training.job_step import fail_diverged, step_job
-from workers.training.objective import cache_reference_losses, compute_example_losses
 from workers.training.optimizer import clip_gradients, make_moment
-from workers.training.pack_plan import PackRequest, plan_pack
-from workers.training.pack_shares import is_batch_complete, list_left, note_losses, take_share
+from workers.training.pack_plan import PackRequest, choose_turn, plan_pack
+from workers.training.pack_shares import count_taken, is_batch_complete, list_left, take_share
 from workers.training.packed_model import PackedModel
-from workers.training.packing import Pack, PackShare, build_pack
-from workers.training.saved_bytes import SavedBytes
+from workers.training.packing import PackShare
+from workers.training.part_clock import PartClock
 from workers.training.step_results import EvaluationResult, StepFailure, StepResult
 
 log = logging.getLogger(__name__)
@@ -69,6 +75,15 @@ class FusedTrainer:
         self.last_pack = 0
         #: Devices that share the batches of soft prompts, where there are several.
         self.gang: Gang | None = None
+        #: Packs under way through the parts of the model, and when each part does what.
+        self._flights: list[Flight] = []
+        self.clock = PartClock(
+            [len(part) for part in model.parts], head=count_head_blocks(model.shape)
+        )
+        #: When the last pack was through, by that clock.
+        self._landed_at = 0.0
+        #: What came of packs that landed between two rounds.
+        self._results: list[StepResult | StepFailure] = []
 
     def add(self, job: TrainingJob, values: dict[str, torch.Tensor]) -> None:
         """Let a job in. ``values`` are its adapter's tensors by name.
@@ -78,6 +93,7 @@ class FusedTrainer:
         SystemFault
             There is no memory for it; all is as before.
         """
+        self.land()
         means, squares = dict(job.means), dict(job.squares)
         with self.model.all_or_nothing(job.job_id, values):
             self.model.attach(job.job_id, job.spec.adapter, values)
@@ -92,6 +108,8 @@ class FusedTrainer:
 
     def remove(self, job_id: str) -> TrainingJob:
         """Take a job out between two steps; read its values first."""
+        self.land()
+        self._results = [result for result in self._results if result.job_id != job_id]
         self.model.detach(job_id)
         del self._last_served[job_id]
         self._evaluations.pop(job_id, None)
@@ -100,15 +118,42 @@ class FusedTrainer:
         return self.jobs.pop(job_id)
 
     def round(self) -> list[StepResult | StepFailure]:
-        """One pack forward and backward, and the steps that complete with it."""
-        shares = self._plan_shares()
-        if not shares:
-            return []
-        self._round += 1
-        for share in shares:
-            self._last_served[share.job_id] = self._round
+        """Go on until a pack is through, and make the steps that complete with it."""
+        if not self._results:
+            return self._advance()
+        found, self._results = self._results, []
+        return found
+
+    def land(self) -> None:
+        """Have all packs in flight get through; the next round tells what came of them.
+
+        What changes the stacks waits for it: a pass adds its gradients where they were.
+        """
+        while self._flights:
+            self._results += self._advance(begins=False)
+
+    def _advance(self, *, begins: bool = True) -> list[StepResult | StepFailure]:
+        shares: list[PackShare] = []
         try:
-            failed = self._forward_backward_together(shares)
+            while True:
+                while begins and len(self._flights) < self._most_flights:
+                    shares = self._plan_shares()
+                    if not shares:
+                        break
+                    self._begin(shares)
+                if not self._flights:
+                    return []
+                flight = self.clock.choose(self._flights)
+                shares = flight.shares
+                self.clock.note(flight)
+                flight.way.run_next()
+                if flight.way.is_through:
+                    break
+            self._landed_at = flight.at
+            failed = self._note(flight)
+            if failed:
+                return failed
+            self._flights.remove(flight)
         except GangLost as lost:
             log.warning("a device of the gang is lost, the others go on: %s", lost)
             self._rewind([share.job_id for share in shares])
@@ -117,12 +162,17 @@ class FusedTrainer:
             if is_out_of_memory(error):
                 return self._out_of_memory(shares)
             if is_device_lost(error):
+                self._flights.clear()
                 raise
             return self._failed_pack(shares, error)
-        if failed:
-            return failed
-        done = [job for share in shares if is_batch_complete(job := self.jobs[share.job_id])]
-        return self._step(done)
+        flying = {share.job_id for other in self._flights for share in other.shares}
+        done = [self.jobs[share.job_id] for share in shares if share.job_id not in flying]
+        return self._step([job for job in done if is_batch_complete(job)])
+
+    @property
+    def _most_flights(self) -> int:
+        """Packs in flight; a suspect is alone."""
+        return 1 if self._suspects else self.clock.window
 
     @property
     def measures_next(self) -> bool:
@@ -170,108 +220,81 @@ class FusedTrainer:
             waiting = [self.jobs[self._suspects[0]]]
         elif waiting and not self.model.is_packed:
             waiting = [min(waiting, key=lambda job: self._last_served[job.job_id])]
-        takes = plan_pack(
-            [
-                PackRequest(
-                    job.job_id,
-                    tuple(job.tokens_of(example) for example in list_left(job)),
-                    self._last_served[job.job_id],
-                    job.micro_tokens,
-                )
-                for job in waiting
-            ],
-            token_budget=self.token_budget,
+        requests = [
+            PackRequest(
+                job.job_id,
+                tuple(job.tokens_of(example) for example in list_left(job)),
+                self._last_served[job.job_id],
+                job.micro_tokens,
+                begun_tokens=count_taken(job),
+            )
+            for job in waiting
+        ]
+        turn, budget = choose_turn(
+            requests, parts=len(self.model.parts), token_budget=self.token_budget
         )
+        takes = plan_pack(turn, token_budget=budget)
         # in the order of arrival, which is that of the adapters
         return [take_share(job, takes[name]) for name, job in self.jobs.items() if name in takes]
 
-    def _pack(self, shares: list[PackShare]) -> Pack:
-        return build_pack(shares, device=self.model.device, pad_to=self.pad_to)
-
-    def _forward_backward_together(self, shares: list[PackShare]) -> list[StepResult | StepFailure]:
-        """The same with a gang: its members compute parts of the batches meanwhile."""
-        gang = self.gang
-        if gang is None or not gang.members or self._suspects or self._measure:
-            return self._forward_backward(shares)
-        own, theirs = divide_shares(
-            shares, self.jobs, members=gang.members, token_budget=self.token_budget
+    def _begin(self, shares: list[PackShare]) -> None:
+        """Send a pack on its way; a gang's members compute parts of its batches meanwhile."""
+        self._round += 1
+        for share in shares:
+            self._last_served[share.job_id] = self._round
+        gang, theirs = self.gang, list[list[PackShare]]()
+        if gang is not None and gang.members and not self._suspects and not self._measure:
+            shares, theirs = divide_shares(
+                shares, self.jobs, members=gang.members, token_budget=self.token_budget
+            )
+        flight = begin_flight(
+            self.model,
+            [(self.jobs[share.job_id], share) for share in shares],
+            pad_to=self.pad_to,
+            form="segments" if self._suspects else None,
+            measures=self._measure,
         )
-        gang.begin([[self._part(share) for share in of] for of in theirs])
-        try:
-            failed = self._forward_backward(own)
-        finally:
-            # Also after a failure: the next parts must not find these in their way.
-            found = gang.collect()
-        return failed or self._add_parts(theirs, found)
+        self._measure = False
+        self.last_pack = flight.tokens
+        self.largest_pack = max(self.largest_pack, flight.tokens)
+        flight.at = self._landed_at
+        self._flights.append(flight)
+        if gang is not None and theirs:
+            gang.begin([[self._part(share) for share in of] for of in theirs])
+            flight.theirs = theirs
+        for share in chain(shares, *theirs):
+            self.jobs[share.job_id].current_batch().taken += len(share.examples)
 
     def _part(self, share: PackShare) -> GangPart:
         [(_, values, _)] = self.model.tensors(share.job_id)
         weight = self.jobs[share.job_id].current_batch().weight
         return GangPart(share, values.float().cpu().numpy(), weight)
 
-    def _add_parts(
-        self, theirs: list[list[PackShare]], found: list[list[PartGradient]]
-    ) -> list[StepResult | StepFailure]:
-        """Add what members computed to the jobs' gradients, in the order of the batches."""
-        for share, part in zip(chain(*theirs), chain(*found), strict=True):
-            job = self.jobs[share.job_id]
-            batch = job.current_batch()
-            value = sum(part.per_row) / batch.weight
-            failed = self._not_finite([job], [value])
-            if failed:
-                self._rewind([job.job_id])
-                return failed
+    def _note(self, flight: Flight) -> list[StepResult | StepFailure]:
+        """Count what a pack that is through has added to the jobs' gradients.
+
+        Where a job's loss is not finite, nothing of what is under way counts.
+        """
+        if flight.saved is not None:
+            self.saved_per_token = flight.saved.total / flight.tokens
+        found = list(flight.read())
+        grads: list[PartGradient] = []
+        if self.gang is not None and flight.theirs:
+            theirs, flight.theirs = flight.theirs, []
+            grads = list(chain(*self.gang.collect()))
+            for share, part in zip(chain(*theirs), grads, strict=True):
+                weight = self.jobs[share.job_id].current_batch().weight
+                found.append((share, sum(part.per_row) / weight, part.per_row))
+        bad = dict.fromkeys(share.job_id for share, loss, _ in found if not math.isfinite(loss))
+        if bad:
+            self._rewind(self.jobs)
+            return [fail_diverged(self.jobs[job_id], "loss") for job_id in bad]
+        for (share, _, _), part in zip(found[len(flight.shares) :], grads, strict=True):
             [(_, _, grad)] = self.model.tensors(share.job_id)
             grad += torch.from_numpy(part.gradient_VD).to(grad)
-            rows = batch.rows[batch.taken : batch.taken + len(share.examples)].tolist()
-            note_losses([job], [share], [rows], [value], part.per_row)
+        for share, loss, losses in found:
+            self.jobs[share.job_id].note(share, losses=losses, loss=loss)
         return []
-
-    def _forward_backward(self, shares: list[PackShare]) -> list[StepResult | StepFailure]:
-        """Add the pack's gradients; nothing is added when a job's loss is not finite."""
-        jobs = [self.jobs[share.job_id] for share in shares]
-        batches = [job.current_batch() for job in jobs]
-        rows = [
-            batch.rows[batch.taken : batch.taken + len(share.examples)].tolist()
-            for batch, share in zip(batches, shares, strict=True)
-        ]
-        for job, job_rows in zip(jobs, rows, strict=True):
-            cache_reference_losses(self.model, job, job_rows, pad_to=self.pad_to)
-        pack = self._pack(shares)
-        self._note_pack(pack)
-        form = "segments" if self._suspects else None
-        with self.model.streaming(pack, form=form):
-            if self._measure:
-                with SavedBytes(self.model.model) as saved:
-                    parts = compute_example_losses(self.model, pack, jobs, rows)
-                self.saved_per_token = saved.total / pack.tokens
-                self._measure = False
-            else:
-                parts = compute_example_losses(self.model, pack, jobs, rows)
-            losses = torch.stack(
-                [part.sum() / batch.weight for part, batch in zip(parts, batches, strict=True)]
-            )
-            # everything the loop reads of a pack, in one transfer
-            values, per_row = losses.tolist(), torch.cat(parts).tolist()
-            failed = self._not_finite(jobs, values)
-            if failed:
-                return failed
-            losses.sum().backward()
-        note_losses(jobs, shares, rows, values, per_row)
-        return []
-
-    def _note_pack(self, pack: Pack) -> None:
-        self.last_pack = pack.tokens
-        self.largest_pack = max(self.largest_pack, pack.tokens)
-
-    def _not_finite(
-        self, jobs: list[TrainingJob], values: list[float]
-    ) -> list[StepResult | StepFailure]:
-        return [
-            fail_diverged(job, "loss")
-            for job, value in zip(jobs, values, strict=True)
-            if not math.isfinite(value)
-        ]
 
     def _step(self, jobs: list[TrainingJob]) -> list[StepResult | StepFailure]:
         """Clip and step each job; whose gradient is not finite does not step."""
@@ -286,7 +309,7 @@ class FusedTrainer:
             if bad:
                 # side by side, one job's NaN gradient may have reached all: alone,
                 # and in the form that keeps rows apart, each shows whether it was its own
-                self._rewind(list(self.jobs))
+                self._rewind(self.jobs)
                 self._suspects = bad
                 return []
         results: list[StepResult | StepFailure] = []
@@ -298,19 +321,29 @@ class FusedTrainer:
             self._cleared(job.job_id)
         return results
 
-    def _rewind(self, job_ids: list[str]) -> None:
-        """Begin the jobs' current batches again; their weights have not changed since."""
-        for job_id in job_ids:
+    def _rewind(self, job_ids: Iterable[str]) -> None:
+        """Begin the jobs' current batches again; their weights have not changed since.
+
+        Also those of packs in flight, which are lost.
+        """
+        flights, self._flights = self._flights, []
+        if self.gang is not None and any(flight.theirs for flight in flights):
+            # the next parts must not find these in their way
+            with suppress(GangLost):
+                self.gang.collect()
+        lost = (share.job_id for flight in flights for share in flight.shares)
+        for job_id in {*job_ids, *lost}:
             self.jobs[job_id].batch = None
             for _, _, grad in self.model.tensors(job_id):
                 grad.zero_()
 
     def _out_of_memory(self, shares: list[PackShare]) -> list[StepResult | StepFailure]:
         """Find out who is too big, alone; halve its micro-batch; leave the others as they are."""
+        had_company = len(shares) > 1 or any(one.shares is not shares for one in self._flights)
+        self._rewind([share.job_id for share in shares])
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()
-        self._rewind([share.job_id for share in shares])
-        if len(shares) > 1:
+        if had_company:
             self._suspects = [share.job_id for share in shares]
             self._pack_was_too_big = True
             return []
@@ -328,7 +361,7 @@ class FusedTrainer:
     ) -> list[StepResult | StepFailure]:
         """Run the pack's jobs alone, so that only one that fails alone ends."""
         # what it added before it failed may be in anyone's gradients
-        self._rewind(list(self.jobs))
+        self._rewind(self.jobs)
         if len(shares) > 1:
             log.warning("a pack failed, its jobs run alone now: %r", error)
             self._suspects = [share.job_id for share in shares]

@@ -13,7 +13,7 @@ from workers.protocol.job_spec import AdapterKind, JobSpec
 from workers.protocol.row_order import shuffle_rows
 from workers.protocol.work import RowLengths, WorkPlan
 from workers.training.data import PreparedData
-from workers.training.packing import Example
+from workers.training.packing import Example, PackShare
 
 
 @dataclass(slots=True)
@@ -47,6 +47,7 @@ class StepBatch:
     rows: np.ndarray
     #: Sum of the loss weights of all its examples, known before the first pack.
     weight: float
+    #: Examples that are in packs.
     taken: int = 0
     loss: float = 0.0
     tokens: int = 0
@@ -173,21 +174,19 @@ class TrainingJob:
         """Tokens an example takes in a pack, virtual ones included."""
         return example.token_count + self.virtual_tokens * len(example.sequences)
 
-    def note(
-        self,
-        examples: tuple[Example, ...],
-        *,
-        rows: list[int],
-        losses: list[float],
-        loss: float,
-    ) -> None:
+    def find_rows(self, share: PackShare) -> list[int]:
+        """Rows of the training data behind a share of the current batch."""
+        rows = self.current_batch().rows
+        return rows[share.first_row : share.first_row + len(share.examples)].tolist()
+
+    def note(self, share: PackShare, *, losses: list[float], loss: float) -> None:
         """Count examples of the current batch whose gradients have been added."""
         assert self.batch is not None
-        for row, example, value in zip(rows, examples, losses, strict=True):
+        rows = self.find_rows(share)
+        for row, example, value in zip(rows, share.examples, losses, strict=True):
             per_token = self.data.kind == "tokens"
             self.row_losses[row] = value / example.trained_tokens if per_token else value
             self.batch.tokens += self.tokens_of(example)
-        self.batch.taken += len(examples)
         self.batch.loss += loss
 
     def loss_weight(self, examples: list[Example]) -> float:

@@ -31,17 +31,17 @@ class KeyValues:
         #: Rows of the pack under way, and whether it is a prompt.
         self._named: tuple[int, ...] = ()
         self._is_prompt = False
-        #: On the device, for all layers of a pack: its rows, their lengths, and what each sees.
-        self._places: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+        #: By device, for all layers of a pack: its rows, their lengths, and what each sees.
+        self._places: dict[torch.device, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
 
     def begin_prompt(self, row: int) -> None:
         """The next pack is the whole of this row."""
-        self._named, self._is_prompt, self._places = (row,), True, None
+        self._named, self._is_prompt, self._places = (row,), True, {}
         self.lengths[row] = 0
 
     def begin_tokens(self, rows: Sequence[int]) -> None:
         """The next pack has one token of each of these rows, in this order."""
-        self._named, self._is_prompt, self._places = tuple(rows), False, None
+        self._named, self._is_prompt, self._places = tuple(rows), False, {}
 
     @property
     def named(self) -> tuple[int, ...]:
@@ -117,12 +117,12 @@ class KeyValues:
         self, longest: int, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Rows of the pack, where their tokens go, and ``bool[S, L]`` what each of them sees."""
-        if self._places is None:
+        if device not in self._places:
             rows = torch.tensor(self._named, device=device)
             places = torch.tensor([self.lengths[row] for row in self._named], device=device)
             seen = torch.arange(longest, device=device)[None, :] <= places[:, None]
-            self._places = rows, places, seen
-        return self._places
+            self._places[device] = rows, places, seen
+        return self._places[device]
 
     def _find_room(
         self, module: Any, key: torch.Tensor, value: torch.Tensor, tokens: int

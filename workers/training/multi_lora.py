@@ -32,6 +32,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from workers.protocol.adapter_layout import GROUPED_STEP
+from workers.protocol.job_spec import AdapterSpec
 from workers.training import dropout
 from workers.training.adapter_products import (
     compute_dense_delta,
@@ -42,7 +43,7 @@ from workers.training.adapter_stack import AdapterStack, Slot
 from workers.training.architectures import get_features
 from workers.training.frozen_product import BLAS, FrozenProducts
 from workers.training.frozen_weights import get_dense_weight, measure_lengths, multiply_frozen
-from workers.training.packing import JobSegment, Pack
+from workers.training.packing import JobSegment, Pack, move
 from workers.training.segments_linear import apply_segments
 from workers.training.stack_table import build_owner_table, build_run_table
 
@@ -60,8 +61,31 @@ class Stream:
         self.products: FrozenProducts = BLAS
         #: Whether the adapters are those that answer questions.
         self.answers = False
-        #: What the layers work out about the pack, by their slots.
+        #: What the layers work out about the pack, by their slots, and its copies by device.
         self.tables: dict[Any, Any] = {}
+
+    @contextmanager
+    def passing(
+        self, pack: Pack | None, form: Form, *, answers: bool, tables: dict[Any, Any] | None
+    ) -> Iterator[None]:
+        """Compute a pack, or a part of it, meanwhile; as ``PackedModel.streaming``."""
+        self.pack, self.form, self.answers = pack, form, answers
+        self.tables = {} if tables is None else tables
+        try:
+            yield
+        finally:
+            self.pack, self.answers = None, False
+
+    def move(self, value: Any, device: torch.device) -> Any:
+        """As ``packing.move``, once in a pass."""
+        at = value.tokens_T if isinstance(value, Pack) else value
+        if isinstance(at, torch.Tensor) and at.device == device:
+            return value
+        key = id(value), device
+        if key not in self.tables:
+            # with the value, so that no other gets its id
+            self.tables[key] = value, move(value, device)
+        return self.tables[key][1]
 
     @contextmanager
     def reading(self, pack: Pack | None) -> Iterator[None]:
@@ -97,6 +121,10 @@ class MultiLoRALinear(nn.Module):
         self._column_keys: torch.Tensor | None = None
         #: Squared lengths of the frozen weights, ``float32[O]``; ``None`` until DoRA asks.
         self._squares_O: torch.Tensor | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.base.parameters()).device
 
     @property
     def stack(self) -> AdapterStack:
@@ -219,3 +247,19 @@ def draw_initial_down(*, name: str, seed: int, rank: int, width: int) -> torch.T
     values = torch.empty(rank, width)
     nn.init.kaiming_uniform_(values, a=math.sqrt(5), generator=generator)
     return values
+
+
+def draw_initial_prompt(
+    embed: nn.Embedding, adapter: AdapterSpec, *, seed: int, tokenizer: Any
+) -> torch.Tensor:
+    """A soft prompt's start: embeddings of its initial text, or of random tokens."""
+    count = adapter.virtual_tokens
+    ids: list[int] = []
+    if adapter.init_text.strip():
+        ids = tokenizer(adapter.init_text, add_special_tokens=False).input_ids
+    if ids:
+        tokens = torch.tensor((ids * (count // len(ids) + 1))[:count])
+    else:
+        generator = torch.Generator().manual_seed(seed)
+        tokens = torch.randint(embed.num_embeddings, (count,), generator=generator)
+    return embed(tokens.to(embed.weight.device)).detach().to("cpu", torch.float32)

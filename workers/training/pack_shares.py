@@ -1,24 +1,9 @@
-"""A job's share of a pack: what its batch still lacks, and what a pack gave it."""
+"""A job's share of a pack: what its batch still lacks, and what of it is in packs."""
 
 from __future__ import annotations
 
 from workers.training.job import TrainingJob
 from workers.training.packing import Example, PackShare
-
-
-def note_losses(
-    jobs: list[TrainingJob],
-    shares: list[PackShare],
-    rows: list[list[int]],
-    values: list[float],
-    per_row: list[float],
-) -> None:
-    """Let the jobs count what their gradients now hold."""
-    at = 0
-    for job, share, job_rows, value in zip(jobs, shares, rows, values, strict=True):
-        end = at + len(share.examples)
-        job.note(share.examples, rows=job_rows, losses=per_row[at:end], loss=value)
-        at = end
 
 
 def is_batch_complete(job: TrainingJob) -> bool:
@@ -30,6 +15,12 @@ def list_left(job: TrainingJob) -> list[Example]:
     """What the job's batch still lacks."""
     batch = job.current_batch()
     return [job.data.train[row] for row in batch.rows[batch.taken :]]
+
+
+def count_taken(job: TrainingJob) -> int:
+    """Tokens of the job's batch that are in packs already."""
+    batch = job.current_batch()
+    return sum(job.tokens_of(job.data.train[row]) for row in batch.rows[: batch.taken])
 
 
 def take_share(job: TrainingJob, count: int) -> PackShare:

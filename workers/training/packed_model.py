@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -27,10 +27,16 @@ from workers.training.architectures import (
 from workers.training.faults import UserFault, is_out_of_memory, measure_free_bytes, refuse_adapter
 from workers.training.frozen_weights import measure_lengths
 from workers.training.loss import compute_token_nll
-from workers.training.multi_lora import Form, MultiLoRALinear, Stream, draw_initial_down
+from workers.training.multi_lora import (
+    Form,
+    MultiLoRALinear,
+    Stream,
+    draw_initial_down,
+    draw_initial_prompt,
+)
 from workers.training.own_head import OwnHead
 from workers.training.packing import Pack
-from workers.training.recomputing import wrap_blocks
+from workers.training.recomputing import BlockCalls, wrap_blocks
 
 NamedTensor = tuple[str, torch.Tensor, torch.Tensor]
 #: Name of a soft prompt's tensor, in checkpoints and in PEFT's files.
@@ -81,7 +87,13 @@ class PackedModel:
         self.own_head: OwnHead | None = None
         names = [part.name for part in self.shape.list_projections()]
         self._projections = {name: model.get_submodule(name) for name in names}
-        wrap_blocks(self)
+        #: While a pass runs part by part, what stands in the place of the blocks.
+        self.calls: BlockCalls | None = None
+        self.blocks = wrap_blocks(self)
+        #: The blocks by parts of a pass, each on one device; a single part where passes are whole.
+        self.parts: tuple[range, ...] = (range(len(self.blocks)),)
+        #: Where the last norm and the output layer are.
+        self.ending_device = self.device
 
     @property
     def device(self) -> torch.device:
@@ -139,7 +151,8 @@ class PackedModel:
         """
         values: dict[str, torch.Tensor] = {}
         if adapter.kind is AdapterKind.SOFT_PROMPT:
-            values[PROMPT] = self._initial_prompt(adapter, seed=seed, tokenizer=tokenizer)
+            embed: Any = self.model.get_input_embeddings()
+            values[PROMPT] = draw_initial_prompt(embed, adapter, seed=seed, tokenizer=tokenizer)
         else:
             for name in self.find_target_names(adapter.target_modules):
                 width_in, width_out = get_features(self._projections[name])
@@ -219,7 +232,7 @@ class PackedModel:
                 A_RD=values[f"{name}.lora_A"],
                 B_RO=values[f"{name}.lora_B"],
                 magnitude_O=values.get(f"{name}.{MAGNITUDE}"),
-                device=self.device,
+                device=layer.device,
                 dtype=self.dtype,
             )
         self._loose[job_id] = {
@@ -275,8 +288,11 @@ class PackedModel:
             yield name, parameter.data, parameter.grad
 
     def hidden(self, pack: Pack) -> torch.Tensor:
-        """Last hidden states, ``[T, D]``; call inside ``streaming(pack)``."""
-        inputs: dict[str, Any] = {"position_ids": self._positions(pack)[None]}
+        """Last hidden states, ``[T, D]``, where the pack is; call inside ``streaming(pack)``."""
+        there, pack = pack.tokens_T.device, self.stream.move(pack, self.device)
+        # roberta's positions start after the padding token's
+        skipped = self.config.pad_token_id + 1 if self.config.model_type == "roberta" else 0
+        inputs: dict[str, Any] = {"position_ids": (pack.positions_T + skipped)[None]}
         if (pack.virtual or pack.noise_T is not None) and self.stream.pack is not None:
             inputs |= self.describe_inputs(self.embed_pack(pack)[None], pack.tokens_T[None])
         else:
@@ -285,7 +301,7 @@ class PackedModel:
             inputs["token_type_ids"] = torch.zeros_like(pack.tokens_T)[None]
         else:
             inputs["use_cache"] = False
-        return self.backbone(pack=pack, **inputs).last_hidden_state[0]
+        return self.backbone(pack=pack, **inputs).last_hidden_state[0].to(there)
 
     def describe_inputs(
         self, embeddings_SLD: torch.Tensor, tokens_SL: torch.Tensor
@@ -303,7 +319,6 @@ class PackedModel:
         model_type = self.config.model_type
         return heads.classify(model_type, self.backbone, self._loose[job_id], first_SD)
 
-    @contextmanager
     def streaming(
         self,
         pack: Pack,
@@ -311,23 +326,19 @@ class PackedModel:
         adapters: bool = True,
         form: Form | None = None,
         answers: bool = False,
-    ) -> Iterator[None]:
+        tables: dict[Any, Any] | None = None,
+    ) -> AbstractContextManager[None]:
         """Forward and backward of a pack happen inside; ``adapters=False`` is the bare base.
 
         Parameters
         ----------
         answers : bool
             The adapters are those that answer questions.
+        tables : dict, optional
+            Those of an earlier part of the same pass.
         """
-        self.stream.pack = pack if adapters else None
-        self.stream.answers = answers
-        self.stream.form = form or self.choose_form()
-        self.stream.tables = {}
-        try:
-            yield
-        finally:
-            self.stream.pack = None
-            self.stream.answers = False
+        of = pack if adapters else None
+        return self.stream.passing(of, form or self.choose_form(), answers=answers, tables=tables)
 
     @property
     def head(self) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -338,6 +349,7 @@ class PackedModel:
 
     def compute_logits(self, hidden_MD: torch.Tensor) -> torch.Tensor:
         """``float[M, V]``, of few tokens: all of them are there at once."""
+        hidden_MD = hidden_MD.to(self.ending_device)
         if self.own_head is not None:
             return self.own_head.compute_logits(hidden_MD)
         weight_VD, bias_V = self.head
@@ -345,9 +357,12 @@ class PackedModel:
 
     def compute_nll(self, hidden_MD: torch.Tensor, targets_M: torch.Tensor) -> torch.Tensor:
         """Negative log-likelihood of each target, ``float32[M]``."""
+        there, hidden_MD = hidden_MD.device, hidden_MD.to(self.ending_device)
+        targets_M = targets_M.to(self.ending_device)
         if self.own_head is not None:
-            return self.own_head.compute_nll(hidden_MD, targets_M)
-        return compute_token_nll(hidden_MD, *self.head, targets_M, products=self.stream.products)
+            return self.own_head.compute_nll(hidden_MD, targets_M).to(there)
+        products = self.stream.products
+        return compute_token_nll(hidden_MD, *self.head, targets_M, products=products).to(there)
 
     def embed_pack(self, pack: Pack) -> torch.Tensor:
         """``[T, D]``: what goes into the first block; call inside ``streaming(pack)``."""
@@ -361,23 +376,6 @@ class PackedModel:
         if pack.noise_T is None or pack.dropout_keys_T is None:
             return embeddings_TD
         return dropout.add_noise(embeddings_TD, pack.dropout_keys_T, pack.noise_T)
-
-    def _initial_prompt(self, adapter: AdapterSpec, *, seed: int, tokenizer: Any) -> torch.Tensor:
-        count, embed = adapter.virtual_tokens, self.model.get_input_embeddings()
-        ids: list[int] = []
-        if adapter.init_text.strip():
-            ids = tokenizer(adapter.init_text, add_special_tokens=False).input_ids
-        if ids:
-            tokens = torch.tensor((ids * (count // len(ids) + 1))[:count])
-        else:
-            generator = torch.Generator().manual_seed(seed)
-            tokens = torch.randint(self.shape.vocab_size, (count,), generator=generator)
-        return embed(tokens.to(self.device)).detach().to("cpu", torch.float32)
-
-    def _positions(self, pack: Pack) -> torch.Tensor:
-        if self.config.model_type == "roberta":
-            return pack.positions_T + self.config.pad_token_id + 1
-        return pack.positions_T
 
     def choose_form(self) -> Form:
         """The adapters' form for this device and what is on it."""

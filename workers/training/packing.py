@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Sequence_
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -264,6 +265,20 @@ def cut_pack(pack: Pack, start: int, end: int) -> Pack:
         dropout_threshold_T=None if thresholds is None else thresholds[own],
         dropout_scale_T=None if scales is None else scales[own],
     )
+
+
+def move(value: Any, device: torch.device) -> Any:
+    """What a block is called with, on a device: tensors, packs, and what holds them."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, Pack | Bucket):
+        moved = {one.name: move(getattr(value, one.name), device) for one in fields(value)}
+        return replace(value, **moved)
+    if isinstance(value, dict):
+        return {key: move(one, device) for key, one in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(move(one, device) for one in value)
+    return value
 
 
 def _dropout_scale(segments: list[JobSegment], tokens: int, device: torch.device) -> torch.Tensor:

@@ -14,9 +14,26 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tests.unit.workers.training_builders import random_examples, tiny_model, training_job
+from workers.protocol.adapter_layout import _ROWS_STEP
+from workers.protocol.job_spec import AdapterKind
+from workers.protocol.pass_bytes import LOSS_CHUNK_TOKENS, TILE_TOKENS
+from workers.training.objective import compute_sequence_nll
 from workers.training.optimizer import adamw_step, clip_gradients
+from workers.training.packed_model import PackedModel
+from workers.training.packing import PackShare, build_pack
+from workers.training.part_pass import PartPass, _place_ending
+
+#: A rank that drops out, one with learnt lengths, one on a few projections, and a soft prompt.
+ADAPTERS = (
+    {"rank": 8, "dropout": 0.1},
+    {"rank": 16, "dora": True},
+    {"rank": 4, "target_modules": ("q_proj", "up_proj")},
+    {"kind": AdapterKind.SOFT_PROMPT, "virtual_tokens": 4},
+)
 
 
 def register_stand_in() -> None:
@@ -38,8 +55,14 @@ def register_stand_in() -> None:
     torch._C._acc.register_python_privateuseone_hook(Hooks())
     torch.utils.rename_privateuse1_backend("stand")
     torch.stand = types.SimpleNamespace(
-        device_count=lambda: 1, is_initialized=lambda: True, current_device=lambda: 0
+        device_count=lambda: 1,
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        current_device=lambda: 0,
+        get_amp_supported_dtype=lambda: [torch.bfloat16],
     )
+    LOSS_CHUNK_TOKENS["stand"] = TILE_TOKENS["stand"] = 16
+    _ROWS_STEP["stand"] = 1
 
 
 def step_on(*devices: str) -> None:
@@ -54,7 +77,55 @@ def step_on(*devices: str) -> None:
         adamw_step(params=params, grads=grads, means=means, squares=squares, **rest)
 
 
-def test_an_adapter_is_clipped_and_stepped_device_by_device():
+def put(module: nn.Module, device: str) -> None:
+    """Its weights without values, on a device."""
+    for part in module.modules():
+        for name, value in list(part._parameters.items()):
+            if value is not None:
+                made = torch.empty(value.shape, dtype=value.dtype, device=device)
+                part._parameters[name] = nn.Parameter(made, requires_grad=False)
+        for name, value in list(part._buffers.items()):
+            if value is not None:
+                part._buffers[name] = torch.empty(value.shape, dtype=value.dtype, device=device)
+
+
+def pass_on(*devices: str) -> None:
+    """A pass in parts and a whole one, with all kinds of adapters, a block on each device."""
+    ways = [("segments", False), ("segments", True), ("dense", False), ("dense", True)]
+    for form, recompute in ways:
+        base = tiny_model().to(torch.bfloat16)
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            put(base, devices[0])
+            for block, device in zip(base.model.layers, devices, strict=True):
+                put(block, device)
+            model = PackedModel(base, checkpoint_layers=recompute)
+            model.parts = (range(1), range(1, 2))
+            _place_ending(model, model.blocks[-1].device)
+            shares = []
+            for number, adapter in enumerate(ADAPTERS):
+                job = training_job(str(number), random_examples(3, seed=number), adapter=adapter)
+                spec = job.spec.adapter
+                shapes = model.list_shapes(spec)
+                values = {name: torch.zeros(shape) for name, shape in shapes.items()}
+                model.attach(job.job_id, spec, values)
+                changes = {"dropout": spec.dropout, "virtual_tokens": job.virtual_tokens}
+                shares.append(PackShare(job.job_id, job.data.train, 0, 0, seed=1, **changes))
+            pack = build_pack(shares, device=model.device, pad_to=16)
+
+            def compute_loss(model=model, pack=pack) -> torch.Tensor:
+                there = model.stream.move(pack, model.ending_device)
+                return compute_sequence_nll(model, there, model.hidden(there)).sum()
+
+            way = PartPass(model, pack, form=form, compute_loss=compute_loss)
+            while not way.is_through:
+                way.run_next()
+            with model.streaming(pack, form=form):
+                compute_sequence_nll(model, pack, model.hidden(pack)).sum().backward()
+            of = {tensor.device for _, tensor, _ in model.tensors("0")}
+            assert of == {torch.device(device) for device in devices}
+
+
+def test_passes_and_steps_move_what_they_need_from_device_to_device():
     root = Path(__file__).parents[4]
     done = subprocess.run(
         [sys.executable, __file__], cwd=root, env={"PYTHONPATH": str(root)}, capture_output=True
@@ -73,6 +144,7 @@ def test_the_norm_of_all_gradients_is_clipped():
 
 if __name__ == "__main__":
     register_stand_in()
-    step_on("stand:0", "cpu")
-    step_on("cpu", "stand:0")
+    for devices in (("stand:0", "cpu"), ("cpu", "stand:0")):
+        step_on(*devices)
+        pass_on(*devices)
     print("both ways round")
