@@ -24,7 +24,8 @@ from workers.protocol.memory import (
     pack_bytes,
     sum_total_gb,
 )
-from workers.protocol.model_shape import ModelShape
+from workers.protocol.model_shape import BasePart, ModelShape
+from workers.protocol.part_memory import count_pack_tokens, fit_group_pack
 from workers.protocol.pass_bytes import DeviceProfile
 from workers.training.faults import SystemFault
 
@@ -41,6 +42,13 @@ class MemoryPlan:
     unforeseen_gb: float = 0.0
     #: Of the host's memory, what packs that spill may use.
     host_gb: float = 0.0
+    #: Of a group of devices, each of which may hold an equal part of the limit.
+    parts: tuple[BasePart, ...] = ()
+
+    @property
+    def usual_tokens(self) -> int:
+        """Of a pack where memory leaves enough."""
+        return count_pack_tokens(self.shape, self.profile, max(1, len(self.parts)))
 
     @property
     def answer_adapters_gb(self) -> float:
@@ -83,17 +91,28 @@ def fit(
         When the jobs do not fit; the numbers say by how much.
     """
     base_gb = plan.base_gb + others_gb
-    found = fit_pack(
-        plan.shape,
-        plan.profile,
-        room_gb=plan.limit_gb - base_gb,
-        needs=needs,
-        longest_tokens=longest_tokens,
-        unforeseen_gb=plan.unforeseen_gb,
-        host_gb=plan.host_gb,
+    found = (
+        _fit_parts(plan, needs, others_gb, longest_tokens)
+        if plan.parts
+        else fit_pack(
+            plan.shape,
+            plan.profile,
+            room_gb=plan.limit_gb - base_gb,
+            needs=needs,
+            longest_tokens=longest_tokens,
+            unforeseen_gb=plan.unforeseen_gb,
+            host_gb=plan.host_gb,
+        )
     )
     if found is not None:
         return found
+    if plan.parts:
+        raise SystemFault(
+            f"This job does not fit: one of the node's {len(plan.parts)} devices, which may use "
+            f"{plan.limit_gb / len(plan.parts):.3f} GB each, has no room for its part of it with "
+            f"a longest row of {longest_tokens} tokens. Lower rank or sequence length, or use a "
+            "node with more memory."
+        )
     least = PackSizing(longest_tokens, recompute=True)
     need = sum_total_gb(plan.shape, plan.profile, base_gb=base_gb, pack=least, needs=needs)
     raise SystemFault(
@@ -101,6 +120,34 @@ def fit(
         f"{longest_tokens} tokens, and the node may use {plan.limit_gb:.3f} GB. Lower rank or "
         "sequence length, or use a node with more memory."
     )
+
+
+def _fit_parts(
+    plan: MemoryPlan, needs: Sequence[JobNeed], others_gb: float, longest_tokens: int
+) -> PackSizing | None:
+    limit_gb = plan.limit_gb / len(plan.parts)
+    # what others have is in parts as this base is
+    others = [others_gb * part.blocks / plan.shape.layers for part in plan.parts]
+    return fit_group_pack(
+        plan.shape,
+        plan.profile,
+        parts=plan.parts,
+        rooms_gb=[
+            limit_gb - part.base_gb - other for part, other in zip(plan.parts, others, strict=True)
+        ],
+        needs=needs,
+        longest_tokens=longest_tokens,
+        unforeseen_gb=plan.unforeseen_gb,
+    )
+
+
+def find_limit_gb(devices: Sequence[torch.device]) -> float:
+    """Memory that a plan may use of some devices, as much of each.
+
+    A machine's own memory is one, however often its CPU is named.
+    """
+    share = min(find_device_limit_gb(device) for device in devices)
+    return share * (1 if devices[0].type == "cpu" else len(devices))
 
 
 def find_device_limit_gb(device: torch.device) -> float:

@@ -86,9 +86,9 @@ class MemoryShares:
 
     def _measure_gb(self, resident: ResidentBase) -> float:
         """The engine's memory: the device's own count, or on a CPU what the parts add up to."""
-        device = self._residents.device
-        if device.type == "cuda":
-            return torch.cuda.max_memory_allocated(device) / 1e9
+        devices = self._residents.devices
+        if devices[0].type == "cuda":
+            return sum(torch.cuda.max_memory_allocated(device) for device in devices) / GB
         jobs = sum(r.resident.compute_job_gb(r.job) for r in self._running.values())
         bases = sum(other.plan.base_gb for other in self._residents.list())
         return bases + jobs + resident.activations_gb

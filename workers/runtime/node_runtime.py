@@ -22,7 +22,7 @@ from workers.runtime.checkpoint_pipe import CheckpointPipe, snapshot_job
 from workers.runtime.command_queue import CommandQueue
 from workers.runtime.job_endings import JobEndings, tell
 from workers.runtime.job_sink import JobSink
-from workers.runtime.memory_plan import find_device_limit_gb
+from workers.runtime.memory_plan import find_limit_gb
 from workers.runtime.memory_shares import MemoryShares
 from workers.runtime.probe import answer_probe
 from workers.runtime.prompt_start import look_up_start
@@ -47,7 +47,8 @@ class NodeRuntime:
     Parameters
     ----------
     device : str
-        ``cpu``, ``cuda`` or ``cuda:<n>``.
+        ``cpu``, ``cuda`` or ``cuda:<n>``; several with commas between them are a group, whose
+        devices have the blocks of each base in parts.
     cache_dir : Path
         Checkpoints and adapters are kept here, a folder per job.
     memory_limit_gb : float, optional
@@ -69,11 +70,12 @@ class NodeRuntime:
         gang_devices: Sequence[str] = (),
         reproducible: bool = False,
     ) -> None:
-        self.device = torch.device(device)
+        self.devices = tuple(torch.device(name) for name in device.split(","))
+        self.device = self.devices[0]
         self.cache_dir = cache_dir
-        self.memory_limit_gb = memory_limit_gb or find_device_limit_gb(self.device)
+        self.memory_limit_gb = memory_limit_gb or find_limit_gb(self.devices)
         self._residents = ResidentBases(
-            device=self.device,
+            devices=self.devices,
             limit_gb=self.memory_limit_gb,
             gang_devices=gang_devices,
             reproducible=reproducible,
@@ -311,7 +313,8 @@ class NodeRuntime:
         self._make_room(running)
         if self.device.type == "cuda":
             # a job's peak is that of its own time here
-            torch.cuda.reset_peak_memory_stats(self.device)
+            for device in self.devices:
+                torch.cuda.reset_peak_memory_stats(device)
         if resident.threads is None:
             resident.threads = use_best_threads(resident.model)
         resident.apply_threads()

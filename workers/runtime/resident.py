@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from accelerate.hooks import remove_hook_from_submodules
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
@@ -20,19 +23,29 @@ from workers.protocol.base_files import hash_base_files
 from workers.protocol.job_bytes import JobNeed
 from workers.protocol.job_spec import BaseModelRef
 from workers.protocol.memory import GB, PackSizing, count_job_bytes
+from workers.protocol.model_shape import BasePart
+from workers.protocol.part_memory import choose_cuts
 from workers.protocol.pass_bytes import DeviceProfile, count_unpacking_bytes
 from workers.runtime.base_check import check_base, check_depth, check_index
 from workers.runtime.forward_check import choose_model
 from workers.runtime.memory_plan import MemoryPlan, find_host_gb
 from workers.runtime.peak_memory import measure_growth
 from workers.training.answer_adapters import AnswerAdapters
-from workers.training.architectures import find_loader, is_ready, quantize_projections, read_shape
+from workers.training.architectures import (
+    build_on_meta,
+    find_blocks,
+    find_loader,
+    is_ready,
+    quantize_projections,
+    read_shape,
+)
 from workers.training.faults import SystemFault, UserFault
 from workers.training.four_bit_loading import FourBitConfig
 from workers.training.fused_trainer import FusedTrainer
 from workers.training.job import TrainingJob
 from workers.training.kept_bytes import describe_model
 from workers.training.packed_model import PackedModel
+from workers.training.part_pass import divide_passes
 from workers.training.step_results import StepFailure, StepResult
 from workers.training.tuning import build_plain_trainer, build_tuned_trainer
 
@@ -76,7 +89,7 @@ class ResidentBase:
     def describe_pack(self) -> str:
         """How large packs are, and why."""
         tokens = self.trainer.token_budget
-        usual = self.plan.profile.pack_tokens
+        usual = self.plan.usual_tokens
         text = f"packs of at most {tokens:,} tokens"
         if tokens == usual:
             text += f", more are no faster on a {self.plan.profile.device} device"
@@ -104,7 +117,9 @@ class ResidentBase:
             Whether other work of this process takes memory now; nothing is concluded then.
         """
         trainer = self.trainer
-        if self.model.device.type != "cpu" or not trainer.measures_next or disturbed():
+        # of a group, packs of other jobs take memory meanwhile
+        is_alone = self.model.device.type == "cpu" and not self.plan.parts
+        if not is_alone or not trainer.measures_next or disturbed():
             return trainer.round()
         with measure_growth() as growth:
             results = trainer.round()
@@ -126,12 +141,21 @@ class ResidentBase:
 
 
 def load_resident(
-    ref: BaseModelRef, *, device: torch.device, limit_gb: float, reproducible: bool = False
+    ref: BaseModelRef,
+    *,
+    device: torch.device,
+    others: Sequence[torch.device] = (),
+    limit_gb: float,
+    reproducible: bool = False,
 ) -> ResidentBase:
     """Load a base model and freeze it.
 
     Parameters
     ----------
+    others : sequence of torch.device
+        Those among which its blocks are divided as well.
+    limit_gb : float
+        Of all devices together.
     reproducible : bool
         As in ``NodeRuntime``.
 
@@ -142,7 +166,7 @@ def load_resident(
     SystemFault
         When this node cannot load it.
     """
-    source = resolve_model_source(ref.source)
+    source, devices = resolve_model_source(ref.source), (device, *others)
     # Said, so that no question is asked on a terminal: code of a model's own is never run.
     options: dict[str, Any] = {_OWN_CODE: False}
     options |= {"revision": ref.revision} if ref.revision else {}
@@ -162,13 +186,14 @@ def load_resident(
         tokenizer = AutoTokenizer.from_pretrained(
             source, revision=ref.revision, trust_remote_code=False
         )
+        parts = _choose_parts(ref, config, devices, limit_gb=limit_gb)
         # A model and a report, which the stubs do not say.
         loaded: Any = loader.from_pretrained(
             source,
             config=config,
             dtype=_dtype(ref, device),
             # tensor by tensor, so that the machine's own memory never holds all of them
-            device_map={"": device},
+            device_map={"": device} | dict(zip(parts.names, parts.devices, strict=True)),
             output_loading_info=True,
             # Reported, and refused below with a sentence.
             ignore_mismatched_sizes=True,
@@ -184,14 +209,75 @@ def load_resident(
         raise SystemFault(_describe_other_base(ref))
     check_base(ref.name, model=model, tokenizer=tokenizer, loading=loading)
     check_depth(ref.name, read_shape(model), loading["unexpected_keys"])
+    # blocks move what they are given themselves
+    remove_hook_from_submodules(model)
     if ref.four_bit and whole:
-        quantize_projections(model, device=device)
-    model.to(device)  # pyright: ignore[reportArgumentType]
+        quantize_projections(model)
+    if not others:
+        model.to(device)  # pyright: ignore[reportArgumentType]
     resident = build_resident(
-        ref, model=model, tokenizer=tokenizer, limit_gb=limit_gb, reproducible=reproducible
+        ref,
+        model=model,
+        tokenizer=tokenizer,
+        limit_gb=limit_gb,
+        parts=parts.ranges,
+        reproducible=reproducible,
     )
     resident.sha256 = sha256
     return resident
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Where a base's blocks go."""
+
+    ranges: tuple[range, ...] = ()
+    #: Of each block, by name and device.
+    names: tuple[str, ...] = ()
+    devices: tuple[torch.device, ...] = ()
+
+
+def _choose_parts(
+    ref: BaseModelRef, config: Any, devices: Sequence[torch.device], *, limit_gb: float
+) -> _Parts:
+    if len(devices) == 1:
+        return _Parts()
+    shape = read_shape(build_on_meta(deepcopy(config)))
+    if shape.layers < len(devices):
+        raise UserFault(
+            f"The base model {ref.name!r} has {shape.layers} blocks, and this node is a group of "
+            f"{len(devices)} devices. Use fewer devices."
+        )
+    profile = DeviceProfile(devices[0].type, _dtype(ref, devices[0]).itemsize)
+    cuts = choose_cuts(
+        shape,
+        profile,
+        parts=len(devices),
+        limit_gb=limit_gb / len(devices),
+        four_bit=ref.four_bit,
+    )
+    ends = list(accumulate(cuts))
+    ranges = tuple(range(end - size, end) for end, size in zip(ends, cuts, strict=True))
+    return _Parts(
+        ranges,
+        tuple(shape.block.format(number) for part in ranges for number in part),
+        tuple(device for part, device in zip(ranges, devices, strict=True) for _ in part),
+    )
+
+
+def _measure_parts(model: PackedModel, parts: Sequence[range], size: float) -> tuple[BasePart, ...]:
+    """What of the base is on each device, of so many bytes; the output layer is on the last."""
+    blocks = find_blocks(model.backbone)[1]
+    own: list[float] = [
+        sum(p.numel() * p.element_size() for number in part for p in blocks[number].parameters())
+        for part in parts
+    ]
+    if own and len(model.parts) > 1:
+        weight, _ = model.head
+        own[-1] += weight.numel() * weight.element_size()
+    if own:
+        own[0] += max(0, size - sum(own))
+    return tuple(BasePart(len(part), taken / GB) for part, taken in zip(parts, own, strict=True))
 
 
 def _find_directory(source: str, revision: str | None) -> Path:
@@ -234,9 +320,20 @@ def _describe_other_base(ref: BaseModelRef) -> str:
 
 
 def build_resident(
-    ref: BaseModelRef, *, model: Any, tokenizer: Any, limit_gb: float, reproducible: bool = False
+    ref: BaseModelRef,
+    *,
+    model: Any,
+    tokenizer: Any,
+    limit_gb: float,
+    parts: tuple[range, ...] = (),
+    reproducible: bool = False,
 ) -> ResidentBase:
     """Make a loaded model resident.
+
+    Parameters
+    ----------
+    parts : tuple of range
+        The blocks on each device of a group.
 
     Raises
     ------
@@ -245,13 +342,25 @@ def build_resident(
     """
     packed = choose_model(ref.name, model)
     size = sum(p.numel() * p.element_size() for p in model.parameters())
+    if parts:
+        divide_passes(packed, parts)
+    held = _measure_parts(packed, parts, size)
     if ref.four_bit:
+        unpacking_gb = count_unpacking_bytes(packed.shape) / GB
+        held = tuple(replace(part, base_gb=part.base_gb + unpacking_gb) for part in held)
         size += count_unpacking_bytes(packed.shape)
     trainer = build_plain_trainer(packed) if reproducible else build_tuned_trainer(packed)
     profile = DeviceProfile(packed.device.type, packed.model.dtype.itemsize)
     described = describe_model(model.config)
     shape = replace(packed.shape, kept_share=described.kept_share)
-    plan = MemoryPlan(shape, profile, base_gb=size / 1e9, limit_gb=limit_gb, host_gb=find_host_gb())
+    plan = MemoryPlan(
+        shape,
+        profile,
+        base_gb=size / GB,
+        limit_gb=limit_gb,
+        host_gb=find_host_gb(),
+        parts=held,
+    )
     adapters = AnswerAdapters(packed, limit_bytes=plan.answer_adapters_gb * GB)
     threads = 1 if reproducible else None
     return ResidentBase(ref, tokenizer, packed, trainer, plan, adapters, threads=threads)

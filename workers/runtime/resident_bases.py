@@ -13,10 +13,14 @@ from workers.runtime.resident import ResidentBase, load_resident
 
 
 class ResidentBases:
-    """The resident bases of one device.
+    """The resident bases of one device, or of a group.
 
     Parameters
     ----------
+    devices : sequence of torch.device
+        A group's have the blocks of each base in parts.
+    limit_gb : float
+        Of all of them.
     gang_devices : sequence of str
         Further devices that share the batches of soft prompts; each loads every base.
     is_in_use : callable
@@ -26,13 +30,13 @@ class ResidentBases:
     def __init__(
         self,
         *,
-        device: torch.device,
+        devices: Sequence[torch.device],
         limit_gb: float,
         gang_devices: Sequence[str],
         reproducible: bool,
         is_in_use: Callable[[BaseModelRef], bool],
     ) -> None:
-        self.device = device
+        self.devices = tuple(devices)
         self.limit_gb = limit_gb
         self.gang_devices = tuple(gang_devices)
         self.reproducible = reproducible
@@ -64,7 +68,11 @@ class ResidentBases:
 
     def _load(self, ref: BaseModelRef) -> ResidentBase:
         resident = load_resident(
-            ref, device=self.device, limit_gb=self.limit_gb, reproducible=self.reproducible
+            ref,
+            device=self.devices[0],
+            others=self.devices[1:],
+            limit_gb=self.limit_gb,
+            reproducible=self.reproducible,
         )
         # bases without jobs make room for one that is asked for
         used = resident.plan.base_gb
@@ -74,7 +82,8 @@ class ResidentBases:
                 unused = self._loaded.pop(other)
                 used -= unused.plan.base_gb
                 _close_gang(unused)
-        if self.gang_devices and resident.model.is_packed and not resident.model.shape.encoder:
+        model, is_alone = resident.model, len(self.devices) == 1
+        if self.gang_devices and is_alone and model.is_packed and not model.shape.encoder:
             resident.trainer.gang = ProcessGang(
                 ref,
                 devices=self.gang_devices,

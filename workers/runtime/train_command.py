@@ -94,7 +94,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("config", type=Path)
     parser.add_argument("--output", type=Path, help="where adapters go; overrides the file")
-    parser.add_argument("--device", help="cpu or cuda; by default what there is")
+    parser.add_argument(
+        "--device",
+        help="cpu or cuda, by default what there is; cuda:0,cuda:1 divide the base among them",
+    )
     parser.add_argument(
         "--gang", default="", help="further devices for soft prompts, such as cuda:1,cuda:2"
     )
@@ -360,7 +363,9 @@ def _output(path: Path) -> Path:
 
 
 def _device(name: str) -> str:
-    """The device's name, if it is one the engine trains on and this machine has."""
+    """The device's name, if it is one the engine trains on and this machine has; or several."""
+    if "," in name:
+        return ",".join(map(_device, name.split(",")))
     if re.fullmatch(r"cpu|cuda(:\d+)?", name) is None:
         raise UserFault(f"device must be cpu, cuda or cuda:<number>, not {name!r}.")
     index = int(name.partition(":")[2] or 0)

@@ -1,0 +1,116 @@
+"""A node that is a group: its jobs move to and from single devices, and its files are theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+from tests.unit.workers.training_builders import (
+    attach,
+    completion_rows,
+    save_tiny_base,
+    write_jsonl,
+)
+from workers.protocol.memory import GB
+from workers.runtime.checkpoint_pipe import list_checkpoints
+from workers.runtime.memory_plan import fit
+from workers.runtime.node_runtime import NodeRuntime
+from workers.runtime.train_command import plan_jobs, read_config
+from workers.training.faults import SystemFault, UserFault
+
+JOBS = (
+    {"name": "dropping", "adapter": {"dropout": 0.25}, "training": {"batch_size": 3}},
+    {"name": "plain", "adapter": {"rank": 2, "dora": True}},
+    {"name": "soft", "adapter": {"kind": "soft_prompt", "virtual_tokens": 4}},
+    {"name": "pairs", "data": "pairs.jsonl"},
+)
+
+
+@pytest.fixture
+def config(tmp_path) -> Path:
+    save_tiny_base(tmp_path / "base")
+    write_jsonl(tmp_path / "rows.jsonl", completion_rows(30))
+    pairs = [{"prompt": f"Q{i}?", "chosen": " blue", "rejected": " red"} for i in range(20)]
+    write_jsonl(tmp_path / "pairs.jsonl", pairs)
+    path = tmp_path / "config.yaml"
+    training = {"epochs": 3, "learning_rate": 0.01, "eval_every_steps": 7}
+    settings = {"base_model": "base", "reproducible": True, "training": training}
+    path.write_text(
+        yaml.safe_dump(
+            settings
+            | {"adapter": {"rank": 4, "alpha": 8.0}}
+            | {"jobs": [{"data": "rows.jsonl"} | job for job in JOBS]}
+        )
+    )
+    return path
+
+
+def train(config: Path, output: Path, device: str, *, pause_at: int | None = None):
+    """Train on from what is there, to the end or to a step."""
+    runtime = NodeRuntime(device=device, cache_dir=output, reproducible=True)
+    sinks = {}
+    try:
+        for job in plan_jobs(read_config(config), config.parent):
+            name = job.spec.job_id
+            kept = list_checkpoints(output / name)
+            sinks[name] = attach(runtime, job.spec, job.data, *kept, pause_at=pause_at)
+        for sink in sinks.values():
+            sink.wait()
+            assert sink.outcome == ("finished" if pause_at is None else "paused")
+    finally:
+        runtime.close()
+    return sinks
+
+
+def read_adapters(output: Path):
+    return {
+        job["name"]: load_file(output / job["name"] / "adapter" / "adapter_model.safetensors")
+        for job in JOBS
+    }
+
+
+@pytest.mark.parametrize(("first", "then"), [("cpu,cpu", "cpu"), ("cpu", "cpu,cpu")])
+def test_a_job_goes_on_from_its_checkpoint_on_another_number_of_devices(
+    config, tmp_path, first, then
+):
+    whole = train(config, tmp_path / "whole", "cpu")
+    train(config, tmp_path / "moved", first, pause_at=5)
+    moved = train(config, tmp_path / "moved", then)
+    left, right = read_adapters(tmp_path / "whole"), read_adapters(tmp_path / "moved")
+    for name, tensors in left.items():
+        assert moved[name].summary.step == whole[name].summary.step
+        assert tensors.keys() == right[name].keys()
+        for part, value in tensors.items():
+            assert float((right[name][part] - value).norm() / value.norm()) < 5e-3
+
+
+def test_a_group_holds_what_its_tightest_part_holds(config, tmp_path):
+    ref = plan_jobs(read_config(config), config.parent)[0].spec.base_model
+    runtime = NodeRuntime(device="cpu,cpu", cache_dir=tmp_path, memory_limit_gb=0.5)
+    try:
+        resident = runtime.resident(ref)
+        plan = resident.plan
+        assert [part.blocks for part in plan.parts] == [1, 1]
+        assert [len(part) for part in resident.model.parts] == [1, 1]
+        assert sum(part.base_gb for part in plan.parts) == pytest.approx(plan.base_gb)
+        found = fit(plan, needs=[], others_gb=0.0, longest_tokens=64)
+        assert found.recompute
+        assert found.token_budget == 2048
+        tokens = int(0.3 * GB / 100)
+        with pytest.raises(SystemFault, match="does not fit"):
+            fit(plan, needs=[], others_gb=0.0, longest_tokens=tokens)
+    finally:
+        runtime.close()
+
+
+def test_a_base_of_fewer_blocks_than_devices_is_refused(config, tmp_path):
+    ref = plan_jobs(read_config(config), config.parent)[0].spec.base_model
+    runtime = NodeRuntime(device="cpu,cpu,cpu", cache_dir=tmp_path, memory_limit_gb=0.5)
+    try:
+        with pytest.raises(UserFault, match="has 2 blocks, and this node is a group of 3"):
+            runtime.resident(ref)
+    finally:
+        runtime.close()
