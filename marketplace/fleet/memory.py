@@ -8,7 +8,7 @@ values. Batch and length of its rows change nothing.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -17,7 +17,8 @@ from workers.protocol.adapter_check import LABELS_MAX
 from workers.protocol.job_bytes import JobNeed
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.memory import GB, count_sold_job_bytes, find_longest_example, size_node
-from workers.protocol.model_shape import ModelShape, load_shape
+from workers.protocol.model_shape import BasePart, ModelShape, load_shape
+from workers.protocol.part_memory import size_group
 from workers.protocol.pass_bytes import count_unpacking_bytes, describe_device
 
 
@@ -51,7 +52,13 @@ def find_fitting_rank(*, zone: Zone, adapter: AdapterSpec, room_gb: float) -> in
 
 
 def size_for_jobs(
-    zone: Zone, *, device: str, limit_gb: float, base_gb: float, host_gb: float = 0.0
+    zone: Zone,
+    *,
+    device: str,
+    limit_gb: float,
+    base_gb: float,
+    host_gb: float = 0.0,
+    parts: Sequence[BasePart] = (),
 ) -> float | None:
     """GB of a node that are left for jobs beside its base model and a pack, if any are.
 
@@ -65,9 +72,21 @@ def size_for_jobs(
         What the base model takes on it.
     host_gb
         ``NodeFacts.host_gb``.
+    parts
+        What of the base model is on each device of a group, which share the limit equally.
     """
     shape = load_shape(zone.model_shape)
     longest = find_longest_example(shape, sequence_length=zone.max_sequence_length)
+    if parts:
+        more = base_gb / sum(part.base_gb for part in parts)
+        sized = size_group(
+            shape,
+            describe_device(device, zone.dtype),
+            parts=[replace(part, base_gb=part.base_gb * more) for part in parts],
+            limits_gb=[limit_gb / len(parts)] * len(parts),
+            longest_tokens=longest,
+        )
+        return None if sized is None else sized.jobs_gb
     sized = size_node(
         shape,
         describe_device(device, zone.dtype),

@@ -10,6 +10,7 @@ from marketplace.fleet.memory import size_for_jobs
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.releases import agree_on_version
 from workers.protocol.job_spec import WorkCosts
+from workers.protocol.model_shape import BasePart, load_shape
 from workers.protocol.node_facts import NodeFacts, SpeedMeasurement, WorkMeasurement
 from workers.protocol.pass_bytes import PACK_TOKENS
 from workers.protocol.wire import from_json
@@ -55,11 +56,23 @@ def check_facts(zone: Zone, name: str, facts: NodeFacts) -> tuple[SpeedMeasureme
             raise refuse_node("The self-test names more samples a second than a machine trains.")
         if not _SHA256.fullmatch(row.base_sha256) or row.base_sha256 != measured[0].base_sha256:
             raise refuse_node("The self-test names no hash of the base model, or several.")
+        if row.parts != measured[0].parts or not _are_parts(zone, facts, row.parts):
+            raise refuse_node("The self-test divides the base model in a way that cannot be.")
         if min(row.job_memory_gb, row.base_memory_gb) < 0:
             raise refuse_node("The self-test names a negative amount of memory.")
         if row.job_memory_gb > facts.memory_gb:
             raise refuse_node("The self-test names more memory for a job than the machine has.")
     return measured
+
+
+def _are_parts(zone: Zone, facts: NodeFacts, parts: tuple[BasePart, ...]) -> bool:
+    """Whether a group of the machine's devices can have the base model like this."""
+    devices = facts.gpu_count if facts.device == "cuda" else facts.cores
+    return not parts or (
+        len(parts) <= devices
+        and all(part.blocks > 0 and 0 < part.base_gb < math.inf for part in parts)
+        and sum(part.blocks for part in parts) == load_shape(zone.model_shape).layers
+    )
 
 
 def check_name(name: str) -> None:
@@ -109,6 +122,7 @@ def compute_memory_for_sale(
         limit_gb=facts.memory_gb,
         base_gb=base_gb,
         host_gb=facts.host_gb,
+        parts=measured[0].parts,
     )
     if jobs_gb is None:
         raise refuse_node(

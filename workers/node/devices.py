@@ -29,7 +29,8 @@ def choose_device(wanted: str | None) -> str:
     if torch.cuda.is_available():
         chosen = wanted or "cuda"
         try:
-            torch.ones(1, device=chosen).item()
+            for name in chosen.split(","):
+                torch.ones(1, device=name).item()
         # Whatever keeps it from adding two numbers keeps it from training.
         except Exception as error:
             raise NodeSettingsError(

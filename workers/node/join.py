@@ -68,7 +68,15 @@ def add_join_arguments(parser: argparse.ArgumentParser) -> None:
         "--gpus",
         default=None,
         metavar="COUNT",
-        help="join this number of GPUs, or all of them, each as a node of its own",
+        help="join this number of GPUs, all of them, or those numbered as in 0-3,6; each as a node"
+        " of its own",
+    )
+    parser.add_argument(
+        "--group",
+        type=int,
+        default=1,
+        metavar="SIZE",
+        help="with --gpus: so many GPUs are one node, for a base model that is larger than a GPU",
     )
     parser.add_argument(
         "--also",
@@ -111,6 +119,8 @@ def join(options: argparse.Namespace) -> int:
             check_token(options)
             status = join_neighbours(options)
             return run(options) if options.run and status == EXIT_OK else status
+        if options.group != 1 and options.gpus is None:
+            raise NodeSettingsError("--group needs --gpus: which GPUs are to be grouped.")
         if options.gpus is not None:
             check_token(options)
             status = join_machine(options, name=options.name or build_default_name())
@@ -308,12 +318,15 @@ def load_known_facts(
         facts = loads(NodeFacts, path.read_bytes())
     except (OSError, ProtocolError):
         return None
-    wanted = facts.device if device is None else device.partition(":")[0]
+    wanted = facts.device if device is None else device.partition(":")[0].partition(",")[0]
+    group = 1 if device is None else len(device.split(","))
     # Of torch's version, the package knows the release only.
     release = facts.torch_version.partition("+")[0]
     there = (facts.hostname, facts.device, release, facts.protocol_version)
     here = (socket.gethostname(), wanted, _torch_release(), PROTOCOL_VERSION)
     measured = {speed.base_model for speed in facts.speeds}
+    if any(max(1, len(speed.parts)) != group for speed in facts.speeds):
+        return None
     return facts if here == there and {ref.name for ref in base_models} <= measured else None
 
 

@@ -11,6 +11,7 @@ import argparse
 import ctypes
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from workers.node.credentials import NodeSettingsError, StateDir, load_credentials
-from workers.node.gpus import list_gpus, read_near_cores, share_cores
+from workers.node.gpus import Gpu, list_gpus, parse_core_list, read_near_cores, share_cores
 from workers.node.process import EXIT_OK, EXIT_SETTINGS, lock_state_dir
 from workers.node.turns import FINAL, FIRST_PAUSE_S, LONGEST_PAUSE_S, RAN_WELL_S, TurnKeeper
 from workers.protocol.wire import dumps, loads
@@ -61,26 +62,30 @@ class MachineNodes:
     members: tuple[Member, ...]
 
 
-def plan_machine(*, name: str, gpus: str, device: str | None) -> MachineNodes:
+def plan_machine(*, name: str, gpus: str, device: str | None, group: int = 1) -> MachineNodes:
     """Which nodes a machine has.
 
     Parameters
     ----------
     gpus
-        ``all``, or how many.
+        ``all``, how many, or which by number.
     device
         ``cpu`` shares the machine's cores among that many nodes without a GPU.
+    group
+        How many devices are one node.
 
     Raises
     ------
     NodeSettingsError
-        It has fewer.
+        It has fewer, they cannot be grouped so, or those of a group are not alike.
     """
-    if gpus != "all" and not (gpus.isdecimal() and int(gpus) > 0):
-        raise NodeSettingsError(f"--gpus is a number or all, not {gpus!r}.")
+    if not re.fullmatch(r"all|[1-9]\d*|(?=.*[-,])\d+(-\d+)?(,\d+(-\d+)?)*", gpus):
+        raise NodeSettingsError(f"--gpus is a number, all, or numbers as in 0-3,6, not {gpus!r}.")
     if device == "cpu":
-        if gpus == "all":
+        if not gpus.isdecimal():
             raise NodeSettingsError("Say with --gpus how many nodes share the cores.")
+        if group != 1:
+            raise NodeSettingsError("--group is of GPUs; a CPU is a device of its own.")
         cores = share_cores([frozenset()] * int(gpus))
         return MachineNodes(
             tuple(
@@ -89,22 +94,42 @@ def plan_machine(*, name: str, gpus: str, device: str | None) -> MachineNodes:
             )
         )
     found = list_gpus()
-    count = len(found) if gpus == "all" else int(gpus)
-    if not found or count > len(found):
+    if gpus == "all":
+        numbers = range(len(found))
+    else:
+        numbers = range(int(gpus)) if gpus.isdecimal() else sorted(parse_core_list(gpus))
+    if not numbers or numbers[-1] >= len(found):
         raise NodeSettingsError(f"This machine has {len(found)} GPUs that can be seen, not {gpus}.")
-    cores = share_cores([read_near_cores(gpu) for gpu in found[:count]])
+    if group < 1 or len(numbers) % group:
+        raise NodeSettingsError(f"{len(numbers)} GPUs cannot be divided into groups of {group}.")
+    groups = [
+        [found[at] for at in numbers[first : first + group]]
+        for first in range(0, len(numbers), group)
+    ]
+    cores = share_cores([frozenset[int]().union(*map(read_near_cores, one)) for one in groups])
     return MachineNodes(
         tuple(
-            Member(
-                name=f"{name}-gpu{index}",
-                folder=f"gpu{index}",
-                device="cuda",
-                model=gpu.model,
-                environment={"CUDA_VISIBLE_DEVICES": gpu.uuid},
-                cores=own,
-            )
-            for index, (gpu, own) in enumerate(zip(found, cores, strict=False))
+            _plan_member(name, index if group > 1 else numbers[index], gpus_of, own)
+            for index, (gpus_of, own) in enumerate(zip(groups, cores, strict=True))
         )
+    )
+
+
+def _plan_member(name: str, number: int, gpus: Sequence[Gpu], cores: tuple[int, ...]) -> Member:
+    models = {gpu.model for gpu in gpus}
+    if len(models) > 1:
+        raise NodeSettingsError(
+            f"A group is of GPUs of one model, not of {' and '.join(sorted(models))}: the slowest "
+            "and smallest would hold up the others. Choose others with --gpus."
+        )
+    kind = f"group{number}" if len(gpus) > 1 else f"gpu{number}"
+    return Member(
+        name=f"{name}-{kind}",
+        folder=kind,
+        device=",".join(f"cuda:{at}" for at in range(len(gpus))) if len(gpus) > 1 else "cuda",
+        model=" ".join([f"{len(gpus)}x"] * (len(gpus) > 1) + [gpus[0].model]),
+        environment={"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)},
+        cores=cores,
     )
 
 
@@ -150,7 +175,7 @@ def join_machine(options: argparse.Namespace, *, name: str) -> int:
                 f"{state.path} is the state directory of a single node. Choose another --state-dir."
             )
         machine = load_machine(state) or plan_machine(
-            name=name, gpus=options.gpus, device=options.device
+            name=name, gpus=options.gpus, device=options.device, group=options.group
         )
         save_machine(state, machine)
         # Further nodes of a GPU are for another zone's token.

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -32,7 +32,7 @@ from workers.protocol.messages import PROTOCOL_VERSION
 from workers.protocol.node_facts import NodeFacts, SpeedMeasurement, WorkMeasurement
 from workers.protocol.reports import Fault, ProgressEvent
 from workers.runtime.job_sink import JobSummary
-from workers.runtime.memory_plan import find_device_limit_gb, find_host_gb
+from workers.runtime.memory_plan import find_host_gb, find_limit_gb
 from workers.runtime.node_runtime import NodeRuntime
 from workers.runtime.work_timing import LONGEST_TOKENS, TimedRows, spread_evenly, time_work
 from workers.training.faults import SystemFault
@@ -105,7 +105,12 @@ def measure_node(
     UserFault, SystemFault
         When a base model cannot be trained here.
     """
-    offered = memory_gb or find_device_limit_gb(torch.device(device))
+    devices = [torch.device(name) for name in device.split(",")]
+    offered = memory_gb or find_limit_gb(devices)
+    if len(devices) > 1:
+        # so many that each part has a pack to work on
+        full = [replace(case, jobs=2 * len(devices) - 1) for case in cases if case.jobs > 1]
+        cases = (*cases, *full)
     speeds: list[SpeedMeasurement] = []
     work: list[WorkMeasurement] = []
     load_s = 0.0
@@ -133,7 +138,7 @@ def measure_node(
             runtime.close()
     return NodeFacts(
         hostname=socket.gethostname(),
-        device=torch.device(device).type,
+        device=devices[0].type,
         gpu_type=find_gpu_type(device),
         gpu_count=torch.cuda.device_count() if device.startswith("cuda") else 0,
         memory_gb=round(offered, 3),
@@ -164,7 +169,8 @@ def measure_speeds(
         length = max(8, int(context * case.context_share))
         data = _write_rows(folder / f"rows-{length}.jsonl", tokens=length)
         if runtime.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(runtime.device)
+            for one in runtime.devices:
+                torch.cuda.reset_peak_memory_stats(one)
         meters = [_Meter() for _ in range(case.jobs)]
         jobs = [
             _job(f"selftest-{index}", ref, data, case.batch_size, length)
@@ -188,6 +194,7 @@ def measure_speeds(
             base_memory_gb=round(base_gb, 6),
             job_memory_gb=round(max(0.0, jobs_gb) / case.jobs, 6),
             base_sha256=resident.sha256,
+            parts=resident.plan.parts,
         )
 
 
@@ -295,7 +302,7 @@ def _job(name: str, ref: BaseModelRef, data: Path, batch_size: int, length: int)
 def measure_memory_used_gb(device: str) -> float | None:
     """What this process holds on the device now."""
     if device.startswith("cuda"):
-        return torch.cuda.memory_allocated() / 1e9
+        return sum(map(torch.cuda.memory_allocated, device.split(","))) / 1e9
     return psutil.Process().memory_info().rss / 1e9
 
 
@@ -311,7 +318,7 @@ def find_gpu_type(device: str) -> str:
     """The device's name in the fleet, such as ``A100-80GB``; all CPUs are ``cpu``."""
     if not device.startswith("cuda"):
         return "cpu"
-    properties = torch.cuda.get_device_properties(torch.device(device))
+    properties = torch.cuda.get_device_properties(device.partition(",")[0])
     return normalize_gpu_name(properties.name, properties.total_memory)
 
 

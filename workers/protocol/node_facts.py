@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from workers.protocol.model_shape import BasePart
+
 
 @dataclass(frozen=True, slots=True)
 class SpeedMeasurement:
@@ -20,6 +22,8 @@ class SpeedMeasurement:
     job_memory_gb: float
     #: Of the base model's files, as ``BaseModelRef.sha256``.
     base_sha256: str = ""
+    #: Where the node is a group of devices: what of the base is on each of them.
+    parts: tuple[BasePart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class NodeFacts:
     #: Such as ``A100-80GB`` or ``cpu``.
     gpu_type: str
     gpu_count: int
+    #: Of a group, what all of its devices may hold, each an equal part.
     memory_gb: float
     cores: int
     torch_version: str

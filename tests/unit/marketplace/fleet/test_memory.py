@@ -8,11 +8,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from marketplace.fleet.memory import compute_memory_demand, find_fitting_rank
+from marketplace.fleet.memory import compute_memory_demand, find_fitting_rank, size_for_jobs
 from marketplace.fleet.models import Zone
 from tests import market_builders as market
 from tests.shape_builders import build_bert_shape
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
+from workers.protocol.model_shape import BasePart
 
 LLAMA_8B = Zone(
     model_shape=asdict(market.LLAMA_8B), dtype="auto", max_sequence_length=4096, base_memory_gb=16.9
@@ -67,3 +68,20 @@ def test_the_rank_that_is_said_to_fit_is_the_largest_that_does(rank, room_gb):
     }
     fitting = [r for r, gb in demands.items() if gb <= room_gb]
     assert found == max(fitting, default=None)
+
+
+def test_a_group_is_sold_by_its_tightest_device():
+    even = tuple(BasePart(8, 4.2) for _ in range(4))
+    room = {"device": "cuda", "limit_gb": 4 * 24.0, "base_gb": 16.8}
+    alike = size_for_jobs(LLAMA_8B, **room, parts=even)
+    # One device with the base and less room beside it.
+    single = size_for_jobs(LLAMA_8B, device="cuda", limit_gb=24.0, base_gb=16.8)
+    assert alike is not None
+    assert single is not None
+    assert 4 * single < alike < 4 * (24.0 - 4.2)
+    heavy = (BasePart(8, 7.2), *[BasePart(8, 3.2)] * 3)
+    tight = size_for_jobs(LLAMA_8B, **room, parts=heavy)
+    assert tight == pytest.approx(alike - 4 * 3.0)
+    # What the zone counts for the base is more than was measured.
+    more = size_for_jobs(LLAMA_8B, **room | {"base_gb": 17.8}, parts=even)
+    assert more == pytest.approx(alike - 4 * 0.25)

@@ -62,9 +62,33 @@ def test_each_gpu_has_a_name_a_folder_and_a_view_of_its_own(monkeypatch):
         ("box-gpu1", "gpu1", "cuda", {"CUDA_VISIBLE_DEVICES": "GPU-22bb"}),
     ]
     assert len(plan_machine(name="box", gpus="1", device=None).members) == 1
-    for wrong in ("3", "0", "-1", "some"):
+    assert [m.name for m in plan_machine(name="box", gpus="1-1", device=None).members] == [
+        "box-gpu1"
+    ]
+    for wrong in ("3", "0", "-1", "some", "0-2", "1-0"):
         with pytest.raises(NodeSettingsError):
             plan_machine(name="box", gpus=wrong, device=None)
+
+
+def test_gpus_of_a_group_are_one_node_that_sees_all_of_them(monkeypatch):
+    alike = [Gpu(f"GPU-{index}", "NVIDIA A40", f"00000000:0{index}:00.0") for index in range(4)]
+    monkeypatch.setattr(machine, "list_gpus", lambda: alike)
+    members = plan_machine(name="box", gpus="0-3", device=None, group=2).members
+    assert [(m.name, m.folder, m.device, m.model, m.environment) for m in members] == [
+        (
+            f"box-group{n}",
+            f"group{n}",
+            "cuda:0,cuda:1",
+            "2x NVIDIA A40",
+            {"CUDA_VISIBLE_DEVICES": of},
+        )
+        for n, of in enumerate(("GPU-0,GPU-1", "GPU-2,GPU-3"))
+    ]
+    with pytest.raises(NodeSettingsError, match="3 GPUs cannot be divided into groups of 2"):
+        plan_machine(name="box", gpus="3", device=None, group=2)
+    alike[1] = Gpu("GPU-1", "NVIDIA A100", alike[1].bus_id)
+    with pytest.raises(NodeSettingsError, match="of one model, not of NVIDIA A100 and NVIDIA A40"):
+        plan_machine(name="box", gpus="all", device=None, group=4)
 
 
 def test_a_machine_whose_driver_cannot_be_asked_says_why(monkeypatch):
