@@ -34,7 +34,7 @@ from marketplace.jobs.services import add_job_event, fail_job, replace_job_cells
 from marketplace.jobs.work import measure_job_work
 from marketplace.payments.locks import lock_shares
 from marketplace.payments.services import pay_vendor, refund_charge
-from marketplace.vendors.acceptance import accept, mark_accepted
+from marketplace.vendors.acceptance import accept, mark_accepted, send_back
 from marketplace.vendors.locks import lock_preparation
 from marketplace.vendors.models import (
     DISPUTABLE_FOR,
@@ -120,12 +120,16 @@ def _conclude(lane: Lane, preparation_id: str) -> bool:
     if held.status == PreparationStatus.DELIVERED:
         if held.job.is_active and held.accept_by is not None and held.accept_by > lane.now:
             return False
-        # Its owner had the time to refuse it; one who cancels the job has had the work done.
-        if held.job.is_active:
-            accept(preparation=held, now=lane.now)
+        if held.objection:
+            # Nobody trains on it unseen, and who cancels the job owes nothing for it.
+            send_back(held, reason=held.objection)
         else:
-            mark_accepted(held, now=lane.now)
-        return True
+            # Its owner had the time to refuse it; one who cancels has had the work done.
+            if held.job.is_active:
+                accept(preparation=held, now=lane.now)
+            else:
+                mark_accepted(held, now=lane.now)
+            return True
     if not held.job.is_active:
         _end_vendor_work(lane, held)
         close(held=held, status=PreparationStatus.WITHDRAWN, now=lane.now)

@@ -48,54 +48,40 @@ DELIVERED = (
 )
 
 
-def check_by_rule(
+def judge_by_rule(
     comparison: Mapping[str, Any], wish: PreparationWish, *, plan: DataPlan | None
-) -> None:
-    """Refuse a delivery that no owner would take for their data prepared.
+) -> str:
+    """Say why no owner would take a delivery for their data prepared; empty where it passes.
 
-    Where languages are kept, how many rows are
-    left says nothing.
-
-    Raises
-    ------
-    UserError
-        ``invalid_delivery``: rows that are not the owner's, too few that are, or rows rewritten
-        that were to be left as they are.
+    It fails for rows that are not the owner's, for too few that are, and for rows rewritten that
+    were to be left as they are. Where languages are kept, how many rows are left says nothing.
     """
     if comparison["added"] > ADDED_SHARE_MAX * comparison["rows_out"]:
-        raise UserError(
-            "invalid_delivery",
+        return (
             f"{comparison['added']:,} of its {comparison['rows_out']:,} rows cannot be traced to "
-            "one row of the original each by their row_id and their words.",
+            "one row of the original each by their row_id and their words."
         )
     if Skill.TRANSLATION in wish.skills and 2 * comparison["kept"] > comparison["rows_out"]:
-        raise UserError(
-            "invalid_delivery",
-            f"{comparison['kept']:,} of its {comparison['rows_out']:,} rows are not translated.",
-        )
+        return f"{comparison['kept']:,} of its {comparison['rows_out']:,} rows are not translated."
     is_rewritten = comparison["changed"] > CHANGED_SHARE_MAX * comparison["rows_out"]
     if is_rewritten and not wish.instructions and not _REWRITING.intersection(wish.skills):
-        raise UserError(
-            "invalid_delivery",
+        return (
             f"{comparison['changed']:,} of its {comparison['rows_out']:,} rows say something else "
-            "than in the original, and nothing was ordered that rewrites them.",
+            "than in the original, and nothing was ordered that rewrites them."
         )
     if plan is not None:
         if comparison["rows_out"] < PLANNED_SHARE_MIN * plan.rows:
-            raise UserError(
-                "invalid_delivery",
-                f"It has {comparison['rows_out']:,} rows; by the plan {plan.rows:,} stay.",
-            )
+            return f"It has {comparison['rows_out']:,} rows; by the plan {plan.rows:,} stay."
     elif not wish.languages and comparison["covered"] < COVERED_SHARE_MIN * comparison["distinct"]:
-        raise UserError(
-            "invalid_delivery",
+        return (
             f"It has {comparison['covered']:,} of the original's {comparison['distinct']:,} "
-            "different usable rows.",
+            "different usable rows."
         )
+    return ""
 
 
-def check_as_planned(made: Mapping[str, Any], plan: DataPlan | None) -> None:
-    """Refuse a program's work that its owner has not agreed to.
+def judge_as_planned(made: Mapping[str, Any], plan: DataPlan | None) -> str:
+    """Say in what a program's work is not what its owner agreed to; empty where it is.
 
     Parameters
     ----------
@@ -103,27 +89,17 @@ def check_as_planned(made: Mapping[str, Any], plan: DataPlan | None) -> None:
         ``workers.preparation.PreparationPlan`` of what was done, as JSON.
     plan
         The confirmed one. Without it a share of the rows may be left out.
-
-    Raises
-    ------
-    UserError
-        ``invalid_delivery``, with the most frequent reasons.
     """
     if plan is not None:
-        if made["digest"] != plan.plan["digest"]:
-            raise UserError(
-                "invalid_delivery",
-                "The program did something else than the plan says. Have another plan made, and "
-                "bid again.",
-            )
-        return
+        is_same = made["digest"] == plan.plan["digest"]
+        return "" if is_same else "The program did something else than the plan says."
     lost = count_lost(made["summary"])
-    if is_much(lost, made["summary"]):
-        raise UserError(
-            "invalid_delivery",
-            f"{lost:,} of {made['summary']['rows_in']:,} rows would be left out. "
-            f"{describe_losses(made['summary'])} Confirm the plan of the data set, and bid again.",
-        )
+    if not is_much(lost, made["summary"]):
+        return ""
+    return (
+        f"{lost:,} of {made['summary']['rows_in']:,} rows are left out. "
+        f"{describe_losses(made['summary'])}"
+    )
 
 
 def accept(*, preparation: Preparation, now: datetime) -> Preparation:
@@ -175,13 +151,23 @@ def describe_result(preparation: Preparation) -> str:
     )
 
 
-def open_dispute(
-    *, preparation: Preparation, reason: str, opened_by: User, now: datetime
-) -> Dispute:
+def send_back(held: Preparation, *, reason: str) -> None:
+    """Take the work from a vendor whose delivery was refused. Call while holding it."""
+    held.status = PreparationStatus.WORKING
+    held.submitted_at, held.problem = None, reason
+    held.save(update_fields=["status", "submitted_at", "problem"])
+    enqueue("auction.preparations_conclude")
+
+
+def refuse_delivery(
+    *, preparation: Preparation, reason: str, refused_by: User, now: datetime
+) -> Dispute | None:
     """Say that a delivery is not what was ordered; an operator decides. Twice is one dispute.
 
-    One that waits for its owner is refused, and the job waits. Of one that the rule accepted the
-    job may have been trained: then it is about the vendor's pay, which waits.
+    Where the rule says so too there is nothing to decide, and no dispute: the next vendor gets the
+    work, or everything is refunded. One that waits for its owner is refused, and the job waits. Of
+    one that the rule accepted the job may have been trained: then it is about the vendor's pay,
+    which waits.
 
     Raises
     ------
@@ -190,9 +176,12 @@ def open_dispute(
     Conflict
         ``not_disputable``: there is no such delivery, or the time for it is over.
     """
-    reason = read_words(reason, "Say what is wrong with the delivery", code="invalid_dispute")
     with transaction.atomic():
         held = lock_preparation(preparation.pk)
+        if held.status == PreparationStatus.DELIVERED and held.objection:
+            send_back(held, reason=held.objection)
+            return None
+        reason = read_words(reason, "Say what is wrong with the delivery", code="invalid_dispute")
         earlier = lock_open_dispute(held)
         if earlier is not None:
             return earlier
@@ -212,11 +201,11 @@ def open_dispute(
             job=held.job,
             kind=EventKind.DISPUTED,
             message=message,
-            actor=opened_by.pk,
+            actor=refused_by.pk,
             now=now,
         )
         return Dispute.objects.create(
-            preparation=held, vendor=held.vendor, reason=reason, opened_by=opened_by, opened_at=now
+            preparation=held, vendor=held.vendor, reason=reason, opened_by=refused_by, opened_at=now
         )
 
 
@@ -264,10 +253,7 @@ def decide_dispute(
         if held.status == PreparationStatus.ACCEPTED:
             _settle_pay(held, is_for_owner=is_for_owner, now=now)
         elif is_for_owner:
-            held.status = PreparationStatus.WORKING
-            held.submitted_at, held.problem = None, "The delivery was refused."
-            held.save(update_fields=["status", "submitted_at", "problem"])
-            enqueue("auction.preparations_conclude")
+            send_back(held, reason="The delivery was refused.")
         elif held.job.is_active:
             _accept(held, now=now)
         else:

@@ -21,6 +21,8 @@ class Delivery:
     report: dict[str, Any]
     #: ``workers.preparation.Comparison`` as JSON; None where the account says it all.
     comparison: dict[str, Any] | None = None
+    #: Why the rule does not accept it; empty where it does.
+    objection: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ def _forget(**which: str) -> None:
             **dict.fromkeys(("copy", "submission", "changes", "origins"), ""),
             wish=wish,
             refusals=[],
+            objection="",
             report={},
             comparison=None,
         )

@@ -23,8 +23,9 @@ from marketplace.common.errors import Conflict, MarketFault, UserError
 from marketplace.common.ids import new_id
 from marketplace.common.queue import enqueue
 from marketplace.fleet.selectors import slot_starts_at
-from marketplace.jobs.models import Dataset
-from marketplace.vendors.acceptance import accept, check_by_rule
+from marketplace.jobs.models import Dataset, EventKind
+from marketplace.jobs.services import add_job_event
+from marketplace.vendors.acceptance import accept, judge_by_rule
 from marketplace.vendors.deliveries import (
     DeliveredData,
     check_delivery,
@@ -150,17 +151,20 @@ def _begin(mine: Preparation, *, clock: Callable[[], datetime]) -> None:
 
 
 def _check_submission(mine: Preparation, *, clock: Callable[[], datetime]) -> None:
-    """Check what people or an outside vendor handed in, and finish it: one that is refused may be
-    handed in again.
+    """Check what people or an outside vendor handed in, and finish it.
+
+    What fails the rule may be put right and handed in again. The last time, and where the owner
+    looks at it anyway, it goes to the owner.
     """
     wish = parse_wish(mine.wish)
     try:
         with open_source(mine) as (raw, folder), open_submission(mine) as handed_in:
             check_rows(mine, handed_in)
             comparison = compare_in_process(raw, delivered=handed_in, wish=wish)
-            if not wish.review_s:
-                plan = find_sold_plan(wish, dataset=mine.source)
-                check_by_rule(comparison, wish, plan=plan)
+            plan = find_sold_plan(wish, dataset=mine.source)
+            objection = judge_by_rule(comparison, wish, plan=plan)
+            if objection and not wish.review_s and len(mine.refusals) + 1 < REFUSALS_MAX:
+                raise UserError("invalid_delivery", objection)
             out = folder / "out"
             summary = finish_in_process(handed_in, folder=out, wish=wish)["summary"]
             changes = folder / "changes.jsonl"
@@ -172,6 +176,7 @@ def _check_submission(mine: Preparation, *, clock: Callable[[], datetime]) -> No
                 origins=out / "origins.jsonl",
                 report=summary | {"rows_in": comparison["rows_in"]},
                 comparison=comparison,
+                objection=objection,
             )
             deliver(preparation=mine, delivery=delivery, claim=mine.claim, now=clock())
     except Conflict:
@@ -183,7 +188,9 @@ def _check_submission(mine: Preparation, *, clock: Callable[[], datetime]) -> No
 def deliver(
     *, preparation: Preparation, delivery: Delivery, claim: str, now: datetime
 ) -> Preparation:
-    """Take a vendor's delivery; without a time to look at it, it is accepted by rule.
+    """Take a vendor's delivery, which is accepted by rule unless its owner is to decide.
+
+    Its owner decides where they asked for a time to look at it, and where the rule objects.
 
     Raises
     ------
@@ -217,9 +224,18 @@ def _store_delivery(
     held.rows_in = delivery.report.get("rows_in", held.rows_bound)
     held.rows_out, held.rows_held_out = training.rows, held_out.rows if held_out else 0
     held.report, held.status, held.delivered_at = delivery.report, PreparationStatus.DELIVERED, now
-    held.comparison = delivery.comparison
-    if held.vendor.facts.is_reviewed and parse_wish(held.wish).review_s:
+    held.comparison, held.objection = delivery.comparison, delivery.objection[:_PROBLEM_CHARS]
+    is_reviewed = held.vendor.facts.is_reviewed and parse_wish(held.wish).review_s > 0
+    if is_reviewed or held.objection:
         held.accept_by = slot_starts_at(zone, held.ready_slot)
+    if held.objection:
+        add_job_event(
+            job=held.job,
+            kind=EventKind.DISPUTED,
+            message=f"The rule does not accept what {held.vendor.name} delivered: {held.objection} "
+            "You may accept it all the same. Otherwise it counts as refused.",
+            now=now,
+        )
     for file, path in ((held.changes, delivery.changes), (held.origins, delivery.origins)):
         if path is not None and path.is_file():
             with path.open("rb") as content:
@@ -312,7 +328,7 @@ def _forget_work(held: Preparation) -> None:
     held.claim, held.claimed_at, held.attempts, held.problem = "", None, 0, ""
     held.handed_over_at = held.begun_at = held.submitted_at = None
     held.refusals = []
-    held.comparison = None
+    held.comparison, held.objection = None, ""
     held.delivered_at = held.accept_by = None
     held.rows_out = held.rows_held_out = None
     held.report = {}

@@ -121,6 +121,9 @@ class PreparationSerializer(Answer):
     vendor_price = Usd(source="sold_micros")
     due_at = Moment()
     delivered_at = Moment(allow_null=True)
+    objection = NullText(
+        help_text="Why the rule does not accept the delivery. You may; unanswered, it is refused."
+    )
     accept_by = Moment(allow_null=True, help_text="Until then the delivery may be refused.")
     accepted_at = Moment(allow_null=True)
     concluded_at = Moment(

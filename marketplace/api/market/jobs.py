@@ -32,7 +32,7 @@ from marketplace.jobs.downloads import get_artifact, get_checkpoint, open_adapte
 from marketplace.jobs.models import JobStatus
 from marketplace.jobs.selectors import list_job_checkpoints, list_job_events, list_samples
 from marketplace.jobs.services import cancel_job, delete_adapter, delete_job
-from marketplace.vendors.acceptance import accept, open_dispute
+from marketplace.vendors.acceptance import accept, refuse_delivery
 from marketplace.vendors.downloads import download_changes, download_origins
 from marketplace.vendors.models import Preparation
 from marketplace.vendors.selectors import find_preparation
@@ -147,7 +147,7 @@ class JobPreparationView(MarketView):
 
 
 class JobPreparationAcceptView(MarketView):
-    """Accept a delivery that waits for its owner; training starts."""
+    """Accept a delivery that waits for its owner, also one that fails the rule; training starts."""
 
     scopes = {"POST": "jobs:write"}
 
@@ -158,17 +158,21 @@ class JobPreparationAcceptView(MarketView):
 
 
 class JobPreparationDisputeView(MarketView):
-    """Refuse a delivery, with a reason; an operator decides."""
+    """Refuse a delivery, with a reason; an operator decides.
+
+    Of one with an ``objection`` nobody has to: the next vendor gets the work, or everything is
+    refunded.
+    """
 
     scopes = {"POST": "jobs:write"}
 
     @extend_schema(request=DisputeRequest, responses={200: PreparationSerializer})
     def post(self, request: Request, job_id: str) -> Response:
         who = get_caller(request)
-        open_dispute(
+        refuse_delivery(
             preparation=_get_preparation(request, job_id),
             reason=check_body(DisputeRequest, request.data)["reason"],
-            opened_by=who.user,
+            refused_by=who.user,
             now=clock.now(),
         )
         return Response(PreparationSerializer.show(_get_preparation(request, job_id)))

@@ -6,7 +6,7 @@ import json
 from datetime import datetime
 from pathlib import Path
 
-from marketplace.vendors.acceptance import check_as_planned, check_by_rule
+from marketplace.vendors.acceptance import judge_as_planned, judge_by_rule
 from marketplace.vendors.handed_files import Delivery
 from marketplace.vendors.models import Preparation
 from marketplace.vendors.plans import find_sold_plan
@@ -20,15 +20,14 @@ class AutomaticWork:
     def begin(
         self, preparation: Preparation, wish: PreparationWish, *, raw: Path, folder: Path
     ) -> Delivery:
-        """Prepare the data, and hold the result to the rule and to its plan."""
+        """Prepare the data, and say where the result fails its plan or the rule."""
         out = folder / "out"
         made = prepare_in_process(raw, folder=out, wish=wish)
         whole = out / "whole.jsonl"
         _join_traced(out, whole)
         comparison = compare_in_process(raw, delivered=whole, wish=wish)
         plan = find_sold_plan(wish, dataset=preparation.source)
-        check_as_planned(made, plan)
-        check_by_rule(comparison, wish, plan=plan)
+        objection = judge_as_planned(made, plan) or judge_by_rule(comparison, wish, plan=plan)
         return Delivery(
             training=out / "train.jsonl",
             held_out=out / "validation.jsonl" if made["summary"]["rows_held_out"] else None,
@@ -36,6 +35,7 @@ class AutomaticWork:
             origins=out / "origins.jsonl",
             report=made["summary"],
             comparison=comparison,
+            objection=objection,
         )
 
     def announce(self, preparation: Preparation, *, now: datetime) -> None:

@@ -109,6 +109,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField()),
                 ('delivered_at', models.DateTimeField(null=True)),
                 ('comparison', models.JSONField(null=True)),
+                ('objection', models.CharField(blank=True, db_default='', default='', max_length=500)),
                 ('accept_by', models.DateTimeField(blank=True, null=True)),
                 ('accepted_at', models.DateTimeField(null=True)),
                 ('paid_from', models.CharField(blank=True, db_default='', default='', max_length=200)),

@@ -113,7 +113,11 @@ class Preparation(models.Model):
     delivered_at = models.DateTimeField(null=True)
     #: ``workers.preparation.Comparison`` of the raw and the delivered data, as JSON.
     comparison: Any = models.JSONField(null=True)
-    #: Until then its owner may refuse a delivery; afterwards it is accepted.
+    #: Why the rule does not accept what was delivered; empty where it does. Then its owner may
+    #: accept it all the same.
+    objection = models.CharField(max_length=500, default="", db_default="", blank=True)
+    #: Until then its owner may decide about a delivery; afterwards it is accepted, or refused where
+    #: the rule objects.
     accept_by = models.DateTimeField(null=True, blank=True)
     accepted_at = models.DateTimeField(null=True)
     #: The hold of the charge that its vendor was paid from; empty before.

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_POST
 from marketplace.common import clock
 from marketplace.common.errors import NotFound
 from marketplace.jobs.models import Job
-from marketplace.vendors.acceptance import accept, open_dispute
+from marketplace.vendors import acceptance
 from marketplace.vendors.models import Preparation
 from marketplace.web.views.requests import PageRequest, page, show_refusal
 
@@ -20,7 +20,7 @@ from marketplace.web.views.requests import PageRequest, page, show_refusal
 def accept_delivery(request: PageRequest, job_id: str) -> HttpResponse:
     preparation = _find_preparation(request, job_id)
     with show_refusal(request):
-        accept(preparation=preparation, now=clock.now())
+        acceptance.accept(preparation=preparation, now=clock.now())
         messages.success(request, "Accepted. The job trains on the prepared data.")
     return redirect("job_tab", job_id=preparation.job_id, tab="data")
 
@@ -30,13 +30,15 @@ def accept_delivery(request: PageRequest, job_id: str) -> HttpResponse:
 def refuse_delivery(request: PageRequest, job_id: str) -> HttpResponse:
     preparation = _find_preparation(request, job_id)
     with show_refusal(request):
-        open_dispute(
+        dispute = acceptance.refuse_delivery(
             preparation=preparation,
             reason=request.POST.get("reason", ""),
-            opened_by=request.user,
+            refused_by=request.user,
             now=clock.now(),
         )
-        messages.success(request, "Your dispute is open. The operator decides.")
+        said = "Refused. The next vendor gets the work, or everything is refunded."
+        said = said if dispute is None else "Your dispute is open. The operator decides."
+        messages.success(request, said)
     return redirect("job_tab", job_id=preparation.job_id, tab="data")
 
 

@@ -17,15 +17,16 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid, BidStatus, Reservation
 from marketplace.auction.preparations import conclude_preparations
 from marketplace.auction.settlement import settle_finished
-from marketplace.common.errors import UserError
+from marketplace.common.errors import Conflict, UserError
 from marketplace.fleet.models import Node
 from marketplace.fleet.slots import slot_starts_at
-from marketplace.jobs.models import JobStatus, Slice
+from marketplace.jobs.models import Dataset, Job, JobStatus, Slice
 from marketplace.jobs.services import cancel_job, dispatch_slots
 from marketplace.jobs.work import Work
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
 from marketplace.vendors import services
+from marketplace.vendors.acceptance import accept, refuse_delivery
 from marketplace.vendors.handed_files import Delivery
 from marketplace.vendors.models import Preparation, PreparationStatus, VendorKind
 from marketplace.vendors.selectors import sum_extra_pay
@@ -456,7 +457,9 @@ def test_rows_under_one_system_prompt_are_all_trained_on(zone, owner):
     assert made.comparison["kept"] == made.comparison["distinct"] == 60
 
 
-def test_a_program_that_would_leave_out_too_much_delivers_nothing(zone, owner):
+@pytest.fixture
+def objected(zone, owner):
+    """A program's delivery of 40 of 70 rows, which fails the rule."""
     market.node(zone)
     build.vendor(zone)
     strange = [
@@ -464,19 +467,54 @@ def test_a_program_that_would_leave_out_too_much_delivers_nothing(zone, owner):
         for n in range(30)
     ]
     data = upload(owner, zone, "\n".join([*map(chat, range(40)), *strange]), faulty=30)
-    bid, job = sell(owner, zone, data=data)
+    sell(owner, zone, data=data)
     assert prepare_next(clock=clock)
-    made = Preparation.objects.get(bid_id=bid.pk)
-    assert made.status == PreparationStatus.WORKING
-    assert made.problem.startswith("30 of 70 rows would be left out. Key \u2026 holds text")
-    assert made.prepared is None
-    job.refresh_from_db()
-    assert job.awaits_data
-    assert get_earnings(organisation=made.vendor.organisation).pending_micros == 0
-    conclude_preparations(now=clock())
-    settle_finished(now=clock())
-    job.refresh_from_db()
-    assert job.status == JobStatus.FAILED
-    assert "30 of 70 rows would be left out" in job.failure_reason
-    assert get_wallet(organisation=owner).available_micros == 10_000_000
+    made = Preparation.objects.select_related("vendor", "job").get()
+    assert (made.status, made.rows_out) == (PreparationStatus.DELIVERED, 40)
+    assert made.objection.startswith("30 of 70 rows are left out. Key \u2026 holds text")
+    said = made.job.events.get(kind="disputed").message
+    assert said.endswith("You may accept it all the same. Otherwise it counts as refused.")
+    # Nobody trains on it, sees it among the owner's data, or is paid for it.
+    assert conclude_preparations(now=clock()) == 0
+    assert made.job.awaits_data
+    assert not Dataset.objects.filter(pk=made.prepared_id).exists()
+    return made
+
+
+def test_its_owner_may_accept_what_the_rule_does_not(zone, owner, objected):
+    accept(preparation=objected, now=clock())
+    assert conclude_preparations(now=clock()) == 1
+    job = Job.objects.get()
+    assert (job.dataset_id, job.awaits_data) == (objected.prepared_id, False)
+    assert get_earnings(organisation=objected.vendor.organisation).pending_micros == 20_000
+    with pytest.raises(Conflict, match="disputed no more"):
+        refuse_delivery(
+            preparation=objected, reason="No", refused_by=builders.owner_of(owner), now=clock()
+        )
     assert check_ledger().balanced
+
+
+@pytest.mark.parametrize("way", ["refused", "unanswered", "cancelled"])
+def test_what_the_rule_does_not_accept_trains_nothing_and_costs_nothing(zone, owner, objected, way):
+    now = clock()
+    if way == "refused":
+        by = builders.owner_of(owner)
+        assert refuse_delivery(preparation=objected, reason="", refused_by=by, now=now) is None
+    elif way == "cancelled":
+        cancel_job(job=objected.job, cancelled_by=None, now=now)
+    else:
+        now = objected.accept_by
+        assert conclude_preparations(now=now - timedelta(seconds=1)) == 0
+    assert conclude_preparations(now=now) == 1
+    assert settle_finished(now=now) == 1
+    objected.refresh_from_db()
+    is_cancelled = way == "cancelled"
+    ended = PreparationStatus.WITHDRAWN if is_cancelled else PreparationStatus.FAILED
+    assert (objected.status, objected.prepared_id) == (ended, None)
+    assert Dataset.everything.count() == 1
+    assert get_earnings(organisation=objected.vendor.organisation).pending_micros == 0
+    # Who cancels pays the reservation fee, as without a delivery.
+    fee = Bid.objects.get().payment_micros // 10 if is_cancelled else 0
+    assert get_wallet(organisation=owner).available_micros == 10_000_000 - fee
+    assert check_ledger().balanced
+    assert verify_zone(zone).problems == []

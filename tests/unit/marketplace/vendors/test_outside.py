@@ -21,7 +21,7 @@ from tests import builders
 from tests import market_builders as market
 from tests import vendor_builders as build
 from tests.builders import NOW
-from tests.pages import read_download
+from tests.pages import read_download, read_page
 from tests.vendor_builders import chat, clock, traced
 
 pytestmark = pytest.mark.django_db
@@ -203,6 +203,25 @@ def test_a_huge_delivery_is_cut_off_and_five_refusals_end_the_work(zone, owner, 
     work.refresh_from_db()
     assert work.status == PreparationStatus.FAILED
     assert "could not be used" in work.missed[0]["reason"]
+
+
+def test_what_fails_the_rule_five_times_goes_to_the_owner(zone, owner, vendor):
+    work = build.sell_few(owner, zone)
+    _, url = link_of(work)
+    for count in range(1, 6):
+        assert put(url, write((2, chat(1))), work).status_code == 202
+        assert prepare_next(clock=clock)
+        work.refresh_from_db()
+        assert len(work.refusals) == min(count, 4)
+    assert (work.status, work.rows_out) == (PreparationStatus.DELIVERED, 1)
+    assert "1 of the original's 4 different usable rows" in work.objection
+    client = Client()
+    client.force_login(builders.owner_of(owner))
+    page = read_page(client.get(f"/jobs/{work.job_id}/data"))
+    assert work.objection.replace("'", "&#x27;") in page
+    client.post(f"/jobs/{work.job_id}/preparation/accept")
+    work.refresh_from_db()
+    assert work.status == PreparationStatus.ACCEPTED
 
 
 def test_no_vendor_of_another_kind_sees_the_data(zone, owner, vendor):

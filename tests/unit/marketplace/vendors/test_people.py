@@ -18,7 +18,7 @@ from marketplace.jobs.services import cancel_job, dispatch_slots
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.maturity import mature_earnings
 from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
-from marketplace.vendors.acceptance import accept, decide_dispute, open_dispute
+from marketplace.vendors.acceptance import accept, decide_dispute, refuse_delivery
 from marketplace.vendors.handover import make_link
 from marketplace.vendors.models import (
     DataAccess,
@@ -309,15 +309,15 @@ def test_a_delivery_that_nobody_refuses_is_accepted_when_the_time_is_over(zone, 
     assert measure_reliability([team.pk]) == {team.pk: 1.0}
     assert get_earnings(organisation=team.organisation).pending_micros == 20_000
     with pytest.raises(Conflict, match="disputed no more"):
-        open_dispute(
-            preparation=work, reason="Late", opened_by=builders.owner_of(owner), now=work.accept_by
+        refuse_delivery(
+            preparation=work, reason="Late", refused_by=builders.owner_of(owner), now=work.accept_by
         )
 
 
 def dispute(work, owner):
     by = builders.owner_of(owner)
-    found = open_dispute(preparation=work, reason="Wrong", opened_by=by, now=clock())
-    assert open_dispute(preparation=work, reason="Again", opened_by=by, now=clock()) == found
+    found = refuse_delivery(preparation=work, reason="Wrong", refused_by=by, now=clock())
+    assert refuse_delivery(preparation=work, reason="Again", refused_by=by, now=clock()) == found
     with pytest.raises(Conflict):
         accept(preparation=work, now=clock())
     return found
@@ -391,8 +391,10 @@ def test_what_the_rule_accepted_may_be_disputed_and_its_price_goes_back(zone, ow
     job = Job.objects.get()
     assert not job.awaits_data
     by = builders.owner_of(owner)
-    found = open_dispute(preparation=work, reason="Nothing was done.", opened_by=by, now=clock())
-    assert found == open_dispute(preparation=work, reason="x", opened_by=by, now=clock())
+    found = refuse_delivery(
+        preparation=work, reason="Nothing was done.", refused_by=by, now=clock()
+    )
+    assert found == refuse_delivery(preparation=work, reason="x", refused_by=by, now=clock())
     assert mature_earnings(now=clock() + timedelta(days=30)) == 0
     # What else goes back of the payment is known once the job has ended.
     with pytest.raises(Conflict, match="not settled"):
@@ -413,7 +415,7 @@ def test_what_the_rule_accepted_may_be_disputed_and_its_price_goes_back(zone, ow
     work.refresh_from_db()
     assert work.status == PreparationStatus.ACCEPTED
     with pytest.raises(Conflict, match="no more"):
-        open_dispute(preparation=work, reason="Again", opened_by=by, now=clock())
+        refuse_delivery(preparation=work, reason="Again", refused_by=by, now=clock())
     assert check_ledger().balanced
     assert check_ledger().wrong_vendor_pay == ()
 
@@ -428,7 +430,7 @@ def test_no_more_goes_back_than_its_owner_paid_for_the_preparation(zone, owner, 
     work.refresh_from_db()
     assert (work.vendor, work.price_micros, work.sold_micros) == (dear, 90_000, 20_000)
     by = builders.owner_of(owner)
-    found = open_dispute(preparation=work, reason="Bad", opened_by=by, now=later)
+    found = refuse_delivery(preparation=work, reason="Bad", refused_by=by, now=later)
     job = Job.objects.get()
     later = slot_starts_at(zone, max(slot for slot, _ in job.cells))
     Node.objects.update(last_heartbeat_at=later)
@@ -456,7 +458,7 @@ def test_pay_that_may_be_disputed_is_not_paid_out_however_short_the_delay(
 def test_who_got_everything_back_already_gets_nothing_twice(zone, owner, team):
     work = accept_by_rule(owner, zone, team)
     by = builders.owner_of(owner)
-    found = open_dispute(preparation=work, reason="Bad", opened_by=by, now=clock())
+    found = refuse_delivery(preparation=work, reason="Bad", refused_by=by, now=clock())
     Job.objects.update(
         status=JobStatus.FAILED, fault="system", finished_at=clock(), failure_reason="no cells"
     )
@@ -471,7 +473,7 @@ def test_who_got_everything_back_already_gets_nothing_twice(zone, owner, team):
 def test_a_lost_dispute_about_pay_lets_the_vendor_have_it(zone, owner, team):
     work = accept_by_rule(owner, zone, team)
     by = builders.owner_of(owner)
-    found = open_dispute(preparation=work, reason="Bad", opened_by=by, now=clock())
+    found = refuse_delivery(preparation=work, reason="Bad", refused_by=by, now=clock())
     own = builders.operator()
     team.organisation.memberships.create(user=own, role="member")
     with pytest.raises(NotAllowed, match="benefit your own"):
@@ -487,12 +489,12 @@ def test_accepted_work_is_disputed_within_its_window_only(zone, owner, team):
     by = builders.owner_of(owner)
     for late in (work.disputable_until, work.disputable_until + timedelta(days=9)):
         with pytest.raises(Conflict, match="no more"):
-            open_dispute(preparation=work, reason="Late", opened_by=by, now=late)
+            refuse_delivery(preparation=work, reason="Late", refused_by=by, now=late)
     # One that its owner accepted by hand is theirs.
     work.accept_by = clock()
     work.save()
     with pytest.raises(Conflict, match="no more"):
-        open_dispute(preparation=work, reason="Mine", opened_by=by, now=clock())
+        refuse_delivery(preparation=work, reason="Mine", refused_by=by, now=clock())
     assert not Dispute.objects.exists()
 
 
