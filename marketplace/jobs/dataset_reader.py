@@ -52,6 +52,8 @@ class Reading:
     fatal: str | None = None
     #: Columns of a table that are not named as any format names them, to choose among.
     columns: list[str] = field(default_factory=list)
+    #: Keys of JSON rows none of which can be used, to say what they hold.
+    keys: list[str] = field(default_factory=list)
 
 
 def read_dataset(

@@ -86,7 +86,7 @@ def _open_rows(dataset: Dataset) -> Iterator[IO[bytes]]:
         if not dataset.needs_preparation:
             yield file
             return
-        with open_repaired(file) as (path, _), path.open("rb") as repaired:
+        with open_repaired(file, roles=dataset.roles) as (path, _), path.open("rb") as repaired:
             yield repaired
 
 

@@ -8,14 +8,25 @@ import json
 import shutil
 from codecs import getincrementaldecoder
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import IO
 
 from marketplace.common.errors import UserError
+from workers.protocol.record_keys import recognise
 from workers.protocol.records import COLUMNS, DELIMITERS, Limits
 
+#: What a column of a file may hold (``workers.preparation.roles.ColumnRole``).
+ROLES = (
+    *("prompt", "completion", "system", "context", "input", "history", "messages"),
+    *("text", "label", "left_out"),
+)
 _CHUNK_BYTES = 1 << 16
 _HEADER_BYTES_MAX = 64 * 1024
 _COLUMNS_MAX = 200
+#: Rows whose keys are looked at, keys that are asked about, and signs of one.
+_ROWS_READ = 200
+_KEYS_MAX = 64
+_KEY_CHARS_MAX = 64
 _ITEM_CHARS_MAX = Limits().max_line_bytes
 _DECODER = json.JSONDecoder()
 _BLANK = " \t\r\n"
@@ -53,6 +64,24 @@ def read_columns(source: IO[bytes]) -> list[str]:
     named = bool(cells) and all(cells) and len(set(cells)) == len(cells)
     # A line that breaks off inside quotes, or is no line of names at all.
     return cells if named and first.endswith(b"\n") and len(cells) <= _COLUMNS_MAX else []
+
+
+def read_keys(source: IO[bytes]) -> list[str]:
+    """The keys of a file's first rows in lower case, where these are JSON objects, one a line.
+
+    Empty where they are the keys of a format: then something else is wrong with the rows.
+    """
+    found: dict[str, None] = {}
+    for line in islice(iter(lambda: source.readline(_ITEM_CHARS_MAX), b""), _ROWS_READ):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        for key in row if isinstance(row, dict) else ():
+            name = key.strip().casefold()
+            if name.isprintable() and 1 <= len(name) <= _KEY_CHARS_MAX and len(found) < _KEYS_MAX:
+                found[name] = None
+    return [] if recognise(frozenset(found)) else list(found)
 
 
 def write_named_table(source: IO[bytes], table: IO[bytes], *, columns: Mapping[str, str]) -> None:

@@ -97,7 +97,13 @@ def _list_organisation_files(organisation_id: str) -> Iterator[str]:
 def _erase_dataset(dataset_id: str, *, now: datetime) -> None:
     """Counts and the hash stay: work and its pay are checked against them."""
     Dataset.everything.filter(pk=dataset_id).update(
-        file="", name=DELETED_NAME, errors=[], faulty_lines=[], long_lines=[], ignored_keys=[]
+        file="",
+        name=DELETED_NAME,
+        errors=[],
+        faulty_lines=[],
+        long_lines=[],
+        ignored_keys=[],
+        roles={},
     )
     Upload.objects.filter(dataset=dataset_id).delete()
     HeldOutCheck.objects.filter(Q(dataset=dataset_id) | Q(held_out=dataset_id)).delete()

@@ -22,6 +22,7 @@ from marketplace.jobs.dataset_reader import LONG_LINES_MAX, Reading, read_datase
 from marketplace.jobs.importing import (
     is_json_list,
     read_columns,
+    read_keys,
     write_json_lines,
     write_named_table,
 )
@@ -74,9 +75,11 @@ def read_file(asked: dict[str, Any]) -> tuple[Reading, bool]:
         )
         if reading.long_rows and asked["leaves_out_long"] and reading.fatal is None:
             reading, runs = _read_without_long(file, reading, asked, name=name, encoder=encoder)
+        file.seek(0)
         if reading.fatal is not None and asked["name"].lower().endswith(_TABLE_ENDINGS):
-            file.seek(0)
             reading.columns = read_columns(file)
+        elif reading.fatal is not None or not reading.rows:
+            reading.keys = read_keys(file)
     Path(asked["runs_path"]).write_bytes(runs.to_bytes())
     return reading, is_rewritten
 

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -76,16 +76,17 @@ def _too_complex() -> UserError:
 
 
 @contextmanager
-def open_repaired(stored: IO[bytes]) -> Iterator[tuple[Path, int]]:
+def open_repaired(stored: IO[bytes], *, roles: Mapping[str, str]) -> Iterator[tuple[Path, int]]:
     """The rows of a file as the program repairs them, copies of others included.
 
-    Gives a file that is gone after the block, and how many rows it leaves out: beyond repair, too
-    short or repetitive. Raises as ``run_preparation``.
+    ``roles`` say what columns hold, as their owner knows it. Gives a file that is gone after the
+    block, and how many rows it leaves out: beyond repair, too short or repetitive. Raises as
+    ``run_preparation``.
     """
     with tempfile.TemporaryDirectory(prefix="repaired-") as name:
         raw, out = Path(name) / "raw", Path(name) / "out"
         with raw.open("wb") as copy:
             shutil.copyfileobj(stored, copy, 1024 * 1024)
-        options = ["--out", str(out), "--keep-duplicates"]
+        options = ["--out", str(out), "--keep-duplicates", "--roles", json.dumps(dict(roles))]
         summary = run_preparation(raw, options, wall_s=REPAIR_WALL_S)["summary"]
         yield out / "train.jsonl", summary["rows_in"] - summary["rows_out"]

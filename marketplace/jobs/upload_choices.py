@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from marketplace.common.errors import UserError
+from marketplace.jobs.importing import ROLES
 from marketplace.jobs.models import Upload
 from workers.protocol.wire import from_json
 
@@ -25,6 +26,8 @@ class UploadChoices:
     long_rows: str = ASK
     #: The file's column by the name that training knows.
     columns: dict[str, str] = field(default_factory=dict)
+    #: What a key of JSON rows holds, one of ``ROLES``, by its name in lower case.
+    roles: dict[str, str] = field(default_factory=dict)
 
     @property
     def asks(self) -> bool:
@@ -56,3 +59,7 @@ def check_choices(choices: UploadChoices) -> None:
         if value not in allowed:
             words = ", ".join(choice for choice in allowed if choice != ASK)
             raise UserError("invalid_choice", f"{name} is one of {words}.", param=name)
+    if not set(choices.roles.values()) <= set(ROLES):
+        raise UserError(
+            "invalid_choice", f"roles name for each key one of {', '.join(ROLES)}.", param="roles"
+        )

@@ -35,12 +35,14 @@ _LOSING_STEPS = ("reading", "repair", "duplicates")
 def request_plan(*, dataset: Dataset, zone: Zone, wish: PreparationWish, now: datetime) -> DataPlan:
     """Have a plan made; the same settings again are the same plan.
 
+    Without roles, those count that the data set's owner named when they uploaded it.
+
     Raises
     ------
     Conflict
         ``too_many_plans``.
     """
-    settings = write_settings(wish)
+    settings = write_settings(wish if wish.roles else replace(wish, roles=dataset.roles))
     wanted = {"dataset": dataset, "zone": zone, "asked_hash": _hash(settings)}
     found = DataPlan.objects.filter(**wanted).first()
     if found is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def compare_in_process(path: Path, *, delivered: Path, wish: PreparationWish) ->
     return run_preparation(path, options)
 
 
-def inspect_in_process(path: Path) -> dict[str, Any]:
+def inspect_in_process(path: Path, *, roles: Mapping[str, str]) -> dict[str, Any]:
     """What a preparation would find in a file, counted.
 
     Raises
@@ -97,4 +98,5 @@ def inspect_in_process(path: Path) -> dict[str, Any]:
     UserError, MarketFault
         As ``prepare_in_process``.
     """
-    return run_preparation(path, [], cpu_s=INSPECTION_CPU_S, wall_s=INSPECTION_WALL_S)
+    options = ["--roles", json.dumps(dict(roles))]
+    return run_preparation(path, options, cpu_s=INSPECTION_CPU_S, wall_s=INSPECTION_WALL_S)

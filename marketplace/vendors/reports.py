@@ -33,7 +33,7 @@ def inspect_data(_work: HeldWork, dataset: Dataset) -> dict[str, Any]:
         path = Path(name) / "raw"
         copy_file(dataset.file, path)
         try:
-            return inspect_in_process(path)
+            return inspect_in_process(path, roles=dataset.roles)
         except UserError:
             return NO_REPORT
 

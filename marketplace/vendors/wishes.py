@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from marketplace.common.errors import UserError
+from marketplace.jobs.importing import ROLES
 from marketplace.vendors.models import VendorKind
 from marketplace.vendors.skills import Skill
 from workers.protocol.job_terms import PreparationWish
@@ -14,11 +15,6 @@ from workers.protocol.job_terms import PreparationWish
 LANGUAGES = (
     *("ar", "cs", "da", "de", "el", "en", "es", "fi", "fr", "he", "hi", "hu", "id", "it"),
     *("ja", "ko", "nl", "no", "pl", "pt", "ro", "ru", "sv", "th", "tr", "uk", "vi", "zh"),
-)
-#: What a column may hold (``workers.preparation.roles.ColumnRole``).
-ROLES = (
-    *("prompt", "completion", "system", "context", "input", "history", "messages"),
-    *("text", "label", "left_out"),
 )
 COLUMNS_MAX = 64
 COLUMN_CHARS_MAX = 64

@@ -122,7 +122,7 @@ def main(arguments: list[str]) -> int:
                         )
                     )
             elif options.out is None:
-                found = asdict(inspect_dataset(stream))
+                found = asdict(inspect_dataset(stream, roles=options.roles))
             else:
                 options.out.mkdir(parents=True, exist_ok=False)
                 plan = prepare_dataset(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from workers.preparation.changes import name_kind
@@ -48,9 +49,18 @@ class Inspection:
 
 
 def inspect_dataset(
-    stream: ByteStream, *, max_rows: int = ROWS_INSPECTED, limits: Limits | None = None
+    stream: ByteStream,
+    *,
+    max_rows: int = ROWS_INSPECTED,
+    limits: Limits | None = None,
+    roles: Mapping[str, str] | None = None,
 ) -> Inspection:
     """Count what a preparation would find in the first rows of a file.
+
+    Parameters
+    ----------
+    roles
+        What its owner said of columns.
 
     Raises
     ------
@@ -73,7 +83,7 @@ def inspect_dataset(
             break
         rows += 1
         try:
-            row = repair_row(raw, to_chat=False, limits=limits)
+            row = repair_row(raw, to_chat=False, limits=limits, roles=roles)
         except RowDroppedError as dropped:
             counts["unusable"] += 1
             faults[name_kind(str(dropped))] += 1

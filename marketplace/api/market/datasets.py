@@ -65,7 +65,8 @@ class DatasetsView(MarketView):
             choices=UploadChoices(
                 faulty_lines=asked["faulty_lines"],
                 long_rows=asked["long_rows"],
-                columns=_columns(asked["columns"]),
+                columns={name: each.lower() for name, each in _read(asked, "columns").items()},
+                roles={key.strip().casefold(): role for key, role in _read(asked, "roles").items()},
             ),
             key=_key(request),
             now=clock.now(),
@@ -73,12 +74,10 @@ class DatasetsView(MarketView):
         return _answer(wait_for_upload(upload, within_s=WAIT_S))
 
 
-def _columns(asked: dict[str, Any]) -> dict[str, str]:
-    if not all(isinstance(column, str) for column in asked.values()):
-        raise UserError(
-            "invalid_columns", "Each name of columns has one column's name.", param="columns"
-        )
-    return {name: column.strip().lower() for name, column in asked.items()}
+def _read(asked: dict[str, Any], name: str) -> dict[str, str]:
+    if not all(isinstance(value, str) for value in asked[name].values()):
+        raise UserError(f"invalid_{name}", f"Each name of {name} has one text.", param=name)
+    return {key: value.strip() for key, value in asked[name].items()}
 
 
 def _key(request: Request) -> str | None:

@@ -220,6 +220,12 @@ class DatasetUploadRequest(UploadRequest):
         default=dict,
         help_text='Columns of a table by the names that training knows: {"prompt": "question"}.',
     )
+    roles = SettingsField(
+        required=False,
+        default=dict,
+        help_text="What each key of JSON rows holds that training does not know: "
+        '{"frage": "prompt", "antwort": "completion", "notiz": "left_out"}.',
+    )
 
 
 class PlanRequest(StrictSerializer):

@@ -87,6 +87,7 @@ class Migration(migrations.Migration):
                 ('bytes', models.PositiveBigIntegerField()),
                 ('format', models.CharField(max_length=16)),
                 ('needs_preparation', models.BooleanField(db_default=False, default=False)),
+                ('roles', models.JSONField(default=dict)),
                 ('repaired_tokens', models.PositiveBigIntegerField(db_default=0, default=0)),
                 ('rows', models.PositiveIntegerField()),
                 ('tokens', models.PositiveBigIntegerField()),

@@ -42,6 +42,8 @@ class Dataset(models.Model):
     #: Nothing trains on it as it is. Rows and tokens are those that the program which prepares
     #: data finds in it, and ``faulty`` counts the rows that it cannot repair.
     needs_preparation = models.BooleanField(default=False, db_default=False)
+    #: What its columns hold, as its owner said when it was uploaded.
+    roles = models.JSONField(default=dict)
     #: Tokens of its rows as that program repairs them, none left out; 0 where nothing is faulty.
     repaired_tokens = models.PositiveBigIntegerField(default=0, db_default=0)
     #: Usable rows.

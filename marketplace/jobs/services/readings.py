@@ -145,14 +145,18 @@ def _read(
 def _repair(asked: FileToRead, reading: Reading, choices: UploadChoices) -> RepairedFile | None:
     """The file repaired, where a vendor may have to: a price is counted from it."""
     if _is_unusable(reading):
-        is_wanted = choices.faulty_lines != REFUSE and not reading.columns and not choices.columns
+        is_table = bool(reading.columns or choices.columns)
+        is_wanted = choices.faulty_lines != REFUSE and not is_table
     else:
         is_left_out = reading.faulty > 0 and choices.faulty_lines == LEAVE_OUT
         is_wanted = is_left_out or bool(reading.left_out_lines)
     if not is_wanted:
         return None
     try:
-        with asked.path.open("rb") as stored, open_repaired(stored) as (path, beyond):
+        with (
+            asked.path.open("rb") as stored,
+            open_repaired(stored, roles=choices.roles) as (path, beyond),
+        ):
             runs = path.with_suffix(".runs")
             repaired, _ = read_in_process(
                 # Its lines are not those of the upload, so none is named as too long.
@@ -206,6 +210,7 @@ def _store_file(upload: Upload, found: FoundFile) -> ReadUpload:
             return ReadUpload(reading)
     dataset = build_dataset(upload, reading, now=upload.created_at)
     dataset.needs_preparation = needs_preparation
+    dataset.roles = choices.roles if needs_preparation else {}
     dataset.repaired_tokens = 0 if repaired is None else repaired.reading.tokens
     with found.file.open("rb") as content:
         if found.is_rewritten:
@@ -299,7 +304,8 @@ def build_dataset(upload: Upload, reading: Reading, *, now: datetime) -> Dataset
 def _find_refusal(reading: Reading, choices: UploadChoices) -> UserError | None:
     """Why a file cannot be used at all, with any choice of its owner."""
     reason = reading.fatal
-    if reason is not None and reading.columns and choices.asks and not choices.columns:
+    is_named = bool(choices.columns or choices.roles)
+    if (reading.columns or reading.keys) and choices.asks and not is_named:
         return None
     if reason is None and reading.rows == 0:
         reason = (
@@ -317,14 +323,15 @@ def _find_refusal(reading: Reading, choices: UploadChoices) -> UserError | None:
         reason += f"{reading.long_lines[0]:,} on. Shorten them, or let them be cut or left out."
     if reason is None:
         return None
-    extra = {"errors": reading.errors, "faulty": reading.faulty, "columns": reading.columns}
+    extra = {"errors": reading.errors, "faulty": reading.faulty}
+    extra["columns"] = reading.columns or reading.keys
     return UserError("invalid_dataset", reason, param="file", extra=extra)
 
 
 def _is_open(reading: Reading, choices: UploadChoices) -> bool:
     """Whether a person has to choose before this is a data set."""
     return bool(
-        reading.fatal is not None
+        _is_unusable(reading)
         or (reading.faulty and choices.faulty_lines == ASK)
         or (reading.long_rows and choices.long_rows == ASK)
     )

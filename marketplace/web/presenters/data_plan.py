@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
+from marketplace.jobs.importing import ROLES
 from marketplace.vendors.models import DataPlan
 from marketplace.vendors.plans import count_lost, is_much
-from marketplace.vendors.wishes import ROLES
 
 _STEPS = {
     "reading": "Read",

@@ -12,6 +12,7 @@ from marketplace.jobs.models import Upload, UploadStatus
 from marketplace.jobs.selectors import build_upload_error
 from marketplace.jobs.services import decide_upload, receive_upload, wait_for_upload
 from marketplace.jobs.upload_choices import UploadChoices, merge_choices
+from marketplace.web.presenters.data_plan import list_roles
 from marketplace.web.views.requests import PageRequest
 
 #: How long a page waits for a file to be read before it shows how far that is.
@@ -43,6 +44,17 @@ class ShownUpload:
     @property
     def asks_columns(self) -> bool:
         return bool(self.found.get("columns"))
+
+    @property
+    def asked_keys(self) -> list[tuple[str, str]]:
+        """Each key of JSON rows that training does not know, with what it most likely holds."""
+        keys: list[str] = self.found.get("keys", [])
+        meant = {_guess(role, keys): role for role in ("prompt", "completion")}
+        return [(key, meant.get(key, "")) for key in keys]
+
+    @property
+    def roles(self) -> list[tuple[str, str]]:
+        return list_roles()
 
     @property
     def column_choices(self) -> list[tuple[str, str]]:
@@ -119,4 +131,8 @@ def _read(request: PageRequest, upload: Upload) -> UploadChoices:
     columns = {name: request.POST.get(f"column_{name}", "") for name in COLUMN_NAMES}
     if any(columns.values()):
         chosen["columns"] = {name: column for name, column in columns.items() if column}
+    keys: list[str] = (upload.reading or {}).get("keys", [])
+    roles = {key: request.POST.get(f"role_{number}", "") for number, key in enumerate(keys)}
+    if any(roles.values()):
+        chosen["roles"] = {key: role for key, role in roles.items() if role}
     return merge_choices(upload, chosen)

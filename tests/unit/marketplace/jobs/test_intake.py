@@ -32,12 +32,14 @@ from marketplace.jobs.services import (
 )
 from marketplace.jobs.upload_choices import UploadChoices
 from marketplace.vendors.offers import measure_growth
+from marketplace.vendors.plans import request_plan
 from tests import builders
 from tests import market_builders as market
 from tests import vendor_builders as vendors
 from tests.builders import NOW
 from tests.object_bucket import list_objects, use_bucket
 from tests.unit.marketplace.jobs.test_datasets import tokenizer_file
+from workers.protocol.job_terms import PreparationWish
 
 pytestmark = pytest.mark.django_db
 
@@ -235,6 +237,44 @@ def test_a_file_without_one_usable_row_is_counted_as_a_vendor_repairs_it(
     assert ensure_dataset_tokens(dataset=made, zone=zone).tokens == made.tokens
 
 
+#: Rows of which the program knows no key, with a text beside what is asked and told.
+FOREIGN = "".join(
+    json.dumps({"frage": f"Was kostet {n}?", "antwort": f"{n} Franken.", "notiz": "In aller Eile."})
+    + "\n"
+    for n in range(3)
+).encode()
+SAID = {"frage": "prompt", "antwort": "completion", "notiz": "context"}
+
+
+def test_rows_of_unknown_keys_are_asked_about_and_lose_none_of_them(zone, owner, reads_at_once):
+    upload = receive(owner, FOREIGN)
+    read()
+    assert seen(upload).status == UploadStatus.UNDECIDED
+    assert found(upload)["keys"] == ["frage", "antwort", "notiz"]
+    made = decide(upload, roles=SAID).dataset
+    assert made is not None
+    assert (made.needs_preparation, made.rows, made.roles) == (True, 3, SAID)
+    with made.file.open("rb") as file:
+        assert file.read() == FOREIGN
+    DatasetTokens.objects.all().delete()
+    assert ensure_dataset_tokens(dataset=made, zone=zone).tokens == made.tokens > 0
+    # What was said is what is planned with.
+    plan = request_plan(dataset=made, zone=zone, wish=PreparationWish(), now=NOW)
+    assert plan.asked["roles"] == SAID
+
+
+@pytest.mark.parametrize("roles", [{}, {"frage": "prompt", "antwort": "completion"}])
+def test_a_program_is_told_the_keys_and_no_text_goes_that_nobody_placed(
+    zone, owner, reads_at_once, roles
+):
+    choices = UploadChoices(faulty_lines="leave_out", long_rows="cut", roles=roles)
+    upload = receive(owner, FOREIGN, choices=choices)
+    read()
+    error = build_upload_error(seen(upload))
+    assert (error.code, error.extra["columns"]) == ("invalid_dataset", list(SAID))
+    assert not Dataset.objects.exists()
+
+
 def test_a_file_that_no_program_can_repair_is_refused(zone, owner):
     upload = receive(owner, b"{no row\n" * 3, choices=UploadChoices(faulty_lines="leave_out"))
     read()
@@ -258,7 +298,11 @@ def test_short_rows_do_not_make_long_ones_cheap_that_are_still_to_be_repaired(zo
 
 
 def test_words_that_are_no_choice_are_refused(zone, owner):
-    for choices in (UploadChoices(faulty_lines="x"), UploadChoices(long_rows="leave")):
+    for choices in (
+        UploadChoices(faulty_lines="x"),
+        UploadChoices(long_rows="leave"),
+        UploadChoices(roles={"frage": "poem"}),
+    ):
         with pytest.raises(UserError) as refused:
             receive(owner, ROW, choices=choices)
         assert refused.value.code == "invalid_choice"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import timedelta
 from typing import Any
@@ -229,6 +230,24 @@ def test_columns_with_other_names_are_chosen_on_the_page(site: Site) -> None:
     dataset = Dataset.objects.get(name="faq.csv")
     assert reply.headers["Location"] == f"/datasets/{dataset.pk}"
     assert (dataset.format, dataset.rows) == ("completion", 1)
+
+
+def test_keys_that_no_program_knows_are_asked_about_and_lead_to_the_plan(site: Site) -> None:
+    row = {"frage": "Was kostet es?", "answer": "3 Franken.", "<notiz>": "In aller Eile."}
+    file = SimpleUploadedFile("faq.jsonl", json.dumps(row).encode())
+    reply = site.client.post("/datasets", {"file": file}, follow=True)
+    [(address, _)] = reply.redirect_chain
+    text = read_page(reply)
+    assert "Which key is what?" in text
+    assert '<label class="label" for="role_2">&lt;notiz&gt;</label>' in text
+    assert '<option value="completion" selected>' in text
+    again = site.client.post(address, {"decided": "1"}, follow=True)
+    assert "Which key is what?" in read_page(again)
+    chosen = {"role_0": "prompt", "role_1": "completion", "role_2": "left_out", "decided": "1"}
+    reply = site.client.post(address, chosen, follow=True)
+    dataset = Dataset.objects.get(name="faq.jsonl")
+    assert (dataset.needs_preparation, dataset.rows) == (True, 1)
+    assert f'href="/datasets/{dataset.pk}/plan"' in read_page(reply)
 
 
 def test_how_far_a_file_is_read_is_shown_until_it_is(
