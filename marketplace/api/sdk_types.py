@@ -124,7 +124,8 @@ def _show_values(schema: Mapping[str, Any]) -> str:
     if schema["type"] == "array":
         return f"list of {_show_values(schema['items'])}"
     if schema["type"] == "object":
-        return f"for each name one of {_show_values(schema['additionalProperties'])}"
+        values = schema["additionalProperties"]
+        return f"for each name {'one of ' if 'enum' in values else ''}{_show_values(values)}"
     if schema["type"] == "boolean":
         return "`true`, `false`"
     if schema["type"] == "string":

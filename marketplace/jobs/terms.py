@@ -23,6 +23,6 @@ def strip_texts(terms: JobTerms) -> JobTerms:
     return replace(
         terms,
         adapter=replace(terms.adapter, init_text=""),
-        preparation=None if wish is None else replace(wish, instructions="", roles={}),
+        preparation=None if wish is None else replace(wish, instructions="", roles={}, gold={}),
         metadata=None,
     )

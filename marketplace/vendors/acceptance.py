@@ -37,6 +37,8 @@ PLANNED_SHARE_MIN = 0.95
 #: Of a delivery's rows, the share that may say something else where nothing was ordered that
 #: rewrites rows: answers under the owner's own questions teach a model anything.
 CHANGED_SHARE_MAX = 0.25
+#: Of the rows with known answers, the share that a delivery has right at least.
+GOLD_SHARE_MIN = 0.8
 _REWRITING = frozenset({Skill.LABELLING, Skill.TRANSLATION, Skill.MASKING})
 WORDS_MAX = 1000
 REFUND_REASON = "A preparation that was not what was ordered"
@@ -68,6 +70,11 @@ def judge_by_rule(
         return (
             f"{comparison['changed']:,} of its {comparison['rows_out']:,} rows say something else "
             "than in the original, and nothing was ordered that rewrites them."
+        )
+    if comparison["gold_right"] < GOLD_SHARE_MIN * comparison["gold"]:
+        return (
+            f"{comparison['gold_right']:,} of {comparison['gold']:,} rows whose answers the owner "
+            "knows are as they should be."
         )
     if plan is not None:
         if comparison["rows_out"] < PLANNED_SHARE_MIN * plan.rows:

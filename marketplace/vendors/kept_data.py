@@ -67,7 +67,7 @@ def _forget(**which: str) -> None:
     WorkRow.objects.filter(preparation__in=found).delete()
     Dispute.objects.filter(preparation__in=found).update(reason="")
     for held in found:
-        wish = held.wish | {"instructions": "", "roles": {}}
+        wish = held.wish | {"instructions": "", "roles": {}, "gold": {}}
         Preparation.objects.filter(pk=held.pk).update(
             **dict.fromkeys(("copy", "submission", "changes", "origins"), ""),
             wish=wish,

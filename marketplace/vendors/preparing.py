@@ -87,6 +87,11 @@ def compare_in_process(path: Path, *, delivered: Path, wish: PreparationWish) ->
     options = ["--compare", str(delivered), *_read_as(wish)]
     if Skill.TRANSLATION in wish.skills:
         options.append("--translated")
+    if wish.gold:
+        known = delivered.with_name("gold.jsonl")
+        rows = (json.loads(row) | {"row_id": int(number)} for number, row in wish.gold.items())
+        known.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        options += ["--gold", str(known)]
     return run_preparation(path, options)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -10,6 +12,7 @@ from marketplace.jobs.importing import ROLES
 from marketplace.vendors.models import VendorKind
 from marketplace.vendors.skills import Skill
 from workers.protocol.job_terms import PreparationWish
+from workers.protocol.record_formats import ValueRefusal, parse_row_object
 
 #: ISO 639-1 codes that rows may be kept by.
 LANGUAGES = (
@@ -21,6 +24,9 @@ COLUMN_CHARS_MAX = 64
 PLAN_CHARS_MAX = 40
 VALIDATION_SHARE_MAX = 0.5
 INSTRUCTIONS_CHARS_MAX = 4_000
+#: Rows with known answers, and letters of one.
+GOLD_ROWS_MAX = 50
+GOLD_CHARS_MAX = 4_000
 #: Longest time that an owner may take to look at a delivery.
 REVIEW_S_MAX = 7 * 24 * 3600
 
@@ -54,6 +60,7 @@ def parse_wish(asked: Mapping[str, Any]) -> PreparationWish:
         validation_share=float(share),
         skills=_read_names(asked, "skills", Skill.values),
         instructions=_read_instructions(asked),
+        gold=_read_gold(asked),
         review_s=_read_review(asked),
         plan=_read_plan(asked),
     )
@@ -86,6 +93,35 @@ def _read_instructions(asked: Mapping[str, Any]) -> str:
             "instructions", f"Instructions are a text of at most {INSTRUCTIONS_CHARS_MAX:,} signs."
         )
     return text.strip()
+
+
+def _read_gold(asked: Mapping[str, Any]) -> dict[str, str]:
+    """Rows as JSON objects or as their text, by the row's place in the file."""
+    value = asked.get("gold", {})
+    words = (
+        f"gold names at most {GOLD_ROWS_MAX} rows by their place in the file from 1, each with the "
+        f"row as it should be, in at most {GOLD_CHARS_MAX:,} letters."
+    )
+    if not isinstance(value, Mapping) or len(value) > GOLD_ROWS_MAX:
+        raise _invalid("gold", words)
+    found: dict[str, str] = {}
+    for number, row in cast(Mapping[Any, Any], value).items():
+        is_number = isinstance(number, str) and re.fullmatch(r"[1-9][0-9]{0,8}", number)
+        text = row if isinstance(row, str) else json.dumps(row, ensure_ascii=False)
+        if not is_number or not _is_row(text) or len(text) > GOLD_CHARS_MAX:
+            raise _invalid("gold", words)
+        found[number] = text
+    return found
+
+
+def _is_row(text: str) -> bool:
+    """Whether a text is a row that trains, as JSON."""
+    try:
+        value = json.loads(text)
+        parse_row_object(value, line=1, data_format=None, max_messages=GOLD_CHARS_MAX)
+    except (ValueError, RecursionError, AttributeError, TypeError, ValueRefusal):
+        return False
+    return isinstance(value, dict)
 
 
 def _read_review(asked: Mapping[str, Any]) -> int:

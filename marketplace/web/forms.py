@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from datetime import datetime, timedelta
@@ -20,7 +21,7 @@ from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Dataset, Job
 from marketplace.jobs.selectors import list_continuable_jobs
 from marketplace.vendors.models import VendorKind
-from marketplace.vendors.wishes import INSTRUCTIONS_CHARS_MAX
+from marketplace.vendors.wishes import GOLD_CHARS_MAX, GOLD_ROWS_MAX, INSTRUCTIONS_CHARS_MAX
 from marketplace.web.expert_form import CHOICES, EXPERT, NUMBERS, ExpertForm
 from marketplace.web.prompt_form import AUTO, HyperField, PromptTuningForm
 from marketplace.webhooks.outbox import EVENT_TYPES
@@ -133,6 +134,12 @@ class BidForm(PromptTuningForm, ExpertForm):
         max_length=INSTRUCTIONS_CHARS_MAX,
         widget=forms.Textarea(attrs={"class": "field", "rows": 3}),
     )
+    gold = forms.CharField(
+        label="Rows whose answer you know",
+        required=False,
+        max_length=GOLD_ROWS_MAX * GOLD_CHARS_MAX,
+        widget=forms.Textarea(attrs={"class": "field mono", "rows": 3}),
+    )
     review = forms.TypedChoiceField(
         label="Before training starts",
         coerce=int,
@@ -194,6 +201,19 @@ class BidForm(PromptTuningForm, ExpertForm):
         self.data["prepare"] = "on"
         self.full_clean()
 
+    def clean_gold(self) -> dict[str, str]:
+        """Rows one a line, each with the ``row_id`` that is its place in the file."""
+        found: dict[str, str] = {}
+        for line in filter(str.strip, self.cleaned_data["gold"].splitlines()):
+            try:
+                row = json.loads(line)
+                found[str(int(row.pop("row_id")))] = json.dumps(row, ensure_ascii=False)
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                raise forms.ValidationError(
+                    'Write each row as a JSON object with its row_id: {"row_id": 3, ...}.'
+                ) from None
+        return found
+
     @property
     def consent(self) -> dict[str, Any]:
         """Who may see the data, and their instructions; the automatic vendor always may."""
@@ -208,6 +228,7 @@ class BidForm(PromptTuningForm, ExpertForm):
         return {
             "kinds": [*automatic, *kinds],
             "instructions": instructions,
+            "gold": data.get("gold") or {},
             "review_s": data.get("review") or 0,
         }
 

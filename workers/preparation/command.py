@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import sys
 from collections.abc import Callable
@@ -38,6 +39,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--translated", action="store_true", help="compared with its original, row by row"
     )
+    parser.add_argument("--gold", type=Path, help="compared rows as they should be, by their ids")
     parser.add_argument("--rows", type=Path, help="list every row with a proposal, as JSON lines")
     parser.add_argument("--traced", type=Path, help="copy the rows, each with its id")
     parser.add_argument("--row-ids", action="store_true", help="the rows bring their ids")
@@ -111,7 +113,10 @@ def main(arguments: list[str]) -> int:
             if options.rows is not None or options.traced is not None:
                 found = _write_lines(stream, options)
             elif options.compare is not None:
-                with options.compare.open("rb") as delivered:
+                with (
+                    options.compare.open("rb") as delivered,
+                    (options.gold or Path(os.devnull)).open("rb") as gold,
+                ):
                     found = asdict(
                         compare_datasets(
                             stream,
@@ -119,6 +124,7 @@ def main(arguments: list[str]) -> int:
                             masks=options.mask,
                             translates=options.translated,
                             roles=options.roles,
+                            gold=gold if options.gold else None,
                         )
                     )
             elif options.out is None:

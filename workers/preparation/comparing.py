@@ -41,6 +41,9 @@ class Comparison:
     dropped: int
     #: Different usable rows of the original that are in the delivery.
     covered: int
+    #: Rows whose answer the owner knows, and those of them that are delivered so.
+    gold: int
+    gold_right: int
     #: Excerpts ``[before, after]`` of changed rows, and of rows added and left out.
     samples: dict[str, list[list[str]]] = field(default_factory=dict[str, list[list[str]]])
 
@@ -75,6 +78,7 @@ def compare_datasets(
     masks: bool = False,
     translates: bool = False,
     roles: Mapping[str, str] | None = None,
+    gold: ByteStream | None = None,
 ) -> Comparison:
     """Match each row of a delivery with the row of the original that its id names.
 
@@ -89,6 +93,8 @@ def compare_datasets(
         The delivery is a translation, which has no words in common with its original.
     roles
         ``PreparationSettings.roles`` of the delivery.
+    gold
+        Some of the rows as they should be, with their ids.
 
     Raises
     ------
@@ -96,12 +102,15 @@ def compare_datasets(
         When one of the files is no text or is empty.
     """
     found = {row.number: row for row in _iter_rows(read_raw_rows(original), masks, roles)}
+    given = () if gold is None else take_row_ids(read_raw_rows(gold))
+    known = {row.number: row.key for row in _iter_rows(given, masks, None)}
     usable = [row for row in found.values() if row.is_usable]
     counts: Counter[str] = Counter()
     samples: dict[str, list[list[str]]] = {"changed": [], "added": [], "dropped": []}
     seen: set[int] = set()
     for row in _iter_rows(take_row_ids(read_raw_rows(delivered)), False, None):
         counts["rows"] += 1
+        counts["gold"] += row.number not in seen and known.get(row.number) == row.key
         before = found.get(row.number)
         if before is None or row.number in seen or not row.is_usable:
             kind = "added"
@@ -126,6 +135,8 @@ def compare_datasets(
         added=counts["added"],
         dropped=len(left),
         covered=len({row.key for row in usable if row.number in seen}),
+        gold=len(known),
+        gold_right=counts["gold"],
         samples=samples,
     )
 

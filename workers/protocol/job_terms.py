@@ -28,6 +28,9 @@ class PreparationWish:
     skills: tuple[str, ...] = ()
     #: What people or an outside vendor are to do, in the owner's words.
     instructions: str = ""
+    #: Rows whose answer the owner knows, as JSON objects, by their place in the file from 1. They
+    #: are mixed into the work, and no vendor is told which they are.
+    gold: dict[str, str] = field(default_factory=dict[str, str])
     #: Seconds that the owner has to refuse a delivery of people or of an outside vendor. With none,
     #: the rule accepts it.
     review_s: int = 0

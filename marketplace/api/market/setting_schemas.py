@@ -8,6 +8,8 @@ from typing import Any
 from marketplace.vendors.models import VendorKind
 from marketplace.vendors.skills import Skill
 from marketplace.vendors.wishes import (
+    GOLD_CHARS_MAX,
+    GOLD_ROWS_MAX,
     INSTRUCTIONS_CHARS_MAX,
     LANGUAGES,
     PLAN_CHARS_MAX,
@@ -131,6 +133,14 @@ def _describe_preparation() -> dict[str, Any]:
             "maxLength": INSTRUCTIONS_CHARS_MAX,
             "default": "",
             "description": "What people or an outside vendor are to do, in your words.",
+        },
+        "gold": {
+            "type": "object",
+            "additionalProperties": {"type": "string", "maxLength": GOLD_CHARS_MAX},
+            "maxProperties": GOLD_ROWS_MAX,
+            "default": {},
+            "description": "Rows whose answer you know, each as JSON text, by their place in the "
+            "file from 1. No vendor is told which they are; fewer than 80 % right is refused.",
         },
         "review_s": {
             "type": "integer",

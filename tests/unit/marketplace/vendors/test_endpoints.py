@@ -327,13 +327,16 @@ def test_a_signature_holds_for_one_message_one_body_and_a_few_minutes():
 
 def test_a_vendors_system_is_told_of_its_work_with_links(zone, owner, port):
     outside(zone, port)
-    build.sell(owner, zone, epochs=1, preparation={"kinds": ["outside"], "instructions": "Neat."})
+    wish = {"kinds": ["outside"], "instructions": "Neat.", "gold": {"1": build.chat(0)}}
+    build.sell(owner, zone, epochs=1, preparation=wish)
     assert prepare_next(clock=clock)
     made = Preparation.objects.get()
     assert run_due_work(get_kinds()[TELL], clock=clock) == 1
     told = VendorSystem.asked[-1]
     assert (told["type"], told["data"]["preparation_id"]) == ("work.assigned", made.pk)
-    assert told["data"]["wish"]["instructions"] == "Neat."
+    wish = told["data"]["wish"]
+    # Which rows are looked at it is not told.
+    assert (wish["instructions"], wish["gold"]) == ("Neat.", {})
     assert told["data"]["data_url"].endswith("/data")
     VendorSystem.secrets["good"] = build_other_secret()
     restart_work(NewWork(TELL, made.pk, due_at=NOW))

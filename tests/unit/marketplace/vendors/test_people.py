@@ -260,6 +260,27 @@ def test_the_rule_sends_a_poisoned_or_partial_delivery_back(zone, owner, team, v
     assert undo(preparation=work, user=user, now=NOW) == [5]
 
 
+def test_rows_with_known_answers_are_counted_and_too_few_right_ones_come_back(zone, owner, team):
+    right = chat(3, price="42 dollars.")
+    work = build.sell_few(owner, zone, gold={"1": json.loads(chat(0)), "4": right})
+    user = builders.owner_of(team.organisation)
+    accept_rows(preparation=work, user=user, first=1, last=5, now=NOW)
+    decide(work, user, 4, RowDecision.ACCEPT)
+    decide(work, user, 5, RowDecision.DROP)
+    hand_in(preparation=work, user=user, now=NOW)
+    assert prepare_next(clock=clock)
+    work.refresh_from_db()
+    assert work.refusals[0]["reason"] == (
+        "1 of 2 rows whose answers the owner knows are as they should be."
+    )
+    decide(work, user, 4, RowDecision.SAVE, right, version=1)
+    hand_in(preparation=work, user=user, now=NOW)
+    assert prepare_next(clock=clock)
+    work.refresh_from_db()
+    assert work.status == PreparationStatus.ACCEPTED
+    assert (work.comparison["gold"], work.comparison["gold_right"]) == (2, 2)
+
+
 def test_late_people_get_one_more_delay_for_less_and_the_owner_pays_no_more(zone, owner, team):
     work = build.sell_few(owner, zone)
     user = builders.owner_of(team.organisation)

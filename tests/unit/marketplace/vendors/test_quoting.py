@@ -73,6 +73,7 @@ def test_a_wish_is_read_with_its_defaults_and_goes_back_as_it_came():
         mask_personal_data=True,
         languages=("de", "en"),
         validation_share=0.25,
+        gold={"3": '{"text": "One."}'},
     )
     assert parse_wish(to_json(wish)) == wish
 
@@ -88,6 +89,11 @@ def test_a_wish_is_read_with_its_defaults_and_goes_back_as_it_came():
         ({"validation_share": 0.51}, "validation_share"),
         ({"validation_share": float("nan")}, "validation_share"),
         ({"seed": 1}, "seed"),
+        ({"gold": ["{}"]}, "gold"),
+        ({"gold": {"0": '{"text": "One."}'}}, "gold"),
+        ({"gold": {"1": "no row"}}, "gold"),
+        ({"gold": {"1": {"price": 3}}}, "gold"),
+        ({"gold": {str(n): {"text": "One."} for n in range(1, 52)}}, "gold"),
     ],
 )
 def test_a_wish_that_is_none_is_refused_with_its_field(asked, field):

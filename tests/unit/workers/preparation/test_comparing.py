@@ -33,6 +33,27 @@ def counts(found: Comparison) -> tuple[int, ...]:
     return found.kept, found.changed, found.added, found.dropped, found.covered
 
 
+def test_rows_with_known_answers_count_once_each_and_only_as_they_should_be() -> None:
+    known = write(row("Where is it?", "Here.", row_id=2), row("What is it?", "A book.", row_id=3))
+    found = compare(
+        [
+            row("Where is it?", "here.", row_id=2),
+            row("Where is it?", "Here.", row_id=2),
+            row("What is it?", "A pen.", row_id=3),
+        ],
+        gold=known,
+    )
+    assert (found.gold, found.gold_right) == (2, 1)
+    assert compare([row("What is it?", "A pen.", row_id=3)]).gold == 0
+    # What was hidden in the delivery is hidden in the answers too.
+    hidden = compare(
+        [row("How are you?", "Ask [EMAIL_1].", row_id=1)],
+        gold=write(row("How are you?", "Ask jo@example.com.", row_id=1)),
+        masks=True,
+    )
+    assert hidden.gold_right == 1
+
+
 def test_rows_are_kept_changed_and_left_out_by_their_ids() -> None:
     found = compare(
         [row("Where is it?", "Here.", row_id=2), row("How are  you?", "fine.", row_id=1)]
