@@ -43,6 +43,7 @@ from marketplace.vendors.models import (
     Vendor,
 )
 from marketplace.vendors.offers import compute_due_at, read_offers
+from marketplace.vendors.opinions import end_waiting_opinions, wait_for_opinions
 from marketplace.vendors.services import close, forget_copies, give_to_next_vendor
 from scheduler import types as scheduler
 from scheduler.auction import Replan
@@ -58,6 +59,7 @@ LATE_REASON = "The vendor cost less than was sold"
 
 def conclude_preparations(*, now: datetime) -> int:
     """Do what follows from deliveries, and from those that did not come; how many."""
+    end_waiting_opinions(now=now)
     waiting = Preparation.objects.filter(concluded_at__isnull=True).filter(
         Q(status=PreparationStatus.ACCEPTED)
         | ~Q(problem="")
@@ -112,6 +114,7 @@ def _conclude(lane: Lane, preparation_id: str) -> bool:
         )
         held.concluded_at, held.paid_from = lane.now, bid.hold_reference
         held.save(update_fields=["concluded_at", "paid_from", "refund_micros"])
+        wait_for_opinions(held, now=lane.now)
         forget_copies(held)
         return True
     if held.status == PreparationStatus.DISPUTED:

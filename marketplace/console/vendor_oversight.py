@@ -11,6 +11,7 @@ from marketplace.common import clock
 from marketplace.common.errors import NotFound
 from marketplace.vendors.listing import approve_vendor, pause_vendor, resume_vendor
 from marketplace.vendors.models import Vendor
+from marketplace.vendors.opinions import list_opinions_for
 from marketplace.vendors.selectors import list_disputes, summarize_vendor
 from marketplace.web.views.requests import PageRequest, operator_page
 
@@ -23,6 +24,7 @@ def show_all_vendors(request: PageRequest) -> HttpResponse:
     context = {
         "vendors": [summarize_vendor(vendor, now=now) for vendor in vendors],
         "disputes": list_disputes(),
+        "opinions": list_opinions_for(request.user).count(),
         "now": now,
     }
     return render(request, "console/operator_vendors.html", context)

@@ -105,7 +105,7 @@ def edit_row(request: PageRequest, preparation_id: str, number: int) -> HttpResp
     error: UserError | None = None
     value = ""
     if request.method == "POST":
-        value = _read_value(request)
+        value = read_value(request)
         try:
             decide_row(
                 preparation=work,
@@ -138,15 +138,15 @@ def edit_row(request: PageRequest, preparation_id: str, number: int) -> HttpResp
         "progress": count_progress(work),
         "row": row,
         "error": error,
-        "text": text or _EMPTY,
-        "turns": read_turns(text or _EMPTY),
+        "text": text or EMPTY_ROW,
+        "turns": read_turns(text or EMPTY_ROW),
         "roles": ROLES,
     }
     status = 200 if error is None else error.status
     return render(request, "console/vendor_row.html", context, status=status)
 
 
-_EMPTY = json.dumps(
+EMPTY_ROW = json.dumps(
     {"messages": [{"role": "user", "content": ""}] + [{"role": "assistant", "content": ""}]}
 )
 
@@ -177,7 +177,7 @@ def read_turns(text: str) -> list[Turn]:
     return turns
 
 
-def _read_value(request: PageRequest) -> str:
+def read_value(request: PageRequest) -> str:
     """What the editor holds, as JSON: its messages, or the text itself."""
     roles, contents = request.POST.getlist("role"), request.POST.getlist("content")
     text = request.POST.get("value", "")

@@ -19,6 +19,7 @@ from marketplace.payments.selectors import get_earnings, list_earnings
 from marketplace.vendors.handover import make_link
 from marketplace.vendors.listing import list_vendor, pause_vendor, renew_secret, resume_vendor
 from marketplace.vendors.models import Preparation, Vendor
+from marketplace.vendors.opinions import list_opinions_for
 from marketplace.vendors.selectors import list_work, summarize_vendor
 from marketplace.web.views.requests import PageRequest, owner_page, page
 
@@ -40,6 +41,7 @@ def _load_page(request: PageRequest) -> dict[str, Any]:
         "now": now,
         "vendors": [summarize_vendor(vendor, now=now) for vendor in vendors],
         "work": list_work(organisation),
+        "opinions": list_opinions_for(request.user).count(),
         "lines": lines,
         "decimals": count_decimals(line.amount_micros for line in lines),
         "earnings": get_earnings(organisation=organisation),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from marketplace.vendors.models import RowOpinion
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,19 @@ class Delivery:
     comparison: dict[str, Any] | None = None
     #: Why the rule does not accept it; empty where it does.
     objection: str = ""
+    #: Rows of it for second opinions, not saved.
+    opinions: Sequence[RowOpinion] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRow:
+    """A row as its vendor got it."""
+
+    #: Its place in the owner's file, from 1.
+    number: int
+    raw: str
+    #: As the program repairs it, as JSON; empty where it cannot.
+    proposal: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,9 +77,9 @@ def _store_rows(held: Preparation, path: Path) -> None:
                     preparation=held,
                     number=number,
                     line=found["line"],
-                    raw=_clean(found["raw"]),
-                    proposal=_clean(found["proposal"]),
-                    notes=[_clean(note) for note in found["notes"]],
+                    raw=clean_text(found["raw"]),
+                    proposal=clean_text(found["proposal"]),
+                    notes=[clean_text(note) for note in found["notes"]],
                 )
             )
             if len(rows) == _ROWS_A_TIME:
@@ -88,7 +88,7 @@ def _store_rows(held: Preparation, path: Path) -> None:
     WorkRow.objects.bulk_create(rows)
 
 
-def _clean(text: str) -> str:
+def clean_text(text: str) -> str:
     """A text as the database can hold it."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 

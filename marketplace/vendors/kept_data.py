@@ -13,6 +13,7 @@ from marketplace.vendors.models import (
     Dispute,
     Preparation,
     PreparationStatus,
+    RowOpinion,
     Vendor,
     WorkRow,
 )
@@ -65,6 +66,9 @@ def _erase_job(job_id: str, *, now: datetime) -> None:
 def _forget(**which: str) -> None:
     found = Preparation.objects.filter(**which)
     WorkRow.objects.filter(preparation__in=found).delete()
+    # The vendor's pay may still wait for them.
+    texts = dict.fromkeys(("raw", "proposal", "delivered", "value"), "")
+    RowOpinion.objects.filter(preparation__in=found).update(**texts)
     Dispute.objects.filter(preparation__in=found).update(reason="")
     for held in found:
         wish = held.wish | {"instructions": "", "roles": {}, "gold": {}}

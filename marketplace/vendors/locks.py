@@ -8,7 +8,14 @@ from django.db import connection
 from django.db.models import QuerySet
 
 from marketplace.jobs.locks import lock_job
-from marketplace.vendors.models import DataPlan, Dispute, Preparation, Vendor, WorkRow
+from marketplace.vendors.models import (
+    DataPlan,
+    Dispute,
+    Preparation,
+    RowOpinion,
+    Vendor,
+    WorkRow,
+)
 
 
 def lock_preparation(preparation_id: str) -> Preparation:
@@ -58,6 +65,11 @@ def lock_free_rows(rows: QuerySet[WorkRow]) -> list[WorkRow]:
 def lock_rows(row_ids: Collection[int]) -> dict[int, WorkRow]:
     rows = WorkRow.objects.select_for_update(of=("self",), no_key=True).filter(pk__in=row_ids)
     return {row.pk: row for row in rows.order_by("pk")}
+
+
+def lock_opinion(opinion_id: int) -> RowOpinion:
+    """A row's second opinion. Call while holding its preparation."""
+    return RowOpinion.objects.select_for_update(no_key=True).get(pk=opinion_id)
 
 
 def lock_open_dispute(preparation: Preparation) -> Dispute | None:

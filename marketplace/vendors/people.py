@@ -122,7 +122,7 @@ def decide_row(
     Conflict
         ``row_taken``, ``row_changed`` or ``work_over``. Nothing is stored.
     """
-    text = _read_value(value) if decision is RowDecision.SAVE else ""
+    text = read_row(value) if decision is RowDecision.SAVE else ""
     with transaction.atomic():
         check_can_work(share_preparation(preparation.pk), user)
         row = lock_row(preparation.pk, number)
@@ -292,8 +292,14 @@ def _change(
     )
 
 
-def _read_value(text: str) -> str:
-    """A row to train on, on one line."""
+def read_row(text: str) -> str:
+    """A row to train on, on one line.
+
+    Raises
+    ------
+    UserError
+        ``invalid_row``.
+    """
     if len(text) > VALUE_CHARS_MAX:
         raise _invalid(f"A row has at most {VALUE_CHARS_MAX:,} signs.")
     try:

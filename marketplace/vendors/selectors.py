@@ -27,6 +27,7 @@ from marketplace.vendors.models import (
     VendorKind,
 )
 from marketplace.vendors.offers import collect_offers
+from marketplace.vendors.opinions import Agreement, count_vendor_agreement
 from marketplace.vendors.quoting import VendorOffer
 from workers.protocol.job_terms import PreparationWish
 
@@ -97,6 +98,8 @@ class VendorSummary:
     reliability: float | None
     accepted: int
     missed: int
+    #: How second opinions agree with its deliveries.
+    agreement: Agreement
     #: Answers of its own system in the last days, by kind.
     answers: dict[str, int]
 
@@ -119,6 +122,7 @@ def summarize_vendor(vendor: Vendor, *, now: datetime) -> VendorSummary:
             vendor=vendor, status=PreparationStatus.ACCEPTED
         ).count(),
         missed=Preparation.objects.filter(missed__contains=[{"vendor": vendor.pk}]).count(),
+        agreement=count_vendor_agreement(vendor.pk),
         answers=dict(counts.values_list("kind").annotate(Sum("count"))),
     )
 

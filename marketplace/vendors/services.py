@@ -37,7 +37,8 @@ from marketplace.vendors.handed_files import Delivery
 from marketplace.vendors.handover import store_hand_over
 from marketplace.vendors.kinds import get_work
 from marketplace.vendors.locks import lock_first, lock_preparation
-from marketplace.vendors.models import Preparation, PreparationStatus, WorkRow
+from marketplace.vendors.models import Preparation, PreparationStatus, RowOpinion, WorkRow
+from marketplace.vendors.opinions import draw_sample
 from marketplace.vendors.plans import find_sold_plan
 from marketplace.vendors.preparing import WALL_S, compare_in_process, finish_in_process
 from marketplace.vendors.wishes import parse_wish
@@ -168,7 +169,8 @@ def _check_submission(mine: Preparation, *, clock: Callable[[], datetime]) -> No
             out = folder / "out"
             summary = finish_in_process(handed_in, folder=out, wish=wish)["summary"]
             changes = folder / "changes.jsonl"
-            get_work(mine.vendor).write_changes(mine, changes)
+            work = get_work(mine.vendor)
+            work.write_changes(mine, changes)
             delivery = Delivery(
                 training=out / "train.jsonl",
                 held_out=out / "validation.jsonl" if summary["rows_held_out"] else None,
@@ -177,6 +179,7 @@ def _check_submission(mine: Preparation, *, clock: Callable[[], datetime]) -> No
                 report=summary | {"rows_in": comparison["rows_in"]},
                 comparison=comparison,
                 objection=objection,
+                opinions=draw_sample(mine, rows=work.iter_rows(mine), delivered=handed_in),
             )
             deliver(preparation=mine, delivery=delivery, claim=mine.claim, now=clock())
     except Conflict:
@@ -241,6 +244,7 @@ def _store_delivery(
             with path.open("rb") as content:
                 file.save(f"{held.pk}-{file.field.name}.jsonl", File(content), save=False)
     held.save()
+    RowOpinion.objects.bulk_create(delivery.opinions)
 
 
 def refuse_submission(*, preparation: Preparation, claim: str, reason: str, now: datetime) -> None:
@@ -303,6 +307,7 @@ def forget_copies(held: Preparation) -> None:
 
 def _discard_delivery(held: Preparation) -> None:
     """Delete data that a vendor delivered and that were not accepted. Call while holding it."""
+    RowOpinion.objects.filter(preparation=held).delete()
     pks = [pk for pk in (held.prepared_id, held.held_out_id) if pk is not None]
     held.prepared = held.held_out = None
     held.save(update_fields=["prepared", "held_out"])

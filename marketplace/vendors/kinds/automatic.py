@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
 from marketplace.vendors.acceptance import judge_as_planned, judge_by_rule
-from marketplace.vendors.handed_files import Delivery
+from marketplace.vendors.handed_files import Delivery, FoundRow
 from marketplace.vendors.models import Preparation
 from marketplace.vendors.plans import find_sold_plan
 from marketplace.vendors.preparing import compare_in_process, prepare_in_process
@@ -40,6 +41,10 @@ class AutomaticWork:
 
     def announce(self, preparation: Preparation, *, now: datetime) -> None:
         """Nobody waits for its data."""
+
+    def iter_rows(self, preparation: Preparation) -> Iterator[FoundRow]:
+        """Nobody does again what a program does the same way."""
+        return iter(())
 
     def write_changes(self, preparation: Preparation, path: Path) -> None:
         """It delivers them itself."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from marketplace.vendors.handed_files import Delivery, HandOver
+from marketplace.vendors.handed_files import Delivery, FoundRow, HandOver
 from marketplace.vendors.models import Preparation
 from workers.protocol.job_terms import PreparationWish
 
@@ -37,6 +38,10 @@ class VendorWork(Protocol):
 
     def announce(self, preparation: Preparation, *, now: datetime) -> None:
         """Tell the vendor that the data are ready for it."""
+        ...
+
+    def iter_rows(self, preparation: Preparation) -> Iterator[FoundRow]:
+        """Every row as the vendor got it, for second opinions; none where none are asked for."""
         ...
 
     def write_changes(self, preparation: Preparation, path: Path) -> None:

@@ -124,6 +124,25 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
+            name='RowOpinion',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('number', models.PositiveIntegerField()),
+                ('raw', models.TextField()),
+                ('proposal', models.TextField(blank=True, default='')),
+                ('delivered', models.TextField(blank=True, default='')),
+                ('value', models.TextField(blank=True, default='')),
+                ('given_at', models.DateTimeField(blank=True, null=True)),
+                ('agrees', models.BooleanField(null=True)),
+                ('first_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('given_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('preparation', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='opinions', to='vendors.preparation')),
+            ],
+            options={
+                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('agrees__isnull', True), ('given_at__isnull', True)), models.Q(('agrees__isnull', False), ('given_at__isnull', False)), _connector='OR'), name='vendors_opinion_given_agrees'), models.UniqueConstraint(fields=('preparation', 'number'), name='vendors_opinion_once')],
+            },
+        ),
+        migrations.CreateModel(
             name='Listing',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),

@@ -1,5 +1,6 @@
 """Vendors, what they ask, and the preparations of admitted bids."""
 
+from marketplace.vendors.models.opinions import RowOpinion
 from marketplace.vendors.models.plans import DataPlan
 from marketplace.vendors.models.preparations import (
     DISPUTABLE_FOR,
@@ -30,6 +31,7 @@ __all__ = [
     "Preparation",
     "PreparationStatus",
     "RowEdit",
+    "RowOpinion",
     "RowState",
     "Vendor",
     "VendorKind",

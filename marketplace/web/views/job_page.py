@@ -36,6 +36,7 @@ from marketplace.jobs.selectors import (
 from marketplace.jobs.services import cancel_job
 from marketplace.vendors import selectors as vendors
 from marketplace.vendors.models import Preparation
+from marketplace.vendors.opinions import count_agreement
 from marketplace.vendors.selectors import find_preparation
 from marketplace.web.presenters.plans import build_job_ribbon, find_ribbon_nodes, label_node
 from marketplace.web.presenters.progress import compute_done_share, compute_left_s, serialize_plan
@@ -156,6 +157,7 @@ def _describe_preparation(preparation: Preparation | None, now: datetime) -> dic
         "preparation": preparation,
         "accesses": [] if preparation is None else vendors.list_accesses(preparation),
         "can_dispute": preparation is not None and vendors.can_be_disputed(preparation, now=now),
+        "agreement": None if preparation is None else count_agreement(preparation),
         "is_disputed": preparation is not None and vendors.has_open_dispute(preparation),
     }
 

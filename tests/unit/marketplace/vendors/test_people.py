@@ -18,6 +18,7 @@ from marketplace.jobs.services import cancel_job, dispatch_slots
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.maturity import mature_earnings
 from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
+from marketplace.vendors import opinions
 from marketplace.vendors.acceptance import accept, decide_dispute, refuse_delivery
 from marketplace.vendors.handover import make_link
 from marketplace.vendors.models import (
@@ -468,9 +469,10 @@ def test_no_more_goes_back_than_its_owner_paid_for_the_preparation(zone, owner, 
 
 
 def test_pay_that_may_be_disputed_is_not_paid_out_however_short_the_delay(
-    zone, owner, team, settings
+    zone, owner, team, settings, monkeypatch
 ):
     settings.PAYOUT_DELAY_DAYS = 0
+    monkeypatch.setattr(opinions, "_is_sampled", lambda _: False)
     work = accept_by_rule(owner, zone, team)
     assert mature_earnings(now=work.disputable_until - timedelta(seconds=1)) == 0
     assert mature_earnings(now=work.disputable_until) == 1

@@ -1,0 +1,287 @@
+"""Second opinions: sampled rows of a delivery are done again by another person, unseen.
+
+As spot checks do for nodes, they look at each vendor's first deliveries and at later ones by
+chance. Of people's work another person of the same vendor may give them, or an operator; of an
+outside vendor's an operator. The vendor's pay waits for them, but not for ever. Where too few
+agree, an operator decides about it as about any dispute.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from difflib import SequenceMatcher
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+from django.utils.crypto import salted_hmac
+
+from marketplace.accounts.models import WORKERS, Membership, User
+from marketplace.common.errors import NotFound
+from marketplace.jobs.models import EventKind
+from marketplace.jobs.services import add_job_event
+from marketplace.payments.services import release_vendor_pay, withhold_vendor_pay
+from marketplace.vendors.access import note_first_look
+from marketplace.vendors.handed_files import FoundRow
+from marketplace.vendors.handover import clean_text
+from marketplace.vendors.locks import lock_open_dispute, lock_opinion, lock_preparation
+from marketplace.vendors.models import (
+    Dispute,
+    Preparation,
+    PreparationStatus,
+    RowEdit,
+    RowOpinion,
+    VendorKind,
+)
+from marketplace.vendors.people import read_row
+
+#: Deliveries of a vendor that are sampled always, and how many later ones one is sampled of.
+FIRST_DELIVERIES = 3
+SAMPLED_OF = 4
+#: Rows of a sampled delivery.
+ROWS = 5
+#: Of the opinions, the share that agrees at least before the vendor is paid without a question.
+AGREEING_SHARE_MIN = Fraction(3, 5)
+#: Two persons seldom write the same words: how alike, word by word, texts are that agree.
+ALIKE_MIN = 0.8
+#: So long after acceptance nobody waits for an opinion any more.
+WAITS_FOR = timedelta(days=7)
+_SALT = "marketplace.vendors.opinions"
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How many second opinions were given, and how many of them agree."""
+
+    asked: int
+    given: int
+    agreeing: int
+
+
+def draw_sample(
+    preparation: Preparation, *, rows: Iterator[FoundRow], delivered: Path
+) -> tuple[RowOpinion, ...]:
+    """Choose rows of a delivery for a second opinion, not saved; none where it is not sampled.
+
+    Which ones nobody outside the market can foresee. Call without a transaction.
+
+    Parameters
+    ----------
+    rows
+        All rows as their vendor found them.
+    delivered
+        The delivery, each row with its id.
+    """
+    if not _is_sampled(preparation):
+        return ()
+    found = {
+        row.number: row
+        for row in heapq.nsmallest(ROWS, rows, key=lambda row: _draw(preparation, str(row.number)))
+    }
+    values = dict(_iter_delivered(delivered, found))
+    edits = RowEdit.objects.filter(
+        row__preparation=preparation, row__number__in=found, undone_at=None
+    )
+    persons = dict(edits.order_by("pk").values_list("row__number", "edited_by_id"))
+    return tuple(
+        RowOpinion(
+            preparation=preparation,
+            number=number,
+            raw=clean_text(row.raw),
+            proposal=clean_text(row.proposal),
+            delivered=clean_text(values.get(number, "")),
+            first_by_id=persons.get(number),
+        )
+        for number, row in sorted(found.items())
+    )
+
+
+def _is_sampled(preparation: Preparation) -> bool:
+    accepted = Preparation.objects.filter(
+        vendor=preparation.vendor_id, status=PreparationStatus.ACCEPTED
+    ).count()
+    return accepted < FIRST_DELIVERIES or _draw(preparation, "") % SAMPLED_OF == 0
+
+
+def _draw(preparation: Preparation, what: str) -> int:
+    return int(salted_hmac(_SALT, f"{preparation.pk}:{what}").hexdigest(), 16)
+
+
+def _iter_delivered(path: Path, numbers: Container[int]) -> Iterator[tuple[int, str]]:
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            row = json.loads(line)
+            number = row.pop("row_id", None)
+            if number in numbers:
+                yield number, json.dumps(row, ensure_ascii=False)
+
+
+def list_opinions_for(user: User) -> QuerySet[RowOpinion]:
+    """Rows on which a person may give a second opinion now."""
+    waiting = RowOpinion.objects.exclude(raw="").filter(
+        given_at=None,
+        preparation__status__in=[PreparationStatus.DELIVERED, PreparationStatus.ACCEPTED],
+    )
+    mine = Membership.objects.filter(user=user)
+    works = mine.filter(
+        role__in=WORKERS, organisation=OuterRef("preparation__vendor__organisation")
+    )
+    is_colleague = (
+        Q(Exists(works), first_by__isnull=False, preparation__vendor__kind=VendorKind.HUMAN)
+        & Q(preparation__vendor__approved_at__isnull=False, preparation__vendor__is_suspended=False)
+        & ~Q(first_by=user)
+    )
+    allowed = is_colleague
+    if user.is_operator:
+        own = mine.values("organisation")
+        allowed |= ~Q(preparation__vendor__organisation__in=own) & ~Q(
+            preparation__job__organisation__in=own
+        )
+    found = waiting.filter(allowed).order_by("preparation__created_at", "pk")
+    return found.select_related("preparation__vendor")
+
+
+def find_opinion(*, opinion_id: int, user: User, now: datetime) -> RowOpinion:
+    """A row for a person to look at, which is noted for its owner.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_opinion``: it is given, or not for this person.
+    """
+    found = list_opinions_for(user).filter(pk=opinion_id).first()
+    if found is None:
+        raise NotFound("unknown_opinion", "This row needs no second opinion of yours.")
+    note_first_look(found.preparation, user, now=now)
+    return found
+
+
+def give_opinion(*, opinion: RowOpinion, user: User, value: str, now: datetime) -> None:
+    """Say what a person makes of a row, a JSON object; empty: they leave it out. Once.
+
+    Raises
+    ------
+    UserError
+        ``invalid_row``.
+    NotFound
+        ``unknown_opinion``.
+    """
+    text = read_row(value) if value else ""
+    with transaction.atomic():
+        held = lock_preparation(opinion.preparation_id)
+        find_opinion(opinion_id=opinion.pk, user=user, now=now)
+        mine = lock_opinion(opinion.pk)
+        mine.value, mine.agrees = text, say_the_same(mine.delivered, text)
+        mine.given_by, mine.given_at = user, now
+        mine.save()
+        _judge(held, now=now)
+
+
+def say_the_same(one: str, other: str) -> bool:
+    """Whether two rows, as JSON, agree: equal labels, and texts alike word by word.
+
+    The last text, which is the answer where there is one, is compared by itself too: a short one
+    would be lost beside a long question.
+    """
+    if not one or not other:
+        return one == other
+    row, its = json.loads(one), json.loads(other)
+    texts, its_texts = list(_iter_texts(row)), list(_iter_texts(its))
+    return (
+        row.get("label") == its.get("label")
+        and _are_alike(" ".join(texts), " ".join(its_texts))
+        and _are_alike(texts[-1], its_texts[-1])
+    )
+
+
+def _are_alike(one: str, other: str) -> bool:
+    words, its_words = one.casefold().split(), other.casefold().split()
+    return SequenceMatcher(None, words, its_words, autojunk=False).ratio() >= ALIKE_MIN
+
+
+def _iter_texts(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for item in value.values():
+            yield from _iter_texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _iter_texts(item)
+    else:
+        yield str(value)
+
+
+def wait_for_opinions(held: Preparation, *, now: datetime) -> None:
+    """Let a vendor's pay wait for opinions on its work. Call while holding it, once it is paid."""
+    if held.price_micros and count_agreement(held).asked:
+        withhold_vendor_pay(hold_reference=held.paid_from, now=now)
+        _judge(held, now=now)
+
+
+def _judge(held: Preparation, *, now: datetime) -> None:
+    """Let pay that waited go, or have an operator decide about it, once all opinions are given."""
+    found = count_agreement(held)
+    if found.given < found.asked or not held.paid_from or not held.price_micros:
+        return
+    if found.agreeing >= AGREEING_SHARE_MIN * found.given:
+        if lock_open_dispute(held) is None:
+            release_vendor_pay(hold_reference=held.paid_from)
+    elif not Dispute.objects.filter(preparation=held).exists():
+        _dispute(held, found, now=now)
+
+
+def _dispute(held: Preparation, found: Agreement, *, now: datetime) -> None:
+    last = RowOpinion.objects.filter(preparation=held).order_by("-given_at", "-pk")[0]
+    reason = (
+        f"Second opinions agree with {found.agreeing} of {found.given} rows that "
+        f"{held.vendor.name} delivered."
+    )
+    Dispute.objects.create(
+        preparation=held,
+        vendor=held.vendor,
+        reason=reason,
+        opened_by_id=last.given_by_id,
+        opened_at=now,
+    )
+    add_job_event(
+        job=held.job,
+        kind=EventKind.DISPUTED,
+        message=f"{reason} An operator decides whether it is worth its price.",
+        now=now,
+    )
+
+
+def count_agreement(preparation: Preparation) -> Agreement:
+    """How second opinions on a delivery agree with it."""
+    return _count(RowOpinion.objects.filter(preparation=preparation))
+
+
+def count_vendor_agreement(vendor_id: str) -> Agreement:
+    """How second opinions on all of a vendor's deliveries agree with them."""
+    return _count(RowOpinion.objects.filter(preparation__vendor=vendor_id))
+
+
+def _count(opinions: QuerySet[RowOpinion]) -> Agreement:
+    counts = opinions.aggregate(
+        asked=Count("pk"), given=Count("given_at"), agreeing=Count("pk", filter=Q(agrees=True))
+    )
+    return Agreement(**counts)
+
+
+def end_waiting_opinions(*, now: datetime) -> int:
+    """Ask no more for opinions that nobody gave in time; how many deliveries waited for some."""
+    late = RowOpinion.objects.filter(
+        given_at=None, preparation__accepted_at__lte=now - WAITS_FOR
+    ).values_list("preparation", flat=True)
+    ids = sorted(set(late))
+    for preparation_id in ids:
+        with transaction.atomic():
+            held = lock_preparation(preparation_id)
+            RowOpinion.objects.filter(preparation=held, given_at=None).delete()
+            _judge(held, now=now)
+    return len(ids)
