@@ -197,8 +197,9 @@ bench-books: setup-dev ## The operator's page of money at 1,000, 10,000 and 100,
 bench-merging: setup-dev ## One decision on 240 GPUs, and 10,000 simulated jobs
 	@$(PYTHON) -m tests.benchmarks.bench_merging
 
-bench-preparation: setup-dev ## Train the same messy data with and without preparation, for the same work
+bench-preparation: setup-dev ## Train messy data with and without preparation, for the same work; growth with the rows; twelve kinds of mess
 	@$(PYTHON) -m tests.benchmarks.bench_preparation
+	@$(PYTHON) -m tests.preparation_quality.mess
 
 bench-prompts: setup-dev ## Rounds of the lane, admission over HTTP beside bids, lookups and gangs on a node
 	@$(PYTHON) -m tests.benchmarks.bench_prompts

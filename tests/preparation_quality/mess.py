@@ -2,24 +2,27 @@
 
 Of clean rows half get one kind of mess. *Raw* are the lines that are rows as they stand, *prepared*
 what a preparation makes of the file; both are repeated to the same number of rows, so that both
-jobs do the same work, and judged on the same clean rows, which neither saw.
+jobs do the same work, and judged on the same clean rows, which neither saw. Each seed draws other
+clean rows and other mess, and raw and prepared of one seed are compared with each other.
 
-``python -m tests.preparation_quality.mess`` prints the table of ``docs/algorithms/preparation.md``;
-it takes a few minutes on two cores.
+``python -m tests.preparation_quality.mess`` prints the table of ``docs/algorithms/preparation.md``.
 """
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
+import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 from random import Random
+from statistics import mean, stdev
 from typing import Any
 
 from tests.preparation_quality.duplicate_rows import Writer
@@ -27,11 +30,13 @@ from workers.models.pretraining.messy_data import CLEAN_ROWS, SOURCE
 from workers.preparation import PreparationSettings, prepare_dataset
 from workers.protocol.records import Row, read_rows
 
-SEED = 4_711
-#: Clean rows that a file is made of, rows that each job trains on, and how often.
-USED, TRAINED, EPOCHS = 120, 200, 2
+SEEDS = 4
+#: Clean rows that a file is made of, and rows that each job trains on.
+USED, TRAINED = 120, 96
+#: Student's t for 95 % of both sides, by the number of seeds.
+_T95 = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
 TRAINING = {
-    "epochs": EPOCHS,
+    "epochs": 1,
     "batch_size": 8,
     "learning_rate": 2e-3,
     "sequence_length": 256,
@@ -136,65 +141,111 @@ KINDS: dict[str, Mess] = {
 
 @dataclass(frozen=True, slots=True)
 class MessResult:
-    """Losses on clean rows after training on one kind of mess."""
+    """Losses on clean rows after training on one kind of mess, a pair for each seed."""
 
     name: str
+    #: Of the first seed.
     raw_rows: int
     prepared_rows: int
-    raw_loss: float
-    prepared_loss: float
+    raw_losses: tuple[float, ...]
+    prepared_losses: tuple[float, ...]
+
+    @property
+    def gains(self) -> list[float]:
+        """How much lower the loss is on prepared rows, by seed."""
+        return [raw - own for raw, own in zip(self.raw_losses, self.prepared_losses, strict=True)]
+
+    @property
+    def half_width(self) -> float:
+        """Half of the 95 % interval of the mean gain."""
+        return _T95[len(self.gains)] * stdev(self.gains) / math.sqrt(len(self.gains))
+
+    def judge(self, *, by_chance: float) -> str:
+        """Compare the mean gain with its interval, and with what another order of rows changes."""
+        noise = max(self.half_width, by_chance)
+        gain = mean(self.gains)
+        return "better" if gain > noise else "worse" if gain < -noise else "the same"
 
 
-def make_mess(kind: Mess, *, seed: int) -> str:
-    """A file of which half of the clean rows have a kind of mess."""
-    writer = Writer(seed)
-    lines: list[str] = []
-    for number, turns in enumerate(_read_clean()[:USED]):
-        lines += kind(turns, writer) if number % 2 else [_dump({"messages": turns})]
-    writer.random.shuffle(lines)
-    # The first line says what a row is: without a preparation, the others are none.
-    lines.insert(0, _dump({"messages": _read_clean()[0]}))
-    return "\n".join(lines) + "\n"
-
-
-def measure_mess(*, seed: int) -> tuple[list[MessResult], float]:
+def measure_mess(
+    *, seeds: int, kinds: Sequence[str] = tuple(KINDS), rows: int = TRAINED
+) -> tuple[list[MessResult], float]:
     """Train on each kind raw and prepared; the losses, and how far they differ by chance.
 
-    The chance is the largest difference between three orders of the clean rows.
+    The chance is the mean difference, over the seeds, between two orders of the same clean rows.
+
+    Parameters
+    ----------
+    rows
+        Rows that each job trains on.
     """
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        clean = _read_clean()
-        held_out = [_dump({"messages": turns}) for turns in clean[-CLEAN_ROWS:]]
-        (folder / "clean.jsonl").write_text("\n".join(held_out) + "\n")
-        counts: dict[str, int] = {}
-        for number, kind in enumerate(KINDS.values()):
-            text = make_mess(kind, seed=seed)
-            counts[f"raw-{number}"] = _write(folder / f"raw-{number}.jsonl", _list_usable(text))
-            counts[f"prepared-{number}"] = _write(
-                folder / f"prepared-{number}.jsonl", _prepare(text, folder / str(number))
-            )
-        for order in range(3):
-            rows = [_dump({"messages": turns}) for turns in clean[:USED]]
-            Random(order).shuffle(rows)
-            counts[f"order-{order}"] = _write(folder / f"order-{order}.jsonl", rows)
-        losses = _train(folder, list(counts))
-    by_chance = [losses[f"order-{order}"] for order in range(3)]
+    found = [_measure_seed(seed, kinds, rows) for seed in range(1, seeds + 1)]
     results = [
         MessResult(
             name,
-            counts[f"raw-{number}"],
-            counts[f"prepared-{number}"],
-            losses[f"raw-{number}"],
-            losses[f"prepared-{number}"],
+            found[0].rows[f"raw-{number}"],
+            found[0].rows[f"prepared-{number}"],
+            tuple(one.losses[f"raw-{number}"] for one in found),
+            tuple(one.losses[f"prepared-{number}"] for one in found),
         )
-        for number, name in enumerate(KINDS)
+        for number, name in enumerate(kinds)
     ]
-    return results, max(by_chance) - min(by_chance)
+    return results, mean(abs(one.losses["order-0"] - one.losses["order-1"]) for one in found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seed:
+    """Rows and losses of one seed's jobs, by job."""
+
+    rows: dict[str, int]
+    losses: dict[str, float]
+
+
+def _measure_seed(seed: int, kinds: Sequence[str], rows: int) -> _Seed:
+    """Train all jobs of one seed on one base, each from the same first weights."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        clean = _read_clean()
+        _write(folder / "clean.jsonl", list(map(_dump_row, clean[-CLEAN_ROWS:])), CLEAN_ROWS)
+        used = Random(seed).sample(clean[:-CLEAN_ROWS], USED)
+        files: dict[str, list[str]] = {}
+        for number, kind in enumerate(kinds):
+            text = make_mess(KINDS[kind], used, seed=seed)
+            files[f"raw-{number}"] = _list_usable(text)
+            files[f"prepared-{number}"] = _prepare(text, folder / str(number))
+        for order in range(2):
+            lines = list(map(_dump_row, used))
+            Random(order).shuffle(lines)
+            files[f"order-{order}"] = lines
+        # Several kinds leave the same usable rows, or are mended to the same ones: trained on once.
+        first = {tuple(lines): job for job, lines in reversed(files.items())}
+        for lines, job in first.items():
+            _write(folder / f"{job}.jsonl", lines, rows)
+        losses = _train(folder, list(first.values()))
+        return _Seed(
+            {job: len(lines) for job, lines in files.items()},
+            {job: losses[first[tuple(lines)]] for job, lines in files.items()},
+        )
+
+
+def make_mess(kind: Mess, used: Sequence[Turns], *, seed: int) -> str:
+    """A file of which half of the clean rows have a kind of mess."""
+    writer = Writer(seed)
+    lines: list[str] = []
+    for number, turns in enumerate(used):
+        lines += kind(turns, writer) if number % 2 else [_dump_row(turns)]
+    writer.random.shuffle(lines)
+    # The first line says what a row is: without a preparation, the others are none.
+    lines.insert(0, _dump_row(used[0]))
+    return "\n".join(lines) + "\n"
 
 
 def _read_clean() -> list[Turns]:
     return [json.loads(line)["messages"] for line in SOURCE.read_text("utf-8").splitlines()]
+
+
+def _dump_row(turns: Turns) -> str:
+    return _dump({"messages": turns})
 
 
 def _list_usable(text: str) -> list[str]:
@@ -209,14 +260,12 @@ def _prepare(text: str, folder: Path) -> list[str]:
     return (folder / "train.jsonl").read_text("utf-8").splitlines()
 
 
-def _write(path: Path, rows: list[str]) -> int:
-    """Write the rows over and over, as many as each job trains on; how many there are."""
-    path.write_text("".join(f"{row}\n" for row in islice(cycle(rows), TRAINED)), encoding="utf-8")
-    return len(rows)
+def _write(path: Path, lines: Sequence[str], rows: int) -> None:
+    """Write the lines over and over, so many as a job trains on."""
+    path.write_text("".join(f"{line}\n" for line in islice(cycle(lines), rows)), encoding="utf-8")
 
 
 def _train(folder: Path, jobs: list[str]) -> dict[str, float]:
-    """Train all jobs on one base, each from the same first weights."""
     asked = {
         "base_model": "bundled:finetender-tiny",
         "output": "adapters",
@@ -237,20 +286,23 @@ def _train(folder: Path, jobs: list[str]) -> dict[str, float]:
 
 def main() -> int:
     """Print the table; 1 where some kind is worse prepared than raw beyond chance."""
-    results, chance = measure_mess(seed=SEED)
-    print("| mess in half of the rows | usable raw | prepared | loss raw | loss prepared | |")
-    print("|--|--|--|--|--|--|")
-    worse = 0
-    for each in results:
-        gain = each.raw_loss - each.prepared_loss
-        worse += gain < -chance
-        verdict = "better" if gain > chance else "worse" if gain < -chance else "the same"
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=SEEDS, choices=sorted(_T95))
+    seeds = parser.parse_args().seeds
+    results, chance = measure_mess(seeds=seeds)
+    print(
+        "| mess in half of the rows | usable | prepared | loss raw | loss prepared | lower by | |"
+    )
+    print("|--|--|--|--|--|--|--|")
+    verdicts = [each.judge(by_chance=chance) for each in results]
+    for each, verdict in zip(results, verdicts, strict=True):
         print(
-            f"| {each.name} | {each.raw_rows} | {each.prepared_rows} | {each.raw_loss:.4f} "
-            f"| {each.prepared_loss:.4f} | {verdict} |"
+            f"| {each.name} | {each.raw_rows} | {each.prepared_rows} | {mean(each.raw_losses):.3f} "
+            f"| {mean(each.prepared_losses):.3f} | {mean(each.gains):.3f} \u00b1 "
+            f"{each.half_width:.3f} | {verdict} |"
         )
-    print(f"\nBy chance (three orders of the clean rows) the loss differs by {chance:.4f}.")
-    return 1 if worse else 0
+    print(f"\n{seeds} seeds. Two orders of the same clean rows differ by {chance:.3f}.")
+    return 1 if "worse" in verdicts else 0
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from tests.preparation_quality.duplicate_rows import (
     compute_precision_and_recall,
     measure_duplicates,
 )
+from tests.preparation_quality.mess import measure_mess
 from tests.preparation_quality.personal_data import measure_personal_data
 
 #: Kinds that say the same and are found whole, and the next, which is but for chance; the last
@@ -23,6 +24,14 @@ def test_duplicates_are_found_as_published_and_nothing_else_is_taken_for_one(see
     assert precision == 1
     assert [each.found for each in results[:FOUND]] == [20] * FOUND
     assert results[MOSTLY].found >= 16
+
+
+@pytest.mark.nightly
+def test_no_kind_of_mess_trains_worse_prepared_than_raw() -> None:
+    results, by_chance = measure_mess(seeds=3)
+    judged = {each.name: each.judge(by_chance=by_chance) for each in results}
+    assert len(judged) == 12
+    assert [name for name, word in judged.items() if word == "worse"] == []
 
 
 @pytest.mark.parametrize("seed", SEEDS)
