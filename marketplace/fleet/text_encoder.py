@@ -65,9 +65,8 @@ class ModelTextEncoder:
         eos = self._find_id("eos_token")
         ends = [*([] if eos is None else [eos]), *sorted(stop_tokens)]
         self.suffix: list[int] = ends[:1]
-        self.stops = tuple(
-            text for token in ends if (text := tokenizer.id_to_token(token)) is not None
-        )
+        texts = (tokenizer.id_to_token(token) for token in ends)
+        self.stops = tuple(text for text in texts if text is not None)
         self.prefix: list[int] = self._find_prefix(config, eos)
         self.templates = choose_chat_templates(
             chat_template, adds_bos=self.prefix == [self._find_id("bos_token")]
