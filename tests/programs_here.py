@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from marketplace.jobs import reading_process, repairing
+from marketplace.jobs import reading_child, reading_process, repairing
 from marketplace.jobs.dataset_reader import Reading
-from marketplace.jobs.reading_child import read_file
 from marketplace.jobs.reading_process import FileToRead, build_request
 from marketplace.jobs.services import readings
 from marketplace.vendors import deliveries
@@ -30,6 +29,7 @@ def run_programs_here(patch: pytest.MonkeyPatch) -> None:
     """Start no processes from now on."""
     here = SimpleNamespace(run=_prepare, TimeoutExpired=subprocess.TimeoutExpired)
     patch.setattr(repairing, "subprocess", here)
+    patch.setattr(reading_child, "_say", _say_nothing)
     for module in (readings, deliveries):
         patch.setattr(module, "read_in_process", _read)
 
@@ -42,7 +42,11 @@ def run_programs_apart(patch: pytest.MonkeyPatch) -> None:
 
 
 def _read(file: FileToRead, **_: Any) -> tuple[Reading, bool]:
-    return read_file(build_request(file))
+    return reading_child.read_file(build_request(file))
+
+
+def _say_nothing(**_: Any) -> None:
+    """How far a reading is, is what the process says on its standard output."""
 
 
 def _prepare(words: Sequence[str], **_: Any) -> subprocess.CompletedProcess[str]:

@@ -27,6 +27,7 @@ from workers.protocol import (
     turns,
 )
 from workers.protocol.messages import PROTOCOL_VERSION
+from workers.protocol.model_shape import BasePart
 from workers.protocol.wire import from_json
 
 FOLDER = Path(__file__).parent / "data" / "protocol"
@@ -49,12 +50,14 @@ _OLD_TYPES: dict[str, Any] = {"str": str, "int": int, "float": float, "bool": bo
 
 def list_messages() -> dict[str, Any]:
     """Every message of the contract, by name."""
-    return {
+    found = {
         kind.__name__: kind
         for module in MODULES
         for kind in vars(module).values()
         if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
     }
+    # The others of its module are no message's.
+    return found | {BasePart.__name__: BasePart}
 
 
 def record() -> dict[str, Any]:

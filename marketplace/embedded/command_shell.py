@@ -100,11 +100,12 @@ def main() -> None:
     django.setup()
     from marketplace.embedded.seed_command import SeedDemo
 
-    # No installed app has it: a market that is run for others makes no demo.
-    get_commands()["seed_demo"] = SeedDemo()  # type: ignore[assignment]
     for line in sys.stdin:
         error, printed = None, io.StringIO()
         with redirect_stdout(printed), redirect_stderr(printed):
+            # No installed app has it: a market that is run for others makes no demo. It prints to
+            # where the standard output was when it was made.
+            get_commands()["seed_demo"] = SeedDemo()  # type: ignore[assignment]
             try:
                 call_command(*json.loads(line))
             except CommandError as refused:

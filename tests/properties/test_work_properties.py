@@ -44,7 +44,7 @@ from workers.protocol.work import (
     count_row_units,
     find_evaluation_interval,
 )
-from workers.training.data import prepare_data
+from workers.training.data import TokenizerEncoder, prepare_data
 from workers.training.faults import UserFault
 from workers.training.job import TrainingJob
 
@@ -151,7 +151,7 @@ def node_job(
         path = Path(folder) / "rows.jsonl"
         path.write_bytes(content)
         data = prepare_data(
-            tokenizer=node_tokenizer(),
+            encoder=TokenizerEncoder(node_tokenizer()),
             data_path=path,
             validation_path=None,
             data_format=data_format,

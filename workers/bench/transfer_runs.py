@@ -25,7 +25,7 @@ from workers.protocol.job_spec import (
     WarmStart,
 )
 from workers.runtime.resident import ResidentBase
-from workers.training.data import PreparedData, prepare_data
+from workers.training.data import PreparedData, TokenizerEncoder, prepare_data
 from workers.training.fused_trainer import FusedTrainer
 from workers.training.job import TrainingJob
 from workers.training.objective import compute_example_losses
@@ -275,7 +275,7 @@ def _read_task(
     path = folder / f"{task.name}.jsonl"
     write_task(task, path, rows=size.rows, seed=seed)
     return prepare_data(
-        tokenizer=base.tokenizer,
+        encoder=TokenizerEncoder(base.tokenizer),
         data_path=path,
         validation_path=None,
         data_format=DataFormat.INSTRUCTION,

@@ -20,7 +20,7 @@ from workers.training.checkpoint import (
     fingerprint,
     load_checkpoint,
 )
-from workers.training.data import prepare_data
+from workers.training.data import TokenizerEncoder, prepare_data
 from workers.training.faults import SystemFault, UserFault
 from workers.training.job import TrainingJob
 from workers.training.samples import name_stop_tokens
@@ -67,8 +67,9 @@ def prepare(
     """
     check_match(job, encoder=resident.model.shape.encoder)
     data = prepare_data(
-        tokenizer=resident.tokenizer,
-        stops=name_stop_tokens(resident.model, resident.tokenizer),
+        encoder=TokenizerEncoder(
+            resident.tokenizer, stops=name_stop_tokens(resident.model, resident.tokenizer)
+        ),
         data_path=data_path,
         validation_path=validation_path,
         data_format=job.data_format,

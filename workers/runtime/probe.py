@@ -21,7 +21,7 @@ import torch
 from workers.protocol.job_spec import AdapterSpec
 from workers.protocol.probes import ProbeLoss, ProbeResult, ProbeTask
 from workers.runtime.resident import ResidentBase
-from workers.training.data import prepare_data
+from workers.training.data import TokenizerEncoder, prepare_data
 from workers.training.faults import SystemFault, TrainingFault, is_out_of_memory
 from workers.training.objective import compute_sequence_nll
 from workers.training.pack_plan import count_fitting
@@ -134,8 +134,9 @@ def _read_rows(probe: ProbeTask, resident: ResidentBase) -> tuple[Example, ...]:
         path = Path(folder) / "rows.jsonl"
         path.write_text("".join(f"{row}\n" for row in probe.rows), encoding="utf-8")
         return prepare_data(
-            tokenizer=resident.tokenizer,
-            stops=name_stop_tokens(resident.model, resident.tokenizer),
+            encoder=TokenizerEncoder(
+                resident.tokenizer, stops=name_stop_tokens(resident.model, resident.tokenizer)
+            ),
             data_path=path,
             validation_path=None,
             data_format=probe.data_format,

@@ -16,7 +16,6 @@ from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer
-from transformers.utils.quantization_config import Mxfp4Config
 
 from workers.models import find_bundled_path, is_bundled
 from workers.protocol.base_files import hash_base_files
@@ -30,17 +29,16 @@ from workers.runtime.base_check import check_base, check_depth, check_index
 from workers.runtime.forward_check import choose_model
 from workers.runtime.memory_plan import MemoryPlan, find_host_gb
 from workers.runtime.peak_memory import measure_growth
+from workers.runtime.quantized_files import choose_quantization, is_quantized_otherwise
 from workers.training.answer_adapters import AnswerAdapters
 from workers.training.architectures import (
     build_on_meta,
     find_blocks,
     find_loader,
-    is_ready,
     quantize_projections,
     read_shape,
 )
 from workers.training.faults import SystemFault, UserFault
-from workers.training.four_bit_loading import FourBitConfig
 from workers.training.fused_trainer import FusedTrainer
 from workers.training.job import TrainingJob
 from workers.training.kept_bytes import describe_model
@@ -173,16 +171,8 @@ def load_resident(
     try:
         config = AutoConfig.from_pretrained(source, **options)
         loader = find_loader(config)
-        whole = getattr(config, "quantization_config", None) and not is_ready(config)
-        if whole:
-            # of all other methods only this one comes so far
-            options["quantization_config"] = Mxfp4Config(dequantize=True)
-        elif ref.four_bit:
-            options["quantization_config"] = FourBitConfig(config)
-        elif is_ready(config):
-            raise UserFault(
-                f"The files of the base model {ref.name!r} are in four bits. Open its zone so."
-            )
+        whole = is_quantized_otherwise(config)
+        options |= choose_quantization(ref, config)
         tokenizer = AutoTokenizer.from_pretrained(
             source, revision=ref.revision, trust_remote_code=False
         )

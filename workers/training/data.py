@@ -115,8 +115,7 @@ class PreparedData:
 
 def prepare_data(
     *,
-    tokenizer: Any,
-    stops: Sequence[str] = (),
+    encoder: TokenizerEncoder,
     data_path: Path,
     validation_path: Path | None,
     data_format: DataFormat,
@@ -126,11 +125,6 @@ def prepare_data(
     seed: int,
 ) -> PreparedData:
     """Read, tokenize, cut and split a job's data.
-
-    Parameters
-    ----------
-    stops
-        As of ``TokenizerEncoder``.
 
     Raises
     ------
@@ -142,7 +136,6 @@ def prepare_data(
         ([], (), ()) if validation_path is None else _read(validation_path, data_format, ())
     )
     labels = _labels(rows, validation_rows) if data_format is DataFormat.CLASSIFICATION else ()
-    encoder = TokenizerEncoder(tokenizer, stops=stops)
     reader = _Examples(encoder, sequence_length, labels)
     examples = reader.build(rows)
     if not examples:

@@ -23,7 +23,7 @@ class Pass(Protocol):
     def holds(self, part: int) -> bool: ...
 
 
-class Flight(Protocol):
+class PackUnderWay(Protocol):
     """A pack under way."""
 
     tokens: int
@@ -34,7 +34,7 @@ class Flight(Protocol):
     def way(self) -> Pass: ...
 
 
-F = TypeVar("F", bound=Flight)
+F = TypeVar("F", bound=PackUnderWay)
 
 
 class PartClock:
@@ -86,7 +86,7 @@ class PartClock:
         assert chosen is not None, "a backward pass never waits"
         return chosen
 
-    def note(self, flight: Flight) -> None:
+    def note(self, flight: PackUnderWay) -> None:
         """Count the unit that the flight does next."""
         way, part = flight.way, flight.way.part
         if way.is_loss:

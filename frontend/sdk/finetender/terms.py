@@ -92,7 +92,7 @@ class PreparationSettings(TypedDict, total=False):
     drop_duplicates: bool
     #: Replace addresses, numbers and keys by marks; names stay.
     mask_personal_data: bool
-    #: Languages to keep, ISO 639-1; none keeps all.
+    #: Languages kept, ISO 639-1; none keeps all.
     languages: Sequence[
         Literal[
             "ar",

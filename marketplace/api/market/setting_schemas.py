@@ -94,13 +94,14 @@ def _describe_value(setting: Setting) -> dict[str, Any]:
     return schema
 
 
-def _describe_preparation() -> dict[str, Any]:
-    def names_of(values: Any, default: list[str], words: str) -> dict[str, Any]:
-        items = {"type": "string", "enum": list(values)}
-        return {"type": "array", "items": items, "default": default, "description": words}
+def _describe_names(values: Any, default: list[str], words: str) -> dict[str, Any]:
+    items = {"type": "string", "enum": list(values)}
+    return {"type": "array", "items": items, "default": default, "description": words}
 
+
+def _describe_preparation() -> dict[str, Any]:
     return {
-        "kinds": names_of(
+        "kinds": _describe_names(
             VendorKind.values, ["automatic"], "Kinds of vendor that may see the data."
         ),
         "roles": {
@@ -119,7 +120,7 @@ def _describe_preparation() -> dict[str, Any]:
             "default": False,
             "description": "Replace addresses, numbers and keys by marks; names stay.",
         },
-        "languages": names_of(LANGUAGES, [], "Languages to keep, ISO 639-1; none keeps all."),
+        "languages": _describe_names(LANGUAGES, [], "Languages kept, ISO 639-1; none keeps all."),
         "validation_share": {
             "type": "number",
             "minimum": 0,
@@ -127,7 +128,7 @@ def _describe_preparation() -> dict[str, Any]:
             "default": 0.1,
             "description": "Share of rows held out, none of which shares a prompt with the others.",
         },
-        "skills": names_of(Skill.values, [], "Skills that a vendor must have."),
+        "skills": _describe_names(Skill.values, [], "Skills that a vendor must have."),
         "instructions": {
             "type": "string",
             "maxLength": INSTRUCTIONS_CHARS_MAX,

@@ -47,7 +47,7 @@ class KnownFault:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class WrongPrices:
     """What is wrong with what an entry's prices were made of."""
 
     rule: str
@@ -64,7 +64,7 @@ class Fault:
     problem: str
     entries: int
     head_hash: str
-    #: As of ``Finding``.
+    #: As of ``WrongPrices``.
     off_by: Mapping[str, float] | None = None
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from scheduler.auction.audit.faults import Finding, measure_difference
+from scheduler.auction.audit.faults import WrongPrices, measure_difference
 from scheduler.auction.audit.rates_again import find_rates_problem, make_rates_of_place
 from scheduler.auction.audit.solve_choices import SolveChoices
 from scheduler.auction.engine.engine import Engine
@@ -105,7 +105,7 @@ class SolveAudit:
                 yield waiting.popleft()
         yield from waiting
 
-    def find_problem(self, engine: Engine, event: Event, *, position: int) -> Finding | None:
+    def find_problem(self, engine: Engine, event: Event, *, position: int) -> WrongPrices | None:
         """Look at the next event of the log; of prices and rates, say what differs, and how far.
 
         Parameters
@@ -125,10 +125,10 @@ class SolveAudit:
                 self._refunded.setdefault(task_id, position + 1)
             case PricesSolved():
                 rule = self._check_solve(engine, event)
-                return Finding(rule, self._measure_solve(engine, event)) if rule else None
+                return WrongPrices(rule, self._measure_solve(engine, event)) if rule else None
             case RatesPosted():
                 rule = self._check_rates(engine, event)
-                return Finding(rule, self._measure_rates(engine, event)) if rule else None
+                return WrongPrices(rule, self._measure_rates(engine, event)) if rule else None
             case _:
                 pass
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from scheduler.auction.audit.faults import Fault, Faults, Finding, KnownFault
+from scheduler.auction.audit.faults import Fault, Faults, KnownFault, WrongPrices
 from scheduler.auction.audit.solve_again import SolveAudit
 from scheduler.auction.engine.decide import DeadlineHint
 from scheduler.auction.engine.engine import Engine
@@ -39,7 +39,7 @@ class Verification:
     position: int | None = None
     #: What is wrong with it, in one sentence.
     problem: str | None = None
-    #: How far its prices are off, where they are what is wrong and bids are known (``Finding``).
+    #: How far its prices are off, where those are wrong and bids are known (``WrongPrices``).
     off_by: Mapping[str, float] | None = None
     #: Heads of a witness that the log agrees with.
     witnessed: int = 0
@@ -189,7 +189,7 @@ def _compare_public(
     *,
     position: int,
     head: str,
-) -> tuple[str | None, Finding | None]:
+) -> tuple[str | None, WrongPrices | None]:
     """Apply one entry's event; say what differs from the log, and what it was made of wrongly."""
     if int(data["position"]) != position + 1:
         return f"entry {position + 1} is missing: the log goes on at {data['position']}", None

@@ -208,9 +208,16 @@ def test_nothing_is_left_when_the_row_cannot_be_written(zone, owner, monkeypatch
     def fail(*_args: object, **_kwargs: object) -> None:
         raise RuntimeError("the database went away")
 
+    received = receive_upload(
+        organisation=owner,
+        name="data.jsonl",
+        content=io.BytesIO(completion("a", " b")),
+        uploaded_by=None,
+        now=NOW,
+    )
     monkeypatch.setattr(Dataset, "save", fail)
-    with pytest.raises(RuntimeError, match="went away"):
-        upload(owner, completion("a", " b"))
+    assert run_due_work(get_kinds()[READ], clock=lambda: NOW) == 1
+    assert Upload.objects.get(pk=received.pk).dataset is None
     assert not default_storage.exists(f"datasets/{owner.pk}") or default_storage.listdir(
         f"datasets/{owner.pk}"
     ) == ([], [])
@@ -257,7 +264,8 @@ def test_a_models_own_template_and_tokens_are_counted(zone, owner, tmp_path):
     assert data.tokens == 3
     chat = {"messages": [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]}
     data = upload(owner, json.dumps(chat).encode())
-    assert data.tokens == 6 + 5
+    # The template ends an answer with nothing that stops a model, so an end is learnt there too.
+    assert data.tokens == 6 + 5 + 1
 
 
 def test_a_template_that_refuses_or_rewrites_is_told_at_upload(zone, owner, tmp_path):

@@ -246,7 +246,7 @@ FOREIGN = "".join(
 SAID = {"frage": "prompt", "antwort": "completion", "notiz": "context"}
 
 
-def test_rows_of_unknown_keys_are_asked_about_and_lose_none_of_them(zone, owner, reads_at_once):
+def test_rows_of_unknown_keys_are_asked_about_and_lose_none_of_them(zone, owner):
     upload = receive(owner, FOREIGN)
     read()
     assert seen(upload).status == UploadStatus.UNDECIDED
@@ -264,9 +264,7 @@ def test_rows_of_unknown_keys_are_asked_about_and_lose_none_of_them(zone, owner,
 
 
 @pytest.mark.parametrize("roles", [{}, {"frage": "prompt", "antwort": "completion"}])
-def test_a_program_is_told_the_keys_and_no_text_goes_that_nobody_placed(
-    zone, owner, reads_at_once, roles
-):
+def test_a_program_is_told_the_keys_and_no_text_goes_that_nobody_placed(zone, owner, roles):
     choices = UploadChoices(faulty_lines="leave_out", long_rows="cut", roles=roles)
     upload = receive(owner, FOREIGN, choices=choices)
     read()

@@ -372,8 +372,7 @@ def prepare_chats(folder: Path, template: str | None, *conversations: list[dict]
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = template
     return prepare_data(
-        tokenizer=tokenizer,
-        stops=STOPS,
+        encoder=TokenizerEncoder(tokenizer, stops=STOPS),
         data_path=write_jsonl(folder / "a.jsonl", [{"messages": one} for one in conversations]),
         validation_path=None,
         data_format=DataFormat.CHAT,

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.workers.training_builders import byte_tokenizer, completion_rows, write_jsonl
 from workers.protocol.job_spec import DataFormat
-from workers.training.data import PreparedData, prepare_data
+from workers.training.data import PreparedData, TokenizerEncoder, prepare_data
 from workers.training.faults import UserFault
 
 CHATML = (
@@ -30,7 +30,8 @@ def prepare(
         "validation_share": 0.0,
         "seed": 0,
     } | changes
-    return prepare_data(tokenizer=tokenizer, data_path=path, data_format=data_format, **settings)
+    encoder = TokenizerEncoder(tokenizer)
+    return prepare_data(encoder=encoder, data_path=path, data_format=data_format, **settings)
 
 
 def text_of(data: PreparedData, index: int = 0, part: int = 0, *, learnt: bool = False) -> str:
