@@ -123,7 +123,7 @@ def _conclude(lane: Lane, preparation_id: str) -> bool:
     if held.status == PreparationStatus.DELIVERED:
         if held.job.is_active and held.accept_by is not None and held.accept_by > lane.now:
             return False
-        if held.objection:
+        if held.is_refused_by_rule:
             # Nobody trains on it unseen, and who cancels the job owes nothing for it.
             send_back(held, reason=held.objection)
         else:

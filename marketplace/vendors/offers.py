@@ -32,6 +32,23 @@ def find_rows_bound(dataset: Dataset, wish: PreparationWish) -> int:
     return measure_raw_data(dataset).rows if plan is None else plan.rows
 
 
+def check_gold(wish: PreparationWish, *, dataset: Dataset) -> None:
+    """Refuse known answers to rows that a data set does not have.
+
+    Raises
+    ------
+    UserError
+        ``invalid_preparation``.
+    """
+    rows = _count_raw_rows(dataset)
+    if any(int(number) > rows for number in wish.gold):
+        raise UserError(
+            "invalid_preparation",
+            f"gold names rows that the file does not have; it has {rows:,}.",
+            param="preparation.gold",
+        )
+
+
 def measure_growth(dataset: Dataset) -> Fraction:
     """How much larger a data set is once all of it is usable, 1 or more: an upper bound.
 

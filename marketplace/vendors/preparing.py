@@ -92,6 +92,8 @@ def compare_in_process(path: Path, *, delivered: Path, wish: PreparationWish) ->
         rows = (json.loads(row) | {"row_id": int(number)} for number, row in wish.gold.items())
         known.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         options += ["--gold", str(known)]
+        if Skill.LABELLING in wish.skills:
+            options.append("--gold-exact")
     return run_preparation(path, options)
 
 

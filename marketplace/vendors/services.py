@@ -37,7 +37,13 @@ from marketplace.vendors.handed_files import Delivery
 from marketplace.vendors.handover import store_hand_over
 from marketplace.vendors.kinds import get_work
 from marketplace.vendors.locks import lock_first, lock_preparation
-from marketplace.vendors.models import Preparation, PreparationStatus, RowOpinion, WorkRow
+from marketplace.vendors.models import (
+    KNOWN_ANSWERS_FAIL,
+    Preparation,
+    PreparationStatus,
+    RowOpinion,
+    WorkRow,
+)
 from marketplace.vendors.opinions import draw_sample
 from marketplace.vendors.plans import find_sold_plan
 from marketplace.vendors.preparing import WALL_S, compare_in_process, finish_in_process
@@ -51,6 +57,11 @@ ATTEMPTS_MAX = 3
 #: Deliveries of one vendor that may be refused before it loses the work.
 REFUSALS_MAX = 5
 _PROBLEM_CHARS = 500
+#: What its owner may do about a delivery, by whether the rule refuses it.
+_OWNERS_CHOICE = {
+    True: "You may accept it all the same. Otherwise it counts as refused.",
+    False: "You may refuse it, and an operator decides. Otherwise it counts as accepted.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +165,8 @@ def _begin(mine: Preparation, *, clock: Callable[[], datetime]) -> None:
 def _check_submission(mine: Preparation, *, clock: Callable[[], datetime]) -> None:
     """Check what people or an outside vendor handed in, and finish it.
 
-    What fails the rule may be put right and handed in again. The last time, and where the owner
-    looks at it anyway, it goes to the owner.
+    What fails the rule may be put right and handed in again, what fails known answers once. The
+    last time, and where the owner looks at it anyway, it goes to the owner.
     """
     wish = parse_wish(mine.wish)
     try:
@@ -164,7 +175,8 @@ def _check_submission(mine: Preparation, *, clock: Callable[[], datetime]) -> No
             comparison = compare_in_process(raw, delivered=handed_in, wish=wish)
             plan = find_sold_plan(wish, dataset=mine.source)
             objection = judge_by_rule(comparison, wish, plan=plan)
-            if objection and not wish.review_s and len(mine.refusals) + 1 < REFUSALS_MAX:
+            chances = 2 if objection == KNOWN_ANSWERS_FAIL else REFUSALS_MAX
+            if objection and not wish.review_s and len(mine.refusals) + 1 < chances:
                 raise UserError("invalid_delivery", objection)
             out = folder / "out"
             summary = finish_in_process(handed_in, folder=out, wish=wish)["summary"]
@@ -230,13 +242,16 @@ def _store_delivery(
     held.comparison, held.objection = delivery.comparison, delivery.objection[:_PROBLEM_CHARS]
     is_reviewed = held.vendor.facts.is_reviewed and parse_wish(held.wish).review_s > 0
     if is_reviewed or held.objection:
-        held.accept_by = slot_starts_at(zone, held.ready_slot)
+        until = slot_starts_at(zone, held.ready_slot)
+        # One that came too late for its owner to decide is disputed for its price, as any that
+        # the rule accepts.
+        held.accept_by = until if until > now or held.is_refused_by_rule else None
     if held.objection:
         add_job_event(
             job=held.job,
             kind=EventKind.DISPUTED,
             message=f"The rule does not accept what {held.vendor.name} delivered: {held.objection} "
-            "You may accept it all the same. Otherwise it counts as refused.",
+            + _OWNERS_CHOICE[held.is_refused_by_rule],
             now=now,
         )
     for file, path in ((held.changes, delivery.changes), (held.origins, delivery.origins)):

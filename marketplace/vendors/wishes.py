@@ -24,7 +24,8 @@ COLUMN_CHARS_MAX = 64
 PLAN_CHARS_MAX = 40
 VALIDATION_SHARE_MAX = 0.5
 INSTRUCTIONS_CHARS_MAX = 4_000
-#: Rows with known answers, and letters of one.
+#: Rows with known answers, where there are any, and letters of one. One or two say nothing.
+GOLD_ROWS_MIN = 5
 GOLD_ROWS_MAX = 50
 GOLD_CHARS_MAX = 4_000
 #: Longest time that an owner may take to look at a delivery.
@@ -99,10 +100,12 @@ def _read_gold(asked: Mapping[str, Any]) -> dict[str, str]:
     """Rows as JSON objects or as their text, by the row's place in the file."""
     value = asked.get("gold", {})
     words = (
-        f"gold names at most {GOLD_ROWS_MAX} rows by their place in the file from 1, each with the "
-        f"row as it should be, in at most {GOLD_CHARS_MAX:,} letters."
+        f"gold names {GOLD_ROWS_MIN} to {GOLD_ROWS_MAX} rows by their place in the file from 1, "
+        f"each with the row as it should be, in at most {GOLD_CHARS_MAX:,} letters."
     )
-    if not isinstance(value, Mapping) or len(value) > GOLD_ROWS_MAX:
+    if not isinstance(value, Mapping):
+        raise _invalid("gold", words)
+    if value and not GOLD_ROWS_MIN <= len(cast(Mapping[Any, Any], value)) <= GOLD_ROWS_MAX:
         raise _invalid("gold", words)
     found: dict[str, str] = {}
     for number, row in cast(Mapping[Any, Any], value).items():

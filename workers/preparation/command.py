@@ -40,6 +40,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--translated", action="store_true", help="compared with its original, row by row"
     )
     parser.add_argument("--gold", type=Path, help="compared rows as they should be, by their ids")
+    parser.add_argument("--gold-exact", action="store_true", help="those are to be word for word")
     parser.add_argument("--rows", type=Path, help="list every row with a proposal, as JSON lines")
     parser.add_argument("--traced", type=Path, help="copy the rows, each with its id")
     parser.add_argument("--row-ids", action="store_true", help="the rows bring their ids")
@@ -125,6 +126,7 @@ def main(arguments: list[str]) -> int:
                             translates=options.translated,
                             roles=options.roles,
                             gold=gold if options.gold else None,
+                            gold_is_exact=options.gold_exact,
                         )
                     )
             elif options.out is None:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from workers.preparation.changes import cut_excerpt
 from workers.preparation.duplicates import build_shingles, compute_jaccard_similarity, hash_text
@@ -14,6 +15,7 @@ from workers.preparation.reading import RawRow, read_raw_rows
 from workers.preparation.repair import RowDroppedError, repair_row
 from workers.preparation.texts import find_prompt, join_texts, read_label
 from workers.preparation.tracing import take_row_ids
+from workers.protocol.likeness import say_the_same
 from workers.protocol.record_types import ByteStream, Limits
 
 #: A row that shares this part of its word triples with an original is that row, changed.
@@ -41,7 +43,7 @@ class Comparison:
     dropped: int
     #: Different usable rows of the original that are in the delivery.
     covered: int
-    #: Rows whose answer the owner knows, and those of them that are delivered so.
+    #: Rows of the original whose answer the owner knows, and those of them that are delivered so.
     gold: int
     gold_right: int
     #: Excerpts ``[before, after]`` of changed rows, and of rows added and left out.
@@ -79,6 +81,7 @@ def compare_datasets(
     translates: bool = False,
     roles: Mapping[str, str] | None = None,
     gold: ByteStream | None = None,
+    gold_is_exact: bool = False,
 ) -> Comparison:
     """Match each row of a delivery with the row of the original that its id names.
 
@@ -95,22 +98,31 @@ def compare_datasets(
         ``PreparationSettings.roles`` of the delivery.
     gold
         Some of the rows as they should be, with their ids.
+    gold_is_exact
+        They are to be delivered word for word; otherwise as another person would say it.
 
     Raises
     ------
     UnreadableFileError
         When one of the files is no text or is empty.
     """
-    found = {row.number: row for row in _iter_rows(read_raw_rows(original), masks, roles)}
+    found = {row.number: row for row, _ in _iter_rows(read_raw_rows(original), masks, roles)}
     given = () if gold is None else take_row_ids(read_raw_rows(gold))
-    known = {row.number: row.key for row in _iter_rows(given, masks, None)}
+    known = {
+        row.number: (row, value)
+        for row, value in _iter_rows(given, masks, None)
+        if row.number in found
+    }
     usable = [row for row in found.values() if row.is_usable]
     counts: Counter[str] = Counter()
     samples: dict[str, list[list[str]]] = {"changed": [], "added": [], "dropped": []}
     seen: set[int] = set()
-    for row in _iter_rows(take_row_ids(read_raw_rows(delivered)), False, None):
+    for row, value in _iter_rows(take_row_ids(read_raw_rows(delivered)), False, None):
         counts["rows"] += 1
-        counts["gold"] += row.number not in seen and known.get(row.number) == row.key
+        if row.number in known and row.number not in seen:
+            right, answer = known[row.number]
+            is_alike = not gold_is_exact and say_the_same(answer, value)
+            counts["gold"] += is_alike or right.key == row.key
         before = found.get(row.number)
         if before is None or row.number in seen or not row.is_usable:
             kind = "added"
@@ -143,17 +155,17 @@ def compare_datasets(
 
 def _iter_rows(
     rows: Iterable[RawRow], masks: bool, roles: Mapping[str, str] | None
-) -> Iterator[_ComparedRow]:
+) -> Iterator[tuple[_ComparedRow, dict[str, Any]]]:
     for raw in rows:
         try:
             value = repair_row(raw, to_chat=True, limits=Limits(), roles=roles).value
         except RowDroppedError:
             text = raw.text or ""
             text = Masker().mask_text(text) if masks else text
-            yield _ComparedRow(raw.number, text, "", "", cut_excerpt(text), is_usable=False)
+            yield _ComparedRow(raw.number, text, "", "", cut_excerpt(text), is_usable=False), {}
             continue
         if masks:
             value = Masker().mask_row(value)
         excerpt = cut_excerpt(json.dumps(value, ensure_ascii=False))
         text, label = join_texts(value), read_label(value)
-        yield _ComparedRow(raw.number, text, find_prompt(value), label, excerpt)
+        yield _ComparedRow(raw.number, text, find_prompt(value), label, excerpt), value

@@ -142,8 +142,9 @@ class PreparationSettings(TypedDict, total=False):
     ]
     #: What people or an outside vendor are to do, in your words.
     instructions: str
-    #: Rows whose answer you know, each as JSON text, by their place in the file from 1. No
-    #: vendor is told which they are; fewer than 80 % right is refused.
+    #: Rows whose answer you know, each as JSON text, by their place in the file from 1, 5 or
+    #: more. No vendor is told which they are. Fewer than 80 % right comes back once; then you
+    #: may refuse it, and an operator decides.
     gold: Mapping[str, str]
     #: Seconds that you have to refuse a delivery; 0: the rule accepts it.
     review_s: int

@@ -141,7 +141,8 @@ def _describe_preparation() -> dict[str, Any]:
             "maxProperties": GOLD_ROWS_MAX,
             "default": {},
             "description": "Rows whose answer you know, each as JSON text, by their place in the "
-            "file from 1. No vendor is told which they are; fewer than 80 % right is refused.",
+            "file from 1, 5 or more. No vendor is told which they are. Fewer than 80 % right comes "
+            "back once; then you may refuse it, and an operator decides.",
         },
         "review_s": {
             "type": "integer",

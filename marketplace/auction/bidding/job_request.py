@@ -12,6 +12,7 @@ from typing import Any
 from marketplace.accounts.models import Organisation
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset
+from marketplace.vendors.offers import check_gold
 from marketplace.vendors.plans import resolve_wish
 from marketplace.vendors.wishes import parse_wish
 from workers.protocol.job_terms import PreparationWish
@@ -47,7 +48,9 @@ class JobRequest:
         """
         if self.preparation is None:
             return None
-        return resolve_wish(parse_wish(self.preparation), dataset=self.dataset)
+        wish = parse_wish(self.preparation)
+        check_gold(wish, dataset=self.dataset)
+        return resolve_wish(wish, dataset=self.dataset)
 
     @property
     def request_hash(self) -> str:

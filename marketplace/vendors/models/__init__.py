@@ -4,6 +4,7 @@ from marketplace.vendors.models.opinions import RowOpinion
 from marketplace.vendors.models.plans import DataPlan
 from marketplace.vendors.models.preparations import (
     DISPUTABLE_FOR,
+    KNOWN_ANSWERS_FAIL,
     DataAccess,
     Dispute,
     Preparation,
@@ -21,6 +22,7 @@ from marketplace.vendors.models.vendors import (
 
 __all__ = [
     "DISPUTABLE_FOR",
+    "KNOWN_ANSWERS_FAIL",
     "AnswerKind",
     "DataAccess",
     "DataPlan",

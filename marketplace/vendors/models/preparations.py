@@ -32,6 +32,10 @@ class PreparationStatus(models.TextChoices):
     WITHDRAWN = "withdrawn", "Withdrawn"
 
 
+#: The only objection that an owner's own words are the measure of, not the data.
+KNOWN_ANSWERS_FAIL = "Too few rows whose answers the owner knows are as they should be."
+
+
 class Preparation(models.Model):
     """What becomes of one job's data before it trains."""
 
@@ -145,6 +149,11 @@ class Preparation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.pk} ({self.status})"
+
+    @property
+    def is_refused_by_rule(self) -> bool:
+        """Whether it counts as refused unless its owner accepts it, and no operator decides."""
+        return self.objection not in ("", KNOWN_ANSWERS_FAIL)
 
     @property
     def disputable_until(self) -> datetime | None:

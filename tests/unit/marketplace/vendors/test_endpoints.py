@@ -327,7 +327,8 @@ def test_a_signature_holds_for_one_message_one_body_and_a_few_minutes():
 
 def test_a_vendors_system_is_told_of_its_work_with_links(zone, owner, port):
     outside(zone, port)
-    wish = {"kinds": ["outside"], "instructions": "Neat.", "gold": {"1": build.chat(0)}}
+    gold = {str(n): build.chat(n) for n in range(1, 6)}
+    wish = {"kinds": ["outside"], "instructions": "Neat.", "gold": gold}
     build.sell(owner, zone, epochs=1, preparation=wish)
     assert prepare_next(clock=clock)
     made = Preparation.objects.get()

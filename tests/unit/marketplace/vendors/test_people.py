@@ -22,6 +22,7 @@ from marketplace.vendors import opinions
 from marketplace.vendors.acceptance import accept, decide_dispute, refuse_delivery
 from marketplace.vendors.handover import make_link
 from marketplace.vendors.models import (
+    KNOWN_ANSWERS_FAIL,
     DataAccess,
     Dispute,
     Preparation,
@@ -261,25 +262,71 @@ def test_the_rule_sends_a_poisoned_or_partial_delivery_back(zone, owner, team, v
     assert undo(preparation=work, user=user, now=NOW) == [5]
 
 
-def test_rows_with_known_answers_are_counted_and_too_few_right_ones_come_back(zone, owner, team):
-    right = chat(3, price="42 dollars.")
-    work = build.sell_few(owner, zone, gold={"1": json.loads(chat(0)), "4": right})
-    user = builders.owner_of(team.organisation)
+def hand_in_all(work, user):
     accept_rows(preparation=work, user=user, first=1, last=5, now=NOW)
     decide(work, user, 4, RowDecision.ACCEPT)
     decide(work, user, 5, RowDecision.DROP)
     hand_in(preparation=work, user=user, now=NOW)
     assert prepare_next(clock=clock)
     work.refresh_from_db()
-    assert work.refusals[0]["reason"] == (
-        "1 of 2 rows whose answers the owner knows are as they should be."
-    )
+
+
+def test_rows_with_known_answers_are_counted_and_too_few_right_ones_come_back(zone, owner, team):
+    right = chat(3, price="42 dollars.")
+    gold = {str(n + 1): json.loads(chat(n)) for n in range(3)} | {"4": right, "5": chat(4)}
+    work = build.sell_few(owner, zone, gold=gold)
+    user = builders.owner_of(team.organisation)
+    hand_in_all(work, user)
+    # Neither how many nor which.
+    assert [refused["reason"] for refused in work.refusals] == [KNOWN_ANSWERS_FAIL]
     decide(work, user, 4, RowDecision.SAVE, right, version=1)
     hand_in(preparation=work, user=user, now=NOW)
     assert prepare_next(clock=clock)
     work.refresh_from_db()
     assert work.status == PreparationStatus.ACCEPTED
-    assert (work.comparison["gold"], work.comparison["gold_right"]) == (2, 2)
+    assert (work.comparison["gold"], work.comparison["gold_right"]) == (5, 4)
+
+
+def test_known_answers_to_rows_that_are_not_there_are_refused(zone, owner, team):
+    gold = {str(n): chat(n) for n in range(2, 7)}
+    with pytest.raises(UserError, match="does not have; it has 5"):
+        build.sell_few(owner, zone, gold=gold)
+    assert not Preparation.objects.exists()
+
+
+@pytest.mark.parametrize("way", ["refused", "unanswered", "cancelled", "late"])
+def test_known_answers_alone_cost_a_vendor_nothing_unless_an_operator_says_so(
+    zone, owner, team, way
+):
+    made_up = {str(n): chat(90 + n, price="Nothing.") for n in range(1, 6)}
+    work = build.sell_few(owner, zone, gold=made_up)
+    user, by = builders.owner_of(team.organisation), builders.owner_of(owner)
+    hand_in_all(work, user)
+    assert len(work.refusals) == 1
+    until = slot_starts_at(zone, work.ready_slot)
+    hand_in(preparation=work, user=user, now=NOW)
+    now = until if way == "late" else clock()
+    assert prepare_next(clock=lambda: now)
+    work.refresh_from_db()
+    if way == "late":
+        # Its owner has no time left to refuse it, but may ask for its price back.
+        assert (work.status, work.accept_by) == (PreparationStatus.ACCEPTED, None)
+    else:
+        assert (work.status, work.accept_by) == (PreparationStatus.DELIVERED, until)
+    if way == "refused":
+        found = refuse_delivery(preparation=work, reason="Wrong", refused_by=by, now=now)
+        assert found is not None
+        assert conclude_preparations(now=until) == 0
+        decide_it(found, is_for_owner=False, now=now)
+    elif way == "cancelled":
+        cancel_job(job=work.job, cancelled_by=None, now=now)
+        assert conclude_preparations(now=now) == 1
+    elif way == "unanswered":
+        now = until
+        assert conclude_preparations(now=now) == 1
+    assert conclude_preparations(now=now) == 1
+    assert get_earnings(organisation=team.organisation).pending_micros == 20_000
+    assert check_ledger().balanced
 
 
 def test_late_people_get_one_more_delay_for_less_and_the_owner_pays_no_more(zone, owner, team):

@@ -65,6 +65,9 @@ def test_a_function_holds_until_its_time():
     assert offer(1, quotes=replace(QUOTES, valid_until=NOW + timedelta(seconds=1))) is not None
 
 
+GOLD = {str(n): '{"text": "One."}' for n in range(1, 6)}
+
+
 def test_a_wish_is_read_with_its_defaults_and_goes_back_as_it_came():
     assert parse_wish({}) == PreparationWish()
     wish = PreparationWish(
@@ -73,7 +76,7 @@ def test_a_wish_is_read_with_its_defaults_and_goes_back_as_it_came():
         mask_personal_data=True,
         languages=("de", "en"),
         validation_share=0.25,
-        gold={"3": '{"text": "One."}'},
+        gold=GOLD,
     )
     assert parse_wish(to_json(wish)) == wish
 
@@ -90,9 +93,10 @@ def test_a_wish_is_read_with_its_defaults_and_goes_back_as_it_came():
         ({"validation_share": float("nan")}, "validation_share"),
         ({"seed": 1}, "seed"),
         ({"gold": ["{}"]}, "gold"),
-        ({"gold": {"0": '{"text": "One."}'}}, "gold"),
-        ({"gold": {"1": "no row"}}, "gold"),
-        ({"gold": {"1": {"price": 3}}}, "gold"),
+        ({"gold": GOLD | {"0": '{"text": "One."}'}}, "gold"),
+        ({"gold": GOLD | {"1": "no row"}}, "gold"),
+        ({"gold": GOLD | {"1": {"price": 3}}}, "gold"),
+        ({"gold": dict(list(GOLD.items())[:4])}, "gold"),
         ({"gold": {str(n): {"text": "One."} for n in range(1, 52)}}, "gold"),
     ],
 )

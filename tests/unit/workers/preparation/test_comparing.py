@@ -45,6 +45,13 @@ def test_rows_with_known_answers_count_once_each_and_only_as_they_should_be() ->
     )
     assert (found.gold, found.gold_right) == (2, 1)
     assert compare([row("What is it?", "A pen.", row_id=3)]).gold == 0
+    # It is said as another would say it, but for labels; what is not in the file does not count.
+    said = row("How are you?", "I am very well today, thank you.", row_id=1)
+    known = row("How are you?", "I am very well today, thanks you.", row_id=1)
+    nowhere = row("How are you?", "Fine.", row_id=99)
+    for is_exact, right in ((False, 1), (True, 0)):
+        found = compare([said], gold=write(known, nowhere), gold_is_exact=is_exact)
+        assert (found.gold, found.gold_right) == (1, right)
     # What was hidden in the delivery is hidden in the answers too.
     hidden = compare(
         [row("How are you?", "Ask [EMAIL_1].", row_id=1)],
