@@ -157,9 +157,10 @@ def _begin(mine: Preparation, *, clock: Callable[[], datetime]) -> None:
         if isinstance(begun, Delivery):
             deliver(preparation=mine, delivery=begun, claim=mine.claim, now=clock())
             return
-        is_stored = store_hand_over(preparation=mine, data=begun, claim=mine.claim, now=clock())
-    if is_stored:
-        work.announce(mine, now=clock())
+        # Together: nobody else would tell a vendor of data that are there.
+        with transaction.atomic():
+            if store_hand_over(preparation=mine, data=begun, claim=mine.claim, now=clock()):
+                work.announce(mine, now=clock())
 
 
 def _check_submission(mine: Preparation, *, clock: Callable[[], datetime]) -> None:

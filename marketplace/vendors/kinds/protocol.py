@@ -37,7 +37,7 @@ class VendorWork(Protocol):
         ...
 
     def announce(self, preparation: Preparation, *, now: datetime) -> None:
-        """Tell the vendor that the data are ready for it."""
+        """Tell the vendor that the data are ready, in the transaction that makes them so."""
         ...
 
     def iter_rows(self, preparation: Preparation) -> Iterator[FoundRow]:

@@ -10,12 +10,13 @@ import time_machine
 from django.test import Client
 
 from marketplace.auction.preparations import conclude_preparations
-from marketplace.common.errors import NotAllowed, UserError
+from marketplace.common.errors import MarketFault, NotAllowed, UserError
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.selectors import get_earnings
 from marketplace.vendors.handover import GRACE, make_link
+from marketplace.vendors.kinds.outside import OutsideWork
 from marketplace.vendors.models import DataAccess, Preparation, PreparationStatus, VendorKind
-from marketplace.vendors.services import prepare_next
+from marketplace.vendors.services import CLAIM_LIFE, prepare_next
 from marketplace.vendors.signatures import create_secret, sign_message
 from tests import builders
 from tests import market_builders as market
@@ -70,6 +71,19 @@ def write(*rows: tuple[int, str]) -> bytes:
 
 
 GOOD = write(*((n + 1, chat(n)) for n in range(4)))
+
+
+def test_data_are_there_for_a_vendor_that_is_told_and_for_no_other(
+    zone, owner, vendor, monkeypatch
+):
+    def break_off(*_, **__):
+        raise MarketFault("The worker dies.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(OutsideWork, "announce", break_off)
+        assert build.sell_few(owner, zone).handed_over_at is None
+    assert prepare_next(clock=lambda: clock() + CLAIM_LIFE)
+    assert Preparation.objects.get().handed_over_at is not None
 
 
 def test_the_data_go_by_a_link_and_come_back_prepared_and_each_access_is_noted(zone, owner, vendor):
