@@ -133,6 +133,10 @@ def _conclude(lane: Lane, preparation_id: str) -> bool:
             else:
                 mark_accepted(held, now=lane.now)
             return True
+    is_checked = held.status == PreparationStatus.WORKING and held.submitted_at is not None
+    if is_checked and not held.problem:
+        # What was handed in before the job ended is paid if it is what was ordered.
+        return False
     if not held.job.is_active:
         _end_vendor_work(lane, held)
         close(held=held, status=PreparationStatus.WITHDRAWN, now=lane.now)

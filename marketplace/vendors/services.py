@@ -25,7 +25,7 @@ from marketplace.common.queue import enqueue
 from marketplace.fleet.selectors import slot_starts_at
 from marketplace.jobs.models import Dataset, EventKind
 from marketplace.jobs.services import add_job_event
-from marketplace.vendors.acceptance import accept, judge_by_rule
+from marketplace.vendors.acceptance import accept, judge_by_rule, mark_accepted
 from marketplace.vendors.deliveries import (
     DeliveredData,
     check_delivery,
@@ -223,7 +223,11 @@ def deliver(
                 raise Conflict("delivery_too_late", "Another vendor has this work now.")
             _store_delivery(held, data, delivery, now=now)
             if held.accept_by is None:
-                accept(preparation=held, now=now)
+                # Who ends the job while work that was handed in is checked has had it done.
+                if held.job.is_active or held.submitted_at is None:
+                    accept(preparation=held, now=now)
+                else:
+                    mark_accepted(held, now=now)
     except BaseException:
         data.delete_files()
         raise

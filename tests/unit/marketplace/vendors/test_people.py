@@ -329,6 +329,19 @@ def test_known_answers_alone_cost_a_vendor_nothing_unless_an_operator_says_so(
     assert check_ledger().balanced
 
 
+def test_work_handed_in_before_the_job_ended_is_checked_and_paid(zone, owner, team):
+    work = build.sell_few(owner, zone)
+    do_all(work, builders.owner_of(team.organisation))
+    cancel_job(job=work.job, cancelled_by=None, now=clock())
+    assert conclude_preparations(now=clock()) == 0
+    assert prepare_next(clock=clock)
+    assert conclude_preparations(now=clock()) == 1
+    assert settle_finished(now=clock()) == 1
+    assert get_earnings(organisation=team.organisation).pending_micros == 20_000
+    assert get_wallet(organisation=owner).available_micros == 10_000_000 - 20_000
+    assert check_ledger().balanced
+
+
 def test_late_people_get_one_more_delay_for_less_and_the_owner_pays_no_more(zone, owner, team):
     work = build.sell_few(owner, zone)
     user = builders.owner_of(team.organisation)
