@@ -13,7 +13,7 @@ from marketplace.accounts.own_data import write_rows
 from marketplace.auction.models import Bid, BidStatus, Bundle, ResultDispute
 from marketplace.jobs.kept_data import DELETED_NAME
 from marketplace.jobs.models import Job
-from marketplace.jobs.terms import strip_texts
+from marketplace.jobs.terms import strip_data, strip_texts
 from marketplace.payments.kept_data import forget_card_terms
 
 
@@ -38,6 +38,20 @@ def _list_job_needs(job_id: str) -> Iterator[str]:
 def _list_organisation_needs(organisation_id: str) -> Iterator[str]:
     if Bid.objects.filter(organisation=organisation_id, status=BidStatus.PENDING).exists():
         yield "A bid waits for its answer."
+
+
+def _erase_dataset(dataset_id: str, *, now: datetime) -> None:
+    """Rows of it are named where known answers to them were given, to vendors' work too."""
+    for bid in Bid.objects.filter(dataset=dataset_id).exclude(terms=None):
+        _strip_terms(bid)
+        for job in Job.objects.filter(bid_id=bid.pk):
+            _strip_terms(job)
+
+
+def _strip_terms(row: Bid | Job) -> None:
+    if row.terms is not None:
+        row.terms = strip_data(row.terms)
+        row.save(update_fields=["terms"])
 
 
 def _erase_job(job_id: str, *, now: datetime) -> None:
@@ -68,7 +82,7 @@ def _list_own(organisation_id: str) -> Iterable[tuple[str, Callable[[], Iterable
 
 
 register_kept_data(
-    KeptData(Subject.DATASET, list_needs=_list_dataset_needs),
+    KeptData(Subject.DATASET, list_needs=_list_dataset_needs, erase=_erase_dataset),
     KeptData(Subject.ADAPTER, list_needs=_list_job_needs),
     KeptData(Subject.JOB, list_needs=_list_job_needs, erase=_erase_job),
     KeptData(

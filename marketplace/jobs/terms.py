@@ -19,10 +19,13 @@ def derive_columns(terms: JobTerms) -> dict[str, Any]:
 
 def strip_texts(terms: JobTerms) -> JobTerms:
     """The same without what the owner wrote: what is left says which work was sold."""
+    kept = strip_data(terms)
+    return replace(kept, adapter=replace(kept.adapter, init_text=""), metadata=None)
+
+
+def strip_data(terms: JobTerms) -> JobTerms:
+    """The same without what the owner wrote of the data and of their rows."""
     wish = terms.preparation
-    return replace(
-        terms,
-        adapter=replace(terms.adapter, init_text=""),
-        preparation=None if wish is None else replace(wish, instructions="", roles={}, gold={}),
-        metadata=None,
-    )
+    if wish is None:
+        return terms
+    return replace(terms, preparation=replace(wish, instructions="", roles={}, gold={}))

@@ -29,6 +29,11 @@ def _list_dataset_needs(dataset_id: str) -> Iterator[str]:
         yield "Its preparation is disputed."
 
 
+def _list_job_needs(job_id: str) -> Iterator[str]:
+    if Dispute.objects.filter(preparation__job=job_id, decided_at=None).exists():
+        yield "The preparation of its data is disputed."
+
+
 def _list_organisation_needs(organisation_id: str) -> Iterator[str]:
     if Preparation.objects.filter(vendor__organisation=organisation_id, status__in=_OPEN).exists():
         yield "It prepares data for others."
@@ -89,7 +94,12 @@ register_kept_data(
         list_files=lambda dataset_id: _list_files(source=dataset_id),
         erase=_erase_dataset,
     ),
-    KeptData(Subject.JOB, list_files=lambda job_id: _list_files(job=job_id), erase=_erase_job),
+    KeptData(
+        Subject.JOB,
+        list_needs=_list_job_needs,
+        list_files=lambda job_id: _list_files(job=job_id),
+        erase=_erase_job,
+    ),
     KeptData(
         Subject.ORGANISATION,
         mark=_mark_organisation,

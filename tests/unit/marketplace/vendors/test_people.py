@@ -7,7 +7,10 @@ from datetime import timedelta
 
 import pytest
 
+from marketplace.accounts.erasure import list_kept_data, list_needs
+from marketplace.accounts.models import Subject
 from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.models import Bid
 from marketplace.auction.preparations import conclude_preparations
 from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
@@ -340,6 +343,24 @@ def test_work_handed_in_before_the_job_ended_is_checked_and_paid(zone, owner, te
     assert get_earnings(organisation=team.organisation).pending_micros == 20_000
     assert get_wallet(organisation=owner).available_micros == 10_000_000 - 20_000
     assert check_ledger().balanced
+
+
+def test_an_open_dispute_keeps_its_job_and_a_deleted_data_set_its_bid_without_rows(
+    zone, owner, team
+):
+    gold = {str(n + 1): chat(n) for n in range(5)}
+    work = build.sell_few(owner, zone, gold=gold, instructions="Neat.", review_s=30)
+    hand_in_all(work, builders.owner_of(team.organisation))
+    by = builders.owner_of(owner)
+    found = refuse_delivery(preparation=work, reason="Wrong", refused_by=by, now=clock())
+    needed = "The preparation of its data is disputed."
+    assert needed in list_needs(Subject.JOB, work.job_id)
+    decide_it(found, is_for_owner=False, now=clock())
+    assert needed not in list_needs(Subject.JOB, work.job_id)
+    for kept in list_kept_data(Subject.DATASET):
+        kept.erase(work.source_id, now=clock())
+    for terms in (Bid.objects.get().terms, Job.objects.get().terms):
+        assert (terms.preparation.gold, terms.preparation.instructions) == ({}, "")
 
 
 def test_late_people_get_one_more_delay_for_less_and_the_owner_pays_no_more(zone, owner, team):
