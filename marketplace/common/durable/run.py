@@ -88,9 +88,26 @@ def _apply(
                 row.attempts = 0
                 _give_back(row, due_at=again_at, error="")
     except Exception as error:
-        kind.discard(result)
-        return error
+        return _find_unstored(kind, work, result, error)
     return None
+
+
+def _find_unstored(
+    kind: WorkKind, work: HeldWork, result: Any, error: Exception
+) -> Exception | None:
+    """The error of work that was not stored: it may also follow a commit whose answer was lost."""
+    try:
+        with transaction.atomic(durable=True):
+            is_held = lock_held_work(work) is not None
+    except Exception:
+        # Nothing is known, so nothing is deleted. If it was not stored, its lease runs out.
+        log.exception("whether %s %s was stored is not known", work.kind, work.key)
+        return None
+    if not is_held:
+        log.warning("%s %s was stored before an error", work.kind, work.key, exc_info=error)
+        return None
+    kind.discard(result)
+    return error
 
 
 def _record_failure(kind: WorkKind, work: HeldWork, error: Exception, *, now: datetime) -> None:

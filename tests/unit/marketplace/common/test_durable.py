@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import transaction
 
 from marketplace.common.backoff import build_backoff
 from marketplace.common.durable.kinds import Failure, WorkFailed, WorkKind, get_kinds, register_kind
@@ -207,6 +208,24 @@ def test_an_error_that_cannot_be_stored_costs_a_lease_and_no_other_work(kind, do
     assert run(kind, do=break_first, fail=break_too, batch=2) == 2
     assert done == [("b", {})]
     assert DurableWork.objects.get().lease_until == NOW + LEASE
+
+
+def test_what_was_committed_before_its_answer_was_lost_is_kept(kind):
+    lost: list[Any] = []
+
+    def commit_and_break(*_: Any, **__: Any) -> None:
+        transaction.on_commit(lambda: 1 / 0)
+
+    def break_before(*_: Any, **__: Any) -> None:
+        raise ValueError("not stored")
+
+    add()
+    assert run(kind, apply=break_before, discard=lost.append) == 1
+    assert lost == [("a", {})]
+    later = NOW + LEASE
+    assert run(kind, later, apply=commit_and_break, discard=lost.append) == 1
+    assert lost == [("a", {})]
+    assert not DurableWork.objects.exists()
 
 
 def test_the_sweep_wakes_a_worker_of_each_kind_that_is_due_and_forgets_old_failures(
