@@ -206,6 +206,10 @@ def _ask_about_review(gateway_id: str) -> Finding:
             why="The gateway wants an operator to look at a payment of {amount}.",
         )
     if review.is_approved:
+        opened = WebhookEvent.objects.filter(kind="review.opened", object_id=gateway_id)
+        if opened.filter(done_at=None).exists():
+            # Asked before, it may freeze after this ends the freeze.
+            raise WorkFailed("its opening is not worked off yet")
         return Finding("applied", (partial(end_freeze, reference=gateway_id),))
     return Finding("an operator lifts the freeze")
 

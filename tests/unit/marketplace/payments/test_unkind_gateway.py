@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from django.test import Client
 
 from marketplace.accounts.models import Organisation
+from marketplace.common.durable.kinds import WorkFailed
 from marketplace.common.errors import NotAllowed, UserError
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_payments import refresh_payment
@@ -37,7 +39,7 @@ from marketplace.payments.selectors import Wallet, get_house_balances, get_walle
 from marketplace.payments.stripe_accounts import create_transfer
 from marketplace.payments.stripe_client import GatewayFault, GatewayRefused
 from marketplace.payments.top_ups import start_top_up
-from marketplace.payments.webhooks import receive_webhook
+from marketplace.payments.webhooks import ask_about_event, receive_webhook
 from tests import builders
 from tests.builders import NOW
 from tests.durable_work import apply_events, make_calls
@@ -179,6 +181,23 @@ def test_a_payment_under_review_buys_nothing_until_somebody_approved_it(
     cards.control("close_review", id=review["id"], reason="approved")
     assert receive(cards) == ["applied"]
     assert not Freeze.objects.filter(ended_at=None).exists()
+
+
+def test_a_review_is_not_closed_before_its_opening_is_worked_off(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = pay(cards, buyer)
+    receive(cards)
+    review = cards.control("review", payment_intent=payment.gateway_id)
+    receive(cards)
+    cards.control("close_review", id=review["id"], reason="approved")
+    # Somebody works the opening off still.
+    WebhookEvent.objects.filter(kind="review.opened").update(done_at=None)
+    closed = WebhookEvent(kind="review.closed", object_id=review["id"])
+    with pytest.raises(WorkFailed, match="not worked off yet"):
+        ask_about_event(ANY, closed)
+    WebhookEvent.objects.filter(kind="review.opened").update(done_at=NOW)
+    assert ask_about_event(ANY, closed).outcome == "applied"
 
 
 def test_a_part_of_a_payment_that_is_contested_and_lost_costs_the_wallet_that_part(
