@@ -29,8 +29,9 @@ from marketplace.vendors.models import (
     Preparation,
     PreparationStatus,
 )
+from marketplace.vendors.opinions import forget_rows
 from marketplace.vendors.plans import count_lost, describe_losses, is_much
-from marketplace.vendors.selectors import can_be_disputed
+from marketplace.vendors.selectors import can_be_disputed, has_spoken
 from marketplace.vendors.skills import Skill
 from workers.protocol.job_terms import PreparationWish
 
@@ -175,7 +176,9 @@ def refuse_delivery(
 ) -> Dispute | None:
     """Say that a delivery is not what was ordered; an operator decides. Twice is one dispute.
 
-    Where the rule says so too there is nothing to decide, and no dispute: the next vendor gets the
+    Their words are added to a dispute that second opinions opened.
+
+    Where the data say so too there is nothing to decide, and no dispute: the next vendor gets the
     work, or everything is refunded. One that waits for its owner is refused, and the job waits. Of
     one that the rule accepted the job may have been trained: then it is about the vendor's pay,
     which waits.
@@ -195,6 +198,10 @@ def refuse_delivery(
         reason = read_words(reason, "Say what is wrong with the delivery", code="invalid_dispute")
         earlier = lock_open_dispute(held)
         if earlier is not None:
+            if not has_spoken(held):
+                # Those who gave opinions are never of the owner's organisation.
+                earlier.reason, earlier.opened_by = f"{earlier.reason}\n{reason}", refused_by
+                earlier.save(update_fields=["reason", "opened_by"])
             return earlier
         if held.status == PreparationStatus.ACCEPTED:
             if not can_be_disputed(held, now=now):
@@ -263,6 +270,7 @@ def decide_dispute(
         )
         if held.status == PreparationStatus.ACCEPTED:
             _settle_pay(held, is_for_owner=is_for_owner, now=now)
+            forget_rows(held)
         elif is_for_owner:
             send_back(held, reason="The delivery was refused.")
         elif held.job.is_active:

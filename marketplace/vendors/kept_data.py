@@ -72,7 +72,7 @@ def _forget(**which: str) -> None:
     found = Preparation.objects.filter(**which)
     WorkRow.objects.filter(preparation__in=found).delete()
     # The vendor's pay may still wait for them.
-    texts = dict.fromkeys(("raw", "proposal", "delivered", "value"), "")
+    texts = dict.fromkeys(RowOpinion.TEXTS, "")
     RowOpinion.objects.filter(preparation__in=found).update(**texts)
     Dispute.objects.filter(preparation__in=found).update(reason="")
     for held in found:

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import heapq
 import json
+import logging
+from collections import defaultdict
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from difflib import SequenceMatcher
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 from django.db import transaction
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 from django.utils.crypto import salted_hmac
 
 from marketplace.accounts.models import WORKERS, Membership, User
-from marketplace.common.errors import NotFound
+from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.models import EventKind
 from marketplace.jobs.services import add_job_event
 from marketplace.payments.services import release_vendor_pay, withhold_vendor_pay
@@ -40,6 +40,9 @@ from marketplace.vendors.models import (
     VendorKind,
 )
 from marketplace.vendors.people import read_row
+from workers.protocol.likeness import say_the_same
+
+log = logging.getLogger(__name__)
 
 #: Deliveries of a vendor that are sampled always, and how many later ones one is sampled of.
 FIRST_DELIVERIES = 3
@@ -48,8 +51,9 @@ SAMPLED_OF = 4
 ROWS = 5
 #: Of the opinions, the share that agrees at least before the vendor is paid without a question.
 AGREEING_SHARE_MIN = Fraction(3, 5)
-#: Two persons seldom write the same words: how alike, word by word, texts are that agree.
-ALIKE_MIN = 0.8
+#: How many times as long as the row, and this many letters more, an opinion may be.
+LONGER_MAX = 2
+LETTERS_MORE = 1000
 #: So long after acceptance nobody waits for an opinion any more.
 WAITS_FOR = timedelta(days=7)
 _SALT = "marketplace.vendors.opinions"
@@ -85,10 +89,13 @@ def draw_sample(
         for row in heapq.nsmallest(ROWS, rows, key=lambda row: _draw(preparation, str(row.number)))
     }
     values = dict(_iter_delivered(delivered, found))
-    edits = RowEdit.objects.filter(
-        row__preparation=preparation, row__number__in=found, undone_at=None
-    )
-    persons = dict(edits.order_by("pk").values_list("row__number", "edited_by_id"))
+    edits = RowEdit.objects.filter(row__preparation=preparation, row__number__in=found)
+    persons: defaultdict[int, list[str]] = defaultdict(list)
+    last: dict[int, str] = {}
+    for edit in edits.order_by("pk").values("row__number", "edited_by_id", "undone_at"):
+        persons[edit["row__number"]].append(edit["edited_by_id"])
+        if edit["undone_at"] is None:
+            last[edit["row__number"]] = edit["edited_by_id"]
     return tuple(
         RowOpinion(
             preparation=preparation,
@@ -96,7 +103,8 @@ def draw_sample(
             raw=clean_text(row.raw),
             proposal=clean_text(row.proposal),
             delivered=clean_text(values.get(number, "")),
-            first_by_id=persons.get(number),
+            first_by_id=last.get(number),
+            edited_by=sorted(set(persons[number])),
         )
         for number, row in sorted(found.items())
     )
@@ -135,28 +143,29 @@ def list_opinions_for(user: User) -> QuerySet[RowOpinion]:
     is_colleague = (
         Q(Exists(works), first_by__isnull=False, preparation__vendor__kind=VendorKind.HUMAN)
         & Q(preparation__vendor__approved_at__isnull=False, preparation__vendor__is_suspended=False)
-        & ~Q(first_by=user)
+        & ~Q(edited_by__contains=[user.pk])
     )
-    allowed = is_colleague
+    allowed, own = is_colleague, mine.values("organisation")
     if user.is_operator:
-        own = mine.values("organisation")
-        allowed |= ~Q(preparation__vendor__organisation__in=own) & ~Q(
-            preparation__job__organisation__in=own
-        )
-    found = waiting.filter(allowed).order_by("preparation__created_at", "pk")
+        allowed |= ~Q(preparation__vendor__organisation__in=own)
+    # Nobody is asked about their own money.
+    found = waiting.filter(allowed).exclude(preparation__job__organisation__in=own)
+    found = found.order_by("preparation__created_at", "pk")
     return found.select_related("preparation__vendor")
 
 
 def find_opinion(*, opinion_id: int, user: User, now: datetime) -> RowOpinion:
-    """A row for a person to look at, which is noted for its owner.
+    """The row that is a person's next to look at, which is noted for its owner.
+
+    Nobody chooses: a colleague's easy rows would be the ones that are looked at.
 
     Raises
     ------
     NotFound
-        ``unknown_opinion``: it is given, or not for this person.
+        ``unknown_opinion``: it is given, not for this person, or not their next.
     """
-    found = list_opinions_for(user).filter(pk=opinion_id).first()
-    if found is None:
+    found = list_opinions_for(user).first()
+    if found is None or found.pk != opinion_id:
         raise NotFound("unknown_opinion", "This row needs no second opinion of yours.")
     note_first_look(found.preparation, user, now=now)
     return found
@@ -172,67 +181,59 @@ def give_opinion(*, opinion: RowOpinion, user: User, value: str, now: datetime) 
     NotFound
         ``unknown_opinion``.
     """
+    longest = max(map(len, (opinion.raw, opinion.proposal, opinion.delivered)))
+    if len(value) > LONGER_MAX * longest + LETTERS_MORE:
+        raise UserError("invalid_row", "This is far longer than the row.", param="value")
     text = read_row(value) if value else ""
+    # Before anything is locked; a delivered row stays as it is.
+    agrees = _agree(opinion.delivered, text)
     with transaction.atomic():
         held = lock_preparation(opinion.preparation_id)
         find_opinion(opinion_id=opinion.pk, user=user, now=now)
         mine = lock_opinion(opinion.pk)
-        mine.value, mine.agrees = text, say_the_same(mine.delivered, text)
+        mine.value, mine.agrees = text, agrees
         mine.given_by, mine.given_at = user, now
         mine.save()
         _judge(held, now=now)
 
 
-def say_the_same(one: str, other: str) -> bool:
-    """Whether two rows, as JSON, agree: equal labels, and texts alike word by word.
-
-    The last text, which is the answer where there is one, is compared by itself too: a short one
-    would be lost beside a long question.
-    """
+def _agree(one: str, other: str) -> bool:
+    """Whether two rows, as JSON, say the same; both empty: both were left out."""
     if not one or not other:
         return one == other
-    row, its = json.loads(one), json.loads(other)
-    texts, its_texts = list(_iter_texts(row)), list(_iter_texts(its))
-    return (
-        row.get("label") == its.get("label")
-        and _are_alike(" ".join(texts), " ".join(its_texts))
-        and _are_alike(texts[-1], its_texts[-1])
-    )
-
-
-def _are_alike(one: str, other: str) -> bool:
-    words, its_words = one.casefold().split(), other.casefold().split()
-    return SequenceMatcher(None, words, its_words, autojunk=False).ratio() >= ALIKE_MIN
-
-
-def _iter_texts(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        for item in value.values():
-            yield from _iter_texts(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _iter_texts(item)
-    else:
-        yield str(value)
+    return say_the_same(json.loads(one), json.loads(other))
 
 
 def wait_for_opinions(held: Preparation, *, now: datetime) -> None:
     """Let a vendor's pay wait for opinions on its work. Call while holding it, once it is paid."""
-    if held.price_micros and count_agreement(held).asked:
-        withhold_vendor_pay(hold_reference=held.paid_from, now=now)
+    if count_agreement(held).asked:
+        if held.price_micros:
+            withhold_vendor_pay(hold_reference=held.paid_from, now=now)
         _judge(held, now=now)
 
 
 def _judge(held: Preparation, *, now: datetime) -> None:
     """Let pay that waited go, or have an operator decide about it, once all opinions are given."""
     found = count_agreement(held)
-    if found.given < found.asked or not held.paid_from or not held.price_micros:
+    if found.given < found.asked or not held.paid_from:
         return
-    if found.agreeing >= AGREEING_SHARE_MIN * found.given:
-        if lock_open_dispute(held) is None:
-            release_vendor_pay(hold_reference=held.paid_from)
-    elif not Dispute.objects.filter(preparation=held).exists():
+    if lock_open_dispute(held) is not None:
+        # An operator decides; that settles the pay.
+        return
+    decided = Dispute.objects.filter(preparation=held, vendor=held.vendor_id)
+    is_doubtful = found.agreeing < AGREEING_SHARE_MIN * found.given
+    if held.price_micros and is_doubtful and not decided.exists():
         _dispute(held, found, now=now)
+        return
+    if not decided.filter(is_for_owner=True).exists():
+        release_vendor_pay(hold_reference=held.paid_from)
+    forget_rows(held)
+
+
+def forget_rows(held: Preparation) -> None:
+    """Delete an owner's rows on which opinions were given. Call once nobody judges by them."""
+    given = RowOpinion.objects.filter(preparation=held, given_at__isnull=False)
+    given.update(**dict.fromkeys(RowOpinion.TEXTS, ""))
 
 
 def _dispute(held: Preparation, found: Agreement, *, now: datetime) -> None:
@@ -280,8 +281,12 @@ def end_waiting_opinions(*, now: datetime) -> int:
     ).values_list("preparation", flat=True)
     ids = sorted(set(late))
     for preparation_id in ids:
-        with transaction.atomic():
-            held = lock_preparation(preparation_id)
-            RowOpinion.objects.filter(preparation=held, given_at=None).delete()
-            _judge(held, now=now)
+        try:
+            with transaction.atomic():
+                held = lock_preparation(preparation_id)
+                RowOpinion.objects.filter(preparation=held, given_at=None).delete()
+                _judge(held, now=now)
+        except Exception:
+            # One that cannot be judged must not keep the others waiting.
+            log.exception("opinions on %s could not be ended", preparation_id)
     return len(ids)

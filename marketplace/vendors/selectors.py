@@ -23,6 +23,7 @@ from marketplace.vendors.models import (
     Listing,
     Preparation,
     PreparationStatus,
+    RowOpinion,
     Vendor,
     VendorKind,
 )
@@ -158,7 +159,18 @@ def can_be_disputed(preparation: Preparation, *, now: datetime) -> bool:
     until = preparation.disputable_until
     if until is None or until <= now:
         return False
-    return not Dispute.objects.filter(preparation=preparation).exists()
+    return not has_spoken(preparation)
+
+
+def has_spoken(preparation: Preparation) -> bool:
+    """Whether a delivery's owner has disputed it, or got its price back already.
+
+    Second opinions dispute it too, and an earlier vendor's delivery is another one.
+    """
+    given = RowOpinion.objects.filter(preparation=preparation, given_by__isnull=False)
+    is_theirs = ~Q(opened_by__in=given.values("given_by")) | Q(is_for_owner=True)
+    mine = Dispute.objects.filter(preparation=preparation, vendor=preparation.vendor_id)
+    return mine.filter(is_theirs).exists()
 
 
 def list_accesses(preparation: Preparation) -> list[DataAccess]:
@@ -208,7 +220,12 @@ def sum_extra_pay(*, organisation_id: str, since: datetime) -> int:
 
 def is_held_up_by_owner(job: Job) -> bool:
     """Whether a dispute that its owner lost kept a job from its data beyond its first slot."""
-    lost = Dispute.objects.filter(preparation__job=job, is_for_owner=False)
+    lost = Dispute.objects.filter(
+        preparation__job=job,
+        is_for_owner=False,
+        # Not those about pay only, once the data were there.
+        opened_at__lt=F("preparation__accepted_at"),
+    )
     return lost.filter(decided_at__gt=F("preparation__accept_by")).exists()
 
 

@@ -131,6 +131,7 @@ class Migration(migrations.Migration):
                 ('raw', models.TextField()),
                 ('proposal', models.TextField(blank=True, default='')),
                 ('delivered', models.TextField(blank=True, default='')),
+                ('edited_by', models.JSONField(default=list)),
                 ('value', models.TextField(blank=True, default='')),
                 ('given_at', models.DateTimeField(blank=True, null=True)),
                 ('agrees', models.BooleanField(null=True)),
@@ -165,7 +166,7 @@ class Migration(migrations.Migration):
             name='Dispute',
             fields=[
                 ('id', marketplace.common.models.IdField(prefix='dispute', serialize=False)),
-                ('reason', models.CharField(max_length=1000)),
+                ('reason', models.CharField(max_length=2000)),
                 ('opened_at', models.DateTimeField()),
                 ('decided_at', models.DateTimeField(blank=True, null=True)),
                 ('is_for_owner', models.BooleanField(blank=True, null=True)),

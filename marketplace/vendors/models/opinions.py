@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
@@ -11,6 +13,9 @@ from marketplace.vendors.models.preparations import Preparation
 
 class RowOpinion(models.Model):
     """A row of a delivery that another person does again, without seeing what was delivered."""
+
+    #: What is the owner's in it.
+    TEXTS: ClassVar = ("raw", "proposal", "delivered", "value")
 
     preparation_id: str
     first_by_id: str | None
@@ -29,6 +34,9 @@ class RowOpinion(models.Model):
     first_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
     )
+
+    #: Everybody of the vendor who worked on it, also where that was undone.
+    edited_by: Any = models.JSONField(default=list)
 
     #: What the second person makes of it; empty where they leave it out, or before.
     value = models.TextField(default="", blank=True)

@@ -176,7 +176,8 @@ class Dispute(models.Model):
     preparation = models.ForeignKey(Preparation, on_delete=models.PROTECT, related_name="disputes")
     #: The delivery that it is about.
     vendor = models.ForeignKey(Vendor, on_delete=models.PROTECT, related_name="disputes")
-    reason = models.CharField(max_length=1000)
+    #: In the owner's words, after what second opinions say where they opened it.
+    reason = models.CharField(max_length=2000)
     opened_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+"
     )

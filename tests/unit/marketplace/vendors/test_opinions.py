@@ -16,10 +16,11 @@ from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.maturity import mature_earnings
 from marketplace.payments.selectors import get_earnings, get_wallet
 from marketplace.vendors import opinions
-from marketplace.vendors.acceptance import decide_dispute
+from marketplace.vendors.acceptance import decide_dispute, refuse_delivery
 from marketplace.vendors.models import (
     DataAccess,
     Dispute,
+    Preparation,
     PreparationStatus,
     RowOpinion,
     VendorKind,
@@ -32,6 +33,7 @@ from marketplace.vendors.opinions import (
     list_opinions_for,
 )
 from marketplace.vendors.people import RowDecision, accept_rows, decide_row, hand_in
+from marketplace.vendors.selectors import can_be_disputed, is_held_up_by_owner
 from marketplace.vendors.services import prepare_next
 from tests import builders
 from tests import market_builders as market
@@ -107,7 +109,12 @@ def test_another_person_of_the_team_or_an_operator_gives_them_and_nobody_else(
     for may, person in ((5, colleague), (5, operator)):
         assert list_opinions_for(person).count() == may
     row = RowOpinion.objects.order_by("pk")[0]
-    for person in (first, its_owner, biased, viewer, builders.user()):
+    both, undoing = builders.user(), builders.user()
+    for organisation in (owner, team.organisation):
+        organisation.memberships.create(user=both, role="member")
+    team.organisation.memberships.create(user=undoing, role="member")
+    RowOpinion.objects.update(edited_by=[first.pk, undoing.pk])
+    for person in (first, its_owner, biased, viewer, both, undoing, builders.user()):
         assert list_opinions_for(person).count() == 0
         for act in (
             lambda user: find_opinion(opinion_id=row.pk, user=user, now=NOW),
@@ -117,6 +124,10 @@ def test_another_person_of_the_team_or_an_operator_gives_them_and_nobody_else(
                 act(person)
     assert not RowOpinion.objects.exclude(given_at=None).exists()
     assert not DataAccess.objects.exclude(person=first).exists()
+    # Nobody chooses which row is looked at.
+    find_opinion(opinion_id=row.pk, user=colleague, now=NOW)
+    with pytest.raises(NotFound):
+        find_opinion(opinion_id=row.pk + 1, user=colleague, now=NOW)
     team.is_suspended = True
     team.save()
     assert list_opinions_for(colleague).count() == 0
@@ -132,7 +143,67 @@ def test_pay_waits_for_opinions_and_goes_once_they_agree(work, team, colleague):
     assert not Dispute.objects.exists()
     assert mature_earnings(now=LATER) == 1
     assert get_earnings(organisation=team.organisation).payable_micros == 20_000
+    # Nobody needs the owner's rows any more.
+    assert not RowOpinion.objects.exclude(raw="", delivered="", value="").exists()
     assert check_ledger().balanced
+
+
+def dispute_of(work, vendor, **decided):
+    return Dispute.objects.create(
+        preparation=work,
+        vendor=vendor,
+        reason="Old",
+        opened_by=builders.owner_of(work.job.organisation),
+        opened_at=clock(),
+        **decided,
+    )
+
+
+def test_an_earlier_vendors_dispute_is_another_one(zone, work, owner, colleague):
+    dispute_of(work, build.vendor(zone, "Earlier"), decided_at=clock(), is_for_owner=True)
+    assert can_be_disputed(work, now=clock())
+    give_all(colleague, wrong=3)
+    assert Dispute.objects.get(decided_at=None).vendor == work.vendor
+
+
+def test_pay_that_an_operator_decided_about_goes_whatever_opinions_say(work, team, colleague):
+    dispute_of(work, team, decided_at=clock(), is_for_owner=False)
+    give_all(colleague, wrong=5)
+    assert Dispute.objects.count() == 1
+    assert mature_earnings(now=LATER) == 1
+
+
+def test_the_owners_words_are_added_once_to_what_opinions_dispute(work, owner, colleague):
+    give_all(colleague, wrong=3)
+    by = builders.owner_of(owner)
+    assert can_be_disputed(work, now=clock())
+    for reason in ("It is wrong.", "Again."):
+        refuse_delivery(preparation=work, reason=reason, refused_by=by, now=clock())
+        assert not can_be_disputed(work, now=clock())
+    found = Dispute.objects.get()
+    assert (found.reason.splitlines()[1:], found.opened_by) == (["It is wrong."], by)
+    # It kept nobody from the data.
+    Preparation.objects.update(accept_by=clock() - timedelta(seconds=1))
+    decide_dispute(
+        dispute=found,
+        is_for_owner=False,
+        words="No.",
+        decided_by=builders.operator(),
+        now=clock(),
+    )
+    assert not is_held_up_by_owner(work.job)
+
+
+def test_an_opinion_that_is_far_longer_than_its_row_is_refused(work, colleague):
+    row = list_opinions_for(colleague)[0]
+    with pytest.raises(UserError, match="far longer"):
+        give_opinion(opinion=row, user=colleague, value=" " * 3000, now=clock())
+
+
+def test_one_that_cannot_be_judged_keeps_no_other_waiting(work, monkeypatch):
+    monkeypatch.setattr(opinions, "_judge", lambda *_, **__: 1 / 0)
+    assert conclude_preparations(now=work.accepted_at + WAITS_FOR) == 0
+    assert RowOpinion.objects.filter(given_at=None).count() == 5
 
 
 @pytest.mark.parametrize("is_for_owner", [False, True])
@@ -194,6 +265,7 @@ def test_later_deliveries_are_sampled_by_chance(zone, owner, team, monkeypatch):
     [
         ("", "", True),
         (chat(1), "", False),
+        (chat(1, price="a b " * 50_000), chat(1, price="b a " * 40_000), True),
         (chat(1), chat(1), True),
         (chat(1), chat(1, price="Nothing at all."), False),
         (chat(1, price="It is ten dollars a piece today."), chat(1, price="Dollars."), False),
@@ -210,7 +282,7 @@ def test_later_deliveries_are_sampled_by_chance(zone, owner, team, monkeypatch):
     ],
 )
 def test_rows_agree_with_equal_labels_and_texts_that_are_alike(one, other, agree):
-    assert opinions.say_the_same(one, other) is agree
+    assert opinions._agree(one, other) is agree
 
 
 def test_the_page_shows_what_was_found_and_not_what_was_delivered(work, team, colleague):
