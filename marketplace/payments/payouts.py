@@ -24,6 +24,7 @@ from marketplace.payments.models import (
     AccountKind,
     BillingDetails,
     CallKind,
+    CallStatus,
     Earning,
     EntryKind,
     GatewayCall,
@@ -251,9 +252,14 @@ def _name_attempt(payout: Payout) -> str:
 
 
 def make_payout(call: GatewayCall) -> PayoutState:
-    """The gateway's payout; while frozen it is tried later."""
+    """The gateway's payout; while frozen, or while a part is taken back, it is tried later."""
     payout = Payout.objects.get(pk=call.subject.partition(":")[0])
     _wait_while_frozen(payout.organisation_id)
+    for transfer_id in payout.transfers.values_list("pk", flat=True):
+        asked = GatewayCall.objects.filter(kind=CallKind.REVERSAL, status=CallStatus.WAITING)
+        if asked.filter(subject__startswith=f"{transfer_id}:").exists():
+            # Refused after this is sent, that part would stay in the account.
+            raise GatewayFault("a transfer is being taken back", is_kept=False)
     account = PayoutAccount.objects.get(organisation=payout.organisation_id)
     return stripe_accounts.create_payout(
         payout_id=call.subject,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from marketplace.accounts.models import Organisation
-from marketplace.common.errors import Conflict, NotAllowed, NotFound
+from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 from marketplace.payments import stripe_client
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.freezes import end_freeze, freeze_organisation
@@ -15,6 +15,7 @@ from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.maturity import mature_earnings
 from marketplace.payments.models import AccountKind, GatewayCall, Payout, PayoutAccount, Transfer
 from marketplace.payments.payouts import (
+    make_payout,
     open_payout_account,
     refresh_payout_account,
     retry_failed_payouts,
@@ -23,7 +24,8 @@ from marketplace.payments.payouts import (
 )
 from marketplace.payments.selectors import get_earnings, get_house_balances
 from marketplace.payments.services import Share, distribute_charge
-from marketplace.payments.transfer_reversals import reverse_transfer
+from marketplace.payments.stripe_client import GatewayFault
+from marketplace.payments.transfer_reversals import refuse_reversal, reverse_transfer
 from marketplace.payments.webhooks import fetch_missed_events, receive_webhook
 from marketplace.webhooks.models import WebhookMessage
 from marketplace.webhooks.services import create_endpoint
@@ -319,6 +321,23 @@ def test_an_operator_takes_a_transfer_back_once_unless_it_was_paid_out(
     retry_failed_payouts(now=later)
     make_calls(now=later)
     assert Payout.objects.get().status == "paid"
+
+
+def test_nothing_goes_to_the_bank_while_a_part_is_being_taken_back(
+    cards: GatewayControl, provider: Organisation
+) -> None:
+    _earn(provider, bid_a=5_000_000)
+    start_due_payouts(now=MATURE)
+    make_calls(now=MATURE)
+    call, transfer = GatewayCall.objects.get(kind="payout"), Transfer.objects.get()
+    by = builders.operator()
+    reverse_transfer(transfer_id=transfer.pk, amount_cents=200, reversed_by=by, now=MATURE)
+    with pytest.raises(GatewayFault, match="being taken back"):
+        make_payout(call)
+    reversal = GatewayCall.objects.get(kind="reversal")
+    refuse_reversal(reversal, error=UserError("refused", "No."), now=MATURE)
+    GatewayCall.objects.filter(pk=reversal.pk).update(status="refused", ended_at=MATURE)
+    assert make_payout(call).payout_id == call.subject
 
 
 def test_what_was_refused_can_be_taken_back_once_the_account_has_it_again(
