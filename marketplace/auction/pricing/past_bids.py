@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from django.db.models import Count, Sum
 
@@ -43,7 +42,7 @@ class PastBids:
 
 def load_past_bids(*, zone: Zone, span: ForecastSpan, position: int) -> PastBids:
     """The bids of a span, as the log has them up to a position."""
-    first = _position_at(zone, slot_starts_at(zone, span.first - 1), last=position)
+    first = _find_position(zone, span.decided_from, last=position)
     each = find_sampling(first=first, last=position)
     today: list[Task] = []
     past: list[list[Task]] = [[] for _ in span.past_starts]
@@ -123,14 +122,16 @@ def has_sold_much(*, zone: Zone, solved: int) -> bool:
     )
 
 
-def _position_at(zone: Zone, at: datetime, *, last: int) -> int:
-    """The first position written at or after a moment, give or take a batch."""
+def _find_position(zone: Zone, slot: int, *, last: int) -> int:
+    """The first position that was written in a slot or later, by the clock that the log shows."""
+    advances = LogEntry.objects.filter(zone=zone, kind="SlotAdvanced").order_by("-position")
 
-    def written_at(position: int) -> datetime:
-        rows = LogEntry.objects.filter(zone=zone, position=position)
-        return rows.values_list("recorded_at", flat=True).get()
+    def find_slot(position: int) -> int:
+        # A zone's first entry is one of these.
+        event = advances.filter(position__lte=position).values_list("event", flat=True)[0]
+        return json.loads(event)["slot"]
 
-    return 1 + bisect_left(range(1, last + 1), at, key=written_at)
+    return 1 + bisect_left(range(1, last + 1), slot, key=find_slot)
 
 
 def _list_decided(zone: Zone, first: int, last: int, every: int) -> list[tuple[Task, bool]]:

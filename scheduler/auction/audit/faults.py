@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import isclose
 
+import numpy as np
+
+from scheduler.auction.engine.cell_prices import Prices
 from scheduler.auction.log.events import ErratumNoted, Event
+from scheduler.auction.log.limits import MOST_MONEY
 
 #: Largest difference between amounts of an erratum and those that a replay finds, as a share.
 _SAME_AMOUNT = 1e-3
@@ -123,25 +128,35 @@ def _are_same(named: Mapping[str, float], found: Mapping[str, float]) -> bool:
 
 
 def measure_difference(
-    logged: Mapping[str, Sequence[float]],
-    follows: Mapping[str, Sequence[float]],
-    *,
-    shift: int = 0,
+    logged: Mapping[str, Sequence[float]], follows: Mapping[str, Sequence[float]]
 ) -> float:
     """Give the largest difference between rows of prices; 0 for one of last digits.
 
     Parameters
     ----------
     logged, follows : mapping of str to sequence of float
-        Rows by name. A row that one of them lacks is one of zeros.
-    shift : int
-        Places by which rows of ``follows`` begin after those of ``logged``; only places that both
-        have are compared.
+        Rows by name. Where one of them lacks a row, or the end of it, that is of zeros.
     """
     furthest = largest = 0.0
     for name in logged.keys() | follows.keys():
-        left, right = logged.get(name), follows.get(name)
-        left, right = left or [0.0] * len(right or ()), right or [0.0] * len(left or ())
-        for one, other in zip(left[max(shift, 0) :], right[max(-shift, 0) :], strict=False):
+        rows = logged.get(name, ()), follows.get(name, ())
+        for one, other in zip_longest(*rows, fillvalue=0.0):
             furthest, largest = max(furthest, abs(one - other)), max(largest, abs(other))
     return furthest if furthest > _LAST_DIGITS * largest else 0.0
+
+
+def measure_prices(logged: Prices, follows: Prices) -> dict[str, float]:
+    """Give by kind of price the largest difference between those in force; no kind without one.
+
+    A cell that is on sale in one of them alone is off by the most there is.
+    """
+    found = dict[str, float]()
+    for name in ("compute_price", "memory_price", "reserve_price"):
+        one, other = (
+            np.nan_to_num(getattr(prices, name), posinf=MOST_MONEY) for prices in (logged, follows)
+        )
+        furthest = float(np.max(np.abs(one - other), initial=0.0))
+        known = np.abs(other)[other < MOST_MONEY]
+        if furthest > _LAST_DIGITS * float(np.max(known, initial=0.0)):
+            found[name] = furthest
+    return found

@@ -24,7 +24,7 @@ from scheduler.auction.prices.rate_inputs import (
     find_rates_of_joined,
     read_row,
 )
-from scheduler.types import NodeRate, Task
+from scheduler.types import Task
 
 #: Gives the bids of the past days of a span that an event's inputs name, by day.
 FindDays = Callable[[Mapping[str, Any], ForecastSpan], Sequence[Sequence[Task]]]
@@ -90,8 +90,8 @@ def make_rates_of_place(
     name_bids: Callable[[ForecastSpan], Mapping[str, Any]],
     find_days: FindDays,
     won: Collection[str],
-) -> Mapping[str, NodeRate]:
-    """Give the rates that an event should have posted where it stands.
+) -> RatesPosted:
+    """Give the event with the rates that it should have posted where it stands.
 
     Of what it names that it was made of only the nodes have a part in it, at the terms that the
     log has them on sale at, and where it is the first one the length of blocks and days.
@@ -104,6 +104,7 @@ def make_rates_of_place(
     rules, first, before = engine.rules, engine.horizon.first_slot, engine.posted_rates
     terms = before or event
     day_slots = terms.day_slots
+    day_start = first - (first - terms.first_slot) % day_slots
     rows = [*event.inputs.get("registered", ())]
     rows += [row for rows in event.inputs.get("joined_rows", ()) for row in rows]
     named = {row[0]: read_row(row) for row in rows}
@@ -119,7 +120,7 @@ def make_rates_of_place(
     days = list[Sequence[Task]]()
     if before is not None:
         span = choose_rate_span(
-            day_start=first - (first - before.first_slot) % day_slots,
+            day_start=day_start,
             day_slots=day_slots,
             began=rules.first_slot,
             past_days=int(rules.settings.get("past_days", PAST_DAYS)),
@@ -127,7 +128,8 @@ def make_rates_of_place(
         if span.past_starts:
             found = find_days(name_bids(span), span)
             days += [take_charges_off(day, rules) for day in found]
-    return find_rates_of(inputs, past_days=days, day_slots=day_slots, won=won)
+    rates = find_rates_of(inputs, past_days=days, day_slots=day_slots, won=won)
+    return RatesPosted(day_start, terms.block_slots, day_slots, rates, inputs)
 
 
 def find_term_problem(engine: Engine, event: RatesPosted) -> str | None:
@@ -173,7 +175,7 @@ def _find_value_problem(
                 return None
             days += [take_charges_off(day, engine.rules) for day in find_days(inputs, span)]
     made = find_rates_of(inputs, past_days=days, day_slots=event.day_slots, won=won)
-    for node_id in made.keys() | event.rates.keys():
+    for node_id in sorted(made.keys() | event.rates.keys()):
         if event.rates.get(node_id) != made.get(node_id):
             return f"the rate of node {node_id} does not follow from what it names"
     return None

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from scheduler.auction.audit.faults import WrongPrices, measure_difference
+from scheduler.auction.audit.faults import WrongPrices, measure_difference, measure_prices
 from scheduler.auction.audit.rates_again import find_rates_problem, make_rates_of_place
 from scheduler.auction.audit.solve_choices import SolveChoices
 from scheduler.auction.engine.engine import Engine
@@ -52,11 +52,17 @@ MOST_ENTRIES_LATE = 20_000
 #: Largest difference of a price, as a share of the largest price of its kind: another
 #: machine's arithmetic may end in other last digits. On one machine there is none.
 TOLERANCE = 1e-6
+#: An amount that no log can say, so no erratum excuses it.
+_UNSPEAKABLE = 2.0 * MOST_MONEY
 
 
 _Entry = TypeVar("_Entry")
 #: Gives what the solve of an entry names that it was made of, of other entries ``None``.
 ListInputs = Callable[[_Entry], Mapping[str, Any] | None]
+
+
+class BidsLeftOut(ValueError):
+    """Other bids are named than prices have to be made of; the text is the same everywhere."""
 
 
 class SolveAudit:
@@ -78,10 +84,10 @@ class SolveAudit:
         self._knows_bids = knows_bids
         self._wanted = set(wanted)
         self._states: dict[int, Engine] = {}
-        #: Positions of bids in rising order, the bids, and the latest arrival up to each.
+        #: Positions of bids in rising order, the bids, and the slot in which each was decided.
         self._positions: list[int] = []
         self._bids: list[Task] = []
-        self._latest: list[int] = []
+        self._decided: list[int] = []
         self._won: set[str] = set()
         #: Positions at which the price of those that won went back.
         self._refunded: dict[str, int] = {}
@@ -120,7 +126,9 @@ class SolveAudit:
             self._states[position] = engine.replica()
         match event:
             case BidArrived(task=task):
-                self._note_bid(position + 1, task)
+                self._positions.append(position + 1)
+                self._bids.append(task)
+                self._decided.append(engine.horizon.first_slot)
             case CellsReleased(task_id=task_id, refunded=True):
                 self._refunded.setdefault(task_id, position + 1)
             case PricesSolved():
@@ -137,12 +145,6 @@ class SolveAudit:
         """Note what the next event led to, once it was found to be so."""
         if isinstance(outcome, Decision) and outcome.admitted:
             self._won.add(outcome.task_id)
-
-    def _note_bid(self, position: int, task: Task) -> None:
-        latest = self._latest[-1] if self._latest else task.arrival_slot
-        self._positions.append(position)
-        self._bids.append(task)
-        self._latest.append(max(latest, task.arrival_slot))
 
     def _list_won(self, position: int) -> set[str]:
         """Give the bids that had won and were not refunded at a position, and later ones."""
@@ -172,8 +174,10 @@ class SolveAudit:
                 self.taken_as_logged += 1
                 return None
             found = self._solve(state.replica(), event)
-        except (KeyError, TypeError, ValueError) as error:
-            return f"the prices cannot be solved again: {error!r}"
+        except BidsLeftOut as error:
+            return f"the prices cannot be solved again: {error}"
+        except (KeyError, TypeError, ValueError):
+            return "the prices cannot be solved again: what they name is nothing to solve"
         self.solved_again += 1
         return _compare(event, found)
 
@@ -189,8 +193,10 @@ class SolveAudit:
                 find_days=self._find_days if self._knows_bids else None,
                 won=self._list_won(last),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            return f"the rates cannot be made again: {error!r}"
+        except BidsLeftOut as error:
+            return f"the rates cannot be made again: {error}"
+        except (KeyError, TypeError, ValueError):
+            return "the rates cannot be made again: what they name is nothing to make them of"
         if self._knows_bids:
             self.solved_again += problem is None
         else:
@@ -221,7 +227,11 @@ class SolveAudit:
             **self._name_bids(span, last=engine.position),
         }
         follows = self._solve(engine.replica(), replace(event, inputs=inputs))
-        return _measure(event, follows)
+        found = _measure_in_force(engine, event, follows)
+        if event.own_asks != follows.own_asks:
+            found["own_asks"] = 1.0
+        usual_rates = measure_difference(event.usual_rates, follows.usual_rates)
+        return found | ({"usual_rates": usual_rates} if usual_rates else {})
 
     def _measure_rates(self, engine: Engine, event: RatesPosted) -> dict[str, float] | None:
         if not self._knows_bids or self._begin > 0:
@@ -232,15 +242,15 @@ class SolveAudit:
             follows = make_rates_of_place(
                 engine, event, name_bids=name_bids, find_days=self._find_days, won=won
             )
-        except (KeyError, TypeError, ValueError, IndexError):
-            # No log can say this amount, so no erratum excuses it.
-            return {"rates": 2.0 * MOST_MONEY}
-        furthest = measure_difference(_list_amounts(event.rates), _list_amounts(follows))
-        return {"rates": furthest} if furthest else {}
+        except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
+            return {"rates": _UNSPEAKABLE}
+        furthest = measure_difference(_list_amounts(event.rates), _list_amounts(follows.rates))
+        found = _measure_in_force(engine, event, follows)
+        return found | ({"rates": furthest} if furthest else {})
 
     def _name_bids(self, span: ForecastSpan, *, last: int) -> dict[str, Any]:
         """Give the positions that hold the bids of a span, as an event names them."""
-        begin = bisect_left(self._latest, span.first)
+        begin = bisect_left(self._decided, span.decided_from)
         first = self._positions[begin] if begin < len(self._positions) else last + 1
         return {
             "past_starts": list(span.past_starts),
@@ -254,29 +264,30 @@ class SolveAudit:
 
         Raises
         ------
-        ValueError
+        BidsLeftOut
             If more or fewer positions are named than hold them.
         """
         first, last = int(inputs["first_position"]), int(inputs["last_position"])
         if int(inputs["every"]) != find_sampling(first=first, last=last):
-            raise ValueError("more or fewer of the bids were left out than of so long a log")
+            raise BidsLeftOut("more or fewer of the bids were left out than of so long a log")
         after = bisect_right(self._positions, last)
         if any(task.arrival_slot < span.day_start for task in self._bids[after:]):
-            raise ValueError("bids of its days were left out")
-        seen = self._select(inputs, earliest=span.first)
+            raise BidsLeftOut("bids of its days were left out")
+        seen = self._select(inputs, span)
         return _sort_by_day(seen, span.past_starts, length=span.length)
 
     def _solve(self, engine: Engine, event: PricesSolved) -> PricesSolved:
         inputs = event.inputs
         if int(inputs["last_position"]) != int(inputs["position"]):
-            raise ValueError("the bids do not end where the state does")
+            raise BidsLeftOut("the bids do not end where the state does")
         slot, day_start, last_slot = (
             int(inputs[name]) for name in ("slot", "day_start", "last_slot")
         )
         if slot - 1 > engine.horizon.first_slot:
             engine.transition(SlotAdvanced(slot=slot - 1))
-        past_starts = [int(start) for start in inputs["past_starts"]]
-        seen = self._select(inputs, earliest=min([day_start, *past_starts]))
+        past_starts = tuple(int(start) for start in inputs["past_starts"])
+        span = ForecastSpan(day_start, slot, last_slot, past_starts)
+        seen = self._select(inputs, span)
         return solve_prices(
             engine,
             KnownBids(
@@ -284,7 +295,7 @@ class SolveAudit:
                 last_slot=last_slot,
                 day_start=day_start,
                 today=[task for task in seen if task.arrival_slot >= day_start],
-                past_days=_sort_by_day(seen, past_starts, length=last_slot - day_start + 1),
+                past_days=_sort_by_day(seen, past_starts, length=span.length),
                 each=float(inputs["every"]),
                 given={
                     name: inputs[name]
@@ -297,21 +308,21 @@ class SolveAudit:
             salt=event.salt,
         )
 
-    def _select(self, inputs: Mapping[str, Any], *, earliest: int) -> list[Task]:
+    def _select(self, inputs: Mapping[str, Any], span: ForecastSpan) -> list[Task]:
         """Give the bids that a solve was made of.
 
         Raises
         ------
-        ValueError
-            If bids of its slots stand before the first position it names.
+        BidsLeftOut
+            If bids that were decided in its slots stand before the first position it names.
         """
         first, last, every = (
             int(inputs[name]) for name in ("first_position", "last_position", "every")
         )
         begin = bisect_left(self._positions, first)
         end = bisect_right(self._positions, last)
-        if begin > 0 and self._latest[begin - 1] >= earliest:
-            raise ValueError("bids of its slots were left out")
+        if begin > bisect_left(self._decided, span.decided_from):
+            raise BidsLeftOut("bids of its slots were left out")
         return [
             task
             for at, task in zip(self._positions[begin:end], self._bids[begin:end], strict=True)
@@ -350,14 +361,18 @@ def _list_amounts(rates: Mapping[str, NodeRate]) -> dict[str, tuple[float, ...]]
     return {name: (rate.ask, rate.floor, *rate.by_block) for name, rate in rates.items()}
 
 
-def _measure(logged: PricesSolved, follows: PricesSolved) -> dict[str, float]:
-    shift = follows.first_slot - logged.first_slot
-    found = {
-        name: measure_difference(getattr(logged, name), getattr(follows, name), shift=shift)
-        for name in ("compute_price", "memory_price", "sample_worth")
-    }
-    found["usual_rates"] = measure_difference(logged.usual_rates, follows.usual_rates)
-    return {name: furthest for name, furthest in found.items() if furthest}
+def _measure_in_force(
+    engine: Engine, logged: PricesSolved | RatesPosted, follows: PricesSolved | RatesPosted
+) -> dict[str, float]:
+    """Give how far prices of cells are off after an event from those after the one that follows."""
+    one, other = engine.replica(), engine.replica()
+    try:
+        one.transition(logged)
+        other.transition(follows)
+    except ValueError:
+        # The replay ends here.
+        return {"compute_price": _UNSPEAKABLE}
+    return measure_prices(one.prices(), other.prices())
 
 
 def _is_close(

@@ -39,6 +39,15 @@ class ForecastSpan:
     def first(self) -> int:
         return min((self.day_start, *self.past_starts))
 
+    @property
+    def decided_from(self) -> int:
+        """Slot under way when the first of its bids was decided.
+
+        A bid that arrives later than in the next slot, as a seat's does, was decided with those of
+        its time, and is left out with them.
+        """
+        return self.first - 1
+
 
 def choose_span(
     *, day_slots: int, began: int, slot: int, last_slot: int, past_days: int

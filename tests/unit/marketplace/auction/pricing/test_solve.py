@@ -224,7 +224,7 @@ def test_an_erratum_names_a_fault_and_verifiers_say_so_and_go_on(
     said = "The worker was slow; prices were those of a slot too far."
     named = note_erratum(zone=zone, position=position, problem=said, now=at(101, zone))
     off_by = json.loads(LogEntry.objects.get(position=named).event)["off_by"]
-    assert off_by.keys() <= {"compute_price", "memory_price", "sample_worth", "usual_rates"}
+    assert off_by.keys() <= {"compute_price", "memory_price", "reserve_price", "usual_rates"}
     found = verify_zone(zone)
     assert (found.problems, found.known_faults) == (
         [],

@@ -141,8 +141,9 @@ FORGERIES: dict[str, Forge] = {
         },
     ),
     "the past days of the rates": change(past_starts=[]),
-    "cannot be made again: ValueError('more or fewer": change(every=2),
-    "cannot be made again: ValueError('bids of its days": change(last_position=6),
+    "cannot be made again: more or fewer": change(every=2),
+    "cannot be made again: bids of its days": change(last_position=6),
+    "cannot be made again: what they name is nothing": change(registered=None),
 }
 
 
@@ -171,7 +172,8 @@ def test_an_erratum_excuses_forged_rates_only_with_their_size() -> None:
     honest = write()[-1].event
     assert isinstance(honest, events.RatesPosted)
     size = 900.0 - min(honest.rates["a"].by_block)
-    assert check(write(forge)).off_by == {"rates": pytest.approx(size)}
+    off_by = dict.fromkeys(("rates", "reserve_price"), pytest.approx(size))
+    assert check(write(forge)).off_by == off_by
     assert not excuse(forge, {}).ok
     assert not excuse(forge, {"rates": 1.0}).ok
     found = excuse(forge, None)
@@ -180,6 +182,20 @@ def test_an_erratum_excuses_forged_rates_only_with_their_size() -> None:
     blurred = change(registered=[["a"]])
     assert check(write(blurred)).off_by == {"rates": 2 * MOST_MONEY}
     assert not excuse(blurred, {"rates": MOST_MONEY}).ok
+
+
+def test_of_several_wrong_rates_the_same_one_is_named_on_every_machine() -> None:
+    def forge(event: events.RatesPosted) -> events.RatesPosted:
+        names = [f"x{n}" for n in range(40)]
+        return replace(event, rates={**event.rates, **dict.fromkeys(names, event.rates["a"])})
+
+    assert check(write(forge)).problem == "the rate of node x0 does not follow from what it names"
+
+
+def test_rates_whose_blocks_begin_at_another_slot_are_off_by_what_they_leave_in_force() -> None:
+    found = check(write(lambda event: replace(event, first_slot=9)))
+    assert found.problem == "the rates are for another day"
+    assert (found.off_by or {}).keys() >= {"reserve_price"}
 
 
 def test_rates_of_a_day_are_posted_once() -> None:

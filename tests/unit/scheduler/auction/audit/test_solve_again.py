@@ -172,6 +172,73 @@ def test_an_erratum_excuses_a_forged_price_only_with_its_size(told: dict[str, An
     assert f"compute_price {found.off_by['compute_price']:.6g}" in str(known)
 
 
+@pytest.mark.parametrize(
+    "leave",
+    [
+        lambda s: replace(s, compute_price={"n": s.compute_price["n"][:1]}),
+        lambda s: replace(s, first_slot=99),
+        lambda s: replace(s, compute_price={}),
+    ],
+)
+def test_prices_that_are_left_in_force_count_in_an_erratum(
+    leave: Callable[[events.PricesSolved], events.PricesSolved],
+) -> None:
+    """An event of one right slot, or of none on sale, leaves a price of 600 where it was."""
+    log = write(dear)
+    first = check(log)
+    log = excuse(log, first.problem or "", dict(first.off_by or {}))
+    engine = Engine(RULES)
+    for entry in log:
+        engine.apply(entry.event)
+    log.append(engine.apply(leave(solve(engine, slot=1))))
+    found = check(log)
+    assert found.position == engine.position
+    assert found.off_by is not None
+    assert found.off_by["compute_price"] > 500.0
+
+    def name(off_by: dict[str, float]) -> Verification:
+        erratum = events.ErratumNoted(engine.position, "Slow.", found.problem or "", off_by)
+        return check([*log, engine.replica().apply(erratum)])
+
+    assert name({}) == found
+    assert name(dict(found.off_by)).ok
+
+
+def test_bids_of_seats_that_arrive_later_do_not_refute_a_log_a_day_later() -> None:
+    engine = Engine(RULES)
+    log = [engine.apply(events.NodeJoined(node(ask=10.0)))]
+
+    def decide(bid: events.BidArrived) -> None:
+        log.append(engine.apply(events.BidsReceived(((bid.task.id, seal(bid)),))))
+        log.append(engine.apply(bid))
+
+    # Decided in slot 0, and so not of a day that begins with slot 3, in which it arrives.
+    decide(events.BidArrived(task("seat", bid=90.0, arrival_slot=3), 0, "salt"))
+    log.append(engine.apply(events.SlotAdvanced(2)))
+    first = engine.position + 1
+    today = events.BidArrived(task("today", bid=90.0, arrival_slot=3), 2, "salt")
+    decide(today)
+    log.append(engine.apply(events.SlotAdvanced(4)))
+    inputs = {"past_starts": [], "last_position": engine.position, "every": 1}
+
+    def solve_from(position: int, seen: list[events.BidArrived]) -> Verification:
+        known = KnownBids(
+            slot=5,
+            last_slot=engine.horizon.last_slot,
+            day_start=3,
+            today=[bid.task for bid in seen],
+            past_days=[],
+            given={**inputs, "first_position": position},
+        )
+        state, seed = engine.replica(), choose_seed(engine, slot=5)
+        solved = solve_prices(state, known, seed=seed, settings=QUICK, salt="secret")
+        return check([*log, engine.replica().apply(solved)])
+
+    found = solve_from(first, [today])
+    assert (found.ok, found.problem, found.solved_again) == (True, None, 1)
+    assert "bids of its slots were left out" in (solve_from(first + 2, []).problem or "")
+
+
 def test_an_erratum_of_a_log_without_bids_says_that_its_amounts_are_not_checked() -> None:
     log = write(lambda s: replace(dear(s), inputs={**s.inputs, "slot": 2}))
     rule = check(log).problem
