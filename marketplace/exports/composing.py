@@ -20,7 +20,7 @@ from marketplace.common.errors import UserError
 from marketplace.exports.merged_values import MergedRows, compare_rows, promote
 from marketplace.exports.models import Export
 from marketplace.exports.spliced_file import Piece, SplicedFile
-from marketplace.fleet.base_models import is_hub_model, read_generation_config, read_model_config
+from marketplace.fleet.base_models import read_generation_config, read_model_config
 from marketplace.fleet.base_weights import StoredTensor, list_stored_tensors, open_base_weights
 from marketplace.fleet.selectors import get_model_shape
 from marketplace.jobs.adapter_files import read_tokenizer_texts, write_json
@@ -38,8 +38,6 @@ from workers.protocol.exports import MERGED, ExportError, build_index, plan_shar
 from workers.protocol.gguf_head import begin_gguf, count_tensor_bytes
 from workers.protocol.safetensors_header import TensorEntry, write_header
 
-#: Tensors of which rows are fetched from the hub and compared.
-_HUB_TENSORS = 64
 _ALIGNMENT, _TAR_BLOCK = 32, 512
 
 
@@ -83,7 +81,6 @@ def compose_export(export: Export, upload: SpooledFile) -> Iterator[SpooledFile]
             rows=MergedRows(base, adapter, job.terms.adapter, transposed, config),
             names=names,
             gguf_config=None if export.form == MERGED else config,
-            most=_HUB_TENSORS if is_hub_model(job.zone.base_model_source) else len(names),
         )
         made = SplicedFile(pieces)
         digest = hashlib.sha256()

@@ -7,21 +7,23 @@ as rounding keeps their order, each value of the file must lie between the resul
 of one unit in the last place is seen, and where rounding leaves nothing of an adapter's change,
 the base's own value is the right one.
 
-Compared are rows that no node can foresee, and those that the adapter changes most. A node cannot
-change a tensor of which no row is compared where the base model lies on this machine: then each
-tensor has one.
+Where the base model lies on this machine, tensors that the adapter does not change are compared
+whole, and of the others rows that no node can foresee and those that the adapter changes most. Of
+a base that is fetched from the hub in ranges, blocks of what the adapter does not change are drawn:
+a larger tensor, as the embedding or the head, has more of them.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
 
-from marketplace.fleet.base_weights import StoredTensor, read_floats
+from marketplace.fleet.base_weights import BLOCK_BYTES, StoredTensor, read_floats
 from workers.protocol.export_check import ExportFileError, FoundTensor
 from workers.protocol.gguf_head import ROPE_FACTORS, find_rope_factors, order_rows
 from workers.protocol.job_spec import AdapterSpec
@@ -30,6 +32,12 @@ from workers.protocol.safetensors_header import VALUE_BYTES
 _PREFIX = "base_model.model."
 #: Rows of a tensor that are compared because the adapter changes them most.
 _MOST_CHANGED_ROWS = 2
+#: Rows of a tensor that are drawn, where the adapter changes it and the base is here.
+_DRAWN_ROWS = 8
+#: Of a base on the hub: tensors of which a row is compared, and blocks that are drawn besides.
+_FAR_TENSORS, _FAR_BLOCKS = 64, 128
+#: What is compared of a tensor at once, where all of it is.
+_WHOLE_BYTES = 4 * 1024 * 1024
 #: Tensors that are compared because the adapter changes them most, where not all are.
 _MOST_CHANGED_TENSORS = 16
 #: Of a sum of so many terms, per term (two units of float32), and of a row's length.
@@ -95,6 +103,11 @@ class MergedRows:
         rows = np.argsort(squares)[-_MOST_CHANGED_ROWS:]
         return MostChanged(tuple(rows.tolist()), max(float(squares[rows[-1]]), 0.0) ** 0.5)
 
+    def read_unchanged(self, name: str, first: int, count: int) -> np.ndarray:
+        """Rows that the adapter leaves as they are, in the type that merging writes."""
+        stored = self.base[name]
+        return _round(stored.read_rows(first, count), promote(stored.dtype, self.config))
+
     def bound_row(
         self, name: str, row: int, change: Change | None
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -156,9 +169,8 @@ def compare_rows(
     rows: MergedRows,
     names: Mapping[str, str],
     gguf_config: Mapping[str, Any] | None,
-    most: int,
 ) -> None:
-    """Compare rows of some tensors with what the market computes.
+    """Compare tensors, or rows of them, with what the market computes.
 
     Parameters
     ----------
@@ -168,8 +180,6 @@ def compare_rows(
         Names of tensors in the base model by the file's.
     gguf_config
         The base model's configuration, where the file has GGUF's order of rows.
-    most
-        Tensors drawn, all if there are fewer; those that the adapter changes most come on top.
 
     Raises
     ------
@@ -180,23 +190,48 @@ def compare_rows(
         _compare(ROPE_FACTORS, _read_row(file, found[ROPE_FACTORS], 0), "F32", factors, factors)
     changed = {name: rows.list_most_changed(source) for name, source in names.items()}
     furthest = sorted(changed, key=lambda name: changed[name].length)[-_MOST_CHANGED_TENSORS:]
-    chosen = {*draw.sample(sorted(names), min(most, len(names))), *furthest}
-    for name in sorted(chosen):
+    far = sorted(name for name, source in names.items() if rows.base[source].is_far)
+    kept = [name for name in far if not changed[name].rows]
+    sizes = [rows.base[names[name]].row_bytes * rows.base[names[name]].rows for name in kept]
+    blocks = Counter(draw.choices(kept, sizes, k=_FAR_BLOCKS) if kept else ())
+    drawn = {*draw.sample(far, min(_FAR_TENSORS, len(far))), *furthest, *blocks}
+    for name in sorted(names.keys() - set(far) | drawn):
         tensor, source = found[name], names[name]
-        change = rows.find_change(source)
+        change, stored = rows.find_change(source), rows.base[source]
         is_matrix = len(tensor.shape) > 1
         count = tensor.shape[0] if is_matrix else 1
-        wanted = {draw.randrange(count), *changed[name].rows}
         order = np.arange(count)
         if gguf_config is not None and is_matrix:
             order = np.asarray(order_rows(order, source, gguf_config))
         places = np.argsort(order)
-        for row in sorted(wanted):
+        if change is None and is_matrix:
+            for first, last in _choose_runs(draw, stored, blocks[name]):
+                bound = rows.read_unchanged(source, first, last - first)
+                runs = [_read_row(file, tensor, int(place)) for place in places[first:last]]
+                _compare(name, b"".join(runs), tensor.dtype, bound, bound)
+            continue
+        some = {draw.randrange(count) for _ in range(1 if stored.is_far else _DRAWN_ROWS)}
+        for row in sorted({*some, *changed[name].rows}):
             low, high = rows.bound_row(source, row, change)
             if gguf_config is not None and not is_matrix:
                 low, high = (order_rows(bound, source, gguf_config) for bound in (low, high))
             content = _read_row(file, tensor, int(places[row]))
             _compare(name, content, tensor.dtype, low, high)
+
+
+def _choose_runs(
+    draw: random.SystemRandom, stored: StoredTensor, blocks: int
+) -> Iterator[tuple[int, int]]:
+    """First rows of what is compared of a tensor, and those after its last ones."""
+    if not stored.is_far:
+        step = max(1, _WHOLE_BYTES // stored.row_bytes)
+        for first in range(0, stored.rows, step):
+            yield first, min(first + step, stored.rows)
+        return
+    length = min(max(1, BLOCK_BYTES // stored.row_bytes), stored.rows)
+    for _ in range(1 + blocks):
+        first = draw.randrange(stored.rows - length + 1)
+        yield first, first + length
 
 
 def _compare(name: str, content: bytes, dtype: str, low: np.ndarray, high: np.ndarray) -> None:

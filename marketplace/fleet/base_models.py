@@ -106,11 +106,6 @@ def read_generation_config(source: str, revision: str | None = None) -> object |
     return json.loads(path.read_text()) if path is not None and path.is_file() else None
 
 
-def is_hub_model(source: str) -> bool:
-    """Whether a model's files are fetched from the hub."""
-    return find_bundled_directory(source) is None
-
-
 def _find_config(source: str, revision: str | None) -> Path:
     directory = find_bundled_directory(source)
     if directory is not None:

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import numpy as np
 from huggingface_hub import HfFileSystem, try_to_load_from_cache
+from huggingface_hub.hf_file_system import HfFileSystemFile
 
 from marketplace.fleet.base_models import find_bundled_directory
 from marketplace.fleet.models import Zone
@@ -25,7 +26,7 @@ from workers.protocol.safetensors_header import VALUE_BYTES, TensorEntry, read_h
 _SINGLE = "model.safetensors"
 _INDEX = f"{_SINGLE}.index.json"
 #: What one request to the hub fetches at least.
-_BLOCK_BYTES = 64 * 1024
+BLOCK_BYTES = 64 * 1024
 _FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
 
 
@@ -44,11 +45,23 @@ class StoredTensor:
         """A vector is one row."""
         return self.shape[0] if len(self.shape) > 1 else 1
 
+    @property
+    def row_bytes(self) -> int:
+        return math.prod(self.shape) // self.rows * VALUE_BYTES[self.dtype]
+
+    @property
+    def is_far(self) -> bool:
+        """Whether it is read by ranges from the hub."""
+        return isinstance(self.file, HfFileSystemFile)
+
     def read_row(self, row: int) -> np.ndarray:
         """One row in float32."""
-        size = math.prod(self.shape) // self.rows * VALUE_BYTES[self.dtype]
-        self.file.seek(self.at + row * size)
-        return read_floats(self.file.read(size), self.dtype)
+        return self.read_rows(row, 1)
+
+    def read_rows(self, first: int, count: int) -> np.ndarray:
+        """Some rows in float32, one after another."""
+        self.file.seek(self.at + first * self.row_bytes)
+        return read_floats(self.file.read(count * self.row_bytes), self.dtype)
 
     def read(self) -> np.ndarray:
         """All of it in float32."""
@@ -122,4 +135,4 @@ def _open_from_hub(source: str, revision: str | None, name: str) -> IO[bytes]:
     if isinstance(here, str):
         return Path(here).open("rb")
     path = f"{source}@{revision or 'main'}/{name}"
-    return HfFileSystem().open(path, "rb", block_size=_BLOCK_BYTES)  # type: ignore[return-value]
+    return HfFileSystem().open(path, "rb", block_size=BLOCK_BYTES)  # type: ignore[return-value]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gguf
@@ -13,8 +13,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save, save_file
 
+from marketplace.exports import merged_values
 from marketplace.exports.merged_values import MergedRows, compare_rows
-from marketplace.fleet.base_weights import list_stored_tensors
+from marketplace.fleet.base_weights import StoredTensor, list_stored_tensors
 from workers.exporting.merging import MergedWeights
 from workers.protocol.export_check import ExportFileError, FoundTensor
 from workers.protocol.job_spec import AdapterSpec
@@ -36,9 +37,7 @@ class World:
         content = write(values, form)
         tensor = FoundTensor(NAME, form, (ROWS, COLUMNS), 0, len(content))
         found, names = {NAME: tensor}, {NAME: NAME}
-        compare_rows(
-            io.BytesIO(content), found, rows=self.rows, names=names, gguf_config=None, most=1
-        )
+        compare_rows(io.BytesIO(content), found, rows=self.rows, names=names, gguf_config=None)
 
 
 def write(values: torch.Tensor, form: str) -> bytes:
@@ -135,3 +134,30 @@ def test_rows_of_zeros_are_compared_too(tmp_path):
     blank_world.compare(blank, "Q8_0")
     with pytest.raises(ExportFileError):
         blank_world.compare(blank + np.float32(1e-3), "Q8_0")
+
+
+@pytest.mark.parametrize("form", ["BF16", "Q8_0"])
+def test_one_value_of_a_tensor_that_the_adapter_does_not_change_is_found(tmp_path, form):
+    world = build(tmp_path, size=0.1, named="bfloat16")
+    untouched = World(replace(world.rows, adapter={}), world.merged, world.stored)
+    untouched.compare(world.stored, form)
+    for row in (0, 50, ROWS - 1):
+        wrong = world.stored.clone()
+        wrong[row, 7] += 1.0
+        with pytest.raises(ExportFileError):
+            untouched.compare(wrong, form)
+
+
+def test_blocks_of_a_base_on_the_hub_are_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr(StoredTensor, "is_far", True)
+    monkeypatch.setattr(merged_values, "BLOCK_BYTES", 2 * 2 * COLUMNS)
+    monkeypatch.setattr(merged_values, "_FAR_BLOCKS", 40)
+    world = build(tmp_path, size=0.1, named="bfloat16")
+    world.compare(world.merged.read(NAME), "BF16")
+    untouched = World(replace(world.rows, adapter={}), world.merged, world.stored)
+    untouched.compare(world.stored, "BF16")
+    wrong = world.stored.clone()
+    # Blocks of two rows miss a third of the rows 41 times once in 10^19 times.
+    wrong[::3, 7] += 1.0
+    with pytest.raises(ExportFileError):
+        untouched.compare(wrong, "BF16")
