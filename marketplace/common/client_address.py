@@ -35,11 +35,11 @@ def find_websocket_address(scope: Mapping[str, Any]) -> str:
 
 
 def group_address(address: str) -> str:
-    """What limits count an address by: of IPv6 its network, and IPv4 that is written in it as IPv4.
+    """What limits count an address by: of IPv6 its network.
 
     Examples
     --------
-    >>> group_address("2001:db8:0:1:2:3:4:5"), group_address("::ffff:192.0.2.7")
+    >>> group_address("2001:db8:0:1:2:3:4:5"), group_address("192.0.2.7")
     ('2001:db8:0:1::', '192.0.2.7')
     """
     try:
@@ -48,8 +48,6 @@ def group_address(address: str) -> str:
         return address
     if not isinstance(found, IPv6Address):
         return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
     network = ip_network(f"{IPv6Address(int(found))}/{_IPV6_PREFIX}", strict=False)
     return str(network.network_address)
 
@@ -58,8 +56,15 @@ def _choose_address(forwarded_for: str, *, peer: str | None) -> str:
     proxies = settings.TRUSTED_PROXY_COUNT
     forwarded = [part.strip() for part in forwarded_for.split(",")]
     if 0 < proxies <= len(forwarded):
-        try:
-            return str(ip_address(forwarded[-proxies]))
-        except ValueError:
-            pass
-    return peer or UNKNOWN
+        peer = _normalise(forwarded[-proxies]) or peer
+    return _normalise(peer or "") or peer or UNKNOWN
+
+
+def _normalise(address: str) -> str | None:
+    """An address as it is written once, IPv4 within IPv6 as IPv4; ``None`` where it is none."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return None
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return str(mapped or found)

@@ -244,8 +244,15 @@ ACCOUNT_EMAIL_VERIFICATION_BY_CODE_ENABLED = ACCOUNT_EMAIL_VERIFICATION == "mand
 ACCOUNT_LOGOUT_ON_PASSWORD_CHANGE = True
 ACCOUNT_REAUTHENTICATION_REQUIRED = True
 ACCOUNT_SESSION_REMEMBER = True
-# Beside allauth's own, which count wrong passwords by address and by account at one address.
-ACCOUNT_RATE_LIMITS = {"login_failed_anywhere": "50/h/key"}
+# What counts from anywhere for one account is ten times what one address can use up: a stranger
+# keeps nobody from signing in, or from being mailed a code, in a browser that is not known yet.
+ACCOUNT_RATE_LIMITS = {
+    # By address, and for one account by address (``AccountAdapter``).
+    "login_failed": "10/m/ip,5/300s/key,20/h/key",
+    "login_failed_anywhere": "200/h/key",
+    # By address, and then by account: what an address was refused counts for no account.
+    "reset_password": "5/m/ip,20/h/ip,200/h/key",
+}
 ACCOUNT_DEFAULT_HTTP_PROTOCOL = _PUBLIC.scheme
 ACCOUNT_EMAIL_SUBJECT_PREFIX = "[Finetender] "
 MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]

@@ -4,6 +4,7 @@ import re
 
 import pytest
 from allauth.account.adapter import get_adapter
+from allauth.core.internal import ratelimit
 from allauth.mfa.models import Authenticator
 from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret, hotp_value
 from django.core import mail
@@ -18,6 +19,7 @@ from marketplace.common import clock
 from marketplace.common.durable.kinds import get_kinds
 from marketplace.common.durable.run import run_due_work
 from marketplace.common.models import DurableWork
+from marketplace.config.settings import base
 from tests import builders
 from tests.builders import PASSWORD
 
@@ -163,6 +165,38 @@ def test_passwords_are_counted_by_account_too_and_known_browsers_still_get_in(cl
         RequestFactory().post("/"), email=person.email
     )
     assert try_in(elsewhere, address="203.0.113.1", password=PASSWORD)
+
+
+@pytest.mark.parametrize(
+    ("by_address", "per", "anywhere"),
+    [
+        ("login_failed", "key", "login_failed_anywhere"),
+        ("reset_password", "ip", "reset_password"),
+    ],
+)
+def test_a_few_addresses_cannot_use_up_what_an_account_has(settings, by_address, per, anywhere):
+    settings.ACCOUNT_RATE_LIMITS = base.ACCOUNT_RATE_LIMITS
+
+    def list_hourly(action: str, per: str) -> list[float]:
+        rates = ratelimit.get_rates(app="allauth.account", action=action)
+        return [rate.amount * 3600 / rate.duration for rate in rates if rate.per == per]
+
+    assert min(list_hourly(anywhere, "key")) >= 10 * min(list_hourly(by_address, per))
+
+
+def test_a_stranger_at_one_address_does_not_keep_an_owner_from_being_mailed_a_code(
+    client, settings
+):
+    settings.ACCOUNT_RATE_LIMITS = base.ACCOUNT_RATE_LIMITS
+    cache.clear()
+    builders.user(email="ada@example.com")
+
+    def ask(address: str) -> int:
+        data = {"email": "ada@example.com"}
+        return client.post(reverse("account_reset_password"), data, REMOTE_ADDR=address).status_code
+
+    assert [ask("198.51.100.1") for _ in range(6)] == [302] * 5 + [429]
+    assert ask("192.0.2.8") == 302
 
 
 def test_addresses_of_one_network_of_ipv6_are_counted_as_one(client, settings):
