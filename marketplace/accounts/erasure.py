@@ -154,10 +154,11 @@ def delete_files(work: HeldWork, erasure: Erasure) -> None:
     """Delete the files; one that is gone is no fault, so a worker that died is no matter."""
     if erasure.needs:
         return
-    for kept in list_kept_data(erasure.deletion.subject):
-        kept.remove(erasure.deletion.subject_id)
     for name in filter(None, erasure.files):
         default_storage.delete(name)
+    # After them: a copy elsewhere may be out of reach for long.
+    for kept in list_kept_data(erasure.deletion.subject):
+        kept.remove(erasure.deletion.subject_id)
 
 
 def apply_erasure(

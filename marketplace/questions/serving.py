@@ -250,6 +250,9 @@ def _find_adapter(question: AskedQuestion) -> ServedAdapter | None:
         return None
     artifact = Artifact.objects.get(job=question.job_id)
     folder = Path(settings.SERVING_ADAPTERS) / artifact.pk
+    if artifact.served_at is None:
+        # Before it is: what is deleted later has to be taken away from there.
+        Artifact.objects.filter(pk=artifact.pk).update(served_at=clock.now())
     if not folder.is_dir():
         _unpack(artifact, folder)
     return ServedAdapter(artifact.pk, folder)
@@ -286,16 +289,24 @@ async def _ensure_loaded(server: httpx.AsyncClient, adapter: ServedAdapter) -> N
 
 
 def unserve_adapter(job_id: str) -> None:
-    """Take a deleted adapter from the model server and from the folder that it reads.
+    """Take a deleted adapter from the folder that the model server reads, and from the server.
+
+    Without a server that is set now there is the folder alone.
 
     Raises
     ------
     ServerRefusal, httpx.HTTPError
-        The server still has it; this is asked again.
+        The server still has it, or the folder is on another machine; this is asked again.
     """
-    artifact_id = Artifact.everything.filter(job=job_id).values_list("pk", flat=True).first()
-    folder = Path(settings.SERVING_ADAPTERS) / (artifact_id or "-")
-    if not settings.SERVING_URL or not folder.is_dir():
+    served = Artifact.everything.filter(job=job_id, served_at__isnull=False)
+    artifact_id, root = served.values_list("pk", flat=True).first(), settings.SERVING_ADAPTERS
+    if artifact_id is None:
+        return
+    if not Path(root).is_dir():
+        raise ServerRefusal(503, f"{root}, which an adapter was served from, is not on this host.")
+    if (folder := Path(root) / artifact_id).is_dir():
+        shutil.rmtree(folder)
+    if not settings.SERVING_URL:
         return
     with httpx.Client(
         base_url=settings.SERVING_URL, headers=_build_headers(), timeout=_TIMEOUT
@@ -304,8 +315,7 @@ def unserve_adapter(job_id: str) -> None:
     # 404: it was restarted, or needed the room for others.
     if answer.status_code not in (200, 404):
         raise ServerRefusal(answer.status_code, "The model server does not give an adapter up.")
-    _loaded.discard(str(artifact_id))
-    shutil.rmtree(folder)
+    _loaded.discard(artifact_id)
 
 
 def _build_headers() -> dict[str, str]:

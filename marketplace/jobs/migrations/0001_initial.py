@@ -275,6 +275,7 @@ class Migration(migrations.Migration):
                 ('bytes', models.PositiveBigIntegerField()),
                 ('created_at', models.DateTimeField()),
                 ('used_at', models.DateTimeField(editable=False, null=True)),
+                ('served_at', models.DateTimeField(editable=False, null=True)),
                 ('deleted_at', models.DateTimeField(editable=False, null=True)),
                 ('job', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, related_name='artifact', to='jobs.job')),
                 ('slice', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='jobs.slice')),

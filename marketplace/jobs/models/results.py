@@ -69,6 +69,8 @@ class Artifact(models.Model):
     created_at = models.DateTimeField()
     #: When somebody last asked it, began a job with it, took it or had it exported; to the hour.
     used_at = models.DateTimeField(null=True, editable=False)
+    #: When a model server was first given a copy.
+    served_at = models.DateTimeField(null=True, editable=False)
     #: Nobody may use it any more; its content goes once nothing needs it (``accounts.erasure``).
     deleted_at = models.DateTimeField(null=True, editable=False)
 

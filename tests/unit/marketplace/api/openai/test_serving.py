@@ -17,6 +17,7 @@ from django.core.files.storage import default_storage
 from django.db.models import Sum
 
 from marketplace.accounts.erasure import ERASE, GRACE
+from marketplace.accounts.models import Deletion
 from marketplace.api.openai import chat
 from marketplace.common.durable.kinds import get_kinds
 from marketplace.common.durable.run import run_due_work
@@ -324,26 +325,36 @@ def test_an_answer_to_a_frozen_organisation_ends_and_its_words_are_paid(
     assert get_wallet(organisation=owner).available_micros == before - price
 
 
-@pytest.mark.parametrize("state", ["loaded", "restarted", "down"])
+@pytest.mark.parametrize("state", ["loaded", "restarted", "down", "elsewhere", "unset"])
 def test_a_deleted_adapter_is_taken_from_the_server_too(ask, server, tuned, settings, state):
     ask(model=tuned)
     AskedQuestion.objects.all().delete()
-    artifact, [folder] = Artifact.objects.get(), settings.SERVING_ADAPTERS.iterdir()
+    artifact, root = Artifact.objects.get(), settings.SERVING_ADAPTERS
+    [folder] = root.iterdir()
     Job.objects.update(settled_at=builders.NOW)
     delete_adapter(job=artifact.job, asked_by=None, now=builders.NOW)
     server.is_down = state == "down"
     if state == "restarted":
         server.models.remove(artifact.pk)
+    if state == "elsewhere":
+        root.rename(root.with_name("elsewhere"))
+    if state == "unset":
+        settings.SERVING_URL = ""
     later = builders.NOW + GRACE
     erase = get_kinds()[ERASE]
     run_due_work(erase, clock=lambda: later)
-    assert folder.exists() == (state == "down")
-    assert default_storage.exists(artifact.file.name) == (state == "down")
+    # A server that is down keeps nobody's files.
+    assert not folder.exists()
+    assert not default_storage.exists(artifact.file.name)
+    is_waiting = state in ("down", "elsewhere")
+    assert Deletion.objects.filter(erased_at=None).exists() == is_waiting
     server.is_down = False
+    if state == "elsewhere":
+        root.with_name("elsewhere").rename(root)
     run_due_work(erase, clock=lambda: later + timedelta(hours=1))
     assert not folder.exists()
-    assert artifact.pk not in server.models
-    assert not default_storage.exists(artifact.file.name)
+    assert (artifact.pk in server.models) == (state == "unset")
+    assert not Deletion.objects.filter(erased_at=None).exists()
 
 
 def test_zones_that_the_server_does_not_have_are_answered_by_nodes(ask, server, settings):
