@@ -177,7 +177,7 @@ def register(options: argparse.Namespace) -> Credentials:
                 "This market is of an earlier release, which knows of no turns on a GPU. Take "
                 f"the node {request.name} away there."
             )
-        credentials = _build_credentials(options, request, reply)
+        credentials = _build_credentials(options, request, reply, held=held)
         save_credentials(state, credentials)
     return credentials
 
@@ -238,8 +238,14 @@ def _send_join(
 
 
 def _build_credentials(
-    options: argparse.Namespace, request: JoinRequest, reply: JoinReply
+    options: argparse.Namespace,
+    request: JoinRequest,
+    reply: JoinReply,
+    *,
+    held: Credentials | None,
 ) -> Credentials:
+    # Releases of one key go forward, whatever the market says of it now.
+    known = held is not None and held.market_key == reply.market_key
     return Credentials(
         market_url=options.url,
         name=request.name,
@@ -250,7 +256,7 @@ def _build_credentials(
         device=options.device or request.facts.device,
         memory_gb=request.facts.memory_gb,
         market_key=reply.market_key,
-        release_serial=reply.release_serial,
+        release_serial=max(reply.release_serial, held.release_serial if held and known else 0),
     )
 
 

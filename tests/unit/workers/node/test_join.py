@@ -118,6 +118,16 @@ def test_a_join_never_replaces_the_credentials_of_another_node(market, tmp_path,
     assert joining(market, tmp_path / "d", *chosen) == join.EXIT_REFUSED
 
 
+def test_joining_again_takes_no_release_of_the_same_key_back(market, tmp_path, quick):
+    token = ("--token", "join-token", "--measured", str(tmp_path / "measured.json"))
+    state = StateDir(tmp_path / "s")
+    for key, serial, kept in (("a", 7, 7), ("a", 5, 7), ("b", 6, 6)):
+        market.join_reply = replace(market.join_reply, market_key=key, release_serial=serial)
+        assert joining(market, state.path, *token) == 0
+        held = load_credentials(state)
+        assert (held.market_key, held.release_serial) == (key, kept)
+
+
 def test_a_second_node_of_a_machine_joins_by_what_the_first_measured(market, tmp_path, quick):
     measured = ("--measured", str(tmp_path / "measured.json"))
     assert joining(market, tmp_path / "a", "--token", "join-token", *measured) == 0
