@@ -93,8 +93,8 @@ def open_link(*, token: str, range_header: str | None, now: datetime) -> FileDow
     if isinstance(found, Artifact):
         return open_adapter(found, name=job.pk, range_header=range_header, now=now)
     if isinstance(found, Checkpoint):
-        return open_checkpoint(found, name=job.pk, range_header=range_header)
-    return open_export(found, range_header=range_header)
+        return open_checkpoint(found, name=job.pk, range_header=range_header, now=now)
+    return open_export(found, range_header=range_header, now=now)
 
 
 def _unknown() -> NotFound:

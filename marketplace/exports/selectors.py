@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from marketplace.common.downloads import FileDownload
 from marketplace.common.errors import Conflict, NotFound, UserError
@@ -10,6 +11,7 @@ from marketplace.exports.asking import check_exportable
 from marketplace.exports.models import Export, ExportForm, ExportStatus, HubPush
 from marketplace.exports.prices import compute_price
 from marketplace.jobs.models import Job
+from marketplace.jobs.services import note_adapter_use
 
 
 def get_export(job: Job, export_id: str) -> Export:
@@ -26,8 +28,8 @@ def get_export(job: Job, export_id: str) -> Export:
     return export
 
 
-def open_export(export: Export, *, range_header: str | None) -> FileDownload:
-    """The file of an export that is ready.
+def open_export(export: Export, *, range_header: str | None, now: datetime) -> FileDownload:
+    """The file of an export that is ready; to take it is to use the adapter.
 
     Raises
     ------
@@ -38,6 +40,7 @@ def open_export(export: Export, *, range_header: str | None) -> FileDownload:
         raise Conflict(
             "export_not_ready", f"The export is {export.status}.", extra={"status": export.status}
         )
+    note_adapter_use(job_ids=[export.job_id], now=now)
     return FileDownload(
         export.file.open("rb"),
         size=export.bytes,

@@ -61,7 +61,11 @@ def open_adapter(
     )
 
 
-def open_checkpoint(checkpoint: Checkpoint, *, name: str, range_header: str | None) -> FileDownload:
+def open_checkpoint(
+    checkpoint: Checkpoint, *, name: str, range_header: str | None, now: datetime
+) -> FileDownload:
+    """An adapter as it was at a step; to take it is to use the job's result."""
+    note_adapter_use(job_ids=[checkpoint.job_id], now=now)
     return FileDownload(
         checkpoint.file.open("rb"),
         size=checkpoint.bytes,

@@ -1,20 +1,39 @@
-"""Every row lock of this app: jobs by primary key, then their slices. Call in a transaction.
+"""Every row lock of this app: jobs by primary key, then what they have. Call in a transaction.
 
-Uploads are locked one at a time, and with nothing else. Errands are locked one at a time, before
-jobs, nodes and wallets.
+Data sets and uploads are locked one at a time, and with nothing else. Errands are locked one at a
+time, before jobs, nodes and wallets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from marketplace.jobs.models import Errand, Job, PartedUpload, Slice, SliceStatus, Upload
+from marketplace.jobs.models import (
+    Artifact,
+    Dataset,
+    Errand,
+    Job,
+    PartedUpload,
+    Slice,
+    SliceStatus,
+    Upload,
+)
 
 
 def lock_job(job_id: str) -> Job:
     return (
         Job.objects.select_for_update(of=("self",)).select_related("zone", "dataset").get(pk=job_id)
     )
+
+
+def lock_artifact(job_id: str) -> None:
+    """Lock a job's adapter, if it has one. Call while holding the job."""
+    list(Artifact.everything.select_for_update(of=("self",)).filter(job=job_id))
+
+
+def lock_dataset(dataset_id: str) -> None:
+    """Lock a data set: no job begins with it meanwhile."""
+    list(Dataset.everything.select_for_update(of=("self",)).filter(pk=dataset_id))
 
 
 def lock_free_jobs(job_ids: Iterable[str]) -> dict[str, Job]:

@@ -155,7 +155,8 @@ class JobExportContentView(MarketView):
     )
     def get(self, request: Request, job_id: str, export_id: str) -> FileDownload:
         job = get_job(get_caller(request).organisation, job_id)
-        return open_export(get_export(job, export_id), range_header=request.headers.get("Range"))
+        found = get_export(job, export_id)
+        return open_export(found, range_header=request.headers.get("Range"), now=clock.now())
 
 
 class JobLinksView(MarketView):

@@ -119,7 +119,9 @@ class JobCheckpointContentView(MarketView):
     def get(self, request: Request, job_id: str, checkpoint_id: str) -> FileDownload:
         job = get_job(get_caller(request).organisation, job_id)
         found = get_checkpoint(job, checkpoint_id)
-        return open_checkpoint(found, name=job.pk, range_header=request.headers.get("Range"))
+        return open_checkpoint(
+            found, name=job.pk, range_header=request.headers.get("Range"), now=clock.now()
+        )
 
 
 class JobSamplesView(MarketView):

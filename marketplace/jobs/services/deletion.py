@@ -23,7 +23,7 @@ from django.db.models.functions import Greatest, Least
 from marketplace.accounts.erasure import ask_deletion
 from marketplace.accounts.models import Deletion, Subject, User
 from marketplace.common.errors import Conflict, NotFound
-from marketplace.jobs.locks import lock_job
+from marketplace.jobs.locks import lock_artifact, lock_dataset, lock_job
 from marketplace.jobs.models import Artifact, Dataset, Job
 
 #: How often the use of an adapter is noted.
@@ -82,26 +82,35 @@ def delete_unretained(*, now: datetime) -> int:
     """Delete what nobody has used for the days that its organisation or zone retains; how many.
 
     A data set is used by jobs until they end, and a result by ``note_adapter_use``. The shorter of
-    two times counts.
+    two times counts. Each is looked at again under its lock: it may have been used meanwhile.
     """
     days = Least(F("organisation__retain_days"), F("zone__retain_days"))
     jobs = Job.objects.filter(finished_at__isnull=False, settled_at__isnull=False)
     used_at = Greatest("finished_at", "artifact__used_at")
     old_jobs = _filter_old(jobs.annotate(days=days, used_at=used_at), now)
     asked = Deletion.objects.filter(subject=Subject.JOB, subject_id=OuterRef("pk"))
-    found = list(old_jobs.exclude(Exists(asked))[:BATCH_LIMIT])
-    for job in found:
-        delete_job(job=job, asked_by=None, now=now)
+    old_jobs, count = old_jobs.exclude(Exists(asked)), 0
+    for job in list(old_jobs[:BATCH_LIMIT]):
+        with transaction.atomic():
+            lock_job(job.pk)
+            lock_artifact(job.pk)
+            if old_jobs.filter(pk=job.pk).exists():
+                delete_job(job=job, asked_by=None, now=now)
+                count += 1
     with_it = Job.objects.filter(Q(dataset=OuterRef("pk")) | Q(validation_dataset=OuterRef("pk")))
     ended = with_it.order_by("-finished_at").values("finished_at")[:1]
     sets = Dataset.everything.filter(deleted_at=None, is_withheld=False).annotate(
         days=days, used_at=Greatest("created_at", Subquery(ended))
     )
     running = with_it.filter(status__in=Job.ACTIVE)
-    old_sets = list(_filter_old(sets, now).exclude(Exists(running))[:BATCH_LIMIT])
-    for dataset in old_sets:
-        delete_dataset(dataset=dataset, asked_by=None, now=now)
-    return len(found) + len(old_sets)
+    old_sets = _filter_old(sets, now).exclude(Exists(running))
+    for dataset in list(old_sets[:BATCH_LIMIT]):
+        with transaction.atomic():
+            lock_dataset(dataset.pk)
+            if old_sets.filter(pk=dataset.pk).exists():
+                delete_dataset(dataset=dataset, asked_by=None, now=now)
+                count += 1
+    return count
 
 
 def note_adapter_use(*, job_ids: Collection[str], now: datetime) -> None:

@@ -45,7 +45,7 @@ def make_export(request: PageRequest, job_id: str) -> HttpResponse:
 @require_GET
 def download_export(request: PageRequest, job_id: str, export_id: str) -> HttpResponseBase:
     export = get_export(find_own_job(request.organisation, job_id), export_id)
-    return open_export(export, range_header=request.headers.get("Range"))
+    return open_export(export, range_header=request.headers.get("Range"), now=clock.now())
 
 
 @page

@@ -51,7 +51,10 @@ def download_checkpoint(request: PageRequest, job_id: str, checkpoint_id: str) -
     job = find_own_job(request.organisation, job_id)
     checkpoint = get_checkpoint(job, checkpoint_id)
     return open_checkpoint(
-        checkpoint, name=_file_name(job), range_header=request.headers.get("Range")
+        checkpoint,
+        name=_file_name(job),
+        range_header=request.headers.get("Range"),
+        now=clock.now(),
     )
 
 

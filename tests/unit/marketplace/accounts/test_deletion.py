@@ -33,7 +33,10 @@ from marketplace.checks.models import SpotCheck
 from marketplace.common.durable.kinds import get_kinds
 from marketplace.common.durable.run import run_due_work
 from marketplace.common.errors import Conflict, NotFound, UserError
+from marketplace.exports.models import Export, ExportForm
+from marketplace.exports.selectors import open_export
 from marketplace.fleet.models import Node
+from marketplace.jobs.downloads import open_checkpoint
 from marketplace.jobs.models import Artifact, Checkpoint, Dataset, ErrandKind, ErrandState, Job
 from marketplace.jobs.selectors import list_continuable_jobs
 from marketplace.jobs.services import (
@@ -41,6 +44,7 @@ from marketplace.jobs.services import (
     delete_dataset,
     delete_job,
     delete_unretained,
+    deletion,
     dispatch_slots,
     note_adapter_use,
 )
@@ -348,6 +352,42 @@ def test_a_result_that_is_used_is_retained_from_its_last_use(zone, elsewhere, ow
     assert list(asked.values_list("subject_id", flat=True)) == [idle.pk]
     delete_unretained(now=used_at + timedelta(days=10, seconds=1))
     assert asked.count() == 2
+
+
+def test_what_is_used_while_it_is_looked_at_is_retained(zone, owner, boss, monkeypatch):
+    job = settled(owner, zone)
+    dataset = data_of(owner, zone)
+    set_retention(organisation=owner, retain_days=10, set_by=boss)
+    later = job.finished_at + timedelta(days=11)
+
+    def use(job_id):
+        note_adapter_use(job_ids=[job_id], now=later)
+
+    def begin(dataset_id):
+        Job.objects.filter(pk=job.pk).update(
+            dataset=dataset_id, validation_dataset=job.dataset_id, finished_at=later
+        )
+
+    monkeypatch.setattr(deletion, "lock_artifact", use)
+    monkeypatch.setattr(deletion, "lock_dataset", begin)
+    assert delete_unretained(now=later) == 0
+    assert not Deletion.objects.exists()
+    assert Dataset.objects.filter(pk__in=[dataset.pk, job.dataset_id]).count() == 2
+
+
+def test_taking_a_checkpoint_or_an_export_is_using_the_adapter(zone, owner):
+    job = settled(owner, zone)
+    export = Export(job=job, form=ExportForm.MERGED, state=ErrandState.DONE, bytes=1)
+    export.file.save("merged", ContentFile(b"x"), save=False)
+    open_export(export, range_header=None, now=LATER)
+    assert Artifact.objects.get(job=job).used_at == LATER
+    checkpoint = Checkpoint(job=job, step=1, bytes=1)
+    checkpoint.file.save("step", ContentFile(b"x"), save=False)
+    later = LATER + timedelta(days=1)
+    open_checkpoint(checkpoint, name="a", range_header=None, now=later)
+    export.file.close()
+    checkpoint.file.close()
+    assert Artifact.objects.get(job=job).used_at == later
 
 
 def test_an_organisation_leaves_when_nothing_binds_it_and_only_accounts_are_left(zone, owner, boss):
