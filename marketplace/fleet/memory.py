@@ -78,7 +78,8 @@ def size_for_jobs(
     shape = load_shape(zone.model_shape)
     longest = find_longest_example(shape, sequence_length=zone.max_sequence_length)
     if parts:
-        more = base_gb / sum(part.base_gb for part in parts)
+        # never less than what a part holds
+        more = max(1.0, base_gb / sum(part.base_gb for part in parts))
         sized = size_group(
             shape,
             describe_device(device, zone.dtype),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from workers.protocol.memory import (
     size_node,
     sum_total_gb,
 )
+from workers.protocol.model_shape import BasePart
 from workers.protocol.part_memory import (
     choose_cuts,
     fit_group_pack,
@@ -29,18 +32,27 @@ from workers.protocol.pass_bytes import describe_device
 ENCODER = build_bert_shape(
     hidden_size=768, layers=12, intermediate_size=3072, vocab_size=30522, heads=12
 )
+#: Attention in every second block, and a wide MLP in the first alone.
+UNEVEN = replace(
+    LLAMA_8B,
+    parts=tuple(
+        replace(part, blocks=part.blocks[::2] if "attn" in part.name else part.blocks[:1])
+        for part in LLAMA_8B.parts
+    ),
+)
+prompts = st.builds(
+    AdapterSpec,
+    kind=st.just(AdapterKind.SOFT_PROMPT),
+    rank=st.just(16),
+    virtual_tokens=st.integers(1, 512),
+)
 adapters = st.one_of(
     st.builds(
         AdapterSpec,
         rank=st.integers(1, 256),
         target_modules=st.sampled_from([None, ("q_proj",), ("q_proj", "down_proj")]),
     ),
-    st.builds(
-        AdapterSpec,
-        kind=st.just(AdapterKind.SOFT_PROMPT),
-        rank=st.just(16),
-        virtual_tokens=st.integers(1, 512),
-    ),
+    prompts,
 )
 encoder_adapters = st.builds(AdapterSpec, rank=st.integers(1, 256))
 
@@ -74,8 +86,9 @@ def nodes_with_jobs(draw):
 
 @st.composite
 def groups_with_jobs(draw):
-    """A model, a group of devices, and jobs on all of its blocks as the market would fill it."""
-    shape, terms = LLAMA_8B, {"dtype": draw(st.sampled_from(["float32", "bfloat16"]))}
+    """A model, a group of devices, and jobs on any of its blocks as the market would fill it."""
+    shape = draw(st.sampled_from([LLAMA_8B, UNEVEN]))
+    terms = {"dtype": draw(st.sampled_from(["float32", "bfloat16"]))}
     profile = describe_device(draw(st.sampled_from(["cpu", "cuda"])), terms["dtype"])
     count = draw(st.sampled_from([2, 4, 8]))
     limit_gb = draw(st.floats(4.0, 90.0))
@@ -88,11 +101,15 @@ def groups_with_jobs(draw):
     sized = size_group(shape, profile, parts=parts, limits_gb=limits, longest_tokens=longest)
     left_gb = 0.0 if sized is None else sized.jobs_gb
     needs = []
-    targets = st.sampled_from([None, ("q_proj",), ("q_proj", "down_proj")])
+    names = [part.name for part in shape.list_projections()]
+    targets = st.one_of(
+        st.sampled_from([None, ("q_proj",), ("q_proj", "down_proj")]),
+        st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True).map(tuple),
+    )
     made = st.builds(
         AdapterSpec, rank=st.integers(1, 256), target_modules=targets, dora=st.booleans()
     )
-    for adapter in draw(st.lists(made, max_size=12)):
+    for adapter in draw(st.lists(st.one_of(made, prompts), max_size=12)):
         gb = count_sold_job_bytes(shape, JobNeed(adapter), sequence_length=length, **terms) / GB
         if gb <= left_gb:
             left_gb -= gb
@@ -158,3 +175,23 @@ def test_packs_are_recomputed_only_where_the_longest_row_does_not_fit_otherwise(
     )
     assert pack is not None
     assert not pack.recompute
+
+
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        AdapterSpec(rank=256, target_modules=("model.layers.5.mlp.down_proj",)),
+        AdapterSpec(kind=AdapterKind.SOFT_PROMPT, rank=16, virtual_tokens=512),
+    ],
+)
+def test_a_group_admits_as_many_jobs_of_one_device_as_are_sold(adapter):
+    profile, need = describe_device("cuda", "bfloat16"), JobNeed(adapter)
+    parts = tuple(BasePart(8, 4.2) for _ in range(4))
+    room = {"parts": parts, "longest_tokens": 2048}
+    sized = size_group(LLAMA_8B, profile, limits_gb=[12.0] * 4, **room)
+    assert sized is not None
+    gb = count_sold_job_bytes(LLAMA_8B, need, dtype="bfloat16", sequence_length=2048) / GB
+    needs = [need] * int(sized.jobs_gb / gb)
+    assert len(needs) > 4
+    rooms = [12.0 - part.base_gb for part in parts]
+    assert fit_group_pack(LLAMA_8B, profile, rooms_gb=rooms, needs=needs, **room) is not None

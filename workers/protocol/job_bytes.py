@@ -54,6 +54,42 @@ def find_adapted(
     return tuple(projections[name] for name in match_modules(targets, projections))
 
 
+@lru_cache(maxsize=256)
+def count_block_widths(
+    shape: ModelShape, target_modules: tuple[str, ...] | None
+) -> tuple[int, ...]:
+    """What goes into and comes out of an adapter's projections, block by block."""
+    adapted = {part.name for part in find_adapted(shape, target_modules)}
+    widths = [0] * shape.layers
+    for part in shape.parts:
+        for number in part.blocks:
+            if f"{shape.block.format(number)}.{part.name}" in adapted:
+                widths[number] += part.inputs + part.outputs
+    return tuple(widths)
+
+
+#: Of what a group of devices sells, its first one holds at least this share: soft prompts lie
+#: there alone.
+FIRST_PART_SHARE = 1 / 8
+
+
+def count_crowding(shape: ModelShape, need: JobNeed) -> float:
+    """How much more of a job may lie on one device of a group than of one on all projections.
+
+    A device holds a share of what is sold: that of an adapter on all projections. However the
+    blocks are divided, so many times the job's state have room there.
+    """
+    if not has_rank(need):
+        return 1 / FIRST_PART_SHARE
+    own = count_block_widths(shape, need.adapter.target_modules)
+    usual = count_block_widths(shape, None)
+    return max(
+        (width / sum(own)) / (most / sum(usual))
+        for width, most in zip(own, usual, strict=True)
+        if most
+    )
+
+
 @lru_cache(maxsize=1024)
 def count_state_bytes(shape: ModelShape, profile: DeviceProfile, need: JobNeed) -> float:
     """Bytes of what a job trains: values, gradients and moments, and its values in 16 bits."""

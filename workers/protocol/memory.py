@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from workers.protocol.job_bytes import (
     JobNeed,
     add_dropped,
+    count_crowding,
     count_inner_bytes,
     count_lengthened,
     count_state_bytes,
@@ -192,12 +193,16 @@ def count_sold_job_bytes(
 ) -> float:
     """Bound the bytes of one job over all nodes of a zone that it may run on.
 
-    Of a GPU with a whole pack, since a CPU's job has its state alone.
+    Of a GPU with a whole pack, since a CPU's job has its state alone. Of a group of devices, as
+    many times the state as the device that holds most of it needs to have sold.
     """
     profile = describe_device("cuda", dtype)
     longest = find_longest_example(shape, sequence_length=sequence_length)
     pack = PackSizing(max(profile.pack_tokens, longest), recompute=True)
-    return count_job_bytes(shape, profile, need, pack=pack)
+    more = count_crowding(shape, need) - 1
+    return count_job_bytes(shape, profile, need, pack=pack) + more * count_state_bytes(
+        shape, profile, need
+    )
 
 
 def count_job_bytes(

@@ -12,7 +12,14 @@ from dataclasses import replace
 from itertools import product
 
 from workers.protocol.adapter_layout import FLOAT_BYTES
-from workers.protocol.job_bytes import JobNeed, count_state_bytes, find_adapted, has_rank
+from workers.protocol.job_bytes import (
+    FIRST_PART_SHARE,
+    JobNeed,
+    count_block_widths,
+    count_state_bytes,
+    has_rank,
+)
+from workers.protocol.job_spec import AdapterSpec
 from workers.protocol.memory import (
     BESIDES_BYTES,
     GB,
@@ -120,8 +127,8 @@ def size_group(
 ) -> NodeSizing | None:
     """As ``size_node``, for the tightest part.
 
-    A job of ``count_sold_job_bytes`` takes of a part its share of the blocks, and inner values for
-    the group's pack instead of a whole one.
+    A job of ``count_sold_job_bytes`` takes of a part at most the share that an adapter on all
+    projections has there, and inner values for the group's pack instead of a whole one.
     """
     sizes = size_any_pass(shape, profile, longest=longest_tokens, spills=False)
     most = max(profile.pack_tokens, longest_tokens)
@@ -134,9 +141,12 @@ def size_group(
     passes = [divide_pass(sizes, shape, profile, parts, part) for part in range(len(parts))]
     fitting = min(one.count_tokens(room / 2) for one, room in zip(passes, rooms, strict=True))
     tokens = max(longest_tokens, min(count_pack_tokens(shape, profile, len(parts)), fitting))
+    usual = JobNeed(AdapterSpec())
+    shares = [share_state(shape, usual, parts, part) for part in range(len(parts))]
+    shares[0] = max(shares[0], FIRST_PART_SHARE)
     jobs_gb = min(
-        (room - one.count_bytes(tokens)) / GB / max(part.blocks / shape.layers, tokens / most)
-        for part, one, room in zip(parts, passes, rooms, strict=True)
+        (room - one.count_bytes(tokens)) / GB / max(share, tokens / most)
+        for share, one, room in zip(shares, passes, rooms, strict=True)
     )
     return NodeSizing(PackSizing(tokens, recompute=True), jobs_gb) if jobs_gb > 0 else None
 
@@ -180,15 +190,8 @@ def share_state(shape: ModelShape, need: JobNeed, parts: Sequence[BasePart], par
     if not has_rank(need):
         return float(part == 0)
     start = sum(one.blocks for one in parts[:part])
-    prefixes = {f"{shape.block.format(start + at)}." for at in range(parts[part].blocks)}
-    adapted = find_adapted(shape, need.adapter.target_modules)
-    widths = [one.inputs + one.outputs for one in adapted]
-    own = [
-        width
-        for one, width in zip(adapted, widths, strict=True)
-        if any(one.name.startswith(prefix) for prefix in prefixes)
-    ]
-    return sum(own) / sum(widths)
+    widths = count_block_widths(shape, need.adapter.target_modules)
+    return sum(widths[start : start + parts[part].blocks]) / sum(widths)
 
 
 def divide_pass(

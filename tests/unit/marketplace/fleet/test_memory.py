@@ -38,11 +38,22 @@ def test_rows_of_an_adapter_are_counted_in_eights_as_gpus_have_them():
     assert (demands[2] - demands[0]) * 1e9 == pytest.approx(4 * 8 * values)
 
 
-def test_a_soft_prompt_takes_its_own_values_alone():
+def test_a_soft_prompt_takes_its_own_values_of_the_first_device_alone():
     prompt = AdapterSpec(kind=AdapterKind.SOFT_PROMPT, virtual_tokens=20)
+    # which holds at least an eighth of what is sold
     assert compute_memory_demand(zone=LLAMA_8B, adapter=prompt) * 1e9 == pytest.approx(
-        16 * 20 * 4096
+        8 * 16 * 20 * 4096
     )
+
+
+def test_an_adapter_on_one_block_takes_what_it_would_on_all_blocks():
+    one, all_blocks = (
+        compute_memory_demand(zone=LLAMA_8B, adapter=AdapterSpec(target_modules=(name,)))
+        for name in ("model.layers.3.self_attn.q_proj", "q_proj")
+    )
+    # but for the inner values of 31 blocks, and with the widest matrix as often as it may grow
+    widest, inner = 8 * 16 * 4096, 3 * 16 * 16384 * 2 / 32
+    assert (one - all_blocks) * 1e9 == pytest.approx(31 * (widest - inner))
 
 
 def test_an_encoders_job_takes_a_head_of_as_many_labels_as_there_may_be():
@@ -85,3 +96,5 @@ def test_a_group_is_sold_by_its_tightest_device():
     # What the zone counts for the base is more than was measured.
     more = size_for_jobs(LLAMA_8B, **room | {"base_gb": 17.8}, parts=even)
     assert more == pytest.approx(alike - 4 * 0.25)
+    # Where it is less, each device has what was measured there.
+    assert size_for_jobs(LLAMA_8B, **room | {"base_gb": 15.8}, parts=even) == alike
