@@ -43,7 +43,7 @@ from workers.training.fused_trainer import FusedTrainer
 from workers.training.job import TrainingJob
 from workers.training.kept_bytes import describe_model
 from workers.training.packed_model import PackedModel
-from workers.training.part_pass import divide_passes
+from workers.training.part_pass import divide_passes, list_ending
 from workers.training.step_results import StepFailure, StepResult
 from workers.training.tuning import build_plain_trainer, build_tuned_trainer
 
@@ -255,19 +255,28 @@ def _choose_parts(
     )
 
 
-def _measure_parts(model: PackedModel, parts: Sequence[range], size: float) -> tuple[BasePart, ...]:
-    """What of the base is on each device, of so many bytes; the output layer is on the last."""
+def _measure_parts(
+    model: PackedModel, parts: Sequence[range], *, beside_bytes: float
+) -> list[BasePart]:
+    """What lies on each device: its blocks, what is beside them, and so many bytes besides.
+
+    Embeddings that are tied to the output layer are there twice where that is on another device.
+    """
     blocks = find_blocks(model.backbone)[1]
-    own: list[float] = [
-        sum(p.numel() * p.element_size() for number in part for p in blocks[number].parameters())
-        for part in parts
+    places: dict[int, int] = {}
+    if len(model.parts) > 1:
+        ending = [p for module in list_ending(model) for p in module.parameters(recurse=False)]
+        places = {id(p): len(parts) - 1 for p in ending}
+    for at, part in enumerate(parts):
+        places |= {id(p): at for number in part for p in blocks[number].parameters()}
+    held: list[dict[int, int]] = [{} for _ in parts]
+    for p in model.model.parameters():
+        # the same weights under two names are there once
+        held[places.get(id(p), 0)][p.data_ptr() or id(p)] = p.numel() * p.element_size()
+    return [
+        BasePart(len(part), (sum(own.values()) + beside_bytes) / GB)
+        for part, own in zip(parts, held, strict=True)
     ]
-    if own and len(model.parts) > 1:
-        weight, _ = model.head
-        own[-1] += weight.numel() * weight.element_size()
-    if own:
-        own[0] += max(0, size - sum(own))
-    return tuple(BasePart(len(part), taken / GB) for part, taken in zip(parts, own, strict=True))
 
 
 def _find_directory(source: str, revision: str | None) -> Path:
@@ -331,14 +340,12 @@ def build_resident(
         As ``choose_model``.
     """
     packed = choose_model(ref.name, model)
-    size = sum(p.numel() * p.element_size() for p in model.parameters())
     if parts:
         divide_passes(packed, parts)
-    held = _measure_parts(packed, parts, size)
-    if ref.four_bit:
-        unpacking_gb = count_unpacking_bytes(packed.shape) / GB
-        held = tuple(replace(part, base_gb=part.base_gb + unpacking_gb) for part in held)
-        size += count_unpacking_bytes(packed.shape)
+    # each device unpacks weights of its own
+    unpacking = count_unpacking_bytes(packed.shape) if ref.four_bit else 0
+    whole = (range(len(packed.blocks)),)
+    held = _measure_parts(packed, parts or whole, beside_bytes=unpacking)
     trainer = build_plain_trainer(packed) if reproducible else build_tuned_trainer(packed)
     profile = DeviceProfile(packed.device.type, packed.model.dtype.itemsize)
     described = describe_model(model.config)
@@ -346,10 +353,10 @@ def build_resident(
     plan = MemoryPlan(
         shape,
         profile,
-        base_gb=size / GB,
+        base_gb=sum(part.base_gb for part in held),
         limit_gb=limit_gb,
         host_gb=find_host_gb(),
-        parts=held,
+        parts=tuple(held) if parts else (),
     )
     adapters = AnswerAdapters(packed, limit_bytes=plan.answer_adapters_gb * GB)
     threads = 1 if reproducible else None

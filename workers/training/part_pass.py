@@ -167,6 +167,11 @@ def divide_passes(model: PackedModel, parts: tuple[range, ...]) -> None:
     if len(parts) == 1 or not model.is_packed or model.shape.encoder:
         return
     found: list[torch.Tensor] = []
+    before = [
+        (module, name, weight)
+        for module in list_ending(model)
+        for name, weight in module.named_parameters(recurse=False)
+    ]
     _place_ending(model, model.blocks[-1].device)
 
     def compute_loss() -> torch.Tensor:
@@ -189,13 +194,21 @@ def divide_passes(model: PackedModel, parts: tuple[range, ...]) -> None:
         agree = False
     if not agree:
         model.parts = (range(len(model.blocks)),)
-        _place_ending(model, model.device)
+        model.ending_device = model.device
+        # these, as a copy of tied embeddings would be a second table there
+        for module, name, weight in before:
+            setattr(module, name, weight)
+
+
+def list_ending(model: PackedModel) -> list[nn.Module]:
+    """What comes after the blocks."""
+    head: Any = model.model.get_output_embeddings()
+    return [*find_last_norms(model.backbone), head]
 
 
 def _place_ending(model: PackedModel, device: torch.device) -> None:
     """Put what comes after the blocks on a device; tied embeddings stay where they are."""
     model.ending_device = device
-    head: Any = model.model.get_output_embeddings()
-    for module in (*find_last_norms(model.backbone), head):
+    for module in list_ending(model):
         for name, weight in list(module.named_parameters(recurse=False)):
             setattr(module, name, nn.Parameter(weight.to(device), requires_grad=False))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from safetensors.torch import load_file
 
@@ -15,12 +17,15 @@ from tests.unit.workers.training_builders import (
     write_jsonl,
 )
 from workers.protocol.memory import GB
+from workers.protocol.pass_bytes import count_unpacking_bytes
 from workers.runtime.checkpoint_pipe import list_checkpoints
 from workers.runtime.memory_plan import fit
 from workers.runtime.node_runtime import NodeRuntime
+from workers.runtime.resident import load_resident
 from workers.runtime.train_command import plan_jobs, read_config
 from workers.training.faults import SystemFault, UserFault
 
+CPU = torch.device("cpu")
 JOBS = (
     {"name": "dropping", "adapter": {"dropout": 0.25}, "training": {"batch_size": 3}},
     {"name": "plain", "adapter": {"rank": 2, "dora": True}},
@@ -95,7 +100,7 @@ def test_a_group_holds_what_its_tightest_part_holds(config, tmp_path):
         plan = resident.plan
         assert [part.blocks for part in plan.parts] == [1, 1]
         assert [len(part) for part in resident.model.parts] == [1, 1]
-        assert sum(part.base_gb for part in plan.parts) == pytest.approx(plan.base_gb)
+        assert sum(part.base_gb for part in plan.parts) == plan.base_gb
         found = fit(plan, needs=[], others_gb=0.0, longest_tokens=64)
         assert found.recompute
         assert found.token_budget == 2048
@@ -104,6 +109,15 @@ def test_a_group_holds_what_its_tightest_part_holds(config, tmp_path):
             fit(plan, needs=[], others_gb=0.0, longest_tokens=tokens)
     finally:
         runtime.close()
+
+
+def test_each_device_of_a_group_unpacks_four_bits_by_itself(tmp_path):
+    ref = replace(save_tiny_base(tmp_path / "base"), four_bit=True)
+    one, two = (
+        load_resident(ref, device=CPU, others=others, limit_gb=1.0).plan for others in ((), (CPU,))
+    )
+    assert sum(part.base_gb for part in two.parts) == two.base_gb
+    assert (two.base_gb - one.base_gb) * GB == pytest.approx(count_unpacking_bytes(one.shape))
 
 
 def test_a_base_of_fewer_blocks_than_devices_is_refused(config, tmp_path):

@@ -18,7 +18,9 @@ from tests.unit.workers.training_builders import (
     training_job,
 )
 from workers.protocol.job_spec import AdapterKind
+from workers.protocol.memory import GB
 from workers.protocol.part_memory import count_held_packs
+from workers.runtime.resident import _measure_parts
 from workers.training import flight
 from workers.training.architectures import quantize_projections
 from workers.training.fused_trainer import FusedTrainer
@@ -125,6 +127,29 @@ def test_a_base_that_its_own_code_computes_is_not_cut():
     expected, *_ = train(build("gemma2", parts=1), list_jobs()[:2])
     losses, *_ = train(fused, list_jobs()[:2])
     assert losses == expected
+
+
+def test_tied_embeddings_are_counted_on_both_devices_and_are_one_where_passes_are_whole(
+    monkeypatch,
+):
+    cut = build("qwen3", parts=2).model
+    table = SIZES["vocab_size"] * SIZES["hidden_size"] * 4 / GB
+    blocks = [
+        sum(p.numel() * 4 for number in part for p in cut.backbone.layers[number].parameters()) / GB
+        for part in cut.parts
+    ]
+    first, last = _measure_parts(cut, cut.parts, beside_bytes=0.0)
+    assert first.base_gb == pytest.approx(blocks[0] + table)
+    assert last.base_gb == pytest.approx(blocks[1] + table + SIZES["hidden_size"] * 4 / GB)
+
+    def refuse(_way):
+        raise ValueError("blocks do not follow each other")
+
+    monkeypatch.setattr(PartPass, "run_next", refuse)
+    whole = build("qwen3", parts=2).model
+    assert [len(part) for part in whole.parts] == [4]
+    model = whole.model
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
 def follow(fused: FusedTrainer, monkeypatch) -> list[tuple[PartPass, int, int]]:
