@@ -63,10 +63,11 @@ class ModelTextEncoder:
             name: text for name in _NAMED_TOKENS if (text := _read_token(config.get(name)))
         }
         eos = self._find_id("eos_token")
-        ends = [*([] if eos is None else [eos]), *sorted(stop_tokens)]
-        self.suffix: list[int] = ends[:1]
-        texts = (tokenizer.id_to_token(token) for token in ends)
-        self.stops = tuple(text for text in texts if text is not None)
+        named = [*([] if eos is None else [eos]), *sorted(stop_tokens)]
+        texts = ((token, tokenizer.id_to_token(token)) for token in named)
+        ends = {token: text for token, text in texts if text is not None}
+        self.suffix: list[int] = list(ends)[:1]
+        self.stops = tuple(ends.values())
         self.prefix: list[int] = self._find_prefix(config, eos)
         self.templates = choose_chat_templates(
             chat_template, adds_bos=self.prefix == [self._find_id("bos_token")]

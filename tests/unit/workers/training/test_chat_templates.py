@@ -217,6 +217,16 @@ def test_market_and_node_lay_out_alike(row, template):
     assert list(lay_out_rows([parsed], market)) == list(lay_out_rows([parsed], node))
 
 
+def test_an_answer_ends_with_a_stop_token_that_the_tokenizer_has():
+    tokenizer = byte_tokenizer()
+    stops = [2, len(tokenizer) + 7]
+    for named in (stops, stops[1:]):
+        market = ModelTextEncoder(
+            tokenizer.backend_tokenizer, config={}, chat_template=None, stop_tokens=named[::-1]
+        )
+        assert (market.suffix, market.stops) == (([2], ("</s>",)) if 2 in named else ([], ()))
+
+
 DATED = (
     "\n  {% if not date is defined and strftime_now is defined %}\n"
     "{% set date = strftime_now('%d %b %Y, %-d.%m.%y %H:%M') %}\n"
