@@ -178,8 +178,16 @@ def measure_speeds(
         ]
         # Together, so that they do not wait for a step each, to come and to go.
         with ThreadPoolExecutor(case.jobs) as together:
+            attach = partial(_attach, runtime, data)
+            coming = [together.submit(attach, *one) for one in zip(jobs, meters, strict=True)]
+            # all of them, so that none comes after they were taken off
+            refusals = [one.exception() for one in coming]
             try:
-                list(together.map(partial(_attach, runtime, data), jobs, meters))
+                if case.jobs > 1 and any(isinstance(one, SystemFault) for one in refusals):
+                    # so many jobs do not fit here, and the market sells by memory
+                    continue
+                for one in coming:
+                    one.result()
                 speeds = [meter.samples_per_s(seconds_each) for meter in meters]
                 jobs_gb = max(meter.memory_gb for meter in meters) - base_gb
             finally:

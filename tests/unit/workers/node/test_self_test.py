@@ -9,6 +9,7 @@ import pytest
 
 from workers.node import join, self_test
 from workers.node.self_test import SpeedCase
+from workers.training.faults import SystemFault
 
 
 @pytest.fixture
@@ -25,6 +26,21 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(self_test, "measure_node", facts)
     return done
+
+
+def test_a_case_whose_jobs_do_not_fit_is_left_out(monkeypatch, runtime, base, tmp_path) -> None:
+    attach = self_test._attach
+
+    def refuse(runtime, data, job, meter):
+        if job.job_id == "selftest-1":
+            raise SystemFault("This job does not fit.")
+        attach(runtime, data, job, meter)
+
+    monkeypatch.setattr(self_test, "_attach", refuse)
+    cases = tuple(SpeedCase(2, 0.1, jobs) for jobs in (3, 1))
+    rows = self_test.measure_speeds(runtime, base, cases=cases, folder=tmp_path, seconds_each=0.01)
+    assert [row.jobs for row in rows] == [1]
+    assert runtime.jobs() == ()
 
 
 def joins(market, folder: Path, *more: str) -> None:
