@@ -110,7 +110,9 @@ def _wrap_block(block: nn.Module, model: Recomputed) -> PlacedBlock:
         pack = stream.pack
         if device != first:
             pack = stream.move(pack, device)
-            args = tuple(stream.move(value, device) for value in args)
+            # hidden states are of this block alone, all else of the pass
+            rest = (stream.move(value, device) for value in args[1:])
+            args = *(move(value, device) for value in args[:1]), *rest
             kwargs = {name: stream.move(value, device) for name, value in kwargs.items()}
 
         def again(*args: Any, **kwargs: Any) -> Any:

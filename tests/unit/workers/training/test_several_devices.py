@@ -17,7 +17,12 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tests.unit.workers.training_builders import random_examples, tiny_model, training_job
+from tests.unit.workers.training_builders import (
+    WIDTH,
+    random_examples,
+    tiny_model,
+    training_job,
+)
 from workers.protocol.adapter_layout import _ROWS_STEP
 from workers.protocol.job_spec import AdapterKind
 from workers.protocol.pass_bytes import LOSS_CHUNK_TOKENS, TILE_TOKENS
@@ -119,8 +124,14 @@ def pass_on(*devices: str) -> None:
             way = PartPass(model, pack, form=form, compute_loss=compute_loss)
             while not way.is_through:
                 way.run_next()
-            with model.streaming(pack, form=form):
+            tables = {}
+            with model.streaming(pack, form=form, tables=tables):
                 compute_sequence_nll(model, pack, model.hidden(pack)).sum().backward()
+            moved = [kept[0] for kept in tables.values() if isinstance(kept, tuple)]
+            assert moved
+            # hidden states go on from block to block, and no copy of them is kept
+            hidden = (1, pack.tokens, WIDTH)
+            assert not any(isinstance(one, torch.Tensor) and one.shape == hidden for one in moved)
             of = {tensor.device for _, tensor, _ in model.tensors("0")}
             assert of == {torch.device(device) for device in devices}
 
