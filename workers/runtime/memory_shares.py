@@ -70,6 +70,9 @@ class MemoryShares:
             longest_tokens=max(r.longest_tokens for r in jobs),
         )
         found = try_fit()
+        if found.token_budget < resident.trainer.token_budget:
+            # those in flight are of the old size
+            resident.trainer.land()
         resident.trainer.token_budget = found.token_budget
         resident.model.checkpoint_layers = found.recompute
         resident.model.spills = found.spills

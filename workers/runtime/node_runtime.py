@@ -340,7 +340,8 @@ class NodeRuntime:
         self._rounds.evaluate_or_go_on(running)
 
     def _detach(self, job_id: str, checkpoint: bool, *, may_end: bool = False) -> None:
-        running = self._running.get(job_id)
+        # a step that completes by this counts, and may be the job's last
+        running = self._rounds.catch_up(job_id, lands=True)
         if running is None:
             return
         if may_end and running.job.done:
@@ -363,7 +364,7 @@ class NodeRuntime:
         self._checkpoints.take(running, state, written)
 
     def _want_checkpoint(self, job_id: str) -> None:
-        running = self._running.get(job_id)
+        running = self._rounds.catch_up(job_id)
         if running is not None:
             self._checkpoints.request(running)
 

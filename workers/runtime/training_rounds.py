@@ -60,6 +60,28 @@ class TrainingRounds:
         # whatever a step raises, the node must live on: it cannot be one job's fault alone
         except Exception as error:
             results = list[StepResult | StepFailure](self._list_failures(resident, error))
+        self._hand_out(resident, results)
+        self._evaluate_pack(resident)
+
+    def catch_up(self, job_id: str, *, lands: bool = False) -> RunningJob | None:
+        """A job to which is told what came of packs that landed between two rounds, if it is left.
+
+        Parameters
+        ----------
+        lands : bool
+            Have those in flight get through first.
+        """
+        running = self._running.get(job_id)
+        if running is None:
+            return None
+        trainer = running.resident.trainer
+        if lands:
+            trainer.land()
+        while results := trainer.take_results():
+            self._hand_out(running.resident, results)
+        return self._running.get(job_id)
+
+    def _hand_out(self, resident: ResidentBase, results: list[StepResult | StepFailure]) -> None:
         stepped = [self._running[r.job_id] for r in results]
         self._memory.note_step(resident, stepped)
         for result in results:
@@ -68,7 +90,6 @@ class TrainingRounds:
                 self._endings.fail(running, result.fault)
             else:
                 self._after_step(running, result)
-        self._evaluate_pack(resident)
 
     def _after_step(self, running: RunningJob, step: StepResult) -> None:
         running.stepped(step)

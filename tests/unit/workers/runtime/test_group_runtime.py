@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from tests.unit.workers.training_builders import (
     attach,
     completion_rows,
+    job_spec,
     save_tiny_base,
     write_jsonl,
 )
@@ -23,6 +24,7 @@ from workers.runtime.memory_plan import fit
 from workers.runtime.node_runtime import NodeRuntime
 from workers.runtime.resident import load_resident
 from workers.runtime.train_command import plan_jobs, read_config
+from workers.training.checkpoint import load_checkpoint
 from workers.training.faults import SystemFault, UserFault
 
 CPU = torch.device("cpu")
@@ -109,6 +111,64 @@ def test_a_group_holds_what_its_tightest_part_holds(config, tmp_path):
             fit(plan, needs=[], others_gb=0.0, longest_tokens=tokens)
     finally:
         runtime.close()
+
+
+@pytest.fixture
+def flying(tmp_path):
+    """Runs an action on a group's loop while a step of a job is under way; with the job's sink."""
+    base = save_tiny_base(tmp_path / "base")
+    data = write_jsonl(tmp_path / "rows.jsonl", completion_rows(30))
+    runtime = NodeRuntime(device="cpu,cpu", cache_dir=tmp_path, reproducible=True)
+    sinks = {
+        name: attach(runtime, job_spec(name, base, data, training={"epochs": 1000}), data)
+        for name in ("one", "two", "three")
+    }
+
+    def act(action):
+        running = next(iter(runtime._running.values()))
+        trainer = running.resident.trainer
+        [share, *_] = trainer._flights[0].shares
+        return sinks[share.job_id], action(runtime, runtime._running[share.job_id])
+
+    yield lambda action: runtime._commands.call(lambda: act(action))
+    runtime.close()
+
+
+def test_a_step_that_is_under_way_belongs_to_a_job_that_pauses(flying):
+    def pause(runtime, running):
+        before = running.job.progress.step
+        runtime._detach(running.job.job_id, True)
+        return before, running.job.progress.step
+
+    sink, (before, after) = flying(pause)
+    assert after == before + 1
+    assert sink.wait().step == after
+    assert sink.checkpoints[-1][1] == after
+    assert load_checkpoint(sink.checkpoints[-1][0]).progress.step == after
+
+
+def test_a_checkpoint_has_the_row_of_a_step_that_was_not_told_yet(flying):
+    def keep(runtime, running):
+        running.resident.trainer.land()
+        runtime._want_checkpoint(running.job.job_id)
+        return running.job.progress.step, running.metrics[-1].step
+
+    _, (step, told) = flying(keep)
+    assert told == step
+
+
+def test_packs_of_the_old_size_are_through_before_smaller_ones_begin(flying):
+    def shrink(runtime, running):
+        trainer = running.resident.trainer
+        flights = len(trainer._flights)
+        runtime._memory.fit(running.resident)
+        alike = len(trainer._flights)
+        trainer.token_budget += 1
+        runtime._memory.fit(running.resident)
+        return flights, alike, len(trainer._flights)
+
+    _, (flights, alike, left) = flying(shrink)
+    assert (alike, left) == (flights, 0)
 
 
 def test_each_device_of_a_group_unpacks_four_bits_by_itself(tmp_path):
