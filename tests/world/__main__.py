@@ -16,9 +16,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds, one after another")
     parser.add_argument("--steps", type=int, default=200, help="of each seed")
+    parser.add_argument("--exports", action="store_true", help="with exports, as at night")
     options = parser.parse_args(arguments)
     seeds = range(options.seed, options.seed + options.seeds)
     os.environ["WORLD_SEEDS"] = " ".join(map(str, seeds))
+    os.environ["WORLD_EXPORTS"] = "1" if options.exports else ""
     os.environ["WORLD_STEPS"] = str(options.steps)
     began = time.monotonic()
     path = str(Path(__file__).with_name("test_world.py"))

@@ -12,13 +12,16 @@ from django.db.models import Count, Sum
 
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.models import Bid, BidStatus, Reservation, WorkShare
+from marketplace.exports.models import Export
 from marketplace.fleet.models import Node, Zone
-from marketplace.jobs.models import Job, Slice, SliceStatus
+from marketplace.jobs.models import ErrandState, Job, Slice, SliceStatus
 from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.models import Hold, HoldStatus
 from marketplace.payments.selectors import get_wallet
 from marketplace.webhooks.models import MessageStatus, WebhookMessage
 from tests.audits import replay_transcript
 from tests.world.owners import CardOwner
+from tests.world.simulated_nodes import WRONG_FILE
 
 if TYPE_CHECKING:
     from tests.world.world import World
@@ -35,6 +38,7 @@ def check(world: World) -> None:
     _check_answers(world)
     _check_messages(world)
     _check_money(world)
+    _check_exports()
 
 
 def _check_cells(world: World) -> None:
@@ -110,8 +114,25 @@ def _check_money(world: World) -> None:
         )
         spent = (paid["payment"] or 0) - (paid["back"] or 0) - (paid["credit"] or 0)
         wallet = get_wallet(organisation=owner.organisation)
+        done = Export.objects.filter(organisation=owner.organisation, state=ErrandState.DONE)
+        spent += done.aggregate(paid=Sum("price_micros"))["paid"] or 0
         has = wallet.available_micros + wallet.held_micros
         assert has == FUNDED_MICROS - spent, (owner.organisation.name, has, spent)
+
+
+def _check_exports() -> None:
+    """An export is paid once, when a right file of it is there, and holds its price until then."""
+    for export in Export.objects.all():
+        is_done = export.state == ErrandState.DONE
+        assert bool(export.file) == is_done, (export.pk, export.state, export.file.name)
+        assert export.paid_micros == (export.price_micros if is_done else 0), export.pk
+        assert export.attempts <= 3, export.pk
+        hold = Hold.objects.get(reference=export.hold_reference)
+        is_open = hold.status == HoldStatus.HELD
+        assert is_open == (export.state in Export.OPEN), (export.pk, export.state, hold.status)
+        if is_done:
+            with export.file.open("rb") as file:
+                assert file.read() != WRONG_FILE
 
 
 def check_log(zone: Zone) -> None:

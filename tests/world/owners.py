@@ -12,8 +12,10 @@ from marketplace.auction.bidding.card_bids import authorise_bid, place_authorise
 from marketplace.auction.bidding.place import NewBid
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.common.errors import PaymentRequired
+from marketplace.exports.asking import ask_export
+from marketplace.exports.models import ExportForm
 from marketplace.fleet.selectors import slot_at as zone_slot
-from marketplace.jobs.models import Dataset, Job
+from marketplace.jobs.models import Dataset, Job, JobStatus
 from marketplace.jobs.services import cancel_job
 from marketplace.payments.models import CardPayment, PaymentStatus
 from tests import builders
@@ -62,6 +64,19 @@ class Owner:
             cancel_job(job=job, cancelled_by=None, now=world.now)
         elif bid.status == BidStatus.PENDING:
             cancel_bid(bid=bid, now=world.now)
+
+    def export(self, world: World) -> None:
+        """Have the adapter of a finished job made into another form."""
+        done = Job.objects.filter(organisation=self.organisation, status=JobStatus.SUCCEEDED)
+        jobs = list(done.filter(artifact__isnull=False).order_by("created_at", "pk"))
+        if jobs:
+            ask_export(
+                organisation=self.organisation,
+                asked_by=builders.owner_of(self.organisation),
+                job=world.rng.choice(jobs),
+                form=ExportForm.MERGED,
+                now=world.now,
+            )
 
     def _send(self, world: World, key: str) -> None:
         asked = dict(self.asked[key])

@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from django.core.files.base import ContentFile
+
 from marketplace.auction.models import Bid
+from marketplace.exports.models import Export
 from marketplace.fleet.models import Node
-from marketplace.jobs.models import Slice, SliceStatus
+from marketplace.jobs.errands import take_file, take_result
+from marketplace.jobs.models import ErrandState, Slice, SliceStatus
 from marketplace.jobs.services import (
     LeaseLost,
     apply_heartbeat,
@@ -22,12 +26,15 @@ from marketplace.jobs.services import (
 from marketplace.jobs.work import load_job_totals
 from tests import job_builders
 from tests.builders import NOW
+from workers.protocol.errands import ErrandResult
 from workers.protocol.messages import Heartbeat
 from workers.protocol.reports import Fault, ProgressEvent, ProgressReport, SliceEnd, SliceResult
 
 if TYPE_CHECKING:
     from tests.world.world import World
 
+#: A file that the market refuses.
+WRONG_FILE = b"noise"
 #: Messages that a node may say again later.
 REMEMBERED = 30
 
@@ -99,6 +106,28 @@ class SimulatedNode:
             self._say(world, lambda now: record_progress(node=self.node, report=report, now=now))
         else:
             self._end(world, one, SliceEnd.FINISHED, total)
+
+    def export(self, world: World) -> None:
+        """Send the file of an errand, a wrong one, or why there is none; or do nothing."""
+        asked = Export.objects.filter(node=self.node, state=ErrandState.ASKED)
+        found = list(asked.order_by("asked_at", "pk"))
+        if world.now < self.silent_until or not found:
+            return
+        token, draw = world.rng.choice(found).token, world.rng.random()
+        if draw < 0.2:
+            result = ErrandResult(reason="The disk is full.", fault=Fault.SYSTEM)
+            self._say(
+                world,
+                lambda now: take_result(node=self.node, token=token, result=result, now=now),
+            )
+        elif draw < 0.9:
+            content = WRONG_FILE if draw < 0.4 else b"merged by " + self.node.pk.encode()
+            self._say(
+                world,
+                lambda now: take_file(
+                    node=self.node, token=token, content=ContentFile(content), now=now
+                ),
+            )
 
     def _end(
         self, world: World, held: Slice, status: SliceEnd, total: int, fault: Fault | None = None

@@ -21,9 +21,12 @@ from marketplace.common import clock
 from marketplace.common.errors import MarketFault, UserError
 from marketplace.common.outbound import FetchFailed
 from marketplace.config.celery import app
+from marketplace.exports import errands
+from marketplace.exports.models import Export
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import LeaseLost
+from marketplace.jobs.spooling import SpooledFile
 from marketplace.webhooks import delivery
 from marketplace.webhooks.outbox import DELIVER, EVENT_TYPES
 from marketplace.webhooks.services import create_endpoint
@@ -33,7 +36,8 @@ from tests.builders import NOW
 from tests.world import invariants
 from tests.world.faults import Fault, ProcessDied, Trouble, bury_process, leave_task, meet_trouble
 from tests.world.owners import CardOwner, Owner
-from tests.world.simulated_nodes import SimulatedNode
+from tests.world.simulated_nodes import WRONG_FILE, SimulatedNode
+from workers.protocol.export_check import ExportFileError
 
 #: Of the steps, the share in which a fault may strike.
 FAULTS_SHARE, CLOSE_FAULTS_SHARE = 0.3, 0.8
@@ -45,6 +49,8 @@ OWNERS, NODES = 3, 3
 #: Of the turns, the share of a task that is looked at closely; tasks that are told their zone.
 OFTEN_SHARE = 0.4
 OF_A_ZONE = ("auction.prices_solve", "auction.decide_pending_bids", "auction.prices_apply")
+#: Gives errands to nodes, and takes late ones back.
+HAND_OUT = "jobs.errands_tick"
 #: What calls other companies' servers; the world has none of them.
 OUTSIDE = ("payments.gateway_compare", "tiers.reconcile")
 
@@ -74,6 +80,8 @@ class World:
     capacities: dict[str, float] = field(default_factory=dict)
     #: A task that is done much more often than it would be.
     often: str = ""
+    #: Whether adapters are exported too; without it, seeds find the bugs that they found before.
+    exports: bool = False
     #: What is being done; a message that the broker doubled does it once more meanwhile.
     acting: Action = lambda: None
     #: What was noted of each message when it was delivered.
@@ -112,6 +120,7 @@ class World:
                     self._do(partial(node.beat, self), None)
                     for _ in range(4):
                         self._do(partial(node.work, self), None)
+                    self._do(partial(node.export, self), None)
                 for task in settings.CELERY_BEAT_SCHEDULE.values():
                     if task["task"] not in OUTSIDE:
                         self._run_task(task["task"], {})
@@ -136,7 +145,8 @@ class World:
         struck = ", ".join(f"{fault}: {n}" for fault, n in sorted(self.trouble.struck.items()))
         return (
             f"{bids} bids, {Job.objects.count()} jobs, {LogEntry.objects.count()} entries of the "
-            f"log, {len(self.delivered)} webhooks; {struck}; messages lost {self.lost_messages}, "
+            f"log, {len(self.delivered)} webhooks, {Export.objects.count()} exports; {struck}; "
+            f"messages lost {self.lost_messages}, "
             f"doubled {self.doubled_messages}; jumps of the clock {self.jumps}"
         )
 
@@ -178,6 +188,12 @@ class World:
             (4, "events are sent", lambda: self._run_task(DELIVER, {})),
             (24, "a message is delivered", self._deliver),
         ]
+        if self.exports:
+            kinds += [
+                (5, "an owner exports", lambda: owner.export(self)),
+                (12, "a node exports", lambda: node.export(self)),
+                (4, "errands are handed out", lambda: self._run_task(HAND_OUT, {})),
+            ]
         _, name, action = self.rng.choices(kinds, [kind[0] for kind in kinds])[0]
         return name, action
 
@@ -276,7 +292,16 @@ def _make_owner(zone: Zone, kind: type[Owner]) -> Owner:
 
 
 @contextmanager
-def open_world(seed: int, *, often: str = "") -> Any:
+def _compose(_export: Any, upload: SpooledFile) -> Any:
+    """The market's comparison of an export, of bases that lie nowhere."""
+    if upload.file.read() == WRONG_FILE:
+        raise ExportFileError("it is noise")
+    upload.file.seek(0)
+    yield upload
+
+
+@contextmanager
+def open_world(seed: int, *, often: str = "", exports: bool = False) -> Any:
     """A market of a few nodes and owners at the beginning of its first slot."""
     app.loader.import_default_modules()
     zone = market.zone(horizon_slots=40)
@@ -288,10 +313,11 @@ def open_world(seed: int, *, often: str = "") -> Any:
     random.seed(seed)
     with meet_trouble() as trouble, pytest.MonkeyPatch.context() as patch:
         world = World(seed, random.Random(seed), trouble, zone, owners, nodes)
-        world.often = often
+        world.often, world.exports = often, exports
         trouble.act = world.act_meanwhile
         patch.setattr(clock, "now", lambda: world.now)
         patch.setattr(app, "send_task", world.send)
         patch.setattr(delivery, "post_message", world.receive_message)
         patch.setattr(solve, "REST", 0.0)
+        patch.setattr(errands, "compose_export", _compose)
         yield world
