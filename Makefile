@@ -111,7 +111,7 @@ test: ## Everything that must hold
 # nodes measure how fast they are. Each of the three needs a process of its own: Playwright leaves an
 # event loop running in which Django does not query.
 TOGETHER := --jobs 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
-WITHOUT_HOUSES := --ignore=tests/faults --ignore=tests/browser
+WITHOUT_HOUSES := --ignore=tests/faults --ignore=tests/clients --ignore=tests/browser
 test-python: setup-dev browser
 	@$(MAKE) --no-print-directory $(TOGETHER) test-faults test-browser & houses=$$!; \
 	nice $(PYTHON) -m pytest -n $(JOBS) --dist worksteal -m "not nightly" $(WITHOUT_HOUSES); rest=$$?; \
@@ -123,8 +123,8 @@ test-faults: setup-dev ## Processes of a running house are killed
 test-attacks: setup-dev ## What outsiders tried on a running house is refused; the long ones too
 	HYPOTHESIS_PROFILE=new $(PYTHON) -m pytest -n $(JOBS) --dist worksteal -m attacks $(WITHOUT_HOUSES)
 
-test-browser: setup-dev browser ## Pages of a running house, in Chromium
-	$(PYTHON) -m pytest -m "not nightly" tests/browser
+test-browser: setup-dev browser ## Guides, README, clients and, in Chromium, pages of a running house
+	$(PYTHON) -m pytest -m "not nightly" tests/clients tests/browser
 
 compiled: setup-dev # Machine code that many tests need, once for all processes
 	@$(PYTHON) -m marketplace.config.warm

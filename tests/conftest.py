@@ -5,8 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +28,8 @@ from tests.migrated_cluster import copy_migrated_cluster
 from tests.programs_here import run_programs_apart, run_programs_here
 from tests.servers_plugin import RUNS_DIR
 from workers.node.join import save_facts
-from workers.protocol.node_facts import NodeFacts
+from workers.protocol.messages import PROTOCOL_VERSION
+from workers.protocol.node_facts import NodeFacts, SpeedMeasurement
 
 ROOT = Path(__file__).parents[1]
 
@@ -160,6 +165,59 @@ class Market:
         """The job owner's program, with its key."""
         authorization = {"Authorization": f"Bearer {self.api_key}"}
         return httpx.Client(base_url=self.url, headers=authorization, timeout=60)
+
+
+#: Samples a second by tokens of a sample: what half a core reaches. A node that turns out faster
+#: ends its jobs early, and its speed is learnt from them.
+SLOW_SPEEDS = {64: 12.0, 256: 3.0}
+
+
+@pytest.fixture(scope="session")
+def slow_facts() -> NodeFacts:
+    """A slow machine's."""
+    return NodeFacts(
+        hostname=socket.gethostname(),
+        device="cpu",
+        gpu_type="cpu",
+        gpu_count=0,
+        memory_gb=4.0,
+        cores=os.cpu_count() or 1,
+        torch_version=version("torch"),
+        protocol_version=PROTOCOL_VERSION,
+        speeds=tuple(
+            SpeedMeasurement(
+                base_model="finetender-tiny",
+                batch_size=8,
+                sequence_length=length,
+                jobs=jobs,
+                samples_per_s=speed,
+                tokens_per_s=speed * length,
+                base_memory_gb=0.015,
+                job_memory_gb=0.1,
+            )
+            for length, speed in SLOW_SPEEDS.items()
+            for jobs in (1, 4)
+        ),
+    )
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(0, id="as it is"),
+        pytest.param(4, id="four times loaded", marks=pytest.mark.nightly),
+    ],
+)
+def load(request: pytest.FixtureRequest) -> Iterator[int]:
+    """How many processes for each core of this machine want it all while the tests run."""
+    want = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(want) for _ in range(request.param * (os.cpu_count() or 1))]
+    try:
+        yield request.param
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 @pytest.fixture(scope="session")

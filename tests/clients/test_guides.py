@@ -13,7 +13,7 @@ import pytest
 from marketplace.embedded.house import ROOT
 from tests.conftest import Market
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800), pytest.mark.usefixtures("load")]
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.usefixtures("load")]
 
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 ROWS = 60

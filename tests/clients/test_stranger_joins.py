@@ -16,7 +16,7 @@ from workers.node.join import save_facts
 from workers.protocol.joining import PATH_RELEASE
 from workers.protocol.node_facts import NodeFacts
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.timeout(1500)]
 
 ROOT = Path(__file__).parents[2]
 TOKEN = """
@@ -74,7 +74,7 @@ def install(market: Market, folder: Path, *, fetches: bool) -> Path:
 
 @pytest.mark.parametrize("fetches", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_a_machine_with_nothing_but_the_markets_package_joins_and_is_on_sale(
-    served: Market, known_facts: NodeFacts, tmp_path: Path, fetches: bool
+    served: Market, slow_facts: NodeFacts, tmp_path: Path, fetches: bool
 ) -> None:
     python = install(served, tmp_path / "environment", fetches=fetches)
     outside = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
@@ -91,7 +91,7 @@ def test_a_machine_with_nothing_but_the_markets_package_joins_and_is_on_sale(
     assert found[0].startswith(str(tmp_path))
     assert found[1] == "None"
 
-    save_facts(tmp_path / "measured.json", known_facts)
+    save_facts(tmp_path / "measured.json", slow_facts)
     secret = served.shell.run(TOKEN.format(zone=served.zone)).strip()
     with (tmp_path / "log").open("w") as log:
         node = subprocess.Popen(

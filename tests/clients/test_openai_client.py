@@ -13,7 +13,7 @@ import pytest
 from marketplace.embedded.house import ROOT
 from tests.conftest import Market
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.timeout(900)]
 
 
 def test_openais_client_trains_fetches_the_adapter_and_talks_to_it(

@@ -18,7 +18,7 @@ from marketplace.embedded.__main__ import build_readme_lines
 from marketplace.embedded.house import ROOT
 from tests.conftest import Market
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800), pytest.mark.usefixtures("load")]
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.usefixtures("load")]
 
 #: The file that the lines upload, and how many of its rows the test does.
 DATASET = Path("workers") / "models" / "datasets" / "support_tone.jsonl"
