@@ -44,17 +44,17 @@ from workers.protocol.likeness import say_the_same
 
 log = logging.getLogger(__name__)
 
-#: Deliveries of a vendor that are sampled always, and how many later ones one is sampled of.
+#: The first deliveries of a vendor are all sampled; of the later ones, one in this many.
 FIRST_DELIVERIES = 3
 SAMPLED_OF = 4
 #: Rows of a sampled delivery.
 ROWS = 5
 #: Of the opinions, the share that agrees at least before the vendor is paid without a question.
 AGREEING_SHARE_MIN = Fraction(3, 5)
-#: How many times as long as the row, and this many letters more, an opinion may be.
+#: An opinion's limit in letters: a multiple of the row's length, and a number beside.
 LONGER_MAX = 2
 LETTERS_MORE = 1000
-#: So long after acceptance nobody waits for an opinion any more.
+#: After acceptance, how long pay waits for opinions.
 WAITS_FOR = timedelta(days=7)
 _SALT = "marketplace.vendors.opinions"
 

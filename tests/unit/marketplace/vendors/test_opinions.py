@@ -249,12 +249,12 @@ def test_pay_goes_after_a_week_without_any_opinion(work):
     assert mature_earnings(now=LATER) == 1
 
 
-def test_later_deliveries_are_sampled_by_chance(zone, owner, team, monkeypatch):
+def test_later_deliveries_are_sampled_by_chance(zone, owner, team, monkeypatch, tmp_path):
     monkeypatch.setattr(opinions, "FIRST_DELIVERIES", 0)
     drawn = {"": 1}
     monkeypatch.setattr(opinions, "_draw", lambda _, what: drawn.get(what, 9))
     made = build.sell_few(owner, zone)
-    assert opinions.draw_sample(made, rows=iter(()), delivered=None) == ()  # type: ignore[arg-type]
+    assert opinions.draw_sample(made, rows=iter(()), delivered=tmp_path) == ()
     assert opinions._is_sampled(made) is False
     drawn[""] = opinions.SAMPLED_OF
     assert opinions._is_sampled(made) is True
