@@ -6,8 +6,9 @@ from scheduler.auction.engine.decide import DeadlineHint
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import ChainEntry, entry_from_json, entry_to_json
+from scheduler.auction.log.codec import rules_from_json, rules_to_json
 from scheduler.auction.log.outcomes import DroppedCells, GridChange, Outcome, ReleasedCells, Replan
-from scheduler.auction.log.rules import ZoneRules, rules_from_json, rules_to_json
+from scheduler.auction.log.rules import ZoneRules
 from scheduler.auction.search.holdings import CellReservation
 
 __all__ = [

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from scheduler.auction.log import events
 from scheduler.auction.log.canonical_json import parse_json, serialize_canonical
 from scheduler.auction.log.chain import hash_entry
-from scheduler.auction.log.event_json import event_to_json
-from scheduler.auction.log.outcomes import outcome_to_json
+from scheduler.auction.log.codec import event_to_json, outcome_to_json
 from scheduler.types import Cell, Decision, LaborVendor, PriceParts, Refusal, Schedule, Task
 
 NUMBERS = st.one_of(

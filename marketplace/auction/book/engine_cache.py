@@ -31,9 +31,13 @@ from scheduler.auction import ChainEntry, Engine, ZoneRules, rules_from_json, ru
 from scheduler.auction.engine.price_policies import SELLING_POLICY
 from scheduler.auction.log.canonical_json import parse_json, serialize_canonical
 from scheduler.auction.log.chain import hash_entry
-from scheduler.auction.log.event_json import event_from_json, event_to_json
+from scheduler.auction.log.codec import (
+    event_from_json,
+    event_to_json,
+    outcome_from_json,
+    outcome_to_json,
+)
 from scheduler.auction.log.events import NodeJoined
-from scheduler.auction.log.outcomes import outcome_from_json, outcome_to_json
 
 #: Entries between snapshots, which a worker takes.
 SNAPSHOT_EVERY = 2000

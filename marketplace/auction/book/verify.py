@@ -35,8 +35,7 @@ from scheduler.auction.audit.faults import Fault, Faults
 from scheduler.auction.audit.solve_again import SolveAudit
 from scheduler.auction.log import events
 from scheduler.auction.log.canonical_json import parse_json, serialize_canonical
-from scheduler.auction.log.event_json import event_from_json
-from scheduler.auction.log.outcomes import outcome_to_json
+from scheduler.auction.log.codec import event_from_json, outcome_to_json
 
 #: Bids compared with their entries at a time.
 CHUNK = 1000

@@ -20,7 +20,7 @@ from marketplace.fleet.models import Zone
 from scheduler.auction import ZoneRules
 from scheduler.auction.audit.solve_choices import find_timing_problem
 from scheduler.auction.log import events
-from scheduler.auction.log.event_json import event_from_json
+from scheduler.auction.log.codec import event_from_json
 
 log = logging.getLogger(__name__)
 

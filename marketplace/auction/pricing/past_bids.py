@@ -17,7 +17,7 @@ from marketplace.auction.models import Bid, BidStatus, LogEntry
 from marketplace.auction.queries import iterate_logged_bids, list_logged_refunds
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import build_node_spec, list_nodes_on_sale, slot_at, slot_starts_at
-from scheduler.auction.log.value_json import task_from_json
+from scheduler.auction.log.codec import value_from_json
 from scheduler.auction.prices import EmptyZone, bursts, select_counted
 from scheduler.auction.prices.bursts import LEAST_BURST, is_burst
 from scheduler.auction.prices.forecast_span import ForecastSpan, find_sampling
@@ -137,7 +137,9 @@ def _find_position(zone: Zone, slot: int, *, last: int) -> int:
 def _list_decided(zone: Zone, first: int, last: int, every: int) -> list[tuple[Task, bool]]:
     """The bids at every n-th position, each with whether it won."""
     logged = iterate_logged_bids(zone_id=zone.pk, first=first, last=last, every=every)
-    return [(task_from_json(json.loads(event)["task"]), has_won) for event, has_won in logged]
+    return [
+        (value_from_json(Task, json.loads(event)["task"]), has_won) for event, has_won in logged
+    ]
 
 
 def _moved_back(task: Task, slots: int) -> Task:

@@ -37,7 +37,7 @@ from marketplace.fleet.slots import count_slots_per_day
 from scheduler.auction.audit.solve_choices import SolveChoices
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log import events
-from scheduler.auction.log.event_json import event_to_json
+from scheduler.auction.log.codec import event_to_json
 from scheduler.auction.prices import KnownBids, solve_prices
 from scheduler.auction.prices.forecast_span import PAST_DAYS, SLOTS_LATE, choose_span
 from scheduler.auction.prices.solve import choose_seed, read_settings

@@ -24,8 +24,9 @@ from scheduler.auction.log.chain import (
     hash_entry,
     hide_bid,
 )
+from scheduler.auction.log.codec import rules_from_json, rules_to_json
 from scheduler.auction.log.heads import SignedHead
-from scheduler.auction.log.rules import ZoneRules, rules_from_json, rules_to_json
+from scheduler.auction.log.rules import ZoneRules
 
 #: Of an entry.
 _FIELDS = {"position", "event", "outcome", "prev_hash", "hash"}

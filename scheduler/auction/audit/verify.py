@@ -18,10 +18,15 @@ from scheduler.auction.log.chain import (
     hash_entry,
     select_public_part,
 )
-from scheduler.auction.log.event_json import event_from_json, event_to_json
+from scheduler.auction.log.codec import (
+    event_from_json,
+    event_to_json,
+    outcome_from_json,
+    outcome_to_json,
+)
 from scheduler.auction.log.events import PricesSolved
 from scheduler.auction.log.limits import MOST_MONEY
-from scheduler.auction.log.outcomes import Outcome, outcome_from_json, outcome_to_json
+from scheduler.auction.log.outcomes import Outcome
 from scheduler.auction.log.rules import ZoneRules
 from scheduler.types import Decision, Refusal
 

@@ -23,6 +23,7 @@ from scheduler.auction.engine.receipts import check_receipts, follow_bundle, set
 from scheduler.auction.engine.seats import check_seats
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.chain import ChainEntry, chain_entry, digest
+from scheduler.auction.log.codec import rules_to_json
 from scheduler.auction.log.events import (
     BidArrived,
     BidsReceived,
@@ -47,7 +48,7 @@ from scheduler.auction.log.events import (
 )
 from scheduler.auction.log.limits import check_event
 from scheduler.auction.log.outcomes import GridChange, Outcome, ReleasedCells
-from scheduler.auction.log.rules import ZoneRules, rules_to_json
+from scheduler.auction.log.rules import ZoneRules
 from scheduler.auction.search.holdings import CellReservation
 from scheduler.auction.search.room import Room
 from scheduler.types import BundleQuote, Cell, Decision, Horizon, NodeSpec, Quote, Task

@@ -15,14 +15,20 @@ import numpy as np
 
 from scheduler.auction.engine.price_policies import PolicyState
 from scheduler.auction.engine.receipts import OpenBundle, Receipts
-from scheduler.auction.log.event_json import event_from_json, event_to_json
+from scheduler.auction.log.codec import (
+    event_from_json,
+    event_to_json,
+    rules_from_json,
+    rules_to_json,
+    value_from_json,
+    value_to_json,
+)
 from scheduler.auction.log.events import RatesPosted
-from scheduler.auction.log.rules import ZoneRules, rules_from_json, rules_to_json
-from scheduler.auction.log.value_json import node_from_json, node_to_json
+from scheduler.auction.log.rules import ZoneRules
 from scheduler.auction.search.grid import Grid
 from scheduler.auction.search.holdings import HeldCell
 from scheduler.auction.search.vendor_book import VendorBook, VendorHold
-from scheduler.types import Cell, Horizon, Refusal
+from scheduler.types import Cell, Horizon, NodeSpec, Refusal
 
 _FORMAT = 1
 _ARRAYS = ("compute_price", "memory_price", "compute_free", "memory_free")
@@ -63,7 +69,7 @@ def serialize_state(
         **({"receipts": [[bid, seal] for bid, seal in receipts.items()]} if receipts else {}),
         **({} if bundle is None else {"bundle": _bundle_to_json(bundle)}),
         "first_slot": grid.first_slot,
-        "nodes": [node_to_json(node) for node in grid.nodes],
+        "nodes": [value_to_json(node) for node in grid.nodes],
         "types": list(grid.types),
         "usual_rates": {name: list(rates) for name, rates in grid.usual_rates.items()},
         **({"own_asks": True} if grid.own_asks else {}),
@@ -108,7 +114,7 @@ def parse_state(data: Mapping[str, Any]) -> SavedState:
     )
     grid.types = [str(name) for name in data["types"]]
     for node in data["nodes"]:
-        grid.add_node(node_from_json(node))
+        grid.add_node(value_from_json(NodeSpec, node))
     grid.pack_by(
         {str(name): tuple(map(float, rates)) for name, rates in data.get("usual_rates", {}).items()}
     )

@@ -8,10 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from scheduler.auction.log.canonical_json import serialize_canonical
+from scheduler.auction.log.codec import (
+    event_from_json,
+    event_to_json,
+    outcome_from_json,
+    outcome_to_json,
+)
 from scheduler.auction.log.commitments import commit_owner, commit_private, compute_commitment
-from scheduler.auction.log.event_json import event_from_json, event_to_json
 from scheduler.auction.log.events import BidArrived, Event
-from scheduler.auction.log.outcomes import Outcome, outcome_from_json, outcome_to_json
+from scheduler.auction.log.outcomes import Outcome
 
 
 def digest(value: Any) -> str:

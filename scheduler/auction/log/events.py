@@ -1,4 +1,4 @@
-"""What can happen to a zone, as frozen values; ``event_json`` writes and reads them exactly."""
+"""What can happen to a zone, as frozen values; ``codec`` writes and reads them exactly."""
 
 from __future__ import annotations
 

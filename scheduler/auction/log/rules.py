@@ -10,9 +10,6 @@ from typing import Any
 #: Rules that hold for the whole life of a log: cells and prices are made by them.
 FIXED_RULES = ("base_memory", "horizon_slots", "first_slot", "money_quantum")
 
-#: Rules that add to the cost of a plan.
-_CHARGES = ("fee_per_unit", "card_share", "tax_share")
-
 #: Of a price, the most that cards and tax may take together.
 MOST_SHARES = 0.75
 
@@ -60,44 +57,3 @@ class ZoneRules:
         shares = self.card_share, self.tax_share
         if not (min(shares) >= 0 and sum(shares) <= MOST_SHARES):
             raise ValueError(f"the shares {shares} of a price must be from 0 to {MOST_SHARES}")
-
-
-def rules_to_json(rules: ZoneRules) -> dict[str, Any]:
-    """Give the rules as plain JSON values."""
-    return {
-        "policy": rules.policy,
-        "base_memory": rules.base_memory,
-        "horizon_slots": rules.horizon_slots,
-        "first_slot": rules.first_slot,
-        "money_quantum": rules.money_quantum,
-        "refusal_hints": rules.refusal_hints,
-        "settings": dict(rules.settings),
-        # Left out where asks are paid.
-        **({"posts_rates": True} if rules.posts_rates else {}),
-        # Left out where there are none.
-        **{name: value for name in _CHARGES if (value := getattr(rules, name))},
-        "version": LOG_VERSION,
-    }
-
-
-def rules_from_json(data: Mapping[str, Any]) -> ZoneRules:
-    """Read what ``rules_to_json`` wrote; numbers get their declared type.
-
-    Raises
-    ------
-    ValueError
-        If the log is of another version, or a value is not one that rules may have.
-    """
-    if data.get("version") != LOG_VERSION:
-        raise ValueError(f"log version {data.get('version')!r}: this program reads {LOG_VERSION}")
-    return ZoneRules(
-        policy=str(data["policy"]),
-        base_memory=float(data["base_memory"]),
-        horizon_slots=int(data["horizon_slots"]),
-        first_slot=int(data["first_slot"]),
-        money_quantum=float(data["money_quantum"]),
-        refusal_hints=bool(data["refusal_hints"]),
-        settings=dict(data["settings"]),
-        posts_rates=bool(data.get("posts_rates", False)),
-        **{name: float(data.get(name, 0.0)) for name in _CHARGES},
-    )

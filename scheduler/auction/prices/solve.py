@@ -13,9 +13,8 @@ from scheduler.auction.engine.cell_prices import Prices
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.engine.reserves import find_floors, find_rates
 from scheduler.auction.log.chain import digest
+from scheduler.auction.log.codec import rules_to_json, value_to_json
 from scheduler.auction.log.events import PricesSolved, RatesPosted
-from scheduler.auction.log.rules import rules_to_json
-from scheduler.auction.log.value_json import task_to_json
 from scheduler.auction.prices.capacity import Supply
 from scheduler.auction.prices.counted_bids import EmptyZone, select_counted, take_charges_off
 from scheduler.auction.prices.demand_response import Demand
@@ -179,7 +178,7 @@ def _list_inputs(engine: Engine, known: KnownBids, settings: Settings) -> dict[s
 def _list_private(tasks: Sequence[Task], means: _Averages) -> dict[str, Any]:
     """Give what would tell about single bids; a published log only commits to it."""
     return {
-        "forecast_digest": digest([task_to_json(task) for task in tasks]),
+        "forecast_digest": digest([value_to_json(task) for task in tasks]),
         # Bounds on the welfare still to be had, at the prices before and at these.
         "dual_value_before": float(means.value_before),
         "dual_value": float(means.value),

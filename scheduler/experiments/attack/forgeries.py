@@ -20,10 +20,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from scheduler.auction import ChainEntry, Engine, ZoneRules
 from scheduler.auction.audit.transcripts import verify_transcript, write_transcript_lines
 from scheduler.auction.log.chain import digest, entry_to_json, hash_entry, hide_bid
-from scheduler.auction.log.event_json import event_from_json
+from scheduler.auction.log.codec import event_from_json, outcome_to_json, rules_to_json
 from scheduler.auction.log.heads import Head, SignedHead, sign_head
-from scheduler.auction.log.outcomes import outcome_to_json
-from scheduler.auction.log.rules import rules_to_json
 from scheduler.auction.prices import Settings
 from scheduler.experiments.attack.findings import Finding, Measure
 from scheduler.experiments.attack.market_logs import make_log_rules, write_log

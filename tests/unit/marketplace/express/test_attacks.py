@@ -28,7 +28,7 @@ from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models.cards import Freeze
 from marketplace.payments.selectors import get_wallet
 from scheduler.auction.log.chain import ChainEntry
-from scheduler.auction.log.event_json import event_from_json
+from scheduler.auction.log.codec import event_from_json
 from scheduler.auction.log.outcomes import GridChange
 from tests import builders
 from tests import market_builders as market

@@ -21,7 +21,7 @@ from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.services import drain_node, set_node_ask, set_node_availability, undrain_node
 from marketplace.payments.selectors import Wallet, get_wallet
 from scheduler.auction.log import events
-from scheduler.auction.log.event_json import event_from_json
+from scheduler.auction.log.codec import event_from_json
 from scheduler.types import NodeRate
 from tests import builders, market_builders
 from tests.builders import NOW

@@ -28,7 +28,7 @@ from marketplace.jobs.services import dispatch_slots
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.selectors import get_earnings, get_house_balances
 from scheduler.auction.log import events
-from scheduler.auction.log.event_json import event_from_json
+from scheduler.auction.log.codec import event_from_json
 from scheduler.types import NodeRate
 from tests import builders
 from tests import market_builders as market

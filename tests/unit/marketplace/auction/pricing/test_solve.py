@@ -37,7 +37,7 @@ from marketplace.jobs.services import cancel_job
 from scheduler.auction.audit.command import main
 from scheduler.auction.audit.faults import KnownFault
 from scheduler.auction.log import events
-from scheduler.auction.log.event_json import event_from_json
+from scheduler.auction.log.codec import event_from_json
 from tests import builders
 from tests import market_builders as market
 from tests.audits import alter_row

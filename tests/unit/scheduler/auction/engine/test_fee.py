@@ -10,7 +10,7 @@ from scheduler.auction import Engine, ZoneRules, rules_from_json, rules_to_json
 from scheduler.auction.audit.verify import verify
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import ChainEntry, chain_entry
-from scheduler.auction.log.outcomes import outcome_to_json
+from scheduler.auction.log.codec import outcome_to_json
 from scheduler.auction.prices.counted_bids import take_charges_off
 from scheduler.types import Decision, Refusal
 from tests.unit.scheduler.auction.builders import decide, enter, node, price, task, zone

@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
-from scheduler.auction.log.event_json import event_from_json, event_to_json
+from scheduler.auction.log.codec import event_from_json, event_to_json
 from scheduler.types import Cell
 from tests.unit.scheduler.auction.builders import decide, node, task, zone
 

@@ -19,9 +19,8 @@ from scheduler.auction.audit.transcripts import verify_transcript, write_transcr
 from scheduler.auction.audit.verify import verify, verify_public
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import hide_bid
+from scheduler.auction.log.codec import event_from_json, event_to_json, outcome_from_json
 from scheduler.auction.log.commitments import commit_owner, compute_commitment
-from scheduler.auction.log.event_json import event_from_json, event_to_json
-from scheduler.auction.log.outcomes import outcome_from_json
 from scheduler.types import Cell, LaborVendor, VendorCapacity
 from tests.unit.scheduler.auction.builders import enter, node, task
 

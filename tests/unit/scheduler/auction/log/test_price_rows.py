@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from scheduler.auction.log import event_json
+from scheduler.auction.log import codec
 
 
 def test_rows_keep_their_numbers_however_the_names_of_their_nodes_sort() -> None:
     prices = {"node_a": (0.0, 1.0), "node_c": (2.0, 0.0), "node_b": (-0.0, 1.0)}
-    written = json.dumps(event_json._prices_to_json(prices), sort_keys=True)
-    read = event_json._prices_from_json(json.loads(written))
+    written = json.dumps(codec._write_rows(prices), sort_keys=True)
+    read = codec._read_rows(json.loads(written), dict)
     assert read == prices
-    assert json.dumps(event_json._prices_to_json(read), sort_keys=True) == written
+    assert json.dumps(codec._write_rows(read), sort_keys=True) == written

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
-from scheduler.auction.log.event_json import event_from_json, event_to_json
+from scheduler.auction.log.codec import event_from_json, event_to_json
 from scheduler.auction.search.waste import WASTE_UNITS, measure_unfilled
 from scheduler.types import Decision, NodeSpec, Task
 
