@@ -98,6 +98,7 @@ def place_patient_bid(
     """
     work = _build_work(market, zone, training, content, preparation, say=say)
     gives_up_at = time.monotonic() + ROOM_WITHIN_S
+    told = ""
     while True:
         bid, problem = try_to_buy(market, work, name=name, within_s=within_s, say=say)
         if bid is not None:
@@ -105,7 +106,9 @@ def place_patient_bid(
         if time.monotonic() >= gives_up_at:
             raise DemoFailed(problem)
         within_s = max(within_s, min(LATER * within_s, LATEST_S))
-        say(f"{problem} Asking again for {within_s / 60:.0f} minutes from now")
+        if problem != told:
+            say(f"{problem} Asking again until there is room, each time with a later deadline")
+            told = problem
         time.sleep(ROOM_EVERY_S)
 
 
