@@ -33,6 +33,15 @@ def test_a_bid_equal_to_the_price_is_refused() -> None:
     assert decision.surplus == 0.0
 
 
+def test_what_is_left_of_a_cell_is_not_sold_to_a_job_that_needs_more() -> None:
+    engine = zone(node(compute_capacity=10.0))
+    assert [decide(engine, task(name, deadline_slot=1)).admitted for name in "ab"] == [True, True]
+    third = decide(engine, task("c", deadline_slot=1))
+    assert (third.admitted, third.refusal) == (False, Refusal.CAPACITY)
+    fits = decide(engine, task("d", deadline_slot=1, rates={"g": 2.0}, compute_demand=4.0))
+    assert fits.admitted
+
+
 def test_over_coverage_is_paid() -> None:
     decision = decide(zone(node(ask=5.0)), task(compute_demand=4.1))
     assert decision.payment == 4.0
