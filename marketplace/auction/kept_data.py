@@ -11,6 +11,7 @@ from marketplace.accounts.erasure import KeptData, register_kept_data
 from marketplace.accounts.models import Subject
 from marketplace.accounts.own_data import write_rows
 from marketplace.auction.models import Bid, BidStatus, Bundle, ResultDispute
+from marketplace.auction.selectors import annotate_refunds
 from marketplace.jobs.kept_data import DELETED_NAME
 from marketplace.jobs.models import Job
 from marketplace.jobs.terms import strip_data, strip_texts
@@ -76,7 +77,7 @@ def _erase_bids(bids: Iterable[Bid]) -> None:
 
 
 def _list_own(organisation_id: str) -> Iterable[tuple[str, Callable[[], Iterable[bytes]]]]:
-    bids = Bid.objects.filter(organisation=organisation_id)
+    bids = annotate_refunds(Bid.objects.filter(organisation=organisation_id))
     columns = ("name", "status", "price_micros", "payment_micros", "refund_micros", "terms")
     yield "bids.jsonl", write_rows(bids, *columns, "created_at", "decided_at", "receipt")
 

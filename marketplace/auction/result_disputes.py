@@ -249,8 +249,6 @@ def _refund(bid: Bid, job: Job, amount_micros: int, *, reason: str, now: datetim
     refund_charge(
         hold_reference=bid.hold_reference, amount_micros=amount_micros, reason=reason, now=now
     )
-    bid.refund_micros += amount_micros
-    bid.save(update_fields=["refund_micros"])
     add_job_event(
         job=job,
         kind=EventKind.REFUNDED,

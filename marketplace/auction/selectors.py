@@ -7,19 +7,28 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, QuerySet, Subquery, Value
+from django.db.models.functions import Coalesce, Concat
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.lane.decisions import DECISION_FIELDS
 from marketplace.auction.models import Bid, BidStatus, Bundle, Pricing
+from marketplace.auction.models.bids import HOLD_PREFIX
 from marketplace.common.errors import NotFound, UserError
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Job
+from marketplace.payments.models import Hold
 from scheduler.auction.engine.price_policies import SELLING_POLICY
 
 DECISIONS_SHOWN = 20
+
+
+def annotate_refunds(bids: QuerySet[Bid]) -> QuerySet[Bid]:
+    """Add ``refund_micros``, what went back of each payment, as its hold has it."""
+    holds = Hold.objects.filter(reference=Concat(Value(HOLD_PREFIX), OuterRef("pk")))
+    return bids.annotate(refund_micros=Coalesce(Subquery(holds.values("refunded_micros")), 0))
 
 
 def list_bids(organisation: Organisation, *, status: str | None = None) -> QuerySet[Bid]:
@@ -31,7 +40,7 @@ def list_bids(organisation: Organisation, *, status: str | None = None) -> Query
         ``invalid_status``: there is no such status.
     """
     own = Bid.objects.filter(organisation=organisation, dataset__isnull=False)
-    bids = own.select_related("zone").order_by("-pk")
+    bids = annotate_refunds(own).select_related("zone").order_by("-pk")
     if status is None:
         return bids
     if status not in BidStatus.values:

@@ -40,7 +40,7 @@ from marketplace.payments.services import (
     pay_sla_credit,
     refund_charge,
 )
-from marketplace.vendors.selectors import exclude_open, find_preparation
+from marketplace.vendors.selectors import exclude_open
 from marketplace.warm.models import Offer
 from marketplace.warm.outcomes import find_taken_offer, record_outcome
 from marketplace.warm.overruns import record_overruns
@@ -147,12 +147,9 @@ def settle_job(*, job: Job, now: datetime) -> Settlement | None:
         royalty = _compute_royalty(bid, job, case, offer, excess_micros=excess)
         _return_excess(bid, excess, now=now)
         _move_money(bid=bid, case=case, due=due, royalty=royalty, now=now)
-        bid.refund_micros = due.refund_micros + excess + _find_preparation_refund(job)
         bid.credit_micros = due.credit_micros
         bid.failure, bid.failures, bid.retry_at = "", 0, None
-        bid.save(
-            update_fields=["refund_micros", "credit_micros", "failure", "failures", "retry_at"]
-        )
+        bid.save(update_fields=["credit_micros", "failure", "failures", "retry_at"])
         WorkShare.objects.bulk_create(
             WorkShare(
                 bid=bid,
@@ -218,12 +215,6 @@ def _compute_saving(bid: Bid, case: EndedJob) -> int:
     return max(0, bid.cold_price_micros - (bid.payment_micros or 0))
 
 
-def _find_preparation_refund(job: Job) -> int:
-    """What went back for cells that the prepared data did not need."""
-    preparation = find_preparation(job)
-    return 0 if preparation is None else preparation.refund_micros
-
-
 def _sum_added(due: Settlement) -> dict[str, int]:
     """By provider, what the market adds for a warm start that fell behind."""
     added: defaultdict[str, int] = defaultdict(int)
@@ -246,7 +237,7 @@ def _move_money(
         pay_sla_credit(
             organisation=bid.organisation,
             amount_micros=due.credit_micros,
-            reference=bid.hold_reference,
+            hold_reference=bid.hold_reference,
             reason=case.reason,
             now=now,
         )

@@ -13,6 +13,7 @@ from django.db.models.functions import Coalesce
 from marketplace.auction.models import Bid, BidStatus, MarketHead
 from marketplace.auction.probes import BOOKS_TASK, HealthProbe, run_probes
 from marketplace.auction.selectors import (
+    annotate_refunds,
     list_bids_not_settled,
     list_bids_set_aside,
     list_zone_pricing,
@@ -121,7 +122,9 @@ def _count_day(now: datetime) -> DayFigures:
     day = Bid.objects.filter(created_at__gt=now - timedelta(hours=24))
     admitted = Q(status=BidStatus.ADMITTED)
     took = F("decided_at") - F("created_at")
+    back = annotate_refunds(day.filter(admitted)).aggregate(total=Sum("refund_micros"))["total"]
     return DayFigures(
+        refunded=back or 0,
         **day.aggregate(
             bids=Count("pk", filter=~Q(status=BidStatus.CANCELLED)),
             admitted=Count("pk", filter=admitted),
@@ -131,11 +134,10 @@ def _count_day(now: datetime) -> DayFigures:
             on_trust=Count("pk", filter=Q(refusal="verified")),
             pending=Count("pk", filter=Q(status=BidStatus.PENDING)),
             charged=Coalesce(Sum("payment_micros", filter=admitted), 0),
-            refunded=Coalesce(Sum("refund_micros", filter=admitted), 0),
             offered=Coalesce(Sum("price_micros", filter=admitted), 0),
             mean_wait=Avg(took),
             longest_wait=Max(took),
-        )
+        ),
     )
 
 

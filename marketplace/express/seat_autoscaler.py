@@ -323,7 +323,6 @@ def _pay_providers(bid: Bid, forfeits: Mapping[str, int], *, now: datetime) -> N
             reason="Cells of a seat given back",
             now=now,
         )
-        Bid.objects.filter(pk=bid.pk).update(refund_micros=returned)
     split = CostSplit(
         asks_micros=sum(share.amount_micros for share in shares) + returned,
         asks_returned_micros=returned,

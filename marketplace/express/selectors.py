@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from django.db.models import F, Q, Sum
 
 from marketplace.auction.models import Bid, Reservation
+from marketplace.auction.selectors import annotate_refunds
 from marketplace.express.models import (
     BankPrompt,
     ExpressLane,
@@ -88,10 +89,10 @@ def _summarize(lane: ExpressLane, *, now: datetime) -> LaneFigures:
         | Q(status=JobStatus.FAILED)
     )
     bought = Seat.objects.filter(lane=lane, created_at__gte=since).values("pk")
-    paid = Bid.objects.filter(pk__in=bought).aggregate(
+    paid = annotate_refunds(Bid.objects.filter(pk__in=bought)).aggregate(
         sum=Sum(F("payment_micros") - F("refund_micros"))
     )["sum"]
-    earned = Bid.objects.filter(pk__in=bids).aggregate(
+    earned = annotate_refunds(Bid.objects.filter(pk__in=bids)).aggregate(
         sum=Sum(F("payment_micros") - F("refund_micros") - F("credit_micros"))
     )["sum"]
     return LaneFigures(

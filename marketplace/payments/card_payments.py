@@ -230,6 +230,7 @@ def _book_received(payment: CardPayment, intent: Intent, *, now: datetime) -> No
     post_entry(
         kind=EntryKind.TOP_UP if hold is None else EntryKind.CAPTURE,
         reference=payment.pk,
+        hold_reference="" if hold is None else hold.reference,
         amounts={
             house(AccountKind.GATEWAY): -received,
             house(AccountKind.AUTHORISED): owed,
@@ -321,6 +322,7 @@ def conclude_uncollected(call: GatewayCall, *, error: UserError, now: datetime) 
     post_entry(
         kind=EntryKind.UNCOLLECTED,
         reference=payment.pk,
+        hold_reference=hold.reference,
         amounts={
             house(AccountKind.AUTHORISED): owed,
             wallet: -paid,

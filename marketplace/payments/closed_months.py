@@ -48,7 +48,9 @@ def close_month(*, month: str, closed_by: User, now: datetime) -> ClosedMonth:
         seal_ledger(now=now)
         seal = find_last_seal()
         if seal is None or not check_ledger().balanced:
-            raise Conflict("books_unbalanced", "The books do not balance. Run ledger_check.")
+            raise Conflict(
+                "books_unbalanced", "The books do not balance. Run ledger_check --whole."
+            )
         if UnsealedEntry.objects.filter(entry__booked_at__lt=ends_at).exists():
             raise Conflict("month_open", "Its last entries are being sealed. Try again.")
         sums = sum_accounts(before=ends_at)

@@ -121,6 +121,7 @@ def distribute_charge(*, hold_reference: str, split: CostSplit, now: datetime) -
             post_entry(
                 kind=EntryKind.DISTRIBUTION,
                 reference=hold_reference,
+                hold_reference=hold_reference,
                 amounts=amounts,
                 locked=locked,
                 now=now,
@@ -142,7 +143,6 @@ def distribute_charge(*, hold_reference: str, split: CostSplit, now: datetime) -
             borne_credit_micros=split.borne_credit_micros,
             borne_vendor_micros=split.borne_vendor_micros,
             asks_kept_micros=split.asks_kept_micros,
-            reservation_fee_micros=split.reservation_fee_micros,
             at_fault_id=split.at_fault_id,
             made_at=now,
         )
@@ -213,6 +213,7 @@ def pay_vendor(
         post_entry(
             kind=EntryKind.VENDOR_PAY,
             reference=hold_reference,
+            hold_reference=hold_reference,
             amounts={
                 house(AccountKind.CLEARING): -amount_micros,
                 Account(organisation_id, AccountKind.EARNINGS_PENDING): amount_micros,
@@ -298,6 +299,7 @@ def return_vendor_pay(*, hold_reference: str, now: datetime) -> int:
         post_entry(
             kind=EntryKind.VENDOR_RETURN,
             reference=hold_reference,
+            hold_reference=hold_reference,
             amounts={
                 Account(earning.organisation_id, AccountKind.EARNINGS_PENDING): -amount,
                 house(AccountKind.REFUNDS): amount,

@@ -91,6 +91,7 @@ def place_holds(
                 Draft(
                     kind=EntryKind.HOLD,
                     reference=hold.reference,
+                    hold_reference=hold.reference,
                     amounts={
                         _find_source(hold): -hold.amount_micros,
                         Account(hold.organisation_id, AccountKind.WALLET_HELD): hold.amount_micros,
@@ -207,6 +208,7 @@ def settle_holds(*, settlements: Iterable[HoldSettlement], now: datetime) -> Non
                 Draft(
                     kind=_ENTRY_KINDS[HoldStatus(hold.status)],
                     reference=hold.reference,
+                    hold_reference=hold.reference,
                     amounts=_list_amounts(hold),
                 )
                 for hold in ended

@@ -22,7 +22,6 @@ from marketplace.payments.models import (
     BillingDetails,
     CallKind,
     CapPeriod,
-    Distribution,
     EntryKind,
     Hold,
     Invoice,
@@ -92,39 +91,19 @@ def _load_due(*, before: datetime) -> dict[tuple[str, date], list[_DueEntry]]:
         )
         .order_by("entry__booked_at", "entry_id")
         .values_list(
-            "entry_id", "entry__kind", "entry__reference", "entry__booked_at", "amount_micros"
+            "entry_id", "entry__kind", "entry__hold_reference", "entry__booked_at", "amount_micros"
         )
     )
     rows = list(postings)
-    owners = _find_holds({reference for _, _, reference, _, _ in rows})
+    holds = Hold.objects.filter(reference__in={reference for _, _, reference, _, _ in rows})
+    owners = dict(holds.values_list("reference", "organisation_id"))
     due: defaultdict[tuple[str, date], list[_DueEntry]] = defaultdict(list)
     for entry_id, kind, reference, booked_at, amount in rows:
-        hold_reference, organisation_id = owners[reference]
         month = booked_at.astimezone(UTC).date().replace(day=1)
-        due[organisation_id, month].append(
-            _DueEntry(entry_id, _LINE_KINDS[EntryKind(kind)], hold_reference, amount)
+        due[owners[reference], month].append(
+            _DueEntry(entry_id, _LINE_KINDS[EntryKind(kind)], reference, amount)
         )
     return due
-
-
-def _find_holds(references: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Hold and organisation by an entry's reference: the hold's, and a reason after it or none."""
-    beginnings = {reference: _list_beginnings(reference) for reference in references}
-    wanted = {beginning for of_one in beginnings.values() for beginning in of_one}
-    found = dict(
-        Hold.objects.filter(reference__in=wanted).values_list("reference", "organisation_id")
-    )
-    holds: dict[str, tuple[str, str]] = {}
-    for reference, of_one in beginnings.items():
-        hold_reference = next(beginning for beginning in of_one if beginning in found)
-        holds[reference] = hold_reference, found[hold_reference]
-    return holds
-
-
-def _list_beginnings(reference: str) -> list[str]:
-    """What stands before each colon, the longest first."""
-    parts = reference.split(":")
-    return [":".join(parts[:count]) for count in range(len(parts), 0, -1)]
 
 
 def _build_lines(entries: Sequence[_DueEntry], name_references: NameReferences) -> list[_DueLine]:
@@ -145,8 +124,12 @@ def _build_lines(entries: Sequence[_DueEntry], name_references: NameReferences) 
 
 def _load_reservation_fees(references: Collection[str]) -> dict[str, int]:
     """What was kept of the prices of jobs that their owners ended, by hold."""
-    kept = Distribution.objects.filter(hold__reference__in=references, reservation_fee_micros__gt=0)
-    return dict(kept.values_list("hold__reference", "reservation_fee_micros"))
+    kept = Posting.objects.filter(
+        account__kind=AccountKind.RESERVATION_FEES,
+        entry__kind=EntryKind.DISTRIBUTION,
+        entry__reference__in=references,
+    )
+    return dict(kept.values_list("entry__reference", "amount_micros"))
 
 
 def _issue_invoice(

@@ -41,6 +41,8 @@ class Draft:
     reference: str
     #: What each account gains; accounts that gain and lose nothing are left out.
     amounts: Mapping[Account, int]
+    #: The hold whose money it moves, if it is one's.
+    hold_reference: str = ""
     memo: str = ""
     actor: User | None = None
 
@@ -52,6 +54,7 @@ def post_entry(
     amounts: Mapping[Account, int],
     locked: LockedAccounts,
     now: datetime,
+    hold_reference: str = "",
     memo: str = "",
     actor: User | None = None,
 ) -> Entry:
@@ -71,7 +74,14 @@ def post_entry(
         after_micros = row.balance_micros + amounts[account]
         if amounts[account] < 0 and after_micros < 0:
             raise refuse_overdraft(account, short_micros=-after_micros)
-    draft = Draft(kind=kind, reference=reference, amounts=amounts, memo=memo, actor=actor)
+    draft = Draft(
+        kind=kind,
+        reference=reference,
+        amounts=amounts,
+        hold_reference=hold_reference,
+        memo=memo,
+        actor=actor,
+    )
     [entry_id] = post_entries(drafts=[draft], locked=locked, now=now)
     return Entry.objects.get(pk=entry_id)
 
@@ -112,6 +122,7 @@ def post_entries(*, drafts: Iterable[Draft], locked: LockedAccounts, now: dateti
             id=entry_id,
             kind=of.kind,
             reference=of.reference,
+            hold_reference=of.hold_reference,
             booked_at=now,
             memo=of.memo[:300],
             actor=of.actor,

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any
 
-from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Subquery, Sum, Value, When
+from django.db.models import Case, F, OuterRef, Q, QuerySet, Subquery, Sum, Value, When
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
 
@@ -82,8 +82,11 @@ class LedgerCheck:
     clearing_surplus_micros: int
     #: Holds whose operational cost is not what providers earned and what went back to the owner.
     wrong_pay: tuple[str, ...]
-    #: Holds that say another amount of a vendor's pay than the vendor earned.
-    wrong_vendor_pay: tuple[str, ...]
+    #: Holds that say another charge, refund or vendor's pay than their postings.
+    wrong_charges: tuple[str, ...]
+    #: References of pay that is not the sum of its earnings, and, in the whole check, organisations
+    #: whose pending pay is not that of theirs.
+    wrong_earnings: tuple[str, ...]
     shared_asks: SharedAsks
     #: What the account of authorised amounts has beyond bids that cards have still to pay; zero.
     authorised_surplus_micros: int
@@ -93,8 +96,6 @@ class LedgerCheck:
     payout_surplus_micros: int
     #: What the account of taxes has beyond the tax on invoices; zero.
     tax_surplus_micros: int
-    #: What the account of reservation fees has beyond those of ended jobs; zero.
-    fee_surplus_micros: int
     #: Where the chain of seals is broken, in words; looked for by the whole check only.
     broken_seals: tuple[str, ...] = ()
 
@@ -124,12 +125,12 @@ def _check(*, is_whole: bool) -> LedgerCheck:
         "wrong_holds": _find_wrong_holds(),
         "clearing_surplus_micros": _compute_clearing_surplus(is_whole=is_whole),
         "wrong_pay": _find_wrong_pay(entries, is_whole=is_whole),
-        "wrong_vendor_pay": _find_wrong_vendor_pay(entries, is_whole=is_whole),
+        "wrong_charges": _find_wrong_charges(entries, is_whole=is_whole),
+        "wrong_earnings": _find_wrong_earnings(entries, is_whole=is_whole),
         "authorised_surplus_micros": _compute_authorised_surplus(is_whole=is_whole),
         "card_refund_surplus_micros": _compute_card_refund_surplus(is_whole=is_whole),
         "payout_surplus_micros": _compute_payout_surplus(is_whole=is_whole),
         "tax_surplus_micros": _compute_tax_surplus(entries),
-        "fee_surplus_micros": _compute_fee_surplus(entries),
         "broken_seals": tuple(find_broken_seals()) if is_whole else (),
     }
     return LedgerCheck(
@@ -237,27 +238,72 @@ def _find_wrong_pay(entries: QuerySet[Entry], *, is_whole: bool) -> tuple[str, .
     )
 
 
-def _find_wrong_vendor_pay(entries: QuerySet[Entry], *, is_whole: bool) -> tuple[str, ...]:
-    """References of holds out of which a vendor earned another amount than the hold says."""
-    # What a lost chargeback took back was paid all the same.
-    returned = Entry.objects.filter(kind=EntryKind.VENDOR_RETURN, reference=OuterRef("reference"))
-    earned = (
-        Earning.objects.filter(kind=EarningKind.VENDOR, reference=OuterRef("reference"))
-        .exclude(Exists(returned))
-        .values("reference")
+def _find_wrong_charges(entries: QuerySet[Entry], *, is_whole: bool) -> tuple[str, ...]:
+    """References of holds whose columns are not the sums of their postings."""
+    own = Q(entry__reference=OuterRef("reference"))
+    refunds = Q(entry__kind=EntryKind.REFUND, entry__hold_reference=OuterRef("reference"))
+    kinds = (EntryKind.VENDOR_PAY, EntryKind.VENDOR_RETURN)
+    holds = Hold.objects.annotate(
+        charged=_sum_booked(own & Q(entry__kind=EntryKind.CHARGE), AccountKind.CLEARING),
+        refunded=_sum_booked(refunds, AccountKind.CLEARING, AccountKind.REFUNDS),
+        vendor=_sum_booked(own & Q(entry__kind__in=kinds), AccountKind.EARNINGS_PENDING),
+    )
+    if not is_whole:
+        holds = holds.filter(reference__in=entries.values("hold_reference"))
+    right = Q(
+        charged=F("charged_micros"), refunded=-F("refunded_micros"), vendor=F("vendor_micros")
+    )
+    return tuple(holds.exclude(right).order_by("pk").values_list("reference", flat=True))
+
+
+def _sum_booked(of: Q, *kinds: AccountKind) -> Coalesce:
+    booked = Posting.objects.filter(of, account__kind__in=kinds)
+    total = booked.values(all_rows=Value(True)).annotate(total=Sum("amount_micros"))
+    return Coalesce(Subquery(total.values("total")), 0)
+
+
+def _find_wrong_earnings(entries: QuerySet[Entry], *, is_whole: bool) -> tuple[str, ...]:
+    """References of entries that booked other pay than their earnings, and whose sum is not."""
+    by_vendor = Q(entry__kind=EntryKind.VENDOR_PAY)
+    earned = Earning.objects.filter(
+        reference=OuterRef("entry__reference"), organisation=OuterRef("account__organisation")
+    )
+    of_vendor, of_others = (
+        lines.values("reference").annotate(total=Sum("amount_micros")).values("total")
+        for lines in (
+            earned.filter(kind=EarningKind.VENDOR),
+            earned.exclude(kind=EarningKind.VENDOR),
+        )
+    )
+    paid = Posting.objects.filter(
+        by_vendor | Q(entry__kind__in=(EntryKind.DISTRIBUTION, EntryKind.CHECK_PAY)),
+        account__kind=AccountKind.EARNINGS_PENDING,
+    )
+    if not is_whole:
+        paid = paid.filter(entry__in=entries.values("pk"))
+    earned_micros = Case(When(by_vendor, then=Subquery(of_vendor)), default=Subquery(of_others))
+    wrong = paid.annotate(earned_micros=Coalesce(earned_micros, 0)).exclude(
+        amount_micros=F("earned_micros")
+    )
+    found = tuple(wrong.order_by("pk").values_list("entry__reference", flat=True))
+    return found + _find_wrong_pending() if is_whole else found
+
+
+def _find_wrong_pending() -> tuple[str, ...]:
+    """Organisations whose pending account is not the sum of their pending earnings."""
+    pending = (
+        Earning.objects.filter(
+            organisation=OuterRef("organisation"), matured_at=None, returned_at=None
+        )
+        .values("organisation")
         .annotate(total=Sum("amount_micros"))
         .values("total")
     )
-    holds = Hold.objects.all()
-    if not is_whole:
-        moved = _list_references(entries, EntryKind.VENDOR_PAY, EntryKind.VENDOR_RETURN)
-        holds = holds.filter(reference__in=moved)
-    return tuple(
-        holds.annotate(earned_micros=Coalesce(Subquery(earned), 0))
-        .exclude(earned_micros=F("vendor_micros"))
-        .order_by("pk")
-        .values_list("reference", flat=True)
+    accounts = LedgerAccount.objects.filter(kind=AccountKind.EARNINGS_PENDING)
+    wrong = accounts.annotate(earned_micros=Coalesce(Subquery(pending), 0)).exclude(
+        balance_micros=F("earned_micros")
     )
+    return tuple(wrong.order_by("pk").values_list("organisation", flat=True))
 
 
 def _compute_clearing_surplus(*, is_whole: bool) -> int:
@@ -303,21 +349,7 @@ def _compute_tax_surplus(entries: QuerySet[Entry]) -> int:
     taxed = entries.filter(kind=EntryKind.TAX)
     booked = Posting.objects.filter(account__kind=AccountKind.TAXES, entry__in=taxed.values("pk"))
     invoiced = Invoice.objects.filter(number__in=taxed.values("reference"))
-    return _compute_difference(booked, invoiced, "tax_micros")
-
-
-def _compute_fee_surplus(entries: QuerySet[Entry]) -> int:
-    shared = entries.filter(kind=EntryKind.DISTRIBUTION)
-    booked = Posting.objects.filter(
-        account__kind=AccountKind.RESERVATION_FEES, entry__in=shared.values("pk")
-    )
-    kept = Distribution.objects.filter(hold__reference__in=shared.values("reference"))
-    return _compute_difference(booked, kept, "reservation_fee_micros")
-
-
-def _compute_difference(booked: QuerySet[Posting], rows: QuerySet[Any], column: str) -> int:
-    """What these postings sum to beyond a column of other rows."""
-    due = rows.values(all_rows=Value(True)).annotate(total=Sum(column)).values("total")
+    due = invoiced.values(all_rows=Value(True)).annotate(total=Sum("tax_micros")).values("total")
     return booked.aggregate(surplus=Coalesce(Sum("amount_micros"), 0) - Coalesce(Subquery(due), 0))[
         "surplus"
     ]

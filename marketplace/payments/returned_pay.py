@@ -56,6 +56,7 @@ def return_pay(*, hold_reference: str, organisation_id: str, now: datetime) -> i
             post_entry(
                 kind=EntryKind.PAY_RETURN,
                 reference=f"{hold_reference}:{organisation_id}",
+                hold_reference=hold_reference,
                 amounts={
                     Account(organisation_id, pending): -amount,
                     house(AccountKind.REFUNDS): amount,

@@ -31,19 +31,20 @@ def read_entries(entry_ids: Sequence[str]) -> list[dict[str, Any]]:
         "entry_id", "account_id", "amount_micros"
     ):
         postings[entry_id][account_id] = amount
-    columns = ("pk", "kind", "reference", "booked_at", "memo", "actor_id")
+    columns = ("pk", "kind", "reference", "hold_reference", "booked_at", "memo", "actor_id")
     found = Entry.objects.filter(pk__in=entry_ids).order_by("pk").values_list(*columns)
     return [
         {
             "id": pk,
             "kind": kind,
             "reference": reference,
+            "hold": hold_reference,
             "booked_at": booked_at.astimezone(UTC).isoformat(),
             "memo": memo,
             "actor": actor_id,
             "postings": _write_amounts(postings[pk]),
         }
-        for pk, kind, reference, booked_at, memo, actor_id in found
+        for pk, kind, reference, hold_reference, booked_at, memo, actor_id in found
     ]
 
 

@@ -42,6 +42,14 @@ class Spender(NamedTuple):
     api_key_id: str | None
 
 
+class Refund(NamedTuple):
+    """A part of a payment that went back to its owner."""
+
+    at: datetime
+    reason: str
+    amount_micros: int
+
+
 @dataclass(frozen=True, slots=True)
 class StatementRow:
     """What one entry did to a wallet."""
@@ -118,14 +126,17 @@ def measure_refundable(*, hold_reference: str) -> int:
     return (hold.charged_micros or 0) - hold.refunded_micros
 
 
-def find_house_fee(*, hold_reference: str) -> int:
-    """What the house earned for the work units of a job, by the entry that shared its payment."""
-    fee = Posting.objects.filter(
-        account__kind=AccountKind.HOUSE_FEES,
+def find_house_fees(*, hold_reference: str) -> dict[str, int]:
+    """What the house earned with a job by the entry that shared its payment, by kind of account.
+
+    The kinds are its fee for work units, and the reservation fee of a job that its owner ended.
+    """
+    fees = Posting.objects.filter(
+        account__kind__in=(AccountKind.HOUSE_FEES, AccountKind.RESERVATION_FEES),
         entry__kind=EntryKind.DISTRIBUTION,
         entry__reference=hold_reference,
     )
-    return fee.aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"]
+    return dict(fees.values_list("account__kind", "amount_micros"))
 
 
 def find_distribution(*, hold_reference: str) -> Distribution | None:
@@ -141,10 +152,20 @@ def list_fees(*, hold_reference: str) -> list[Earning]:
     return list(fees.select_related("organisation").order_by("pk"))
 
 
-def find_returned_fee(*, hold_reference: str) -> Earning | None:
-    """What a vendor earned with one payment and lost in a dispute."""
-    returned = Earning.objects.filter(kind=EarningKind.VENDOR, returned_at__isnull=False)
-    return returned.filter(reference=hold_reference).first()
+def list_refunds(*, hold_reference: str) -> list[Refund]:
+    """What went back of one payment, in the order in which it was booked."""
+    sources = Posting.objects.filter(
+        account__kind__in=(AccountKind.CLEARING, AccountKind.REFUNDS),
+        entry__kind=EntryKind.REFUND,
+        entry__hold_reference=hold_reference,
+    )
+    rows = sources.order_by("entry__booked_at", "pk")
+    return [
+        Refund(at, reason, -amount)
+        for at, reason, amount in rows.values_list(
+            "entry__booked_at", "entry__memo", "amount_micros"
+        )
+    ]
 
 
 def find_card_payment_of(*, hold_reference: str) -> CardPayment | None:

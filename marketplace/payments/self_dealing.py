@@ -89,6 +89,7 @@ def take_back_earnings(
         post_entry(
             kind=EntryKind.PAY_RETURN,
             reference=f"{chargeback.pk}:{earning.pk}",
+            hold_reference=earning.reference,
             amounts={
                 Account(earning.organisation_id, AccountKind.EARNINGS_PENDING): (
                     -earning.amount_micros

@@ -111,7 +111,12 @@ def credit_demo_money(
 
 
 def pay_sla_credit(
-    *, organisation: Organisation, amount_micros: int, reference: str, reason: str, now: datetime
+    *,
+    organisation: Organisation,
+    amount_micros: int,
+    hold_reference: str,
+    reason: str,
+    now: datetime,
 ) -> Entry:
     """Pay a wallet for a promise that the market broke, out of the market's revenue."""
     check_amount(amount_micros)
@@ -120,7 +125,8 @@ def pay_sla_credit(
         source=AccountKind.SLA_CREDITS,
         organisation=organisation,
         amount_micros=amount_micros,
-        reference=reference,
+        reference=hold_reference,
+        hold_reference=hold_reference,
         now=now,
         memo=reason,
     )
@@ -215,6 +221,7 @@ def refund_charge(*, hold_reference: str, amount_micros: int, reason: str, now: 
         post_entry(
             kind=EntryKind.REFUND,
             reference=reference,
+            hold_reference=hold_reference,
             amounts={
                 source: -amount_micros,
                 house(AccountKind.CARD_REFUNDS): cents * MICROS_PER_CENT,
@@ -252,6 +259,7 @@ def _credit_wallet(
     reference: str,
     now: datetime,
     memo: str,
+    hold_reference: str = "",
     actor: User | None = None,
 ) -> Entry:
     """Move money from an account of the market into a wallet, once per reference."""
@@ -267,6 +275,7 @@ def _credit_wallet(
                 return post_entry(
                     kind=kind,
                     reference=reference,
+                    hold_reference=hold_reference,
                     amounts={house(source): -amount_micros, wallet: amount_micros},
                     locked=locked,
                     now=now,

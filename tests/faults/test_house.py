@@ -104,7 +104,7 @@ def assert_whole(market: Market, ids: dict[str, str]) -> None:
     assert len(set(positions)) == BIDS
     assert {bid["status"] for bid in bids if bid["price"] == "0.000001"} == {"refused"}
     market.shell.manage("auction_verify")
-    market.shell.manage("ledger_check")
+    market.shell.manage("ledger_check", "--whole")
     for bid in bids:
         if bid["job_id"]:
             with market.api() as api:

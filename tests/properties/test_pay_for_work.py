@@ -34,7 +34,12 @@ from marketplace.jobs.services import (
 )
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Earning
-from marketplace.payments.selectors import find_distribution, get_house_balances, get_wallet
+from marketplace.payments.selectors import (
+    find_distribution,
+    find_house_fees,
+    get_house_balances,
+    get_wallet,
+)
 from scheduler.types import Cell
 from tests import builders, job_builders, market_builders
 from tests.builders import NOW
@@ -209,7 +214,7 @@ def check_pay(sequence: list[tuple[str, int]], ending: str) -> Life:
     assert split.asks_micros == asks
     unpaid = split.asks_returned_micros + split.asks_kept_micros
     assert asks + split.borne_pay_micros == sum(paid.values()) + unpaid
-    fee = split.reservation_fee_micros
+    fee = find_house_fees(hold_reference=bid.hold_reference).get("reservation_fees", 0)
     if job.status != JobStatus.FAILED:
         assert split.borne_pay_micros == 0
         assert asks == sum(paid.values()) + bid.refund_micros + fee

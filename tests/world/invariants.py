@@ -12,6 +12,7 @@ from django.db.models import Count, Sum
 
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.models import Bid, BidStatus, Reservation, WorkShare
+from marketplace.auction.selectors import annotate_refunds
 from marketplace.fleet.models import Node, Zone
 from marketplace.jobs.models import Job, Slice, SliceStatus
 from marketplace.payments.ledger_checks import check_ledger
@@ -104,7 +105,7 @@ def _check_money(world: World) -> None:
     for owner in world.owners:
         if isinstance(owner, CardOwner):
             continue
-        bids = Bid.objects.filter(organisation=owner.organisation)
+        bids = annotate_refunds(Bid.objects.filter(organisation=owner.organisation))
         paid = bids.filter(status=BidStatus.ADMITTED).aggregate(
             payment=Sum("payment_micros"), back=Sum("refund_micros"), credit=Sum("credit_micros")
         )

@@ -19,7 +19,7 @@ from marketplace.auction.bidding.start_from import WARM
 from marketplace.auction.book.decision_rows import serialize_parts
 from marketplace.auction.book.reservations import read_first_cells
 from marketplace.auction.models import Bid, BidStatus, Bundle
-from marketplace.auction.selectors import find_bundle_status, find_job_ids
+from marketplace.auction.selectors import annotate_refunds, find_bundle_status, find_job_ids
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_ends_at, slot_starts_at
 from marketplace.warm.offers import Outlook
@@ -254,7 +254,7 @@ class BundleSerializer(Answer):
 
 
 def serialize_bundle(bundle: Bundle) -> dict[str, Any]:
-    bids = list(bundle.bids.select_related("zone").order_by("arrival"))
+    bids = list(annotate_refunds(bundle.bids.select_related("zone")).order_by("arrival"))
     return BundleSerializer.show(
         bundle,
         status=find_bundle_status(bids),

@@ -23,6 +23,7 @@ from marketplace.api.openai.names import name_file, name_tuned_model
 from marketplace.api.openai.requests import AUTO, DPO, SUPERVISED
 from marketplace.api.openai.schemas import always
 from marketplace.auction.models import Bid
+from marketplace.auction.selectors import annotate_refunds
 from marketplace.jobs.models import Artifact, Checkpoint, FaultOf, Job, JobStatus
 from workers.protocol.job_spec import DataFormat
 
@@ -174,7 +175,7 @@ class FineTuningJobCheckpointSerializer(Answer):
 def serialize_jobs(jobs: Sequence[Job]) -> list[dict[str, Any]]:
     """Show jobs with what their bids and requests say of them, read together."""
     ids = [job.bid_id for job in jobs]
-    bids = Bid.objects.select_related("dataset").in_bulk(ids)
+    bids = annotate_refunds(Bid.objects.select_related("dataset")).in_bulk(ids)
     requests = FineTuningRequest.objects.in_bulk(ids)
     adapters = dict(Artifact.objects.filter(job__in=jobs).values_list("job_id", "pk"))
     return FineTuningJobSerializer.show_each(

@@ -145,7 +145,6 @@ class Migration(migrations.Migration):
                 ('reservation_fee_percent', models.PositiveSmallIntegerField(db_default=0, default=0)),
                 ('slo_s', models.FloatField(null=True)),
                 ('replanned_slot', models.BigIntegerField(null=True)),
-                ('refund_micros', models.BigIntegerField(default=0)),
                 ('credit_micros', models.BigIntegerField(default=0)),
                 ('dataset', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='jobs.dataset')),
                 ('organisation', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='bids', to='accounts.organisation')),
@@ -286,10 +285,6 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name='bid',
             constraint=models.CheckConstraint(condition=models.Q(('payment_micros__isnull', True), ('is_joint', True), ('payment_micros__lte', models.F('price_micros')), _connector='OR'), name='auction_bid_payment_within_price'),
-        ),
-        migrations.AddConstraint(
-            model_name='bid',
-            constraint=models.CheckConstraint(condition=models.Q(('refund_micros', 0), models.Q(('refund_micros__gt', 0), ('refund_micros__lte', models.F('payment_micros'))), _connector='OR'), name='auction_bid_refund_within_payment'),
         ),
         migrations.AddConstraint(
             model_name='logentry',

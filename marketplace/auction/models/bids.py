@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from django.conf import settings
@@ -9,6 +10,7 @@ from django.db import models
 from django.db.models import F, Func, Q, Value
 
 from marketplace.common.models import IdField, ValueField
+from marketplace.payments.models import Hold
 from workers.protocol.job_terms import JobTerms
 from workers.protocol.starts import Start, StartKind
 
@@ -212,8 +214,6 @@ class Bid(models.Model):
 
     #: Slot in which the lane last looked for a new plan of the job and found none.
     replanned_slot = models.BigIntegerField(null=True)
-    #: Part of the payment that was given back when the job ended.
-    refund_micros = models.BigIntegerField(default=0)
     #: Paid by the market for a missed deadline.
     credit_micros = models.BigIntegerField(default=0)
 
@@ -241,11 +241,6 @@ class Bid(models.Model):
                 | Q(is_joint=True)
                 | Q(payment_micros__lte=F("price_micros")),
                 name="auction_bid_payment_within_price",
-            ),
-            models.CheckConstraint(
-                condition=Q(refund_micros=0)
-                | Q(refund_micros__gt=0, refund_micros__lte=F("payment_micros")),
-                name="auction_bid_refund_within_payment",
             ),
         ]
         indexes = [
@@ -312,6 +307,12 @@ class Bid(models.Model):
         if self.cold_price_micros is None or self.payment_micros is None:
             return 0
         return max(0, self.payment_micros - self.cold_price_micros)
+
+    @cached_property
+    def refund_micros(self) -> int:
+        """What of the payment went back, by its hold; for many bids use ``annotate_refunds``."""
+        holds = Hold.objects.filter(reference=self.hold_reference)
+        return holds.values_list("refunded_micros", flat=True).first() or 0
 
     @property
     def paid_micros(self) -> int:

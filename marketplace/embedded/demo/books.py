@@ -35,7 +35,7 @@ def check_books(
         The books do not balance.
     """
     _wait_until_settled(running, jobs, seeded)
-    check = json.loads(running.manage("ledger_check", "--json"))
+    check = json.loads(running.manage("ledger_check", "--whole", "--json"))
     asks = check["shared_asks"]
     paid, earned = asks["asks_micros"], asks["earned_micros"]
     refunded, added = asks["returned_micros"], asks["borne_micros"]

@@ -62,6 +62,7 @@ class Migration(migrations.Migration):
                 ('id', marketplace.common.models.IdField(prefix='ent', serialize=False)),
                 ('kind', models.CharField(choices=[('grant', 'Grant'), ('hold', 'Hold'), ('charge', 'Charge'), ('release', 'Release'), ('distribution', 'Distribution'), ('maturity', 'Maturity'), ('refund', 'Refund'), ('sla_credit', 'Sla Credit'), ('vendor_pay', 'Vendor Pay'), ('vendor_return', 'Vendor Return'), ('pay_return', 'Pay Return'), ('check_pay', 'Check Pay'), ('top_up', 'Top Up'), ('capture', 'Capture'), ('card_return', 'Card Return'), ('card_refund', 'Card Refund'), ('gateway_fee', 'Gateway Fee'), ('uncollected', 'Uncollected'), ('dispute', 'Chargeback'), ('dispute_closed', 'Chargeback Closed'), ('payout', 'Payout'), ('transfer', 'Transfer'), ('reversal', 'Reversal'), ('rent', 'Rent'), ('tax', 'Tax'), ('given_up', 'Given Up'), ('bank_payout', 'Bank Payout'), ('manual', 'Manual')], max_length=20)),
                 ('reference', models.CharField(max_length=200)),
+                ('hold_reference', models.CharField(blank=True, db_default='', default='', max_length=120)),
                 ('booked_at', models.DateTimeField(db_index=True)),
                 ('memo', models.CharField(blank=True, max_length=300)),
                 ('written_in', models.BigIntegerField(db_default=django.db.models.expressions.RawSQL('pg_current_xact_id()::text::bigint', ()))),
@@ -340,7 +341,6 @@ class Migration(migrations.Migration):
                 ('asks_micros', models.BigIntegerField()),
                 ('asks_returned_micros', models.BigIntegerField()),
                 ('asks_kept_micros', models.BigIntegerField(db_default=0, default=0)),
-                ('reservation_fee_micros', models.BigIntegerField(db_default=0, default=0)),
                 ('borne_pay_micros', models.BigIntegerField()),
                 ('borne_credit_micros', models.BigIntegerField()),
                 ('borne_vendor_micros', models.BigIntegerField(db_default=0, default=0)),
@@ -633,6 +633,10 @@ class Migration(migrations.Migration):
             model_name='entry',
             constraint=models.UniqueConstraint(fields=('kind', 'reference'), name='entry_once'),
         ),
+        migrations.AddIndex(
+            model_name='entry',
+            index=models.Index(condition=models.Q(('kind', 'refund')), fields=['hold_reference'], name='entry_refunds_of_hold'),
+        ),
         migrations.AddConstraint(
             model_name='entry',
             constraint=models.CheckConstraint(condition=models.Q(('reference', ''), _negated=True), name='entry_reference_not_empty'),
@@ -911,7 +915,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='distribution',
-            constraint=models.CheckConstraint(condition=models.Q(('asks_kept_micros__gte', 0), ('asks_micros__gte', 0), ('asks_returned_micros__gte', 0), ('borne_credit_micros__gte', 0), ('borne_pay_micros__gte', 0), ('reservation_fee_micros__gte', models.F('asks_kept_micros'))), name='distribution_parts_not_negative'),
+            constraint=models.CheckConstraint(condition=models.Q(('asks_kept_micros__gte', 0), ('asks_micros__gte', 0), ('asks_returned_micros__gte', 0), ('borne_credit_micros__gte', 0), ('borne_pay_micros__gte', 0)), name='distribution_parts_not_negative'),
         ),
         pgtrigger.migrations.AddTrigger(
             model_name='distribution',

@@ -19,7 +19,11 @@ class EarningKind(models.TextChoices):
 
 
 class Earning(models.Model):
-    """One line of what an organisation earned: pending until ``payable_at``, then payable."""
+    """One line of what an organisation earned: pending until ``payable_at``, then payable.
+
+    One posting may book several, such as pay and a royalty, and each is paid out or taken back by
+    itself. ``ledger_checks`` compares their sums with postings.
+    """
 
     organisation_id: str
     payout_id: str | None

@@ -21,7 +21,9 @@ class HoldStatus(models.TextChoices):
 class Hold(models.Model):
     """Money of a wallet, or of a card, set aside for one bid, and what became of it.
 
-    Changed only while the organisation's wallet accounts are locked.
+    Changed only while the organisation's wallet accounts are locked. Its amounts say what its
+    postings say: by them the database refuses to give back more than was charged, and finds what
+    is not shared out yet without the rest. ``ledger_checks`` compares them.
     """
 
     organisation_id: str
@@ -134,7 +136,7 @@ class Hold(models.Model):
 
 
 class Distribution(models.Model):
-    """How the operational cost in one charge was shared out.
+    """How the operational cost in one charge was shared out, which no posting tells apart.
 
     ``asks_micros + borne_pay_micros`` is what providers earned with the hold, what went back to
     the owner and what was kept as part of a reservation fee; ``check_ledger`` sees to it.
@@ -150,9 +152,8 @@ class Distribution(models.Model):
     asks_micros = models.BigIntegerField()
     #: Of it, what went back to the owner, with a refund or in a credit.
     asks_returned_micros = models.BigIntegerField()
-    #: Of it, what is part of the reservation fee, and that fee.
+    #: Of it, what is part of the reservation fee.
     asks_kept_micros = models.BigIntegerField(default=0, db_default=0)
-    reservation_fee_micros = models.BigIntegerField(default=0, db_default=0)
     #: What the house added for work of a job that it refunded, and its part of a credit.
     borne_pay_micros = models.BigIntegerField()
     borne_credit_micros = models.BigIntegerField()
@@ -174,7 +175,6 @@ class Distribution(models.Model):
                     borne_pay_micros__gte=0,
                     borne_credit_micros__gte=0,
                     asks_kept_micros__gte=0,
-                    reservation_fee_micros__gte=F("asks_kept_micros"),
                 ),
             )
         ]

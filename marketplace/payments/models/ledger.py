@@ -213,6 +213,9 @@ class Entry(models.Model):
     kind = models.CharField(max_length=20, choices=EntryKind.choices)
     #: Names the event within its kind, so that saying it twice books it once.
     reference = models.CharField(max_length=200)
+    #: The hold whose money it moves: with it postings know their job, as their account names the
+    #: party. Empty for what is no hold's.
+    hold_reference = models.CharField(max_length=120, default="", db_default="", blank=True)
     #: When it happened, by the clock of the process that booked it.
     booked_at = models.DateTimeField(db_index=True)
     memo = models.CharField(max_length=300, blank=True)
@@ -230,6 +233,14 @@ class Entry(models.Model):
             models.UniqueConstraint(name="entry_once", fields=["kind", "reference"]),
             models.CheckConstraint(name="entry_reference_not_empty", condition=~Q(reference="")),
             models.CheckConstraint(name="entry_kind_known", condition=Q(kind__in=EntryKind.values)),
+        ]
+        indexes = [
+            # A hold has one entry of each other kind, under its own name.
+            models.Index(
+                name="entry_refunds_of_hold",
+                fields=["hold_reference"],
+                condition=Q(kind=EntryKind.REFUND),
+            )
         ]
         triggers = [
             pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete),

@@ -10,13 +10,13 @@ from marketplace.auction.models import Bid, WorkShare
 from marketplace.auction.pay_rule import EXPRESS_LEAST_PERCENT, PAY_RULE
 from marketplace.common.money import SMALL_MICROS, TINY_MICROS, count_decimals, format_usd_exact
 from marketplace.jobs.models import Job
-from marketplace.payments.models import MICROS_PER_CENT, EarningKind, PaymentStatus
+from marketplace.payments.models import MICROS_PER_CENT, AccountKind, EarningKind, PaymentStatus
 from marketplace.payments.selectors import (
     find_card_payment_of,
     find_distribution,
-    find_house_fee,
-    find_returned_fee,
+    find_house_fees,
     list_fees,
+    list_refunds,
 )
 
 _LABELS = {
@@ -28,6 +28,11 @@ _LABELS = {
     "card": "Card payment",
     "tax": "Tax",
     "rounding": "Rounding up to a micro-dollar",
+}
+#: What the house gets of a price, by account.
+_HOUSE_FEES = {
+    AccountKind.RESERVATION_FEES: "the reservation fee beyond the work that was done",
+    AccountKind.HOUSE_FEES: "its fee for the work that was done",
 }
 
 
@@ -117,21 +122,10 @@ def _list_moves(
         if received > payment_micros:
             rest = received - payment_micros
             yield "Put into your wallet: less than a card can pay", card.ended_at, rest
-    if bid.refund_micros:
-        yield "Returned to you", settled_at, bid.refund_micros
+    for at, reason, micros in list_refunds(hold_reference=bid.hold_reference):
+        yield f"Returned to you: {reason[:1].lower()}{reason[1:]}", at, micros
     if bid.credit_micros:
         yield "Credited for a late end", settled_at, bid.credit_micros
-    returned_at, returned_micros = _find_dispute_refund(bid)
-    if returned_micros:
-        yield "Returned to you after a dispute", returned_at, returned_micros
-
-
-def _find_dispute_refund(bid: Bid) -> tuple[datetime | None, int]:
-    """When and how much went back because a vendor lost a dispute: no more than was left."""
-    fee = find_returned_fee(hold_reference=bid.hold_reference)
-    if fee is None:
-        return None, 0
-    return fee.returned_at, min(fee.amount_micros, (bid.payment_micros or 0) - bid.refund_micros)
 
 
 def _list_notes(bid: Bid, job: Job) -> Iterator[str]:
@@ -160,8 +154,7 @@ def _list_notes(bid: Bid, job: Job) -> Iterator[str]:
 
 def _list_payees(bid: Bid) -> tuple[tuple[str, str, int], ...]:
     """How the charge was shared out; the parts add up to it."""
-    distribution = find_distribution(hold_reference=bid.hold_reference)
-    if distribution is None:
+    if find_distribution(hold_reference=bid.hold_reference) is None:
         return ()
     works = WorkShare.objects.filter(bid=bid).select_related("node", "organisation")
     payees = [
@@ -180,13 +173,10 @@ def _list_payees(bid: Bid) -> tuple[tuple[str, str, int], ...]:
         payees.append(("You", "returned to you", bid.refund_micros))
     if bid.credit_micros:
         payees.append(("You", "credited to you for a late end", bid.credit_micros))
-    if (returned_micros := _find_dispute_refund(bid)[1]) > 0:
-        payees.append(("You", "returned to you after a dispute", returned_micros))
-    if distribution.reservation_fee_micros:
-        fee = "the reservation fee beyond the work that was done"
-        payees.append(("The house", fee, distribution.reservation_fee_micros))
-    if house_fee_micros := find_house_fee(hold_reference=bid.hold_reference):
-        payees.append(("The house", "its fee for the work that was done", house_fee_micros))
+    house_fees = find_house_fees(hold_reference=bid.hold_reference)
+    for kind, what in _HOUSE_FEES.items():
+        if kind in house_fees:
+            payees.append(("The house", what, house_fees[kind]))
     rest = (bid.payment_micros or 0) - sum(micros for _, _, micros in payees)
     if rest > 0:
         payees.append(("The house", "the rest", rest))

@@ -16,7 +16,12 @@ from marketplace.auction.bidding.terms import parse_price
 from marketplace.auction.bidding.wait import wait_for_bid
 from marketplace.auction.models import BidStatus
 from marketplace.auction.pay_rule import explain_reservation_fee
-from marketplace.auction.selectors import find_bundle_status, find_job_ids, get_bundle
+from marketplace.auction.selectors import (
+    annotate_refunds,
+    find_bundle_status,
+    find_job_ids,
+    get_bundle,
+)
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.policy_settings import find_reservation_fee
@@ -110,7 +115,7 @@ def _form_page(
 def show_bundle(request: PageRequest, bundle_id: str) -> HttpResponse:
     """What was asked for, what the auction answered, and each job."""
     bundle = get_bundle(request.organisation, bundle_id)
-    bids = list(bundle.bids.select_related("zone").order_by("arrival"))
+    bids = list(annotate_refunds(bundle.bids.select_related("zone")).order_by("arrival"))
     jobs = find_job_ids(bids)
     refused = next((bid for bid in bids if bid.status == BidStatus.REFUSED), None)
     context = {

@@ -100,9 +100,7 @@ def _rows(bids: list[Bid], *, now: datetime) -> list[dict[str, Any]]:
 def _month(organisation: Organisation, *, now: datetime) -> dict[str, Any]:
     """The tiles above the list: this month in the visitor's zone."""
     begins_at = timezone.localtime(now).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    bids = Bid.objects.filter(
-        organisation=organisation, created_at__gte=begins_at, dataset__isnull=False
-    )
+    bids = list_bids(organisation).filter(created_at__gte=begins_at)
     sums = bids.aggregate(
         bids=Count("pk", filter=~Q(status__in=(BidStatus.PENDING, BidStatus.CANCELLED))),
         won=Count("pk", filter=Q(status=BidStatus.ADMITTED)),

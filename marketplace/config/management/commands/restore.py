@@ -34,7 +34,7 @@ class Command(BaseCommand):
             raise CommandError(error.message) from None
         problems = compare_with_manifest(made)
         if not check_ledger().balanced:
-            problems.append("the books do not balance: run ledger_check")
+            problems.append("the books do not balance: run ledger_check --whole")
         with_faults = False
         for zone in Zone.objects.order_by("name"):
             found = verify_zone(zone)

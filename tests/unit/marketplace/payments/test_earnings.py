@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from marketplace.common.errors import Conflict, NotFound
-from marketplace.payments.ledger_checks import SharedAsks, check_ledger
+from marketplace.payments.ledger_checks import SharedAsks, check_ledger, check_recent
 from marketplace.payments.maturity import mature_earnings
 from marketplace.payments.models import Distribution, Earning, EarningKind
 from marketplace.payments.selectors import (
@@ -25,6 +25,7 @@ from marketplace.payments.services import (
     release_hold,
 )
 from tests import builders
+from tests.audits import alter_row
 from tests.builders import NOW
 
 pytestmark = pytest.mark.django_db
@@ -153,7 +154,7 @@ def test_work_of_a_job_that_was_refunded_is_paid_by_the_house(owner, provider) -
 
 def test_a_credit_is_paid_out_of_what_a_late_provider_does_not_get(owner, provider) -> None:
     pay_sla_credit(
-        organisation=owner, amount_micros=750_000, reference="bid_1", reason="late", now=NOW
+        organisation=owner, amount_micros=750_000, hold_reference="bid_1", reason="late", now=NOW
     )
     split = builders.cost_split(
         Share(provider.pk, 1_500_000), returned=500_000, credit_withheld_micros=500_000
@@ -179,6 +180,23 @@ def test_the_check_finds_pay_against_the_rule(owner, provider) -> None:
     )
     check = check_ledger()
     assert (check.wrong_pay, check.balanced) == (("bid_1",), False)
+
+
+@pytest.mark.parametrize("column", ["charged_micros", "refunded_micros", "vendor_micros"])
+def test_the_checks_find_a_hold_that_says_other_than_its_postings(owner, column: str) -> None:
+    assert check_recent().wrong_charges == ()
+    alter_row(f"UPDATE payments_hold SET {column} = {column} + 1")
+    assert check_recent().wrong_charges == check_ledger().wrong_charges == ("bid_1",)
+
+
+def test_the_checks_find_earnings_that_are_not_their_postings(owner, provider) -> None:
+    split = builders.cost_split(Share(provider.pk, 700_000))
+    distribute_charge(hold_reference="bid_1", split=split, now=NOW)
+    alter_row("UPDATE payments_earning SET matured_at = now()")
+    assert (check_recent().wrong_earnings, check_ledger().wrong_earnings) == ((), (provider.pk,))
+    alter_row("UPDATE payments_earning SET amount_micros = amount_micros - 1, matured_at = NULL")
+    assert check_recent().wrong_earnings == ("bid_1",)
+    assert check_ledger().wrong_earnings == ("bid_1", provider.pk)
 
 
 def test_a_refund_after_sharing_out_is_the_houses_expense(owner, provider) -> None:

@@ -126,7 +126,8 @@ def forged(db):
         transaction.set_rollback(True)
 
 
-def test_the_check_finds_what_was_forged(forged) -> None:
+@pytest.mark.parametrize("options", [[], ["--whole"]])
+def test_the_check_finds_what_was_forged(forged, options: list[str]) -> None:
     check = check_ledger()
     assert not check.balanced
     assert check.imbalance_micros == -7
@@ -134,8 +135,9 @@ def test_the_check_finds_what_was_forged(forged) -> None:
     assert len(check.wrong_balances) == 1
     assert check.wrong_holds == (forged.pk,)
     assert check.clearing_surplus_micros == -7
+    assert check.wrong_charges == ("bid_1",)
     with pytest.raises(CommandError, match="do not balance"):
-        call_command("ledger_check", stdout=StringIO())
+        call_command("ledger_check", *options, stdout=StringIO())
 
 
 def test_an_operator_grants_from_the_command_line_once_per_reference() -> None:

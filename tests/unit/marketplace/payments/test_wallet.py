@@ -281,7 +281,7 @@ def test_a_broken_promise_is_paid_by_the_house_once(funded) -> None:
         pay_sla_credit(
             organisation=funded,
             amount_micros=310_000,
-            reference="bid_1",
+            hold_reference="bid_1",
             reason="Finished 4 minutes late",
             now=NOW,
         )

@@ -12,10 +12,12 @@ from django.test import Client
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.auction.pay_rule import PAY_RULE
+from marketplace.auction.selectors import list_bids
 from marketplace.auction.settlement import settle_finished
 from marketplace.jobs.models import Job, JobStatus, MetricPoint, Slice
 from marketplace.jobs.selectors import Outlier, add_excerpts, list_row_outliers, list_samples
 from marketplace.jobs.services import cancel_job, dispatch_slots, finish_slice, record_progress
+from marketplace.payments.services import refund_charge
 from marketplace.web.presenters.progress import (
     compute_planned_progress,
     find_earlier_run,
@@ -214,9 +216,17 @@ def test_a_receipt_says_who_got_the_price_and_adds_up(site: Site) -> None:
 
 def test_a_receipt_names_what_went_back(site: Site) -> None:
     bid, job = sold(site)
-    bid.refund_micros, bid.credit_micros, job.settled_at = 1_000, 14_625, NOW
-    money = build_receipt(bid, job=job).money
-    assert money[3:] == (("Returned to you", NOW, 1_000), ("Credited for a late end", NOW, 14_625))
+    for amount, reason in ((1_000, "Work that was not done"), (20, "The data were refused")):
+        refund_charge(
+            hold_reference=bid.hold_reference, amount_micros=amount, reason=reason, now=NOW
+        )
+    bid.credit_micros, job.settled_at = 14_625, NOW
+    assert build_receipt(bid, job=job).money[3:] == (
+        ("Returned to you: work that was not done", NOW, 1_000),
+        ("Returned to you: the data were refused", NOW, 20),
+        ("Credited for a late end", NOW, 14_625),
+    )
+    assert (bid.refund_micros, list_bids(bid.organisation).get().refund_micros) == (1_020, 1_020)
 
 
 def test_a_receipt_says_that_training_stopped_early(site: Site) -> None:
