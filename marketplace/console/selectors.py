@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Avg, Count, F, Max, Q, Sum
+from django.db.models import Avg, Count, F, Max, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
 from marketplace.auction.models import Bid, BidStatus, MarketHead
@@ -28,6 +28,7 @@ from marketplace.payments.selectors import get_house_balances
 from marketplace.tiers.selectors import list_machines
 
 BIDS_LISTED = 15
+DAY = timedelta(hours=24)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Overview:
     heads: Sequence[MarketHead]
     nodes: Sequence[Node]
     bids: Sequence[Bid]
-    #: Jobs by status.
+    #: Jobs by status: what is not over, and what ended in the last 24 hours.
     jobs: dict[str, int]
     machines: Sequence[Any]
     zones: Sequence[Zone]
@@ -92,10 +93,11 @@ class Overview:
 
 def load_overview(*, now: datetime) -> Overview:
     nodes = Node.objects.exclude(status__in=ABSENT)
+    day = Bid.objects.filter(created_at__gt=now - DAY)
     return Overview(
         now=now,
-        figures=_count_day(now),
-        hours=_draw_hours(now),
+        figures=_count_day(day),
+        hours=_draw_hours(day, now=now),
         books=Heartbeat.objects.filter(task=BOOKS_TASK).first(),
         troubles=[probe for probe in run_probes(now=now) if not probe.is_ok],
         balances=get_house_balances(),
@@ -108,7 +110,7 @@ def load_overview(*, now: datetime) -> Overview:
         bids=list(
             Bid.objects.select_related("zone", "organisation").order_by("-arrival")[:BIDS_LISTED]
         ),
-        jobs=dict(Job.objects.values_list("status").annotate(Count("pk"))),
+        jobs=_count_jobs(now),
         machines=list_machines(now=now),
         zones=list(list_zone_pricing()),
         set_aside=list(list_bids_set_aside()),
@@ -118,8 +120,13 @@ def load_overview(*, now: datetime) -> Overview:
     )
 
 
-def _count_day(now: datetime) -> DayFigures:
-    day = Bid.objects.filter(created_at__gt=now - timedelta(hours=24))
+def _count_jobs(now: datetime) -> dict[str, int]:
+    """Jobs by status, those that are not over and those that ended in the last 24 hours."""
+    shown = Job.objects.filter(Q(status__in=Job.ACTIVE) | Q(finished_at__gt=now - DAY))
+    return dict(shown.values_list("status").annotate(Count("pk")).order_by("status"))
+
+
+def _count_day(day: QuerySet[Bid]) -> DayFigures:
     admitted = Q(status=BidStatus.ADMITTED)
     took = F("decided_at") - F("created_at")
     back = annotate_refunds(day.filter(admitted)).aggregate(total=Sum("refund_micros"))["total"]
@@ -141,11 +148,11 @@ def _count_day(now: datetime) -> DayFigures:
     )
 
 
-def _draw_hours(now: datetime) -> list[dict[str, Any]]:
+def _draw_hours(day: QuerySet[Bid], *, now: datetime) -> list[dict[str, Any]]:
     """Admitted and refused in each of the last 24 hours, as heights of bars."""
     counts = [[0, 0] for _ in range(24)]
-    day = Bid.objects.filter(decided_at__gt=now - timedelta(hours=24))
-    for decided_at, status in day.values_list("decided_at", "status"):
+    decided = day.filter(decided_at__isnull=False)
+    for decided_at, status in decided.values_list("decided_at", "status"):
         hour = min(23, int((now - decided_at).total_seconds() // 3600))
         counts[23 - hour][status == BidStatus.REFUSED] += 1
     most = max(1, *(sum(pair) for pair in counts))

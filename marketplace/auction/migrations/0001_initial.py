@@ -264,6 +264,10 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='bid',
+            index=models.Index(fields=['created_at'], name='auction_bid_of_day'),
+        ),
+        migrations.AddIndex(
+            model_name='bid',
             index=models.Index(condition=models.Q(('validation_dataset__isnull', False)), fields=['validation_dataset'], name='auction_bid_validated_with'),
         ),
         migrations.AddConstraint(
