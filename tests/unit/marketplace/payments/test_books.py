@@ -18,6 +18,7 @@ from marketplace.payments.closed_months import (
     find_next_to_close,
     sum_accounts,
 )
+from marketplace.payments.earnings import Share, distribute_charge, pay_vendor
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.manual_entries import (
     ManualTerms,
@@ -25,6 +26,7 @@ from marketplace.payments.manual_entries import (
     decline_proposed,
     propose_entry,
 )
+from marketplace.payments.maturity import mature_earnings
 from marketplace.payments.models import ClosedMonth, Entry, LedgerSeal, ManualEntry, ManualKind
 from marketplace.payments.month_statements import (
     EARNINGS,
@@ -37,7 +39,7 @@ from marketplace.payments.selectors import get_house_balances, get_wallet
 from marketplace.payments.services import grant_money
 from tests import builders
 from tests.builders import NOW
-from tests.pages import read_amounts, read_text
+from tests.pages import read_amounts, read_lists, read_text
 
 pytestmark = pytest.mark.django_db
 
@@ -198,3 +200,26 @@ def test_the_pages_add_up_as_they_are_read(books, client: Client) -> None:
     assert sum(closing for *_, closing in accounts) == total == 0
     shown = read_text(client.get(f"/operator/money/books/{MONTH}"))
     assert "Write-off $2.50 from Write Offs to Chargebacks: The buyer is insolvent" in shown
+
+
+def test_the_statement_of_who_earns_adds_up_as_it_is_read(books, client: Client) -> None:
+    owner, *_ = books
+    earners = {kind: builders.provider_organisation() for kind in ("provider", "vendor")}
+    builders.hold_funds(organisation=owner, amount_micros=3_000_000, reference="bid_1")
+    builders.settle_hold(hold_reference="bid_1", charge_micros=1_250_000)
+    pay_vendor(
+        hold_reference="bid_1",
+        organisation_id=earners["vendor"].pk,
+        amount_micros=250_000,
+        disputable_until=NOW,
+        now=NOW,
+    )
+    split = builders.cost_split(Share(earners["provider"].pk, 900_000))
+    distribute_charge(hold_reference="bid_1", split=split, now=NOW)
+    mature_earnings(now=NEXT + timedelta(days=30))
+    for kind, earned in (("provider", Decimal("0.9")), ("vendor", Decimal("0.25"))):
+        client.force_login(builders.owner_of(earners[kind]))
+        reply = client.get(f"/nodes/payouts/{MONTH}")
+        # Each earning, then the account: what it began with, its lines, what it ended with.
+        assert read_amounts(reply) == [[earned], [0], [earned, earned], [earned]]
+        assert read_lists(reply) == [[earned, 0]]
