@@ -11,13 +11,14 @@ from marketplace.fleet.models import Node
 from marketplace.jobs.errands import take_result
 from marketplace.jobs.models import NodePlan
 from workers.protocol.checks import CheckTask
-from workers.protocol.errands import CHECK, EXPORT, PROBE, ErrandResult, ErrandSpec
+from workers.protocol.errands import CHECK, EXPORT, FAULT, PROBE, ErrandResult, ErrandSpec
 from workers.protocol.exports import ExportTask
+from workers.protocol.fault_checks import FaultCheckTask
 from workers.protocol.messages import SlotPlan
 from workers.protocol.probes import ProbeTask
 from workers.protocol.wire import from_json, to_json
 
-TASKS = {CHECK: CheckTask, EXPORT: ExportTask, PROBE: ProbeTask}
+TASKS = {CHECK: CheckTask, EXPORT: ExportTask, FAULT: FaultCheckTask, PROBE: ProbeTask}
 
 
 def list_errands(node: Node, kind: str) -> Sequence[ErrandSpec]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from workers.protocol import (
     checks,
+    fault_checks,
     generation,
     job_spec,
     joining,
@@ -40,6 +41,7 @@ MODULES = (
     reports,
     joining,
     checks,
+    fault_checks,
     generation,
     turns,
     release_signing,

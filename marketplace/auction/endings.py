@@ -34,7 +34,6 @@ from marketplace.common.money import MAX_MICROS
 from marketplace.fleet.slots import slot_at
 from marketplace.jobs.executed_work import (
     ExecutedWork,
-    is_user_fault_confirmed,
     list_organisations_at_fault,
     list_slices,
     measure_executed_work,
@@ -141,10 +140,8 @@ def judge_ending(job: Job) -> EndedJob:
     if job.status == JobStatus.FAILED and job.fault == FaultOf.SYSTEM:
         return EndedJob(Ending.FAILED_BY_HOUSE, work, at_fault, "The house failed the job")
     if job.status == JobStatus.FAILED:
-        # Two runs failed at the input. Where both were one provider's, its owner pays no fee, and
-        # only for the work up to the last checkpoint, which is there to download.
-        owes_fee = is_user_fault_confirmed(slices)
-        return EndedJob(Ending.STOPPED, work, reason=_NOT_DONE, owes_fee=owes_fee)
+        # A fault check found the input at fault. What was done up to the last checkpoint counts.
+        return EndedJob(Ending.STOPPED, work, reason=_NOT_DONE, owes_fee=True)
     return _judge_stopping(job, at=job.finished_at)
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from django.db.models import QuerySet
 
 from marketplace.accounts.selectors import share_members
-from marketplace.checks.models import SpotCheck
+from marketplace.checks.models import FaultCheck, SpotCheck
 from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import is_node_silent, list_trusted_nodes
 from marketplace.jobs.selectors import find_idlest_node
@@ -26,7 +26,7 @@ def find_checker(check: SpotCheck, *, now: datetime) -> Node | None:
     if first is not None and first.node is not None:
         taken.add(first.node.provider_id)
     there = list_trusted_nodes(check.zone, verified_only=check.verified_only)
-    others = _leave_out_friends(check, there.exclude(provider__in=taken))
+    others = leave_out_friends(check, there.exclude(provider__in=taken))
     if check.claimed_score is None:
         # another release of PyTorch sums in another order
         alike = [n for n in others if _get_release(n) == _get_release(check.checked_node)]
@@ -50,7 +50,7 @@ def _draw(name: str) -> bytes:
     return hashlib.sha256(name.encode()).digest()
 
 
-def _leave_out_friends(check: SpotCheck, nodes: QuerySet[Node]) -> list[Node]:
+def leave_out_friends(check: SpotCheck | FaultCheck, nodes: QuerySet[Node]) -> list[Node]:
     """Nodes of providers without a person in common with the job's owner or the node's provider."""
     parties = (check.job.organisation_id, check.checked_node.provider.organisation.pk)
     there = list(nodes.select_related("provider__organisation", "zone"))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from marketplace.checks.checkers import find_checker
+from marketplace.checks.fault_checks import FaultCheckErrands
 from marketplace.checks.models import SpotCheck
 from marketplace.checks.verdicts import judge_result, pay_checker
 from marketplace.checks.weights import LONGEST, estimate_time, take_end
@@ -118,6 +119,7 @@ class CheckErrands(ErrandHandler[SpotCheck]):
 
 
 register_handler(CheckErrands())
+register_handler(FaultCheckErrands())
 
 
 def load_claims(check: SpotCheck) -> list[list[float]]:

@@ -9,17 +9,19 @@ from django.db.models import Q
 
 from marketplace.accounts.erasure import KeptData, register_kept_data
 from marketplace.accounts.models import Subject
-from marketplace.checks.models import SpotCheck
+from marketplace.checks.models import FaultCheck, SpotCheck
+
+_KINDS = (SpotCheck, FaultCheck)
 
 
 def _list_dataset_needs(dataset_id: str) -> Iterator[str]:
     of_dataset = Q(job__dataset=dataset_id) | Q(job__validation_dataset=dataset_id)
-    if SpotCheck.objects.filter(of_dataset, state__in=SpotCheck.OPEN).exists():
+    if any(kind.objects.filter(of_dataset, state__in=kind.OPEN).exists() for kind in _KINDS):
         yield "A node checks work that was done on it."
 
 
 def _list_job_needs(job_id: str) -> Iterator[str]:
-    if SpotCheck.objects.filter(job=job_id, state__in=SpotCheck.OPEN).exists():
+    if any(kind.objects.filter(job=job_id, state__in=kind.OPEN).exists() for kind in _KINDS):
         yield "A node checks its work."
 
 
@@ -30,7 +32,8 @@ def _list_files(job_id: str) -> Iterator[str]:
 
 def _erase(job_id: str, *, now: datetime) -> None:
     """What was found stays; what a node was asked holds the job as its owner wrote it."""
-    SpotCheck.objects.filter(job=job_id).update(file="", task=None)
+    for kind in _KINDS:
+        kind.objects.filter(job=job_id).update(file="", task=None)
 
 
 register_kept_data(

@@ -8,6 +8,32 @@ from marketplace.fleet.models import Node
 from marketplace.jobs.models import Errand
 
 
+class FaultCheck(Errand):
+    """Steps that are trained again because a node says that its job's input is at fault.
+
+    ``key`` is the slice's id.
+    """
+
+    job = models.ForeignKey("jobs.Job", on_delete=models.PROTECT, related_name="+")
+    slice = models.ForeignKey("jobs.Slice", on_delete=models.PROTECT, related_name="+")
+    #: The job's last checkpoint, and the step after which the fault has shown or is none.
+    from_step = models.PositiveIntegerField()
+    until_step = models.PositiveIntegerField()
+    #: Whether the input is at fault for the checker, too; null: nothing is known yet.
+    found_fault = models.BooleanField(null=True)
+
+    job_id: str
+    slice_id: str
+
+    def __str__(self) -> str:
+        return f"{self.job_id} after step {self.from_step}"
+
+    @property
+    def checked_node(self) -> Node:
+        """Which node said so."""
+        return self.slice.node
+
+
 class SpotCheck(Errand):
     """A few steps of a slice that are trained again elsewhere, or the score of its result.
 

@@ -17,7 +17,7 @@ from fractions import Fraction
 from django.core.files.base import File
 
 from marketplace.checks.checkers import find_checker
-from marketplace.checks.models import SpotCheck
+from marketplace.checks.models import FaultCheck, SpotCheck
 from marketplace.common.money import MAX_MICROS
 from marketplace.fleet.models import NodeStatus
 from marketplace.fleet.services import suspend_node
@@ -30,9 +30,9 @@ from workers.protocol.weight_sketch import weights_agree
 
 log = logging.getLogger(__name__)
 
-#: Of what a job's work costs its owner, the most that measuring its result earns: the share that
-#: spot checks of steps cost, too.
-SCORE_PAY_SHARE = Fraction(1, 50)
+#: Of what a job's work costs its owner, the most that measuring its result or a fault check earns:
+#: the share that spot checks of steps cost, too.
+PAY_SHARE = Fraction(1, 50)
 #: A result that no node could measure by then counts as it was reported: its owner waits.
 SCORE_GIVEN_UP_AFTER = timedelta(minutes=6)
 
@@ -87,18 +87,25 @@ def pay_checker(check: SpotCheck, *, now: datetime) -> int:
     An evaluation earns a small share of what the job costs its owner at most: owners can bring
     such checks about, and may be the checker's friends.
     """
-    checker = check.node
-    assert checker is not None
     plan = load_work_plan(check.job)
     if check.claimed_score is not None:
         units = plan.evaluation_units
         paid = check.job.price_micros * measure_executed_work(check.job).share
-        most = math.floor(paid * SCORE_PAY_SHARE)
+        most = math.floor(paid * PAY_SHARE)
     else:
         last = _find_last_claimed(check)
         done = last if check.weights_agree is None else max(last, check.end_step or 0)
         units, most = plan.count_between(check.from_step, done), MAX_MICROS
-    amount = min(most, math.ceil(checker.ask_micros * units / checker.compute_capacity))
+    return pay_for_units(check, units=units, most_micros=most, now=now)
+
+
+def pay_for_units(
+    check: SpotCheck | FaultCheck, *, units: int, most_micros: int, now: datetime
+) -> int:
+    """Pay the checker its own ask for work units, within a limit; micro-dollars."""
+    checker = check.node
+    assert checker is not None
+    amount = min(most_micros, math.ceil(checker.ask_micros * units / checker.compute_capacity))
     pay_for_check(
         check_id=check.pk,
         organisation_id=checker.provider.organisation.pk,

@@ -7,7 +7,7 @@ import math
 import secrets
 from datetime import timedelta
 
-from marketplace.checks.models import SpotCheck
+from marketplace.checks.models import FaultCheck, SpotCheck
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, Checkpoint, Job
 from marketplace.jobs.work import load_work_plan
@@ -49,7 +49,7 @@ def take_end(check: SpotCheck) -> bool:
     return True
 
 
-def estimate_time(check: SpotCheck, checker: Node, *, until_step: int) -> timedelta:
+def estimate_time(check: SpotCheck | FaultCheck, checker: Node, *, until_step: int) -> timedelta:
     """How long a node may take to train the steps again beside its own jobs."""
     units = load_work_plan(check.job).count_between(check.from_step, until_step)
     zone = check.zone

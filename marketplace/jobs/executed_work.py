@@ -9,7 +9,6 @@ from fractions import Fraction
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Job, JobStatus, Slice, SliceStatus
 from marketplace.jobs.work import count_sold_units, load_work_plan
-from workers.protocol.reports import Fault
 from workers.protocol.work import WorkPlan
 
 
@@ -117,16 +116,6 @@ def list_slices(job: Job) -> list[Slice]:
     """A job's slices with their nodes' providers, in the order in which they were opened."""
     slices = Slice.objects.filter(job=job).select_related("node__provider")
     return list(slices.order_by("opened_at", "pk"))
-
-
-def is_user_fault(held: Slice) -> bool:
-    """Whether a node ended the slice by saying that the owner's input is at fault."""
-    return held.status == SliceStatus.FAILED and (held.result or {}).get("fault") == Fault.USER
-
-
-def is_user_fault_confirmed(slices: list[Slice]) -> bool:
-    """Whether nodes of two providers say so, independently of each other."""
-    return len({s.node.provider_id for s in slices if is_user_fault(s)}) > 1
 
 
 def list_organisations_at_fault(job: Job, slices: list[Slice]) -> list[str]:

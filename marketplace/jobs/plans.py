@@ -189,17 +189,20 @@ def _build_slice_spec(zone: Zone, held: Slice, checkpoint: Checkpoint | None) ->
     return SliceSpec(
         lease_token=held.lease_token,
         lease_expires_at=held.lease_expires_at.timestamp(),
-        job=_build_leased_job(zone, held.job, held.lease_token),
+        job=build_whole_job(
+            zone, held.job, blob_path=BLOB_PATH.replace("{lease_token}", held.lease_token)
+        ),
         resume_from=resume_from,
     )
 
 
-def _build_leased_job(zone: Zone, job: Job, lease_token: str) -> JobSpec:
-    spec = build_job_spec(zone, job, blob_path=BLOB_PATH.replace("{lease_token}", lease_token))
+def build_whole_job(zone: Zone, job: Job, *, blob_path: str, job_id: str | None = None) -> JobSpec:
+    """Build a job as ``build_job_spec`` does, with what it begins with."""
+    spec = build_job_spec(zone, job, blob_path=blob_path, job_id=job_id)
     return replace(
         spec,
-        lookup=_build_lookup(job, lease_token),
-        warm_start=_build_warm_start(job, lease_token),
+        lookup=_build_lookup(job, blob_path),
+        warm_start=_build_warm_start(job, blob_path),
     )
 
 
@@ -232,7 +235,7 @@ def build_job_spec(zone: Zone, job: Job, *, blob_path: str, job_id: str | None =
     )
 
 
-def _build_warm_start(job: Job, lease_token: str) -> WarmStart | None:
+def _build_warm_start(job: Job, blob_path: str) -> WarmStart | None:
     start = job.start
     if start is None or start.dropped:
         return None
@@ -240,7 +243,7 @@ def _build_warm_start(job: Job, lease_token: str) -> WarmStart | None:
     adapter = Artifact.everything.only("sha256", "bytes").get(pk=start.artifact_id)
     return WarmStart(
         adapter=BlobRef(
-            url=BLOB_PATH.format(lease_token=lease_token, name=START_BLOB),
+            url=blob_path.format(name=START_BLOB),
             sha256=adapter.sha256,
             bytes=adapter.bytes,
         ),
@@ -250,12 +253,12 @@ def _build_warm_start(job: Job, lease_token: str) -> WarmStart | None:
     )
 
 
-def _build_lookup(job: Job, lease_token: str) -> PromptLookup | None:
+def _build_lookup(job: Job, blob_path: str) -> PromptLookup | None:
     # Django has no such attribute where there is no row.
     candidates: CandidatePrompts | None = getattr(job, "candidate_prompts", None)
     if candidates is None:
         return None
-    url = BLOB_PATH.format(lease_token=lease_token, name=PROMPTS_BLOB)
+    url = blob_path.format(name=PROMPTS_BLOB)
     blob = BlobRef(url=url, sha256=candidates.sha256, bytes=candidates.bytes)
     return PromptLookup(prompts=blob, budget_s=candidates.budget_s)
 

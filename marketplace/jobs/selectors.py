@@ -14,7 +14,7 @@ from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound, UserError
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import is_node_silent
-from marketplace.jobs.executed_work import is_user_fault, list_slices
+from marketplace.jobs.executed_work import list_slices
 from marketplace.jobs.lease_checks import get_current_slice
 from marketplace.jobs.models import (
     Artifact,
@@ -83,17 +83,11 @@ _LATE = Q(needs_replan=True) | Q(finish_planned_at__gt=F("deadline_at"))
 
 
 def list_nodes_to_avoid(job: Job) -> list[str]:
-    """Nodes that the job's next plan should leave out, while others can run it.
-
-    The node that lost or failed it last, and every node of a provider that found fault with its
-    input: that is confirmed only by another.
-    """
+    """The node that lost or failed the job last: its next plan leaves it out if others can."""
     slices = list_slices(job)
     if not slices or slices[-1].status not in (SliceStatus.LOST, SliceStatus.FAILED):
         return []
-    blaming = {held.node.provider_id for held in slices if is_user_fault(held)}
-    own = Node.objects.filter(zone=job.zone, provider__in=blaming).values_list("pk", flat=True)
-    return sorted({slices[-1].node_id, *own})
+    return [slices[-1].node_id]
 
 
 def find_idlest_node(
@@ -178,6 +172,14 @@ def find_lease_blob(*, node: Node, lease_token: str, name: str, now: datetime) -
     job = get_current_slice(lease_token=lease_token, node=node, now=now).job
     if not may_run(job, node):
         raise NotFound("unknown_blob", "This job goes to nodes of verified providers only.")
+    found = find_job_blob(job, name)
+    if found is None:
+        raise NotFound("unknown_blob", f"This lease has no file {name[:80]!r}.")
+    return found
+
+
+def find_job_blob(job: Job, name: str) -> Blob | None:
+    """A file that a node needs to train a job: its data, what it begins with, a checkpoint."""
     found: Dataset | Checkpoint | CandidatePrompts | Artifact | None
     if name == DATASET_BLOB:
         found = job.dataset
@@ -189,9 +191,7 @@ def find_lease_blob(*, node: Node, lease_token: str, name: str, now: datetime) -
         found = Artifact.everything.filter(pk=job.start.artifact_id).first()
     else:
         found = list_job_checkpoints(job).filter(pk=name).first()
-    if found is None:
-        raise NotFound("unknown_blob", f"This lease has no file {name[:80]!r}.")
-    return Blob(file=found.file, sha256=found.sha256, bytes=found.bytes)
+    return found and Blob(file=found.file, sha256=found.sha256, bytes=found.bytes)
 
 
 #: Bytes of a data set that are read to show some of its rows.

@@ -246,10 +246,10 @@ def find_waiting_jobs(*, rented: TierState, now: datetime) -> list[Job]:
         Job.objects.filter(
             ~Exists(leased),
             ~Q(pk__in=busy),
+            Job.MAY_START,
             zone=tiers.zone,
             status__in=(JobStatus.QUEUED, JobStatus.MOVING),
             needs_replan=False,
-            awaits_data=False,
         )
         .annotate(next_slot=find_first_slot(from_slot=slot))
         .filter(next_slot__gt=max(slot, slot_at(tiers.zone, now + pause)))

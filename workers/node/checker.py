@@ -1,24 +1,27 @@
-"""Checks: train a few steps of another node's job again, and tell their losses; or measure its
-result on the held-out rows."""
+"""Checks: train a few steps of another node's job again, and tell their losses or whether they end
+in a fault of the input; or measure its result on the held-out rows."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from workers.node.blob_cache import BlobCache
 from workers.node.market_client import MarketClient
 from workers.node.preparer import Runtime
 from workers.protocol.checks import CheckResult, CheckTask, StepLoss
 from workers.protocol.errands import ErrandSpec
+from workers.protocol.fault_checks import FaultCheckResult, FaultCheckTask
 from workers.protocol.reports import Fault, ProgressEvent
 from workers.protocol.weight_sketch import sketch_weights
-from workers.runtime.job_sink import JobSummary
+from workers.runtime.job_sink import JobSink, JobSummary
 from workers.runtime.running_job import metrics_from_table
 from workers.training.checkpoint import CorruptCheckpointError, load_checkpoint
+from workers.training.faults import SystemFault, UserFault
 
 #: Seconds that the runtime may take to store the last checkpoint.
 _ENDS_WITHIN_S = 10.0
@@ -27,7 +30,7 @@ _ENDS_WITHIN_S = 10.0
 class Checker:
     """An ``ErrandHandler``."""
 
-    task_type = CheckTask
+    task_type: type[Any] = CheckTask
 
     def __init__(
         self, *, runtime: Runtime, cache: BlobCache, client: MarketClient, work: Path
@@ -37,21 +40,35 @@ class Checker:
         self._client = client
         self._work = work
 
-    def do(
-        self, task: CheckTask, errand: ErrandSpec, *, is_over: Callable[[], bool]
-    ) -> CheckResult:
+    def do(self, task: CheckTask, errand: ErrandSpec, *, is_over: Callable[[], bool]) -> Any:
         """Give the losses, and a sketch of the weights or their score where it is asked for."""
-        job = task.job
         steps = _StepsSink(task.until_step, scores_start=task.scores_start)
+        with self._attached(task, sink=steps):
+            self._wait(steps.reached, errand)
+            if task.scores_start:
+                self._runtime.detach(task.job.job_id, checkpoint=False)
+                return CheckResult(score=steps.score)
+            # Its losses, step by step, are in its checkpoint.
+            self._runtime.detach(task.job.job_id, checkpoint=True)
+            steps.ended.wait(_ENDS_WITHIN_S)
+            begin = task.resume_from.step if task.resume_from else 0
+            losses, sketch = steps.read_losses(after=begin), steps.sketch(seed=task.sketch_seed)
+            return CheckResult(losses, sketch=sketch)
+
+    @contextlib.contextmanager
+    def _attached(self, task: CheckTask | FaultCheckTask, *, sink: JobSink) -> Iterator[None]:
+        """Train a task's job up to its last step; nothing of it stays on the disk."""
+        job = task.job
         with contextlib.ExitStack() as stack:
             data = stack.enter_context(self._cache.opened(job.dataset))
-            validation = None
+            validation = prompts = start = None
             if job.validation_dataset is not None:
                 validation = stack.enter_context(self._cache.opened(job.validation_dataset))
             checkpoints: list[Path] = []
             if task.resume_from is not None:
                 checkpoints = [stack.enter_context(self._cache.opened(task.resume_from.blob))]
-            start = None
+            elif job.lookup is not None:
+                prompts = stack.enter_context(self._cache.opened(job.lookup.prompts))
             if job.warm_start is not None:
                 start = stack.enter_context(self._cache.opened(job.warm_start.adapter))
             stack.callback(shutil.rmtree, self._work / job.job_id, ignore_errors=True)
@@ -61,22 +78,65 @@ class Checker:
                 validation_path=validation,
                 checkpoint_paths=checkpoints,
                 start_path=start,
-                prompts_path=None,
-                sink=steps,
+                prompts_path=prompts,
+                sink=sink,
                 # Weights are compared after exactly the same steps.
                 pause_at=max(1, task.until_step),
             )
-            left_s = errand.expires_at - self._client.market_time()
-            steps.reached.wait(max(0.0, left_s))
-            if task.scores_start:
-                self._runtime.detach(job.job_id, checkpoint=False)
-                return CheckResult(score=steps.score)
-            # Its losses, step by step, are in its checkpoint.
-            self._runtime.detach(job.job_id, checkpoint=True)
-            steps.ended.wait(_ENDS_WITHIN_S)
-            begin = task.resume_from.step if task.resume_from else 0
-            losses, sketch = steps.read_losses(after=begin), steps.sketch(seed=task.sketch_seed)
-            return CheckResult(losses, sketch=sketch)
+            yield
+
+    def _wait(self, event: threading.Event, errand: ErrandSpec) -> bool:
+        """Wait for as long as the errand may take; whether it came."""
+        return event.wait(max(0.0, errand.expires_at - self._client.market_time()))
+
+
+class FaultChecker(Checker):
+    """An ``ErrandHandler``: whether steps end in a fault of their job's input."""
+
+    task_type = FaultCheckTask
+
+    def do(self, task: FaultCheckTask, errand: ErrandSpec, *, is_over: Callable[[], bool]) -> Any:
+        """Give the fault, if there is one.
+
+        Raises
+        ------
+        SystemFault
+            This node could not train the steps.
+        """
+        end = _EndSink()
+        try:
+            with self._attached(task, sink=end):
+                is_ended = self._wait(end.ended, errand)
+                self._runtime.detach(task.job.job_id, checkpoint=False)
+        except UserFault as fault:
+            return FaultCheckResult(str(fault))
+        if not is_ended or end.fault is Fault.SYSTEM:
+            raise SystemFault(end.reason or "The steps took too long.")
+        return FaultCheckResult(end.reason)
+
+
+class _EndSink:
+    """Notes how a job ends."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.fault: Fault | None = None
+        #: Empty: it failed at nothing.
+        self.reason = ""
+
+    def progress(self, event: ProgressEvent) -> None: ...
+
+    def checkpointed(self, path: Path, step: int) -> None: ...
+
+    def paused(self, summary: JobSummary) -> None:
+        self.ended.set()
+
+    def finished(self, adapter_dir: Path, summary: JobSummary) -> None:
+        self.ended.set()
+
+    def failed(self, fault: Fault, reason: str, summary: JobSummary) -> None:
+        self.fault, self.reason = fault, reason
+        self.ended.set()
 
 
 class _StepsSink:

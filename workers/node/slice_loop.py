@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from workers.node.blob_cache import BlobCache
-from workers.node.checker import Checker
+from workers.node.checker import Checker, FaultChecker
 from workers.node.errands import ErrandRunner
 from workers.node.exporter import Exporter
 from workers.node.kept_jobs import KeptJobs
@@ -30,7 +30,7 @@ from workers.node.sender import Sender, build_slice_result
 from workers.node.slice_run import SliceRun, SliceState
 from workers.node.slice_sink import SliceSink
 from workers.node.upload_files import link_or_copy
-from workers.protocol.errands import CHECK, EXPORT, PROBE
+from workers.protocol.errands import CHECK, EXPORT, FAULT, PROBE
 from workers.protocol.joining import PROTOCOL_LEAST
 from workers.protocol.messages import PROTOCOL_VERSION, HeartbeatReply, SliceSpec, SlotPlan
 from workers.protocol.reports import Fault, ProgressReply, SliceEnd
@@ -74,6 +74,7 @@ class SliceLoop:
             handlers={
                 PROBE: Prober(runtime=runtime, cache=cache),
                 CHECK: Checker(runtime=runtime, cache=cache, client=client, work=work),
+                FAULT: FaultChecker(runtime=runtime, cache=cache, client=client, work=work),
                 EXPORT: Exporter(cache=cache, client=client, work=work),
             },
             client=client,

@@ -19,7 +19,7 @@ PATH_ERRAND_FILE = "/internal/v1/errands/{token}/file"
 PATH_ERRAND_BLOB = "/internal/v1/errands/{token}/blobs/{name}"
 
 #: Values of ``ErrandSpec.kind``; each has its task and its result in a module of this package.
-EXPORT, CHECK, PROBE = "export", "check", "probe"
+EXPORT, CHECK, PROBE, FAULT = "export", "check", "probe", "fault"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ErrandSpec:
     token: str
     #: Unix seconds; an answer after that is refused.
     expires_at: float
-    #: ``ExportTask``, ``CheckTask`` or ``ProbeTask`` as JSON value.
+    #: ``ExportTask``, ``CheckTask``, ``ProbeTask`` or ``FaultCheckTask`` as JSON value.
     task: Any
 
 
@@ -38,7 +38,8 @@ class ErrandSpec:
 class ErrandResult:
     """A node's answer, where the errand does not ask for a file."""
 
-    #: ``CheckResult`` or ``ProbeResult`` as JSON value; ``None``: the errand could not be done.
+    #: ``CheckResult``, ``ProbeResult`` or ``FaultCheckResult`` as JSON value; ``None``: the errand
+    #: could not be done.
     found: Any = None
     #: Why it could not be done, as a sentence, and whose fault that is.
     reason: str = ""

@@ -14,6 +14,18 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
+            name='FaultCheck',
+            fields=[
+                ('errand_ptr', models.OneToOneField(auto_created=True, on_delete=django.db.models.deletion.CASCADE, parent_link=True, primary_key=True, serialize=False, to='jobs.errand')),
+                ('from_step', models.PositiveIntegerField()),
+                ('until_step', models.PositiveIntegerField()),
+                ('found_fault', models.BooleanField(null=True)),
+                ('job', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='jobs.job')),
+                ('slice', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='jobs.slice')),
+            ],
+            bases=('jobs.errand',),
+        ),
+        migrations.CreateModel(
             name='SpotCheck',
             fields=[
                 ('errand_ptr', models.OneToOneField(auto_created=True, on_delete=django.db.models.deletion.CASCADE, parent_link=True, primary_key=True, serialize=False, to='jobs.errand')),

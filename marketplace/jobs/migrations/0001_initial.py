@@ -33,6 +33,7 @@ class Migration(migrations.Migration):
                 ('id', models.CharField(default=marketplace.jobs.models.job.job_id, editable=False, max_length=40, primary_key=True, serialize=False)),
                 ('bid_id', models.CharField(max_length=40, unique=True)),
                 ('awaits_data', models.BooleanField(db_default=False, default=False)),
+                ('awaits_fault_check', models.BooleanField(db_default=False, default=False)),
                 ('verified_only', models.BooleanField(db_default=False, default=False)),
                 ('name', models.CharField(max_length=64)),
                 ('terms', marketplace.common.models.ValueField(kind=workers.protocol.job_terms.JobTerms)),
@@ -146,7 +147,7 @@ class Migration(migrations.Migration):
             name='Errand',
             fields=[
                 ('id', marketplace.common.models.IdField(prefix='errand', serialize=False)),
-                ('kind', models.CharField(choices=[('export', 'Export'), ('check', 'Check'), ('probe', 'Probe')], max_length=8)),
+                ('kind', models.CharField(choices=[('export', 'Export'), ('check', 'Check'), ('probe', 'Probe'), ('fault', 'Fault check')], max_length=8)),
                 ('key', models.CharField(max_length=120, null=True)),
                 ('verified_only', models.BooleanField(default=False)),
                 ('state', models.CharField(choices=[('waiting', 'Waiting'), ('asked', 'Asked'), ('done', 'Done'), ('failed', 'Failed')], default='waiting', max_length=8)),

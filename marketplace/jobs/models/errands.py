@@ -16,6 +16,7 @@ class ErrandKind(models.TextChoices):
     EXPORT = protocol.EXPORT, "Export"
     CHECK = protocol.CHECK, "Check"
     PROBE = protocol.PROBE, "Probe"
+    FAULT = protocol.FAULT, "Fault check"
 
 
 class ErrandState(models.TextChoices):

@@ -46,6 +46,8 @@ class Job(models.Model):
     )
     #: A vendor prepares its data: no slice is opened before they are there.
     awaits_data = models.BooleanField(default=False, db_default=False)
+    #: A node blamed its input: no slice is opened before a fault check has decided.
+    awaits_fault_check = models.BooleanField(default=False, db_default=False)
     #: Its data and its adapter go to nodes of verified providers only.
     verified_only = models.BooleanField(default=False, db_default=False)
     name = models.CharField(max_length=64)
@@ -107,6 +109,8 @@ class Job(models.Model):
     settled_at = models.DateTimeField(null=True)
 
     ACTIVE = (JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.MOVING)
+    #: Waits for nothing but a cell.
+    MAY_START = Q(awaits_data=False, awaits_fault_check=False)
 
     zone_id: str
     organisation_id: str

@@ -14,6 +14,7 @@
 - ``uploads``: checkpoints and adapters.
 - ``slices``: how a slice ends: with a result, or because its node was lost.
 - ``finished_slices``: whether a job that its node calls done is done.
+- ``user_faults``: whether a node that blames the input is right.
 - ``system_faults``: where a job goes on after a fault of the market, and when it is given up.
 """
 
@@ -64,6 +65,7 @@ from marketplace.jobs.services.slices import (
     sweep_leases,
 )
 from marketplace.jobs.services.uploads import store_adapter, store_checkpoint
+from marketplace.jobs.services.user_faults import decide_user_fault
 
 __all__ = [
     "LeaseLost",
@@ -78,6 +80,7 @@ __all__ = [
     "check_held_out",
     "complete_parted_upload",
     "decide_upload",
+    "decide_user_fault",
     "delete_adapter",
     "delete_all_of",
     "delete_dataset",

@@ -154,7 +154,7 @@ def _dispatch_zone(zone: Zone, now: datetime) -> Dispatch:
     _extend_leases(zone, slot, held_jobs)
     waiting = list(
         Job.objects.filter(
-            zone=zone, status__in=Job.ACTIVE, awaits_data=False, cells__contains=[[slot]]
+            Job.MAY_START, zone=zone, status__in=Job.ACTIVE, cells__contains=[[slot]]
         ).exclude(Exists(leased.filter(job=OuterRef("pk"))))
     )
     failed = Slice.objects.filter(
@@ -190,9 +190,9 @@ def _dispatch_zone(zone: Zone, now: datetime) -> Dispatch:
 def _find_stranded_jobs(zone: Zone, slot: int) -> set[str]:
     """Waiting jobs that have no cell left and are not marked yet."""
     waiting = Job.objects.filter(
+        Job.MAY_START,
         zone=zone,
         status__in=Job.ACTIVE,
-        awaits_data=False,
         needs_replan=False,
         finish_planned_at__lte=slot_starts_at(zone, slot),
     )

@@ -14,15 +14,15 @@ from marketplace.fleet import services as fleet
 from marketplace.fleet.models import GONE, Node, NodeStatus, Zone
 from marketplace.fleet.selectors import slot_at
 from marketplace.jobs import locks
-from marketplace.jobs.executed_work import is_user_fault, list_slices
 from marketplace.jobs.journal import record_event
 from marketplace.jobs.lease_checks import LeaseLost, is_current
-from marketplace.jobs.models import EventKind, FaultOf, Job, JobStatus, Slice, SliceStatus
+from marketplace.jobs.models import EventKind, Job, JobStatus, Slice, SliceStatus
 from marketplace.jobs.services.fault_attribution import blame_nodes, blame_overrun
 from marketplace.jobs.services.finished_slices import apply_finished
-from marketplace.jobs.services.life import close_slice, fail, mark_for_replan
+from marketplace.jobs.services.life import close_slice, mark_for_replan
 from marketplace.jobs.services.system_faults import count_system_fault, rewind_to_checkpoint
 from marketplace.jobs.services.uploads import discard_checkpoints_of
+from marketplace.jobs.services.user_faults import note_user_fault
 from marketplace.jobs.transitions import set_status
 from workers.protocol import reports
 from workers.protocol.messages import KEPT_JOBS_MOST, Heartbeat, HeartbeatReply
@@ -278,7 +278,7 @@ def _apply_failed(job: Job, held: Slice, result: SliceResult, now: datetime) -> 
         counted_step=job.checkpoint_step,
     )
     if result.fault == reports.Fault.USER:
-        _apply_user_fault(job, held, reason, now)
+        note_user_fault(job, held, reason, now)
         return
     fleet.note_node_fault(node=held.node, now=now)
     rewind_to_checkpoint(job)
@@ -291,29 +291,6 @@ def _apply_failed(job: Job, held: Slice, result: SliceResult, now: datetime) -> 
         data={"node": held.node_id, "checkpoint_step": job.checkpoint_step},
     )
     count_system_fault(job, reason, now)
-
-
-def _apply_user_fault(job: Job, held: Slice, reason: str, now: datetime) -> None:
-    """End a job that a node blames its owner for, once another run has come to the same end.
-
-    One node alone is not believed: it would be paid for work that it did not do.
-    """
-    blamed = [other for other in list_slices(job) if is_user_fault(other)]
-    if len(blamed) > 1:
-        fail(job=job, fault=FaultOf.USER, reason=reason, now=now, actor=held.node_id)
-        return
-    rewind_to_checkpoint(job)
-    set_status(job, JobStatus.MOVING)
-    job.save()
-    record_event(
-        job=job,
-        kind=EventKind.FAULT,
-        message=f"Node {held.node.name} finds fault with the input: {reason} It is tried again.",
-        now=now,
-        actor=held.node_id,
-        data={"node": held.node_id, "checkpoint_step": job.checkpoint_step},
-    )
-    mark_for_replan(job=job, reason="The fault that a node found is checked.", now=now)
 
 
 def _store_figures(job: Job, result: SliceResult) -> None:

@@ -119,11 +119,6 @@ def checkpointed(job, step):
     Job.objects.filter(pk=job.pk).update(step=step, checkpoint_step=step, total_steps=36)
 
 
-def blame_owner(job, now):
-    reason = "Row 3 has no answer."
-    market.end_slice(job, status=SliceEnd.FAILED, step=3, now=now, fault=Fault.USER, reason=reason)
-
-
 def end_late(job, zone):
     """The job finishes a slot after its deadline, on the node that had it then; when."""
     Job.objects.filter(pk=job.pk).update(deadline_at=slot_ends_at(zone, 102))
@@ -425,50 +420,6 @@ def test_five_failures_of_the_bidders_own_node_give_back_only_the_work_not_done(
     assert (bid.refund_micros, earned(node)) == (220_000, 80_000)
     assert get_wallet(organisation=owner).available_micros == 9_920_000
     assert get_house_balances()["revenue"] == get_house_balances()["refunds"] == 0
-
-
-def test_failure_by_the_owners_data_costs_the_work_done_once_a_second_provider_says_so(zone, owner):
-    first = market.node(zone)
-    bid, job = sold(owner, zone, epochs=3)
-    run(job, zone, 101)
-    checkpointed(job, 3)
-    blame_owner(job, market.slot_at(zone, 101))
-    job.refresh_from_db()
-    assert job.is_active
-    first.status = NodeStatus.OFFLINE
-    first.save()
-    second = market.node(zone, last_heartbeat_at=market.slot_at(zone, 103))
-    refresh_zone(zone=zone, now=market.slot_at(zone, 102))
-    run(job, zone, 103)
-    now = market.slot_at(zone, 103)
-    blame_owner(job, now)
-    job.refresh_from_db()
-    assert (job.status, job.fault) == ("failed", "user")
-    settled(job, bid, now)
-    # 26,667 of work, and up to the fee.
-    assert bid.refund_micros == 270_000
-    assert get_wallet(organisation=owner).available_micros == 9_970_000
-    assert (earned(first), earned(second)) == (26_667, 0)
-    assert get_house_balances()["revenue"] == 0
-
-
-def test_an_owner_pays_for_the_last_checkpoint_where_only_one_provider_blames_its_data(zone, owner):
-    node = market.node(zone)
-    bid, job = sold(owner, zone, epochs=3)
-    run(job, zone, 101)
-    checkpointed(job, 3)
-    blame_owner(job, market.slot_at(zone, 101))
-    Node.objects.update(last_heartbeat_at=market.slot_at(zone, 103))
-    refresh_zone(zone=zone, now=market.slot_at(zone, 102))
-    run(job, zone, 103)
-    now = market.slot_at(zone, 103)
-    blame_owner(job, now)
-    job.refresh_from_db()
-    assert (job.status, job.fault) == ("failed", "user")
-    settled(job, bid, now)
-    # 24 of 270 units stand in the checkpoint; no fee, since nobody else looked.
-    assert (bid.refund_micros, earned(node)) == (273_333, 26_667)
-    assert get_house_balances()["reservation_fees"] == 0
 
 
 def test_cancelled_job_is_refunded_for_the_work_not_done(zone, owner):

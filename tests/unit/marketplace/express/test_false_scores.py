@@ -129,7 +129,7 @@ def pay_share(request, job):
 def test_an_early_end_is_settled_once_another_node_has_measured_the_result(
     zone, lane, owner, monkeypatch, most
 ):
-    monkeypatch.setattr(verdicts, "SCORE_PAY_SHARE", most)
+    monkeypatch.setattr(verdicts, "PAY_SHARE", most)
     zone.work_costs = zone.work_costs | {"forward": PARTS // 2}
     zone.save()
     before = get_wallet(organisation=owner).available_micros

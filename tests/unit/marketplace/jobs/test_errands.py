@@ -12,7 +12,8 @@ import pytest
 from django.test import Client
 
 from marketplace.checks import errands as checks
-from marketplace.checks.models import SpotCheck
+from marketplace.checks.fault_checks import open_fault_checks
+from marketplace.checks.models import FaultCheck, SpotCheck
 from marketplace.checks.sampling import choose_checks
 from marketplace.checks.scores import open_score_checks
 from marketplace.exports.asking import ask_export
@@ -36,6 +37,7 @@ from tests.unit.marketplace.common.threads import at_once
 from tests.warm_builders import data_of
 from workers.protocol.checks import CheckResult, StepLoss
 from workers.protocol.errands import ErrandResult
+from workers.protocol.fault_checks import FaultCheckResult
 from workers.protocol.probes import ProbeResult
 from workers.protocol.reports import Fault, SliceEnd
 from workers.protocol.wire import dumps, to_json
@@ -131,11 +133,20 @@ def ask_for_probe(zone, node):
     return Probe, ProbeResult(3.0, (), 0.5)
 
 
+def ask_about_a_fault(zone, node):
+    job = build.job(zone, (0, market.node(zone)))
+    dispatch_slots(now=NOW)
+    market.end_slice(job, status=SliceEnd.FAILED, step=3, now=at(1), fault=Fault.USER)
+    assert open_fault_checks(now=at(2)) == 1
+    return FaultCheck, FaultCheckResult("The loss is not a number.")
+
+
 KINDS = {
     "export": ask_for_export,
     "check": ask_for_check,
     "score": ask_for_score,
     "probe": ask_for_probe,
+    "fault": ask_about_a_fault,
 }
 
 
@@ -167,7 +178,7 @@ def test_an_answer_is_taken_and_paid_once_however_often_it_is_sent(asked):
     errand = asked.load()
     assert (errand.state, errand.ended_at) == (ErrandState.DONE, at(3))
     # The job of the score has no price, of which a share would be paid.
-    assert (errand.paid_micros > 0) == (asked.kind in ("export", "check"))
+    assert (errand.paid_micros > 0) == (asked.kind in ("export", "check", "fault"))
     assert sum(Earning.objects.values_list("amount_micros", flat=True)) == errand.paid_micros
     assert check_ledger().balanced
 

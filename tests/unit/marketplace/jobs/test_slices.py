@@ -22,6 +22,7 @@ from marketplace.jobs.services import (
     LeaseLost,
     apply_heartbeat,
     cancel_job,
+    decide_user_fault,
     dispatch_slots,
     finish_slice,
     record_progress,
@@ -155,28 +156,29 @@ def test_a_job_is_not_finished_before_all_of_its_work_is_done(running, step, tot
     assert (job.status, held.status, held.result) == (JobStatus.RUNNING, SliceStatus.OPEN, None)
 
 
-def test_a_node_that_blames_the_owner_is_believed_once_another_run_ends_the_same(running):
+def test_a_node_that_blames_the_owner_is_not_believed_before_its_steps_were_trained_again(running):
     job, node, held = running
-
-    def blame(node, held, now):
-        reason = "The loss is not a number."
-        result = build.result(held, Ended.FAILED, step=0, fault=Fault.USER, reason=reason)
-        return finish_slice(node=node, result=result, now=now)
-
-    blame(node, held, at(5))
+    checkpointed(job, node, held, step=2, now=at(2))
+    reason = "The loss is not a number."
+    result = build.result(held, Ended.FAILED, step=6, fault=Fault.USER, reason=reason)
+    finish_slice(node=node, result=result, now=at(5))
     job.refresh_from_db()
-    assert (job.status, job.fault, job.needs_replan) == (JobStatus.MOVING, "", True)
-    # It is not held against the node either: it may well be right.
+    assert (job.status, job.fault, job.needs_replan) == (JobStatus.MOVING, "", False)
+    assert (job.step, job.awaits_fault_check) == (2, True)
+    # It is not held against the node: it may well be right.
     assert Node.objects.get(pk=node.pk).faults_in_row == job.system_faults == 0
+    # Its cells stay, and nothing begins in them, now or after them.
+    Node.objects.update(last_heartbeat_at=at(100))
+    assert [dispatch_slots(now=at(seconds)).started for seconds in (6, 11, 100)] == [()] * 3
+    job.refresh_from_db()
+    assert (len(job.cells), job.needs_replan) == (2, False)
 
-    other = market.node(node.zone, last_heartbeat_at=at(11))
-    replace_job_cells(job=job, cells=[Cell(SLOT + 1, other.pk)], reason="Again.", now=at(6))
-    dispatch_slots(now=at(11))
-    blame(other, build.lease(job), at(12))
+    for _ in range(2):
+        decide_user_fault(slice_id=held.pk, is_confirmed=True, now=at(12))
     job.refresh_from_db()
     assert (job.status, job.fault) == (JobStatus.FAILED, FaultOf.USER)
-    assert job.failure_reason == "The loss is not a number."
-    assert job.needs_replan is False
+    assert job.failure_reason == reason
+    assert kinds(job)[-1] == EventKind.FAILED
 
 
 @pytest.mark.parametrize("fault", [Fault.SYSTEM, None])

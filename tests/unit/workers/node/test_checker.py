@@ -19,12 +19,13 @@ from tests.unit.workers.training_builders import (
     write_jsonl,
 )
 from workers.node.blob_cache import BlobCache
-from workers.node.checker import Checker
+from workers.node.checker import Checker, FaultChecker
 from workers.node.errands import ErrandRunner
 from workers.node.market_client import MarketClient
 from workers.protocol.adapter_files import write_adapter_zip
 from workers.protocol.checks import CheckResult, CheckTask, losses_agree, score_agrees
-from workers.protocol.errands import CHECK, ErrandSpec
+from workers.protocol.errands import CHECK, FAULT, ErrandSpec
+from workers.protocol.fault_checks import FaultCheckResult, FaultCheckTask
 from workers.protocol.job_spec import AdapterKind, BaseModelRef, CheckpointRef, WarmStart
 from workers.protocol.reports import Fault
 from workers.protocol.weight_sketch import (
@@ -75,8 +76,9 @@ def checker(market, runtime, tmp_path):
     client = MarketClient(market.url, token="node-token")
     (tmp_path / "cache").mkdir()
     cache = BlobCache(tmp_path / "cache", client)
-    checker = Checker(runtime=runtime, cache=cache, client=client, work=tmp_path / "work")
-    runner = ErrandRunner(handlers={CHECK: checker}, client=client)
+    tools = {"runtime": runtime, "cache": cache, "client": client, "work": tmp_path / "work"}
+    handlers = {CHECK: Checker(**tools), FAULT: FaultChecker(**tools)}
+    runner = ErrandRunner(handlers=handlers, client=client)
     yield runner
     runner.close()
     client.close()
@@ -93,15 +95,16 @@ def check(trained, *, resumes: bool, token="check", expires_in_s=60.0, **changes
     return errand(CheckTask(**(fields | changes)), token=token, expires_in_s=expires_in_s)
 
 
-def errand(task: CheckTask, *, token="check", expires_in_s=60.0):
-    return to_json(ErrandSpec(CHECK, token, time.time() + expires_in_s, to_json(task)))
+def errand(task: CheckTask | FaultCheckTask, *, token="check", expires_in_s=60.0):
+    kind = CHECK if isinstance(task, CheckTask) else FAULT
+    return to_json(ErrandSpec(kind, token, time.time() + expires_in_s, to_json(task)))
 
 
-def wait_for_result(market) -> CheckResult:
+def wait_for_result(market, kind=CheckResult):
     market.wait_until(lambda: market.errand_results)
     [(token, result)] = market.errand_results.items()
     assert (token, result.reason) == ("check", "")
-    return from_json(CheckResult, result.found)
+    return from_json(kind, result.found)
 
 
 @pytest.mark.parametrize("resumes", [False, True])
@@ -226,3 +229,35 @@ def test_a_result_is_measured_on_the_held_out_rows_without_training(
     assert score_agrees(said.valid_loss_after, result.score) is True
     assert score_agrees(said.valid_loss_after - 0.3, result.score) is False
     assert runtime.jobs() == ()
+
+
+@pytest.mark.parametrize("diverges", [False, True])
+def test_a_fault_of_the_input_is_found_again_and_only_where_there_is_one(
+    market, runtime, checker, trained, tmp_path, diverges
+):
+    spec, _, checkpoint, _ = trained
+    job = replace(spec, job_id="chk-1")
+    if diverges:
+        # From fresh weights: a checkpoint's run has its settings from its job.
+        job = replace(
+            job,
+            adapter=replace(spec.adapter, alpha=1e30),
+            training=replace(spec.training, learning_rate=1.0),
+        )
+    start = None if diverges else checkpoint
+    task = FaultCheckTask(job, (start.step if start else 0) + 6, start)
+    checker.take(errand(task))
+    found = wait_for_result(market, FaultCheckResult)
+    assert ("training diverged" in found.fault) is diverges
+    assert bool(found.fault) is diverges
+    assert runtime.jobs() == ()
+    assert not (tmp_path / "work" / "chk-1").exists()
+
+
+def test_a_node_that_cannot_train_the_steps_finds_no_fault_with_the_input(market, checker, trained):
+    spec, _, _, _ = trained
+    gone = replace(spec, job_id="chk-1", dataset=replace(spec.dataset, url="/blobs/gone"))
+    checker.take(errand(FaultCheckTask(gone, until_step=3)))
+    market.wait_until(lambda: market.errand_results)
+    [(_, result)] = market.errand_results.items()
+    assert (result.found, result.fault) == (None, Fault.SYSTEM)

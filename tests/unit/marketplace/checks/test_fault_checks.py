@@ -1,0 +1,174 @@
+"""Input that a node blames: who trains the steps again, and who pays for what comes out."""
+
+from __future__ import annotations
+
+import io
+from datetime import timedelta
+
+import pytest
+
+from marketplace.accounts.models import Membership
+from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.lane.sweep import refresh_zone
+from marketplace.auction.settlement import settle_finished
+from marketplace.checks.fault_checks import GIVEN_UP_AFTER, STEPS_LATER, open_fault_checks
+from marketplace.checks.models import FaultCheck
+from marketplace.common.errors import NotFound
+from marketplace.fleet.models import Node
+from marketplace.jobs.errands import find_errand_blob, hand_out_errands, sweep_errands
+from marketplace.jobs.models import ErrandState, Job
+from marketplace.jobs.services import cancel_job, dispatch_slots, record_progress, store_checkpoint
+from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.models import Earning
+from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
+from tests import builders
+from tests import job_builders as build
+from tests import market_builders as market
+from tests.builders import NOW
+from tests.errand_builders import answer_errand, list_errands
+from workers.protocol.errands import FAULT, ErrandSpec
+from workers.protocol.fault_checks import FaultCheckResult
+from workers.protocol.reports import Fault, SliceEnd
+
+pytestmark = pytest.mark.django_db
+
+FOUND, NOTHING = FaultCheckResult("The loss is not a number."), FaultCheckResult()
+
+
+@pytest.fixture
+def zone():
+    return market.zone()
+
+
+@pytest.fixture
+def owner():
+    return builders.organisation(usd="10")
+
+
+def blamed(owner, zone):
+    """A job of 36 steps that its node stored at step 3, and blamed at step 5; bid, job, when."""
+    bid = market.bid(owner, zone, epochs=3)
+    decide_pending_bids(zone=zone, now=NOW)
+    bid.refresh_from_db()
+    job = Job.objects.get(bid_id=bid.pk)
+    now = market.slot_at(zone, 101)
+    dispatch_slots(now=now)
+    held = build.lease(job)
+    event = build.event(1, step=3, total_steps=36)
+    record_progress(node=held.node, report=build.report(held, event), now=now)
+    content = io.BytesIO(build.safetensors())
+    store_checkpoint(node=held.node, lease_token=held.lease_token, step=3, content=content, now=now)
+    market.end_slice(
+        job, status=SliceEnd.FAILED, step=5, now=now, fault=Fault.USER, reason="It diverged."
+    )
+    return bid, job, now
+
+
+def ask(now) -> tuple[Node | None, ErrandSpec | None]:
+    """Hand the check out; whom it is asked of, and what."""
+    open_fault_checks(now=now)
+    hand_out_errands(now=now)
+    node = FaultCheck.objects.get().node
+    return node, None if node is None else list_errands(node, FAULT)[-1]
+
+
+def earned(node):
+    return get_earnings(organisation=node.provider.organisation).pending_micros
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_settings_that_diverge_are_their_owners_end_whoever_trained_the_steps_again(
+    zone, owner, alone
+):
+    node = market.node(zone)
+    bid, job, now = blamed(owner, zone)
+    second = node if alone else market.node(zone)
+    asked, errand = ask(now)
+    assert (asked, errand.task.until_step) == (second, 5 + STEPS_LATER)
+    answer_errand(asked, errand.token, FOUND, now=now)
+    job.refresh_from_db()
+    assert (job.status, job.fault, job.failure_reason) == ("failed", "user", "It diverged.")
+    assert settle_finished(now=now) == 1
+    bid.refresh_from_db()
+    # 24 of 270 units stand in the checkpoint, and the fee is up to a tenth of the price.
+    assert (bid.refund_micros, get_house_balances()["reservation_fees"]) == (270_000, 3_333)
+    assert get_wallet(organisation=owner).available_micros == 9_970_000
+    # Who repeats its own claim is paid nothing for it.
+    paid = FaultCheck.objects.get().paid_micros
+    # Ten steps cost more than a fiftieth of the price.
+    assert (earned(node), paid) == (26_667, 0 if alone else 6_000)
+    assert sum(Earning.objects.values_list("amount_micros", flat=True)) == 26_667 + paid
+    assert verify_zone(zone).problems == []
+    assert check_ledger().balanced
+
+
+def test_a_stranger_gets_the_jobs_files_and_is_asked_before_friends(zone, owner):
+    node = market.node(zone)
+    _, _, now = blamed(owner, zone)
+    market.node(zone, of=node.provider)
+    own = market.node(zone)
+    Membership.objects.create(
+        organisation=own.provider.organisation, user=builders.owner_of(owner), role="member"
+    )
+    stranger = market.node(zone)
+    asked, errand = ask(now)
+    assert asked == stranger
+    assert errand.task.job.job_id == FaultCheck.objects.get().pk
+    assert errand.task.resume_from.step == 3
+    for ref in (errand.task.job.dataset, errand.task.resume_from.blob):
+        name = ref.url.rpartition("/")[2]
+        found = find_errand_blob(node=stranger, token=errand.token, name=name, now=now)
+        assert (found.sha256, found.bytes) == (ref.sha256, ref.bytes)
+    for of, name in ((node, "dataset"), (stranger, "prompts"), (stranger, "../x")):
+        with pytest.raises(NotFound):
+            find_errand_blob(node=of, token=errand.token, name=name, now=now)
+
+
+def test_a_job_whose_input_is_sound_goes_on_elsewhere_at_no_cost_to_its_owner(zone, owner):
+    node = market.node(zone)
+    bid, job, now = blamed(owner, zone)
+    second = market.node(zone)
+    _, errand = ask(now)
+    answer_errand(second, errand.token, NOTHING, now=now)
+    job.refresh_from_db()
+    assert (job.is_active, job.needs_replan, job.system_faults) == (True, True, 1)
+    assert Node.objects.get(pk=node.pk).faults_in_row == 1
+    Node.objects.update(last_heartbeat_at=market.slot_at(zone, 103))
+    refresh_zone(zone=zone, now=market.slot_at(zone, 102))
+    dispatch_slots(now=market.slot_at(zone, 103))
+    held = build.lease(job)
+    assert (held.node, held.first_step) == (second, 3)
+    last = market.slot_at(zone, 104)
+    market.end_slice(job, status=SliceEnd.FINISHED, step=36, now=last)
+    assert settle_finished(now=last) == 1
+    bid.refresh_from_db()
+    assert (bid.refund_micros, bid.credit_micros) == (0, 0)
+    assert get_house_balances()["reservation_fees"] == 0
+    assert check_ledger().balanced
+
+
+def test_a_job_goes_on_where_no_node_could_train_its_steps_again(zone, owner):
+    node = market.node(zone)
+    _, job, now = blamed(owner, zone)
+    Node.objects.update(last_heartbeat_at=now - timedelta(hours=1))
+    assert ask(now) == (None, None)
+    later = now + GIVEN_UP_AFTER
+    hand_out_errands(now=later)
+    job.refresh_from_db()
+    assert FaultCheck.objects.get().state == ErrandState.FAILED
+    assert (job.awaits_fault_check, job.needs_replan, job.system_faults) == (False, True, 1)
+    assert Node.objects.get(pk=node.pk).faults_in_row == 0
+    assert open_fault_checks(now=later) == 0
+
+
+def test_a_job_that_is_cancelled_meanwhile_stays_so(zone, owner):
+    market.node(zone)
+    _, job, now = blamed(owner, zone)
+    asked, errand = ask(now)
+    cancel_job(job=job, cancelled_by=None, now=now)
+    answer_errand(asked, errand.token, FOUND, now=now)
+    job.refresh_from_db()
+    assert (job.status, job.fault) == ("cancelled", "")
+    sweep_errands(now=now + timedelta(days=1))
+    assert FaultCheck.objects.get().state == ErrandState.DONE
