@@ -142,14 +142,15 @@ def pay_an_earner_out(account: str) -> None:
     _pay("pm_card_bypassPending", amount_cents=5000)
     sent: dict[str, Any] = {"transfer_id": "transfer_1", "group": "bid_1"}
     made = stripe_accounts.create_transfer(
-        **sent, amount_cents=2000, account_id=account, key=new_key()
+        **sent, amount_cents=2000, currency="usd", account_id=account, key=new_key()
     )
     assert stripe_accounts.find_transfer(**sent) == made
     assert not stripe_accounts.is_reversed(made)
     stripe_accounts.create_reversal(transfer_gateway_id=made, amount_cents=500, key=new_key())
     assert stripe_accounts.is_reversed(made)
     asked: dict[str, Any] = {"payout_id": "payout_1:1", "account_id": account}
-    paid = stripe_accounts.create_payout(**asked, amount_cents=100, key=new_key())
+    assert stripe_accounts.get_available_cents(account, currency="usd") >= 100
+    paid = stripe_accounts.create_payout(**asked, amount_cents=100, currency="usd", key=new_key())
     assert stripe_accounts.find_payout(**asked) == paid
     found = stripe_accounts.get_payout(paid.gateway_id, account_id=account)
     assert found.payout_id == "payout_1:1"

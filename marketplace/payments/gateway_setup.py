@@ -27,9 +27,7 @@ from marketplace.payments.stripe_client import (
     get_client,
     is_configured,
 )
-
-#: What the ledger is kept in, so what the account has to settle in.
-CURRENCY = "usd"
+from marketplace.payments.stripe_gateway import LEDGER_CURRENCY
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ class Connection:
 
     @property
     def is_in_dollars(self) -> bool:
-        return self.currency in ("", CURRENCY)
+        return self.currency in ("", LEDGER_CURRENCY)
 
 
 def load_connection() -> Connection:

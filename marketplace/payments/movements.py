@@ -6,7 +6,9 @@ gateway kept for itself, and what went to the house's own bank or came from it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
+from decimal import Decimal
 
 from django.db import transaction
 
@@ -28,8 +30,6 @@ from marketplace.payments.models import (
 
 #: The kind of work that booking a movement is.
 BOOK_MOVEMENT = "payments.movement_book"
-#: What the ledger is kept in.
-LEDGER_CURRENCY = "usd"
 #: Movements between the gateway and the house's own bank.
 OWN_BANK = ("payout", "payout_cancel", "payout_failure", "topup", "topup_reversal")
 #: Movements are asked for again so far back: they do not come in order.
@@ -46,6 +46,7 @@ def fetch_movements(*, now: datetime) -> None:
     latest = GatewayMovement.objects.order_by("-moved_at").values_list("moved_at", flat=True)
     known = latest.first()
     movements = gateway.list_movements(since=None if known is None else known - SEEN_AGAIN)
+    rates = _find_rates(movements)
     rows = [
         GatewayMovement(
             id=found.gateway_id,
@@ -55,6 +56,7 @@ def fetch_movements(*, now: datetime) -> None:
             amount_cents=found.amount_cents,
             fee_cents=found.fee_cents,
             net_cents=found.net_cents,
+            rate=rates[found.gateway_id],
             moved_at=found.moved_at,
         )
         for found in movements
@@ -67,6 +69,35 @@ def fetch_movements(*, now: datetime) -> None:
         enqueue_work(*(NewWork(BOOK_MOVEMENT, row.pk, due_at=now) for row in new if _tells(row)))
 
 
+def _find_rates(movements: Iterable[gateway.Movement]) -> dict[str, Decimal | None]:
+    """By movement, what a dollar was worth; where nothing was converted, what it last was."""
+    latest = load_latest_rates()
+    in_order = sorted(movements, key=lambda found: found.moved_at)
+    for found in in_order:
+        if found.rate is not None:
+            # For those before the first that was converted.
+            latest.setdefault(found.currency, found.rate)
+    rates: dict[str, Decimal | None] = {}
+    for found in in_order:
+        if found.rate is not None:
+            latest[found.currency] = found.rate
+        rates[found.gateway_id] = latest.get(found.currency)
+    return rates
+
+
+def load_latest_rates() -> dict[str, Decimal]:
+    """By currency that the gateway settled in, what a dollar was last worth."""
+    known = GatewayMovement.objects.exclude(rate=None).order_by("currency", "-moved_at", "-pk")
+    return dict(known.distinct("currency").values_list("currency", "rate"))
+
+
+def find_settlement() -> tuple[str, Decimal]:
+    """What the gateway settles in now, and what a dollar is worth in it."""
+    found = GatewayMovement.objects.exclude(rate=None).filter(kind="charge")
+    last = found.order_by("-moved_at", "-pk").values_list("currency", "rate").first()
+    return last or (gateway.LEDGER_CURRENCY, Decimal(1))
+
+
 def book_movements(*, now: datetime) -> None:
     """Book now what waits, unless a worker has it; call outside of transactions."""
     while run_due_work(get_kinds()[BOOK_MOVEMENT], clock=lambda: now):
@@ -76,11 +107,12 @@ def book_movements(*, now: datetime) -> None:
 def _tells(movement: GatewayMovement) -> bool:
     """Whether something is booked from a movement."""
     is_own_bank = movement.kind in OWN_BANK and movement.amount_cents
-    return movement.currency == LEDGER_CURRENCY and bool(_find_fee(movement) or is_own_bank)
+    return movement.rate is not None and bool(_find_fee(movement) or is_own_bank)
 
 
 def _find_fee(movement: GatewayMovement) -> int:
-    return -movement.amount_cents if movement.kind in _FEES else movement.fee_cents
+    fee = -movement.amount_cents if movement.kind in _FEES else movement.fee_cents
+    return movement.to_dollars(fee)
 
 
 def load_movement(work: HeldWork) -> GatewayMovement | None:
@@ -119,7 +151,7 @@ def _book_bank_payout(movement: GatewayMovement, *, now: datetime) -> None:
     booked = Entry.objects.filter(kind=EntryKind.BANK_PAYOUT, reference=movement.pk)
     if not movement.amount_cents or booked.exists():
         return
-    amount = movement.amount_cents * MICROS_PER_CENT
+    amount = movement.to_dollars(movement.amount_cents) * MICROS_PER_CENT
     post_entry(
         kind=EntryKind.BANK_PAYOUT,
         reference=movement.pk,

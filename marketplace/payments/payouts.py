@@ -34,6 +34,7 @@ from marketplace.payments.models import (
     Transfer,
     TransferStatus,
 )
+from marketplace.payments.movements import find_settlement
 from marketplace.payments.outbox import WantedCall, add_calls
 from marketplace.payments.payout_messages import announce_payout
 from marketplace.payments.reserves import compute_reserve
@@ -70,7 +71,8 @@ def refresh_payout_account(organisation_id: str) -> PayoutAccount | None:
         return None
     state = stripe_accounts.get_account(account.gateway_id)
     account.is_ready, account.needs = state.is_ready, list(state.needs)
-    account.save(update_fields=["is_ready", "needs"])
+    account.currency = state.currency
+    account.save(update_fields=["is_ready", "needs", "currency"])
     return account
 
 
@@ -143,13 +145,22 @@ def _split_by_job(payout: Payout, balance: int) -> list[Transfer]:
     ):
         by_job[reference] += amount
     groups = {payout.pk: max(0, balance - sum(by_job.values())), **by_job}
+    currency, rate = find_settlement()
     transfers: list[Transfer] = []
     before = 0
     for group, amount in groups.items():
         after = min(balance, before + amount)
         cents = after // MICROS_PER_CENT - before // MICROS_PER_CENT
         if cents:
-            transfers.append(Transfer(payout=payout, group=group, amount_cents=cents))
+            transfers.append(
+                Transfer(
+                    payout=payout,
+                    group=group,
+                    amount_cents=cents,
+                    currency=currency,
+                    settled_cents=round(cents * rate),
+                )
+            )
         before = after
     return transfers
 
@@ -165,7 +176,8 @@ def make_transfer(call: GatewayCall) -> str:
     try:
         return stripe_accounts.create_transfer(
             transfer_id=transfer.pk,
-            amount_cents=transfer.amount_cents,
+            amount_cents=transfer.settled_cents,
+            currency=transfer.currency,
             account_id=account.gateway_id,
             group=transfer.group,
             key=call.key,
@@ -263,10 +275,22 @@ def make_payout(call: GatewayCall) -> PayoutState:
     account = PayoutAccount.objects.get(organisation=payout.organisation_id)
     return stripe_accounts.create_payout(
         payout_id=call.subject,
-        amount_cents=_count_sent_cents(payout),
+        amount_cents=_find_payout_cents(payout, account),
+        currency=account.currency,
         account_id=account.gateway_id,
         key=call.key,
     )
+
+
+def _find_payout_cents(payout: Payout, account: PayoutAccount) -> int:
+    """What the bank gets, in the account's currency: what came of other ones the gateway knows."""
+    done = list(payout.transfers.filter(status=TransferStatus.DONE))
+    if all(transfer.currency == account.currency for transfer in done):
+        return sum(transfer.settled_cents - transfer.settled_back_cents for transfer in done)
+    found = stripe_accounts.get_available_cents(account.gateway_id, currency=account.currency)
+    if found <= 0:
+        raise GatewayFault("the transfers are not available at the account", is_kept=False)
+    return found
 
 
 def find_payout(call: GatewayCall) -> PayoutState | None:

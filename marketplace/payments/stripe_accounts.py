@@ -14,6 +14,7 @@ from marketplace.payments.stripe_client import (
     get_client,
     read_row_name,
 )
+from marketplace.payments.stripe_gateway import LEDGER_CURRENCY
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class AccountState:
     is_ready: bool
     #: What is still to be said about it.
     needs: tuple[str, ...]
+    #: What it settles in.
+    currency: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +87,27 @@ def get_account(account_id: str) -> AccountState:
         gateway_id=found.id,
         is_ready=bool(found.payouts_enabled),
         needs=tuple(needs or ()),
+        currency=found.default_currency or LEDGER_CURRENCY,
     )
 
 
+def get_available_cents(account_id: str, *, currency: str) -> int:
+    """What a connected account can pay its bank now, in its currency."""
+    found = call_gateway(
+        lambda: get_client().v1.balance.retrieve({}, {"stripe_account": account_id})
+    )
+    return sum(part.amount for part in found.available if part.currency == currency)
+
+
 def create_transfer(
-    *, transfer_id: str, amount_cents: int, account_id: str, group: str, key: str
+    *, transfer_id: str, amount_cents: int, currency: str, account_id: str, group: str, key: str
 ) -> str:
     """Move money to a connected account; the transfer's id."""
     made = call_gateway(
         lambda: get_client().v1.transfers.create(
             {
                 "amount": amount_cents,
-                "currency": "usd",
+                "currency": currency,
                 "destination": account_id,
                 "transfer_group": group,
                 "metadata": {OUR_ROW: transfer_id},
@@ -134,12 +146,14 @@ def is_reversed(transfer_gateway_id: str) -> bool:
     )
 
 
-def create_payout(*, payout_id: str, amount_cents: int, account_id: str, key: str) -> PayoutState:
+def create_payout(
+    *, payout_id: str, amount_cents: int, currency: str, account_id: str, key: str
+) -> PayoutState:
     """Let a connected account pay its bank."""
     return _read_payout(
         call_gateway(
             lambda: get_client().v1.payouts.create(
-                {"amount": amount_cents, "currency": "usd", "metadata": {OUR_ROW: payout_id}},
+                {"amount": amount_cents, "currency": currency, "metadata": {OUR_ROW: payout_id}},
                 {"idempotency_key": key, "stripe_account": account_id},
             )
         )

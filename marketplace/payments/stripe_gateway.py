@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import stripe
@@ -30,6 +31,8 @@ from marketplace.payments.stripe_client import (
 CARD_MIN_CENTS = 50
 #: The most that one card payment may be: the gateway takes eight digits.
 CARD_MAX_CENTS = 99_999_999
+#: What the ledger is kept in, and cards are charged in.
+LEDGER_CURRENCY = "usd"
 _REFUND_FAILED = ("failed", "canceled")
 
 
@@ -61,7 +64,7 @@ class Intent:
     action_url: str
     charge_id: str
     card: Card | None
-    #: What the gateway kept of the charge, once it is known.
+    #: What the gateway kept of the charge, once it is known; cents of a dollar.
     fee_cents: int | None
     #: Why the last card did not work.
     failure: str
@@ -83,6 +86,8 @@ class Movement:
     net_cents: int
     #: What the account settles in, such as ``usd``.
     currency: str
+    #: What a dollar was worth in it; ``None``: nothing was converted.
+    rate: Decimal | None
     moved_at: datetime
 
 
@@ -132,7 +137,7 @@ class IntentRequest:
         """The gateway's own parameters; a saved card is confirmed at once."""
         parameters: dict[str, Any] = {
             "amount": self.amount_cents,
-            "currency": "usd",
+            "currency": LEDGER_CURRENCY,
             "customer": self.customer_id,
             "capture_method": "manual" if self.is_captured_later else "automatic",
             "allowed_payment_method_types": ["card"],
@@ -279,10 +284,24 @@ def list_movements(*, since: datetime | None) -> list[Movement]:
             fee_cents=found.fee,
             net_cents=found.net,
             currency=found.currency,
+            rate=_read_rate(found),
             moved_at=datetime.fromtimestamp(found.created, UTC),
         )
         for found in listed
     ]
+
+
+def _read_rate(found: stripe.BalanceTransaction) -> Decimal | None:
+    if found.currency == LEDGER_CURRENCY:
+        return Decimal(1)
+    # As it stands in the answer, and not as the nearest binary fraction.
+    return Decimal(str(found.exchange_rate)) if found.exchange_rate else None
+
+
+def _read_fee(found: Any) -> int | None:
+    """The fee in cents of a dollar, of a balance transaction that stands there whole."""
+    rate = _read_rate(found) if isinstance(found, stripe.BalanceTransaction) else None
+    return None if rate is None else round(found.fee / rate)
 
 
 def read_event(*, body: bytes, signature: str) -> GatewayEvent:
@@ -332,7 +351,6 @@ def _read_event(found: stripe.Event) -> GatewayEvent:
 
 def _read_intent(found: stripe.PaymentIntent) -> Intent:
     charge = found.latest_charge
-    transaction = getattr(charge, "balance_transaction", None)
     method = found.payment_method
     action = found.next_action and found.next_action.redirect_to_url
     error = found.last_payment_error
@@ -345,7 +363,7 @@ def _read_intent(found: stripe.PaymentIntent) -> Intent:
         action_url=(action and action.url) or "",
         charge_id=read_id(charge),
         card=_read_card(method) if isinstance(method, stripe.PaymentMethod) else None,
-        fee_cents=getattr(transaction, "fee", None),
+        fee_cents=_read_fee(getattr(charge, "balance_transaction", None)),
         failure=(error and error.message) or "",
         payment_id=read_row_name(found),
     )

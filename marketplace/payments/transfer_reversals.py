@@ -77,7 +77,7 @@ def make_reversal(call: GatewayCall) -> bool:
     transfer = Transfer.objects.get(pk=_read_transfer_id(call))
     stripe_accounts.create_reversal(
         transfer_gateway_id=transfer.gateway_id,
-        amount_cents=transfer.reversed_cents,
+        amount_cents=transfer.settled_back_cents,
         key=call.key,
     )
     return True

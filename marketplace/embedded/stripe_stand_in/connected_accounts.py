@@ -10,6 +10,9 @@ from marketplace.embedded.stripe_stand_in.store import Store, Thing, read_whole
 #: Why an account can be paid nothing yet.
 REQUIREMENTS = ["individual.first_name", "external_account", "tos_acceptance.date"]
 
+#: Where accounts settle in euros.
+EURO = ("AT", "BE", "DE", "ES", "FI", "FR", "IE", "IT", "NL", "PT")
+
 
 class ConnectedAccounts(Store):
     """What leaves for those who earn."""
@@ -20,7 +23,7 @@ class ConnectedAccounts(Store):
             "account",
             type="none",
             country=asked.get("country", "US"),
-            default_currency="usd",
+            default_currency="eur" if asked.get("country") in EURO else "usd",
             charges_enabled=False,
             payouts_enabled=False,
             details_submitted=False,
@@ -33,7 +36,7 @@ class ConnectedAccounts(Store):
             "id": "acct_market",
             "object": "account",
             "country": "US",
-            "default_currency": "usd",
+            "default_currency": self.currency,
             "charges_enabled": True,
             "payouts_enabled": True,
         }
@@ -94,7 +97,7 @@ class ConnectedAccounts(Store):
                 "insufficient_capabilities_for_transfer",
                 "The account has not finished its onboarding.",
             )
-        if amount > self.balance():
+        if asked.get("currency") != self.currency or amount > self.balance():
             raise refuse_request(
                 "balance_insufficient", "You have insufficient funds in your Stripe account."
             )
@@ -103,15 +106,16 @@ class ConnectedAccounts(Store):
             "transfer",
             amount=amount,
             amount_reversed=0,
-            currency="usd",
+            currency=self.currency,
             destination=account["id"],
             metadata=asked.get("metadata", {}),
             reversed=False,
             transfer_group=asked.get("transfer_group"),
             description=asked.get("description"),
         )
-        self.move("transfer", transfer["id"], -amount)
-        self.move("payment", transfer["id"], amount, account=account["id"])
+        currency = self.currency
+        self.move("transfer", transfer["id"], -amount, currency=currency)
+        self.move("payment", transfer["id"], amount, account=account["id"], currency=currency)
         self.announce("transfer.created", transfer)
         return transfer
 
@@ -121,7 +125,9 @@ class ConnectedAccounts(Store):
         amount = read_whole(asked, "amount") if "amount" in asked else left
         if not 0 < amount <= left:
             raise refuse_request("amount_too_large", "More than is left.", param="amount")
-        if amount > self.balance(transfer["destination"]):
+        currency, to = transfer["currency"], transfer["destination"]
+        rate = self.rates[self.find_currency(to)] / self.rates[currency]
+        if round(amount * rate) > self.balance(to):
             raise refuse_request("balance_insufficient", "The account has paid it out.")
         transfer["amount_reversed"] += amount
         transfer["reversed"] = transfer["amount_reversed"] == transfer["amount"]
@@ -130,39 +136,41 @@ class ConnectedAccounts(Store):
             "transfer_reversal",
             amount=amount,
             transfer=name,
-            currency="usd",
+            currency=currency,
             metadata=asked.get("metadata", {}),
         )
-        self.move("transfer_refund", reversal["id"], amount)
-        self.move("payment_refund", reversal["id"], -amount, account=transfer["destination"])
+        self.move("transfer_refund", reversal["id"], amount, currency=currency)
+        self.move("payment_refund", reversal["id"], -amount, account=to, currency=currency)
         self.announce("transfer.reversed", transfer)
         return reversal
 
     def create_payout(self, asked: Thing, *, account: str) -> Thing:
         self.get("account", account)
         amount = read_whole(asked, "amount")
-        if not 0 < amount <= self.balance(account):
+        currency = self.find_currency(account)
+        if asked.get("currency") != currency or not 0 < amount <= self.balance(account):
             raise refuse_request("balance_insufficient", "The account has less than that.")
         payout = self.add(
             "po",
             "payout",
             amount=amount,
             arrival_date=self.now(),
-            currency="usd",
+            currency=currency,
             failure_code=None,
             failure_message=None,
             metadata=asked.get("metadata", {}),
             status="paid",
             _account=account,
         )
-        self.move("payout", payout["id"], -amount, account=account)
+        self.move("payout", payout["id"], -amount, account=account, currency=currency)
         if self.payout_failure:
             payout |= {
                 "status": "failed",
                 "failure_code": self.payout_failure,
                 "failure_message": "The bank did not take the payout.",
             }
-            self.move("payout_failure", payout["id"], amount, account=account)
+            name = payout["id"]
+            self.move("payout_failure", name, amount, account=account, currency=currency)
         self.announce(f"payout.{payout['status']}", payout, account=account)
         return payout
 

@@ -304,8 +304,11 @@ class Payments(Store):
         return dispute
 
     def pay_own_bank(self, amount: int) -> Thing:
-        payout = self.add("po", "payout", amount=amount, currency="usd", status="paid", _account="")
-        self.move("payout", payout["id"], -amount)
+        currency = self.currency
+        payout = self.add(
+            "po", "payout", amount=amount, currency=currency, status="paid", _account=""
+        )
+        self.move("payout", payout["id"], -amount, currency=currency)
         self.announce("payout.paid", payout)
         return payout
 

@@ -55,7 +55,8 @@ def _list_undelivered_events(
 
 def _balance(books: Books, _ids: tuple[str, ...], _asked: Thing, account: str) -> Thing:
     def write(amount: int) -> list[Thing]:
-        return [{"amount": amount, "currency": "usd", "source_types": {}}]
+        currency = books.find_currency(account)
+        return [{"amount": amount, "currency": currency, "source_types": {}}]
 
     return {
         "object": "balance",

@@ -180,6 +180,8 @@ class StandIn(ThreadingHTTPServer):
                     return show(books, books.close_review(asked["id"], asked["reason"]), [])
                 case "pend":
                     books.pending_s = asked["seconds"]
+                case "settle":
+                    books.settle(asked["currency"], rate=asked["rate"])
                 case "appeal":
                     return show(books, books.appeal_dispute(asked["id"]), [])
                 case "bank_payout":

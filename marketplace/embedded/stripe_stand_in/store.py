@@ -33,6 +33,9 @@ class Store:
         self.ahead_s = 0.0
         #: Seconds after which what a card paid can leave.
         self.pending_s = 0
+        #: What the market's own account settles in, and what a dollar is worth in each currency.
+        self.currency = "usd"
+        self.rates = {"usd": 1.0, "eur": 0.92}
         #: Reason that the next payouts to banks fail with; empty: they arrive.
         self.payout_failure = ""
 
@@ -86,23 +89,40 @@ class Store:
         self.things.pop(name, None)
 
     def move(
-        self, kind: str, source: str, amount: int, *, fee: int = 0, account: str = ""
+        self,
+        kind: str,
+        source: str,
+        amount: int,
+        *,
+        fee: int = 0,
+        account: str = "",
+        currency: str = "usd",
     ) -> Thing:
-        """A balance transaction."""
+        """A balance transaction, in what the account settles in."""
+        settles_in = self.find_currency(account)
+        rate = self.rates[settles_in] / self.rates[currency]
+        amount, fee = round(amount * rate), round(fee * rate)
         return self.add(
             "txn",
             "balance_transaction",
             amount=amount,
             fee=fee,
             net=amount - fee,
-            currency="usd",
+            currency=settles_in,
             type=kind,
             source=source,
             available_on=self.now() + (self.pending_s if kind == "charge" else 0),
-            exchange_rate=None,
+            exchange_rate=None if settles_in == currency else rate,
             fee_details=[],
             _account=account,
         )
+
+    def settle(self, currency: str, *, rate: float) -> None:
+        """Let the market's own account settle in a currency from now on."""
+        self.currency, self.rates[currency] = currency, rate
+
+    def find_currency(self, account: str) -> str:
+        return self.things[account]["default_currency"] if account else self.currency
 
     def balance(self, account: str = "") -> int:
         """What may leave now."""

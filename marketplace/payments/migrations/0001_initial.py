@@ -101,6 +101,7 @@ class Migration(migrations.Migration):
                 ('amount_cents', models.BigIntegerField()),
                 ('fee_cents', models.BigIntegerField()),
                 ('net_cents', models.BigIntegerField()),
+                ('rate', models.DecimalField(decimal_places=10, max_digits=20, null=True)),
                 ('moved_at', models.DateTimeField(db_index=True)),
             ],
         ),
@@ -197,6 +198,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('organisation', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, primary_key=True, related_name='payout_account', serialize=False, to='accounts.organisation')),
                 ('gateway_id', models.CharField(max_length=120, unique=True)),
+                ('currency', models.CharField(default='usd', max_length=3)),
                 ('is_ready', models.BooleanField(default=False)),
                 ('needs', models.JSONField(blank=True, default=list)),
                 ('made_at', models.DateTimeField()),
@@ -238,6 +240,8 @@ class Migration(migrations.Migration):
                 ('id', marketplace.common.models.IdField(prefix='trf', serialize=False)),
                 ('group', models.CharField(max_length=200)),
                 ('amount_cents', models.PositiveBigIntegerField()),
+                ('currency', models.CharField(default='usd', max_length=3)),
+                ('settled_cents', models.PositiveBigIntegerField()),
                 ('status', models.CharField(choices=[('waiting', 'Waiting'), ('done', 'Done'), ('refused', 'Refused')], default='waiting', max_length=10)),
                 ('gateway_id', models.CharField(blank=True, default='', max_length=120)),
                 ('reversed_cents', models.PositiveBigIntegerField(default=0)),
@@ -903,7 +907,7 @@ class Migration(migrations.Migration):
         ),
         pgtrigger.migrations.AddTrigger(
             model_name='transfer',
-            trigger=pgtrigger.compiler.Trigger(name='keep_terms', sql=pgtrigger.compiler.UpsertTriggerSql(condition='WHEN (OLD."id" IS DISTINCT FROM (NEW."id") OR OLD."payout_id" IS DISTINCT FROM (NEW."payout_id") OR OLD."group" IS DISTINCT FROM (NEW."group") OR OLD."amount_cents" IS DISTINCT FROM (NEW."amount_cents"))', func="RAISE EXCEPTION 'pgtrigger: Cannot update rows from % table', TG_TABLE_NAME;", hash='71a169ae1808cf52f0518e964607c671875260ba', operation='UPDATE', pgid='pgtrigger_keep_terms_866f9', table='payments_transfer', when='BEFORE')),
+            trigger=pgtrigger.compiler.Trigger(name='keep_terms', sql=pgtrigger.compiler.UpsertTriggerSql(condition='WHEN (OLD."id" IS DISTINCT FROM (NEW."id") OR OLD."payout_id" IS DISTINCT FROM (NEW."payout_id") OR OLD."group" IS DISTINCT FROM (NEW."group") OR OLD."amount_cents" IS DISTINCT FROM (NEW."amount_cents") OR OLD."currency" IS DISTINCT FROM (NEW."currency") OR OLD."settled_cents" IS DISTINCT FROM (NEW."settled_cents"))', func="RAISE EXCEPTION 'pgtrigger: Cannot update rows from % table', TG_TABLE_NAME;", hash='2b4f3e6f811d3aa1d23771dcdd1d9f6a3ad27988', operation='UPDATE', pgid='pgtrigger_keep_terms_866f9', table='payments_transfer', when='BEFORE')),
         ),
         migrations.AddConstraint(
             model_name='walletrules',

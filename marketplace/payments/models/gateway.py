@@ -147,6 +147,9 @@ class GatewayMovement(models.Model):
     fee_cents = models.BigIntegerField()
     #: Without the gateway's fee.
     net_cents = models.BigIntegerField()
+    #: What a dollar was worth in the currency: the gateway's own rate where it converted, else that
+    #: of the movement before; null: none is known.
+    rate = models.DecimalField(max_digits=20, decimal_places=10, null=True)
     moved_at = models.DateTimeField(db_index=True)
 
     class Meta:
@@ -156,6 +159,11 @@ class GatewayMovement(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.net_cents} {self.currency}"
+
+    def to_dollars(self, cents: int) -> int:
+        """Cents of a dollar at the movement's rate, of which there is one."""
+        assert self.rate is not None
+        return round(cents / self.rate)
 
 
 class GatewayComparison(models.Model):

@@ -16,6 +16,8 @@ class PayoutAccount(models.Model):
         Organisation, on_delete=models.PROTECT, primary_key=True, related_name="payout_account"
     )
     gateway_id = models.CharField(max_length=120, unique=True)
+    #: What it settles in, and its bank is paid in.
+    currency = models.CharField(max_length=3, default="usd")
     #: The gateway knows who it is and where its bank account is.
     is_ready = models.BooleanField(default=False)
     #: What the gateway still wants to know, in its words.
@@ -103,6 +105,9 @@ class Transfer(models.Model):
     #: What it was earned with, such as a bid's id: the gateway's ``transfer_group``.
     group = models.CharField(max_length=200)
     amount_cents = models.PositiveBigIntegerField()
+    #: What the gateway settled in when it was made, and what leaves there.
+    currency = models.CharField(max_length=3, default="usd")
+    settled_cents = models.PositiveBigIntegerField()
     status = models.CharField(
         max_length=10, choices=TransferStatus.choices, default=TransferStatus.WAITING
     )
@@ -130,11 +135,19 @@ class Transfer(models.Model):
         ]
         triggers = [
             pgtrigger.Protect(name="keep", operation=pgtrigger.Delete),
-            pgtrigger.ReadOnly(name="keep_terms", fields=["id", "payout", "group", "amount_cents"]),
+            pgtrigger.ReadOnly(
+                name="keep_terms",
+                fields=["id", "payout", "group", "amount_cents", "currency", "settled_cents"],
+            ),
         ]
 
     def __str__(self) -> str:
         return f"{self.amount_cents} cents for {self.group}"
+
+    @property
+    def settled_back_cents(self) -> int:
+        """What was taken back of ``settled_cents``."""
+        return round(self.settled_cents * self.reversed_cents / self.amount_cents)
 
     @property
     def amount_micros(self) -> int:

@@ -28,3 +28,6 @@ class Command(OperatorCommand):
         if not found.is_right:
             raise CommandError(f"The ledger says {ledger}, the gateway {gateway}.")
         self.stdout.write(f"{found.movements} movements; both say {ledger}.")
+        if found.exchange_micros:
+            worth, change = map(format_usd_exact, (found.worth_micros, found.exchange_micros))
+            self.stdout.write(f"Exchange: worth {worth} at the last rates, {change} of change.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 from unittest.mock import ANY
 
@@ -18,6 +19,7 @@ from marketplace.payments.card_refunds import return_to_card
 from marketplace.payments.gateway_endpoints import EVENTS, create_endpoints, list_webhook_secrets
 from marketplace.payments.gateway_setup import try_test_payment
 from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.maturity import mature_earnings
 from marketplace.payments.models import (
     BillingDetails,
     CardPayment,
@@ -33,9 +35,14 @@ from marketplace.payments.models import (
     WebhookEvent,
 )
 from marketplace.payments.movements import fetch_movements
-from marketplace.payments.payouts import open_payout_account
+from marketplace.payments.payouts import (
+    open_payout_account,
+    refresh_payout_account,
+    start_payout,
+)
 from marketplace.payments.reconciliation import compare_with_gateway, reconcile
 from marketplace.payments.selectors import Wallet, get_house_balances, get_wallet
+from marketplace.payments.services import Share, distribute_charge
 from marketplace.payments.stripe_accounts import create_transfer
 from marketplace.payments.stripe_client import GatewayFault, GatewayRefused
 from marketplace.payments.top_ups import start_top_up
@@ -242,7 +249,8 @@ def test_money_that_is_pending_at_the_gateway_leaves_once_it_is_there(
     account = PayoutAccount.objects.get()
     cards.control("onboard", account=account.gateway_id)
     sent: Any = {
-        "transfer_id": "x", "amount_cents": 100, "account_id": account.gateway_id, "group": "x"
+        "transfer_id": "x", "amount_cents": 100, "currency": "usd",
+        "account_id": account.gateway_id, "group": "x",
     }  # fmt: skip
     with pytest.raises(GatewayRefused, match="insufficient funds"):
         create_transfer(**sent, key="first")
@@ -397,7 +405,7 @@ def test_a_tried_payment_is_made_once_and_is_no_difference(
     assert get_house_balances()["gateway_fees"] == -330_000
 
 
-def test_money_in_another_currency_is_told_and_not_booked(
+def test_money_in_a_currency_without_a_rate_is_told_and_not_booked(
     cards: GatewayControl, buyer: Organisation
 ) -> None:
     pay(cards, buyer)
@@ -405,6 +413,77 @@ def test_money_in_another_currency_is_told_and_not_booked(
         cards.server.books.move("stripe_fee", "fee_1", -1234)["currency"] = "eur"
     entries = Entry.objects.count()
     assert compare_with_gateway(now=NOW).problems == [
-        "1 movements are in eur: let the gateway settle in dollars."
+        "1 movements are in eur, and no rate is known."
     ]
     assert Entry.objects.count() == entries
+
+
+def test_an_account_that_settles_in_euros_reconciles(
+    cards: GatewayControl, buyer: Organisation, client: Client
+) -> None:
+    cards.control("settle", currency="eur", rate=0.9137)
+    payment = pay(cards, buyer)
+    # 59 cents, of which 54 euro cents are 59.1.
+    assert payment.fee_cents == 59
+    return_to_card(payment_id=payment.pk, amount_cents=333, reference="a", now=NOW)
+    make_calls(now=NOW)
+    first = reconcile(now=NOW)
+    assert (first.is_right, first.unrated, first.differences) == (True, {}, ())
+    house = get_house_balances()
+    assert house["gateway_fees"] + house["revenue"] >= -590_000
+    # In euros: 914 - 54 - 304. At their rate they are worth what the books say, but for a cent.
+    moved = GatewayMovement.objects.values_list("kind", "net_cents", "currency").order_by("kind")
+    assert list(moved) == [("charge", 860, "eur"), ("refund", -304, "eur")]
+    assert abs(first.exchange_micros) <= 10_000
+
+    # The euro rises: what is there is worth more, and leaves at the new rate.
+    cards.control("settle", currency="eur", rate=0.8)
+    pay(cards, buyer, usd=20)
+    second = reconcile(now=NOW)
+    assert (second.is_right, second.differences) == (True, ())
+    worth = round((860 - 304 + 1600 - 70) / Decimal("0.8")) * 10_000
+    assert (second.worth_micros, second.exchange_micros) == (
+        *(worth, worth - second.ledger_micros),
+    )
+    assert second.exchange_micros > 800_000
+    client.force_login(builders.operator())
+    page = read_text(client.get("/operator/money?compare=1"))
+    assert "Exchange: at the last rates they are worth" in page
+    page = read_text(client.get("/operator/money/stripe"))
+    assert "What settles in EUR is booked at Stripe's own rates" in page
+
+
+@pytest.mark.parametrize("country", ["DE", "US"])
+def test_earners_are_paid_in_what_the_gateway_settles_in_and_their_banks_in_their_currency(
+    cards: GatewayControl, buyer: Organisation, settings: Any, country: str
+) -> None:
+    settings.PAYOUT_THRESHOLD_MICROS = 1
+    cards.control("settle", currency="eur", rate=0.8)
+    pay(cards, buyer, usd=20)
+    reconcile(now=NOW)
+    earner = builders.provider_organisation()
+    BillingDetails.objects.create(organisation=earner, legal_name="GPU GmbH", country=country)
+    open_payout_account(organisation=earner, now=NOW, return_url="http://127.0.0.1/back")
+    account = PayoutAccount.objects.get()
+    cards.control("onboard", account=account.gateway_id)
+    refresh_payout_account(earner.pk)
+    builders.hold_funds(organisation=buyer, amount_micros=6_000_000, reference="bid_1")
+    builders.settle_hold(hold_reference="bid_1", charge_micros=6_000_000)
+    split = builders.cost_split(Share(earner.pk, 6_000_000))
+    distribute_charge(hold_reference="bid_1", split=split, now=NOW)
+    later = NOW + timedelta(days=8)
+    mature_earnings(now=later)
+    payout = start_payout(organisation_id=earner.pk, now=later)
+    assert payout is not None
+    # The rate of the start stays, whatever it is when the transfer is made.
+    cards.control("settle", currency="eur", rate=0.81)
+    pay(cards, buyer, usd=10)
+    make_calls(now=later)
+    payout.refresh_from_db()
+    assert payout.status == "paid"
+    [transfer], [paid] = cards.find("transfer"), cards.find("payout")
+    assert (transfer["amount"], transfer["currency"]) == (480, "eur")
+    expected = 480 if country == "DE" else round(480 / 0.81)
+    assert (paid["amount"], paid["currency"]) == (expected, "eur" if country == "DE" else "usd")
+    found = reconcile(now=NOW)
+    assert (found.is_right, found.differences) == (True, ())
