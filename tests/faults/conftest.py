@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 
@@ -13,7 +11,7 @@ import httpx
 import pytest
 
 from tests.conftest import Market
-from tests.faults.steps import AVAILABLE_FROM, statuses, until
+from tests.faults.steps import AVAILABLE_FROM, keep_busy, statuses, until
 from workers.protocol.messages import PROTOCOL_VERSION
 from workers.protocol.node_facts import NodeFacts, SpeedMeasurement
 
@@ -88,16 +86,8 @@ def checkpoints_come_soon(market: Market) -> None:
 )
 def load(request: pytest.FixtureRequest) -> Iterator[int]:
     """How many processes for each core of this machine want it all while the tests run."""
-    # They end with the tests, however these end.
-    busy = f"import os\nwhile os.getppid() == {os.getpid()}: pass"
-    want = [sys.executable, "-c", busy]
-    others = [subprocess.Popen(want) for _ in range(request.param * (os.cpu_count() or 1))]
-    try:
+    with keep_busy(per_core=request.param):
         yield request.param
-    finally:
-        for other in others:
-            other.kill()
-            other.wait()
 
 
 @pytest.fixture

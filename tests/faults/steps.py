@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Sequence
-from contextlib import suppress
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -118,3 +120,18 @@ def kill_processes(market: Market, *names: str) -> None:
         within_s=240,
         what="what was killed runs again",
     )
+
+
+@contextmanager
+def keep_busy(*, per_core: int) -> Iterator[None]:
+    """Let so many processes for each core of this machine want it all."""
+    # They end with the tests, however these end.
+    busy = f"import os\nwhile os.getppid() == {os.getpid()}: pass"
+    want = [sys.executable, "-c", busy]
+    others = [subprocess.Popen(want) for _ in range(per_core * (os.cpu_count() or 1))]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
