@@ -6,6 +6,7 @@ each that is open holds a connection and a file. Without a session, an API key o
 body may be as long as a form; with one, as long as a list of bids; at the addresses of uploads, as
 long as a data set. A node's upload may be as long as a checkpoint or an errand's file where the
 node has that lease or was asked for that file, and a vendor's delivery as long as its link allows.
+One sender has a few such files under way at once, and a disk that is nearly full takes none.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
@@ -57,7 +63,24 @@ FORM_BYTES = 1024 * 1024
 #: Seconds that a body has in any case, and bytes for each of which it has one more.
 BODY_WITHIN_S = 60.0
 BODY_BYTES_PER_S = 4000
+#: Files that one sender may have under way at once, in each process of the web server.
+FILES_AT_ONCE = 8
+#: Bytes of the disk that are left to the database, and after how many of a file to look.
+SPARE_BYTES, LOOK_BYTES = 2 * 1024**3, 16 * 1024**2
 _BEARER = b"Bearer "
+_open_files: Counter[str] = Counter()
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How long a body may be."""
+
+    bytes: int
+    #: Whose file it is; empty for what is no file.
+    sender: str = ""
+
+
+SHORT = Allowance(ANONYMOUS_BYTES)
 
 
 class BodyLimitMiddleware:
@@ -71,26 +94,16 @@ class BodyLimitMiddleware:
             await self._application(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        if scope["method"] in ("GET", "HEAD", "OPTIONS"):
-            # Their bodies mean nothing, and are stored like any others.
-            limit = ANONYMOUS_BYTES
-        elif scope["path"].startswith(NODE_UPLOADS) or NODE_ERRAND_FILES.fullmatch(scope["path"]):
-            limit = await run_in_thread(lambda: _find_upload_limit(scope["path"], headers))
-            if limit is None:
-                detail = "Send this node's bearer token."
-                await _refuse(send, scope["path"], 401, "unknown_node_token", detail)
-                return
-        elif scope["path"].startswith(VENDOR_WORK):
-            limit = await run_in_thread(lambda: _find_delivery_limit(scope["path"]))
-        elif _is_short(headers) or not await _ask(_is_known, headers):
-            limit = ANONYMOUS_BYTES
-        elif scope["path"] in UPLOADS:
-            limit = settings.UPLOAD_BYTES_MAX + FORM_BYTES
-        elif _PARTS.fullmatch(scope["path"]):
-            limit = PART_BYTES_MAX + FORM_BYTES
+        allowed = await _find_allowance(scope, headers)
+        if allowed is None:
+            detail = "Send this node's bearer token."
+            await _refuse(send, scope["path"], 401, "unknown_node_token", detail)
+        elif allowed.sender and _open_files[allowed.sender] >= FILES_AT_ONCE:
+            detail = f"You send {FILES_AT_ONCE} files already. Send this one when one is through."
+            await _refuse(send, scope["path"], 503, "too_many_uploads", detail)
         else:
-            limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE + FORM_BYTES
-        await self._limited(scope, receive, send, limit=limit, headers=headers)
+            with _counted(allowed.sender):
+                await self._limited(scope, receive, send, allowed=allowed, headers=headers)
 
     async def _limited(
         self,
@@ -98,20 +111,25 @@ class BodyLimitMiddleware:
         receive: Receive,
         send: Send,
         *,
-        limit: int,
+        allowed: Allowance,
         headers: Headers,
     ) -> None:
+        limit = allowed.bytes
         detail = f"The body is larger than {limit:,} bytes. Send less."
         declared = headers.get(b"content-length", b"0")
         if not declared.isdigit() or int(declared) > limit:
             await _refuse(send, scope["path"], 413, "file_too_large", detail)
             return
+        full = "The market has no room for files now. Try again later."
+        if allowed.sender and _is_disk_full():
+            await _refuse(send, scope["path"], 503, "disk_full", full)
+            return
         ends_at = asyncio.get_running_loop().time() + BODY_WITHIN_S
-        received = 0
-        is_whole = is_late = answered = False
+        received, looks_at = 0, LOOK_BYTES
+        is_whole = is_late = is_full = answered = False
 
         async def count() -> Message:
-            nonlocal received, is_whole, is_late
+            nonlocal received, looks_at, is_whole, is_late, is_full
             if is_whole:
                 # It waits for the caller to go.
                 return await receive()
@@ -126,7 +144,9 @@ class BodyLimitMiddleware:
                 return gone
             received += len(message.get("body", b""))
             is_whole = not message.get("more_body", False)
-            return gone if received > limit else message
+            if allowed.sender and received >= looks_at:
+                looks_at, is_full = received + LOOK_BYTES, _is_disk_full()
+            return gone if received > limit or is_full else message
 
         async def pass_on(message: Message) -> None:
             nonlocal answered
@@ -136,13 +156,55 @@ class BodyLimitMiddleware:
         await self._application(scope, count, pass_on)
         if received > limit and not answered:
             await _refuse(send, scope["path"], 413, "file_too_large", detail)
+        elif is_full and not answered:
+            await _refuse(send, scope["path"], 503, "disk_full", full)
         elif is_late and not answered:
             detail = f"The body came too slowly. Send {BODY_BYTES_PER_S:,} bytes a second or more."
             await _refuse(send, scope["path"], 408, "body_too_slow", detail)
 
 
-def _find_upload_limit(path: str, headers: Headers) -> int | None:
-    """Bytes that a node may send there; ``None`` for anybody else.
+async def _find_allowance(scope: Message, headers: Headers) -> Allowance | None:
+    """What a request's body may be; ``None``: it is for nodes alone, and no node sends it."""
+    path = scope["path"]
+    if scope["method"] in ("GET", "HEAD", "OPTIONS"):
+        # Their bodies mean nothing, and are stored like any others.
+        return SHORT
+    if path.startswith(NODE_UPLOADS) or NODE_ERRAND_FILES.fullmatch(path):
+        return await run_in_thread(lambda: _find_upload_allowance(path, headers))
+    if path.startswith(VENDOR_WORK):
+        return await run_in_thread(lambda: _find_delivery_allowance(path))
+    sender = None if _is_short(headers) else await run_in_thread(lambda: _find_sender(headers))
+    if sender is None:
+        return SHORT
+    if path in UPLOADS:
+        return Allowance(settings.UPLOAD_BYTES_MAX + FORM_BYTES, sender)
+    if _PARTS.fullmatch(path):
+        return Allowance(PART_BYTES_MAX + FORM_BYTES, sender)
+    return Allowance(settings.DATA_UPLOAD_MAX_MEMORY_SIZE + FORM_BYTES)
+
+
+@contextmanager
+def _counted(sender: str) -> Iterator[None]:
+    """Count a file among those that its sender has under way."""
+    if not sender:
+        yield
+        return
+    _open_files[sender] += 1
+    try:
+        yield
+    finally:
+        _open_files[sender] -= 1
+        if not _open_files[sender]:
+            del _open_files[sender]
+
+
+def _is_disk_full() -> bool:
+    """Whether the disk on which bodies are spooled is nearly full."""
+    return shutil.disk_usage(tempfile.gettempdir()).free < SPARE_BYTES
+
+
+def _find_upload_allowance(path: str, headers: Headers) -> Allowance | None:
+    """What a node may send there; ``None`` for anybody else.
 
     What a node was not asked for is as short as anybody's: its view refuses it.
     """
@@ -151,19 +213,21 @@ def _find_upload_limit(path: str, headers: Headers) -> int | None:
         return None
     token = path.split("/")[4].replace("\0", "")
     if not path.startswith(NODE_UPLOADS):
-        return find_file_limit(node=node, token=token, now=clock.now()) or ANONYMOUS_BYTES
+        limit = find_file_limit(node=node, token=token, now=clock.now())
+        return Allowance(limit, node.pk) if limit else SHORT
     if not has_lease(node=node, lease_token=token):
-        return ANONYMOUS_BYTES
-    return getattr(settings, "CHECKPOINT_BYTES_MAX", CHECKPOINT_BYTES_MAX)
+        return SHORT
+    return Allowance(getattr(settings, "CHECKPOINT_BYTES_MAX", CHECKPOINT_BYTES_MAX), node.pk)
 
 
-def _find_delivery_limit(path: str) -> int:
+def _find_delivery_allowance(path: str) -> Allowance:
     """What the link in an address allows; what no link allows is as short as anybody's."""
     token = path.removeprefix(VENDOR_WORK).partition("/")[0]
     try:
-        return compute_delivery_limit(open_link(token, now=clock.now()))
+        preparation = open_link(token, now=clock.now())
     except NotFound:
-        return ANONYMOUS_BYTES
+        return SHORT
+    return Allowance(compute_delivery_limit(preparation), preparation.pk)
 
 
 def _is_short(headers: Headers) -> bool:
@@ -172,28 +236,19 @@ def _is_short(headers: Headers) -> bool:
     return declared.isdigit() and len(declared) < 10 and int(declared) <= ANONYMOUS_BYTES
 
 
-async def _ask(who: Callable[[Headers], bool], headers: Headers) -> bool:
-    return await run_in_thread(lambda: who(headers))
-
-
-def _is_known(headers: Headers) -> bool:
-    """Whether a long body comes from a person who signed in, a program or a node."""
-    return _has_session(headers) or _has_api_key(headers) or _is_node(headers)
-
-
-def _has_session(headers: Headers) -> bool:
+def _find_sender(headers: Headers) -> str | None:
+    """The person who signed in, the organisation of the program or the node that sends a body."""
     cookies = parse_cookie(headers.get(b"cookie", b"").decode("latin-1"))
-    key = cookies.get(settings.SESSION_COOKIE_NAME)
-    return key is not None and auth.SESSION_KEY in SessionStore(key.replace("\0", ""))
-
-
-def _has_api_key(headers: Headers) -> bool:
+    session = cookies.get(settings.SESSION_COOKIE_NAME)
+    person = session and SessionStore(session.replace("\0", "")).get(auth.SESSION_KEY)
+    if person:
+        return person
     secret = _find_secret(headers)
-    return secret is not None and find_keys([secret], now=clock.now())[secret] is not None
-
-
-def _is_node(headers: Headers) -> bool:
-    return _find_node(headers) is not None
+    key = None if secret is None else find_keys([secret], now=clock.now())[secret]
+    if key is not None:
+        return key.organisation.pk
+    node = _find_node(headers)
+    return None if node is None else node.pk
 
 
 def _find_node(headers: Headers) -> Node | None:

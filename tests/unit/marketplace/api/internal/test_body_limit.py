@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import namedtuple
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -47,19 +49,22 @@ class Application:
         await send({"type": "http.response.body", "body": b"ok"})
 
 
-def call(
+def call(path: str, parts: Sequence[int], **asked: Any) -> tuple[int, str, Application]:
+    """Status, code of the problem and the application, for a body in parts of these sizes."""
+    return async_to_sync(exchange)(path, parts, **asked)
+
+
+async def exchange(
     path: str,
     parts: Sequence[int],
     *,
     method: str = "POST",
     stalls: bool = False,
+    application: Application | None = None,
     **headers: str,
 ) -> tuple[int, str, Application]:
-    """Status, code of the problem and the application, for a body in parts of these sizes.
-
-    With ``stalls`` there is more of it that never comes.
-    """
-    application = Application()
+    """As ``call``. With ``stalls`` there is more of the body that never comes."""
+    application = application or Application()
     waiting = [
         {"type": "http.request", "body": bytes(size), "more_body": stalls or number < len(parts)}
         for number, size in enumerate(parts, start=1)
@@ -80,7 +85,7 @@ def call(
             (name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()
         ],
     }
-    async_to_sync(BodyLimitMiddleware(application))(scope, receive, send)
+    await BodyLimitMiddleware(application)(scope, receive, send)
     body = b"".join(message.get("body", b"") for message in sent)
     code = "" if body == b"ok" else json.loads(body)["code"]
     return sent[0]["status"], code, application
@@ -231,3 +236,38 @@ def test_a_body_that_comes_too_slowly_is_given_up(monkeypatch, key):
     assert call("/api/datasets", [20_000, 20_000], **key)[0] == 200
     status, code, application = call("/api/datasets", [20_000, 100], stalls=True, **key)
     assert (status, code, application.read) == (408, "body_too_slow", 20_100)
+
+
+def test_one_sender_has_a_few_files_under_way_at_once(monkeypatch, key):
+    monkeypatch.setattr(body_limit, "FILES_AT_ONCE", 1)
+    _, secret = builders.api_key(builders.organisation())
+    another = {"authorization": f"Bearer {secret}"}
+    meanwhile = []
+
+    class Slow(Application):
+        async def __call__(self, scope, receive, send) -> None:
+            for sender in (key, another):
+                meanwhile.append(await exchange("/api/datasets", [10], **sender))
+            await super().__call__(scope, receive, send)
+
+    assert call("/api/datasets", [10], application=Slow(), **key)[0] == 200
+    mine, others = meanwhile
+    assert (*mine[:2], mine[2].called) == (503, "too_many_uploads", False)
+    assert others[0] == 200
+    assert call("/api/datasets", [10], **key)[0] == 200
+    assert not body_limit._open_files
+
+
+def test_a_disk_that_is_nearly_full_takes_no_file(monkeypatch, key):
+    free = [body_limit.SPARE_BYTES, body_limit.SPARE_BYTES - 1]
+    left = namedtuple("usage", "free")
+    monkeypatch.setattr(body_limit.shutil, "disk_usage", lambda _: left(free.pop(0)))
+    monkeypatch.setattr(body_limit, "LOOK_BYTES", 1000)
+    status, code, application = call("/api/datasets", [999, 1, 500], **key)
+    assert (status, code, application.read) == (503, "disk_full", 999)
+    free.append(0)
+    status, code, application = call("/api/datasets", [1], **key)
+    assert (status, code, application.called) == (503, "disk_full", False)
+    # What is no file goes on.
+    assert call("/api/bids:batch", [ANONYMOUS_BYTES + 1], **key)[0] == 200
+    assert not free
