@@ -158,7 +158,9 @@ class HasScope(BasePermission):
     """A key needs the view's scope for the method; a person needs a role that carries its right."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        scope = getattr(view, "scopes", {}).get(request.method)
+        # What answers GET answers HEAD as well.
+        method = "GET" if request.method == "HEAD" else request.method
+        scope = getattr(view, "scopes", {}).get(method)
         if scope is None:
             return True
         if not request.user or not request.user.is_authenticated:

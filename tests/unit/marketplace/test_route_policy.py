@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,7 @@ def send(client, route, **headers):
     address = "/" + re.sub(r"<int:\w+>", "1", route.path)
     address = re.sub(r"<(\w+:)?\w+>", "x", address)
     method = "POST" if route.method == "*" else route.method
-    body = {} if method == "GET" else {"data": "{}", "content_type": "application/json"}
+    body = {} if method in ("GET", "HEAD") else {"data": "{}", "content_type": "application/json"}
     asked = {"Accept": "application/json", **headers}
     return getattr(client, method.lower())(address, headers=asked, **body)
 
@@ -196,6 +197,8 @@ def test_a_route_opens_to_its_scope_and_to_no_other(shop, scope):
             if route.scope == scope:
                 found = read_code(send(client, route)) == "missing_scope"
                 assert found == lacks, (scopes, route)
+                if lacks and route.method == "GET":
+                    assert send(client, replace(route, method="HEAD")).status_code == 403, route
 
 
 @pytest.mark.parametrize("kind", ["vendor", "provider"])
