@@ -1,7 +1,7 @@
 """Links to files of a job that need no sign-in: for one file, for some time, and to read only.
 
-A link is a signed statement and is stored nowhere. It ends with its time, and before that with
-the API key that made it, or when the person who made it leaves the organisation.
+A link is a signed statement and is stored nowhere. It ends with its time, and before that when the
+API key that made it ends or is frozen, or when the person who made it leaves the organisation.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _may_still(job: Job, terms: dict[str, Any], now: datetime) -> bool:
     if terms["key"] is None:
         return True
     key = ApiKey.objects.filter(
-        pk=terms["key"], organisation=job.organisation_id, revoked_at=None
+        pk=terms["key"], organisation=job.organisation_id, revoked_at=None, frozen_at=None
     ).filter(Q(expires_at=None) | Q(expires_at__gt=now))
     return key.exists()
 

@@ -106,6 +106,14 @@ def test_a_link_ends_with_the_key_that_made_it(api, owner, job):
     assert fetch(link["url"]).status_code == 404
 
 
+def test_a_link_gives_nothing_while_the_key_that_made_it_is_frozen(api, job):
+    link = make(api, job)
+    ApiKey.objects.update(frozen_at=NOW, frozen_reason="It was stolen.")
+    assert fetch(link["url"]).status_code == 404
+    ApiKey.objects.update(frozen_at=None, frozen_reason="")
+    assert read_download(fetch(link["url"])) == CONTENT
+
+
 def test_a_link_ends_when_who_made_it_leaves(owner, job):
     person = builders.owner_of(owner)
     link = make_link(
