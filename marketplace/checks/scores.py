@@ -9,26 +9,27 @@ The money of a job waits until another provider's node has measured its result
 - and of the others where a draw falls on it, some results of each node within the time in which
   its pay can still be taken back.
 
-Where no such node is there, or none answers in time, the job is settled as it was reported. Nodes
-that the operator runs are believed but for early ends. The owner of any result may ask for it to be
+Where no such node is there the house rents a machine, if it may in that zone, for so many results a
+day. Where it may not, or none answers in time, the job is settled as it was reported. Nodes that
+the operator runs are believed but for early ends. The owner of any result may ask for it to be
 measured (``auction.result_disputes``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, F, OuterRef, QuerySet
 
 from marketplace.accounts.selectors import is_run_by_operator
 from marketplace.checks.checkers import find_checker
 from marketplace.checks.models import SpotCheck
 from marketplace.checks.sampling import is_drawn
 from marketplace.checks.verdicts import SCORE_GIVEN_UP_AFTER
-from marketplace.fleet.models import Node
+from marketplace.fleet.models import Node, Zone
 from marketplace.jobs.models import Artifact, ErrandKind, ErrandState, Job, JobStatus
 
 #: Results of a node that are measured before only a share of them is.
@@ -38,6 +39,19 @@ FIRST_RESULTS = 3
 MEASURED_A_DELAY = 6
 #: Results of jobs that cost more are always measured, in micro-dollars.
 MEASURED_ABOVE_MICROS = 50_000_000
+#: Within which a machine that the house rents for a result has booted and measured it.
+RENTED_WITHIN = timedelta(minutes=20)
+#: Results of a zone for which it does so within a day.
+RENTED_A_DAY = 24
+
+#: Says whether the house may rent machines in a zone that judge the nodes of a provider.
+Renter = Callable[[Zone, str], bool]
+_renters: list[Renter] = []
+
+
+def register_renter(renter: Renter) -> None:
+    """Make known who rents machines; an app above this one calls this when it is loaded."""
+    _renters.append(renter)
 
 
 def exclude_unmeasured(jobs: QuerySet[Job]) -> QuerySet[Job]:
@@ -139,13 +153,32 @@ def _open_check(job: Job, *, key: str, now: datetime) -> bool:
         created_at=now,
         gives_up_at=now + SCORE_GIVEN_UP_AFTER,
     )
-    is_there = find_checker(check, now=now) is not None
-    if not is_there:
-        check.state, check.ended_at = ErrandState.FAILED, now
+    if find_checker(check, now=now) is None:
+        if _may_rent(check, now=now):
+            check.gives_up_at = now + RENTED_WITHIN
+        else:
+            check.state, check.ended_at = ErrandState.FAILED, now
     try:
         with transaction.atomic():
             check.save(force_insert=True)
     except IntegrityError:
         # Another run was quicker.
         return True
-    return is_there
+    return check.state == ErrandState.WAITING
+
+
+def _may_rent(check: SpotCheck, *, now: datetime) -> bool:
+    """Whether the house may rent a machine for a check that no node could answer."""
+    lately = _list_scores().filter(zone=check.zone, created_at__gt=now - timedelta(days=1))
+    rented_for = lately.filter(gives_up_at__gt=F("created_at") + SCORE_GIVEN_UP_AFTER)
+    provider_id = check.checked_node.provider_id
+    return rented_for.count() < RENTED_A_DAY and any(
+        may_rent(check.zone, provider_id) for may_rent in _renters
+    )
+
+
+def lacks_checker(*, zone_id: str, now: datetime) -> bool:
+    """Whether a result of a zone waits to be measured, and no node there could measure it."""
+    waiting = _list_scores().filter(zone=zone_id, state=ErrandState.WAITING)
+    found = waiting.select_related("zone", "job", "slice__node__provider__organisation", "confirms")
+    return any(find_checker(check, now=now) is None for check in found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from marketplace.checks.scores import lacks_checker
 from marketplace.express.queries import was_short
 from marketplace.express.shortage import RECENT
 from marketplace.fleet.models import Node, NodeStatus, Tier
@@ -40,6 +41,8 @@ class TickWork:
     endings: bool
     #: Whether the zone's express lane lately had no seat for somebody.
     shortage: bool
+    #: Whether a result waits to be measured that no node there could measure.
+    checks: bool
     #: Nodes on sale.
     nodes: int
 
@@ -57,5 +60,6 @@ def find_tick_work(*, tiers: ZoneTiers, now: datetime) -> TickWork:
         *own,
         endings=ended.exists(),
         shortage=was_short(zone_id=zone_id, since=now - RECENT),
+        checks=tiers.is_on and lacks_checker(zone_id=zone_id, now=now),
         nodes=nodes.exclude(tier=Tier.SERVERLESS).count(),
     )

@@ -19,6 +19,7 @@ from marketplace.fleet.providers import check_may_list
 from marketplace.fleet.services import approve_provider, ensure_provider, set_provider_verified
 from marketplace.tiers import (
     bookings,
+    check_machines,
     direct_starts,
     handoff,
     hazard_tables,
@@ -228,6 +229,8 @@ def _tick_zone(tiers: ZoneTiers, work: TickWork, offers: list[MachineOffer], now
     scaling.scale_machines(rented=rented, measured=measured, offers=offers, now=now)
     if work.shortage:
         lane_machines.rent_for_lane(rented=rented, offers=offers, now=now)
+    if work.checks:
+        check_machines.rent_for_checks(rented=rented, offers=offers, now=now)
     offer_inventory.list_offers(rented=rented, offers=offers, now=now)
     scaling.release_serverless(rented=rented, now=now)
     _save_changes(tiers, before)
