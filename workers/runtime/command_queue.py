@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 T = TypeVar("T")
+#: Between two looks at whether there is still a thread that runs commands.
+_LOOK_EVERY_S = 1.0
 
 
 class CommandQueue:
@@ -35,7 +37,10 @@ class CommandQueue:
                 future.set_exception(error)
 
         self._waiting.put(run)
-        if not self._thread.is_alive():
+        # the loop may end before it comes to this
+        while self._thread.is_alive() and not wait((future,), timeout=_LOOK_EVERY_S).done:
+            pass
+        if not future.done():
             self.run_waiting()
         return future.result()
 

@@ -109,6 +109,8 @@ class JobEndings:
         # a bug or an exhausted device in one job's evaluation or export is that job's end only
         except Exception as error:
             log.exception("job %s failed outside of a step", running.job.job_id)
+            if is_device_lost(error):
+                self._on_device_lost()
             self.fail(running, SystemFault(f"The node failed on this job: {error}."))
             return False
         return True

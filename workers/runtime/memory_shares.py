@@ -70,9 +70,18 @@ class MemoryShares:
             longest_tokens=max(r.longest_tokens for r in jobs),
         )
         found = try_fit()
+        if found.token_budget < resident.trainer.token_budget:
+            # those in flight are of the old size
+            resident.trainer.land()
         resident.trainer.token_budget = found.token_budget
         resident.model.checkpoint_layers = found.recompute
         resident.model.spills = found.spills
+
+    def forget_peak(self) -> None:
+        """Measure from now on: a job's peak is that of its own time here."""
+        for device in self._residents.devices:
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
 
     def note_step(self, resident: ResidentBase, jobs: list[RunningJob]) -> None:
         """Feed what was measured back into the plan, and into the jobs' reports."""

@@ -31,7 +31,7 @@ from workers.runtime.resident_bases import ResidentBases
 from workers.runtime.running_job import RunningJob
 from workers.runtime.thread_choice import use_best_threads
 from workers.runtime.training_rounds import TrainingRounds
-from workers.training.faults import SystemFault
+from workers.training.faults import SystemFault, is_device_lost
 from workers.training.start_values import load_start_values
 from workers.training.writing import Tell
 
@@ -96,7 +96,7 @@ class NodeRuntime:
         self._thread = threading.Thread(target=self._loop, name="training", daemon=True)
         self._commands = CommandQueue(self._thread)
         self._closed = False
-        #: The device failed for good; only another process can use it again.
+        #: The device or the loop failed for good; only another process can go on.
         self.device_lost = threading.Event()
         self._checkpoints = CheckpointPipe(post=self._commands.put, tell=tell)
         self._endings = JobEndings(remove=self._remove, on_device_lost=self.device_lost.set)
@@ -178,7 +178,7 @@ class NodeRuntime:
 
     def checkpoint(self, job_id: str) -> None:
         """Have a checkpoint written soon; it arrives at the job's sink."""
-        self._commands.put(lambda: self._want_checkpoint(job_id))
+        self._commands.put(lambda: self._rounds.take_checkpoint(job_id))
 
     def detach(self, job_id: str, *, checkpoint: bool, may_end: bool = False) -> None:
         """Take a job off the node between two steps; an unknown job is no error.
@@ -287,6 +287,14 @@ class NodeRuntime:
     # On the loop's thread.
 
     def _loop(self) -> None:
+        try:
+            self._run_rounds()
+        except Exception:
+            # a node must not look alive whose loop is not
+            log.exception("the training loop failed")
+            self.device_lost.set()
+
+    def _run_rounds(self) -> None:
         while True:
             busy = any(r.resident.trainer.jobs for r in self._running.values())
             self._commands.run_waiting(wait=not (busy or self._answers.is_busy))
@@ -311,23 +319,11 @@ class NodeRuntime:
             raise SystemFault("The node's runtime is closed.")
         resident = running.resident
         self._make_room(running)
-        if self.device.type == "cuda":
-            # a job's peak is that of its own time here
-            for device in self.devices:
-                torch.cuda.reset_peak_memory_stats(device)
+        self._memory.forget_peak()
         if resident.threads is None:
             resident.threads = use_best_threads(resident.model)
         resident.apply_threads()
-        running.log.append(
-            f"Memory: {resident.plan.base_gb:.3f} GB for the base, about "
-            f"{resident.compute_job_gb(running.job):.3f} GB for this job; "
-            f"{resident.describe_pack()}."
-        )
-        if not resident.model.is_packed:
-            running.log.append(
-                f"Bases of the type {resident.model.shape.model_type} run by their own code: "
-                "jobs take turns and share no pass."
-            )
+        running.describe_room()
         try:
             resident.trainer.add(running.job, values)
         except BaseException:
@@ -340,7 +336,8 @@ class NodeRuntime:
         self._rounds.evaluate_or_go_on(running)
 
     def _detach(self, job_id: str, checkpoint: bool, *, may_end: bool = False) -> None:
-        running = self._running.get(job_id)
+        # a step that completes by this counts, and may be the job's last
+        running = self._rounds.catch_up(job_id, lands=True)
         if running is None:
             return
         if may_end and running.job.done:
@@ -349,6 +346,9 @@ class NodeRuntime:
         if not checkpoint:
             self._remove(running)
             return
+        self._endings.guard(running, lambda: self._pause(running))
+
+    def _pause(self, running: RunningJob) -> None:
         state = snapshot_job(running)
         tell(lambda: running.report(force=True))
         self._remove(running)
@@ -362,16 +362,17 @@ class NodeRuntime:
 
         self._checkpoints.take(running, state, written)
 
-    def _want_checkpoint(self, job_id: str) -> None:
-        running = self._running.get(job_id)
-        if running is not None:
-            self._checkpoints.request(running)
-
     def _remove(self, running: RunningJob) -> None:
         job_id = running.job.job_id
         self._endings.forget(job_id)
         self._leaving.discard(job_id)
-        running.resident.trainer.remove(job_id)
+        try:
+            running.resident.trainer.remove(job_id)
+        except Exception as error:
+            if not is_device_lost(error):
+                raise
+            # nothing can be taken off it, and nothing need be
+            self.device_lost.set()
         with self._names_lock:
             del self._running[job_id]
         # a plan that measured more than it foresaw must not trip who stays

@@ -120,6 +120,20 @@ class RunningJob:
         """Whether the job begins with its initial values and no checkpoint."""
         return self.job.progress.step == 0 and not self.job.means
 
+    def describe_room(self) -> None:
+        """Tell the owner what memory the job has, and how its base is computed."""
+        resident = self.resident
+        self.log.append(
+            f"Memory: {resident.plan.base_gb:.3f} GB for the base, about "
+            f"{resident.compute_job_gb(self.job):.3f} GB for this job; "
+            f"{resident.describe_pack()}."
+        )
+        if not resident.model.is_packed:
+            self.log.append(
+                f"Bases of the type {resident.model.shape.model_type} run by their own code: "
+                "jobs take turns and share no pass."
+            )
+
     def stepped(self, step: StepResult) -> None:
         """Take note of an optimizer step."""
         self.last = step

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from workers.runtime.checkpoint_pipe import CheckpointPipe
 from workers.runtime.job_endings import JobEndings, tell
@@ -60,6 +61,34 @@ class TrainingRounds:
         # whatever a step raises, the node must live on: it cannot be one job's fault alone
         except Exception as error:
             results = list[StepResult | StepFailure](self._list_failures(resident, error))
+        self._hand_out(resident, results)
+        self._evaluate_pack(resident)
+
+    def catch_up(self, job_id: str, *, lands: bool = False) -> RunningJob | None:
+        """Tell jobs what came of packs that landed between two rounds; the job if it is left.
+
+        Parameters
+        ----------
+        lands : bool
+            Have those in flight get through first.
+        """
+        running = self._running.get(job_id)
+        if running is None:
+            return None
+        trainer = running.resident.trainer
+        if lands:
+            trainer.land()
+        while results := trainer.take_results():
+            self._hand_out(running.resident, results)
+        return self._running.get(job_id)
+
+    def take_checkpoint(self, job_id: str) -> None:
+        """Have a job's state written; an unknown job is no error."""
+        running = self.catch_up(job_id)
+        if running is not None:
+            self._endings.guard(running, lambda: self._checkpoints.request(running))
+
+    def _hand_out(self, resident: ResidentBase, results: list[StepResult | StepFailure]) -> None:
         stepped = [self._running[r.job_id] for r in results]
         self._memory.note_step(resident, stepped)
         for result in results:
@@ -67,8 +96,7 @@ class TrainingRounds:
             if isinstance(result, StepFailure):
                 self._endings.fail(running, result.fault)
             else:
-                self._after_step(running, result)
-        self._evaluate_pack(resident)
+                self._endings.guard(running, partial(self._after_step, running, result))
 
     def _after_step(self, running: RunningJob, step: StepResult) -> None:
         running.stepped(step)

@@ -72,3 +72,14 @@ def begin_flight(
     saved = SavedBytes(model.model) if measures else None
     way = PartPass(model, pack, form=form, compute_loss=compute_loss, watching=saved)
     return Flight([share for _, share in shares], pack.tokens, way, losses, saved)
+
+
+def list_company(shares: list[PackShare], flights: Sequence[Flight]) -> list[str]:
+    """The jobs of a pack that failed and of those in flight with it; none if it was alone.
+
+    All of them begin again, so all take turns until each has stepped.
+    """
+    others = [flight.shares for flight in flights if flight.shares is not shares]
+    if len(shares) == 1 and not others:
+        return []
+    return list(dict.fromkeys(share.job_id for of in (shares, *others) for share in of))

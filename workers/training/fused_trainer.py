@@ -27,7 +27,7 @@ from workers.training.faults import (
     is_out_of_memory,
     refuse_row_too_big,
 )
-from workers.training.flight import Flight, begin_flight
+from workers.training.flight import Flight, begin_flight, list_company
 from workers.training.gang import Gang, GangLost, GangPart, PartGradient, divide_shares
 from workers.training.job import TrainingJob
 from workers.training.job_step import fail_diverged, step_job
@@ -84,6 +84,8 @@ class FusedTrainer:
         self._landed_at = 0.0
         #: What came of packs that landed between two rounds.
         self._results: list[StepResult | StepFailure] = []
+        #: How the device was lost meanwhile; the next round raises it.
+        self._lost: Exception | None = None
 
     def add(self, job: TrainingJob, values: dict[str, torch.Tensor]) -> None:
         """Let a job in. ``values`` are its adapter's tensors by name.
@@ -110,27 +112,40 @@ class FusedTrainer:
         """Take a job out between two steps; read its values first."""
         self.land()
         self._results = [result for result in self._results if result.job_id != job_id]
-        self.model.detach(job_id)
         del self._last_served[job_id]
         self._evaluations.pop(job_id, None)
         if job_id in self._suspects:
             self._suspects.remove(job_id)
-        return self.jobs.pop(job_id)
+        self._pack_was_too_big = self._pack_was_too_big and bool(self._suspects)
+        job = self.jobs.pop(job_id)
+        # the last of all: a lost device does not do it
+        self.model.detach(job_id)
+        return job
 
     def round(self) -> list[StepResult | StepFailure]:
         """Go on until a pack is through, and make the steps that complete with it."""
-        if not self._results:
-            return self._advance()
-        found, self._results = self._results, []
-        return found
+        if self._lost is not None:
+            lost, self._lost = self._lost, None
+            raise lost
+        return self.take_results() or self._advance()
 
     def land(self) -> None:
         """Have all packs in flight get through; the next round tells what came of them.
 
         What changes the stacks waits for it: a pass adds its gradients where they were.
         """
-        while self._flights:
-            self._results += self._advance(begins=False)
+        try:
+            while self._flights:
+                self._results += self._advance(begins=False)
+        # jobs are taken out of a device that is lost as well
+        except Exception as error:
+            self._flights.clear()
+            self._lost = error
+
+    def take_results(self) -> list[StepResult | StepFailure]:
+        """What came of packs that landed between two rounds."""
+        found, self._results = self._results, []
+        return found
 
     def _advance(self, *, begins: bool = True) -> list[StepResult | StepFailure]:
         shares: list[PackShare] = []
@@ -202,6 +217,7 @@ class FusedTrainer:
         # A bug or an exhausted device in one job's evaluation is that job's end only.
         except Exception as error:
             if is_device_lost(error):
+                self._flights.clear()
                 raise
             log.exception("the evaluation of %s failed", job_id)
             return StepFailure(job_id, SystemFault(f"The node failed on this job: {error}."))
@@ -254,7 +270,6 @@ class FusedTrainer:
             form="segments" if self._suspects else None,
             measures=self._measure,
         )
-        self._measure = False
         self.last_pack = flight.tokens
         self.largest_pack = max(self.largest_pack, flight.tokens)
         flight.at = self._landed_at
@@ -277,6 +292,7 @@ class FusedTrainer:
         """
         if flight.saved is not None:
             self.saved_per_token = flight.saved.total / flight.tokens
+            self._measure = False
         found = list(flight.read())
         grads: list[PartGradient] = []
         if self.gang is not None and flight.theirs:
@@ -339,12 +355,12 @@ class FusedTrainer:
 
     def _out_of_memory(self, shares: list[PackShare]) -> list[StepResult | StepFailure]:
         """Find out who is too big, alone; halve its micro-batch; leave the others as they are."""
-        had_company = len(shares) > 1 or any(one.shares is not shares for one in self._flights)
+        company = list_company(shares, self._flights)
         self._rewind([share.job_id for share in shares])
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()
-        if had_company:
-            self._suspects = [share.job_id for share in shares]
+        if company:
+            self._suspects = company
             self._pack_was_too_big = True
             return []
         share = shares[0]
@@ -360,11 +376,12 @@ class FusedTrainer:
         self, shares: list[PackShare], error: Exception
     ) -> list[StepResult | StepFailure]:
         """Run the pack's jobs alone, so that only one that fails alone ends."""
+        company = list_company(shares, self._flights)
         # what it added before it failed may be in anyone's gradients
         self._rewind(self.jobs)
-        if len(shares) > 1:
+        if company:
             log.warning("a pack failed, its jobs run alone now: %r", error)
-            self._suspects = [share.job_id for share in shares]
+            self._suspects = company
             return []
         log.error("job %s failed in a step of its own", shares[0].job_id, exc_info=error)
         fault = SystemFault(f"The node's training step failed on this job: {error}.")

@@ -13,17 +13,24 @@ from safetensors.torch import load_file
 from tests.unit.workers.training_builders import (
     attach,
     completion_rows,
+    job_spec,
     save_tiny_base,
     write_jsonl,
 )
 from workers.protocol.memory import GB
 from workers.protocol.pass_bytes import count_unpacking_bytes
+from workers.protocol.reports import Fault
+from workers.runtime.answers import Answers
 from workers.runtime.checkpoint_pipe import list_checkpoints
 from workers.runtime.memory_plan import fit
 from workers.runtime.node_runtime import NodeRuntime
 from workers.runtime.resident import load_resident
 from workers.runtime.train_command import plan_jobs, read_config
+from workers.training.checkpoint import load_checkpoint
+from workers.training.evaluation import EvaluationRun
 from workers.training.faults import SystemFault, UserFault
+from workers.training.pack_shares import is_batch_complete
+from workers.training.packed_model import PackedModel
 
 CPU = torch.device("cpu")
 JOBS = (
@@ -109,6 +116,114 @@ def test_a_group_holds_what_its_tightest_part_holds(config, tmp_path):
             fit(plan, needs=[], others_gb=0.0, longest_tokens=tokens)
     finally:
         runtime.close()
+
+
+@pytest.fixture
+def flying(tmp_path):
+    """Runs an action on a group's loop while the last pack of a job's step is under way."""
+    base = save_tiny_base(tmp_path / "base")
+    data = write_jsonl(tmp_path / "rows.jsonl", completion_rows(30))
+    runtime = NodeRuntime(device="cpu,cpu", cache_dir=tmp_path, reproducible=True)
+    sinks = {
+        name: attach(runtime, job_spec(name, base, data, training={"epochs": 1000}), data)
+        for name in ("one", "two", "three")
+    }
+
+    def find_flying(trainer):
+        for flight in trainer._flights:
+            for share in flight.shares:
+                if is_batch_complete(trainer.jobs[share.job_id]):
+                    return share.job_id
+        return None
+
+    def act(action):
+        [resident] = runtime._residents.list()
+        while (name := find_flying(resident.trainer)) is None:
+            runtime._rounds.run_round(resident)
+        return sinks[name], action(runtime, runtime._running[name])
+
+    yield lambda action: runtime._commands.call(lambda: act(action))
+    runtime.close()
+
+
+def test_a_step_that_is_under_way_belongs_to_a_job_that_pauses(flying):
+    def pause(runtime, running):
+        before = running.job.progress.step
+        runtime._detach(running.job.job_id, True)
+        return before, running.job.progress.step
+
+    sink, (before, after) = flying(pause)
+    assert after == before + 1
+    assert sink.wait().step == after
+    assert sink.checkpoints[-1][1] == after
+    assert load_checkpoint(sink.checkpoints[-1][0]).progress.step == after
+
+
+def test_a_checkpoint_has_the_row_of_a_step_that_was_not_told_yet(flying):
+    def keep(runtime, running):
+        running.resident.trainer.land()
+        runtime._rounds.take_checkpoint(running.job.job_id)
+        return running.job.progress.step, running.metrics[-1].step
+
+    _, (step, told) = flying(keep)
+    assert told == step
+
+
+def test_packs_of_the_old_size_are_through_before_smaller_ones_begin(flying):
+    def shrink(runtime, running):
+        trainer = running.resident.trainer
+        flights = len(trainer._flights)
+        runtime._memory.fit(running.resident)
+        alike = len(trainer._flights)
+        trainer.token_budget += 1
+        runtime._memory.fit(running.resident)
+        return flights, alike, len(trainer._flights)
+
+    _, (flights, alike, left) = flying(shrink)
+    assert (alike, left) == (flights, 0)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu,cpu"])
+def test_a_device_lost_in_an_evaluation_ends_all_jobs_and_the_node(tmp_path, monkeypatch, device):
+    base = save_tiny_base(tmp_path / "base")
+    data = write_jsonl(tmp_path / "rows.jsonl", completion_rows(30))
+    runtime = NodeRuntime(device=device, cache_dir=tmp_path, reproducible=True)
+
+    def lose_device(*_args, **_options):
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    try:
+        specs = [job_spec(name, base, data, training={"epochs": 1000}) for name in "abc"]
+        sinks = [attach(runtime, spec, data) for spec in specs]
+        trainer = runtime.resident(base).trainer
+
+        def lose():
+            # every later call fails as well
+            monkeypatch.setattr(PackedModel, "detach", lose_device)
+            monkeypatch.setattr(EvaluationRun, "run_pack", lose_device)
+            trainer.start_evaluation("a")
+
+        runtime._commands.call(lose)
+        for sink in sinks:
+            sink.wait()
+            assert sink.fault is Fault.SYSTEM
+        assert runtime.device_lost.is_set()
+        assert runtime.jobs() == ()
+    finally:
+        runtime.close()
+
+
+def test_a_loop_that_fails_ends_the_node_and_leaves_nobody_waiting(tmp_path, monkeypatch):
+    runtime = NodeRuntime(device="cpu", cache_dir=tmp_path, reproducible=True)
+
+    def fail(*_args, **_options):
+        raise KeyError("bug")
+
+    monkeypatch.setattr(Answers, "write", fail)
+    assert runtime._commands.call(lambda: 3) == 3
+    assert runtime.device_lost.wait(60)
+    assert runtime._commands.call(lambda: 4) == 4
+    runtime.close()
 
 
 def test_each_device_of_a_group_unpacks_four_bits_by_itself(tmp_path):

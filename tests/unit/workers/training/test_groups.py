@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import types
 from dataclasses import replace
 from itertools import accumulate
 
@@ -244,6 +245,72 @@ def test_a_lost_device_is_no_jobs_fault_with_packs_in_flight(monkeypatch):
         fused.round()
     # what is left is taken out without another call of the device
     assert [fused.remove(name).job_id for name in list(fused.jobs)] == ["0", "1", "2", "3"]
+
+
+def fly(*, token_budget: int) -> FusedTrainer:
+    """Three jobs on four parts, with packs of them in flight."""
+    fused = build(parts=4, token_budget=token_budget)
+    for number in range(3):
+        admit(fused, training_job(str(number), random_examples(12, seed=number)))
+    fused.round()
+    assert len({share.job_id for flight in fused._flights for share in flight.shares}) > 1
+    return fused
+
+
+def fail_once(monkeypatch, error: Exception) -> None:
+    plain = PartPass.run_next
+
+    def run_next(_way):
+        monkeypatch.setattr(PartPass, "run_next", plain)
+        raise error
+
+    monkeypatch.setattr(PartPass, "run_next", run_next)
+
+
+def test_a_device_lost_while_packs_land_is_told_by_the_next_round(monkeypatch):
+    fused = fly(token_budget=90)
+    lost = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+    fail_once(monkeypatch, lost)
+    assert fused.remove("0").job_id == "0"
+    assert not fused._flights
+    with pytest.raises(torch.AcceleratorError):
+        fused.round()
+
+
+def test_a_device_lost_in_an_evaluation_leaves_no_pack_in_flight(monkeypatch):
+    fused = fly(token_budget=90)
+
+    def lose_device(*_args, **_options):
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    fused._evaluations["0"] = types.SimpleNamespace(run_pack=lose_device)
+    with pytest.raises(torch.AcceleratorError):
+        fused.evaluate_next()
+    assert not fused._flights
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), KeyError("bug")])
+def test_jobs_whose_packs_are_lost_with_one_that_fails_take_turns_as_well(error, monkeypatch):
+    fused = fly(token_budget=60)
+    flying = {share.job_id for flight in fused._flights for share in flight.shares}
+    fail_once(monkeypatch, error)
+    assert fused.round() == []
+    assert set(fused._suspects) == flying
+    turns = list(fused._suspects)
+    stepped = [result.job_id for _ in range(12) for result in fused.round()]
+    assert stepped[: len(turns)] == turns
+    assert not fused._suspects
+
+
+def test_what_is_kept_is_measured_in_the_first_pack_that_is_through(monkeypatch):
+    fused = build(parts=2)
+    admit(fused, training_job("one", random_examples(12, seed=1)))
+    fail_once(monkeypatch, torch.OutOfMemoryError("CUDA out of memory"))
+    assert fused.round() == []
+    assert fused.measures_next
+    fused.round()
+    assert not fused.measures_next
+    assert fused.saved_per_token > 0
 
 
 @pytest.mark.parametrize(
