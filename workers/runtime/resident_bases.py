@@ -10,6 +10,7 @@ import torch
 from workers.protocol.job_spec import BaseModelRef
 from workers.runtime.gang_processes import ProcessGang
 from workers.runtime.resident import ResidentBase, load_resident
+from workers.training.faults import SystemFault
 
 
 class ResidentBases:
@@ -67,10 +68,13 @@ class ResidentBases:
             _close_gang(resident)
 
     def _load(self, ref: BaseModelRef) -> ResidentBase:
+        first, *others = self.devices
+        if others:
+            self._clear_group(ref)
         resident = load_resident(
             ref,
-            device=self.devices[0],
-            others=self.devices[1:],
+            device=first,
+            others=others,
             limit_gb=self.limit_gb,
             reproducible=self.reproducible,
         )
@@ -82,8 +86,8 @@ class ResidentBases:
                 unused = self._loaded.pop(other)
                 used -= unused.plan.base_gb
                 _close_gang(unused)
-        model, is_alone = resident.model, len(self.devices) == 1
-        if self.gang_devices and is_alone and model.is_packed and not model.shape.encoder:
+        model = resident.model
+        if self.gang_devices and not others and model.is_packed and not model.shape.encoder:
             resident.trainer.gang = ProcessGang(
                 ref,
                 devices=self.gang_devices,
@@ -92,6 +96,16 @@ class ResidentBases:
                 reproducible=self.reproducible,
             )
         return resident
+
+    def _clear_group(self, ref: BaseModelRef) -> None:
+        """Have no other base on a group: each is cut as if it had the devices to itself."""
+        for other in list(self._loaded):
+            if self._is_in_use(other):
+                raise SystemFault(
+                    f"This node is a group of devices with {other.name!r}, which is in use. Train "
+                    f"{ref.name!r} on another node."
+                )
+            del self._loaded[other]
 
 
 def _close_gang(resident: ResidentBase) -> None:

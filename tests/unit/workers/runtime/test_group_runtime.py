@@ -235,6 +235,22 @@ def test_each_device_of_a_group_unpacks_four_bits_by_itself(tmp_path):
     assert (two.base_gb - one.base_gb) * GB == pytest.approx(count_unpacking_bytes(one.shape))
 
 
+def test_a_group_holds_one_base_and_keeps_the_one_that_is_in_use(config, tmp_path):
+    [first, *_] = plan_jobs(read_config(config), config.parent)
+    ref, second = first.spec.base_model, save_tiny_base(tmp_path / "second")
+    runtime = NodeRuntime(device="cpu,cpu", cache_dir=tmp_path, reproducible=True)
+    try:
+        runtime.resident(ref)
+        runtime.resident(second)
+        assert [one.ref for one in runtime._residents.list()] == [second]
+        attach(runtime, first.spec, first.data)
+        assert [one.ref for one in runtime._residents.list()] == [ref]
+        with pytest.raises(SystemFault, match="which is in use"):
+            runtime.resident(second)
+    finally:
+        runtime.close()
+
+
 def test_a_base_of_fewer_blocks_than_devices_is_refused(config, tmp_path):
     ref = plan_jobs(read_config(config), config.parent)[0].spec.base_model
     runtime = NodeRuntime(device="cpu,cpu,cpu", cache_dir=tmp_path, memory_limit_gb=0.5)
