@@ -161,7 +161,12 @@ def register(options: argparse.Namespace) -> Credentials:
         )
         models = client.post(PATH_JOIN_MODELS, asked, JoinModelsReply).base_models
         steps = JoinSteps(client, token=options.token, name=name)
-        facts = load_known_facts(options.measured, device=options.device, base_models=models)
+        facts = load_known_facts(
+            options.measured,
+            device=options.device,
+            base_models=models,
+            memory_gb=options.memory_gb,
+        )
         if facts is None:
             facts = _measure(options, models, state=state, steps=steps)
             save_facts(options.measured, facts)
@@ -309,7 +314,11 @@ def _measure(
 
 
 def load_known_facts(
-    path: Path | None, *, device: str | None, base_models: Sequence[BaseModelRef]
+    path: Path | None,
+    *,
+    device: str | None,
+    base_models: Sequence[BaseModelRef],
+    memory_gb: float | None = None,
 ) -> NodeFacts | None:
     """What a file says of this machine; ``None`` where it is of another, or says nothing.
 
@@ -317,6 +326,8 @@ def load_known_facts(
     ----------
     device : str, optional
         ``None`` takes the one that was measured, which was the best.
+    memory_gb : float, optional
+        What is offered. A group that has another limit is cut in another way.
     """
     if path is None or not path.exists():
         return None
@@ -332,6 +343,8 @@ def load_known_facts(
     here = (socket.gethostname(), wanted, _torch_release(), PROTOCOL_VERSION)
     measured = {speed.base_model for speed in facts.speeds}
     if any(max(1, len(speed.parts)) != group for speed in facts.speeds):
+        return None
+    if group > 1 and memory_gb is not None and round(memory_gb, 3) != facts.memory_gb:
         return None
     return facts if here == there and {ref.name for ref in base_models} <= measured else None
 

@@ -108,9 +108,7 @@ def measure_node(
     devices = [torch.device(name) for name in device.split(",")]
     offered = memory_gb or find_limit_gb(devices)
     if len(devices) > 1:
-        # so many that each part has a pack to work on
-        full = [replace(case, jobs=2 * len(devices) - 1) for case in cases if case.jobs > 1]
-        cases = (*cases, *full)
+        cases = (*cases, *list_full_cases(cases, devices=len(devices)))
     speeds: list[SpeedMeasurement] = []
     work: list[WorkMeasurement] = []
     load_s = 0.0
@@ -151,6 +149,20 @@ def measure_node(
         release=RELEASE,
         load_s=round(load_s, 3),
     )
+
+
+def list_full_cases(cases: Iterable[SpeedCase], *, devices: int) -> list[SpeedCase]:
+    """Cases with so many jobs that each part of a group has a pack to work on.
+
+    All jobs together have as many rows as those of the case that it is made of, or a large base
+    would make no three steps in the time that a case has.
+    """
+    jobs = 2 * devices - 1
+    return [
+        replace(case, batch_size=max(1, case.batch_size * case.jobs // jobs), jobs=jobs)
+        for case in cases
+        if case.jobs > 1
+    ]
 
 
 def measure_speeds(

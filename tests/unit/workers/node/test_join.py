@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -22,11 +23,24 @@ from workers.node.self_test import (
     normalize_gpu_name,
 )
 from workers.protocol.messages import PROTOCOL_VERSION
+from workers.protocol.model_shape import BasePart
 from workers.protocol.node_facts import NodeFacts, SpeedMeasurement
 from workers.runtime.memory_plan import find_device_limit_gb
 from workers.runtime.work_timing import TimedRows
 
 ONE_CASE = (SpeedCase(2, 0.05, 2),)
+#: What an earlier join measured of this machine.
+FACTS = NodeFacts(
+    hostname=socket.gethostname(),
+    device="cpu",
+    gpu_type="cpu",
+    gpu_count=0,
+    memory_gb=4.0,
+    cores=2,
+    torch_version=torch.__version__,
+    protocol_version=PROTOCOL_VERSION,
+    speeds=(SpeedMeasurement("tiny", 8, 64, 1, 10.0, 640.0, 0.01, 0.02),),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -149,22 +163,27 @@ def test_a_second_node_of_a_machine_joins_by_what_the_first_measured(market, tmp
 )
 def test_what_was_measured_elsewhere_does_not_count(tmp_path, change):
     path = tmp_path / "measured.json"
-    speed = SpeedMeasurement("tiny", 8, 64, 1, 10.0, 640.0, 0.01, 0.02)
-    facts = NodeFacts(
-        hostname=socket.gethostname(),
-        device="cpu",
-        gpu_type="cpu",
-        gpu_count=0,
-        memory_gb=4.0,
-        cores=2,
-        torch_version=torch.__version__,
-        protocol_version=PROTOCOL_VERSION,
-        speeds=(speed,),
-    )
-    join.save_facts(path, facts)
-    assert join.load_known_facts(path, device="cpu", base_models=[TINY]) == facts
-    join.save_facts(path, replace(facts, **change))
+    join.save_facts(path, FACTS)
+    assert join.load_known_facts(path, device="cpu", base_models=[TINY]) == FACTS
+    join.save_facts(path, replace(FACTS, **change))
     assert join.load_known_facts(path, device="cpu", base_models=[TINY]) is None
+
+
+def test_a_group_with_another_limit_is_measured_anew(tmp_path):
+    path = tmp_path / "measured.json"
+    parts = (BasePart(1, 0.01), BasePart(1, 0.01))
+    facts = replace(FACTS, speeds=(replace(FACTS.speeds[0], parts=parts),))
+    join.save_facts(path, facts)
+    known = partial(join.load_known_facts, path, device="cpu,cpu", base_models=[TINY])
+    assert known() == known(memory_gb=4.0) == facts
+    assert known(memory_gb=3.5) is None
+    assert join.load_known_facts(path, device="cpu", base_models=[TINY]) is None
+
+
+def test_a_groups_full_cases_have_as_many_rows_as_those_of_one_device():
+    full = self_test.list_full_cases(self_test.CASES, devices=8)
+    assert full == [SpeedCase(2, share, 15) for share in (0.125, 0.5, 1.0)]
+    assert self_test.list_full_cases(ONE_CASE, devices=4) == [SpeedCase(1, 0.05, 7)]
 
 
 def test_the_token_may_come_from_the_environment(market, tmp_path, quick, monkeypatch):
