@@ -106,6 +106,12 @@ def choose_chat_templates(
 
 def describe_refusal(error: Exception) -> str:
     """The message for an owner when a template refuses a conversation with an error."""
+    if isinstance(error, TypeError) and '"dict"' in str(error):
+        # DeepSeek-V3's, in whose place its own servers put another
+        return (
+            "The model's chat template takes the arguments of calls as text only, and servers give "
+            "it objects. Write calls as the text of messages, or choose another model for tools."
+        )
     return (
         f"The model's chat template refuses a conversation: {str(error).rstrip('. !')}. Check the "
         "order of the roles."

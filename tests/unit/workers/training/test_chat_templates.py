@@ -185,6 +185,17 @@ def test_a_template_without_a_place_for_tools_refuses_them():
         lay_out(TOOL_ROW, plain)
 
 
+def test_a_template_that_adds_arguments_to_a_text_says_so():
+    # as DeepSeek-V3's
+    adding = (
+        "{% for m in messages %}{{ m.content }}"
+        "{% for call in m.tool_calls %}{{ '<call>' + call.function.arguments }}{% endfor %}"
+        "{% endfor %}"
+    )
+    with pytest.raises(TemplateError, match="takes the arguments of calls as text only"):
+        lay_out(TOOL_ROW, adding)
+
+
 def test_the_plain_template_writes_tools_and_calls_as_json():
     [[(whole, learnt)]] = lay_out(TOOL_ROW, None)
     assert whole.startswith(f"### Tools:\n{json.dumps([TOOL])}\n### System:\nBe brief.\n")
