@@ -20,6 +20,7 @@ from tests.unit.workers.training.test_chat_templates import (
     OPENS_THOUGHTS,
     QWEN,
     SAID,
+    TOOL,
     TOOL_ROW,
     TURNS,
     encode,
@@ -60,6 +61,8 @@ CONVERSATIONS = {
     ],
     "tools": TOOL_ROW["messages"][1:],
 }
+#: Described, which gpt-oss' template insists on.
+TOOLS = [{"type": "function", "function": TOOL["function"] | {"description": "Looks outside."}}]
 #: Which conversations a template has no place for.
 REFUSED = {
     "closes": {"thought", "thought at last", "tools"},
@@ -74,19 +77,20 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("name", "kind"), list(product(TEMPLATES, CONVERSATIONS)))
-def test_each_answer_is_learnt_after_the_prompt_that_it_is_served_after(name, kind):
-    encoder = encode(TEMPLATES[name])
+def list_prompts(template: str | None, kind: str) -> tuple[list[list[int]], list[list[int]]]:
+    """What is trained before each answer of a conversation, and what is served.
+
+    Raises
+    ------
+    TemplateError
+        The template has no place for it.
+    """
+    encoder = encode(template)
     row = {"messages": CONVERSATIONS[kind]}
-    tools = TOOL_ROW["tools"] if kind == "tools" else None
+    tools = TOOLS if kind == "tools" else None
     [parsed] = read_rows(io.BytesIO(json.dumps(row | ({"tools": tools} if tools else {})).encode()))
-    try:
-        [examples] = lay_out_rows([parsed], encoder)
-    except TemplateError:
-        assert kind in REFUSED.get(name, CONVERSATIONS)
-        return
-    assert kind not in REFUSED.get(name, ())
-    prompts = []
+    [examples] = lay_out_rows([parsed], encoder)
+    prompts: list[list[int]] = []
     for [sequence] in examples:
         tokens: list[int] = []
         for is_learnt, runs in groupby(sequence, key=lambda run: run[1]):
@@ -94,11 +98,22 @@ def test_each_answer_is_learnt_after_the_prompt_that_it_is_served_after(name, ki
                 prompts.append(list(tokens))
             tokens += [token for run, _ in runs for token in run]
     messages = write_messages(parsed.segments)
-    served = []
+    served: list[list[int]] = []
     for place, part in enumerate(parsed.segments):
         if part.train:
             asked = encoder.render(messages[:place], tools=tools, generation=True)
             if has_thought(part) and is_thought_closed(asked):
                 asked = encoder.render(messages[:place], tools=tools, generation=True, thinks=True)
             served += encoder.encode([asked])
+    return prompts, served
+
+
+@pytest.mark.parametrize(("name", "kind"), list(product(TEMPLATES, CONVERSATIONS)))
+def test_each_answer_is_learnt_after_the_prompt_that_it_is_served_after(name, kind):
+    try:
+        prompts, served = list_prompts(TEMPLATES[name], kind)
+    except TemplateError:
+        assert kind in REFUSED.get(name, CONVERSATIONS)
+        return
+    assert kind not in REFUSED.get(name, ())
     assert prompts == served
