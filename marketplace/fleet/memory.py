@@ -16,9 +16,9 @@ from marketplace.fleet.models import Zone
 from workers.protocol.adapter_check import LABELS_MAX
 from workers.protocol.job_bytes import JobNeed
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
-from workers.protocol.memory import GB, count_sold_job_bytes, find_longest_example, size_node
+from workers.protocol.memory import GB, count_sold_job_bytes, find_longest_example
 from workers.protocol.model_shape import BasePart, ModelShape, load_shape
-from workers.protocol.part_memory import size_group
+from workers.protocol.part_memory import size_node
 from workers.protocol.pass_bytes import count_unpacking_bytes, describe_device
 
 
@@ -77,22 +77,15 @@ def size_for_jobs(
     """
     shape = load_shape(zone.model_shape)
     longest = find_longest_example(shape, sequence_length=zone.max_sequence_length)
-    if parts:
-        # never less than what a part holds
-        more = max(1.0, base_gb / sum(part.base_gb for part in parts))
-        sized = size_group(
-            shape,
-            describe_device(device, zone.dtype),
-            parts=[replace(part, base_gb=part.base_gb * more) for part in parts],
-            limits_gb=[limit_gb / len(parts)] * len(parts),
-            longest_tokens=longest,
-        )
-        return None if sized is None else sized.jobs_gb
+    # never less than what a part holds
+    more = max(1.0, base_gb / sum(part.base_gb for part in parts)) if parts else 1.0
+    held = [replace(part, base_gb=part.base_gb * more) for part in parts]
+    held = held or [BasePart(shape.layers, base_gb)]
     sized = size_node(
         shape,
         describe_device(device, zone.dtype),
-        base_gb=base_gb,
-        limit_gb=limit_gb,
+        parts=held,
+        limit_gb=limit_gb / len(held),
         longest_tokens=longest,
         host_gb=host_gb,
     )

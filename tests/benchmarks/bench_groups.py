@@ -16,9 +16,8 @@ from workers.protocol.memory import (
     USABLE_SHARE,
     count_sold_job_bytes,
     find_longest_example,
-    size_node,
 )
-from workers.protocol.part_memory import choose_cuts, share_base, size_group
+from workers.protocol.part_memory import choose_cuts, share_base, size_node
 from workers.protocol.pass_bytes import describe_device
 
 BASES = {
@@ -45,21 +44,16 @@ def count_jobs(name: str, *, card_gb: float, parts: int, four_bit: bool) -> tupl
     profile = describe_device("cuda", "auto")
     limit_gb = USABLE_SHARE["cuda"] * card_gb
     longest = find_longest_example(shape, sequence_length=ROWS)
-    if parts == 1:
-        [whole] = share_base(shape, profile, cuts=(layers,), four_bit=four_bit)
-        sized = size_node(
-            shape, profile, base_gb=whole.base_gb, limit_gb=limit_gb, longest_tokens=longest
-        )
-        cuts = (layers,)
-    else:
+    cuts = (layers,)
+    if parts > 1:
         cuts = choose_cuts(shape, profile, parts=parts, limit_gb=limit_gb, four_bit=four_bit)
-        sized = size_group(
-            shape,
-            profile,
-            parts=share_base(shape, profile, cuts=cuts, four_bit=four_bit),
-            limits_gb=[limit_gb] * parts,
-            longest_tokens=longest,
-        )
+    sized = size_node(
+        shape,
+        profile,
+        parts=share_base(shape, profile, cuts=cuts, four_bit=four_bit),
+        limit_gb=limit_gb,
+        longest_tokens=longest,
+    )
     job = count_sold_job_bytes(shape, JobNeed(AdapterSpec()), dtype="auto", sequence_length=ROWS)
     jobs = 0 if sized is None else int(GB * sized.jobs_gb / job)
     return jobs, " ".join(map(str, cuts))

@@ -16,17 +16,10 @@ from workers.protocol.memory import (
     GB,
     count_sold_job_bytes,
     find_longest_example,
-    fit_pack,
-    size_node,
     sum_total_gb,
 )
 from workers.protocol.model_shape import BasePart
-from workers.protocol.part_memory import (
-    choose_cuts,
-    fit_group_pack,
-    share_base,
-    size_group,
-)
+from workers.protocol.part_memory import choose_cuts, fit_pack, share_base, size_node
 from workers.protocol.pass_bytes import describe_device
 
 ENCODER = build_bert_shape(
@@ -69,7 +62,8 @@ def nodes_with_jobs(draw):
     profile = describe_device(device, terms["dtype"])
     longest = find_longest_example(shape, sequence_length=length)
     room = {"limit_gb": limit_gb, "host_gb": draw(st.sampled_from([0.0, 1.0, 64.0]))}
-    sized = size_node(shape, profile, base_gb=base_gb, longest_tokens=longest, **room)
+    parts = [BasePart(shape.layers, base_gb)]
+    sized = size_node(shape, profile, parts=parts, longest_tokens=longest, **room)
     left_gb = 0.0 if sized is None else sized.jobs_gb
     needs = []
     kinds = encoder_adapters if shape.encoder else adapters
@@ -97,8 +91,7 @@ def groups_with_jobs(draw):
     longest = find_longest_example(shape, sequence_length=length)
     cuts = choose_cuts(shape, profile, parts=count, limit_gb=limit_gb, four_bit=four_bit)
     parts = share_base(shape, profile, cuts=cuts, four_bit=four_bit)
-    limits = [limit_gb] * count
-    sized = size_group(shape, profile, parts=parts, limits_gb=limits, longest_tokens=longest)
+    sized = size_node(shape, profile, parts=parts, limit_gb=limit_gb, longest_tokens=longest)
     left_gb = 0.0 if sized is None else sized.jobs_gb
     needs = []
     names = [part.name for part in shape.list_projections()]
@@ -114,21 +107,20 @@ def groups_with_jobs(draw):
         if gb <= left_gb:
             left_gb -= gb
             needs.append(JobNeed(adapter))
-    rooms = [limit_gb - part.base_gb for part in parts]
-    return shape, profile, parts, rooms, needs, draw(st.integers(1, longest))
+    return shape, profile, parts, limit_gb, needs, draw(st.integers(1, longest))
 
 
 @given(groups_with_jobs(), st.floats(0.0, 100.0))
 def test_a_group_admits_together_what_the_market_sold_of_it_together(made, unforeseen_gb):
-    shape, profile, parts, rooms, needs, longest = made
+    shape, profile, parts, limit_gb, needs, longest = made
     assert sum(part.blocks for part in parts) == shape.layers
     if not needs:
         return
-    pack = fit_group_pack(
+    pack = fit_pack(
         shape,
         profile,
         parts=parts,
-        rooms_gb=rooms,
+        limit_gb=limit_gb,
         needs=needs,
         longest_tokens=longest,
         unforeseen_gb=unforeseen_gb,
@@ -141,28 +133,28 @@ def test_a_group_admits_together_what_the_market_sold_of_it_together(made, unfor
 @given(nodes_with_jobs(), st.floats(0.0, 100.0))
 def test_a_node_admits_together_what_the_market_sold_of_it_together(made, unforeseen_gb):
     shape, profile, base_gb, room, needs, longest = made
-    limit_gb = room["limit_gb"]
     if not needs:
         return
     pack = fit_pack(
         shape,
         profile,
-        room_gb=limit_gb - base_gb,
+        parts=[BasePart(shape.layers, base_gb)],
         needs=needs,
         longest_tokens=longest,
         unforeseen_gb=unforeseen_gb,
-        host_gb=room["host_gb"],
+        **room,
     )
     assert pack is not None
     assert pack.token_budget >= longest
     peak_gb = sum_total_gb(shape, profile, base_gb=base_gb, pack=pack, needs=needs)
-    assert peak_gb <= limit_gb + 2e-6
+    assert peak_gb <= room["limit_gb"] + 2e-6
 
 
 def test_one_job_more_than_the_node_has_memory_for_is_not_admitted():
     profile = describe_device("cuda", "auto")
     need = JobNeed(AdapterSpec(rank=256))
-    room = {"room_gb": 39.0 - 16.9, "longest_tokens": 8192}
+    parts = [BasePart(LLAMA_8B.layers, 16.9)]
+    room = {"parts": parts, "limit_gb": 39.0, "longest_tokens": 8192}
     assert fit_pack(LLAMA_8B, profile, needs=[need], **room) is not None
     assert fit_pack(LLAMA_8B, profile, needs=[need, need], **room) is None
 
@@ -171,7 +163,12 @@ def test_one_job_more_than_the_node_has_memory_for_is_not_admitted():
 def test_packs_are_recomputed_only_where_the_longest_row_does_not_fit_otherwise(shape):
     profile = describe_device("cuda", "auto")
     pack = fit_pack(
-        shape, profile, room_gb=140.0, needs=[JobNeed(AdapterSpec())], longest_tokens=64
+        shape,
+        profile,
+        parts=[BasePart(shape.layers, 16.0)],
+        limit_gb=156.0,
+        needs=[JobNeed(AdapterSpec())],
+        longest_tokens=64,
     )
     assert pack is not None
     assert not pack.recompute
@@ -187,11 +184,10 @@ def test_packs_are_recomputed_only_where_the_longest_row_does_not_fit_otherwise(
 def test_a_group_admits_as_many_jobs_of_one_device_as_are_sold(adapter):
     profile, need = describe_device("cuda", "bfloat16"), JobNeed(adapter)
     parts = tuple(BasePart(8, 4.2) for _ in range(4))
-    room = {"parts": parts, "longest_tokens": 2048}
-    sized = size_group(LLAMA_8B, profile, limits_gb=[12.0] * 4, **room)
+    room = {"parts": parts, "limit_gb": 12.0, "longest_tokens": 2048}
+    sized = size_node(LLAMA_8B, profile, **room)
     assert sized is not None
     gb = count_sold_job_bytes(LLAMA_8B, need, dtype="bfloat16", sequence_length=2048) / GB
     needs = [need] * int(sized.jobs_gb / gb)
     assert len(needs) > 4
-    rooms = [12.0 - part.base_gb for part in parts]
-    assert fit_group_pack(LLAMA_8B, profile, rooms_gb=rooms, needs=needs, **room) is not None
+    assert fit_pack(LLAMA_8B, profile, needs=needs, **room) is not None

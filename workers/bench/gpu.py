@@ -17,7 +17,9 @@ import torch
 
 from workers.bench.cases import BenchCase
 from workers.bench.contestants import Fused, SequentialPeft, build_random_base
-from workers.protocol.memory import GB, USABLE_SHARE, fit_pack, sum_total_gb
+from workers.protocol.memory import GB, USABLE_SHARE, sum_total_gb
+from workers.protocol.model_shape import BasePart
+from workers.protocol.part_memory import fit_pack
 from workers.protocol.pass_bytes import DeviceProfile
 
 log = logging.getLogger(__name__)
@@ -104,7 +106,8 @@ def _size_pack(fused: Fused, case: BenchCase, device: torch.device) -> float:
     limit_gb = USABLE_SHARE["cuda"] * torch.cuda.get_device_properties(device).total_memory / GB
     needs = [job.memory_need for job in trainer.jobs.values()]
     rows = {"needs": needs, "longest_tokens": case.length}
-    pack = fit_pack(model.shape, profile, room_gb=limit_gb - base_gb, **rows)
+    parts = [BasePart(model.shape.layers, base_gb)]
+    pack = fit_pack(model.shape, profile, parts=parts, limit_gb=limit_gb, **rows)
     assert pack is not None, "these jobs do not fit on this device"
     trainer.token_budget, model.checkpoint_layers = pack.token_budget, pack.recompute
     taken = min(pack.token_budget, case.jobs * case.batch * case.length)

@@ -36,10 +36,10 @@ from workers.protocol.memory import (
     PackSizing,
     count_sold_job_bytes,
     find_longest_example,
-    size_node,
     sum_total_gb,
 )
-from workers.protocol.model_shape import ModelShape
+from workers.protocol.model_shape import BasePart, ModelShape
+from workers.protocol.part_memory import size_node
 from workers.protocol.pass_bytes import DeviceProfile, count_host_bytes
 from workers.runtime.forward_check import choose_model
 from workers.runtime.peak_memory import MemoryGrowth, measure_growth
@@ -192,7 +192,7 @@ def count_sharing_jobs(base: SharedBase, gpu_gb: float) -> int:
     sized = size_node(
         shape,
         profile,
-        base_gb=base.gb,
+        parts=[BasePart(shape.layers, base.gb)],
         limit_gb=USABLE_SHARE["cuda"] * gpu_gb,
         longest_tokens=find_longest_example(shape, sequence_length=_SEQUENCE_LENGTH),
     )

@@ -10,20 +10,16 @@ batch::
 A pack is largest either while a chunk of logits is there or later, while a block runs backward: the
 logits are gone by then.
 
-This is the constraint ``r_b + sum r_i <= C_km``, (4g) of the auction's paper. The market sells
-``size_node(...).jobs_gb`` of a node in pieces of ``count_sold_job_bytes``; the node admits by
-``fit_pack``. What the market sells of one node, that node therefore admits: it counts the same
-terms for its own device, a pack need not be larger than the longest row that is there, and the
-market sets aside one for the longest that it sells.
-
-Sizes of activations stand in ``pass_bytes``, and those of a job in ``job_bytes``.
+This is the constraint ``r_b + sum r_i <= C_km``, (4g) of the auction's paper. ``part_memory`` says
+how much of a node is sold, in pieces of ``count_sold_job_bytes``, and how the node admits. Sizes of
+activations stand in ``pass_bytes``, and those of a job in ``job_bytes``.
 ``python -m workers.bench memory`` holds the sums against what a process really takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from workers.protocol.job_bytes import (
     JobNeed,
@@ -55,8 +51,6 @@ USABLE_SHARE = {"cuda": 0.92, "cpu": 0.75}
 ANSWER_ADAPTERS_SHARE = 0.1
 #: What a device's process has besides: workspaces of kernels, tables of a pack.
 BESIDES_BYTES = 56e6
-#: A kilobyte: figures that travel are rounded, and sums in another order differ.
-_ROUNDING_GB = 1e-6
 RANK_MAX = int(LORA_RANGES["rank"].high)
 _VIRTUAL_TOKENS_MAX = int(SOFT_PROMPT_RANGES["virtual_tokens"].high)
 
@@ -71,45 +65,6 @@ class PackSizing:
     #: Their inputs wait in the host's memory, and their MLPs see tokens in tiles: for rows that fit
     #: in no other way.
     spills: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSizing:
-    """How a node's memory is shared out before any job is on it."""
-
-    pack: PackSizing
-    #: What base model, one pack with its logits and what a process has besides leave for jobs.
-    jobs_gb: float
-
-
-def size_node(
-    shape: ModelShape,
-    profile: DeviceProfile,
-    *,
-    base_gb: float,
-    limit_gb: float,
-    longest_tokens: int,
-    host_gb: float = 0.0,
-) -> NodeSizing | None:
-    """Set a recomputed pack aside, and leave the rest to jobs; ``None`` where that is nothing.
-
-    One for rows that are longer than any usual pack spills, where ``host_gb`` of the host's memory
-    are enough for it.
-
-    The pack has the size that suits the device's kind. On a tight device it has at most half of
-    what the base leaves, and never less than the longest row. While jobs leave room, the engine
-    packs without recomputing instead: that takes no more than what is free.
-    """
-    rest = limit_gb - base_gb - BESIDES_BYTES / GB
-    spills = longest_tokens > profile.pack_tokens and can_spill(
-        shape, profile, tokens=longest_tokens, host_gb=host_gb
-    )
-    sizes = size_any_pass(shape, profile, longest=longest_tokens, spills=spills)
-    tokens = max(longest_tokens, min(profile.pack_tokens, sizes.count_tokens(GB * rest / 2)))
-    jobs_gb = rest - sizes.count_bytes(tokens) / GB
-    if jobs_gb <= 0:
-        return None
-    return NodeSizing(PackSizing(tokens, recompute=True, spills=spills), jobs_gb)
 
 
 def size_any_pass(
@@ -130,47 +85,6 @@ def can_spill(shape: ModelShape, profile: DeviceProfile, *, tokens: int, host_gb
     """Whether a pack of so many tokens may be kept in the host's memory between its passes."""
     is_apart = profile.device != "cpu" and not shape.stock and not shape.encoder
     return is_apart and count_host_bytes(shape, profile, tokens=tokens) <= GB * host_gb
-
-
-def fit_pack(
-    shape: ModelShape,
-    profile: DeviceProfile,
-    *,
-    room_gb: float,
-    needs: Sequence[JobNeed],
-    longest_tokens: int,
-    unforeseen_gb: float = 0.0,
-    host_gb: float = 0.0,
-) -> PackSizing | None:
-    """The pack with which these jobs share a node; ``None`` where they do not fit.
-
-    Blocks are recomputed only where the longest row does not fit otherwise: that costs a third
-    more arithmetic, so rather a smaller pack. A pack spills where that is not enough.
-
-    Parameters
-    ----------
-    room_gb
-        What the base model leaves of the node's limit.
-    longest_tokens
-        The longest example of any job; a pack must hold at least it.
-    unforeseen_gb
-        By how much packs have taken more on this node than is counted here. It makes packs smaller
-        and refuses no job: those are sold by what is counted.
-    """
-    states = sum(count_state_bytes(shape, profile, need) for need in needs)
-    free = GB * (room_gb + _ROUNDING_GB) - BESIDES_BYTES - states
-    most = max(profile.pack_tokens, longest_tokens)
-    ways = [PackSizing(longest_tokens, recompute) for recompute in (False, True)]
-    if can_spill(shape, profile, tokens=longest_tokens, host_gb=host_gb):
-        ways.append(PackSizing(longest_tokens, recompute=True, spills=True))
-    for way in ways:
-        sizes = size_shared_pass(shape, profile, needs, way=way, longest=longest_tokens)
-        tokens = sizes.count_tokens(free - GB * unforeseen_gb)
-        if tokens >= longest_tokens and not way.spills:
-            return replace(way, token_budget=min(tokens, most))
-        if way.recompute and free >= sizes.count_bytes(longest_tokens):
-            return way
-    return None
 
 
 def find_longest_example(shape: ModelShape, *, sequence_length: int) -> int:

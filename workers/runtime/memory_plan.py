@@ -20,12 +20,11 @@ from workers.protocol.memory import (
     GB,
     USABLE_SHARE,
     PackSizing,
-    fit_pack,
     pack_bytes,
     sum_total_gb,
 )
 from workers.protocol.model_shape import BasePart, ModelShape
-from workers.protocol.part_memory import count_pack_tokens, fit_group_pack
+from workers.protocol.part_memory import count_pack_tokens, fit_pack
 from workers.protocol.pass_bytes import DeviceProfile
 from workers.training.faults import SystemFault
 
@@ -90,19 +89,20 @@ def fit(
     SystemFault
         When the jobs do not fit; the numbers say by how much.
     """
-    base_gb = plan.base_gb + others_gb
-    found = (
-        _fit_parts(plan, needs, others_gb, longest_tokens)
-        if plan.parts
-        else fit_pack(
-            plan.shape,
-            plan.profile,
-            room_gb=plan.limit_gb - base_gb,
-            needs=needs,
-            longest_tokens=longest_tokens,
-            unforeseen_gb=plan.unforeseen_gb,
-            host_gb=plan.host_gb,
-        )
+    base_gb, layers = plan.base_gb + others_gb, plan.shape.layers
+    parts = plan.parts or (BasePart(layers, plan.base_gb),)
+    found = fit_pack(
+        plan.shape,
+        plan.profile,
+        # what others have is in parts as this base is
+        parts=[
+            replace(part, base_gb=part.base_gb + others_gb * part.blocks / layers) for part in parts
+        ],
+        limit_gb=plan.limit_gb / len(parts),
+        needs=needs,
+        longest_tokens=longest_tokens,
+        unforeseen_gb=plan.unforeseen_gb,
+        host_gb=plan.host_gb,
     )
     if found is not None:
         return found
@@ -119,25 +119,6 @@ def fit(
         f"This job does not fit: base and jobs need {need:.3f} GB with its longest row of "
         f"{longest_tokens} tokens, and the node may use {plan.limit_gb:.3f} GB. Lower rank or "
         "sequence length, or use a node with more memory."
-    )
-
-
-def _fit_parts(
-    plan: MemoryPlan, needs: Sequence[JobNeed], others_gb: float, longest_tokens: int
-) -> PackSizing | None:
-    limit_gb = plan.limit_gb / len(plan.parts)
-    # what others have is in parts as this base is
-    others = [others_gb * part.blocks / plan.shape.layers for part in plan.parts]
-    return fit_group_pack(
-        plan.shape,
-        plan.profile,
-        parts=plan.parts,
-        rooms_gb=[
-            limit_gb - part.base_gb - other for part, other in zip(plan.parts, others, strict=True)
-        ],
-        needs=needs,
-        longest_tokens=longest_tokens,
-        unforeseen_gb=plan.unforeseen_gb,
     )
 
 

@@ -18,7 +18,9 @@ from transformers import (
 from workers.bench.memory import SHARED_BASES, SHARED_GPUS, count_sharing_jobs
 from workers.protocol.job_bytes import JobNeed
 from workers.protocol.job_spec import AdapterSpec
-from workers.protocol.memory import BESIDES_BYTES, GB, PackSizing, count_job_bytes, size_node
+from workers.protocol.memory import BESIDES_BYTES, GB, PackSizing, count_job_bytes
+from workers.protocol.model_shape import BasePart
+from workers.protocol.part_memory import size_node
 from workers.protocol.pass_bytes import DeviceProfile, count_inner_token_bytes, count_kept_bytes
 from workers.training.architectures import build_on_meta, find_loader, read_shape
 from workers.training.packed_model import PackedModel
@@ -110,7 +112,8 @@ class TestSharing:
     def test_a_tight_node_keeps_half_of_what_the_base_leaves_for_jobs(self):
         shape, profile = read_shape(build_on_meta(CONFIGS["llama"])), DeviceProfile("cuda", 2)
         base_gb, limit_gb = 0.001, 0.1
-        sized = size_node(shape, profile, base_gb=base_gb, limit_gb=limit_gb, longest_tokens=64)
+        parts = [BasePart(shape.layers, base_gb)]
+        sized = size_node(shape, profile, parts=parts, limit_gb=limit_gb, longest_tokens=64)
         assert sized is not None
         assert 64 < sized.pack.token_budget < profile.pack_tokens
         assert sized.jobs_gb == pytest.approx(

@@ -10,7 +10,9 @@ from tests.market_builders import LLAMA_8B
 from tests.unit.workers.training_builders import random_examples, training_job
 from workers.protocol.job_bytes import JobNeed
 from workers.protocol.job_spec import AdapterSpec
-from workers.protocol.memory import GB, count_sold_job_bytes, find_longest_example, size_node
+from workers.protocol.memory import GB, count_sold_job_bytes, find_longest_example
+from workers.protocol.model_shape import BasePart
+from workers.protocol.part_memory import size_node
 from workers.protocol.pass_bytes import DeviceProfile
 from workers.training import recomputing
 from workers.training.objective import compute_sequence_nll
@@ -70,7 +72,8 @@ def test_rows_of_an_8b_base_in_four_bits_that_24_gb_are_sold_for(host_gb, least,
 
     def is_sold(length):
         longest = find_longest_example(LLAMA_8B, sequence_length=length)
-        room = {"base_gb": 6.2, "limit_gb": 0.92 * 24, "host_gb": host_gb}
+        parts = [BasePart(LLAMA_8B.layers, 6.2)]
+        room = {"parts": parts, "limit_gb": 0.92 * 24, "host_gb": host_gb}
         sized = size_node(LLAMA_8B, profile, longest_tokens=longest, **room)
         job = count_sold_job_bytes(LLAMA_8B, need, dtype="bfloat16", sequence_length=length)
         return sized is not None and job <= GB * sized.jobs_gb
