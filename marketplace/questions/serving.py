@@ -94,9 +94,7 @@ async def _store(question: AskedQuestion, item: Written) -> bool:
 
 async def _relay(question: AskedQuestion, model: str) -> None:
     """Ask the server, and store its words a few at a time until the answer ends."""
-    async with httpx.AsyncClient(
-        base_url=settings.SERVING_URL, headers=_build_headers(), timeout=_TIMEOUT
-    ) as server:
+    async with httpx.AsyncClient(**_build_options()) as server:
         adapter = await run_in_thread(lambda: _find_adapter(question))
         body = await run_in_thread(lambda: _build_body(question, model))
         if adapter is not None:
@@ -308,9 +306,7 @@ def unserve_adapter(job_id: str) -> None:
         shutil.rmtree(folder)
     if not settings.SERVING_URL:
         return
-    with httpx.Client(
-        base_url=settings.SERVING_URL, headers=_build_headers(), timeout=_TIMEOUT
-    ) as server:
+    with httpx.Client(**_build_options()) as server:
         answer = server.post("/v1/unload_lora_adapter", json={"lora_name": artifact_id})
     # 404: it was restarted, or needed the room for others.
     if answer.status_code not in (200, 404):
@@ -318,6 +314,8 @@ def unserve_adapter(job_id: str) -> None:
     _loaded.discard(artifact_id)
 
 
-def _build_headers() -> dict[str, str]:
+def _build_options() -> dict[str, Any]:
+    """Of a client of the server."""
     key = settings.SERVING_API_KEY
-    return {"Authorization": f"Bearer {key}"} if key else {}
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return {"base_url": settings.SERVING_URL, "headers": headers, "timeout": _TIMEOUT}
