@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +36,7 @@ from workers.training.pack_shares import is_batch_complete
 from workers.training.packed_model import PackedModel
 
 CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[4]
 JOBS = (
     {"name": "dropping", "adapter": {"dropout": 0.25}, "training": {"batch_size": 3}},
     {"name": "plain", "adapter": {"rank": 2, "dora": True}},
@@ -60,7 +64,14 @@ def config(tmp_path) -> Path:
     return path
 
 
-def train(config: Path, output: Path, device: str, *, pause_at: int | None = None):
+def train(
+    config: Path,
+    output: Path,
+    device: str,
+    *,
+    pause_at: int | None = None,
+    every_s: float = 60.0,
+):
     """Train on from what is there, to the end or to a step."""
     runtime = NodeRuntime(device=device, cache_dir=output, reproducible=True)
     sinks = {}
@@ -68,7 +79,8 @@ def train(config: Path, output: Path, device: str, *, pause_at: int | None = Non
         for job in plan_jobs(read_config(config), config.parent):
             name = job.spec.job_id
             kept = list_checkpoints(output / name)
-            sinks[name] = attach(runtime, job.spec, job.data, *kept, pause_at=pause_at)
+            spec = replace(job.spec, checkpoint_every_s=every_s)
+            sinks[name] = attach(runtime, spec, job.data, *kept, pause_at=pause_at)
         for sink in sinks.values():
             sink.wait()
             assert sink.outcome == ("finished" if pause_at is None else "paused")
@@ -95,6 +107,29 @@ def test_a_job_goes_on_from_its_checkpoint_on_another_number_of_devices(
     for name, tensors in left.items():
         assert moved[name].summary.step == whole[name].summary.step
         assert tensors.keys() == right[name].keys()
+        for part, value in tensors.items():
+            assert float((right[name][part] - value).norm() / value.norm()) < 5e-3
+
+
+@pytest.mark.nightly
+def test_a_group_that_is_killed_goes_on_on_one_device(config, tmp_path):
+    config.write_text(config.read_text().replace("epochs: 3", "epochs: 20"))
+    whole = train(config, tmp_path / "whole", "cpu")
+    killed = tmp_path / "killed"
+    script = (
+        f"from pathlib import Path; from {__name__} import train;"
+        f"train(Path({str(config)!r}), Path({str(killed)!r}), 'cpu,cpu', every_s=0.0)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT)
+    while not all(list_checkpoints(killed / job["name"]) for job in JOBS):
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.05)
+    process.kill()
+    assert process.wait(30) == -signal.SIGKILL
+    moved = train(config, killed, "cpu")
+    left, right = read_adapters(tmp_path / "whole"), read_adapters(killed)
+    for name, tensors in left.items():
+        assert moved[name].summary.step == whole[name].summary.step
         for part, value in tensors.items():
             assert float((right[name][part] - value).norm() / value.norm()) < 5e-3
 
