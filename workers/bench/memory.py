@@ -30,20 +30,10 @@ from workers.bench.cases import BenchCase
 from workers.bench.contestants import Fused
 from workers.protocol.job_bytes import JobNeed
 from workers.protocol.job_spec import AdapterSpec
-from workers.protocol.memory import (
-    GB,
-    USABLE_SHARE,
-    PackSizing,
-    count_sold_job_bytes,
-    find_longest_example,
-    sum_total_gb,
-)
-from workers.protocol.model_shape import BasePart, ModelShape
-from workers.protocol.part_memory import size_node
+from workers.protocol.memory import PackSizing, sum_total_gb
 from workers.protocol.pass_bytes import DeviceProfile, count_host_bytes
 from workers.runtime.forward_check import choose_model
 from workers.runtime.peak_memory import MemoryGrowth, measure_growth
-from workers.training.architectures import build_on_meta, read_shape
 
 CPU = torch.device("cpu")
 MOST_ABOVE = 1.10
@@ -108,100 +98,6 @@ def draw_mix(number: int) -> MemoryCase:
     recompute = random.random() < 0.5
     name = f"mix {number}"
     return MemoryCase(name, family, adapters, 1024, length, recompute, most_above=MIX_MOST_ABOVE)
-
-
-@dataclass(frozen=True, slots=True)
-class SharedBase:
-    """A published model by the sizes in its configuration."""
-
-    #: GB of its weights on a GPU.
-    gb: float
-    model_type: str
-    sizes: dict[str, int]
-
-    def read_shape(self) -> ModelShape:
-        config = AutoConfig.for_model(self.model_type, **{"head_dim": 128, **self.sizes})
-        return read_shape(build_on_meta(config))
-
-
-def _describe_base(gb: float, model_type: str, **sizes: int) -> SharedBase:
-    return SharedBase(gb, model_type, sizes)
-
-
-_LLAMA_3 = {"vocab_size": 128256, "num_key_value_heads": 8}
-_QWEN_3 = {"vocab_size": 151936, "num_key_value_heads": 8}
-#: Weights in bfloat16, or in 4 bits with a scale for each 64 and one matrix in full, embeddings in
-#: bfloat16; and 5 %.
-SHARED_BASES = {
-    "Llama-3.2-1B": _describe_base(
-        2.6,
-        "llama",
-        **_LLAMA_3,
-        hidden_size=2048,
-        num_hidden_layers=16,
-        intermediate_size=8192,
-        num_attention_heads=32,
-        head_dim=64,
-    ),
-    "Llama-3.1-8B": _describe_base(
-        16.9,
-        "llama",
-        **_LLAMA_3,
-        hidden_size=4096,
-        num_hidden_layers=32,
-        intermediate_size=14336,
-        num_attention_heads=32,
-    ),
-    "Qwen3-8B": _describe_base(
-        17.2,
-        "qwen3",
-        **_QWEN_3,
-        hidden_size=4096,
-        num_hidden_layers=36,
-        intermediate_size=12288,
-        num_attention_heads=32,
-    ),
-    "Qwen3-32B, 4-bit": _describe_base(
-        22.8,
-        "qwen3",
-        **_QWEN_3,
-        hidden_size=5120,
-        num_hidden_layers=64,
-        intermediate_size=25600,
-        num_attention_heads=64,
-    ),
-    "Llama-3.1-70B, 4-bit": _describe_base(
-        46.8,
-        "llama",
-        **_LLAMA_3,
-        hidden_size=8192,
-        num_hidden_layers=80,
-        intermediate_size=28672,
-        num_attention_heads=64,
-    ),
-}
-#: GB that the driver shows.
-SHARED_GPUS = {"A40-48": 47.7, "A100-40": 42.4, "A100-80": 85.0, "H100-80": 85.0, "H200": 150.0}
-#: The longest row that a node must hold, unless the zone says otherwise.
-_SEQUENCE_LENGTH = 4096
-
-
-def count_sharing_jobs(base: SharedBase, gpu_gb: float) -> int:
-    """Jobs of default settings whose memory fits beside the base and a pack."""
-    shape, profile = base.read_shape(), DeviceProfile("cuda", 2)
-    sized = size_node(
-        shape,
-        profile,
-        parts=[BasePart(shape.layers, base.gb)],
-        limit_gb=USABLE_SHARE["cuda"] * gpu_gb,
-        longest_tokens=find_longest_example(shape, sequence_length=_SEQUENCE_LENGTH),
-    )
-    if sized is None:
-        return 0
-    job = count_sold_job_bytes(
-        shape, JobNeed(AdapterSpec()), dtype="bfloat16", sequence_length=_SEQUENCE_LENGTH
-    )
-    return int(sized.jobs_gb / (job / GB))
 
 
 #: Under which name mixtures of experts say how many there are.
@@ -334,18 +230,10 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m workers.bench memory", description=__doc__)
     parser.add_argument("--only", default="", help="cases whose name has this in it")
     parser.add_argument(
-        "--sharing", action="store_true", help="only how many default jobs share each GPU"
-    )
-    parser.add_argument(
         "--mixed", action="store_true", help=f"{MIXES} random mixes of jobs, not the named cases"
     )
     parser.add_argument("--case", type=int, default=None, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
-    if chosen.sharing:
-        for name, base in SHARED_BASES.items():
-            jobs = {gpu: count_sharing_jobs(base, gb) for gpu, gb in SHARED_GPUS.items()}
-            print(json.dumps({"bench": "sharing", "base": name, "base_gb": base.gb, **jobs}))
-        return 0
     cases = tuple(map(draw_mix, range(MIXES))) if chosen.mixed else CASES
     if chosen.case is not None:
         print(json.dumps(measure_case(cases[chosen.case])), flush=True)

@@ -15,7 +15,7 @@ from transformers import (
     RobertaConfig,
 )
 
-from workers.bench.memory import SHARED_BASES, SHARED_GPUS, count_sharing_jobs
+from tests.benchmarks.bench_groups import count_jobs
 from workers.protocol.job_bytes import JobNeed
 from workers.protocol.job_spec import AdapterSpec
 from workers.protocol.memory import BESIDES_BYTES, GB, PackSizing, count_job_bytes
@@ -91,11 +91,11 @@ def test_recomputed_blocks_keep_their_inputs_alone():
 
 class TestSharing:
     def test_ordinary_jobs_on_models_of_eight_billion_share_an_a100_of_40_gb(self):
-        assert count_sharing_jobs(SHARED_BASES["Llama-3.1-8B"], SHARED_GPUS["A100-40"]) == 14
-        assert count_sharing_jobs(SHARED_BASES["Qwen3-8B"], SHARED_GPUS["A100-40"]) == 13
+        assert count_jobs("Llama-3.1-8B", card="A100-40") == 15
+        assert count_jobs("Qwen3-8B", card="A100-40") == 14
 
     def test_a_base_that_leaves_no_room_for_a_pack_is_on_no_node(self):
-        assert count_sharing_jobs(SHARED_BASES["Llama-3.1-70B, 4-bit"], 42.4) == 0
+        assert count_jobs("Llama-3.1-70B", card="A100-40", four_bit=True) == 0
 
     @pytest.mark.parametrize("device", ["cpu", "cuda"])
     def test_more_rank_more_targets_and_longer_packs_never_take_less(self, device):
