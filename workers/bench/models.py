@@ -18,6 +18,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from workers.protocol.job_spec import AdapterSpec
 from workers.runtime.forward_check import choose_model
 from workers.training.architectures import find_loader, quantize_projections
+from workers.training.loss import compute_preference_losses
+from workers.training.objective import compute_sequence_nll
 from workers.training.packed_model import PackedModel
 from workers.training.rehearsal import build_rehearsal_pack
 
@@ -171,6 +173,7 @@ class TypeFacts:
     targets: tuple[str, ...]
     has_experts: bool
     takes_four_bits: bool
+    takes_preferences: bool
 
 
 def try_type(kind: str) -> TypeFacts:
@@ -184,18 +187,28 @@ def try_type(kind: str) -> TypeFacts:
         targets=tuple(sorted({part.name.rpartition(".")[2] for part in model.shape.parts})),
         has_experts=any(".experts." in name for name, _ in model.model.named_parameters()),
         takes_four_bits=_learns(choose_model(kind, quantised)),
+        takes_preferences=_learns(model, prefers=True),
     )
 
 
-def _learns(model: PackedModel) -> bool:
-    """Whether a pass gives an adapter gradients, all of them finite."""
+def _learns(model: PackedModel, *, prefers: bool = False) -> bool:
+    """Whether a pass gives an adapter gradients, all of them finite.
+
+    Parameters
+    ----------
+    prefers : bool
+        By DPO, from one row being better than the other.
+    """
     adapter = AdapterSpec(rank=4)
     values = model.draw_initial_values(adapter, seed=1)
     model.attach("rehearsal", adapter, {n: v + 0.01 for n, v in values.items()})
     pack = build_rehearsal_pack(model, lengths=(9, 4))
+    with torch.no_grad(), model.streaming(pack, adapters=False):
+        bare_S = compute_sequence_nll(model, pack, model.hidden(pack))
     with model.streaming(pack):
-        hidden_MD = model.hidden(pack).index_select(0, pack.predict_M)
-        model.compute_nll(hidden_MD, pack.targets_M).sum().backward()
+        nll_S = compute_sequence_nll(model, pack, model.hidden(pack))
+        losses = compute_preference_losses(nll_S, bare_S, 0.1) if prefers else nll_S
+        losses.sum().backward()
     gradients = [gradient.clone() for _, _, gradient in model.tensors("rehearsal")]
     model.detach("rehearsal")
     is_finite = all(bool(gradient.isfinite().all()) for gradient in gradients)
@@ -204,16 +217,17 @@ def _learns(model: PackedModel) -> bool:
 
 def list_lines() -> Iterator[str]:
     """The table, as Markdown."""
-    yield "| Type | Computed | Adapters sit beside | Experts | 4 bits |"
-    yield "|--|--|--|--|--|"
+    yield "| Type | Computed | Adapters sit beside | LoRA on experts | 4 bits | Preferences |"
+    yield "|--|--|--|--|--|--|"
     for kind in TYPES:
         facts = try_type(kind)
         cells = (
             f"`{kind}`",
             "packed" if facts.is_packed else "by its own code",
             ", ".join(f"`{name}`" for name in facts.targets),
-            "frozen" if facts.has_experts else "none",
+            "no, frozen" if facts.has_experts else "has none",
             "yes" if facts.takes_four_bits else "no",
+            "yes" if facts.takes_preferences else "no",
         )
         yield f"| {' | '.join(cells)} |"
 

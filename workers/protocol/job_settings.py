@@ -163,6 +163,11 @@ def check_adapter(adapter: AdapterSpec, *, on_sale: bool = False) -> None:
         )
 
 
+#: Names under which mixtures have the weights of all experts of a block in one tensor.
+_EXPERTS = {"experts", "gate_up_proj", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"}
+_EXPERTS_STAY = " (experts of a mixture stay frozen: their weights are no layers of their own)"
+
+
 def match_modules(targets: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
     """Full names of the projections that the targets mean, sorted.
 
@@ -187,10 +192,11 @@ def match_modules(targets: Iterable[str], names: Iterable[str]) -> tuple[str, ..
         hits = [name for name in projections if name == target or name.endswith("." + target)]
         if not hits:
             endings = sorted({name.rpartition(".")[2] for name in projections})
+            hint = _EXPERTS_STAY if _EXPERTS.intersection(target.split(".")) else ""
             raise SettingError(
                 "adapter.target_modules",
                 f"The model has no projection called {_shorten(target)}; "
-                f"choose among {', '.join(endings)}",
+                f"choose among {', '.join(endings)}{hint}",
             )
         found.update(hits)
     return tuple(sorted(found))
