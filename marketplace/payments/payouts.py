@@ -283,7 +283,10 @@ def make_payout(call: GatewayCall) -> PayoutState:
 
 
 def _find_payout_cents(payout: Payout, account: PayoutAccount) -> int:
-    """What the bank gets, in the account's currency: what came of other ones the gateway knows."""
+    """What the bank gets, in the account's currency.
+
+    What a transfer in another currency came to, only the gateway knows.
+    """
     done = list(payout.transfers.filter(status=TransferStatus.DONE))
     if all(transfer.currency == account.currency for transfer in done):
         return sum(transfer.settled_cents - transfer.settled_back_cents for transfer in done)
