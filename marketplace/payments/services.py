@@ -84,7 +84,6 @@ def grant_money(
     check_amount(amount_micros)
     return _credit_wallet(
         kind=EntryKind.GRANT,
-        source=AccountKind.GRANTS,
         organisation=organisation,
         amount_micros=amount_micros,
         reference=reference,
@@ -100,7 +99,6 @@ def credit_demo_money(
     """Adds money of a market that is only a demo. ``funding`` decides who gets it."""
     return _credit_wallet(
         kind=EntryKind.GRANT,
-        source=AccountKind.GRANTS,
         organisation=organisation,
         amount_micros=amount_micros,
         reference=reference,
@@ -122,7 +120,6 @@ def pay_sla_credit(
     check_amount(amount_micros)
     return _credit_wallet(
         kind=EntryKind.SLA_CREDIT,
-        source=AccountKind.SLA_CREDITS,
         organisation=organisation,
         amount_micros=amount_micros,
         reference=hold_reference,
@@ -250,10 +247,13 @@ def _is_refunded(reference: str, amount_micros: int) -> bool:
     return True
 
 
+#: The market's account that each kind of credit comes from.
+_SOURCES = {EntryKind.GRANT: AccountKind.GRANTS, EntryKind.SLA_CREDIT: AccountKind.SLA_CREDITS}
+
+
 def _credit_wallet(
     *,
     kind: EntryKind,
-    source: AccountKind,
     organisation: Organisation,
     amount_micros: int,
     reference: str,
@@ -276,7 +276,7 @@ def _credit_wallet(
                     kind=kind,
                     reference=reference,
                     hold_reference=hold_reference,
-                    amounts={house(source): -amount_micros, wallet: amount_micros},
+                    amounts={house(_SOURCES[kind]): -amount_micros, wallet: amount_micros},
                     locked=locked,
                     now=now,
                     memo=memo,
