@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from json import dumps
 from pathlib import Path
 
@@ -142,9 +143,11 @@ def take_screens(camera: Camera) -> None:
         camera.take(provider, "nodes", "/nodes")
         provider.go("/nodes/new")
         camera.take(provider, "node-new")
+        camera.take(provider, "statement", f"/nodes/payouts/{datetime.now(UTC):%Y-%m}")
     with camera.person(place.operator) as operator:
         camera.take(operator, "operator", "/operator")
         camera.take(operator, "profit", "/operator/money/profit")
+        camera.take(operator, "books", "/operator/money/books")
 
 
 def _bid_filled(
