@@ -18,10 +18,10 @@ def alter_row(sql: str, *parameters: object) -> None:
         cursor.execute("SET LOCAL session_replication_role = origin")
 
 
-def replay_transcript(path: Path) -> subprocess.CompletedProcess[str]:
+def replay_transcript(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Replay a transcript as anybody can: in a process of its own, without a database."""
     return subprocess.run(
-        [sys.executable, "-m", "scheduler", "verify", str(path)],
+        [sys.executable, "-m", "scheduler", "verify", str(path), *options],
         capture_output=True,
         text=True,
         timeout=120,

@@ -1,4 +1,4 @@
-"""Run the world: ``python -m tests.world --seed N --seeds K --steps S``."""
+"""Run the world: ``python -m tests.world --seed N --seeds K --steps S --days D``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds, one after another")
     parser.add_argument("--steps", type=int, default=200, help="of each seed")
+    parser.add_argument("--days", type=float, default=0.0, help="of each seed, with quiet hours")
+    parser.add_argument("--others", action="store_true", help="with exports, vendors, the gateway")
     options = parser.parse_args(arguments)
     seeds = range(options.seed, options.seed + options.seeds)
     os.environ["WORLD_SEEDS"] = " ".join(map(str, seeds))
-    os.environ["WORLD_STEPS"] = str(options.steps)
+    os.environ["WORLD_STEPS"], os.environ["WORLD_DAYS"] = str(options.steps), str(options.days)
+    os.environ["WORLD_OTHERS"] = "1" if options.others else ""
     began = time.monotonic()
     path = str(Path(__file__).with_name("test_world.py"))
     code = pytest.main([path, "-q", "-s", "--tb=short", "--show-capture=no", "--timeout=0"])
-    print(f"{len(seeds)} seeds of {options.steps} steps in {time.monotonic() - began:.0f} s")
+    length = f"{options.days:g} days" if options.days else f"{options.steps} steps"
+    print(f"{len(seeds)} seeds of {length} in {time.monotonic() - began:.0f} s")
     return int(code)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ import pytest
 import redis
 import redis.asyncio.connection as async_redis
 import redis.connection as sync_redis
+from django.core.files.base import ContentFile, File
+from django.core.files.storage import FileSystemStorage
 from django.db import close_old_connections, connection
 
 from marketplace.auction.book import engine_cache
@@ -33,6 +36,14 @@ class Fault(StrEnum):
     REDIS_VANISHES = "Redis does not answer"
     #: Another process does a whole task between two statements of this one.
     ANOTHER_ACTS = "another process acts between two statements"
+    #: Half of a file is written.
+    DISK_FULL = "the disk is full"
+
+
+#: What strikes where the bugs are put back: their seeds know no more.
+FEWER_FAULTS = tuple(fault for fault in Fault if fault is not Fault.DISK_FULL)
+#: Faults that strike at something else than a statement.
+_ELSEWHERE = (Fault.REDIS_VANISHES, Fault.DISK_FULL)
 
 
 @dataclass
@@ -53,7 +64,7 @@ class Trouble:
 
     def pass_statement(self, conn: psycopg.Connection[Any], run: Callable[[], Any]) -> Any:
         fault = self.fault
-        if fault is None or fault == Fault.REDIS_VANISHES:
+        if fault is None or fault in _ELSEWHERE:
             return run()
         self.statements_left -= 1
         if self.statements_left > 0:
@@ -100,6 +111,7 @@ def meet_trouble() -> Iterator[Trouble]:
             trouble.struck[Fault.REDIS_VANISHES] = trouble.struck.get(Fault.REDIS_VANISHES, 0) + 1
             raise redis.ConnectionError("Redis is not there")
 
+    save_file = FileSystemStorage._save
     send, send_async = (
         sync_redis.AbstractConnection.send_packed_command,
         async_redis.AbstractConnection.send_packed_command,
@@ -109,6 +121,14 @@ def meet_trouble() -> Iterator[Trouble]:
         refuse_if_gone()
         return send(conn, *args, **options)
 
+    def save(storage: FileSystemStorage, name: str, content: File[bytes]) -> str:
+        if trouble.fault != Fault.DISK_FULL:
+            return save_file(storage, name, content)
+        trouble.strike(Fault.DISK_FULL)
+        content.seek(0)
+        save_file(storage, name, ContentFile(content.read()[: content.size // 2]))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     async def run_send_async(conn: Any, *args: Any, **options: Any) -> Any:
         refuse_if_gone()
         return await send_async(conn, *args, **options)
@@ -117,6 +137,7 @@ def meet_trouble() -> Iterator[Trouble]:
         patch.setattr(psycopg.Cursor, "execute", run_execute)
         patch.setattr(psycopg.Cursor, "executemany", run_many)
         patch.setattr(psycopg.Connection, "commit", run_commit)
+        patch.setattr(FileSystemStorage, "_save", save)
         patch.setattr(sync_redis.AbstractConnection, "send_packed_command", run_send)
         patch.setattr(async_redis.AbstractConnection, "send_packed_command", run_send_async)
         yield trouble

@@ -13,6 +13,7 @@ from django.db.models import Count, Sum
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.models import Bid, BidStatus, Reservation, WorkShare
 from marketplace.auction.selectors import annotate_refunds
+from marketplace.exports.models import Export
 from marketplace.fleet.models import Node, Zone
 from marketplace.jobs.models import Job, Slice, SliceStatus
 from marketplace.payments.ledger_checks import check_ledger
@@ -36,6 +37,8 @@ def check(world: World) -> None:
     _check_answers(world)
     _check_messages(world)
     _check_money(world)
+    for actor in world.actors:
+        actor.check()
 
 
 def _check_cells(world: World) -> None:
@@ -80,7 +83,9 @@ def _check_answers(world: World) -> None:
             if key in asked_of:
                 wanted = asked["validation"] and asked["validation"].pk
                 assert asked_of[key].validation_dataset_id == wanted, f"{key} lost its file"
-    admitted = set(Bid.objects.filter(status=BidStatus.ADMITTED).values_list("pk", flat=True))
+    # The express lane's seats are bids without a job.
+    won = Bid.objects.filter(status=BidStatus.ADMITTED, dataset__isnull=False)
+    admitted = set(won.values_list("pk", flat=True))
     world.trouble.lock_order.bids_of_jobs |= dict(Job.objects.values_list("pk", "bid_id"))
     of_jobs = list(Job.objects.values_list("bid_id", flat=True))
     assert len(of_jobs) == len(set(of_jobs))
@@ -110,6 +115,8 @@ def _check_money(world: World) -> None:
             payment=Sum("payment_micros"), back=Sum("refund_micros"), credit=Sum("credit_micros")
         )
         spent = (paid["payment"] or 0) - (paid["back"] or 0) - (paid["credit"] or 0)
+        exports = Export.objects.filter(organisation=owner.organisation)
+        spent += exports.aggregate(paid=Sum("paid_micros"))["paid"] or 0
         wallet = get_wallet(organisation=owner.organisation)
         has = wallet.available_micros + wallet.held_micros
         assert has == FUNDED_MICROS - spent, (owner.organisation.name, has, spent)
@@ -120,10 +127,11 @@ def check_log(zone: Zone) -> None:
     verify_zone(zone)
 
 
-def is_at_rest() -> bool:
+def is_at_rest(world: World) -> bool:
     """Whether every bid is decided and every job over and settled."""
     return (
-        not Bid.objects.filter(status=BidStatus.PENDING).exists()
+        all(actor.is_at_rest() for actor in world.actors)
+        and not Bid.objects.filter(status=BidStatus.PENDING).exists()
         and not Job.objects.filter(settled_at=None).exists()
     )
 
@@ -132,7 +140,9 @@ def check_rest(world: World) -> None:
     """Nothing is left over, and a stranger's verifier accepts the log."""
     open_bids = Bid.objects.filter(status=BidStatus.PENDING).count()
     open_jobs = Job.objects.filter(settled_at=None).values_list("status", flat=True)
-    assert is_at_rest(), f"{open_bids} bids wait, jobs are left: {list(open_jobs)}"
+    restless = [type(actor).__name__ for actor in world.actors if not actor.is_at_rest()]
+    left = f"{open_bids} bids wait, jobs are left: {list(open_jobs)}, and {restless}"
+    assert is_at_rest(world), left
     assert not Slice.objects.filter(status=SliceStatus.OPEN).exists()
     for bid in Bid.objects.filter(status=BidStatus.ADMITTED):
         earned = sum(share.earned_micros for share in WorkShare.objects.filter(bid=bid))
@@ -143,3 +153,5 @@ def check_rest(world: World) -> None:
         call_command("auction_transcript", zone=world.zone.name, out=path, stdout=StringIO())
         verified = replay_transcript(path)
     assert verified.returncode == 0, verified.stdout + verified.stderr
+    for actor in world.actors:
+        actor.check_rest()

@@ -40,10 +40,12 @@ class Owner:
             "price_micros": rng.choice([20_000, 300_000, 900_000, 2_000_000, 5_000_000]),
             "slots": rng.randint(2, 30),
             "epochs": rng.randint(1, 4),
-            "validation": self.validation if rng.random() < 0.5 else None,
             "now": world.now,
-        }
+        } | self.choose_data(world)
         self._send(world, key)
+
+    def choose_data(self, world: World) -> dict[str, Any]:
+        return {"validation": self.validation if world.rng.random() < 0.5 else None}
 
     def ask_again(self, world: World) -> None:
         """Send what has no answer again, and now and then what has one."""
@@ -85,7 +87,7 @@ class CardOwner(Owner):
         asked = dict(self.asked[key])
         now: datetime = asked.pop("now")
         if key not in self.answers:
-            payment = self._authorise(world, asked, key, now)
+            payment = self.authorise(world, asked, key, now)
             # Or the owner left the page, and the beat places it.
             if world.rng.random() < 0.5:
                 place_authorised_bid(payment=payment, now=world.now)
@@ -94,7 +96,16 @@ class CardOwner(Owner):
             had = self.answers.setdefault(key, placed.pk)
             assert had == placed.pk, f"{key} was answered with {had}, and then with {placed.pk}"
 
-    def _authorise(
+    def authorise(
+        self, world: World, asked: dict[str, Any], key: str, now: datetime
+    ) -> CardPayment:
+        """Have the amount authorised; what the gateway says of it is made up here."""
+        payment = self.start_payment(world, asked, key, now)
+        waiting = CardPayment.objects.filter(pk=payment.pk, status=PaymentStatus.STARTED)
+        waiting.update(status=PaymentStatus.AUTHORISED, gateway_id=f"pi_{payment.pk}")
+        return CardPayment.objects.select_related("organisation", "created_by").get(pk=payment.pk)
+
+    def start_payment(
         self, world: World, asked: dict[str, Any], key: str, now: datetime
     ) -> CardPayment:
         terms = market.job_terms(epochs=asked["epochs"])
@@ -111,7 +122,4 @@ class CardOwner(Owner):
             idempotency_key=key,
             **terms,
         )
-        payment = authorise_bid(asked=new, asked_by=asker, card_id=None, now=now)
-        waiting = CardPayment.objects.filter(pk=payment.pk, status=PaymentStatus.STARTED)
-        waiting.update(status=PaymentStatus.AUTHORISED, gateway_id=f"pi_{payment.pk}")
-        return CardPayment.objects.select_related("organisation", "created_by").get(pk=payment.pk)
+        return authorise_bid(asked=new, asked_by=asker, card_id=None, now=now)

@@ -75,7 +75,7 @@ class SimulatedNode:
             self._end(world, one, SliceEnd.FAILED, total, Fault.SYSTEM)
         elif draw < 0.2 and done:
             content = job_builders.safetensors(done)
-            self._say(
+            self.say(
                 world,
                 lambda now: store_checkpoint(
                     node=self.node,
@@ -96,7 +96,7 @@ class SimulatedNode:
                 samples_done=done,
             )
             report = ProgressReport(lease_token=token, events=(event,))
-            self._say(world, lambda now: record_progress(node=self.node, report=report, now=now))
+            self.say(world, lambda now: record_progress(node=self.node, report=report, now=now))
         else:
             self._end(world, one, SliceEnd.FINISHED, total)
 
@@ -117,7 +117,7 @@ class SimulatedNode:
             # Of each job its own weights: those of another's are refused.
             seed = Bid.objects.get(pk=held.job.bid_id).arrival
             content = job_builders.adapter_file(seed, adapter=held.job.terms.adapter)
-            self._say(
+            self.say(
                 world,
                 lambda now: store_adapter(
                     node=self.node,
@@ -126,9 +126,9 @@ class SimulatedNode:
                     now=now,
                 ),
             )
-        self._say(world, lambda now: finish_slice(node=self.node, result=result, now=now))
+        self.say(world, lambda now: finish_slice(node=self.node, result=result, now=now))
 
-    def _say(self, world: World, message: Callable[[datetime], object]) -> None:
+    def say(self, world: World, message: Callable[[datetime], object]) -> None:
         """Send a message; it may be sent again whenever the node likes."""
         self.said = [*self.said[-REMEMBERED:], message]
         try:

@@ -5,24 +5,53 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Sequence
 
 import pytest
 
 from tests.emptying import delete_all_rows
+from tests.stand_in import run_stand_in
+from tests.world.actors import Actor
+from tests.world.exporters import Exporters
+from tests.world.faults import FEWER_FAULTS, Fault
+from tests.world.gateway import Gateway
+from tests.world.machines import Machines
+from tests.world.seats import Express
+from tests.world.vendors import Vendors
+from tests.world.witnesses import Witnesses
 from tests.world.world import open_world
 
 SEEDS = [int(seed) for seed in os.environ.get("WORLD_SEEDS", "1 2").split()]
 STEPS = int(os.environ.get("WORLD_STEPS", "200"))
+DAYS = float(os.environ.get("WORLD_DAYS", "0"))
+#: Who else there is, and all faults: at night, and where ``python -m tests.world`` asks for them.
+OTHERS = bool(os.environ.get("WORLD_OTHERS"))
+ACTORS = (Exporters, Express, Gateway, Machines, Vendors, Witnesses)
 #: Seconds of new seeds at night.
 NIGHT_S = 3300
+
+
+def run_world(seed: int, *, actors: Sequence[type[Actor]] = (), steps: int = STEPS) -> None:
+    faults = [*Fault] if actors else FEWER_FAULTS
+    with (
+        run_stand_in() as Gateway.control,
+        open_world(seed, actors=actors, faults=faults) as world,
+    ):
+        world.run(steps, days=DAYS)
+        print(f"\nseed {seed}: {world.count()}")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.django_db(transaction=True)
 def test_what_is_promised_holds_after_each_step(seed: int) -> None:
-    with open_world(seed) as world:
-        world.run(STEPS)
-    print(f"\nseed {seed}: {world.count()}")
+    run_world(seed, actors=ACTORS if OTHERS else ())
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("actor", ACTORS)
+@pytest.mark.django_db(transaction=True)
+def test_it_holds_with_somebody_else_in_the_world(actor: type[Actor]) -> None:
+    run_world(1, actors=[actor], steps=40)
 
 
 @pytest.mark.nightly
@@ -31,7 +60,5 @@ def test_it_holds_under_seeds_that_nobody_tried() -> None:
     ends_at = time.monotonic() + NIGHT_S
     while time.monotonic() < ends_at:
         seed = random.SystemRandom().randrange(10**9)
-        with open_world(seed) as world:
-            world.run(STEPS)
-        print(f"\nseed {seed}: {world.count()}")
+        run_world(seed)
         delete_all_rows()

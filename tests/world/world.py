@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -31,7 +32,16 @@ from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
 from tests.world import invariants
-from tests.world.faults import Fault, ProcessDied, Trouble, bury_process, leave_task, meet_trouble
+from tests.world.actors import Actor, Turn
+from tests.world.faults import (
+    FEWER_FAULTS,
+    Fault,
+    ProcessDied,
+    Trouble,
+    bury_process,
+    leave_task,
+    meet_trouble,
+)
 from tests.world.owners import CardOwner, Owner
 from tests.world.simulated_nodes import SimulatedNode
 
@@ -74,13 +84,22 @@ class World:
     capacities: dict[str, float] = field(default_factory=dict)
     #: A task that is done much more often than it would be.
     often: str = ""
+    #: Who else there is, and what goes wrong.
+    actors: list[Actor] = field(default_factory=list)
+    faults: Sequence[Fault] = FEWER_FAULTS
+    #: Whether hours pass now and then in which nobody does anything.
+    has_nights: bool = False
     #: What is being done; a message that the broker doubled does it once more meanwhile.
     acting: Action = lambda: None
     #: What was noted of each message when it was delivered.
     delivered: dict[str, list[Any]] = field(default_factory=dict)
 
-    def run(self, steps: int) -> None:
-        for number in range(steps):
+    def run(self, steps: int, *, days: float = 0.0) -> None:
+        """Take so many steps, or more until so many days have passed."""
+        self.has_nights, ends_at = days > 0, NOW + timedelta(days=days)
+        for number in count():
+            if number >= steps and self.now >= ends_at:
+                break
             self.step(number)
         self.settle()
 
@@ -104,7 +123,7 @@ class World:
             for owner in self.owners:
                 self._do(partial(owner.ask_again, self), None)
             for _ in range(120):
-                if invariants.is_at_rest():
+                if invariants.is_at_rest(self):
                     break
                 self.now += timedelta(seconds=market.SLOT_S / 2)
                 for node in self.nodes:
@@ -112,6 +131,8 @@ class World:
                     self._do(partial(node.beat, self), None)
                     for _ in range(4):
                         self._do(partial(node.work, self), None)
+                for actor in self.actors:
+                    self._do(actor.settle, None)
                 for task in settings.CELERY_BEAT_SCHEDULE.values():
                     if task["task"] not in OUTSIDE:
                         self._run_task(task["task"], {})
@@ -134,10 +155,11 @@ class World:
         """What happened, in figures."""
         bids = sum(len(owner.answers) for owner in self.owners)
         struck = ", ".join(f"{fault}: {n}" for fault, n in sorted(self.trouble.struck.items()))
+        others = "".join(f"; {actor.describe()}" for actor in self.actors)
         return (
             f"{bids} bids, {Job.objects.count()} jobs, {LogEntry.objects.count()} entries of the "
             f"log, {len(self.delivered)} webhooks; {struck}; messages lost {self.lost_messages}, "
-            f"doubled {self.doubled_messages}; jumps of the clock {self.jumps}"
+            f"doubled {self.doubled_messages}; jumps of the clock {self.jumps}{others}"
         )
 
     def _describe(self, error: Exception) -> str:
@@ -153,6 +175,8 @@ class World:
         elif draw < 0.04:
             self.jumps += 1
             self.now -= timedelta(seconds=self.rng.uniform(1, 8))
+        elif draw < 0.045 and self.has_nights:
+            self.now += timedelta(hours=self.rng.uniform(1, 6))
 
     def _choose(self) -> tuple[str, Action]:
         if self.often and self.rng.random() < OFTEN_SHARE:
@@ -161,7 +185,7 @@ class World:
         owner, node = self.rng.choice(self.owners), self.rng.choice(self.nodes)
         beats = [row["task"] for row in settings.CELERY_BEAT_SCHEDULE.values()]
         task = self.rng.choice([name for name in beats if name not in OUTSIDE])
-        kinds: list[tuple[int, str, Action]] = [
+        kinds: list[Turn] = [
             (14, "an owner bids", lambda: owner.bid(self)),
             (4, "an owner asks again", lambda: owner.ask_again(self)),
             (3, "an owner cancels", lambda: owner.cancel(self)),
@@ -177,6 +201,7 @@ class World:
             (12, f"the beat's {task}", lambda: self._run_task(task, {})),
             (4, "events are sent", lambda: self._run_task(DELIVER, {})),
             (24, "a message is delivered", self._deliver),
+            *(turn for actor in self.actors for turn in actor.list_turns()),
         ]
         _, name, action = self.rng.choices(kinds, [kind[0] for kind in kinds])[0]
         return name, action
@@ -189,7 +214,7 @@ class World:
         if self.often:
             self.trouble.statements_left = self.rng.randint(1, CLOSE_STATEMENTS)
             return Fault.ANOTHER_ACTS
-        return self.rng.choice([*Fault, Fault.ANOTHER_ACTS])
+        return self.rng.choice([*self.faults, Fault.ANOTHER_ACTS])
 
     def _do(self, action: Action, fault: Fault | None) -> None:
         self.trouble.fault, self.acting = fault, action
@@ -258,13 +283,16 @@ class World:
         while self.queue:
             self._run_task(*self.queue.pop(0))
 
+    def run_task(self, name: str, **kwargs: Any) -> None:
+        self._run_task(name, kwargs)
+
     def _run_task(self, name: str, kwargs: dict[str, Any]) -> None:
         if name not in OUTSIDE:
             app.tasks[name].run(**kwargs)
 
 
-def _make_owner(zone: Zone, kind: type[Owner]) -> Owner:
-    made = builders.organisation(usd="40")
+def make_owner(zone: Zone, kind: type[Owner], *, usd: str = "40") -> Owner:
+    made = builders.organisation(usd=usd)
     create_endpoint(
         organisation=made,
         created_by=builders.owner_of(made),
@@ -276,7 +304,13 @@ def _make_owner(zone: Zone, kind: type[Owner]) -> Owner:
 
 
 @contextmanager
-def open_world(seed: int, *, often: str = "") -> Any:
+def open_world(
+    seed: int,
+    *,
+    often: str = "",
+    actors: Sequence[type[Actor]] = (),
+    faults: Sequence[Fault] = FEWER_FAULTS,
+) -> Iterator[World]:
     """A market of a few nodes and owners at the beginning of its first slot."""
     app.loader.import_default_modules()
     zone = market.zone(horizon_slots=40)
@@ -284,14 +318,15 @@ def open_world(seed: int, *, often: str = "") -> Any:
         SimulatedNode(market.node(zone, ask_micros=(4 + n) * market.CELL_MICROS))
         for n in range(NODES)
     ]
-    owners = [_make_owner(zone, CardOwner if n == 0 else Owner) for n in range(OWNERS)]
+    owners = [make_owner(zone, CardOwner if n == 0 else Owner) for n in range(OWNERS)]
     random.seed(seed)
     with meet_trouble() as trouble, pytest.MonkeyPatch.context() as patch:
         world = World(seed, random.Random(seed), trouble, zone, owners, nodes)
-        world.often = often
+        world.often, world.faults = often, faults
         trouble.act = world.act_meanwhile
         patch.setattr(clock, "now", lambda: world.now)
         patch.setattr(app, "send_task", world.send)
         patch.setattr(delivery, "post_message", world.receive_message)
         patch.setattr(solve, "REST", 0.0)
+        world.actors = [actor(world, patch) for actor in actors]
         yield world
