@@ -13,13 +13,12 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
 
 from django.db import transaction
-from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils.crypto import salted_hmac
 
 from marketplace.accounts.models import WORKERS, Membership, User
@@ -28,6 +27,7 @@ from marketplace.jobs.models import EventKind
 from marketplace.jobs.services import add_job_event
 from marketplace.payments.services import release_vendor_pay, withhold_vendor_pay
 from marketplace.vendors.access import note_first_look
+from marketplace.vendors.agreement import Agreement, count_agreement, name_decision
 from marketplace.vendors.handed_files import FoundRow
 from marketplace.vendors.handover import clean_text
 from marketplace.vendors.locks import lock_open_dispute, lock_opinion, lock_preparation
@@ -59,15 +59,6 @@ WAITS_FOR = timedelta(days=7)
 _SALT = "marketplace.vendors.opinions"
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """How many second opinions were given, and how many of them agree."""
-
-    asked: int
-    given: int
-    agreeing: int
-
-
 def draw_sample(
     preparation: Preparation, *, rows: Iterator[FoundRow], delivered: Path
 ) -> tuple[RowOpinion, ...]:
@@ -96,18 +87,22 @@ def draw_sample(
         persons[edit["row__number"]].append(edit["edited_by_id"])
         if edit["undone_at"] is None:
             last[edit["row__number"]] = edit["edited_by_id"]
-    return tuple(
-        RowOpinion(
-            preparation=preparation,
-            number=number,
-            raw=clean_text(row.raw),
-            proposal=clean_text(row.proposal),
-            delivered=clean_text(values.get(number, "")),
-            first_by_id=last.get(number),
-            edited_by=sorted(set(persons[number])),
+    sample: list[RowOpinion] = []
+    for number, row in sorted(found.items()):
+        proposal, made = clean_text(row.proposal), clean_text(values.get(number, ""))
+        sample.append(
+            RowOpinion(
+                preparation=preparation,
+                number=number,
+                raw=clean_text(row.raw),
+                proposal=proposal,
+                delivered=made,
+                first_decision=name_decision(proposal, made),
+                first_by_id=last.get(number),
+                edited_by=sorted(set(persons[number])),
+            )
         )
-        for number, row in sorted(found.items())
-    )
+    return tuple(sample)
 
 
 def _is_sampled(preparation: Preparation) -> bool:
@@ -187,11 +182,12 @@ def give_opinion(*, opinion: RowOpinion, user: User, value: str, now: datetime) 
     text = read_row(value) if value else ""
     # Before anything is locked; a delivered row stays as it is.
     agrees = _agree(opinion.delivered, text)
+    decision = name_decision(opinion.proposal, text)
     with transaction.atomic():
         held = lock_preparation(opinion.preparation_id)
         find_opinion(opinion_id=opinion.pk, user=user, now=now)
         mine = lock_opinion(opinion.pk)
-        mine.value, mine.agrees = text, agrees
+        mine.value, mine.agrees, mine.second_decision = text, agrees, decision
         mine.given_by, mine.given_at = user, now
         mine.save()
         _judge(held, now=now)
@@ -255,23 +251,6 @@ def _dispute(held: Preparation, found: Agreement, *, now: datetime) -> None:
         message=f"{reason} An operator decides whether it is worth its price.",
         now=now,
     )
-
-
-def count_agreement(preparation: Preparation) -> Agreement:
-    """How second opinions on a delivery agree with it."""
-    return _count(RowOpinion.objects.filter(preparation=preparation))
-
-
-def count_vendor_agreement(vendor_id: str) -> Agreement:
-    """How second opinions on all of a vendor's deliveries agree with them."""
-    return _count(RowOpinion.objects.filter(preparation__vendor=vendor_id))
-
-
-def _count(opinions: QuerySet[RowOpinion]) -> Agreement:
-    counts = opinions.aggregate(
-        asked=Count("pk"), given=Count("given_at"), agreeing=Count("pk", filter=Q(agrees=True))
-    )
-    return Agreement(**counts)
 
 
 def end_waiting_opinions(*, now: datetime) -> int:

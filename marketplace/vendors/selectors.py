@@ -14,6 +14,7 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Dataset, Job
+from marketplace.vendors.agreement import Agreement, count_vendor_agreement
 from marketplace.vendors.endpoints import ask_for_quotes
 from marketplace.vendors.models import (
     DataAccess,
@@ -28,7 +29,6 @@ from marketplace.vendors.models import (
     VendorKind,
 )
 from marketplace.vendors.offers import collect_offers
-from marketplace.vendors.opinions import Agreement, count_vendor_agreement
 from marketplace.vendors.quoting import VendorOffer
 from workers.protocol.job_terms import PreparationWish
 

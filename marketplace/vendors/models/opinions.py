@@ -9,6 +9,7 @@ from django.db import models
 from django.db.models import Q
 
 from marketplace.vendors.models.preparations import Preparation
+from marketplace.vendors.models.rows import RowState
 
 
 class RowOpinion(models.Model):
@@ -30,6 +31,8 @@ class RowOpinion(models.Model):
     proposal = models.TextField(default="", blank=True)
     #: The row as it was delivered, as JSON; empty where it was left out.
     delivered = models.TextField(default="", blank=True)
+    #: Whether the vendor took the row as proposed, changed it or left it out.
+    first_decision = models.CharField(max_length=8, choices=RowState.choices)
     #: Who of the vendor decided it; null for its systems.
     first_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
@@ -40,6 +43,10 @@ class RowOpinion(models.Model):
 
     #: What the second person makes of it; empty where they leave it out, or before.
     value = models.TextField(default="", blank=True)
+    #: Whether they took it as proposed, changed it or left it out; empty before.
+    second_decision = models.CharField(
+        max_length=8, choices=RowState.choices, default="", blank=True
+    )
     given_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
     )

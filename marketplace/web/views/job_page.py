@@ -35,8 +35,8 @@ from marketplace.jobs.selectors import (
 )
 from marketplace.jobs.services import cancel_job
 from marketplace.vendors import selectors as vendors
+from marketplace.vendors.agreement import count_agreement
 from marketplace.vendors.models import Preparation
-from marketplace.vendors.opinions import count_agreement
 from marketplace.vendors.selectors import find_preparation
 from marketplace.web.presenters.plans import build_job_ribbon, find_ribbon_nodes, label_node
 from marketplace.web.presenters.progress import compute_done_share, compute_left_s, serialize_plan

@@ -17,6 +17,7 @@ from marketplace.payments.maturity import mature_earnings
 from marketplace.payments.selectors import get_earnings, get_wallet
 from marketplace.vendors import opinions
 from marketplace.vendors.acceptance import decide_dispute, refuse_delivery
+from marketplace.vendors.agreement import Agreement, compute_kappa, count_agreement
 from marketplace.vendors.models import (
     DataAccess,
     Dispute,
@@ -27,7 +28,6 @@ from marketplace.vendors.models import (
 )
 from marketplace.vendors.opinions import (
     WAITS_FOR,
-    count_agreement,
     find_opinion,
     give_opinion,
     list_opinions_for,
@@ -139,7 +139,8 @@ def test_pay_waits_for_opinions_and_goes_once_they_agree(work, team, colleague):
         give_opinion(opinion=RowOpinion.objects.all()[0], user=colleague, value="{", now=clock())
     # Two of five are seen otherwise, which is a matter of taste.
     give_all(colleague, wrong=2)
-    assert count_agreement(work) == opinions.Agreement(asked=5, given=5, agreeing=3)
+    # They take four rows and leave one out; they are agreed with in two and in one.
+    assert count_agreement(work) == Agreement(asked=5, given=5, agreeing=3, kappa=6 / 16)
     assert not Dispute.objects.exists()
     assert mature_earnings(now=LATER) == 1
     assert get_earnings(organisation=team.organisation).payable_micros == 20_000
@@ -283,6 +284,34 @@ def test_later_deliveries_are_sampled_by_chance(zone, owner, team, monkeypatch, 
 )
 def test_rows_agree_with_equal_labels_and_texts_that_are_alike(one, other, agree):
     assert opinions._agree(one, other) is agree
+
+
+@pytest.mark.parametrize(
+    ("counts", "kappa"),
+    [
+        # Cohen 1960, table 1, of 200 cases.
+        (
+            {
+                ("a", "a"): 88,
+                ("a", "b"): 14,
+                ("a", "c"): 18,
+                ("b", "a"): 10,
+                ("b", "b"): 40,
+                ("b", "c"): 10,
+                ("c", "a"): 2,
+                ("c", "b"): 6,
+                ("c", "c"): 12,
+            },
+            pytest.approx((0.70 - 0.41) / (1 - 0.41)),
+        ),
+        ({("a", "b"): 1, ("b", "a"): 1}, -1),
+        ({("a", "a"): 1, ("b", "b"): 2}, 1),
+        ({("a", "a"): 5}, None),
+        ({}, None),
+    ],
+)
+def test_agreement_beyond_chance_is_cohens_kappa(counts, kappa):
+    assert compute_kappa(counts) == kappa
 
 
 def test_the_page_shows_what_was_found_and_not_what_was_delivered(work, team, colleague):
