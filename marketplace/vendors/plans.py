@@ -23,7 +23,7 @@ from workers.protocol.wire import to_json
 
 MAKE = "vendors.plan"
 #: The members of a wish that change rows.
-PLANNED = ("roles", "drop_duplicates", "mask_personal_data", "languages")
+PLANNED = ("roles", "drop_duplicates", "mask_personal_data", "phone_regions", "languages")
 #: Plans of one data set: each reads it whole.
 PLANS_MAX = 20
 #: Of a data set's rows, the share that may be left out unasked; repetitions to the letter and rows

@@ -51,7 +51,10 @@ def prepare_in_process(
 
 def _read_as(wish: PreparationWish) -> list[str]:
     """How the owner's rows are read, whoever works on them."""
-    return [*(["--mask"] if wish.mask_personal_data else []), "--roles", json.dumps(wish.roles)]
+    mask = ["--mask"] if wish.mask_personal_data else []
+    if mask and wish.phone_regions:
+        mask += ["--phone-regions", ",".join(wish.phone_regions)]
+    return [*mask, "--roles", json.dumps(wish.roles)]
 
 
 def finish_in_process(path: Path, *, folder: Path, wish: PreparationWish) -> dict[str, Any]:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from phonenumbers import SUPPORTED_REGIONS
+
 from marketplace.common.errors import UserError
 from marketplace.jobs.importing import ROLES
 from marketplace.vendors.models import VendorKind
@@ -57,6 +59,7 @@ def parse_wish(asked: Mapping[str, Any]) -> PreparationWish:
         roles=_read_roles(asked),
         drop_duplicates=_read_flag(asked, "drop_duplicates", default=True),
         mask_personal_data=_read_flag(asked, "mask_personal_data", default=False),
+        phone_regions=_read_regions(asked),
         languages=_read_names(asked, "languages", LANGUAGES),
         validation_share=float(share),
         skills=_read_names(asked, "skills", Skill.values),
@@ -143,6 +146,13 @@ def _read_flag(asked: Mapping[str, Any], name: str, *, default: bool) -> bool:
     if not isinstance(value, bool):
         raise _invalid(name, f"{name} is true or false.")
     return value
+
+
+def _read_regions(asked: Mapping[str, Any]) -> tuple[str, ...]:
+    value = asked.get("phone_regions", ())
+    if not isinstance(value, list | tuple) or not all(one in SUPPORTED_REGIONS for one in value):
+        raise _invalid("phone_regions", "phone_regions is a list of ISO 3166 codes such as US, DE.")
+    return tuple(dict.fromkeys(value))
 
 
 def _read_names(asked: Mapping[str, Any], name: str, known: Sequence[str]) -> tuple[str, ...]:

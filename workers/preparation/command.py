@@ -71,13 +71,16 @@ def _load_counter(path: str | None) -> Callable[[str], int] | None:
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
-def _write_lines(stream: BinaryIO, options: argparse.Namespace) -> dict[str, int]:
+def _write_lines(
+    stream: BinaryIO, options: argparse.Namespace, settings: PreparationSettings
+) -> dict[str, int]:
+    build = settings.build_masker
     lines = (
-        iter_traced_lines(stream, masks=options.mask)
+        iter_traced_lines(stream, build_masker=build)
         if options.rows is None
         else (
             json.dumps(asdict(row))
-            for row in list_rows(stream, masks=options.mask, roles=options.roles)
+            for row in list_rows(stream, build_masker=build, roles=options.roles)
         )
     )
     count = 0
@@ -112,7 +115,7 @@ def main(arguments: list[str]) -> int:
         )
         with options.file.open("rb") as stream:
             if options.rows is not None or options.traced is not None:
-                found = _write_lines(stream, options)
+                found = _write_lines(stream, options, settings)
             elif options.compare is not None:
                 with (
                     options.compare.open("rb") as delivered,
@@ -122,7 +125,7 @@ def main(arguments: list[str]) -> int:
                         compare_datasets(
                             stream,
                             delivered,
-                            masks=options.mask,
+                            build_masker=settings.build_masker,
                             translates=options.translated,
                             roles=options.roles,
                             gold=gold if options.gold else None,

@@ -10,7 +10,7 @@ from typing import Any
 
 from workers.preparation.changes import cut_excerpt
 from workers.preparation.duplicates import build_shingles, compute_jaccard_similarity, hash_text
-from workers.preparation.personal_data import Masker
+from workers.preparation.personal_data import BuildMasker
 from workers.preparation.reading import RawRow, read_raw_rows
 from workers.preparation.repair import RowDroppedError, repair_row
 from workers.preparation.texts import find_prompt, join_texts, read_label
@@ -77,7 +77,7 @@ def compare_datasets(
     original: ByteStream,
     delivered: ByteStream,
     *,
-    masks: bool = False,
+    build_masker: BuildMasker = lambda: None,
     translates: bool = False,
     roles: Mapping[str, str] | None = None,
     gold: ByteStream | None = None,
@@ -90,8 +90,8 @@ def compare_datasets(
 
     Parameters
     ----------
-    masks
-        The delivery was made from the original with personal data replaced.
+    build_masker
+        Gives what masked a row of the original before it was delivered, if anything did.
     translates
         The delivery is a translation, which has no words in common with its original.
     roles
@@ -106,18 +106,18 @@ def compare_datasets(
     UnreadableFileError
         When one of the files is no text or is empty.
     """
-    found = {row.number: row for row, _ in _iter_rows(read_raw_rows(original), masks, roles)}
+    found = {row.number: row for row, _ in _iter_rows(read_raw_rows(original), build_masker, roles)}
     given = () if gold is None else take_row_ids(read_raw_rows(gold))
     known = {
         row.number: (row, value)
-        for row, value in _iter_rows(given, masks, None)
+        for row, value in _iter_rows(given, build_masker, None)
         if row.number in found
     }
     usable = [row for row in found.values() if row.is_usable]
     counts: Counter[str] = Counter()
     samples: dict[str, list[list[str]]] = {"changed": [], "added": [], "dropped": []}
     seen: set[int] = set()
-    for row, value in _iter_rows(take_row_ids(read_raw_rows(delivered)), False, None):
+    for row, value in _iter_rows(take_row_ids(read_raw_rows(delivered)), lambda: None, None):
         counts["rows"] += 1
         if row.number in known and row.number not in seen:
             right, answer = known[row.number]
@@ -154,18 +154,21 @@ def compare_datasets(
 
 
 def _iter_rows(
-    rows: Iterable[RawRow], masks: bool, roles: Mapping[str, str] | None
+    rows: Iterable[RawRow],
+    build_masker: BuildMasker,
+    roles: Mapping[str, str] | None,
 ) -> Iterator[tuple[_ComparedRow, dict[str, Any]]]:
     for raw in rows:
+        masker = build_masker()
         try:
             value = repair_row(raw, to_chat=True, limits=Limits(), roles=roles).value
         except RowDroppedError:
             text = raw.text or ""
-            text = Masker().mask_text(text) if masks else text
+            text = text if masker is None else masker.mask_text(text)
             yield _ComparedRow(raw.number, text, "", "", cut_excerpt(text), is_usable=False), {}
             continue
-        if masks:
-            value = Masker().mask_row(value)
+        if masker is not None:
+            value = masker.mask_row(value)
         excerpt = cut_excerpt(json.dumps(value, ensure_ascii=False))
         text, label = join_texts(value), read_label(value)
         yield _ComparedRow(raw.number, text, find_prompt(value), label, excerpt), value

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from workers.preparation.personal_data import Masker
+from workers.preparation.personal_data import BuildMasker, Masker
 from workers.preparation.reading import RawRow, read_raw_rows
 from workers.preparation.repair import RowDroppedError, repair_row
 from workers.preparation.texts import find_prompt, iter_texts
@@ -30,7 +30,7 @@ class ListedRow:
 def list_rows(
     stream: ByteStream,
     *,
-    masks: bool,
+    build_masker: BuildMasker = lambda: None,
     roles: Mapping[str, str] | None = None,
     limits: Limits | None = None,
 ) -> Iterator[ListedRow]:
@@ -38,8 +38,8 @@ def list_rows(
 
     Parameters
     ----------
-    masks
-        Replace personal data in what is given out. Names stay.
+    build_masker
+        Gives what masks a row that is given out, if anything does.
     roles
         ``PreparationSettings.roles``.
 
@@ -50,7 +50,7 @@ def list_rows(
     """
     limits = limits or Limits()
     for raw in read_raw_rows(stream, limits=limits):
-        masker = Masker() if masks else None
+        masker = build_masker()
         try:
             row = repair_row(raw, to_chat=True, limits=limits, roles=roles)
         except RowDroppedError as dropped:

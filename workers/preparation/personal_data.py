@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -251,3 +251,7 @@ class Masker:
             number = 1 + sum(own is kind for own, _ in self._placeholders)
             self._placeholders[key] = f"[{kind.value.upper()}_{number}]"
         return self._placeholders[key]
+
+
+#: Builds what masks one row; gives ``None`` where nothing is masked.
+BuildMasker = Callable[[], Masker | None]

@@ -21,7 +21,6 @@ from workers.preparation.changes import (
 )
 from workers.preparation.duplicates import DuplicateRows, choose_sample, find_common_phrases
 from workers.preparation.filters import refuse_unwanted
-from workers.preparation.personal_data import Masker
 from workers.preparation.plan import (
     PreparationPlan,
     PreparationSummary,
@@ -213,9 +212,8 @@ class _Excerpts:
         return self._cut(json.dumps(value, ensure_ascii=False))
 
     def hide(self, text: str) -> str:
-        if self._settings.mask_personal_data:
-            text = Masker(self._settings.phone_regions).mask_text(text)
-        return text
+        masker = self._settings.build_masker()
+        return text if masker is None else masker.mask_text(text)
 
     def _cut(self, text: str) -> str:
         return cut_excerpt(self.hide(text))
@@ -338,8 +336,8 @@ def _write_rows(
     with training.open("w", encoding="utf-8") as train, validation.open("w", encoding="utf-8") as v:
         for index, position in enumerate(kept):
             value = spool.read(position)
-            if settings.mask_personal_data:
-                masker = Masker(settings.phone_regions)
+            masker = settings.build_masker()
+            if masker is not None:
                 hidden = masker.mask_row(value)
                 if masker.counts:
                     masked.update({kind.value: n for kind, n in masker.counts.items()})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from workers.preparation.languages import KNOWN_LANGUAGES
-from workers.preparation.personal_data import KNOWN_REGIONS
+from workers.preparation.personal_data import KNOWN_REGIONS, Masker
 from workers.preparation.roles import KNOWN_ROLES
 
 
@@ -68,3 +68,7 @@ class PreparationSettings:
                 raise PreparationSettingsError(
                     f"Region {region!r} is not known. Use ISO 3166 codes such as US or DE."
                 )
+
+    def build_masker(self) -> Masker | None:
+        """Build what masks one row; ``None`` where nothing is masked."""
+        return Masker(self.phone_regions) if self.mask_personal_data else None

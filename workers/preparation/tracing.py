@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, cast
 
-from workers.preparation.personal_data import Masker
+from workers.preparation.personal_data import BuildMasker
 from workers.preparation.reading import RawRow, read_raw_rows
 from workers.protocol.record_types import ByteStream, Limits
 
@@ -21,14 +21,17 @@ RAW = "raw"
 
 
 def iter_traced_lines(
-    stream: ByteStream, *, masks: bool, limits: Limits | None = None
+    stream: ByteStream,
+    *,
+    build_masker: BuildMasker = lambda: None,
+    limits: Limits | None = None,
 ) -> Iterator[str]:
     """Every row of a file as a JSON object with its id, a line each; nothing is repaired.
 
     Parameters
     ----------
-    masks
-        Replace personal data. Names stay.
+    build_masker
+        Gives what masks a row, if anything does.
 
     Raises
     ------
@@ -38,7 +41,8 @@ def iter_traced_lines(
     for raw in read_raw_rows(stream, limits=limits):
         row = read_object(raw)
         value = {RAW: raw.text or ""} if row is None else row
-        value = Masker().mask_row(value) if masks else value
+        masker = build_masker()
+        value = value if masker is None else masker.mask_row(value)
         yield json.dumps(value | {ROW_ID: raw.number}, ensure_ascii=False)
 
 

@@ -20,6 +20,9 @@ class PreparationWish:
     roles: dict[str, str] = field(default_factory=dict[str, str])
     drop_duplicates: bool = True
     mask_personal_data: bool = False
+    #: Regions, by ISO 3166 code, whose phone numbers are found without a country's prefix; none
+    #: are all.
+    phone_regions: tuple[str, ...] = ()
     #: Languages to keep; none keeps all.
     languages: tuple[str, ...] = ()
     #: Share of rows set aside, none of which shares a prompt with the training rows.

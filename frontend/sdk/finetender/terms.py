@@ -92,6 +92,9 @@ class PreparationSettings(TypedDict, total=False):
     drop_duplicates: bool
     #: Replace addresses, numbers and keys by marks; names stay.
     mask_personal_data: bool
+    #: Regions, ISO 3166, whose phone numbers are found without a country's prefix; none are
+    #: all.
+    phone_regions: Sequence[str]
     #: Languages kept, ISO 639-1; none keeps all.
     languages: Sequence[
         Literal[

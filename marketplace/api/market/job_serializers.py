@@ -165,6 +165,7 @@ class PlanSerializer(Answer):
     roles = s.DictField(source="asked.roles", child=s.CharField())
     drop_duplicates = s.BooleanField(source="asked.drop_duplicates")
     mask_personal_data = s.BooleanField(source="asked.mask_personal_data")
+    phone_regions = s.ListField(source="asked.phone_regions", child=s.CharField())
     languages = s.ListField(source="asked.languages", child=s.CharField())
     rows = s.IntegerField(help_text="Rows that stay; a bid by this plan is sold for them.")
     tokens = s.IntegerField()

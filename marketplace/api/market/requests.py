@@ -235,6 +235,12 @@ class PlanRequest(StrictSerializer):
     )
     drop_duplicates = serializers.BooleanField(required=False)
     mask_personal_data = serializers.BooleanField(required=False)
+    phone_regions = serializers.ListField(
+        child=serializers.CharField(),
+        required=False,
+        help_text="ISO 3166 codes whose phone numbers are found without a country's prefix; "
+        "none are all.",
+    )
     languages = serializers.ListField(child=serializers.CharField(), required=False)
     zone = serializers.CharField(
         max_length=40, required=False, help_text="Zone to count for; the data set's own if none."

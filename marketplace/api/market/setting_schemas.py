@@ -99,6 +99,15 @@ def _describe_names(values: Any, default: list[str], words: str) -> dict[str, An
     return {"type": "array", "items": items, "default": default, "description": words}
 
 
+_REGIONS = {
+    "type": "array",
+    "items": {"type": "string", "maxLength": 2, "pattern": "^[A-Z]{2}$"},
+    "default": [],
+    "description": "Regions, ISO 3166, whose phone numbers are found without a country's prefix; "
+    "none are all.",
+}
+
+
 def _describe_preparation() -> dict[str, Any]:
     return {
         "kinds": _describe_names(
@@ -120,6 +129,7 @@ def _describe_preparation() -> dict[str, Any]:
             "default": False,
             "description": "Replace addresses, numbers and keys by marks; names stay.",
         },
+        "phone_regions": _REGIONS,
         "languages": _describe_names(LANGUAGES, [], "Languages kept, ISO 639-1; none keeps all."),
         "validation_share": {
             "type": "number",

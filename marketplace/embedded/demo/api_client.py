@@ -71,7 +71,7 @@ def place_bid(
 
 
 #: The members of a wish that change rows, and how long a plan of them may take.
-PLANNED = ("roles", "drop_duplicates", "mask_personal_data", "languages")
+PLANNED = ("roles", "drop_duplicates", "mask_personal_data", "phone_regions", "languages")
 PLAN_WITHIN_S = 180.0
 
 

@@ -77,6 +77,7 @@ def _read(request: PageRequest, dataset: Dataset) -> dict[str, Any]:
     asked: dict[str, Any] = {
         "drop_duplicates": "keep_duplicates" not in request.POST,
         "mask_personal_data": "mask" in request.POST,
+        "phone_regions": request.POST.get("phone_regions", "").upper().replace(",", " ").split(),
     }
     earlier = request.POST.get("plan", "")
     if not earlier:

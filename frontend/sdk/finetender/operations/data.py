@@ -64,6 +64,7 @@ def make_plan(
     *,
     roles: Mapping[str, str] | None = None,
     mask_personal_data: bool = False,
+    phone_regions: Sequence[str] = (),
     drop_duplicates: bool = True,
     languages: Sequence[str] = (),
     zone: str | None = None,
@@ -74,10 +75,13 @@ def make_plan(
     ----------
     roles
         What each column of the file holds, such as ``{"frage": "prompt", "notiz": "left_out"}``.
+    phone_regions
+        ISO 3166 codes whose phone numbers are found without a country's prefix; none are all.
     """
     body = {
         "roles": dict(roles or {}),
         "mask_personal_data": mask_personal_data,
+        "phone_regions": list(phone_regions),
         "drop_duplicates": drop_duplicates,
         "languages": list(languages),
     } | ({} if zone is None else {"zone": zone})

@@ -132,8 +132,13 @@ def test_only_the_vendor_gets_a_link_and_it_ends_with_the_time_for_the_work(zone
 
 
 def test_masked_data_leave_without_what_was_to_be_hidden(zone, owner, vendor):
-    text = "\n".join([chat(1, price="Write to jane@example.com."), "jane@example.com: not a row"])
-    wish = {"kinds": ["outside"], "mask_personal_data": True}
+    text = "\n".join(
+        [
+            chat(1, price="Write to jane@example.com, call 030 901820."),
+            "jane@example.com: not a row",
+        ]
+    )
+    wish = {"kinds": ["outside"], "mask_personal_data": True, "phone_regions": ["US"]}
     data = build.upload(owner, zone, text, faulty=1)
     build.sell(owner, zone, data=data, epochs=1, preparation=wish)
     assert prepare_next(clock=clock)
@@ -141,6 +146,8 @@ def test_masked_data_leave_without_what_was_to_be_hidden(zone, owner, vendor):
     left = read_download(Client().get(path_of(link_of(work)[0]))).decode()
     assert "jane" not in left
     assert left.count("[EMAIL_1]") == 2
+    # A number as written in Germany, which was not asked for.
+    assert left.count("030 901820") == 1
     assert DataAccess.objects.filter(is_masked=True).count() == 2
 
 

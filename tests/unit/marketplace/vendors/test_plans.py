@@ -221,11 +221,12 @@ def test_the_page_asks_which_column_is_what_and_leads_to_the_bid(zone, owner):
     assert "The program does not know what some columns hold." in page
     plan = DataPlan.objects.get()
     number = [column["name"] for column in plan.plan["columns"]].index("notiz")
-    answer = {"plan": plan.pk, f"role_{number}": "left_out"}
+    answer = {"plan": plan.pk, f"role_{number}": "left_out", "phone_regions": "de, us"}
     where = client.post(f"/datasets/{data.pk}/plan", answer).url
     run_due_work(get_kinds()[MAKE], clock=clock)
     changed = DataPlan.objects.exclude(pk=plan.pk).get()
     assert (changed.asked["roles"], changed.rows) == ({"notiz": "left_out"}, 4)
+    assert changed.asked["phone_regions"] == ["DE", "US"]
     assert "<del" in client.get(where).content.decode()
     bid_page = client.post(f"{where}/confirm").url
     assert bid_page == (

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from workers.preparation.comparing import Comparison, compare_datasets
+from workers.preparation.personal_data import Masker
 from workers.preparation.tracing import iter_traced_lines
 
 ENGLISH = [("How are you?", "Fine."), ("Where is it?", "There."), ("What is it?", "A book.")]
@@ -56,7 +57,7 @@ def test_rows_with_known_answers_count_once_each_and_only_as_they_should_be() ->
     hidden = compare(
         [row("How are you?", "Ask [EMAIL_1].", row_id=1)],
         gold=write(row("How are you?", "Ask jo@example.com.", row_id=1)),
-        masks=True,
+        build_masker=Masker,
     )
     assert hidden.gold_right == 1
 
@@ -111,11 +112,11 @@ def test_a_row_that_no_program_can_read_may_be_written_again_with_its_own_words(
 
 def test_rows_leave_with_ids_that_count_the_rows_of_any_file_and_hide_what_is_masked() -> None:
     text = 'question,answer\n"Who, and\nwhere?",me@example.org\nWhat?,That\n'
-    lines = list(iter_traced_lines(io.BytesIO(text.encode()), masks=True))
+    lines = list(iter_traced_lines(io.BytesIO(text.encode()), build_masker=Masker))
     assert [json.loads(line) for line in lines] == [
         {"row_id": 1, "question": "Who, and\nwhere?", "answer": "[EMAIL_1]"},
         {"row_id": 2, "question": "What?", "answer": "That"},
     ]
-    broken = list(iter_traced_lines(write('{"a": "b"', row(*ENGLISH[0])), masks=False))
+    broken = list(iter_traced_lines(write('{"a": "b"', row(*ENGLISH[0]))))
     assert json.loads(broken[0]) == {"row_id": 1, "raw": '{"a": "b"'}
     assert json.loads(broken[1])["row_id"] == 2
