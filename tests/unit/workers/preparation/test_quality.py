@@ -28,7 +28,7 @@ def test_duplicates_are_found_as_published_and_nothing_else_is_taken_for_one(see
 
 @pytest.mark.nightly
 def test_no_kind_of_mess_trains_worse_prepared_than_raw() -> None:
-    results, by_chance = measure_mess(seeds=3)
+    results, by_chance = measure_mess(seeds=(1, 2, 3))
     judged = {each.name: each.judge(by_chance=by_chance) for each in results}
     assert len(judged) == 12
     assert [name for name, word in judged.items() if word == "worse"] == []
