@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +26,12 @@ from marketplace.payments.outbox import MAKE_CALL, WantedCall, add_calls
 from marketplace.payments.webhooks import APPLY_EVENT, Finding
 from marketplace.tracking.models import TrackedRun
 from marketplace.tracking.sending import SEND
-from marketplace.vendors.handover import TELL
+from marketplace.vendors.handed_files import HandOver
+from marketplace.vendors.handover import PREPARE, TELL, build_work
 from marketplace.vendors.models import DataReport, Preparation, VendorKind
 from marketplace.vendors.plan_making import MadePlan
 from marketplace.vendors.plans import MAKE, request_plan
+from marketplace.vendors.working import MadeData
 from marketplace.webhooks.delivery import WAITS, Attempt
 from marketplace.webhooks.outbox import DELIVER
 from marketplace.webhooks.services import create_endpoint, send_test
@@ -223,10 +226,10 @@ def _build_report() -> Case:
     )
 
 
-def _build_assignment() -> Case:
+def _open_preparation(**facts: Any) -> Preparation:
     zone = market_builders.zone()
     job = job_builders.job(zone, (0, market_builders.node(zone)))
-    held = Preparation.objects.create(
+    return Preparation.objects.create(
         bid_id=job.bid_id,
         job=job,
         source=job.dataset,
@@ -237,9 +240,29 @@ def _build_assignment() -> Case:
         sold_micros=1,
         ready_slot=1,
         due_at=NOW,
-        handed_over_at=NOW,
         created_at=NOW,
+        **facts,
     )
+
+
+def _build_preparation() -> Case:
+    enqueue_work(build_work(_open_preparation(), now=NOW))
+
+    def read() -> Any:
+        row = Preparation.objects.get()
+        return row.handed_over_at is not None, row.problem
+
+    return Case(
+        result=MadeData(HandOver(), None, ExitStack()),
+        read=read,
+        before=(False, ""),
+        done=(True, ""),
+        failed=(False, "The market failed. The fault is ours."),
+    )
+
+
+def _build_assignment() -> Case:
+    held = _open_preparation(handed_over_at=NOW)
     enqueue_work(NewWork(TELL, held.pk, due_at=NOW))
     # The vendor knows or does not; no row says so.
     return Case(result=None, read=lambda: None, before=None, done=None, failed=None)
@@ -298,6 +321,7 @@ CASES: dict[str, Callable[[], Case]] = {
     LOCK_MAIL: _build_lock_mail,
     READ: _build_reading,
     INSPECT: _build_report,
+    PREPARE: _build_preparation,
     TELL: _build_assignment,
     MAKE: _build_plan,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,14 +17,15 @@ from marketplace.common.durable.kinds import get_kinds
 from marketplace.common.durable.run import run_due_work
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset, Job
+from marketplace.vendors.handover import PREPARE
 from marketplace.vendors.listing import VendorTerms, approve_vendor, register_vendor
 from marketplace.vendors.models import Preparation, Vendor, VendorKind
 from marketplace.vendors.plans import MAKE, confirm_plan, request_plan
 from marketplace.vendors.quoting import QuoteFunction
-from marketplace.vendors.services import prepare_next
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
+from tests.durable_work import do_work
 from workers.protocol.job_terms import PreparationWish
 
 #: Two cents and two slots, whatever the data.
@@ -125,3 +127,8 @@ def sell_few(owner: Organisation, made: Zone, **wish: Any) -> Preparation:
 def clock() -> datetime:
     """Within the present slot."""
     return NOW + timedelta(seconds=3)
+
+
+def prepare_next(*, clock: Callable[[], datetime]) -> bool:
+    """Do what is due about preparations; whether something was."""
+    return do_work(PREPARE, now=clock()) > 0

@@ -26,6 +26,7 @@ from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.plan_changes import PlannedJob, give_new_cells, measure_work_left
 from marketplace.auction.models import Bid, Reservation
 from marketplace.auction.pay_rule import compute_spared
+from marketplace.common.durable.selectors import is_begun
 from marketplace.common.money import format_usd
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_starts_at
@@ -35,6 +36,7 @@ from marketplace.jobs.work import measure_job_work
 from marketplace.payments.locks import lock_shares
 from marketplace.payments.services import pay_vendor, refund_charge
 from marketplace.vendors.acceptance import accept, mark_accepted, send_back
+from marketplace.vendors.handover import PREPARE
 from marketplace.vendors.locks import lock_preparation
 from marketplace.vendors.models import (
     DISPUTABLE_FOR,
@@ -218,7 +220,7 @@ def _find_next_vendor(lane: Lane, held: Preparation, bid: Bid) -> None:
     reason = held.problem or late
     most = held.sold_micros + _find_extra_limit(held, now=lane.now)
     offers = [offer for offer in held.other_offers if offer[1] <= most]
-    is_at_work = bool(held.claim) or held.begun_at is not None
+    is_at_work = held.begun_at is not None or is_begun(PREPARE, held.work_key)
     if not held.problem and is_at_work and not _was_late(held):
         # One more of its delays, once, at no cost to the owner and for less by its own terms.
         vendor_id, price_micros, *rest = next(

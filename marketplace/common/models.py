@@ -115,6 +115,8 @@ class DurableWork(models.Model):
     payload: Any = models.JSONField(default=dict, blank=True)
     state = models.CharField(max_length=8, choices=WorkState.choices, default=WorkState.WAITING)
     due_at = models.DateTimeField()
+    #: Of what is due, the earliest is done first; null: it is due without one.
+    deadline = models.DateTimeField(null=True)
     #: Of the worker that has it; only this one may store a result.
     lease_token = models.CharField(max_length=ID_LENGTH, blank=True)
     lease_until = models.DateTimeField(null=True)

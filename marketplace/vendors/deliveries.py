@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
@@ -69,25 +67,6 @@ class DeliveredData:
         for rows in (self.training, self.held_out):
             if rows is not None:
                 rows.dataset.file.delete(save=False)
-
-
-@contextmanager
-def open_source(preparation: Preparation) -> Iterator[tuple[Path, Path]]:
-    """The raw data as a file, and an empty folder; both are gone after the block."""
-    with tempfile.TemporaryDirectory(prefix="preparation-") as name:
-        folder = Path(name)
-        path = folder / "raw"
-        copy_file(preparation.source.file, path)
-        yield path, folder
-
-
-@contextmanager
-def open_submission(preparation: Preparation) -> Iterator[Path]:
-    """What was handed in, as a file that is gone after the block."""
-    with tempfile.TemporaryDirectory(prefix="submission-") as name:
-        path = Path(name) / "submission"
-        copy_file(preparation.submission, path)
-        yield path
 
 
 def copy_file(stored: FieldFile, path: Path) -> None:

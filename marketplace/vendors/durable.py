@@ -5,12 +5,32 @@ from datetime import timedelta
 from marketplace.common.backoff import build_backoff
 from marketplace.common.durable.kinds import WorkKind, register_kind
 from marketplace.jobs.services.readings import INSPECT
-from marketplace.vendors.handover import TELL, apply_told, load_assigned, tell_vendor
+from marketplace.vendors.handover import PREPARE, TELL, apply_told, load_assigned, tell_vendor
 from marketplace.vendors.plan_making import fail_plan, load_plan, make_plan, store_plan
 from marketplace.vendors.plans import MAKE
 from marketplace.vendors.preparing import INSPECTION_WALL_S, WALL_S
 from marketplace.vendors.reports import fail_report, inspect_data, load_raw_data, store_report
+from marketplace.vendors.working import (
+    discard_data,
+    fail_preparation,
+    load_preparation,
+    make_data,
+    store_data,
+)
 
+register_kind(
+    WorkKind(
+        name=PREPARE,
+        load=load_preparation,
+        do=make_data,
+        apply=store_data,
+        fail=fail_preparation,
+        discard=discard_data,
+        backoff=build_backoff(first=timedelta(seconds=10), most=timedelta(minutes=10), attempts=3),
+        # The file is prepared or finished, compared with the original, and read.
+        lease=timedelta(seconds=3 * WALL_S),
+    )
+)
 register_kind(
     WorkKind(
         name=MAKE,

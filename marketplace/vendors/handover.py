@@ -23,10 +23,10 @@ from django.urls import reverse
 
 from marketplace.accounts.models import User
 from marketplace.common.durable.kinds import HeldWork, WorkFailed
+from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 from marketplace.common.ids import new_id
 from marketplace.common.outbound import AnswerLimits, FetchFailed
-from marketplace.common.queue import enqueue
 from marketplace.vendors.access import has_trust, is_of_vendor, note_access
 from marketplace.vendors.deliveries import compute_delivery_limit
 from marketplace.vendors.endpoints import send_message
@@ -40,7 +40,8 @@ from workers.protocol.wire import to_json
 log = logging.getLogger(__name__)
 
 WORK_ASSIGNED = "work.assigned"
-#: The kind of work that telling a vendor is.
+#: The kinds of work that preparing data and telling a vendor are.
+PREPARE = "vendors.prepare"
 TELL = "vendors.tell"
 #: A vendor that is late may still have its second delay; a link ends this time after the first.
 GRACE = timedelta(hours=1)
@@ -50,20 +51,29 @@ _CHUNK_BYTES = 1024 * 1024
 _SALT = "marketplace.vendors.handover"
 
 
-def store_hand_over(*, preparation: Preparation, data: HandOver, claim: str, now: datetime) -> bool:
-    """Let the vendor at the data that were got ready for it; whether it still has the work."""
-    with transaction.atomic():
-        held = lock_preparation(preparation.pk)
-        if held.claim != claim or held.status != PreparationStatus.WORKING:
-            return False
-        if data.rows is not None:
-            _store_rows(held, data.rows)
-        if data.copy is not None:
-            with data.copy.open("rb") as content:
-                held.copy.save(f"{held.pk}-copy.jsonl", File(content), save=False)
-        held.handed_over_at, held.claim, held.claimed_at, held.attempts = now, "", None, 0
-        held.save()
-    return True
+def build_work(held: Preparation, *, now: datetime) -> NewWork:
+    """The next piece of work about a preparation: its vendor's own, or a check of what came."""
+    return NewWork(PREPARE, held.work_key, due_at=now, deadline=held.due_at)
+
+
+def start_work(held: Preparation, *, now: datetime) -> None:
+    """Begin the next piece of work. Call while holding the preparation, and save it.
+
+    A key of its own, for a worker locks its work before the preparation.
+    """
+    held.turn += 1
+    enqueue_work(build_work(held, now=now))
+
+
+def store_hand_over(held: Preparation, data: HandOver, *, now: datetime) -> None:
+    """Let the vendor at the data that were got ready for it. Call while holding it."""
+    if data.rows is not None:
+        _store_rows(held, data.rows)
+    if data.copy is not None:
+        with data.copy.open("rb") as content:
+            held.copy.save(f"{held.pk}-copy.jsonl", File(content), save=False)
+    held.handed_over_at = now
+    held.save()
 
 
 def _store_rows(held: Preparation, path: Path) -> None:
@@ -251,9 +261,9 @@ def store_submission(held: Preparation, content: IO[bytes], *, now: datetime) ->
     if held.submitted_at is not None:
         raise Conflict("delivered_already", "An earlier delivery is being checked. Wait for it.")
     held.submission.save(f"{held.pk}-{new_id('sub')}.jsonl", File(content), save=False)
-    held.submitted_at, held.claim, held.claimed_at = now, "", None
-    held.save(update_fields=["submission", "submitted_at", "claim", "claimed_at"])
-    enqueue("vendors.prepare")
+    held.submitted_at = now
+    start_work(held, now=now)
+    held.save(update_fields=["submission", "submitted_at", "turn"])
 
 
 def load_assigned(work: HeldWork) -> Preparation | None:

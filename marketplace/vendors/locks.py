@@ -27,11 +27,6 @@ def lock_preparation(preparation_id: str) -> Preparation:
     return held
 
 
-def lock_first(preparations: QuerySet[Preparation]) -> Preparation | None:
-    """The first of these that no other worker holds at this moment."""
-    return preparations.select_for_update(of=("self",), no_key=True, skip_locked=True).first()
-
-
 def share_preparation(preparation_id: str) -> Preparation:
     """A preparation that stays as it is until the transaction ends; several may share it.
 

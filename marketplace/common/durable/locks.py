@@ -15,22 +15,23 @@ from marketplace.common.models import DurableWork
 #: The owners take turns; what a worker has counts among the pieces of its owner.
 _DUE = """
 SELECT id FROM (
-  SELECT id, due_at, is_held, row_number() OVER (
-           PARTITION BY owner ORDER BY is_held DESC, due_at, id) AS turn
+  SELECT id, wanted_at, is_held, row_number() OVER (
+           PARTITION BY owner ORDER BY is_held DESC, wanted_at, id) AS turn
   FROM (
-    SELECT id, owner, due_at, coalesce(lease_until > %(now)s, false) AS is_held
+    SELECT id, owner, coalesce(deadline, due_at) AS wanted_at,
+           coalesce(lease_until > %(now)s, false) AS is_held
     FROM common_durablework
     WHERE kind = %(kind)s AND state = 'waiting' AND due_at <= %(now)s
     AND (%(key)s::text IS NULL OR key = %(key)s)
   ) AS due
 ) AS in_turn
 WHERE NOT is_held AND (%(per_owner)s::int IS NULL OR turn <= %(per_owner)s)
-ORDER BY turn, due_at, id LIMIT %(most)s
+ORDER BY turn, wanted_at, id LIMIT %(most)s
 """
 _TAKEN = f"""
 SELECT * FROM common_durablework
 WHERE id IN ({_DUE}) AND state = 'waiting' AND (lease_until IS NULL OR lease_until <= %(now)s)
-ORDER BY due_at, id FOR UPDATE SKIP LOCKED
+ORDER BY coalesce(deadline, due_at), id FOR UPDATE SKIP LOCKED
 """  # noqa: S608 (the names of columns are ours)
 
 

@@ -40,6 +40,11 @@ def summarize_kinds(*, now: datetime) -> list[KindSummary]:
     return [known[name] for name in sorted(known)]
 
 
+def is_begun(kind: str, key: str) -> bool:
+    """Whether a worker has taken a piece of work that is not done yet."""
+    return DurableWork.objects.filter(kind=kind, key=key, attempts__gt=0).exists()
+
+
 def list_troubled_work(*, limit: int) -> list[DurableWork]:
     """Work whose last attempt failed, what is given up first."""
     troubled = DurableWork.objects.exclude(last_error="")

@@ -32,6 +32,8 @@ class NewWork:
     payload: dict[str, Any] = field(default_factory=dict)
     #: Whose it is: where work waits, owners take turns.
     owner: str = ""
+    #: Until when it is wanted; where work waits, the earliest goes first. None: it counts as due.
+    deadline: datetime | None = None
 
 
 def enqueue_work(*works: NewWork) -> None:
@@ -46,7 +48,7 @@ def restart_work(work: NewWork) -> None:
         [_build_row(work)],
         update_conflicts=True,
         unique_fields=["kind", "key"],
-        update_fields=["due_at", "payload", "owner", "last_error", *_FRESH],
+        update_fields=["due_at", "deadline", "payload", "owner", "last_error", *_FRESH],
     )
     _wake({work.kind})
 
@@ -58,6 +60,7 @@ def _build_row(work: NewWork) -> DurableWork:
         due_at=work.due_at,
         payload=work.payload,
         owner=work.owner,
+        deadline=work.deadline,
     )
 
 

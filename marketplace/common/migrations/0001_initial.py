@@ -21,6 +21,7 @@ class Migration(migrations.Migration):
                 ('payload', models.JSONField(blank=True, default=dict)),
                 ('state', models.CharField(choices=[('waiting', 'Waiting'), ('failed', 'Failed')], default='waiting', max_length=8)),
                 ('due_at', models.DateTimeField()),
+                ('deadline', models.DateTimeField(null=True)),
                 ('lease_token', models.CharField(blank=True, max_length=40)),
                 ('lease_until', models.DateTimeField(null=True)),
                 ('attempts', models.PositiveIntegerField(default=0)),

@@ -32,7 +32,6 @@ BEATS = {
     "plans": _every("auction.plans_sweep", 60),
     "snapshots": _every("auction.snapshots", 5),
     "heads": _every("auction.publish_heads", 60),
-    "preparations": _every("vendors.prepare", 5),
     "deliveries": _every("auction.preparations_conclude", 2),
     "settlement": _every("auction.settle_finished", 2),
     "earnings": _every("payments.earnings_mature", 3600),

@@ -99,10 +99,8 @@ class Preparation(models.Model):
     #: Why the vendor will not deliver; empty while it may.
     problem = models.CharField(max_length=500, default="", blank=True)
 
-    #: Names the worker that prepares; a result counts only under the current one.
-    claim = models.CharField(max_length=40, default="", blank=True)
-    claimed_at = models.DateTimeField(null=True)
-    attempts = models.PositiveIntegerField(default=0)
+    #: Rises with each piece of durable work about it; what an earlier one makes does not count.
+    turn = models.PositiveIntegerField(default=1)
 
     #: The vendor's own account of what it did; empty before.
     report: Any = models.JSONField(default=dict)
@@ -149,6 +147,11 @@ class Preparation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.pk} ({self.status})"
+
+    @property
+    def work_key(self) -> str:
+        """Names the durable work about it."""
+        return f"{self.pk}:{self.turn}"
 
     @property
     def is_refused_by_rule(self) -> bool:

@@ -6,8 +6,10 @@ import json
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
+from unittest.mock import patch
 
 import pytest
+from django.db.models import F
 
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.measure import measure_job
@@ -25,18 +27,19 @@ from marketplace.jobs.services import cancel_job, dispatch_slots
 from marketplace.jobs.work import Work
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
-from marketplace.vendors import services
 from marketplace.vendors.acceptance import accept, refuse_delivery
+from marketplace.vendors.deliveries import check_delivery
 from marketplace.vendors.handed_files import Delivery
+from marketplace.vendors.kinds import WORK
+from marketplace.vendors.kinds.automatic import AutomaticWork
 from marketplace.vendors.models import Preparation, PreparationStatus, VendorKind
 from marketplace.vendors.selectors import sum_extra_pay
-from marketplace.vendors.services import prepare_next
 from tests import builders
 from tests import market_builders as market
 from tests import vendor_builders as build
 from tests.builders import NOW
 from tests.unit.marketplace.common.threads import at_once
-from tests.vendor_builders import chat, clock, sell, upload
+from tests.vendor_builders import chat, clock, prepare_next, sell, upload
 from workers.protocol.reports import SliceEnd
 
 pytestmark = pytest.mark.django_db
@@ -352,7 +355,8 @@ def test_a_cancelled_job_withdraws_the_work_and_pays_no_vendor(zone, owner):
     assert settle_finished(now=clock()) == 0
     assert conclude_preparations(now=clock()) == 1
     assert settle_finished(now=clock()) == 1
-    assert not prepare_next(clock=clock)
+    # What was to be done is forgotten.
+    assert prepare_next(clock=clock)
     assert Preparation.objects.get().status == PreparationStatus.WITHDRAWN
     # The reservation fee is of the whole price, and it stays with the market.
     fee = bid.payment_micros // 10
@@ -363,6 +367,18 @@ def test_a_cancelled_job_withdraws_the_work_and_pays_no_vendor(zone, owner):
     again, _ = sell(owner, zone, epochs=1, slots=5)
     assert again.status == BidStatus.ADMITTED
     assert verify_zone(zone).problems == []
+
+
+@pytest.fixture
+def stored(settings, tmp_path):
+    """What gives every stored file and data set."""
+    settings.MEDIA_ROOT = tmp_path / "media"
+
+    def list_all():
+        files = sorted(path for path in settings.MEDIA_ROOT.rglob("*") if path.is_file())
+        return files, list(Dataset.everything.values_list("pk", flat=True))
+
+    return list_all
 
 
 HOSTILE = {
@@ -377,41 +393,37 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_delivery_is_refused_and_leaves_no_trace(zone, owner, tmp_path, name):
+def test_a_hostile_delivery_is_refused_and_leaves_no_trace(zone, owner, stored, tmp_path, name):
     market.node(zone)
     build.vendor(zone)
     sell(owner, zone)
     content, reason = HOSTILE[name]
     path = tmp_path / "train.jsonl"
     path.write_bytes(content)
-    made = services._claim(now=NOW)
-    datasets = made.source.__class__.objects.count()
+    made = Preparation.objects.get()
+    before = stored()
     delivery = Delivery(training=path, held_out=None, changes=None, origins=path, report={})
     with pytest.raises(UserError, match=reason) as refused:
-        services.deliver(preparation=made, delivery=delivery, claim=made.claim, now=NOW)
+        check_delivery(made, delivery, now=NOW)
     assert refused.value.code == "invalid_delivery"
-    made.refresh_from_db()
-    assert made.status == PreparationStatus.WORKING
-    assert made.source.__class__.objects.count() == datasets
+    assert stored() == before
 
 
-def test_a_delivery_counts_once_and_only_under_the_current_claim(zone, owner, tmp_path):
+def test_what_a_vendor_makes_that_has_the_work_no_more_leaves_no_trace(zone, owner, stored):
     market.node(zone)
     build.vendor(zone)
-    _, job = sell(owner, zone)
-    path = tmp_path / "train.jsonl"
-    path.write_text(chat(1))
-    delivery = Delivery(training=path, held_out=None, changes=None, origins=path, report={})
-    first = services._claim(now=NOW)
-    second = services._claim(now=NOW + services.CLAIM_LIFE)
-    assert first.claim != second.claim
-    with pytest.raises(UserError, match="Another vendor"):
-        services.deliver(preparation=first, delivery=delivery, claim=first.claim, now=NOW)
-    services.deliver(preparation=second, delivery=delivery, claim=second.claim, now=NOW)
-    with pytest.raises(UserError, match="Another vendor"):
-        services.deliver(preparation=second, delivery=delivery, claim=second.claim, now=NOW)
-    job.refresh_from_db()
-    assert job.dataset_id == Preparation.objects.get().prepared_id
+    sell(owner, zone)
+    before = stored()
+
+    def replace_vendor(preparation, wish, *, raw, folder):
+        Preparation.objects.update(turn=F("turn") + 1)
+        return AutomaticWork().begin(preparation, wish, raw=raw, folder=folder)
+
+    with patch.object(WORK[VendorKind.AUTOMATIC], "begin", replace_vendor):
+        assert prepare_next(clock=clock)
+    made = Preparation.objects.get()
+    assert (made.status, made.prepared, made.report) == (PreparationStatus.WORKING, None, {})
+    assert stored() == before
 
 
 @pytest.mark.django_db(transaction=True)

@@ -79,6 +79,15 @@ def test_what_is_due_longest_comes_first_and_owners_take_turns(kind, done):
     assert [key for key, _ in done] == ["a3"]
 
 
+def test_what_is_wanted_first_goes_first(kind, done):
+    for key, hours in (("late", 3), ("early", 1), ("later", 5)):
+        wanted = NOW + timedelta(hours=hours)
+        enqueue_work(NewWork("tests.note", key, due_at=NOW, deadline=wanted))
+    add("none")
+    assert run(kind, batch=3) == 3
+    assert [key for key, _ in done] == ["none", "early", "late"]
+
+
 def test_workers_together_have_no_more_than_the_kind_allows(kind):
     for key in "abcd":
         add(key, owner="one" if key == "d" else "many")

@@ -26,13 +26,12 @@ from marketplace.vendors.models import (
     VendorKind,
     WorkRow,
 )
-from marketplace.vendors.services import prepare_next
 from tests import builders
 from tests import market_builders as market
 from tests import vendor_builders as build
 from tests.builders import NOW
 from tests.pages import read_download, read_page
-from tests.vendor_builders import chat, clock
+from tests.vendor_builders import chat, clock, prepare_next
 
 pytestmark = pytest.mark.django_db
 

@@ -30,14 +30,13 @@ from marketplace.vendors.endpoints import ask_for_quotes
 from marketplace.vendors.handover import TELL
 from marketplace.vendors.models import AnswerKind, EndpointCount, Preparation, VendorKind
 from marketplace.vendors.quoting import DataSize
-from marketplace.vendors.services import prepare_next
 from marketplace.vendors.signatures import BadSignature, check_message, sign_message
 from marketplace.vendors.wishes import parse_wish
 from tests import builders
 from tests import market_builders as market
 from tests import vendor_builders as build
 from tests.builders import NOW
-from tests.vendor_builders import clock
+from tests.vendor_builders import clock, prepare_next
 
 pytestmark = pytest.mark.django_db
 

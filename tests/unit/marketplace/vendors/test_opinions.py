@@ -34,13 +34,12 @@ from marketplace.vendors.opinions import (
 )
 from marketplace.vendors.people import RowDecision, accept_rows, decide_row, hand_in
 from marketplace.vendors.selectors import can_be_disputed, is_held_up_by_owner
-from marketplace.vendors.services import prepare_next
 from tests import builders
 from tests import market_builders as market
 from tests import vendor_builders as build
 from tests.builders import NOW
 from tests.pages import read_page
-from tests.vendor_builders import chat, clock
+from tests.vendor_builders import chat, clock, prepare_next
 
 pytestmark = pytest.mark.django_db
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,14 +17,13 @@ from marketplace.payments.selectors import get_earnings
 from marketplace.vendors.handover import GRACE, make_link
 from marketplace.vendors.kinds.outside import OutsideWork
 from marketplace.vendors.models import DataAccess, Preparation, PreparationStatus, VendorKind
-from marketplace.vendors.services import CLAIM_LIFE, prepare_next
 from marketplace.vendors.signatures import create_secret, sign_message
 from tests import builders
 from tests import market_builders as market
 from tests import vendor_builders as build
 from tests.builders import NOW
 from tests.pages import read_download, read_page
-from tests.vendor_builders import chat, clock, traced
+from tests.vendor_builders import chat, clock, prepare_next, traced
 
 pytestmark = pytest.mark.django_db
 
@@ -82,7 +82,7 @@ def test_data_are_there_for_a_vendor_that_is_told_and_for_no_other(
     with monkeypatch.context() as broken:
         broken.setattr(OutsideWork, "announce", break_off)
         assert build.sell_few(owner, zone).handed_over_at is None
-    assert prepare_next(clock=lambda: clock() + CLAIM_LIFE)
+    assert prepare_next(clock=lambda: clock() + timedelta(seconds=10))
     assert Preparation.objects.get().handed_over_at is not None
 
 

@@ -46,13 +46,12 @@ from marketplace.vendors.people import (
 )
 from marketplace.vendors.row_leases import LEASE, lease_next_row, lease_row
 from marketplace.vendors.selectors import measure_reliability
-from marketplace.vendors.services import prepare_next
 from tests import builders
 from tests import market_builders as market
 from tests import vendor_builders as build
 from tests.builders import NOW
 from tests.unit.marketplace.common.threads import at_once
-from tests.vendor_builders import chat, clock
+from tests.vendor_builders import chat, clock, prepare_next
 from workers.protocol.reports import SliceEnd
 
 pytestmark = pytest.mark.django_db

@@ -17,13 +17,12 @@ from marketplace.common.errors import Conflict, UserError
 from marketplace.vendors.acceptance import judge_by_rule
 from marketplace.vendors.models import DataPlan, Preparation, PreparationStatus, VendorKind
 from marketplace.vendors.plans import MAKE, confirm_plan, request_plan
-from marketplace.vendors.services import prepare_next
 from marketplace.vendors.wishes import parse_wish
 from tests import builders
 from tests import market_builders as market
 from tests import vendor_builders as build
 from tests.builders import NOW
-from tests.vendor_builders import chat, clock, sell, upload
+from tests.vendor_builders import chat, clock, prepare_next, sell, upload
 from workers.protocol.job_terms import PreparationWish
 
 pytestmark = pytest.mark.django_db

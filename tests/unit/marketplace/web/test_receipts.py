@@ -18,13 +18,12 @@ from marketplace.jobs.services import cancel_job, dispatch_slots
 from marketplace.payments.models import CardPayment, PaymentPurpose, PaymentStatus
 from marketplace.payments.selectors import get_house_balances
 from marketplace.vendors.models import VendorKind
-from marketplace.vendors.services import prepare_next
 from marketplace.web.presenters.receipt import PaymentReceipt, build_receipt, find_kept
 from tests import builders, express_builders, vendor_builders
 from tests import market_builders as market
 from tests.builders import NOW
 from tests.pages import read_lists
-from tests.vendor_builders import clock
+from tests.vendor_builders import clock, prepare_next
 from workers.protocol.reports import SliceEnd
 
 pytestmark = pytest.mark.django_db
