@@ -209,7 +209,10 @@ def _build_pair(
 
 
 def _read_history(value: dict[str, Any], used: set[str], repair: Repair) -> list[dict[str, Any]]:
-    """Earlier turns: pairs of a question and its answer, or messages."""
+    """Earlier turns: pairs of a question and its answer, or messages.
+
+    What a row teaches is its own answer; those before it are read and not learnt.
+    """
     name = next((name for name in HISTORIES if name in value), None)
     if name is None or value[name] in (None, "", []):
         return []
@@ -218,13 +221,16 @@ def _read_history(value: dict[str, Any], used: set[str], repair: Repair) -> list
     for item in _read_list(value[name]) or [None]:
         if isinstance(item, list) and len(item) == 2 and all(map(_is_text, item)):
             asked, told = item
-            turns += [{"role": "user", "content": asked}, {"role": "assistant", "content": told}]
+            turns += [
+                {"role": "user", "content": asked},
+                {"role": "assistant", "content": told, "weight": 0},
+            ]
             continue
         turn = _rename_message(item, repair)
         if not isinstance(turn, dict) or turn.get("role") not in CHAT_ROLES:
             raise RowDroppedError(f"Key '{name}' is no list of questions with answers.")
-        turns.append(turn)
-    repair.note(f"Key '{name}' became earlier messages.")
+        turns.append({"weight": 0} | turn if turn["role"] == "assistant" else turn)
+    repair.note(f"Key '{name}' became earlier messages, whose answers are not learnt.")
     return turns
 
 

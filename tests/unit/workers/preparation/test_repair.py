@@ -153,15 +153,6 @@ def test_tool_calls_survive() -> None:
             [("system", "Be kind."), ("user", "Who?"), ("assistant", "Ada.")],
         ),
         (
-            {"prompt": "And now?", "completion": "Yes.", "history": [["Was it?", "No."]]},
-            [
-                ("user", "Was it?"),
-                ("assistant", "No."),
-                ("user", "And now?"),
-                ("assistant", "Yes."),
-            ],
-        ),
-        (
             {"system": "Be kind.", "conversations": [{"from": "human", "value": "Hi"}]}
             | {"messages": None, "id": "row-7"},
             None,
@@ -177,6 +168,20 @@ def test_what_belongs_to_a_question_is_kept(
         assert repair(value).value["messages"] == chat(*turns)["messages"]
     else:
         assert repair(value).value == chat(*turns)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [["Was it?", "No."]],
+        [{"from": "human", "value": "Was it?"}, {"from": "gpt", "value": "No."}],
+    ],
+)
+def test_earlier_answers_are_kept_and_not_learnt(history: list[Any]) -> None:
+    row = repair({"prompt": "And now?", "completion": "Yes.", "history": history})
+    wanted = chat(("user", "Was it?"), ("assistant", "No."), ("user", "And now?"))["messages"]
+    wanted[1]["weight"] = 0
+    assert row.value == {"messages": [*wanted, {"role": "assistant", "content": "Yes."}]}
 
 
 def test_a_context_is_kept_in_rows_that_stay_as_they_are() -> None:
