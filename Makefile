@@ -21,7 +21,7 @@ USES := web,worker,sim,vendor
 # what another platform or Python needs beside.
 INSTALL := set -o pipefail; $(PYTHON) -m pip install --progress-bar off --no-compile
 LOCKED := $(INSTALL) --require-hashes --no-deps
-LOCKS := $(patsubst %,--requirement requirements/%.txt,build market node sim)
+LOCKS := $(patsubst %,--requirement docker/requirements/%.txt,build market node sim)
 REST := $(INSTALL) --no-build-isolation --constraint constraints.txt --editable
 # pip compiles one file after another; this uses every core. Some packages carry files that never compile.
 # Half of the code of all packages is not imported here, or only when it is asked for.
@@ -56,16 +56,16 @@ $(PYTHON):
 	@$(BASE_PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "Could not make a virtual environment. On Debian: apt-get install python3-venv"; exit 1; }
 
-$(VENV)/.installed: pyproject.toml constraints.txt $(wildcard requirements/*.txt) | $(PYTHON)
+$(VENV)/.installed: pyproject.toml constraints.txt $(wildcard docker/requirements/*.txt) | $(PYTHON)
 	@echo "Installing packages (about $$(wc -l < constraints.txt), 1 GB; a few minutes)"
-	@$(LOCKED) $(LOCKS) $(if $(NEEDS_DEV),--requirement requirements/dev.txt) $(COUNTED)
+	@$(LOCKED) $(LOCKS) $(if $(NEEDS_DEV),--requirement docker/requirements/dev.txt) $(COUNTED)
 	@$(REST) '.[$(USES)$(if $(NEEDS_DEV),$(comma)dev)]' $(COUNTED)
 	@$(COMPILE)
 	@touch $@ && sleep 0.1 $(if $(NEEDS_DEV),&& touch $(VENV)/.installed-dev)
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@test $@ -nt $< || { echo "Installing what the tests need" && \
-	  $(LOCKED) --requirement requirements/dev.txt $(COUNTED) && $(REST) '.[$(USES),dev]' $(COUNTED); }
+	  $(LOCKED) --requirement docker/requirements/dev.txt $(COUNTED) && $(REST) '.[$(USES),dev]' $(COUNTED); }
 	@touch $@
 
 .PHONY: images
@@ -88,14 +88,14 @@ dist/sbom.json: constraints.txt pyproject.toml | $(VENV)/.installed-dev
 audit: setup-dev ## Look the packages up in an index of advisories, where one answers
 	@$(PYTHON) .ci/audit.py
 
-dist/constraints.txt: constraints.txt requirements/build.txt requirements/node.txt docker/node_dist.sh docker/worker.Dockerfile $(shell git ls-files workers 2>/dev/null) | $(VENV)/.installed
+dist/constraints.txt: constraints.txt docker/requirements/build.txt docker/requirements/node.txt docker/node_dist.sh docker/worker.Dockerfile $(shell git ls-files workers 2>/dev/null) | $(VENV)/.installed
 	@echo "Building the node's package"
 	@PYTHON=$(PYTHON) docker/node_dist.sh
 
 pages: $(PAGES)/.built ## Build the pages' scripts and styles
 
 $(PAGES)/.built: $(shell find frontend/web -type f -not -path '*/node_modules/*' 2>/dev/null) | $(VENV)/.installed
-	@command -v npm >/dev/null || $(PYTHON) -m pip install --quiet --require-hashes --no-deps --requirement requirements/pages.txt
+	@command -v npm >/dev/null || $(PYTHON) -m pip install --quiet --require-hashes --no-deps --requirement docker/requirements/pages.txt
 	@echo "Building the pages"
 	@cd frontend/web && npm ci --no-audit --no-fund --loglevel=error && npm run --silent build
 	@touch $@
@@ -170,7 +170,7 @@ types: setup-dev ## Static types
 contracts: setup-dev ## Who may import whom
 	$(VENV)/bin/lint-imports
 
-lock: $(VENV)/.installed-dev ## Write constraints.txt from what is installed, and requirements/ with hashes
+lock: $(VENV)/.installed-dev ## Write constraints.txt from what is installed, and docker/requirements/ with hashes
 	$(PYTHON) -m pip freeze --exclude-editable | sed -E 's/\+cpu$$//' | grep -vE ' @ |^(pip|setuptools|wheel)==' > constraints.txt
 	@$(PYTHON) .ci/lock.py
 

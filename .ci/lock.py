@@ -1,4 +1,4 @@
-"""Write ``requirements/``: the packages of each part, with the hash of every file of theirs.
+"""Write ``docker/requirements/``: the packages of each part, with the hash of every file of theirs.
 
 Versions are those of constraints.txt; what needs what is read from the packages installed here.
 PyTorch is left out: its builds for CPUs and for GPUs are other files of one version, so it is
@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-TARGET = ROOT / "requirements"
+TARGET = ROOT / "docker" / "requirements"
 #: Extras of each part, and the parts that it comes after: what they have is left out.
 PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "market": (("web", "vendor", "tracking"), ()),
@@ -95,7 +95,7 @@ def main() -> int:
     for name, packages in parts.items():
         text = "".join(lines[package] for package in sorted(packages))
         (TARGET / f"{name}.txt").write_text(_HEAD + text)
-        print(f"requirements/{name}.txt: {len(packages)} packages")
+        print(f"docker/requirements/{name}.txt: {len(packages)} packages")
     print("In none of them:", *sorted(set(versions).difference(*parts.values())))
     return 0
 

@@ -11,8 +11,8 @@ RUN cd frontend/web && npm run build
 FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea AS node-package
 WORKDIR /src
 COPY constraints.txt ./
-COPY requirements requirements
-RUN pip install --no-cache-dir --require-hashes --no-deps --requirement requirements/build.txt
+COPY docker/requirements docker/requirements
+RUN pip install --no-cache-dir --require-hashes --no-deps --requirement docker/requirements/build.txt
 COPY docker docker
 COPY workers workers
 RUN docker/node_dist.sh
@@ -20,8 +20,8 @@ RUN docker/node_dist.sh
 FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
 ENV PYTHONUNBUFFERED=1 DJANGO_SETTINGS_MODULE=marketplace.config.settings.production DATA_DIR=/data
 WORKDIR /app
-COPY requirements/build.txt requirements/market.txt requirements/
-RUN pip install --no-cache-dir --require-hashes --no-deps --requirement requirements/build.txt --requirement requirements/market.txt
+COPY docker/requirements/build.txt docker/requirements/market.txt docker/requirements/
+RUN pip install --no-cache-dir --require-hashes --no-deps --requirement docker/requirements/build.txt --requirement docker/requirements/market.txt
 COPY pyproject.toml constraints.txt README.md manage.py ./
 COPY marketplace marketplace
 COPY scheduler scheduler

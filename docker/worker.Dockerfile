@@ -1,7 +1,7 @@
 # A GPU node. It knows the market's address and its own credentials, nothing else.
 # The context is the repository, or dist/finetender-node-image.tar.gz, which a market serves.
 FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea AS wheel
-COPY requirements /tmp/requirements
+COPY docker/requirements /tmp/requirements
 RUN pip install --no-cache-dir --require-hashes --no-deps --requirement /tmp/requirements/build.txt
 COPY workers /src/workers
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /dist /src/workers
@@ -9,7 +9,7 @@ RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /dist /s
 FROM pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime@sha256:db80a41f8428644cebcb3d75b0b62df334ab6c0e75785951eb25f48bfbd42407 AS node
 ENV PYTHONUNBUFFERED=1
 WORKDIR /app
-COPY requirements/node.txt constraints.txt /tmp/
+COPY docker/requirements/node.txt constraints.txt /tmp/
 COPY --from=wheel /dist /tmp/dist
 # PyTorch is the base image's own.
 RUN pip install --no-cache-dir --require-hashes --no-deps --requirement /tmp/node.txt \

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[3]
 _PACKAGE = re.compile(r"^(?P<name>[\w.-]+)==(?P<version>\S+)(?P<rest>.*?)(?=^\S|\Z)", re.M | re.S)
 _HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
-#: The files of requirements/ that a part is installed from, and its extras.
+#: The files of docker/requirements/ that a part is installed from, and its extras.
 PARTS = {
     ("market",): ("web", "vendor", "tracking"),
     ("node",): ("worker",),
@@ -30,12 +30,12 @@ VERSIONS = {
 
 
 def read_locked(name: str) -> dict[str, re.Match[str]]:
-    text = (ROOT / "requirements" / f"{name}.txt").read_text()
+    text = (ROOT / "docker" / "requirements" / f"{name}.txt").read_text()
     return {canonicalize_name(found["name"]): found for found in _PACKAGE.finditer(text)}
 
 
 @pytest.mark.parametrize(
-    "path", sorted((ROOT / "requirements").iterdir()), ids=lambda one: one.stem
+    "path", sorted((ROOT / "docker" / "requirements").iterdir()), ids=lambda one: one.stem
 )
 def test_each_locked_package_has_hashes_and_the_version_that_was_tested(path: Path) -> None:
     locked = read_locked(path.stem)

@@ -55,9 +55,10 @@ def test_the_node_installs_the_pytorch_and_transformers_that_were_tested():
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the script writes, from a copy of all that it needs."""
     copy = tmp_path_factory.mktemp("source")
-    for name in ("workers", "constraints.txt", "requirements"):
+    for name in ("workers", "constraints.txt"):
         (copy / name).symlink_to(ROOT / name)
     (copy / "docker").mkdir()
+    (copy / "docker" / "requirements").symlink_to(ROOT / "docker" / "requirements")
     for name in ("node_dist.sh", "worker.Dockerfile"):
         (copy / "docker" / name).write_bytes((ROOT / "docker" / name).read_bytes())
     subprocess.run(
@@ -93,7 +94,7 @@ def test_the_image_is_built_from_what_the_archive_holds(dist: Path) -> None:
     assert {
         "Dockerfile",
         "constraints.txt",
-        "requirements/node.txt",
+        "docker/requirements/node.txt",
         "workers/pyproject.toml",
     } <= names
     copied = {
