@@ -211,6 +211,8 @@ def test_a_lost_node_costs_a_job_only_the_steps_since_its_checkpoint(running):
         *(SliceStatus.LOST, JobStatus.MOVING),
         True,
     )
+    # Its page and its price no longer count what was not saved.
+    assert (job.step, job.eta_at) == (4, None)
     lost = job.events.get(kind=EventKind.NODE_LOST)
     assert (lost.data["checkpoint_step"], lost.data["steps_lost"]) == (4, 3)
 

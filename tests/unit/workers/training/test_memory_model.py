@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from tests.benchmarks.bench_groups import count_jobs
-from workers.protocol.job_bytes import JobNeed
+from workers.protocol.job_bytes import JobNeed, count_inner_bytes
 from workers.protocol.job_spec import AdapterSpec
 from workers.protocol.memory import BESIDES_BYTES, GB, PackSizing, count_job_bytes
 from workers.protocol.model_shape import BasePart
@@ -108,6 +108,13 @@ class TestSharing:
 
         assert size(targets=("q_proj",)) < size() < size(rank=9)
         assert size() <= size(tokens=2048)
+
+    def test_a_token_has_three_inner_values_of_a_stack_on_a_gpu(self):
+        shape, profile = read_shape(build_on_meta(CONFIGS["llama"])), DeviceProfile("cuda", 2)
+        need = JobNeed(AdapterSpec(rank=16))
+        # seven projections of 16 rows, 2 bytes each; all three blocks, or the one that is run again
+        assert count_inner_bytes(shape, profile, need, recompute=True) == 3 * 16 * 7 * 2
+        assert count_inner_bytes(shape, profile, need, recompute=False) == 3 * 16 * 7 * 2 * 3
 
     def test_a_tight_node_keeps_half_of_what_the_base_leaves_for_jobs(self):
         shape, profile = read_shape(build_on_meta(CONFIGS["llama"])), DeviceProfile("cuda", 2)
