@@ -155,6 +155,7 @@ def _build_movement() -> Case:
         pk="txn_1",
         kind="payout",
         currency="usd",
+        rate=1,
         amount_cents=-400,
         fee_cents=25,
         net_cents=-425,
