@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from datetime import datetime
 
 from django.db.models import QuerySet
@@ -32,7 +33,14 @@ def find_checker(check: SpotCheck, *, now: datetime) -> Node | None:
         alike = [n for n in others if _get_release(n) == _get_release(check.checked_node)]
         others = alike or others
         return find_idlest_node(others, last_asked_id=check.node_id, now=now)
-    heard = [node for node in others if not is_node_silent(node, now)]
+    return draw_checker(check, others, now=now)
+
+
+def draw_checker(
+    check: SpotCheck | FaultCheck, nodes: Iterable[Node], *, now: datetime
+) -> Node | None:
+    """A node that is heard, of a verified provider if any is; nobody can foresee which one."""
+    heard = [node for node in nodes if not is_node_silent(node, now)]
     verified = [node for node in heard if node.provider.verified_at is not None]
     return min(
         verified or heard,

@@ -16,7 +16,12 @@ class FaultCheck(Errand):
 
     job = models.ForeignKey("jobs.Job", on_delete=models.PROTECT, related_name="+")
     slice = models.ForeignKey("jobs.Slice", on_delete=models.PROTECT, related_name="+")
-    #: The job's last checkpoint, and the step after which the fault has shown or is none.
+    #: The first opinion, that the input is sound, which this one is to confirm.
+    confirms = models.OneToOneField(
+        "self", on_delete=models.PROTECT, null=True, related_name="confirmation"
+    )
+    #: The step that the checker begins after, and the one after which the fault has shown or is
+    #: none.
     from_step = models.PositiveIntegerField()
     until_step = models.PositiveIntegerField()
     #: Whether the input is at fault for the checker, too; null: nothing is known yet.

@@ -127,5 +127,9 @@ def list_organisations_at_fault(job: Job, slices: list[Slice]) -> list[str]:
     blamed = Node.objects.filter(pk__in=job.blamed_nodes)
     organisations = dict(blamed.values_list("pk", "provider__organisation_id"))
     found = [organisations[node_id] for node_id in job.blamed_nodes]
-    found += [s.node.provider.organisation_id for s in slices if s.status in failed]
+    found += [
+        held.node.provider.organisation_id
+        for held in slices
+        if held.status in failed and not held.is_excused
+    ]
     return list(dict.fromkeys(reversed(found)))[::-1]

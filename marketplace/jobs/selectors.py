@@ -29,7 +29,7 @@ from marketplace.jobs.models import (
     SliceStatus,
     Upload,
 )
-from workers.protocol.reports import TextSample
+from workers.protocol.reports import Fault, TextSample
 from workers.protocol.wire import from_json
 
 #: Names under which a lease's files are fetched; a checkpoint's is its id.
@@ -153,6 +153,20 @@ def list_job_events(job: Job, *, after_seq: int = 0) -> QuerySet[JobEvent]:
 def list_job_checkpoints(job: Job) -> QuerySet[Checkpoint]:
     """Checkpoints that can be fetched, newest first."""
     return job.checkpoints.exclude(file="").order_by("-step", "-pk")
+
+
+def list_blames(job: Job) -> QuerySet[Slice]:
+    """A job's slices that ended with their nodes' word that the input is at fault."""
+    return job.slices.filter(status=SliceStatus.FAILED, result__fault=Fault.USER)
+
+
+def find_unsuspected_checkpoint(job: Job) -> Checkpoint | None:
+    """The newest checkpoint that can be fetched and that no provider stored that blames the input.
+
+    Such a provider's own may be what the steps fail on.
+    """
+    providers = list_blames(job).values("node__provider")
+    return list_job_checkpoints(job).exclude(slice__node__provider__in=providers).first()
 
 
 def has_lease(*, node: Node, lease_token: str) -> bool:

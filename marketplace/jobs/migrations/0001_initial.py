@@ -226,6 +226,7 @@ class Migration(migrations.Migration):
                 ('opened_at', models.DateTimeField()),
                 ('closed_at', models.DateTimeField(null=True)),
                 ('result', models.JSONField(null=True)),
+                ('is_excused', models.BooleanField(db_default=False, default=False)),
                 ('reason', models.CharField(blank=True, default='', max_length=1000)),
                 ('job', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='slices', to='jobs.job')),
                 ('node', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='slices', to='fleet.node')),

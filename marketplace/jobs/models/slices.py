@@ -45,6 +45,8 @@ class Slice(models.Model):
     closed_at = models.DateTimeField(null=True)
     #: ``SliceResult`` as JSON.
     result: Any = models.JSONField(null=True)
+    #: It blamed the job's input, and no check could decide whether it was right.
+    is_excused = models.BooleanField(default=False, db_default=False)
     #: Why it ended, for the job's page.
     reason = models.CharField(max_length=1000, default="", blank=True)
 

@@ -34,15 +34,8 @@ def check_result(job: Job, held: Slice, result: SliceResult, now: datetime) -> N
     """
     if not settings.SPOT_CHECK_SHARE:
         return
+    check_pace(job, held, step=result.step, now=now)
     done = load_work_plan(job).count_between(held.first_step, result.step)
-    early_by = compute_least_time(held.node, done) - (now - held.opened_at)
-    if early_by > timedelta(0):
-        raise UserError(
-            "result_too_soon",
-            f"This is more than {PACE_MOST} times as fast as the node was sold. Send the result "
-            f"again in {early_by.total_seconds():.0f} s.",
-            status=503,
-        )
     if done and not held.last_seq:
         raise UserError(
             "progress_missing",
@@ -55,6 +48,27 @@ def check_result(job: Job, held: Slice, result: SliceResult, now: datetime) -> N
             "loss_missing",
             "Rows are held out of this job. Report the loss on them after the last step.",
             status=409,
+        )
+
+
+def check_pace(job: Job, held: Slice, *, step: int, now: datetime) -> None:
+    """Refuse a result whose steps the node cannot have done yet; call while holding the slice.
+
+    Raises
+    ------
+    UserError
+        ``result_too_soon``, as ``check_result``.
+    """
+    if not settings.SPOT_CHECK_SHARE:
+        return
+    done = load_work_plan(job).count_between(held.first_step, step)
+    early_by = compute_least_time(held.node, done) - (now - held.opened_at)
+    if early_by > timedelta(0):
+        raise UserError(
+            "result_too_soon",
+            f"This is more than {PACE_MOST} times as fast as the node was sold. Send the result "
+            f"again in {early_by.total_seconds():.0f} s.",
+            status=503,
         )
 
 

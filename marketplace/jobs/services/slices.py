@@ -20,10 +20,12 @@ from marketplace.jobs.models import EventKind, Job, JobStatus, Slice, SliceStatu
 from marketplace.jobs.services.fault_attribution import blame_nodes, blame_overrun
 from marketplace.jobs.services.finished_slices import apply_finished
 from marketplace.jobs.services.life import close_slice, mark_for_replan
+from marketplace.jobs.services.result_checks import check_pace
 from marketplace.jobs.services.system_faults import count_system_fault, rewind_to_checkpoint
 from marketplace.jobs.services.uploads import discard_checkpoints_of
 from marketplace.jobs.services.user_faults import note_user_fault
 from marketplace.jobs.transitions import set_status
+from marketplace.jobs.work import load_work_plan
 from workers.protocol import reports
 from workers.protocol.messages import KEPT_JOBS_MOST, Heartbeat, HeartbeatReply
 from workers.protocol.reports import SliceResult
@@ -58,7 +60,7 @@ def finish_slice(*, node: Node, result: SliceResult, now: datetime) -> SliceOutc
         The lease is not current, or ended in another way; nothing changed.
     UserError
         ``work_missing``: finished, but not all steps are done; ``adapter_missing``: no adapter
-        was stored under this lease.
+        was stored under this lease; ``result_too_soon`` (503), also where it blames the input.
     """
     with transaction.atomic():
         found = locks.lock_slice(result.lease_token)
@@ -269,6 +271,9 @@ def _apply_paused(job: Job, held: Slice, result: SliceResult, now: datetime) -> 
 
 def _apply_failed(job: Job, held: Slice, result: SliceResult, now: datetime) -> None:
     reason = result.reason or "The node gave no reason."
+    if result.fault == reports.Fault.USER:
+        step = max(min(result.step, load_work_plan(job).total_steps), job.checkpoint_step)
+        check_pace(job, held, step=step, now=now)
     close_slice(
         held,
         status=SliceStatus.FAILED,

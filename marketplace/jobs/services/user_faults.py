@@ -10,10 +10,15 @@ from marketplace.common.queue import enqueue
 from marketplace.fleet import services as fleet
 from marketplace.jobs import locks
 from marketplace.jobs.journal import record_event
-from marketplace.jobs.models import EventKind, FaultOf, Job, JobStatus, Slice
+from marketplace.jobs.models import EventKind, FaultOf, Job, JobStatus, Slice, SliceStatus
+from marketplace.jobs.selectors import find_unsuspected_checkpoint, list_blames
 from marketplace.jobs.services.life import fail
 from marketplace.jobs.services.system_faults import count_system_fault, rewind_to_checkpoint
+from marketplace.jobs.services.uploads import discard_checkpoints_of
 from marketplace.jobs.transitions import set_status
+
+#: As often as this a job's input may be blamed and not be found at fault.
+BLAMES_MAX = 2
 
 
 def note_user_fault(job: Job, held: Slice, reason: str, now: datetime) -> None:
@@ -36,10 +41,18 @@ def note_user_fault(job: Job, held: Slice, reason: str, now: datetime) -> None:
     enqueue("checks.choose")
 
 
-def decide_user_fault(*, slice_id: str, is_confirmed: bool | None, now: datetime) -> None:
+def decide_user_fault(
+    *, slice_id: str, is_confirmed: bool | None, now: datetime, is_covered: bool = True
+) -> None:
     """End a job whose input is at fault, or let it go on; deciding twice changes nothing.
 
-    ``is_confirmed``: what the steps came to that were trained again; ``None``: no node could.
+    Parameters
+    ----------
+    is_confirmed
+        What the steps came to that were trained again; ``None``: nobody knows.
+    is_covered
+        Whether somebody who may be believed trained again all that the provider did which blames
+        the input. What was not does not count.
     """
     held = Slice.objects.select_related("node").get(pk=slice_id)
     with transaction.atomic():
@@ -49,11 +62,20 @@ def decide_user_fault(*, slice_id: str, is_confirmed: bool | None, now: datetime
         job.awaits_fault_check = False
         job.save(update_fields=["awaits_fault_check"])
         if is_confirmed:
+            if not is_covered:
+                _discount_work(job)
             fail(job=job, fault=FaultOf.USER, reason=held.reason, now=now, actor=held.node_id)
             return
-        reason = "No node could train the last steps again."
-        if is_confirmed is False:
+        reason = "Nobody knows whether the input is at fault."
+        if is_confirmed is None:
+            held.is_excused = True
+            held.save(update_fields=["is_excused"])
+        else:
             fleet.note_node_fault(node=held.node, now=now)
+            # They may be what the steps failed on: the next node would blame the input, too.
+            if is_covered and discard_checkpoints_of(job, held.node):
+                job.save(update_fields=["checkpoint_step"])
+                rewind_to_checkpoint(job)
             reason = f"The fault that node {held.node.name} found with the input is none."
         record_event(
             job=job,
@@ -62,4 +84,24 @@ def decide_user_fault(*, slice_id: str, is_confirmed: bool | None, now: datetime
             now=now,
             data={"node": held.node_id, "checkpoint_step": job.checkpoint_step},
         )
-        count_system_fault(job, reason, now)
+        blames = list_blames(job).count()
+        if blames < BLAMES_MAX:
+            count_system_fault(job, reason, now)
+            return
+        _discount_work(job)
+        reason = f"Given up after nodes blamed its input {blames} times; the last: {reason}"
+        fail(job=job, fault=FaultOf.SYSTEM, reason=reason, now=now)
+
+
+def _discount_work(job: Job) -> None:
+    """Count nothing of those who blame the input since the last checkpoint of somebody else."""
+    start = find_unsuspected_checkpoint(job)
+    step = 0 if start is None else start.step
+    providers = list(list_blames(job).values_list("node__provider", flat=True))
+    own = job.slices.filter(node__provider__in=providers, last_step__gt=step)
+    # What another run of the job finished stays.
+    for held in own.exclude(status=SliceStatus.FINISHED):
+        kept = max(held.first_step, step)
+        held.steps_lost += held.last_step - kept
+        held.last_step = kept
+        held.save(update_fields=["steps_lost", "last_step"])

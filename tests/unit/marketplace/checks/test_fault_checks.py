@@ -12,12 +12,14 @@ from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.settlement import settle_finished
+from marketplace.checks import fault_checks
 from marketplace.checks.fault_checks import GIVEN_UP_AFTER, STEPS_LATER, open_fault_checks
 from marketplace.checks.models import FaultCheck
-from marketplace.common.errors import NotFound
-from marketplace.fleet.models import Node
+from marketplace.common.errors import NotFound, UserError
+from marketplace.fleet.models import Node, NodeStatus, Provider
 from marketplace.jobs.errands import find_errand_blob, hand_out_errands, sweep_errands
-from marketplace.jobs.models import ErrandState, Job
+from marketplace.jobs.executed_work import list_organisations_at_fault, list_slices
+from marketplace.jobs.models import Checkpoint, ErrandState, Job, Slice, SliceStatus
 from marketplace.jobs.services import cancel_job, dispatch_slots, record_progress, store_checkpoint
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Earning
@@ -77,35 +79,72 @@ def earned(node):
     return get_earnings(organisation=node.provider.organisation).pending_micros
 
 
-@pytest.mark.parametrize("alone", [True, False])
-def test_settings_that_diverge_are_their_owners_end_whoever_trained_the_steps_again(
-    zone, owner, alone
+def verify(*nodes):
+    Provider.objects.filter(nodes__in=nodes).update(verified_at=NOW)
+
+
+def past_slice(job, node, status):
+    """One of another node, before the one that ended last."""
+    return Slice.objects.create(
+        job=job,
+        node=node,
+        lease_token="past",
+        status=status,
+        first_slot=100,
+        last_slot=100,
+        lease_expires_at=NOW,
+        opened_at=NOW,
+        closed_at=NOW,
+        result={"fault": "user"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("alone", "verified", "too_long", "pay"),
+    [
+        (True, False, False, 0),
+        (True, True, False, 26_667),
+        (False, False, False, 26_667),
+        (False, False, True, 0),
+    ],
+)
+def test_settings_that_diverge_are_their_owners_end_and_pay_for_what_was_trained_again(
+    zone, owner, monkeypatch, alone, verified, too_long, pay
 ):
     node = market.node(zone)
+    if verified:
+        verify(node)
+    if too_long:
+        monkeypatch.setattr(fault_checks, "LONGEST", timedelta(0))
     bid, job, now = blamed(owner, zone)
     second = node if alone else market.node(zone)
     asked, errand = ask(now)
     assert (asked, errand.task.until_step) == (second, 5 + STEPS_LATER)
+    # What it stored itself may be what the steps fail on.
+    resume = errand.task.resume_from
+    assert (None if resume is None else resume.step) == (3 if too_long else None)
     answer_errand(asked, errand.token, FOUND, now=now)
     job.refresh_from_db()
     assert (job.status, job.fault, job.failure_reason) == ("failed", "user", "It diverged.")
     assert settle_finished(now=now) == 1
     bid.refresh_from_db()
     # 24 of 270 units stand in the checkpoint, and the fee is up to a tenth of the price.
-    assert (bid.refund_micros, get_house_balances()["reservation_fees"]) == (270_000, 3_333)
+    assert (bid.refund_micros, get_house_balances()["reservation_fees"]) == (270_000, 30_000 - pay)
     assert get_wallet(organisation=owner).available_micros == 9_970_000
     # Who repeats its own claim is paid nothing for it.
     paid = FaultCheck.objects.get().paid_micros
     # Ten steps cost more than a fiftieth of the price.
-    assert (earned(node), paid) == (26_667, 0 if alone else 6_000)
-    assert sum(Earning.objects.values_list("amount_micros", flat=True)) == 26_667 + paid
+    assert (earned(node), paid) == (pay, 0 if alone else 6_000)
+    assert sum(Earning.objects.values_list("amount_micros", flat=True)) == pay + paid
     assert verify_zone(zone).problems == []
     assert check_ledger().balanced
 
 
 def test_a_stranger_gets_the_jobs_files_and_is_asked_before_friends(zone, owner):
     node = market.node(zone)
-    _, _, now = blamed(owner, zone)
+    _, job, now = blamed(owner, zone)
+    Checkpoint.objects.update(slice=past_slice(job, market.node(zone), SliceStatus.PAUSED))
+    Node.objects.exclude(pk=node.pk).update(status=NodeStatus.RESTING)
     market.node(zone, of=node.provider)
     own = market.node(zone)
     Membership.objects.create(
@@ -128,8 +167,11 @@ def test_a_stranger_gets_the_jobs_files_and_is_asked_before_friends(zone, owner)
 def test_a_job_whose_input_is_sound_goes_on_elsewhere_at_no_cost_to_its_owner(zone, owner):
     node = market.node(zone)
     bid, job, now = blamed(owner, zone)
+    market.node(zone)
     second = market.node(zone)
-    _, errand = ask(now)
+    verify(second)
+    asked, errand = ask(now)
+    assert asked == second
     answer_errand(second, errand.token, NOTHING, now=now)
     job.refresh_from_db()
     assert (job.is_active, job.needs_replan, job.system_faults) == (True, True, 1)
@@ -138,7 +180,7 @@ def test_a_job_whose_input_is_sound_goes_on_elsewhere_at_no_cost_to_its_owner(zo
     refresh_zone(zone=zone, now=market.slot_at(zone, 102))
     dispatch_slots(now=market.slot_at(zone, 103))
     held = build.lease(job)
-    assert (held.node, held.first_step) == (second, 3)
+    assert (held.node != node, held.first_step) == (True, 0)
     last = market.slot_at(zone, 104)
     market.end_slice(job, status=SliceEnd.FINISHED, step=36, now=last)
     assert settle_finished(now=last) == 1
@@ -172,3 +214,92 @@ def test_a_job_that_is_cancelled_meanwhile_stays_so(zone, owner):
     assert (job.status, job.fault) == ("cancelled", "")
     sweep_errands(now=now + timedelta(days=1))
     assert FaultCheck.objects.get().state == ErrandState.DONE
+
+
+@pytest.mark.parametrize(
+    ("words", "at_fault"), [([NOTHING], 0), ([NOTHING, FOUND], 0), ([NOTHING, NOTHING], 1)]
+)
+def test_one_unverified_word_for_the_input_is_not_held_against_a_node(zone, owner, words, at_fault):
+    node = market.node(zone)
+    _, job, now = blamed(owner, zone)
+    asked = []
+    for _ in words:
+        market.node(zone)
+    open_fault_checks(now=now)
+    for word in words:
+        hand_out_errands(now=now)
+        check = FaultCheck.objects.get(state=ErrandState.ASKED)
+        asked.append(check.node.provider_id)
+        answer_errand(check.node, check.token, word, now=now)
+    assert len({node.provider_id, *asked}) == 1 + len(words)
+    job.refresh_from_db()
+    assert (job.is_active, job.awaits_fault_check, job.system_faults) == (True, False, 1)
+    assert Node.objects.get(pk=node.pk).faults_in_row == at_fault
+    assert len(list_organisations_at_fault(job, list_slices(job))) == at_fault
+
+
+def test_the_last_one_asked_is_the_providers_other_node(zone, owner):
+    node = market.node(zone)
+    _, _, now = blamed(owner, zone)
+    other = market.node(zone, of=node.provider)
+    market.node(zone)
+    open_fault_checks(now=now)
+    FaultCheck.objects.update(attempts=2)
+    assert ask(now)[0] == other
+
+
+def test_a_node_does_not_blame_the_input_sooner_than_it_can_have_done_the_steps(
+    zone, owner, settings
+):
+    settings.SPOT_CHECK_SHARE = 0.02
+    market.node(zone)
+    with pytest.raises(UserError) as refused:
+        blamed(owner, zone)
+    assert (refused.value.code, refused.value.status) == ("result_too_soon", 503)
+    assert Job.objects.get().awaits_fault_check is False
+
+
+def test_all_checks_of_a_job_have_one_limit(zone, owner):
+    node = market.node(zone)
+    _, job, now = blamed(owner, zone)
+    market.node(zone)
+    FaultCheck.objects.create(
+        kind="fault",
+        zone=zone,
+        state=ErrandState.FAILED,
+        job=job,
+        slice=past_slice(job, node, SliceStatus.PAUSED),
+        from_step=0,
+        until_step=1,
+        created_at=NOW,
+        paid_micros=5_990,
+    )
+    open_fault_checks(now=now)
+    hand_out_errands(now=now)
+    check = FaultCheck.objects.get(state=ErrandState.ASKED)
+    answer_errand(check.node, check.token, FOUND, now=now)
+    check.refresh_from_db()
+    assert check.paid_micros == 10
+
+
+def test_a_job_that_is_blamed_twice_for_nothing_is_ended_by_the_house(zone, owner):
+    node = market.node(zone)
+    bid, job, now = blamed(owner, zone)
+    past_slice(job, market.node(zone), SliceStatus.FAILED)
+    Node.objects.update(last_heartbeat_at=now - timedelta(hours=1))
+    ask(now)
+    hand_out_errands(now=now + GIVEN_UP_AFTER)
+    job.refresh_from_db()
+    assert (job.status, job.fault) == ("failed", "system")
+    assert settle_finished(now=now + GIVEN_UP_AFTER) == 1
+    bid.refresh_from_db()
+    assert (bid.refund_micros, earned(node)) == (300_000, 0)
+    assert check_ledger().balanced
+
+
+def test_a_check_that_cannot_be_opened_keeps_no_other_from_it(zone, owner):
+    broken = build.job(zone, (0, market.node(zone)))
+    Job.objects.filter(pk=broken.pk).update(awaits_fault_check=True)
+    _, job, now = blamed(owner, zone)
+    assert open_fault_checks(now=now) == 1
+    assert FaultCheck.objects.get().job == job
