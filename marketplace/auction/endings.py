@@ -29,6 +29,7 @@ from marketplace.auction.pay_rule import (
     cut_asks,
     find_express_refund,
 )
+from marketplace.checks.fault_checks import is_confirmed_by_itself
 from marketplace.checks.scores import find_refuted_organisation
 from marketplace.common.money import MAX_MICROS
 from marketplace.fleet.slots import slot_at
@@ -139,14 +140,16 @@ def judge_ending(job: Job) -> EndedJob:
         return EndedJob(Ending.STOPPED, work, reason=_NOT_DONE, owes_fee=True)
     if job.status == JobStatus.FAILED and job.fault == FaultOf.SYSTEM:
         return EndedJob(Ending.FAILED_BY_HOUSE, work, at_fault, "The house failed the job")
-    if job.status == JobStatus.FAILED:
-        # A fault check found the input at fault. What was done up to the last checkpoint counts.
-        return EndedJob(Ending.STOPPED, work, reason=_NOT_DONE, owes_fee=True)
+    is_late = job.finished_at > job.deadline_at
+    if job.status == JobStatus.FAILED and is_late and is_confirmed_by_itself(job):
+        # A provider could have its late jobs end so.
+        return EndedJob(Ending.LATE, work, at_fault, "Credit for the missed deadline", _NOT_DONE)
+    # It was cancelled, or a fault check found the input at fault.
     return _judge_stopping(job, at=job.finished_at)
 
 
 def _judge_stopping(job: Job, *, at: datetime) -> EndedJob:
-    """How a job ends that its owner cancels at a moment.
+    """How a job ends that its owner cancels, or whose input is at fault, at a moment.
 
     It may leave one that the market does not keep its promise to, without a fee.
     """

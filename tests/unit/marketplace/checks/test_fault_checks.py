@@ -9,8 +9,10 @@ import pytest
 
 from marketplace.accounts.models import Membership
 from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.endings import judge_ending
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
+from marketplace.auction.pay_rule import Ending
 from marketplace.auction.settlement import settle_finished
 from marketplace.checks import fault_checks
 from marketplace.checks.fault_checks import GIVEN_UP_AFTER, STEPS_LATER, open_fault_checks
@@ -295,6 +297,20 @@ def test_a_job_that_is_blamed_twice_for_nothing_is_ended_by_the_house(zone, owne
     bid.refresh_from_db()
     assert (bid.refund_micros, earned(node)) == (300_000, 0)
     assert check_ledger().balanced
+
+
+@pytest.mark.parametrize(("alone", "ending"), [(True, Ending.LATE), (False, Ending.STOPPED)])
+def test_a_late_job_whose_input_is_at_fault_owes_no_fee(zone, owner, alone, ending):
+    market.node(zone)
+    _, job, now = blamed(owner, zone)
+    if not alone:
+        market.node(zone)
+    Job.objects.update(deadline_at=now - timedelta(seconds=1))
+    asked, errand = ask(now)
+    answer_errand(asked, errand.token, FOUND, now=now)
+    job.refresh_from_db()
+    case = judge_ending(job)
+    assert (case.ending, case.owes_fee) == (ending, False)
 
 
 def test_a_check_that_cannot_be_opened_keeps_no_other_from_it(zone, owner):
