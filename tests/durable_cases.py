@@ -258,7 +258,7 @@ def _build_preparation() -> Case:
         read=read,
         before=(False, ""),
         done=(True, ""),
-        failed=(False, "The market failed. The fault is ours."),
+        failed=(False, ""),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
@@ -76,8 +77,16 @@ def copy_file(stored: FieldFile, path: Path) -> None:
             copy.write(chunk)
 
 
-def check_rows(preparation: Preparation, path: Path) -> None:
+def _take_no_step() -> None:
+    """Nothing is kept up meanwhile."""
+
+
+def check_rows(
+    preparation: Preparation, path: Path, *, on_step: Callable[[], None] = _take_no_step
+) -> None:
     """Refuse a file that holds anything but rows to train on, or more work than was sold.
+
+    ``on_step`` is called now and then.
 
     Raises
     ------
@@ -85,7 +94,7 @@ def check_rows(preparation: Preparation, path: Path) -> None:
         ``invalid_delivery``.
     """
     limit = compute_delivery_limit(preparation)
-    reading, _ = read_rows(path, preparation.job.zone, limit_bytes=limit)
+    reading, _ = read_rows(path, preparation.job.zone, limit_bytes=limit, on_step=on_step)
     _check_format(preparation, reading)
     _check_count(preparation, reading.rows)
     most = _compute_tokens_limit(preparation)
@@ -128,8 +137,16 @@ def _compute_tokens_limit(preparation: Preparation) -> int:
     return math.ceil(growth * tokens) + ADDED_TOKENS_MAX * preparation.rows_bound
 
 
-def check_delivery(preparation: Preparation, delivery: Delivery, *, now: datetime) -> DeliveredData:
+def check_delivery(
+    preparation: Preparation,
+    delivery: Delivery,
+    *,
+    now: datetime,
+    on_step: Callable[[], None] = _take_no_step,
+) -> DeliveredData:
     """Read what was delivered as any upload is read, and store it if a job may train on it.
+
+    ``on_step`` is called now and then.
 
     Raises
     ------
@@ -140,10 +157,13 @@ def check_delivery(preparation: Preparation, delivery: Delivery, *, now: datetim
     source = preparation.source
     limit = compute_delivery_limit(preparation)
     zone = preparation.job.zone
-    training, training_runs = read_rows(delivery.training, zone, limit_bytes=limit)
+    training, training_runs = read_rows(delivery.training, zone, limit_bytes=limit, on_step=on_step)
     held_out, held_out_runs = None, b""
     if delivery.held_out is not None:
-        held_out, held_out_runs = read_rows(delivery.held_out, zone, limit_bytes=limit)
+        on_step()
+        held_out, held_out_runs = read_rows(
+            delivery.held_out, zone, limit_bytes=limit, on_step=on_step
+        )
         if held_out.format != training.format:
             raise _invalid("Its held-out rows are of another format than its training rows.")
     _check_format(preparation, training)
@@ -162,8 +182,16 @@ def check_delivery(preparation: Preparation, delivery: Delivery, *, now: datetim
     return DeliveredData(first, DeliveredRows(beside, held_out, held_out_runs))
 
 
-def read_rows(path: Path, zone: Zone, *, limit_bytes: int) -> tuple[Reading, bytes]:
+def read_rows(
+    path: Path,
+    zone: Zone,
+    *,
+    limit_bytes: int,
+    on_step: Callable[[], None] = _take_no_step,
+) -> tuple[Reading, bytes]:
     """What a file of prepared rows holds, and its stretches of tokens, packed.
+
+    ``on_step`` is called now and then.
 
     Raises
     ------
@@ -186,7 +214,7 @@ def read_rows(path: Path, zone: Zone, *, limit_bytes: int) -> tuple[Reading, byt
                     tokenizer=find_zone_tokenizer(zone),
                     max_tokens=None,
                 ),
-                on_progress=lambda rows, share: None,
+                on_progress=lambda rows, share: on_step(),
             )
         except UserError as refusal:
             raise _invalid(refusal.message) from refusal

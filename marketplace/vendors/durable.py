@@ -26,9 +26,12 @@ register_kind(
         apply=store_data,
         fail=fail_preparation,
         discard=discard_data,
-        backoff=build_backoff(first=timedelta(seconds=10), most=timedelta(minutes=10), attempts=3),
-        # The file is prepared or finished, compared with the original, and read.
-        lease=timedelta(seconds=3 * WALL_S),
+        # An outage of the market is over within these forty minutes, or an operator tries again.
+        backoff=build_backoff(first=timedelta(seconds=10), most=timedelta(minutes=10), attempts=10),
+        # Each step extends it.
+        lease=timedelta(seconds=WALL_S + 120),
+        # Threads are left for all else that the workers do.
+        at_once=2,
     )
 )
 register_kind(

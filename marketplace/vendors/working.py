@@ -6,15 +6,18 @@ is checked. What follows from a delivery is the auction's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from django.core.files import File
 
+from marketplace.common import clock
 from marketplace.common.durable.kinds import Failure, HeldWork, WorkFailed
+from marketplace.common.durable.services import extend_lease
 from marketplace.common.errors import UserError
 from marketplace.common.queue import enqueue
 from marketplace.fleet.selectors import slot_starts_at
@@ -39,6 +42,8 @@ from marketplace.vendors.wishes import parse_wish
 
 #: Deliveries of one vendor that may be refused before it loses the work.
 REFUSALS_MAX = 5
+#: A lease is extended no more often.
+_EXTENDED_EVERY = timedelta(minutes=1)
 _PROBLEM_CHARS = 500
 #: What its owner may do about a delivery, by whether the rule refuses it.
 _OWNERS_CHOICE = {
@@ -78,25 +83,44 @@ def make_data(work: HeldWork, mine: Preparation) -> MadeData:
     WorkFailed
         The vendor cannot do it, or what it handed in cannot be used.
     """
+    keep = _build_keeper(work)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="preparation-")))
         raw = folder / "raw"
         copy_file(mine.source.file, raw)
         try:
             if mine.submitted_at is not None:
-                made = _check_submission(mine, raw=raw, folder=folder)
+                made = _check_submission(mine, raw=raw, folder=folder, keep=keep)
             else:
                 wish = parse_wish(mine.wish)
-                made = get_work(mine.vendor).begin(mine, wish, raw=raw, folder=folder)
+                made = get_work(mine.vendor).begin(mine, wish, raw=raw, folder=folder, on_step=keep)
+            keep()
             rows = None
             if isinstance(made, Delivery):
-                rows = check_delivery(mine, made, now=work.begun_at)
+                rows = check_delivery(mine, made, now=work.begun_at, on_step=keep)
+                keep()
         except UserError as refusal:
             raise WorkFailed(refusal.message, is_final=True) from refusal
         return MadeData(made, rows, stack.pop_all())
 
 
-def _check_submission(mine: Preparation, *, raw: Path, folder: Path) -> Delivery:
+def _build_keeper(work: HeldWork) -> Callable[[], None]:
+    """Build what extends the lease after a step of the work."""
+    extended_at = work.begun_at
+
+    def keep() -> None:
+        nonlocal extended_at
+        now = clock.now()
+        if now - extended_at >= _EXTENDED_EVERY:
+            extend_lease(work, now=now)
+            extended_at = now
+
+    return keep
+
+
+def _check_submission(
+    mine: Preparation, *, raw: Path, folder: Path, keep: Callable[[], None]
+) -> Delivery:
     """Check what people or an outside vendor handed in, and finish it.
 
     What fails the rule may be put right and handed in again, what fails known answers once. The
@@ -105,8 +129,10 @@ def _check_submission(mine: Preparation, *, raw: Path, folder: Path) -> Delivery
     wish = parse_wish(mine.wish)
     handed_in = folder / "submission"
     copy_file(mine.submission, handed_in)
-    check_rows(mine, handed_in)
+    check_rows(mine, handed_in, on_step=keep)
+    keep()
     comparison = compare_in_process(raw, delivered=handed_in, wish=wish)
+    keep()
     plan = find_sold_plan(wish, dataset=mine.source)
     objection = judge_by_rule(comparison, wish, plan=plan)
     chances = 2 if objection == KNOWN_ANSWERS_FAIL else REFUSALS_MAX
@@ -114,6 +140,7 @@ def _check_submission(mine: Preparation, *, raw: Path, folder: Path) -> Delivery
         raise UserError("invalid_delivery", objection)
     out = folder / "out"
     summary = finish_in_process(handed_in, folder=out, wish=wish)["summary"]
+    keep()
     changes = folder / "changes.jsonl"
     work = get_work(mine.vendor)
     work.write_changes(mine, changes)
@@ -198,12 +225,14 @@ def discard_data(made: MadeData) -> None:
 def fail_preparation(work: HeldWork, failure: Failure, *, now: datetime) -> None:
     """Give work back to a vendor whose delivery cannot be used, or find the next vendor.
 
-    After a fault of ours nothing changes while another attempt is made.
+    After a fault of ours nothing changes: what was handed in stays, and so does its vendor. Once
+    nothing more is tried, the work waits for an operator who has it tried again.
     """
     held = lock_preparation(work.key.partition(":")[0])
-    if failure.retry_at is not None or not _is_current(held, work):
+    is_ours = not isinstance(failure.error, WorkFailed)
+    if is_ours or failure.retry_at is not None or not _is_current(held, work):
         return
-    if held.submitted_at is not None and isinstance(failure.error, WorkFailed):
+    if held.submitted_at is not None:
         held.refusals = [*held.refusals, {"at": now.isoformat(), "reason": failure.reason}]
         held.submitted_at = None
         if len(held.refusals) >= REFUSALS_MAX:

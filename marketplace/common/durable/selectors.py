@@ -41,8 +41,9 @@ def summarize_kinds(*, now: datetime) -> list[KindSummary]:
 
 
 def is_begun(kind: str, key: str) -> bool:
-    """Whether a worker has taken a piece of work that is not done yet."""
-    return DurableWork.objects.filter(kind=kind, key=key, attempts__gt=0).exists()
+    """Whether a worker has taken a piece of work that is neither done yet nor given up."""
+    begun = DurableWork.objects.filter(kind=kind, key=key, attempts__gt=0)
+    return begun.exclude(state=WorkState.FAILED).exists()
 
 
 def list_troubled_work(*, limit: int) -> list[DurableWork]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -19,11 +19,18 @@ class AutomaticWork:
     """``VendorWork`` of ``workers.preparation``."""
 
     def begin(
-        self, preparation: Preparation, wish: PreparationWish, *, raw: Path, folder: Path
+        self,
+        preparation: Preparation,
+        wish: PreparationWish,
+        *,
+        raw: Path,
+        folder: Path,
+        on_step: Callable[[], None],
     ) -> Delivery:
         """Prepare the data, and say where the result fails its plan or the rule."""
         out = folder / "out"
         made = prepare_in_process(raw, folder=out, wish=wish)
+        on_step()
         whole = out / "whole.jsonl"
         _join_traced(out, whole)
         comparison = compare_in_process(raw, delivered=whole, wish=wish)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -19,7 +19,13 @@ class OutsideWork:
     """``VendorWork`` of outside systems."""
 
     def begin(
-        self, preparation: Preparation, wish: PreparationWish, *, raw: Path, folder: Path
+        self,
+        preparation: Preparation,
+        wish: PreparationWish,
+        *,
+        raw: Path,
+        folder: Path,
+        on_step: Callable[[], None],
     ) -> HandOver:
         """Copy the rows, each with its id, as their owner lets them leave."""
         copy = folder / "copy"

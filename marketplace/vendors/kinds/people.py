@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -18,7 +18,13 @@ class PeoplesWork:
     """``VendorWork`` of people."""
 
     def begin(
-        self, preparation: Preparation, wish: PreparationWish, *, raw: Path, folder: Path
+        self,
+        preparation: Preparation,
+        wish: PreparationWish,
+        *,
+        raw: Path,
+        folder: Path,
+        on_step: Callable[[], None],
     ) -> HandOver:
         """List every row with a proposal."""
         rows = folder / "rows"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +16,13 @@ class VendorWork(Protocol):
     """How one kind of vendor works. Facts that offers need stand on ``VendorKind``."""
 
     def begin(
-        self, preparation: Preparation, wish: PreparationWish, *, raw: Path, folder: Path
+        self,
+        preparation: Preparation,
+        wish: PreparationWish,
+        *,
+        raw: Path,
+        folder: Path,
+        on_step: Callable[[], None],
     ) -> Delivery | HandOver:
         """Do the work, or get the data ready for it; no transaction is open.
 
@@ -26,13 +32,15 @@ class VendorWork(Protocol):
             The owner's data.
         folder
             For files, until they are stored.
+        on_step
+            To be called after each step but the last; one takes at most ``preparing.WALL_S``.
 
         Raises
         ------
         UserError
             The vendor cannot do it: the next one is tried.
         MarketFault
-            Our fault: it begins again.
+            Our fault: it begins again, at last when an operator says so.
         """
         ...
 

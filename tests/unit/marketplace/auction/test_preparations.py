@@ -9,6 +9,7 @@ from datetime import timedelta
 from unittest.mock import patch
 
 import pytest
+import time_machine
 from django.db.models import F
 
 from marketplace.auction.bidding.job_request import JobRequest
@@ -19,7 +20,13 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid, BidStatus, Reservation
 from marketplace.auction.preparations import conclude_preparations
 from marketplace.auction.settlement import settle_finished
+from marketplace.common.clock import now as read_clock
+from marketplace.common.durable.kinds import get_kinds
+from marketplace.common.durable.locks import take_due_work
+from marketplace.common.durable.run import run_due_work
+from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.common.errors import Conflict, UserError
+from marketplace.common.models import DurableWork
 from marketplace.fleet.models import Node
 from marketplace.fleet.slots import slot_starts_at
 from marketplace.jobs.models import Dataset, Job, JobStatus, Slice
@@ -27,9 +34,11 @@ from marketplace.jobs.services import cancel_job, dispatch_slots
 from marketplace.jobs.work import Work
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
+from marketplace.vendors import preparing
 from marketplace.vendors.acceptance import accept, refuse_delivery
 from marketplace.vendors.deliveries import check_delivery
 from marketplace.vendors.handed_files import Delivery
+from marketplace.vendors.handover import PREPARE
 from marketplace.vendors.kinds import WORK
 from marketplace.vendors.kinds.automatic import AutomaticWork
 from marketplace.vendors.models import Preparation, PreparationStatus, VendorKind
@@ -415,15 +424,44 @@ def test_what_a_vendor_makes_that_has_the_work_no_more_leaves_no_trace(zone, own
     sell(owner, zone)
     before = stored()
 
-    def replace_vendor(preparation, wish, *, raw, folder):
+    def replace_vendor(preparation, wish, **named):
         Preparation.objects.update(turn=F("turn") + 1)
-        return AutomaticWork().begin(preparation, wish, raw=raw, folder=folder)
+        return AutomaticWork().begin(preparation, wish, **named)
 
     with patch.object(WORK[VendorKind.AUTOMATIC], "begin", replace_vendor):
         assert prepare_next(clock=clock)
     made = Preparation.objects.get()
     assert (made.status, made.prepared, made.report) == (PreparationStatus.WORKING, None, {})
     assert stored() == before
+
+
+def test_long_work_keeps_its_lease_step_by_step_and_two_are_done_at_once(zone, owner, monkeypatch):
+    market.node(zone)
+    build.vendor(zone)
+    sell(owner, zone)
+    kind, taken = get_kinds()[PREPARE], []
+    for name in ("a", "b", "c"):
+        enqueue_work(NewWork(PREPARE, name, due_at=NOW + timedelta(hours=1)))
+
+    with time_machine.travel(NOW, tick=False) as at:
+
+        def slow(do):
+            def step(*args, **named):
+                at.shift(preparing.WALL_S)
+                piece = DurableWork.objects.exclude(lease_token="").get()
+                taken.append(piece.lease_until - read_clock())
+                return do(*args, **named)
+
+            return step
+
+        for name in ("prepare_in_process", "compare_in_process"):
+            whole = f"marketplace.vendors.kinds.automatic.{name}"
+            monkeypatch.setattr(whole, slow(getattr(preparing, name)))
+        assert run_due_work(kind, clock=read_clock) == 1
+    assert taken == [timedelta(minutes=2)] * 2
+    assert Preparation.objects.get().status == PreparationStatus.ACCEPTED
+    due_at = NOW + timedelta(hours=1)
+    assert len(take_due_work(replace(kind, batch=9), key=None, now=due_at)) == 2
 
 
 @pytest.mark.django_db(transaction=True)

@@ -13,7 +13,10 @@ from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.models import Bid
 from marketplace.auction.preparations import conclude_preparations
 from marketplace.auction.settlement import settle_finished
+from marketplace.common.durable.selectors import is_begun
+from marketplace.common.durable.services import try_again
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
+from marketplace.common.models import DurableWork, WorkState
 from marketplace.fleet.models import Node
 from marketplace.fleet.slots import slot_starts_at
 from marketplace.jobs.models import Dataset, Job, JobStatus
@@ -23,7 +26,7 @@ from marketplace.payments.maturity import mature_earnings
 from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
 from marketplace.vendors import opinions
 from marketplace.vendors.acceptance import accept, decide_dispute, refuse_delivery
-from marketplace.vendors.handover import make_link
+from marketplace.vendors.handover import PREPARE, make_link
 from marketplace.vendors.models import (
     KNOWN_ANSWERS_FAIL,
     DataAccess,
@@ -50,6 +53,7 @@ from tests import builders
 from tests import market_builders as market
 from tests import vendor_builders as build
 from tests.builders import NOW
+from tests.durable_work import do_work
 from tests.unit.marketplace.common.threads import at_once
 from tests.vendor_builders import chat, clock, prepare_next
 from workers.protocol.reports import SliceEnd
@@ -130,6 +134,33 @@ def test_work_by_hand_is_checked_compared_accepted_and_paid(zone, owner, team):
     assert Job.objects.get().dataset_id == work.prepared_id
     seen = DataAccess.objects.get()
     assert (seen.kind, seen.person, seen.vendor) == (DataAccess.Kind.ROWS, user, team)
+
+
+def test_an_outage_of_the_market_takes_no_work_from_people(zone, owner, team, monkeypatch):
+    work = build.sell_few(owner, zone)
+    do_all(work, builders.owner_of(team.organisation))
+    piece, at = DurableWork.objects.get(kind=PREPARE), clock()
+
+    def break_off(*_):
+        raise ConnectionError("There is no storage.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("marketplace.vendors.working.copy_file", break_off)
+        while piece.state == WorkState.WAITING:
+            at = max(at, piece.due_at)
+            assert do_work(PREPARE, now=at) == 1
+            piece.refresh_from_db()
+    assert (piece.attempts, at - clock()) == (10, timedelta(seconds=2430))
+    assert not is_begun(PREPARE, piece.key)
+    assert conclude_preparations(now=at) == 0
+    work.refresh_from_db()
+    assert (work.vendor, work.problem, work.missed, work.refusals) == (team, "", [], [])
+    assert (work.replaced_for, work.submitted_at) == (None, NOW)
+    assert WorkRow.objects.filter(preparation=work).count() == 5
+    assert try_again(work_id=piece.pk, now=at)
+    assert prepare_next(clock=lambda: at)
+    assert conclude_preparations(now=at) == 1
+    assert get_earnings(organisation=team.organisation).pending_micros == 20_000
 
 
 def test_a_leased_row_is_nobody_elses_until_its_time_is_over(zone, owner, team):
