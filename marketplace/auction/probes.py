@@ -14,10 +14,13 @@ from enum import StrEnum
 from django.db.models import Min
 
 from marketplace.auction.models import Bid, BidStatus
+from marketplace.common.durable.kinds import get_kinds
+from marketplace.common.durable.selectors import summarize_kinds
 from marketplace.common.heartbeats import is_late, is_watched, read_heartbeats
 from marketplace.common.models import Heartbeat
 from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.fleet.selectors import list_open_zones
+from marketplace.vendors.handover import PREPARE
 
 #: A bid is answered within two seconds; one that waits for longer waits for something broken.
 LONGEST_WAIT = timedelta(seconds=15)
@@ -25,6 +28,8 @@ LANE_TASK = "auction.sweep"
 #: On the same queue and of the same period as what everything else runs on.
 WORKER_TASK = "jobs.leases_sweep"
 BOOKS_TASK = "payments.books_check"
+#: Durable work that is due for longer, and of a kind that no worker does, waits for none at all.
+LONGEST_DUE = timedelta(minutes=5)
 
 
 class HealthPart(StrEnum):
@@ -64,6 +69,7 @@ def run_probes(*, now: datetime) -> list[HealthProbe]:
         *_probe_nodes(zones),
         _probe_books(beats),
         *_probe_failures(beats, now=now),
+        *_probe_durable_work(now=now),
     ]
 
 
@@ -164,4 +170,23 @@ def _probe_failures(beats: Mapping[str, Heartbeat], *, now: datetime) -> list[He
             continue
         part = HealthPart.MONEY if task.startswith("payments.") else HealthPart.WORKER
         probes.append(HealthProbe(part, task, is_ok=False, text=text, since=since))
+    return probes
+
+
+def _probe_durable_work(*, now: datetime) -> list[HealthProbe]:
+    """Kinds of durable work that no worker does, and preparations that wait for an operator.
+
+    A worker on another queue sweeps for all, so one that is gone shows in its work alone.
+    """
+    probes: list[HealthProbe] = []
+    for found in summarize_kinds(now=now, late_after=LONGEST_DUE):
+        if found.kind not in get_kinds():
+            continue
+        if found.late and not found.running:
+            text = f"{found.kind} is due {found.late:,} times, and no worker does it."
+        elif found.failed and found.kind == PREPARE:
+            text = f"{found.kind} failed {found.failed:,} times and waits to be tried again."
+        else:
+            continue
+        probes.append(HealthProbe(HealthPart.WORKER, found.kind, is_ok=False, text=text))
     return probes

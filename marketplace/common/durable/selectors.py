@@ -25,14 +25,14 @@ class KindSummary:
     failed: int = 0
 
 
-def summarize_kinds(*, now: datetime) -> list[KindSummary]:
+def summarize_kinds(*, now: datetime, late_after: timedelta = LATE_AFTER) -> list[KindSummary]:
     """Count the work of each kind, and of kinds that this version does not know any more."""
     is_waiting = Q(state=WorkState.WAITING)
     is_held = Q(lease_until__gt=now)
     counted = DurableWork.objects.values("kind").annotate(
         waiting=Count("pk", is_waiting & ~is_held),
         running=Count("pk", is_held),
-        late=Count("pk", is_waiting & ~is_held & Q(due_at__lte=now - LATE_AFTER)),
+        late=Count("pk", is_waiting & ~is_held & Q(due_at__lte=now - late_after)),
         failed=Count("pk", Q(state=WorkState.FAILED)),
     )
     known = {name: KindSummary(name) for name in get_kinds()}

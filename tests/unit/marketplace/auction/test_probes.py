@@ -17,7 +17,7 @@ from marketplace.auction.probes import (
     run_probes,
 )
 from marketplace.common import heartbeats
-from marketplace.common.models import Heartbeat
+from marketplace.common.models import DurableWork, Heartbeat, WorkState
 from marketplace.fleet.models import Node, NodeStatus
 from tests import builders
 from tests import market_builders as market
@@ -121,6 +121,26 @@ def test_books_that_do_not_balance_and_tasks_that_fail_are_said_until_they_succe
     for task in ("payments.books_check", "fleet.offline_sweep"):
         heartbeats.record_success(task, now=NOW)
     assert troubles() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "minutes", "changed", "text"),
+    [
+        ("vendors.prepare", 4, {}, ""),
+        ("vendors.prepare", 5, {}, "vendors.prepare is due 1 times, and no worker does it."),
+        ("vendors.prepare", 5, {"lease_token": "x", "lease_until": NOW + timedelta(seconds=1)}, ""),
+        (
+            *("vendors.prepare", 0, {"state": WorkState.FAILED}),
+            "vendors.prepare failed 1 times and waits to be tried again.",
+        ),
+        ("exports.push", 9, {"state": WorkState.FAILED}, ""),
+        ("of.yesterday", 9, {}, ""),
+    ],
+)
+def test_durable_work_that_no_worker_does_is_said(zone, kind, minutes, changed, text):
+    due_at = NOW - timedelta(minutes=minutes)
+    DurableWork.objects.create(kind=kind, key="one", due_at=due_at, **changed)
+    assert troubles() == ([(HealthPart.WORKER, text)] if text else [])
 
 
 def test_a_busy_task_is_written_down_once_in_ten_seconds(zone, monkeypatch):
