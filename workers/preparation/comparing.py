@@ -13,7 +13,7 @@ from workers.preparation.duplicates import build_shingles, compute_jaccard_simil
 from workers.preparation.personal_data import BuildMasker
 from workers.preparation.reading import RawRow, read_raw_rows
 from workers.preparation.repair import RowDroppedError, repair_row
-from workers.preparation.texts import find_prompt, join_texts, read_label
+from workers.preparation.texts import find_prompt, join_texts, read_label, read_learnt
 from workers.preparation.tracing import take_row_ids
 from workers.protocol.likeness import say_the_same
 from workers.protocol.record_types import ByteStream, Limits
@@ -57,6 +57,8 @@ class _ComparedRow:
     asks: str
     label: str
     excerpt: str
+    #: Of each message, whether it is learnt where it is an answer; empty where a row is no chat.
+    learnt: tuple[bool, ...] = ()
     is_usable: bool = True
 
     @property
@@ -85,8 +87,8 @@ def compare_datasets(
 ) -> Comparison:
     """Match each row of a delivery with the row of the original that its id names.
 
-    It is kept where all of its texts are the same but for spaces and case. It is changed if it asks
-    the same, or shares half of its word triples with its original.
+    It is kept where all of its texts are the same but for spaces and case, and the same answers are
+    learnt. It is changed if it asks the same, or shares half of its word triples with its original.
 
     Parameters
     ----------
@@ -126,7 +128,7 @@ def compare_datasets(
         before = found.get(row.number)
         if before is None or row.number in seen or not row.is_usable:
             kind = "added"
-        elif before.is_usable and before.key == row.key:
+        elif before.is_usable and (before.key, before.learnt) == (row.key, row.learnt):
             kind = "kept"
         else:
             kind = "changed" if translates or before.is_changed_to(row) else "added"
@@ -171,4 +173,5 @@ def _iter_rows(
             value = masker.mask_row(value)
         excerpt = cut_excerpt(json.dumps(value, ensure_ascii=False))
         text, label = join_texts(value), read_label(value)
-        yield _ComparedRow(raw.number, text, find_prompt(value), label, excerpt), value
+        learnt = read_learnt(value)
+        yield _ComparedRow(raw.number, text, find_prompt(value), label, excerpt, learnt), value

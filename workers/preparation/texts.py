@@ -59,6 +59,15 @@ def read_label(value: dict[str, Any]) -> str:
     return str(value.get("label", ""))
 
 
+def read_learnt(value: dict[str, Any]) -> tuple[bool, ...]:
+    """Tell of each message whether it is learnt; empty for a row that is no chat."""
+    messages = value.get("messages")
+    if not isinstance(messages, list):
+        return ()
+    turns = [turn for turn in cast(list[Any], messages) if isinstance(turn, dict)]
+    return tuple(turn.get("role") == "assistant" and turn.get("weight") != 0 for turn in turns)
+
+
 def find_prompt(value: dict[str, Any]) -> str:
     """What the model is asked in a row: everything before the last answer."""
     messages = value.get("messages")

@@ -72,6 +72,22 @@ def test_rows_are_kept_changed_and_left_out_by_their_ids() -> None:
     ]
 
 
+def test_a_row_is_kept_only_if_the_same_answers_are_learnt() -> None:
+    before = {"prompt": "And now?", "completion": "Yes.", "history": [["Was it?", "No."]]}
+    turns = json.loads(row("Was it?", "No."))["messages"]
+    turns += json.loads(row("And now?", "Yes."))["messages"]
+    # A row of which nothing is learnt is no row.
+    wanted = {(0, 1): (1, 0, 0, 0, 1), (1, 1): (0, 1, 0, 0, 1), (0, 0): (0, 0, 1, 1, 0)}
+    for weights, found_so in wanted.items():
+        turns[1]["weight"], turns[3]["weight"] = weights
+        found = compare(
+            [json.dumps({"messages": turns, "row_id": 1})], original=(json.dumps(before),)
+        )
+        assert counts(found) == found_so, weights
+    planned = json.dumps(before | {"row_id": 1})
+    assert counts(compare([planned], original=(json.dumps(before),))) == (1, 0, 0, 0, 1)
+
+
 @pytest.mark.parametrize(
     "line",
     [
