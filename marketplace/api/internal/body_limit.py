@@ -51,7 +51,8 @@ Headers = dict[bytes, bytes]
 NODE_UPLOADS = "/internal/v1/leases/"
 NODE_ERRAND_FILES = re.compile(r"/internal/v1/errands/[^/]*/file")
 #: Where people and programs send data sets.
-UPLOADS = frozenset({"/api/datasets", "/api/bids", "/v1/files", "/datasets", "/bids/new"})
+_BIDS = "/api/bids"
+UPLOADS = frozenset({"/api/datasets", _BIDS, "/v1/files", "/datasets", "/bids/new"})
 #: Where parts of files arrive.
 _PARTS = re.compile(r"/v1/uploads/[^/]{1,60}/parts")
 #: Where outside vendors deliver; their links say who they are.
@@ -100,7 +101,7 @@ class BodyLimitMiddleware:
             await _refuse(send, scope["path"], 401, "unknown_node_token", detail)
         elif allowed.sender and _open_files[allowed.sender] >= FILES_AT_ONCE:
             detail = f"You send {FILES_AT_ONCE} files already. Send this one when one is through."
-            await _refuse(send, scope["path"], 503, "too_many_uploads", detail)
+            await _refuse(send, scope["path"], 429, "too_many_uploads", detail)
         else:
             with _counted(allowed.sender):
                 await self._limited(scope, receive, send, allowed=allowed, headers=headers)
@@ -176,7 +177,7 @@ async def _find_allowance(scope: Message, headers: Headers) -> Allowance | None:
     sender = None if _is_short(headers) else await run_in_thread(lambda: _find_sender(headers))
     if sender is None:
         return SHORT
-    if path in UPLOADS:
+    if path in UPLOADS and (path != _BIDS or _is_multipart(headers)):
         return Allowance(settings.UPLOAD_BYTES_MAX + FORM_BYTES, sender)
     if _PARTS.fullmatch(path):
         return Allowance(PART_BYTES_MAX + FORM_BYTES, sender)
@@ -236,8 +237,16 @@ def _is_short(headers: Headers) -> bool:
     return declared.isdigit() and len(declared) < 10 and int(declared) <= ANONYMOUS_BYTES
 
 
+def _is_multipart(headers: Headers) -> bool:
+    """Whether a body is a form, which may bring a file."""
+    return headers.get(b"content-type", b"").lower().startswith(b"multipart/")
+
+
 def _find_sender(headers: Headers) -> str | None:
-    """The person who signed in, the organisation of the program or the node that sends a body."""
+    """The person who signed in, the program's key or the node that sends a body.
+
+    A frozen key is nobody's.
+    """
     cookies = parse_cookie(headers.get(b"cookie", b"").decode("latin-1"))
     session = cookies.get(settings.SESSION_COOKIE_NAME)
     person = session and SessionStore(session.replace("\0", "")).get(auth.SESSION_KEY)
@@ -246,7 +255,8 @@ def _find_sender(headers: Headers) -> str | None:
     secret = _find_secret(headers)
     key = None if secret is None else find_keys([secret], now=clock.now())[secret]
     if key is not None:
-        return key.organisation.pk
+        # Whoever stole one must not keep its owner's other programs from sending.
+        return key.pk if key.frozen_at is None else None
     node = _find_node(headers)
     return None if node is None else node.pk
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 
+from marketplace.accounts.models import ApiKey
 from marketplace.api.internal import body_limit
 from marketplace.api.internal.body_limit import (
     ANONYMOUS_BYTES,
@@ -178,7 +179,9 @@ def test_only_uploads_may_be_as_long_as_a_data_set(settings, key):
     most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE + FORM_BYTES
     assert call("/api/bids:batch", [most], **key)[0] == 200
     assert call("/api/bids:batch", [most, 1], **key)[:2] == (413, "file_too_large")
-    assert call("/api/bids", [most, 1], **key)[0] == 200
+    form = {"content_type": "multipart/form-data; boundary=x"} | key
+    assert call("/api/bids", [most, 1], **form)[0] == 200
+    assert call("/api/bids", [most, 1], content_type="application/json", **key)[0] == 413
 
 
 def test_a_person_who_signed_in_may_upload(client):
@@ -252,10 +255,35 @@ def test_one_sender_has_a_few_files_under_way_at_once(monkeypatch, key):
 
     assert call("/api/datasets", [10], application=Slow(), **key)[0] == 200
     mine, others = meanwhile
-    assert (*mine[:2], mine[2].called) == (503, "too_many_uploads", False)
+    assert (*mine[:2], mine[2].called) == (429, "too_many_uploads", False)
     assert others[0] == 200
     assert call("/api/datasets", [10], **key)[0] == 200
     assert not body_limit._open_files
+
+
+def test_a_frozen_key_is_nobodys_and_keeps_no_other_of_its_owner_from_sending():
+    made, secret = builders.api_key(builders.organisation())
+    ApiKey.objects.filter(pk=made.pk).update(frozen_at=builders.NOW)
+    stolen = {"authorization": f"Bearer {secret}"}
+    assert call("/api/datasets", [ANONYMOUS_BYTES, 1], **stolen)[0] == 413
+    assert call("/api/datasets", [ANONYMOUS_BYTES], **stolen)[0] == 200
+
+
+def test_keys_of_one_owner_and_bids_without_a_file_are_not_counted_together(monkeypatch):
+    monkeypatch.setattr(body_limit, "FILES_AT_ONCE", 1)
+    owner = builders.organisation()
+    mine, other = ({"authorization": f"Bearer {builders.api_key(owner)[1]}"} for _ in range(2))
+    meanwhile = []
+
+    class Slow(Application):
+        async def __call__(self, scope, receive, send) -> None:
+            bids = {"content_type": "application/json"} | mine
+            meanwhile.append(await exchange("/api/datasets", [10], **other))
+            meanwhile.append(await exchange("/api/bids", [ANONYMOUS_BYTES + 1], **bids))
+            await super().__call__(scope, receive, send)
+
+    assert call("/api/datasets", [10], application=Slow(), **mine)[0] == 200
+    assert [status for status, *_ in meanwhile] == [200, 200]
 
 
 def test_a_disk_that_is_nearly_full_takes_no_file(monkeypatch, key):
