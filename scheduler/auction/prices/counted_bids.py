@@ -82,7 +82,7 @@ class EmptyZone:
 
     def _find_options(self, task: Task) -> list[_Option]:
         """Give the task's rate and its cheapest slot on each GPU type that can hold it."""
-        key = (tuple(task.rates.items()), task.memory_demand, task.verified_only)
+        key = (tuple(sorted(task.rates.items())), task.memory_demand, task.verified_only)
         found = self._options.get(key)
         if found is None:
             found = self._options[key] = [

@@ -86,3 +86,10 @@ def test_much_is_sold_when_four_jobs_took_more_than_a_slot_of_all_nodes(
     sold: float, jobs: int, much: bool
 ) -> None:
     assert has_sold_much(sold, jobs=jobs, capacities=[10.0, 20.0]) is much
+
+
+def test_rates_in_another_order_are_the_same_rates() -> None:
+    zone = EmptyZone([node(ask=5.0)], base_memory=1.0)
+    for rates in ({"g": 4.0, "h": 1.0}, {"h": 1.0, "g": 4.0}):
+        assert zone.could_serve(task(bid=9.0, rates=rates))
+    assert len(zone._options) == 1
