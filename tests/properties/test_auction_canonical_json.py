@@ -112,6 +112,12 @@ def test_what_has_no_text_is_refused(value: object) -> None:
         serialize_canonical([value])
 
 
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 1}', '[{"b": {"a": 1, "\\u0061": 2}}]'])
+def test_a_key_that_is_there_twice_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="twice"):
+        parse_json(text)
+
+
 @given(event=BIDS, decision=DECISIONS, position=st.integers(1, 10**9))
 def test_an_entry_that_is_read_of_its_text_has_the_same_hash(
     event: events.BidArrived, decision: Decision, position: int

@@ -92,14 +92,18 @@ def verify_transcript(
     snapshot = header.get("snapshot")
     try:
         rules = None if header.get("rules") is None else rules_from_json(header["rules"])
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ArithmeticError) as error:
         raise ValueError(f"line 1 has no rules that can be read: {error!r}") from error
     if snapshot is None and rules is None:
         raise ValueError("line 1 names neither rules nor a snapshot: this is not a transcript")
     heads = _heads_of_zone(header.get("zone"), witness or ())
     comparison = HeadComparison(heads)
     if snapshot is not None:
-        comparison.note(position=int(snapshot["position"]), hash_=str(snapshot["head_hash"]))
+        try:
+            position, head_hash = int(snapshot["position"]), str(snapshot["head_hash"])
+        except (KeyError, TypeError, ArithmeticError) as error:
+            raise ValueError(f"line 1 has no snapshot that can be read: {error!r}") from error
+        comparison.note(position=position, hash_=head_hash)
     elif rules is not None:
         comparison.note(position=0, hash_=digest(rules_to_json(rules)))
     loose: list[tuple[int, str]] = []
@@ -157,7 +161,7 @@ def _noted(
             if not loose and not _is_as_hashed(data):
                 reason = f"line {number} says something that its hash does not cover"
                 loose.append((int(data["position"]), reason))
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ArithmeticError) as error:
             raise _not_an_entry(number, error) from error
         yield number, data
 
@@ -199,7 +203,7 @@ def _with_witness(found: Verification, comparison: HeadComparison) -> Verificati
 def _naming_lines(check: Callable[[], Verification]) -> Verification:
     try:
         return check()
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
         raise ValueError(f"a line is not of a transcript: {error!r}") from error
 
 
@@ -208,6 +212,8 @@ def _parse(line: str, number: int) -> dict[str, Any]:
         value: Any = parse_json(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"line {number} is not JSON: {error.msg}") from error
+    except ValueError as error:
+        raise ValueError(f"line {number} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise ValueError(f"line {number} is not a JSON object")
     return cast("dict[str, Any]", value)
@@ -216,7 +222,7 @@ def _parse(line: str, number: int) -> dict[str, Any]:
 def _entry(data: Mapping[str, Any], number: int) -> ChainEntry:
     try:
         return entry_from_json(data)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ArithmeticError) as error:
         raise _not_an_entry(number, error) from error
 
 

@@ -35,9 +35,16 @@ def parse_json(text: str) -> Any:
     Raises
     ------
     ValueError
-        If the text is not JSON.
+        If the text is not JSON, or an object has a key twice: others may read the other value.
     """
-    return json.loads(text, parse_int=_read_integer)
+    return json.loads(text, parse_int=_read_integer, object_pairs_hook=_read_object)
+
+
+def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("an object has a key twice")
+    return found
 
 
 def _read_integer(digits: str) -> int | float:

@@ -266,13 +266,19 @@ def test_the_command_says_yes_to_a_true_log_and_no_to_one_that_is_off_by_a_cent(
     assert found["problem"] == "the replay differs from the log in payment"
 
 
+FIRST = next(write_transcript_lines([], rules=RULES))
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("", "line 1 is not JSON"),
         ("{}", "neither rules nor a snapshot"),
         ("[]", "line 1 is not a JSON object"),
-        (next(write_transcript_lines([], rules=RULES)) + "\n{}", "line 2 is not a log entry"),
+        (FIRST + "\n{}", "line 2 is not a log entry"),
+        (FIRST + '\n{"position": 1e999}', "line 2 is not a log entry"),
+        (FIRST + '\n{"position": 1, "position": 2}', "line 2 is not JSON"),
+        ('{"snapshot": {"position": 1e999, "head_hash": ""}}', "line 1 has no snapshot"),
     ],
 )
 def test_a_file_that_is_no_transcript_is_refused_by_line(
