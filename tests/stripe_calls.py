@@ -85,7 +85,7 @@ def send_money_back() -> None:
     made = _pay()
     sent = {"refund_id": "refund_1", "intent_id": made.gateway_id}
     gateway.create_refund(**sent, amount_cents=500, key=new_key())
-    assert gateway.has_refund(**sent)
+    assert gateway.find_refund(**sent)
     listed = get_client().v1.refunds.list({"payment_intent": made.gateway_id, "limit": 100})
     state = gateway.get_refund(listed.data[0].id)
     assert (state.refund_id, state.has_failed) == ("refund_1", False)

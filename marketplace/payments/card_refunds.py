@@ -109,29 +109,27 @@ def add_refund(
 # What the outbox does about refunds.
 
 
-def make_refund(call: GatewayCall) -> bool:
+def make_refund(call: GatewayCall) -> str:
     refund = CardRefund.objects.select_related("payment").get(pk=call.subject)
     payment = refund.payment
     if payment.status not in PAYMENT_OVER:
         raise GatewayFault("the payment is not captured yet", is_kept=False)
     if payment.status != PaymentStatus.PAID:
         raise GatewayRefused("not_paid", "The card never paid.")
-    gateway.create_refund(
+    return gateway.create_refund(
         refund_id=refund.pk,
         intent_id=payment.gateway_id or "",
         amount_cents=refund.amount_cents,
         key=call.key,
     )
-    return True
 
 
-def find_refund(call: GatewayCall) -> bool | None:
+def find_refund(call: GatewayCall) -> str | None:
     refund = CardRefund.objects.select_related("payment").get(pk=call.subject)
-    intent_id = refund.payment.gateway_id or ""
-    return gateway.has_refund(refund_id=refund.pk, intent_id=intent_id) or None
+    return gateway.find_refund(refund_id=refund.pk, intent_id=refund.payment.gateway_id or "")
 
 
-def conclude_refund(call: GatewayCall, *, answer: bool, now: datetime) -> None:
+def conclude_refund(call: GatewayCall, *, answer: str, now: datetime) -> None:
     refund = _lock(call.subject)
     post_entry(
         kind=EntryKind.CARD_REFUND,
@@ -143,8 +141,8 @@ def conclude_refund(call: GatewayCall, *, answer: bool, now: datetime) -> None:
         locked={},
         now=now,
     )
-    refund.status, refund.ended_at = RefundStatus.DONE, now
-    refund.save(update_fields=["status", "ended_at"])
+    refund.status, refund.gateway_id, refund.ended_at = RefundStatus.DONE, answer, now
+    refund.save(update_fields=["status", "gateway_id", "ended_at"])
 
 
 def return_to_wallet(call: GatewayCall, *, error: UserError, now: datetime) -> None:

@@ -17,7 +17,7 @@ from marketplace.common.durable.run import run_due_work
 from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_payments import book_fee
-from marketplace.payments.gateway_tries import list_tried_charges
+from marketplace.payments.gateway_tries import list_tried
 from marketplace.payments.ledger import house, post_entry
 from marketplace.payments.models import (
     MICROS_PER_CENT,
@@ -35,7 +35,7 @@ OWN_BANK = ("payout", "payout_cancel", "payout_failure", "topup", "topup_reversa
 #: Movements are asked for again so far back: they do not come in order.
 SEEN_AGAIN = timedelta(days=2)
 #: Movements that are nothing but a fee.
-_FEES = ("stripe_fee", "stripe_fx_fee", "tax_fee")
+FEES = ("stripe_fee", "stripe_fx_fee", "tax_fee")
 
 
 def fetch_movements(*, now: datetime) -> None:
@@ -66,7 +66,23 @@ def fetch_movements(*, now: datetime) -> None:
         before = set(stored.values_list("pk", flat=True))
         new = [row for row in rows if row.pk not in before]
         GatewayMovement.objects.bulk_create(new, ignore_conflicts=True)
-        enqueue_work(*(NewWork(BOOK_MOVEMENT, row.pk, due_at=now) for row in new if _tells(row)))
+        told = [row for row in (*new, *_rate_earlier()) if _tells(row)]
+        enqueue_work(*(NewWork(BOOK_MOVEMENT, row.pk, due_at=now) for row in told))
+
+
+def _rate_earlier() -> list[GatewayMovement]:
+    """Write down the rate of movements that were stored before any was known: the first one."""
+    unrated = GatewayMovement.objects.filter(rate=None)
+    known = GatewayMovement.objects.exclude(rate=None).order_by("currency", "moved_at", "pk")
+    known = known.filter(currency__in=unrated.values("currency")).distinct("currency")
+    first = dict(known.values_list("currency", "rate"))
+    rated = list(unrated.filter(currency__in=first))
+    for row in rated:
+        row.rate = first[row.currency]
+    for currency, rate in sorted(first.items()):
+        # One that another process has rated by now stays as it is.
+        unrated.filter(currency=currency).update(rate=rate)
+    return rated
 
 
 def _find_rates(movements: Iterable[gateway.Movement]) -> dict[str, Decimal | None]:
@@ -111,7 +127,7 @@ def _tells(movement: GatewayMovement) -> bool:
 
 
 def _find_fee(movement: GatewayMovement) -> int:
-    fee = -movement.amount_cents if movement.kind in _FEES else movement.fee_cents
+    fee = -movement.amount_cents if movement.kind in FEES else movement.fee_cents
     return movement.to_dollars(fee)
 
 
@@ -127,7 +143,7 @@ def check_charge(_work: HeldWork, movement: GatewayMovement) -> None:
     WorkFailed
         No payment has the charge.
     """
-    if movement.kind != "charge" or movement.source_id in list_tried_charges():
+    if movement.kind != "charge" or movement.source_id in list_tried():
         return
     if not CardPayment.objects.filter(charge_id=movement.source_id).exists():
         raise WorkFailed(f"No payment of this market has the charge {movement.source_id}.")

@@ -198,7 +198,7 @@ def cancel_intent(*, gateway_id: str, key: str) -> Intent:
     return get_intent(gateway_id)
 
 
-def create_refund(*, refund_id: str, intent_id: str, amount_cents: int, key: str) -> None:
+def create_refund(*, refund_id: str, intent_id: str, amount_cents: int, key: str) -> str:
     """Send money back to the card of a payment.
 
     Raises
@@ -217,6 +217,7 @@ def create_refund(*, refund_id: str, intent_id: str, amount_cents: int, key: str
         )
     )
     _refuse_failed(made)
+    return made.id
 
 
 def _refuse_failed(refund: stripe.Refund) -> None:
@@ -240,8 +241,8 @@ def get_refund(gateway_id: str) -> RefundState:
     return RefundState(read_row_name(found), has_failed, found.failure_reason or "")
 
 
-def has_refund(*, refund_id: str, intent_id: str) -> bool:
-    """Whether a refund that we name so was made.
+def find_refund(*, refund_id: str, intent_id: str) -> str | None:
+    """The refund that we name so, if it was made.
 
     Raises
     ------
@@ -252,9 +253,10 @@ def has_refund(*, refund_id: str, intent_id: str) -> bool:
         refund_id,
         lambda: get_client().v1.refunds.list({"payment_intent": intent_id, "limit": 100}),
     )
-    if found is not None:
-        _refuse_failed(found)
-    return found is not None
+    if found is None:
+        return None
+    _refuse_failed(found)
+    return found.id
 
 
 def remove_card(gateway_id: str, *, key: str) -> None:

@@ -305,6 +305,7 @@ class Migration(migrations.Migration):
                 ('amount_cents', models.PositiveBigIntegerField()),
                 ('fee_cents', models.PositiveBigIntegerField(default=0)),
                 ('status', models.CharField(choices=[('waiting', 'Waiting'), ('done', 'Done'), ('refused', 'Refused')], default='waiting', max_length=10)),
+                ('gateway_id', models.CharField(blank=True, default='', max_length=120)),
                 ('asked_at', models.DateTimeField()),
                 ('ended_at', models.DateTimeField(null=True)),
                 ('payment', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='refunds', to='payments.cardpayment')),
@@ -452,7 +453,15 @@ class Migration(migrations.Migration):
         ),
         pgtrigger.migrations.AddTrigger(
             model_name='gatewaymovement',
-            trigger=pgtrigger.compiler.Trigger(name='append_only', sql=pgtrigger.compiler.UpsertTriggerSql(func="RAISE EXCEPTION 'pgtrigger: Cannot update or delete rows from % table', TG_TABLE_NAME;", hash='75290ad4e18492567d1d67defc4bef9440553b10', operation='UPDATE OR DELETE', pgid='pgtrigger_append_only_c55aa', table='payments_gatewaymovement', when='BEFORE')),
+            trigger=pgtrigger.compiler.Trigger(name='append_only', sql=pgtrigger.compiler.UpsertTriggerSql(func="RAISE EXCEPTION 'pgtrigger: Cannot delete rows from % table', TG_TABLE_NAME;", hash='92e7f00feae6aa8b41832bd18af60423c24472fc', operation='DELETE', pgid='pgtrigger_append_only_c55aa', table='payments_gatewaymovement', when='BEFORE')),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name='gatewaymovement',
+            trigger=pgtrigger.compiler.Trigger(name='keep_rated', sql=pgtrigger.compiler.UpsertTriggerSql(condition='WHEN (OLD."rate" IS NOT NULL)', func="RAISE EXCEPTION 'pgtrigger: Cannot update rows from % table', TG_TABLE_NAME;", hash='ee5fe5a0c91fdf54817da7457bad1962c3b1ab20', operation='UPDATE', pgid='pgtrigger_keep_rated_d9332', table='payments_gatewaymovement', when='BEFORE')),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name='gatewaymovement',
+            trigger=pgtrigger.compiler.Trigger(name='keep_moved', sql=pgtrigger.compiler.UpsertTriggerSql(condition='WHEN (OLD."id" IS DISTINCT FROM (NEW."id") OR OLD."source_id" IS DISTINCT FROM (NEW."source_id") OR OLD."kind" IS DISTINCT FROM (NEW."kind") OR OLD."currency" IS DISTINCT FROM (NEW."currency") OR OLD."amount_cents" IS DISTINCT FROM (NEW."amount_cents") OR OLD."fee_cents" IS DISTINCT FROM (NEW."fee_cents") OR OLD."net_cents" IS DISTINCT FROM (NEW."net_cents") OR OLD."moved_at" IS DISTINCT FROM (NEW."moved_at"))', func="RAISE EXCEPTION 'pgtrigger: Cannot update rows from % table', TG_TABLE_NAME;", hash='b03667cb9b389f7b97aebaae124f3cb0fc93c55a', operation='UPDATE', pgid='pgtrigger_keep_moved_2da24', table='payments_gatewaymovement', when='BEFORE')),
         ),
         migrations.AddField(
             model_name='invoice',

@@ -227,6 +227,8 @@ class CardRefund(models.Model):
     status = models.CharField(
         max_length=10, choices=RefundStatus.choices, default=RefundStatus.WAITING
     )
+    #: Empty until it was made.
+    gateway_id = models.CharField(max_length=120, default="", blank=True)
     asked_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True)
 

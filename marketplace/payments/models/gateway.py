@@ -133,7 +133,10 @@ class GatewayEndpoint(models.Model):
 
 
 class GatewayMovement(models.Model):
-    """A balance transaction: what one object did to the money at the gateway; never changed."""
+    """A balance transaction: what one object did to the money at the gateway.
+
+    It is never changed, but that its rate is written down once one is known.
+    """
 
     #: The gateway's own id.
     id = models.CharField(primary_key=True, max_length=120)
@@ -148,13 +151,25 @@ class GatewayMovement(models.Model):
     #: Without the gateway's fee.
     net_cents = models.BigIntegerField()
     #: What a dollar was worth in the currency: the gateway's own rate where it converted, else that
-    #: of the movement before; null: none is known.
+    #: of the movement before or, for the first ones, after it; null: none is known yet.
     rate = models.DecimalField(max_digits=20, decimal_places=10, null=True)
     moved_at = models.DateTimeField(db_index=True)
 
     class Meta:
         triggers = [
-            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)
+            pgtrigger.Protect(name="append_only", operation=pgtrigger.Delete),
+            pgtrigger.Protect(
+                name="keep_rated",
+                operation=pgtrigger.Update,
+                condition=pgtrigger.Q(old__rate__isnull=False),
+            ),
+            pgtrigger.ReadOnly(
+                name="keep_moved",
+                fields=[
+                    *("id", "source_id", "kind", "currency", "amount_cents", "fee_cents"),
+                    *("net_cents", "moved_at"),
+                ],
+            ),
         ]
 
     def __str__(self) -> str:

@@ -108,8 +108,8 @@ def test_refunds_end_at_what_was_paid() -> None:
     refund("refund_1", 1000)
     with pytest.raises(GatewayRefused):
         refund("refund_2", 201)
-    assert gateway.has_refund(refund_id="refund_1", intent_id=made.gateway_id)
-    assert not gateway.has_refund(refund_id="refund_2", intent_id=made.gateway_id)
+    assert gateway.find_refund(refund_id="refund_1", intent_id=made.gateway_id)
+    assert not gateway.find_refund(refund_id="refund_2", intent_id=made.gateway_id)
 
 
 @pytest.mark.parametrize(

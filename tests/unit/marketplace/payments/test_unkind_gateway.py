@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
+from django.db import ProgrammingError, transaction
 from django.test import Client
 
 from marketplace.accounts.models import Organisation
@@ -31,7 +32,9 @@ from marketplace.payments.models import (
     GatewayCall,
     GatewayEndpoint,
     GatewayMovement,
+    Payout,
     PayoutAccount,
+    Transfer,
     WebhookEvent,
 )
 from marketplace.payments.movements import fetch_movements
@@ -46,6 +49,7 @@ from marketplace.payments.services import Share, distribute_charge
 from marketplace.payments.stripe_accounts import create_transfer
 from marketplace.payments.stripe_client import GatewayFault, GatewayRefused
 from marketplace.payments.top_ups import start_top_up
+from marketplace.payments.transfer_reversals import reverse_transfer
 from marketplace.payments.webhooks import ask_about_event, receive_webhook
 from tests import builders
 from tests.builders import NOW
@@ -54,6 +58,9 @@ from tests.pages import read_text
 from tests.stand_in import ACCOUNTS_SECRET, WEBHOOK_SECRET, GatewayControl
 
 pytestmark = pytest.mark.django_db
+
+#: Earnings have matured.
+LATER = NOW + timedelta(days=8)
 
 
 @pytest.fixture(autouse=True)
@@ -416,6 +423,48 @@ def test_money_in_a_currency_without_a_rate_is_told_and_not_booked(
         "1 movements are in eur, and no rate is known."
     ]
     assert Entry.objects.count() == entries
+    # Once a rate is known it is booked at it, however long that took, and only then.
+    cards.control("advance", seconds=10 * 24 * 3600)
+    pay(cards, buyer, usd=30)
+    compare_with_gateway(now=NOW)
+    cards.control("settle", currency="eur", rate=0.5)
+    pay(cards, buyer, usd=20)
+    for _ in range(2):
+        assert compare_with_gateway(now=NOW).problems == []
+    assert Entry.objects.get(reference=GatewayMovement.objects.get(source_id="fee_1").pk).kind == (
+        EntryKind.GATEWAY_FEE
+    )
+    fees = -590_000 - 24_680_000 - 1_170_000 - 880_000
+    assert get_house_balances()["gateway_fees"] == fees
+    with pytest.raises(ProgrammingError), transaction.atomic():
+        GatewayMovement.objects.filter(source_id="fee_1").update(rate=1)
+
+
+def test_what_is_not_rounded_leaves_no_room_and_the_rest_a_dollar(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    cards.control("settle", currency="eur", rate=0.9137)
+    payment = pay(cards, buyer)
+    for cents in (3, 333):
+        return_to_card(payment_id=payment.pk, amount_cents=cents, reference=f"{cents}", now=NOW)
+    make_calls(now=NOW)
+    with cards.server.lock:
+        cards.server.books.move("stripe_fee", "fee_1", -77)
+        cards.server.books.pay_own_bank(100)
+    found = reconcile(now=NOW)
+    assert (found.is_right, found.rounding_micros) == (True, 0)
+    # A refund that somebody makes at the gateway is told by its name.
+    intent_id = payment.gateway_id or ""
+    made = gateway.create_refund(refund_id="x", intent_id=intent_id, amount_cents=2, key="x")
+    assert [str(each) for each in reconcile(now=NOW).differences] == [
+        f"{made} not in the ledger: ledger $0.00, gateway -$0.02."
+    ]
+    row = {"kind": "adjustment", "currency": "eur", "rate": 1, "moved_at": NOW}
+    row |= {"amount_cents": 0, "fee_cents": 0, "net_cents": 0}
+    GatewayMovement.objects.bulk_create(
+        [GatewayMovement(pk=f"txn_{number}", **row) for number in range(150)]
+    )
+    assert reconcile(now=NOW).rounding_micros == 1_000_000
 
 
 def test_an_account_that_settles_in_euros_reconciles(
@@ -453,10 +502,10 @@ def test_an_account_that_settles_in_euros_reconciles(
     assert "What settles in EUR is booked at Stripe's own rates" in page
 
 
-@pytest.mark.parametrize("country", ["DE", "US"])
-def test_earners_are_paid_in_what_the_gateway_settles_in_and_their_banks_in_their_currency(
-    cards: GatewayControl, buyer: Organisation, settings: Any, country: str
-) -> None:
+def start_euro_payout(
+    cards: GatewayControl, buyer: Organisation, settings: Any, *, country: str
+) -> Payout:
+    """Of $6.00, at 0.8 euros for a dollar."""
     settings.PAYOUT_THRESHOLD_MICROS = 1
     cards.control("settle", currency="eur", rate=0.8)
     pay(cards, buyer, usd=20)
@@ -464,21 +513,54 @@ def test_earners_are_paid_in_what_the_gateway_settles_in_and_their_banks_in_thei
     earner = builders.provider_organisation()
     BillingDetails.objects.create(organisation=earner, legal_name="GPU GmbH", country=country)
     open_payout_account(organisation=earner, now=NOW, return_url="http://127.0.0.1/back")
-    account = PayoutAccount.objects.get()
-    cards.control("onboard", account=account.gateway_id)
+    cards.control("onboard", account=PayoutAccount.objects.get().gateway_id)
     refresh_payout_account(earner.pk)
-    builders.hold_funds(organisation=buyer, amount_micros=6_000_000, reference="bid_1")
-    builders.settle_hold(hold_reference="bid_1", charge_micros=6_000_000)
-    split = builders.cost_split(Share(earner.pk, 6_000_000))
-    distribute_charge(hold_reference="bid_1", split=split, now=NOW)
-    later = NOW + timedelta(days=8)
-    mature_earnings(now=later)
-    payout = start_payout(organisation_id=earner.pk, now=later)
+    earn(buyer, earner, "bid_1", usd=6)
+    payout = start_payout(organisation_id=earner.pk, now=LATER)
     assert payout is not None
+    return payout
+
+
+def earn(buyer: Organisation, earner: Organisation, job: str, *, usd: int) -> None:
+    micros = usd * 1_000_000
+    builders.hold_funds(organisation=buyer, amount_micros=micros, reference=job)
+    builders.settle_hold(hold_reference=job, charge_micros=micros)
+    split = builders.cost_split(Share(earner.pk, micros))
+    distribute_charge(hold_reference=job, split=split, now=NOW)
+    mature_earnings(now=LATER)
+
+
+@pytest.mark.parametrize("cents", [600, 251])
+def test_a_transfer_that_is_taken_back_at_another_rate_is_right(
+    cards: GatewayControl, buyer: Organisation, settings: Any, cents: int
+) -> None:
+    start_euro_payout(cards, buyer, settings, country="DE")
+    # The bank is paid only later.
+    cards.control("fail", path="payouts", method="POST", when="before")
+    make_calls(now=LATER)
+    cards.control("settle", currency="eur", rate=0.5)
+    pay(cards, buyer, usd=10)
+    reverse_transfer(
+        transfer_id=Transfer.objects.get().pk,
+        amount_cents=cents,
+        reversed_by=builders.operator(),
+        now=LATER,
+    )
+    make_calls(now=LATER)
+    assert [each["amount"] for each in cards.find("transfer_reversal")] == [round(cents * 0.8)]
+    found = reconcile(now=LATER)
+    assert (found.is_right, found.differences, found.rounding_micros) == (True, (), 0)
+
+
+@pytest.mark.parametrize("country", ["DE", "US"])
+def test_earners_are_paid_in_what_the_gateway_settles_in_and_their_banks_in_their_currency(
+    cards: GatewayControl, buyer: Organisation, settings: Any, country: str
+) -> None:
+    payout = start_euro_payout(cards, buyer, settings, country=country)
     # The rate of the start stays, whatever it is when the transfer is made.
     cards.control("settle", currency="eur", rate=0.81)
     pay(cards, buyer, usd=10)
-    make_calls(now=later)
+    make_calls(now=LATER)
     payout.refresh_from_db()
     assert payout.status == "paid"
     [transfer], [paid] = cards.find("transfer"), cards.find("payout")
