@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import UserError
@@ -99,6 +99,7 @@ def start_payout(*, organisation_id: str, now: datetime) -> Payout | None:
             earlier.filter(made_at__gt=recent).exists()
             or earlier.filter(status=PayoutStatus.MOVING).exists()
             or list_freezes([organisation_id])
+            or _waits_for_bank(organisation_id)
         ):
             return None
         balance = locked[organisation_id, payable.kind].balance_micros
@@ -122,6 +123,24 @@ def start_payout(*, organisation_id: str, now: datetime) -> Payout | None:
         add_calls([WantedCall(CallKind.TRANSFER, transfer.pk) for transfer in transfers], now=now)
         announce_payout(payout, "started", now=now)
     return payout
+
+
+def _waits_for_bank(organisation_id: str) -> bool:
+    """Whether what an account in another currency got before may be there still.
+
+    What came since could not be told from it.
+    """
+    accounts = PayoutAccount.objects.filter(organisation=organisation_id)
+    is_other = accounts.exclude(currency=find_settlement()[0]).exists()
+    return is_other and _list_unsent(organisation_id).exists()
+
+
+def _list_unsent(organisation_id: str) -> QuerySet[Payout]:
+    """Payouts that the bank is to be paid still, after a failure or for the first time."""
+    calls = GatewayCall.objects.filter(kind=CallKind.PAYOUT, status=CallStatus.WAITING)
+    asked = {subject.partition(":")[0] for subject in calls.values_list("subject", flat=True)}
+    unsent = Q(status=PayoutStatus.FAILED) | Q(status=PayoutStatus.SENT, pk__in=asked)
+    return Payout.objects.filter(unsent, organisation=organisation_id)
 
 
 def _list_unpaid(organisation_id: str) -> QuerySet[Earning]:
@@ -267,11 +286,12 @@ def make_payout(call: GatewayCall) -> PayoutState:
     """The gateway's payout; while frozen, or while a part is taken back, it is tried later."""
     payout = Payout.objects.get(pk=call.subject.partition(":")[0])
     _wait_while_frozen(payout.organisation_id)
-    for transfer_id in payout.transfers.values_list("pk", flat=True):
-        asked = GatewayCall.objects.filter(kind=CallKind.REVERSAL, status=CallStatus.WAITING)
-        if asked.filter(subject__startswith=f"{transfer_id}:").exists():
-            # Refused after this is sent, that part would stay in the account.
-            raise GatewayFault("a transfer is being taken back", is_kept=False)
+    asked = GatewayCall.objects.filter(kind=CallKind.REVERSAL, status=CallStatus.WAITING)
+    taken = [subject.partition(":")[0] for subject in asked.values_list("subject", flat=True)]
+    sent = Transfer.objects.filter(payout__organisation=payout.organisation_id)
+    if sent.filter(pk__in=taken).exists():
+        # Refused after this is sent, that part would stay in the account.
+        raise GatewayFault("a transfer is being taken back", is_kept=False)
     account = PayoutAccount.objects.get(organisation=payout.organisation_id)
     return stripe_accounts.create_payout(
         payout_id=call.subject,
@@ -285,12 +305,18 @@ def make_payout(call: GatewayCall) -> PayoutState:
 def _find_payout_cents(payout: Payout, account: PayoutAccount) -> int:
     """What the bank gets, in the account's currency.
 
-    What a transfer in another currency came to, only the gateway knows.
+    What a transfer in another currency came to, only the gateway knows: it is what the account has,
+    once nothing else is to leave it, and the same again after the bank did not take it.
     """
     done = list(payout.transfers.filter(status=TransferStatus.DONE))
     if all(transfer.currency == account.currency for transfer in done):
         return sum(transfer.settled_cents - transfer.settled_back_cents for transfer in done)
     found = stripe_accounts.get_available_cents(account.gateway_id, currency=account.currency)
+    if payout.gateway_id:
+        before = stripe_accounts.get_payout(payout.gateway_id, account_id=account.gateway_id)
+        found = min(found, before.amount_cents)
+    elif _list_unsent(payout.organisation_id).exclude(pk=payout.pk).exists():
+        raise GatewayFault("another payout is not at the bank yet", is_kept=False)
     if found <= 0:
         raise GatewayFault("the transfers are not available at the account", is_kept=False)
     return found

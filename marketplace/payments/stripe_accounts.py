@@ -40,6 +40,8 @@ class PayoutState:
     failure: str
     #: Our name for the attempt.
     payout_id: str
+    #: In the account's currency.
+    amount_cents: int
 
 
 def create_account(*, organisation_id: str, country: str, key: str) -> str:
@@ -183,4 +185,5 @@ def _read_payout(found: stripe.Payout) -> PayoutState:
         status=found.status,
         failure=found.failure_message or "",
         payout_id=read_row_name(found),
+        amount_cents=found.amount,
     )

@@ -41,6 +41,7 @@ from marketplace.payments.movements import fetch_movements
 from marketplace.payments.payouts import (
     open_payout_account,
     refresh_payout_account,
+    retry_payout,
     start_payout,
 )
 from marketplace.payments.reconciliation import compare_with_gateway, reconcile
@@ -569,3 +570,28 @@ def test_earners_are_paid_in_what_the_gateway_settles_in_and_their_banks_in_thei
     assert (paid["amount"], paid["currency"]) == (expected, "eur" if country == "DE" else "usd")
     found = reconcile(now=NOW)
     assert (found.is_right, found.differences) == (True, ())
+
+
+def test_what_an_account_in_another_currency_got_for_one_payout_leaves_with_no_other(
+    cards: GatewayControl, buyer: Organisation, settings: Any
+) -> None:
+    settings.PAYOUT_EVERY_DAYS = 0
+    payout = start_euro_payout(cards, buyer, settings, country="US")
+    earner = payout.organisation
+    cards.control("fail_payouts", code="account_closed")
+    make_calls(now=LATER)
+    earn(buyer, earner, "bid_2", usd=3)
+    later = LATER + timedelta(hours=1)
+    assert start_payout(organisation_id=earner.pk, now=later) is None
+    # The bank sends back what it was paid only after the next payout has begun.
+    Payout.objects.update(status="paid", retry_at=None, ended_at=LATER)
+    second = start_payout(organisation_id=earner.pk, now=later)
+    assert second is not None
+    cards.control("fail_payouts", code="")
+    Payout.objects.filter(pk=payout.pk).update(status="failed", ended_at=None)
+    make_calls(now=later)
+    assert GatewayCall.objects.get(subject=f"{second.pk}:1").status == "waiting"
+    assert retry_payout(payout_id=payout.pk, now=later)
+    make_calls(now=later + timedelta(hours=2))
+    assert sorted(each["amount"] for each in cards.find("payout")) == [300, 600, 600]
+    assert set(Payout.objects.values_list("status", flat=True)) == {"paid"}
