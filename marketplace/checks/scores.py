@@ -29,7 +29,7 @@ from marketplace.checks.checkers import find_checker
 from marketplace.checks.models import SpotCheck
 from marketplace.checks.sampling import is_drawn
 from marketplace.checks.verdicts import SCORE_GIVEN_UP_AFTER
-from marketplace.fleet.models import Node, Zone
+from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, ErrandKind, ErrandState, Job, JobStatus
 
 #: Results of a node that are measured before only a share of them is.
@@ -44,8 +44,12 @@ RENTED_WITHIN = timedelta(minutes=20)
 #: Results of a zone for which it does so within a day.
 RENTED_A_DAY = 24
 
-#: Says whether the house may rent machines in a zone that judge the nodes of a provider.
-Renter = Callable[[Zone, str], bool]
+#: The least that a job costs whose result the house rents a machine for, in micro-dollars: what a
+#: machine of $3 an hour costs meanwhile. Owners can bring such checks about.
+RENTED_FROM_MICROS = 1_000_000
+
+#: Says whether the house may rent a machine for a check.
+Renter = Callable[[SpotCheck], bool]
 _renters: list[Renter] = []
 
 
@@ -170,15 +174,24 @@ def _open_check(job: Job, *, key: str, now: datetime) -> bool:
 def _may_rent(check: SpotCheck, *, now: datetime) -> bool:
     """Whether the house may rent a machine for a check that no node could answer."""
     lately = _list_scores().filter(zone=check.zone, created_at__gt=now - timedelta(days=1))
-    rented_for = lately.filter(gives_up_at__gt=F("created_at") + SCORE_GIVEN_UP_AFTER)
-    provider_id = check.checked_node.provider_id
-    return rented_for.count() < RENTED_A_DAY and any(
-        may_rent(check.zone, provider_id) for may_rent in _renters
+    rented_for = _filter_rented(lately)
+    return (
+        check.job.price_micros >= RENTED_FROM_MICROS
+        and rented_for.count() < RENTED_A_DAY
+        and any(may_rent(check) for may_rent in _renters)
     )
 
 
+def _filter_rented(checks: QuerySet[SpotCheck]) -> QuerySet[SpotCheck]:
+    """Checks for which the house may rent a machine: they wait for longer."""
+    return checks.filter(gives_up_at__gt=F("created_at") + SCORE_GIVEN_UP_AFTER)
+
+
 def lacks_checker(*, zone_id: str, now: datetime) -> bool:
-    """Whether a result of a zone waits to be measured, and no node there could measure it."""
-    waiting = _list_scores().filter(zone=zone_id, state=ErrandState.WAITING)
+    """Whether a result waits for a machine that the house may rent, and no node could measure it.
+
+    What other nodes were to measure, and no longer can, brings no machine: nobody counts those.
+    """
+    waiting = _filter_rented(_list_scores().filter(zone=zone_id, state=ErrandState.WAITING))
     found = waiting.select_related("zone", "job", "slice__node__provider__organisation", "confirms")
     return any(find_checker(check, now=now) is None for check in found)

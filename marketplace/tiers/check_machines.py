@@ -9,16 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from marketplace.fleet.models import Zone
+from marketplace.accounts.selectors import share_members
+from marketplace.checks.models import SpotCheck
 from marketplace.tiers.models import ZoneTiers
 from marketplace.tiers.provisioning import MachineOffer
 from marketplace.tiers.tier_state import TierState, filter_offers
 
 
-def can_rent_checker(zone: Zone, provider_id: str) -> bool:
-    """Whether the house may rent machines in a zone that judge the nodes of a provider."""
-    tiers = ZoneTiers.objects.filter(zone=zone, is_on=True, serverful_cap__gt=0)
-    return tiers.exclude(provider=provider_id).exclude(provider__verified_at=None).exists()
+def can_rent_checker(check: SpotCheck) -> bool:
+    """Whether the house may rent a machine for a check: it must be no friend of those concerned."""
+    tiers = ZoneTiers.objects.filter(zone=check.zone, is_on=True, serverful_cap__gt=0)
+    found = tiers.exclude(provider__verified_at=None).select_related("provider__organisation")
+    house = found.first()
+    if house is None:
+        return False
+    parties = (check.job.organisation_id, check.checked_node.provider.organisation.pk)
+    return not any(share_members(house.provider.organisation.pk, party) for party in parties)
 
 
 def rent_for_checks(*, rented: TierState, offers: Sequence[MachineOffer], now: datetime) -> bool:

@@ -181,15 +181,16 @@ def _add_machines(
 
 
 def find_idle_machines(rented: TierState, *, now: datetime) -> list[Machine]:
-    """Serverful machines with nothing sold or running for long enough, dearest first."""
+    """Serverful machines with nothing sold, running or asked for long enough, dearest first."""
     long_s = timedelta(seconds=rented.tiers.idle_s)
     unused = {machine.pk for machine in rented.unused()}
     found: list[Machine] = []
-    for machine, _ in rented.online(serverless=False):
+    for machine, node in rented.online(serverless=False):
         # A booked one is about to get its job.
         if machine.pk in rented.booked:
             continue
-        since = (machine.idle_since_at or now) if machine.pk in unused else None
+        is_idle = machine.pk in unused and node.pk not in rented.asked
+        since = (machine.idle_since_at or now) if is_idle else None
         if since != machine.idle_since_at:
             machine.idle_since_at = since
             machine.save(update_fields=["idle_since_at"])

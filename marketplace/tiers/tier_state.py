@@ -1,6 +1,6 @@
 """What the market rents in a zone and what is going on there, read at once for a tick.
 
-However many machines there are, this is four statements; the steps of a tick look things
+However many machines there are, this is so many statements; the steps of a tick look things
 up here and write down what they change, so that later steps see it.
 """
 
@@ -16,7 +16,7 @@ from django.db.models import Min
 from marketplace.auction.models import Reservation
 from marketplace.fleet.models import Node, NodeStatus, Tier
 from marketplace.fleet.selectors import slot_at
-from marketplace.jobs.models import Slice, SliceStatus
+from marketplace.jobs.models import Errand, ErrandState, Slice, SliceStatus
 from marketplace.tiers.machines import end_machine, measure_boot_s, request_machine
 from marketplace.tiers.models import (
     LIVE,
@@ -42,6 +42,8 @@ class TierState:
     lease_of: dict[str, Slice] = field(default_factory=dict[str, Slice])
     #: Bids that hold cells of a node from the present slot on.
     sold: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    #: Nodes that were asked for an errand and have not answered yet.
+    asked: set[str] = field(default_factory=set[str])
     #: Machines and jobs of open bookings.
     booked: set[str] = field(default_factory=set[str])
     booked_jobs: set[str] = field(default_factory=set[str])
@@ -158,6 +160,8 @@ def load_tier_state(*, tiers: ZoneTiers, now: datetime) -> TierState:
     nodes = [
         node.pk for one in found.machines.values() if (node := get_loaded_node(one)) is not None
     ]
+    errands = Errand.objects.filter(node__in=nodes, state=ErrandState.ASKED)
+    found.asked = {node_id for node_id in errands.values_list("node_id", flat=True) if node_id}
     held = Slice.objects.filter(status=SliceStatus.OPEN).order_by("pk")
     held = held.select_related("job").only(*_OF_LEASES)
     found.add_leases(held.filter(node__in=nodes))
