@@ -487,6 +487,7 @@ def test_an_account_that_settles_in_euros_reconciles(
     assert abs(first.exchange_micros) <= 10_000
 
     # The euro rises: what is there is worth more, and leaves at the new rate.
+    cards.control("advance", seconds=1)
     cards.control("settle", currency="eur", rate=0.8)
     pay(cards, buyer, usd=20)
     second = reconcile(now=NOW)
