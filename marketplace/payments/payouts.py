@@ -203,8 +203,18 @@ def make_transfer(call: GatewayCall) -> str:
         )
     except GatewayRefused as error:
         if error.code == "balance_insufficient":
+            _price_again(transfer)
             raise GatewayFault(error.message, is_kept=True) from None
         raise
+
+
+def _price_again(transfer: Transfer) -> None:
+    """Let what the gateway did not move leave in what it settles in now, where that has changed."""
+    currency, rate = find_settlement()
+    if currency != transfer.currency:
+        cents = round(transfer.amount_cents * rate)
+        waiting = Transfer.objects.filter(pk=transfer.pk, status=TransferStatus.WAITING)
+        waiting.update(currency=currency, settled_cents=cents)
 
 
 def _wait_while_frozen(organisation_id: str) -> None:

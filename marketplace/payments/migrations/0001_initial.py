@@ -916,7 +916,11 @@ class Migration(migrations.Migration):
         ),
         pgtrigger.migrations.AddTrigger(
             model_name='transfer',
-            trigger=pgtrigger.compiler.Trigger(name='keep_terms', sql=pgtrigger.compiler.UpsertTriggerSql(condition='WHEN (OLD."id" IS DISTINCT FROM (NEW."id") OR OLD."payout_id" IS DISTINCT FROM (NEW."payout_id") OR OLD."group" IS DISTINCT FROM (NEW."group") OR OLD."amount_cents" IS DISTINCT FROM (NEW."amount_cents") OR OLD."currency" IS DISTINCT FROM (NEW."currency") OR OLD."settled_cents" IS DISTINCT FROM (NEW."settled_cents"))', func="RAISE EXCEPTION 'pgtrigger: Cannot update rows from % table', TG_TABLE_NAME;", hash='2b4f3e6f811d3aa1d23771dcdd1d9f6a3ad27988', operation='UPDATE', pgid='pgtrigger_keep_terms_866f9', table='payments_transfer', when='BEFORE')),
+            trigger=pgtrigger.compiler.Trigger(name='keep_terms', sql=pgtrigger.compiler.UpsertTriggerSql(condition='WHEN (OLD."id" IS DISTINCT FROM (NEW."id") OR OLD."payout_id" IS DISTINCT FROM (NEW."payout_id") OR OLD."group" IS DISTINCT FROM (NEW."group") OR OLD."amount_cents" IS DISTINCT FROM (NEW."amount_cents"))', func="RAISE EXCEPTION 'pgtrigger: Cannot update rows from % table', TG_TABLE_NAME;", hash='71a169ae1808cf52f0518e964607c671875260ba', operation='UPDATE', pgid='pgtrigger_keep_terms_866f9', table='payments_transfer', when='BEFORE')),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name='transfer',
+            trigger=pgtrigger.compiler.Trigger(name='keep_price', sql=pgtrigger.compiler.UpsertTriggerSql(condition="WHEN (OLD.status <> 'waiting' AND (OLD.currency, OLD.settled_cents) IS DISTINCT FROM (NEW.currency, NEW.settled_cents))", func="RAISE EXCEPTION 'pgtrigger: Cannot update rows from % table', TG_TABLE_NAME;", hash='47af88e9a63edfac418d87e11a14266e82ca797c', operation='UPDATE', pgid='pgtrigger_keep_price_f1f73', table='payments_transfer', when='BEFORE')),
         ),
         migrations.AddConstraint(
             model_name='walletrules',

@@ -105,7 +105,7 @@ class Transfer(models.Model):
     #: What it was earned with, such as a bid's id: the gateway's ``transfer_group``.
     group = models.CharField(max_length=200)
     amount_cents = models.PositiveBigIntegerField()
-    #: What the gateway settled in when it was made, and what leaves there.
+    #: What the gateway settled in when it was priced, and what leaves there.
     currency = models.CharField(max_length=3, default="usd")
     settled_cents = models.PositiveBigIntegerField()
     status = models.CharField(
@@ -137,7 +137,16 @@ class Transfer(models.Model):
             pgtrigger.Protect(name="keep", operation=pgtrigger.Delete),
             pgtrigger.ReadOnly(
                 name="keep_terms",
-                fields=["id", "payout", "group", "amount_cents", "currency", "settled_cents"],
+                fields=["id", "payout", "group", "amount_cents"],
+            ),
+            # What was not moved yet is priced again where the gateway settles in another currency.
+            pgtrigger.Protect(
+                name="keep_price",
+                operation=pgtrigger.Update,
+                condition=pgtrigger.Condition(
+                    "OLD.status <> 'waiting' AND (OLD.currency, OLD.settled_cents)"
+                    " IS DISTINCT FROM (NEW.currency, NEW.settled_cents)"
+                ),
             ),
         ]
 

@@ -596,3 +596,23 @@ def test_what_an_account_in_another_currency_got_for_one_payout_leaves_with_no_o
     make_calls(now=later + timedelta(hours=2))
     assert sorted(each["amount"] for each in cards.find("payout")) == [300, 600, 600]
     assert set(Payout.objects.values_list("status", flat=True)) == {"paid"}
+
+
+def test_a_transfer_that_was_not_moved_leaves_in_what_the_gateway_settles_in_by_then(
+    cards: GatewayControl, buyer: Organisation, settings: Any
+) -> None:
+    payout = start_euro_payout(cards, buyer, settings, country="US")
+    # The market adds a bank account in dollars.
+    cards.control("advance", seconds=1)
+    cards.control("settle", currency="usd", rate=1)
+    pay(cards, buyer, usd=30)
+    reconcile(now=LATER)
+    for hours in range(3):
+        make_calls(now=LATER + timedelta(hours=hours))
+    payout.refresh_from_db()
+    assert payout.status == "paid"
+    assert [(each["amount"], each["currency"]) for each in cards.find("transfer")] == [(600, "usd")]
+    found = reconcile(now=LATER)
+    assert (found.is_right, found.differences) == (True, ())
+    with pytest.raises(ProgrammingError), transaction.atomic():
+        Transfer.objects.update(settled_cents=1)
