@@ -17,7 +17,7 @@ FOUND = {
     ),
     "the deadlock of leases": (4, "", "slices are locked without their jobs"),
     "the push without a fence": (2, "webhooks.deliver", "was delivered before"),
-    "the card bid without its validation file": (5, "", "lost its file"),
+    "the card bid without its validation file": (1, "", "lost its file"),
 }
 
 
