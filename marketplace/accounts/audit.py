@@ -119,7 +119,8 @@ def record_call(request: Request, *, scopes: Mapping[str, str], done: bool) -> N
 
     Looks are not recorded, but for those that need a scope of changes: they give all away.
     """
-    scope = scopes.get(request.method or "", "")
+    # What answers GET answers HEAD as well.
+    scope = scopes.get("GET" if request.method == "HEAD" else request.method or "", "")
     if not scope or (request.method in READS and not scope.endswith(":write")):
         return
     if scope in RECORDED_SCOPES or request.method == "DELETE":

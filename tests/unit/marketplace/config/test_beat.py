@@ -12,6 +12,7 @@ from django.conf import settings
 from redbeat import RedBeatScheduler
 
 from marketplace.auction.probes import LANE_TASK, WORKER_TASK
+from marketplace.common import heartbeats
 from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.common.models import Heartbeat
 from marketplace.config import beat
@@ -69,7 +70,7 @@ def test_an_idle_house_sends_at_most_sixty_tasks_a_minute(scheduler, monkeypatch
         return False
 
     monkeypatch.setattr(beat, "has_work", has_work)
-    monkeypatch.setattr("marketplace.common.heartbeats.record_success", lambda task, now: None)
+    monkeypatch.setattr("marketplace.common.heartbeats.record_rest", lambda task, now: None)
     run_minute(scheduler)
     sent = run_minute(scheduler)
     assert sum(sent.values()) <= 60
@@ -85,7 +86,7 @@ def test_an_idle_house_sends_at_most_sixty_tasks_a_minute(scheduler, monkeypatch
 def test_work_brings_every_task_at_its_own_pace_from_the_next_second_on(scheduler, monkeypatch):
     is_busy = False
     monkeypatch.setattr(beat, "has_work", lambda now: is_busy)
-    monkeypatch.setattr("marketplace.common.heartbeats.record_success", lambda task, now: None)
+    monkeypatch.setattr("marketplace.common.heartbeats.record_rest", lambda task, now: None)
     run_minute(scheduler)
     is_busy = True
     sent = run_minute(scheduler)
@@ -103,18 +104,32 @@ def test_a_task_that_has_nothing_to_do_is_not_late_and_one_that_shows_life_says_
             scheduler.apply_async(as_entry(task), advance=False)
         scheduler.at += 2.0
     assert scheduler.sent == {"jobs.leases_sweep": 1, "auction.sweep": 1}
-    [row] = Heartbeat.objects.all()
-    assert (row.task, row.ok_at, row.error) == ("jobs.leases_sweep", NOW, "")
+    # Neither says anything where a task never ran, or where its last run failed.
+    assert not Heartbeat.objects.exists()
+    heartbeats._written.clear()
+    heartbeats.record_success("jobs.leases_sweep", now=NOW - timedelta(minutes=1))
+    heartbeats.record_failure("tiers.tick", "ValueError: x", now=NOW)
+    heartbeats._written.clear()
+    scheduler.at += 1.0
+    scheduler._sent["tiers.tick"] = scheduler.at
+    for task in ("jobs.leases_sweep", "tiers.tick"):
+        scheduler.apply_async(as_entry(task), advance=False)
+    rows = Heartbeat.objects.order_by("task").values_list("task", "ok_at", "error")
+    assert list(rows) == [("jobs.leases_sweep", NOW, ""), ("tiers.tick", None, "ValueError: x")]
 
 
 def test_where_the_database_does_not_answer_tasks_are_sent(scheduler, monkeypatch):
     def fail(*, now: object) -> bool:
+        asked.append(scheduler.at)
         raise OSError
 
+    asked: list[float] = []
     monkeypatch.setattr(beat, "has_work", fail)
     for _ in range(3):
         assert scheduler.apply_async(as_entry("tiers.tick"), advance=False) == "sent"
         scheduler.at += 2.0
+    # Not at every turn: each may wait for long.
+    assert asked == [scheduler.at - 4.0]
 
 
 @pytest.mark.django_db
@@ -127,7 +142,8 @@ def test_a_market_has_work_from_a_bid_to_its_settlement():
     Job.objects.update(status=JobStatus.SUCCEEDED, finished_at=NOW)
     assert beat.has_work(now=NOW)
     Job.objects.update(settled_at=NOW)
-    assert not beat.has_work(now=NOW)
+    assert beat.has_work(now=NOW + timedelta(seconds=119))
+    assert not beat.has_work(now=NOW + timedelta(seconds=120))
 
 
 @pytest.mark.django_db
