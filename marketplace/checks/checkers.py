@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Any, TypeVar
 
 from django.db.models import QuerySet
 
@@ -13,6 +14,27 @@ from marketplace.checks.models import FaultCheck, SpotCheck
 from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import is_node_silent, list_trusted_nodes
 from marketplace.jobs.selectors import find_idlest_node
+
+#: Either kind of check of a slice.
+C = TypeVar("C", SpotCheck, FaultCheck)
+#: What is loaded with either, to choose who checks.
+RELATED = ("job__dataset", "job__validation_dataset", "slice__node__provider", "confirms__node")
+
+
+def build_confirmation(check: C, *, now: datetime, **more: Any) -> C:
+    """Build the check by which a third provider is to confirm a first opinion; it is not stored."""
+    return type(check)(
+        kind=check.kind,
+        key=f"{check.key}:again",
+        zone=check.zone,
+        verified_only=check.verified_only,
+        job=check.job,
+        slice=check.slice,
+        confirms=check,
+        from_step=check.from_step,
+        created_at=now,
+        **more,
+    )
 
 
 def find_checker(check: SpotCheck, *, now: datetime) -> Node | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from marketplace.checks.checkers import find_checker
+from marketplace.checks.checkers import RELATED, find_checker
 from marketplace.checks.fault_checks import FaultCheckErrands
 from marketplace.checks.models import SpotCheck
 from marketplace.checks.verdicts import judge_result, pay_checker
@@ -35,12 +35,7 @@ CHECKPOINT_BLOB, ADAPTER_BLOB = "checkpoint", "adapter"
 class CheckErrands(ErrandHandler[SpotCheck]):
     kind = ErrandKind.CHECK
     model = SpotCheck
-    related = (
-        "job__dataset",
-        "job__validation_dataset",
-        "slice__node__provider",
-        "confirms__node",
-    )
+    related = RELATED
     result_type = CheckResult
 
     def is_ready(self, errand: SpotCheck, *, now: datetime) -> bool:

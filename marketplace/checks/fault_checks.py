@@ -19,7 +19,12 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import F, Sum
 
-from marketplace.checks.checkers import draw_checker, leave_out_friends
+from marketplace.checks.checkers import (
+    RELATED,
+    build_confirmation,
+    draw_checker,
+    leave_out_friends,
+)
 from marketplace.checks.models import FaultCheck
 from marketplace.checks.verdicts import PAY_SHARE, pay_for_units
 from marketplace.checks.weights import LONGEST, estimate_time
@@ -32,6 +37,7 @@ from marketplace.jobs.selectors import (
     Blob,
     find_job_blob,
     find_unsuspected_checkpoint,
+    find_unsuspected_step,
     list_job_checkpoints,
 )
 from marketplace.jobs.services import decide_user_fault
@@ -53,12 +59,7 @@ STEPS_LATER = 8
 class FaultCheckErrands(ErrandHandler[FaultCheck]):
     kind = ErrandKind.FAULT
     model = FaultCheck
-    related = (
-        "job__dataset",
-        "job__validation_dataset",
-        "slice__node__provider",
-        "confirms__node",
-    )
+    related = RELATED
     result_type = FaultCheckResult
 
     def is_ready(self, errand: FaultCheck, *, now: datetime) -> bool:
@@ -92,7 +93,7 @@ class FaultCheckErrands(ErrandHandler[FaultCheck]):
     def compute_patience(self, errand: FaultCheck) -> timedelta:
         """Also choose where the steps begin, which is part of what a node is asked."""
         assert errand.node is not None
-        errand.from_step = _find_first_step(errand)
+        errand.from_step = find_unsuspected_step(errand.job)
         needed = estimate_time(errand, errand.node, until_step=errand.until_step)
         if needed > LONGEST:
             errand.from_step = errand.job.checkpoint_step
@@ -102,7 +103,7 @@ class FaultCheckErrands(ErrandHandler[FaultCheck]):
     def build_task(self, errand: FaultCheck) -> FaultCheckTask:
         path = PATH_ERRAND_BLOB.replace("{token}", errand.token)
         start = find_unsuspected_checkpoint(errand.job)
-        if errand.from_step > _find_first_step(errand):
+        if errand.from_step > (start.step if start else 0):
             start = list_job_checkpoints(errand.job).first()
         resume_from = None
         if start is not None:
@@ -129,25 +130,16 @@ class FaultCheckErrands(ErrandHandler[FaultCheck]):
         decide_user_fault(
             slice_id=errand.slice_id,
             is_confirmed=decided,
-            is_covered=(is_verified or not is_own) and errand.from_step <= _find_first_step(errand),
+            is_covered=(is_verified or not is_own)
+            and errand.from_step <= find_unsuspected_step(errand.job),
             now=now,
         )
         return True
 
     def _ask_another(self, errand: FaultCheck, *, now: datetime) -> bool:
         """Have a third provider confirm that the input is sound; false where none is there."""
-        second = FaultCheck(
-            kind=errand.kind,
-            key=f"{errand.key}:again",
-            zone=errand.zone,
-            verified_only=errand.verified_only,
-            job=errand.job,
-            slice=errand.slice,
-            confirms=errand,
-            from_step=errand.from_step,
-            until_step=errand.until_step,
-            created_at=now,
-            gives_up_at=now + GIVEN_UP_AFTER,
+        second = build_confirmation(
+            errand, now=now, until_step=errand.until_step, gives_up_at=now + GIVEN_UP_AFTER
         )
         if self.choose_node(second, now=now) is None:
             return False
@@ -170,12 +162,6 @@ class FaultCheckErrands(ErrandHandler[FaultCheck]):
         paid = FaultCheck.objects.filter(job=errand.job).aggregate(sum=Sum("paid_micros"))["sum"]
         most = max(0, math.floor(errand.job.price_micros * PAY_SHARE) - paid)
         return pay_for_units(errand, units=units, most_micros=most, now=now)
-
-
-def _find_first_step(check: FaultCheck) -> int:
-    """The step after which nothing is known of a job but by providers that blame its input."""
-    start = find_unsuspected_checkpoint(check.job)
-    return 0 if start is None else start.step
 
 
 def is_confirmed_by_itself(job: Job) -> bool:

@@ -16,7 +16,7 @@ from fractions import Fraction
 
 from django.core.files.base import File
 
-from marketplace.checks.checkers import find_checker
+from marketplace.checks.checkers import build_confirmation, find_checker
 from marketplace.checks.models import FaultCheck, SpotCheck
 from marketplace.common.money import MAX_MICROS
 from marketplace.fleet.models import NodeStatus
@@ -121,15 +121,9 @@ def _follow_up(check: SpotCheck, *, now: datetime) -> None:
     if check.confirms is not None or check.node.provider.verified_at is not None:
         _fail_node(check, now=now)
         return
-    second = SpotCheck(
-        kind=check.kind,
-        key=f"{check.key}:again",
-        zone=check.zone,
-        verified_only=check.verified_only,
-        job=check.job,
-        slice=check.slice,
-        confirms=check,
-        from_step=check.from_step,
+    second = build_confirmation(
+        check,
+        now=now,
         end_step=check.end_step,
         sketch_seed=check.sketch_seed,
         start_sketch=check.start_sketch,
@@ -137,7 +131,6 @@ def _follow_up(check: SpotCheck, *, now: datetime) -> None:
         claimed_score=check.claimed_score,
         sha256=check.sha256,
         bytes=check.bytes,
-        created_at=now,
         gives_up_at=None if check.claimed_score is None else now + SCORE_GIVEN_UP_AFTER,
     )
     if find_checker(second, now=now) is None:

@@ -169,6 +169,12 @@ def find_unsuspected_checkpoint(job: Job) -> Checkpoint | None:
     return list_job_checkpoints(job).exclude(slice__node__provider__in=providers).first()
 
 
+def find_unsuspected_step(job: Job) -> int:
+    """The step after which nothing is known of a job but by providers that blame its input."""
+    start = find_unsuspected_checkpoint(job)
+    return 0 if start is None else start.step
+
+
 def has_lease(*, node: Node, lease_token: str) -> bool:
     """Whether a lease is or was the node's: what it stores under an earlier one may come twice."""
     return Slice.objects.filter(lease_token=lease_token, node=node).exists()

@@ -11,7 +11,7 @@ from marketplace.fleet import services as fleet
 from marketplace.jobs import locks
 from marketplace.jobs.journal import record_event
 from marketplace.jobs.models import EventKind, FaultOf, Job, JobStatus, Slice, SliceStatus
-from marketplace.jobs.selectors import find_unsuspected_checkpoint, list_blames
+from marketplace.jobs.selectors import find_unsuspected_step, list_blames
 from marketplace.jobs.services.life import fail
 from marketplace.jobs.services.system_faults import count_system_fault, rewind_to_checkpoint
 from marketplace.jobs.services.uploads import discard_checkpoints_of
@@ -95,8 +95,7 @@ def decide_user_fault(
 
 def _discount_work(job: Job) -> None:
     """Count nothing of those who blame the input since the last checkpoint of somebody else."""
-    start = find_unsuspected_checkpoint(job)
-    step = 0 if start is None else start.step
+    step = find_unsuspected_step(job)
     providers = list(list_blames(job).values_list("node__provider", flat=True))
     own = job.slices.filter(node__provider__in=providers, last_step__gt=step)
     # What another run of the job finished stays.
