@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 from huggingface_hub import HfFileSystem, try_to_load_from_cache
@@ -135,4 +135,5 @@ def _open_from_hub(source: str, revision: str | None, name: str) -> IO[bytes]:
     if isinstance(here, str):
         return Path(here).open("rb")
     path = f"{source}@{revision or 'main'}/{name}"
-    return HfFileSystem().open(path, "rb", block_size=BLOCK_BYTES)  # type: ignore[return-value]
+    # It has all that is read with; its library does not say so.
+    return cast(IO[bytes], HfFileSystem().open(path, "rb", block_size=BLOCK_BYTES))

@@ -98,19 +98,21 @@ def _read_rows(data: Mapping[str, Any], _: Any) -> dict[str, tuple[float, ...]]:
     return {node: rows[place] for place, node in places}
 
 
+def _write_cell(cell: Cell) -> list[Any]:
+    return [cell.slot, cell.node]
+
+
 def _read_cell(data: Sequence[Any], _: Any) -> Cell:
     slot, node = data
     return Cell(slot=int(slot), node=str(node))
 
 
 def _write_seats(seats: _Seats) -> list[list[Any]]:
-    return [[task_id, cell.slot, cell.node] for task_id, cell in seats]
+    return [[task_id, *_write_cell(cell)] for task_id, cell in seats]
 
 
 def _read_seats(data: Iterable[Sequence[Any]], _: Any) -> _Seats:
-    return tuple(
-        (str(task_id), Cell(slot=int(slot), node=str(node))) for task_id, slot, node in data
-    )
+    return tuple((str(task_id), _read_cell(cell, Cell)) for task_id, *cell in data)
 
 
 def _write_moved(moved: Mapping[str, _Seats]) -> dict[str, Any]:
@@ -139,7 +141,7 @@ def _read_offer(data: Sequence[Any], _: Any) -> LaborVendor:
 
 
 def _write_dropped(dropped: DroppedCells) -> list[Any]:
-    return [dropped.task_id, [[cell.slot, cell.node] for cell in dropped.cells]]
+    return [dropped.task_id, [_write_cell(cell) for cell in dropped.cells]]
 
 
 def _read_dropped(data: Sequence[Any], _: Any) -> DroppedCells:
@@ -154,7 +156,7 @@ def _read_rate(data: Sequence[Any], _: Any) -> NodeRate:
 
 #: Values that are written in a way of their own, with how they are written and read.
 _SHORT: Mapping[type[Any], tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
-    Cell: (lambda cell: [cell.slot, cell.node], _read_cell),
+    Cell: (_write_cell, _read_cell),
     DroppedCells: (_write_dropped, _read_dropped),
     LaborVendor: (_write_offer, _read_offer),
     NodeRate: (
