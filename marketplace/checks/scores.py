@@ -9,10 +9,10 @@ The money of a job waits until another provider's node has measured its result
 - and of the others where a draw falls on it, some results of each node within the time in which
   its pay can still be taken back.
 
-Where no such node is there the house rents a machine, if it may in that zone, for so many results a
-day. Where it may not, or none answers in time, the job is settled as it was reported. Nodes that
-the operator runs are believed but for early ends. The owner of any result may ask for it to be
-measured (``auction.result_disputes``).
+Where no such node is there the house rents a machine, if it may in that zone, up to a daily limit
+of results (``RENTED_A_DAY``). Where it may not, or none answers in time, the job is settled as it
+was reported. Nodes that the operator runs are believed but for early ends. The owner of any result
+may ask for it to be measured (``auction.result_disputes``).
 """
 
 from __future__ import annotations
