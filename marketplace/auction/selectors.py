@@ -212,6 +212,12 @@ def list_zone_pricing() -> QuerySet[Zone]:
     )
 
 
+def find_unit_fee_in_force(zone: Zone, *, now: datetime) -> float:
+    """The house's fee for a work unit, in micro-dollars, as the zone's next bid pays it."""
+    with books.read_book(zone=zone, now=now) as book:
+        return book.engine.rules.fee_per_unit
+
+
 def get_policy_in_force(zone: Zone) -> str:
     """The policy that prices the zone's next bid."""
     found = Pricing.objects.filter(zone=zone).values_list("policy", flat=True).first()

@@ -45,8 +45,8 @@ RULE_PARAMETERS = {
 POLICY_PARAMETERS = {
     #: How fast a cell's price grows with its use between two solves.
     "growth": Parameter(float, most=10.0),
-    #: Slots between two solves.
-    "solve_every_slots": Parameter(int, least=1, most=10_000),
+    #: Beats of a slot: so often prices solved on the state of the beat before come into force.
+    "beats_per_slot": Parameter(int, least=1, most=60),
     #: Whole past days that a forecast looks at.
     "past_days": Parameter(int, most=28),
     #: ``scheduler.auction.prices.Settings``.

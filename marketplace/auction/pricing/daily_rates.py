@@ -27,7 +27,7 @@ from marketplace.fleet.slots import count_slots_per_day
 from scheduler.auction import Engine
 from scheduler.auction.audit.rates_again import find_term_problem
 from scheduler.auction.log import events
-from scheduler.auction.prices.forecast_span import PAST_DAYS
+from scheduler.auction.prices.forecast_span import PAST_DAYS, find_sampling
 from scheduler.auction.prices.rate_inputs import choose_rate_span
 
 log = logging.getLogger(__name__)
@@ -105,17 +105,18 @@ def _make_rates(zone: Zone, *, now: datetime) -> events.RatesPosted:
         past_days=rules.settings.get("past_days", PAST_DAYS),
     )
     seen = load_past_bids(zone=zone, span=span, position=position)
+    _, past_days = seen.split(span)
     return build_rates(
         zone,
         rules=rules,
         registered=list_registered_nodes(zone, now=now, also=on_sale),
-        past_days=seen.past_days,
+        past_days=past_days,
         now=now,
         given={
             "past_starts": list(span.past_starts),
             "first_position": seen.first_position,
-            "last_position": seen.last_position,
-            "every": seen.each,
+            "last_position": position,
+            "every": find_sampling(first=seen.first_position, last=position),
             "counts_winners": True,
         },
         won=seen.won,

@@ -17,6 +17,7 @@ from scheduler.auction.engine import (
     saved_state,
 )
 from scheduler.auction.engine.cell_prices import Prices, copy_prices
+from scheduler.auction.engine.day_values import DayState
 from scheduler.auction.engine.decide import DeadlineHint
 from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
 from scheduler.auction.engine.receipts import check_receipts, follow_bundle, settle_receipts
@@ -29,6 +30,8 @@ from scheduler.auction.log.events import (
     BidsReceived,
     BundleArrived,
     CellsReleased,
+    DayOpened,
+    DayPromised,
     ErratumNoted,
     Event,
     ExpressAnswered,
@@ -188,6 +191,12 @@ class Engine:
             case RulesChanged(rules=rules):
                 zone.change_rules(rules)
                 return GridChange()
+            case DayPromised():
+                zone.promise_day(event)
+                return GridChange()
+            case DayOpened():
+                zone.open_day(event)
+                return GridChange()
 
     def _decide(self, task: Task, slot: int, hint: DeadlineHint | None) -> Decision:
         return decide.decide(self._zone, task, slot, hint)
@@ -298,6 +307,22 @@ class Engine:
         return self._zone.rules
 
     @property
+    def wanted_rules(self) -> ZoneRules:
+        """The rules in force, or those that wait for the day from which they hold."""
+        day = self._zone.day
+        return day.later_rules or day.next_rules or self._zone.rules
+
+    @property
+    def day(self) -> DayState:
+        """What seeds follow from."""
+        return self._zone.day
+
+    @property
+    def today(self) -> int:
+        """The day that the first slot on sale is of, counted from slot 0."""
+        return self._zone.today
+
+    @property
     def posted_rates(self) -> RatesPosted | None:
         """The rates in force; ``None`` where none were posted or asks are paid."""
         return self._zone.posted
@@ -331,14 +356,17 @@ class Engine:
         """Give the whole state as JSON values; ``restore`` brings it back exactly."""
         zone = self._zone
         return saved_state.serialize_state(
-            rules=zone.rules,
-            position=self.position,
-            head_hash=self.head_hash,
-            policy_state=zone.policy_state,
-            receipts=zone.receipts,
-            bundle=zone.bundle,
-            grid=zone.grid,
-            posted=zone.posted,
+            saved_state.SavedState(
+                rules=zone.rules,
+                position=self.position,
+                head_hash=self.head_hash,
+                policy_state=zone.policy_state,
+                receipts=zone.receipts,
+                bundle=zone.bundle,
+                grid=zone.grid,
+                posted=zone.posted,
+                day=zone.day,
+            )
         )
 
     @classmethod
@@ -353,4 +381,5 @@ class Engine:
         engine._zone.bundle = state.bundle
         engine._zone.grid = state.grid
         engine._zone.posted = state.posted
+        engine._zone.day = state.day
         return engine

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from copy import copy
+from dataclasses import replace
 
 import numpy as np
 
+from scheduler.auction.engine.day_values import (
+    DayState,
+    lapse_promise,
+    open_day,
+    promise_day,
+)
 from scheduler.auction.engine.price_policies import (
     AdmittedSchedule,
     Policies,
@@ -15,7 +22,9 @@ from scheduler.auction.engine.price_policies import (
 )
 from scheduler.auction.engine.receipts import OpenBundle, Receipts
 from scheduler.auction.engine.reserves import find_rates, move_prices
-from scheduler.auction.log.events import PricesSolved, RatesPosted
+from scheduler.auction.log.chain import digest
+from scheduler.auction.log.codec import rules_to_json
+from scheduler.auction.log.events import DayOpened, DayPromised, PricesSolved, RatesPosted
 from scheduler.auction.log.rules import FIXED_RULES, ZoneRules
 from scheduler.auction.search.grid import Floats, Grid
 from scheduler.auction.search.holdings import TaskHolding
@@ -46,6 +55,7 @@ class ZoneState:
             self.grid.reserve_price = np.empty((rules.horizon_slots, 0))
         #: Rates in force; ``None``: none were posted, or asks are paid.
         self.posted: RatesPosted | None = None
+        self.day = DayState(value=digest(rules_to_json(rules)))
 
     def copy(self) -> ZoneState:
         """Give a state that can be changed apart from this one, without its receipts."""
@@ -114,6 +124,7 @@ class ZoneState:
     def advance(self, slot: int) -> None:
         """Retire the slots before one and open as many at the end, at posted rates."""
         grid = self.grid
+        self.day = lapse_promise(self.day, today=self.today)
         opened = min(max(slot - grid.first_slot, 0), grid.slots)
         grid.advance(slot)
         if opened and len(grid.reserve_price):
@@ -183,17 +194,55 @@ class ZoneState:
 
     # -- rules and solved prices -----------------------------------------------
 
-    def change_rules(self, rules: ZoneRules) -> None:
-        """Go on under other rules.
+    @property
+    def today(self) -> int:
+        """The day that the first slot on sale is of."""
+        return self.grid.first_slot // self.rules.day_slots
+
+    def promise_day(self, event: DayPromised) -> None:
+        """Take the promise of the next day's secret.
 
         Raises
         ------
         ValueError
-            If something differs that the cells on sale were made by.
+            As ``day_values.promise_day``.
+        """
+        self.day = promise_day(self.day, event, today=self.today)
+
+    def open_day(self, event: DayOpened) -> None:
+        """Take a day's value, and the rules that waited for it.
+
+        Raises
+        ------
+        ValueError
+            As ``day_values.open_day``.
+        """
+        rules = self.day.next_rules
+        self.day = open_day(self.day, event, today=self.today)
+        if rules is not None:
+            self._take_rules(rules)
+
+    def change_rules(self, rules: ZoneRules) -> None:
+        """Go on under other rules, from the day on that none can see the seeds of yet.
+
+        On a log's first day they hold at once, until the next day is promised.
+
+        Raises
+        ------
+        ValueError
+            If something differs that the cells on sale were made by, or there is no such policy.
         """
         for name in FIXED_RULES:
             if getattr(rules, name) != getattr(self.rules, name):
                 raise ValueError(f"{name} cannot change: the log began with it")
+        make_policy(rules, self._policies)
+        is_first_day = self.grid.first_slot < self.rules.first_slot + self.rules.day_slots
+        if is_first_day and not self.day.has_begun:
+            self._take_rules(rules)
+        else:
+            self.day = replace(self.day, later_rules=rules)
+
+    def _take_rules(self, rules: ZoneRules) -> None:
         before, policy = self.policy, make_policy(rules, self._policies)
         start = policy.start()
         known = {name: value for name, value in self.policy_state.items() if name in start}

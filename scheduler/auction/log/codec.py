@@ -23,6 +23,7 @@ from scheduler.auction.log.events import (
     ExpressPlanned,
     PlanMove,
     PricesSolved,
+    SlotAdvanced,
     TaskReplanned,
     VendorChanged,
 )
@@ -59,6 +60,7 @@ _LEFT_OUT: Mapping[type[Any], tuple[str, ...]] = {
     ZoneRules: ("posts_rates", "fee_per_unit", "card_share", "tax_share"),
     BidArrived: ("bundle",),
     CellsReleased: ("refunded",),
+    SlotAdvanced: ("part",),
     PricesSolved: ("usual_rates", "own_asks", "sample_worth"),
     TaskReplanned: ("preferred_node", "avoided_nodes", "tolerance"),
 }

@@ -60,9 +60,11 @@ class BundleArrived:
 
 @dataclass(frozen=True, slots=True)
 class SlotAdvanced:
-    """``slot`` is now the first one on sale."""
+    """A beat has come: ``slot`` is now the first one on sale."""
 
     slot: int
+    #: Beats of the slot before this one.
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,13 +223,40 @@ class RatesPosted:
 
 @dataclass(frozen=True, slots=True)
 class RulesChanged:
-    """From here on the zone goes by these rules; what concerns cells must be as before.
+    """The zone goes by these rules from the next day on whose secret is not promised yet.
 
-    Prices stay, with one exception: under a policy that prices only what is sold,
-    empty cells cost nothing again.
+    So nobody sees first what seeds would make of them. On a log's first day they hold at once,
+    until the next is promised. What concerns cells must be as before. Prices stay, with one
+    exception: under a policy that prices only what is sold, empty cells cost nothing again.
     """
 
     rules: ZoneRules
+
+
+@dataclass(frozen=True, slots=True)
+class DayPromised:
+    """The secret of the coming day is chosen: this is its hash."""
+
+    day: int
+    #: The name under which the market signs heads of this log.
+    zone: str
+    #: SHA-256 of the secret, in hex.
+    commitment: str
+
+
+@dataclass(frozen=True, slots=True)
+class DayOpened:
+    """A day's value follows from this secret and, if there is one, a witness's signature.
+
+    Seeds of solves follow from the value. The witness signs the entry that promised the secret
+    (``heads.sign_day``), so the market could not know the value when it chose the secret.
+    """
+
+    day: int
+    secret: str
+    #: The witness's public key and its signature, in hex; empty: nobody witnessed the promise.
+    witness_key: str = ""
+    witness_signature: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +325,8 @@ Event = (
     | PricesSolved
     | RatesPosted
     | RulesChanged
+    | DayPromised
+    | DayOpened
     | ExpressAnswered
     | ExpressPlanned
     | ErratumNoted

@@ -20,6 +20,7 @@ from scheduler.auction.log.canonical_json import serialize_canonical
 #: Part of every signed text, so that no signature made for something else is one of a head.
 HEAD_FORMAT = "finetender-head-1"
 RECEIPT_FORMAT = "finetender-receipt-1"
+DAY_FORMAT = "finetender-day-1"
 
 #: Makes the signature of a text.
 Sign = Callable[[bytes], bytes]
@@ -67,11 +68,31 @@ def sign_head(
     return SignedHead(head, signed_at, public_key, sign(_text_of(unsigned)).hex(), receipt)
 
 
+def sign_day(zone: str, *, day: int, promise_hash: str, sign: Sign) -> str:
+    """Sign the entry that promised a day's secret, as its witness; in hex."""
+    return sign(_write_day(zone, day, promise_hash)).hex()
+
+
+def is_day_signed(zone: str, *, day: int, promise_hash: str, key: str, signature: str) -> bool:
+    """Whether a witness's key signed the promise of a day."""
+    return _is_signed(_write_day(zone, day, promise_hash), key=key, signature=signature)
+
+
+def _write_day(zone: str, day: int, promise_hash: str) -> bytes:
+    body = {"format": DAY_FORMAT, "zone": zone, "day": day, "hash": promise_hash}
+    return serialize_canonical(body).encode()
+
+
 def has_valid_signature(signed: SignedHead) -> bool:
     """Whether the key that a head names made its signature."""
+    return _is_signed(_text_of(signed), key=signed.public_key, signature=signed.signature)
+
+
+def _is_signed(text: bytes, *, key: str, signature: str) -> bool:
     try:
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(signed.public_key))
-        key.verify(bytes.fromhex(signed.signature), _text_of(signed))
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)).verify(
+            bytes.fromhex(signature), text
+        )
     except (InvalidSignature, ValueError):
         return False
     return True

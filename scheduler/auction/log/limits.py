@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from scheduler.auction.log.canonical_json import serialize_canonical
@@ -17,6 +18,8 @@ from scheduler.auction.log.events import (
     BidsReceived,
     BundleArrived,
     CellsReleased,
+    DayOpened,
+    DayPromised,
     ErratumNoted,
     Event,
     ExpressAnswered,
@@ -89,7 +92,9 @@ def check_event(event: Event) -> None:
             _text("private", event.private)
         case VendorChanged(vendor=vendor):
             _loads(f"capacity of vendor {vendor.id}", vendor.capacity)
-        case SlotAdvanced(slot=slot) | NodeLeft(from_slot=slot) | PreparationEnded(slot=slot):
+        case SlotAdvanced(slot=slot, part=part):
+            _slots("slot and part", slot, part)
+        case NodeLeft(from_slot=slot) | PreparationEnded(slot=slot):
             _slots("slot", slot)
         case RatesPosted():
             _check_rates(event)
@@ -108,6 +113,9 @@ def check_event(event: Event) -> None:
                         "characters at most, and without control characters"
                     )
             _numbers(f"how far entry {entry} is off", off_by.values(), 0.0, MOST_MONEY)
+        case DayPromised() | DayOpened():
+            _slots("day", event.day)
+            _text("what is said of the day", asdict(event))
         case CellsReleased() | BidsReceived() | ReceiptsVoided():
             pass
 

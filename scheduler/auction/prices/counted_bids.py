@@ -1,6 +1,6 @@
 """Which bids count: those that could win in an empty zone, and of one owner not too many.
 
-Later prices are made of these bids alone: of their arrivals, worths, work, rates and bursts. A
+Later prices are made of these bids alone: of their arrivals, worths, work and rates. A
 bid that could not win even in an empty zone costs its owner nothing, so it must move nothing.
 What an owner has won counts whole, since it has paid for it. A job whose price was given back,
 because most of its work was never done, counts like a refused bid. Of an owner's refused bids

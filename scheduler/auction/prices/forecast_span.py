@@ -15,10 +15,6 @@ PAST_DAYS = 2
 #: Log entries read for one forecast; of a longer stretch an even sample.
 MOST_ENTRIES = 40_000
 
-#: Slots that may have begun since prices were solved. Prices for an older horizon leave slots
-#: of this one unpriced, and the next solve, due by then, prices them all.
-SLOTS_LATE = 1
-
 
 @dataclass(frozen=True, slots=True)
 class ForecastSpan:

@@ -19,7 +19,6 @@ from marketplace.auction.pricing.daily_rates import (
     post_daily_rates,
     request_due_rates,
 )
-from marketplace.auction.pricing.solve import apply_prices, solve_zone_prices
 from marketplace.auction.settlement import settle_finished
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.services import set_node_ask, set_policy_settings
@@ -136,9 +135,7 @@ def test_what_the_market_price_is_above_the_rate_is_the_houses(zone, owner):
         market.bid(owner, zone, price_micros=3_000_000 + number, slots=9, epochs=3)
     decide_pending_bids(zone=zone, now=NOW)
     now = market.slot_at(zone, 101)
-    refresh_zone(zone=zone, now=now)
-    assert solve_zone_prices(zone_id=zone.pk, clock=lambda: now)
-    assert apply_prices(zone_id=zone.pk, clock=lambda: now)
+    assert market.reprice(zone, now)
     bid = market.bid(owner, zone, price_micros=90_000_000, slots=11, now=now)
     decide_pending_bids(zone=zone, now=now)
     bid.refresh_from_db()

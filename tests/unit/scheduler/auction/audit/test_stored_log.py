@@ -8,7 +8,7 @@ from pathlib import Path
 from scheduler.auction.audit.transcripts import verify_transcript
 
 LOG = Path(__file__).parents[4] / "data" / "auction" / "log_2026_11.jsonl"
-HEAD = "509c4f1ae575cbe6be2ffc8c9289cd99c91d8f4514c4d16bae30fdd37b990c66"
+HEAD = "5749f7c85a42de3205ae589f6a95ac2e5883ecab2d79efc02c8d52696355ac8c"
 
 
 def test_a_stored_log_verifies_to_its_hash_and_not_once_it_is_altered() -> None:

@@ -237,7 +237,7 @@ def test_a_snapshot_survives_json_and_a_foreign_one_is_refused() -> None:
     decide(engine, task())
     text = json.dumps(engine.snapshot())
     assert json.dumps(Engine.restore(json.loads(text)).snapshot()) == text
-    with pytest.raises(ValueError, match="snapshot format 0 is not 1"):
+    with pytest.raises(ValueError, match="snapshot format 0 is not 2"):
         Engine.restore({**json.loads(text), "format": 0})
 
 

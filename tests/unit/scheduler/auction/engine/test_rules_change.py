@@ -119,15 +119,16 @@ def test_rules_that_the_cells_were_made_by_cannot_change(changed: dict[str, floa
 def test_a_published_log_commits_to_what_a_solve_was_made_from_and_does_not_tell_it() -> None:
     engine, _ = begun()
     start = engine.snapshot()
-    log = [engine.apply(events.RulesChanged(GROWING)), engine.apply(solved())]
+    changes = (events.RulesChanged(GROWING), events.SlotAdvanced(0, 1), solved())
+    log = [engine.apply(event) for event in changes]
     log += enter(engine, events.BidArrived(task("b", bid=50.0), 0, salt="3"))
-    shown = hide_bid(entry_to_json(log[1]))
+    shown = hide_bid(entry_to_json(log[2]))
     assert "8.75" not in json.dumps(shown)
     assert "secret" not in json.dumps(shown)
     lines = list(write_transcript_lines(log, snapshot=start, shows=lambda _: False))
     found = verify_transcript(lines)
-    assert (found.ok, found.entries, found.head_hash) == (True, 4, engine.head_hash)
-    at = log[1].position
+    assert (found.ok, found.entries, found.head_hash) == (True, 5, engine.head_hash)
+    at = log[2].position
     forged = [line.replace(shown["event"]["private_commitment"], "0" * 64) for line in lines]
     assert (verify_transcript(forged).ok, verify_transcript(forged).position) == (False, at)
     dearer = [line.replace("[2.0, 2.0", "[2.01, 2.0") for line in lines]

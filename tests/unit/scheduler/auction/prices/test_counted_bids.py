@@ -1,10 +1,10 @@
-"""Which bids count for bursts and forecasts, on a zone of one node."""
+"""Which bids count for forecasts, on a zone of one node."""
 
 from __future__ import annotations
 
 import pytest
 
-from scheduler.auction.prices import EmptyZone, has_burst, has_sold_much, select_counted
+from scheduler.auction.prices import EmptyZone, select_counted
 from scheduler.auction.prices.counted_bids import find_most
 from scheduler.types import LaborVendor
 from tests.unit.scheduler.auction.builders import node, task
@@ -53,20 +53,6 @@ def test_a_sole_owner_counts_whole() -> None:
     assert find_most([]) > 10**9
 
 
-def test_bids_that_could_not_be_served_make_no_burst_and_hide_none() -> None:
-    real = [task(str(n)) for n in range(26)]
-    decoys = [task(f"d{n}", bid=1.0) for n in range(500)]
-    assert has_burst(real, real, zone=ZONE, slots=2)
-    assert has_burst([*decoys, *real], [*decoys, *real], zone=ZONE, slots=2)
-    assert not has_burst([*decoys, *real[:19]], [*decoys, *real[:19]], zone=ZONE, slots=2)
-
-
-def test_one_owners_bids_make_no_burst_where_others_bid() -> None:
-    real = [task(str(n)) for n in range(10)]
-    flood = [task(f"f{n}", owner="f") for n in range(500)]
-    assert not has_burst([*real, *flood], [*real, *flood], zone=ZONE, slots=2)
-
-
 def test_what_an_owner_won_counts_whole_and_as_many_of_its_refused_bids() -> None:
     others = [task(str(n)) for n in range(40)]
     flood = [task(f"f{n}", owner="f") for n in range(100)]
@@ -76,16 +62,6 @@ def test_what_an_owner_won_counts_whole_and_as_many_of_its_refused_bids() -> Non
     counted = select_counted([*others, *flood], ZONE, won=won)
     assert counted == (*others, *flood[:30], *flood[70:])
     assert select_counted(flood, ZONE, won=won) == tuple(flood)
-
-
-@pytest.mark.parametrize(
-    ("sold", "jobs", "much"),
-    [(31.0, 4, True), (30.0, 4, False), (31.0, 3, False), (0.0, 0, False)],
-)
-def test_much_is_sold_when_four_jobs_took_more_than_a_slot_of_all_nodes(
-    sold: float, jobs: int, much: bool
-) -> None:
-    assert has_sold_much(sold, jobs=jobs, capacities=[10.0, 20.0]) is much
 
 
 def test_rates_in_another_order_are_the_same_rates() -> None:
