@@ -26,6 +26,7 @@ from marketplace.jobs.models import Artifact, Dataset, DatasetTokens, Job, Slice
 from marketplace.jobs.services import finish_slice
 from marketplace.jobs.token_runs import TokenRunsBuilder
 from marketplace.jobs.work import load_job_totals
+from scheduler.auction.prices.beats import BEATS_PER_SLOT
 from tests import builders
 from tests.builders import NOW
 from tests.shape_builders import build_llama_shape
@@ -202,7 +203,7 @@ def reprice(made: Zone, now: datetime) -> bool:
     """Come to the beat after a moment, with prices solved on the state at that moment's beat."""
     refresh_zone(zone=made, now=now)
     solved = solve_zone_prices(zone_id=made.pk, clock=lambda: now)
-    refresh_zone(zone=made, now=now + timedelta(seconds=made.slot_s / 2))
+    refresh_zone(zone=made, now=now + timedelta(seconds=made.slot_s / BEATS_PER_SLOT))
     return solved
 
 

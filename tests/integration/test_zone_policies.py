@@ -24,6 +24,7 @@ from marketplace.common.queue import enqueue
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.selectors import get_wallet
 from marketplace.payments.services import lock_wallets
+from scheduler.auction.prices.beats import BEATS_PER_SLOT
 from tests import builders, lane_process
 from tests import market_builders as market
 from tests.audits import replay_transcript
@@ -169,7 +170,7 @@ def test_solves_and_decisions_at_once_come_to_one_log(zone):
     def solve() -> bool:
         return solve_zone_prices(zone_id=zone.pk, clock=lambda: now)
 
-    later = now + timedelta(seconds=zone.slot_s / 2)
+    later = now + timedelta(seconds=zone.slot_s / BEATS_PER_SLOT)
 
     def follow_beat() -> None:
         refresh_zone(zone=zone, now=later)

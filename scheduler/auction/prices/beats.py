@@ -26,7 +26,7 @@ from scheduler.auction.prices.solve import SOLVER, KnownBids, read_settings, sol
 from scheduler.types import Beat, Task
 
 #: Where a zone's settings are silent.
-BEATS_PER_SLOT = 2
+BEATS_PER_SLOT = 4
 
 
 @dataclass(frozen=True, slots=True)

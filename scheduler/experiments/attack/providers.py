@@ -14,6 +14,7 @@ import numpy as np
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.prices import Settings
+from scheduler.auction.prices.beats import BEATS_PER_SLOT
 from scheduler.auction.prices.posted_rates import (
     RateSettings,
     RateTerms,
@@ -44,7 +45,7 @@ class ProviderZone:
     cost_spread: float = 0.4
     past_days: int = 2
     #: Beats of a slot.
-    beats: int = 2
+    beats: int = BEATS_PER_SLOT
     solve: Settings = field(default_factory=lambda: Settings(futures=3, most_tasks=900))
     rates: RateSettings = field(default_factory=RateSettings)
 

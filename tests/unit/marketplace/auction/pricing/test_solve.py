@@ -34,7 +34,7 @@ from scheduler.auction.audit.faults import KnownFault
 from scheduler.auction.engine.day_values import commit_secret
 from scheduler.auction.log import events
 from scheduler.auction.log.codec import event_from_json
-from scheduler.auction.prices.beats import choose_seed
+from scheduler.auction.prices.beats import BEATS_PER_SLOT, choose_seed
 from scheduler.types import Beat
 from tests import builders
 from tests import market_builders as market
@@ -74,9 +74,8 @@ def solve(zone, now) -> bool:
     return solve_zone_prices(zone_id=zone.pk, clock=lambda: now)
 
 
-def half(slot: int, zone: Zone) -> datetime:
-    """The second beat of a slot."""
-    return at(slot, zone) + timedelta(seconds=zone.slot_s / 2)
+def beat(slot: int, part: int, zone: Zone) -> datetime:
+    return at(slot, zone) + timedelta(seconds=part * zone.slot_s / BEATS_PER_SLOT)
 
 
 def pricing(zone) -> Pricing:
@@ -106,7 +105,7 @@ def test_prices_solved_on_one_beat_come_into_force_with_the_next(zone, owner):
     # What comes after the beat has no part in them, and keeps what was decided.
     crowd(owner, zone, now=at(101, zone), count=3)
     decided = list(Bid.objects.order_by("arrival").values_list("status", "payment_micros"))
-    later = half(101, zone)
+    later = beat(101, 1, zone)
     assert solve(zone, later)
     assert (pricing(zone).status, "PricesSolved" in kinds(zone)) == ("waiting", False)
     assert dearest(zone, at(101, zone)) == 0
@@ -136,11 +135,11 @@ def test_prices_solved_on_one_beat_come_into_force_with_the_next(zone, owner):
 
 def test_each_beat_has_the_prices_of_the_one_before(zone, owner):
     crowd(owner, zone)
-    for moment in (half(100, zone), at(101, zone), half(101, zone), at(102, zone)):
+    for moment in (*(beat(100, part, zone) for part in (1, 2, 3)), at(101, zone)):
         refresh_zone(zone=zone, now=moment)
         assert [solve(zone, moment), solve(zone, moment)] == [True, False]
     beats = [event.inputs["beat"] for event in solves(zone)]
-    assert beats == [[101, 0], [101, 1], [102, 0]]
+    assert beats == [[100, 2], [100, 3], [101, 0]]
     found = verify_zone(zone)
     assert (found.problems, found.solved_again) == ([], 3)
 
@@ -149,9 +148,9 @@ def test_a_slot_has_as_many_beats_as_the_zone_sets(owner):
     zone = market.zone(horizon_slots=12, policy_settings={"beats_per_slot": 1})
     market.node(zone)
     crowd(owner, zone)
-    refresh_zone(zone=zone, now=half(100, zone))
+    refresh_zone(zone=zone, now=beat(100, 1, zone))
     assert kinds(zone).count("SlotAdvanced") == 1
-    assert solve(zone, half(100, zone))
+    assert solve(zone, beat(100, 1, zone))
     refresh_zone(zone=zone, now=at(101, zone))
     assert kinds(zone)[-2:] == ["SlotAdvanced", "PricesSolved"]
     assert verify_zone(zone).solved_again == 1
@@ -169,7 +168,7 @@ def test_prices_that_the_solve_does_not_come_to_are_found_by_verify(zone, owner)
     prices[prices.index(max(prices))] *= 1.001
     row.waiting = json.dumps(waiting)
     row.save()
-    refresh_zone(zone=zone, now=half(101, zone))
+    refresh_zone(zone=zone, now=beat(101, 1, zone))
     position = MarketHead.objects.get().position
     assert verify_zone(zone).problems == [
         f"log position {position}: solved again, the bids before lead to another compute_price"
@@ -193,7 +192,7 @@ def test_the_lane_refuses_prices_that_a_verifier_would_not_accept(zone, owner, c
     waiting["inputs"] |= change
     row.waiting = json.dumps(waiting)
     row.save()
-    refresh_zone(zone=zone, now=half(101, zone))
+    refresh_zone(zone=zone, now=beat(101, 1, zone))
     assert "PricesSolved" not in kinds(zone)
     assert (pricing(zone).status, pricing(zone).problem) == ("discarded", problem)
     assert verify_zone(zone).problems == []
@@ -212,7 +211,7 @@ def test_an_erratum_names_a_fault_and_verifiers_say_so_and_go_on(
     row.save()
     # The lane as it was: it does not ask the verifier.
     monkeypatch.setattr(price_changes, "find_timing_problem", lambda *_, **__: None)
-    refresh_zone(zone=zone, now=half(101, zone))
+    refresh_zone(zone=zone, now=beat(101, 1, zone))
     monkeypatch.undo()
     crowd(owner, zone, now=at(101, zone))
     position = LogEntry.objects.get(kind="PricesSolved").position
@@ -267,13 +266,13 @@ def test_prices_that_come_late_are_passed_over_and_those_in_force_stand(zone, ow
     crowd(owner, zone)
     market.reprice(zone, at(101, zone))
     in_force = dearest(zone, at(101, zone))
-    assert solve(zone, half(101, zone))
-    refresh_zone(zone=zone, now=half(102, zone))
+    assert solve(zone, beat(101, 1, zone))
+    refresh_zone(zone=zone, now=beat(102, 1, zone))
     row = pricing(zone)
     assert (row.status, row.waiting, kinds(zone).count("PricesSolved")) == ("discarded", None, 1)
     assert dearest(zone, at(102, zone)) == in_force > 0
-    assert solve(zone, half(102, zone))
-    refresh_zone(zone=zone, now=at(103, zone))
+    assert solve(zone, beat(102, 1, zone))
+    refresh_zone(zone=zone, now=beat(102, 2, zone))
     assert (pricing(zone).status, kinds(zone).count("PricesSolved")) == ("applied", 2)
     assert verify_zone(zone).problems == []
 
@@ -282,7 +281,7 @@ def test_prices_that_come_late_are_passed_over_and_those_in_force_stand(zone, ow
 def test_what_the_lane_cannot_read_is_discarded_and_moves_nothing(zone, owner, waiting):
     crowd(owner, zone)
     Pricing.objects.update(waiting=waiting)
-    refresh_zone(zone=zone, now=half(100, zone))
+    refresh_zone(zone=zone, now=beat(100, 1, zone))
     assert (pricing(zone).status, pricing(zone).waiting) == ("discarded", None)
     assert kinds(zone)[-1] == "SlotAdvanced"
 
@@ -305,7 +304,7 @@ def test_a_solve_that_fails_leaves_the_prices_and_is_tried_at_the_next_beat(
     refresh_zone(zone=zone, now=at(102, zone))
     assert dearest(zone, at(102, zone)) >= in_force > 0
     assert solve(zone, at(102, zone))
-    refresh_zone(zone=zone, now=half(102, zone))
+    refresh_zone(zone=zone, now=beat(102, 1, zone))
     assert pricing(zone).status == "applied"
     assert verify_zone(zone).problems == []
 
@@ -325,7 +324,7 @@ def test_a_solver_that_died_halfway_is_followed_by_the_next(zone, owner, monkeyp
             solve(zone, NOW)
     assert pricing(zone).status == "solving"
     assert solve(zone, NOW)
-    refresh_zone(zone=zone, now=half(100, zone))
+    refresh_zone(zone=zone, now=beat(100, 1, zone))
     assert pricing(zone).status == "applied"
 
 
@@ -339,10 +338,10 @@ def test_a_lane_that_died_while_taking_prices_takes_them_the_next_time(zone, own
     with monkeypatch.context() as patch:
         patch.setattr(price_changes, "_follow_day", broken)
         with pytest.raises(RuntimeError, match="killed"):
-            refresh_zone(zone=zone, now=half(100, zone))
+            refresh_zone(zone=zone, now=beat(100, 1, zone))
     assert "PricesSolved" not in kinds(zone)
     assert pricing(zone).status == "waiting"
-    refresh_zone(zone=zone, now=half(100, zone))
+    refresh_zone(zone=zone, now=beat(100, 1, zone))
     assert kinds(zone).count("PricesSolved") == 1
     assert verify_zone(zone).problems == []
 

@@ -25,7 +25,7 @@ from scheduler.types import Beat, Decision, Task
 from tests.unit.scheduler.auction.builders import node, task
 
 QUICK = Settings(futures=2, iterations=6)
-RULES = ZoneRules(horizon_slots=6, day_slots=10, settings=asdict(QUICK))
+RULES = ZoneRules(horizon_slots=6, day_slots=10, settings=asdict(QUICK) | {"beats_per_slot": 2})
 BIDS = [
     events.BidArrived(
         task(f"t{i}", bid=40.0 + 3 * i, arrival_slot=1, owner=f"o{i}"), 0, f"salt {i}"
