@@ -198,6 +198,8 @@ def _post(
         [RegisteredNode(each.node, str(each.provider)) for each in listed],
         past_days,
         RateTerms(zone.scenario.slots, zone.scenario.base_memory_gb, settings=zone.rates),
+        # As for the solves: every bid of past days counts.
+        won={task.id for day in past_days for task in day},
     )
     return events.RatesPosted(
         first_slot=0,
@@ -218,7 +220,7 @@ def _sell(
     profits = [0.0] * zone.providers
     welfare = revenue = sold = 0.0
     least_margin = np.inf
-    seen, won = list_past_tasks(past_days, slots=zone.scenario.slots), set[str]()
+    seen, won = list_past_tasks(past_days, slots=zone.scenario.slots)
     beats = SimulatedBeats(engine, engine.transition, seen, won)
     for beat, part in list_beats(tasks, engine.rules):
         beats.reach(beat)

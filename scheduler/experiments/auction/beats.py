@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 
 from scheduler.auction import Engine, ZoneRules
@@ -38,17 +38,27 @@ def join_for_a_day(engine: Engine, fleet: Sequence[NodeSpec], *, slots: int) -> 
         engine.transition(NodeJoined(replace(node, available_until=until)))
 
 
-def list_past_tasks(past_days: Sequence[Sequence[Task]], *, slots: int) -> list[Task]:
-    """Give the bids of past days, the latest day first, in order and in slots before 0."""
-    return [
-        replace(
-            task,
-            arrival_slot=task.arrival_slot - back * slots,
-            deadline_slot=task.deadline_slot - back * slots,
-        )
-        for back in range(len(past_days), 0, -1)
-        for task in past_days[back - 1]
-    ]
+def list_past_tasks(
+    past_days: Sequence[Sequence[Task]], *, slots: int, won: Collection[str] | None = None
+) -> tuple[list[Task], set[str]]:
+    """Give the bids of past days in order and in slots before 0, and the ids of those that won.
+
+    The days are given with the latest first. Without ``won`` every bid of theirs has won, so that
+    all of them count. They get ids of their own: days may use the same.
+    """
+    found, ids = list[Task](), set[str]()
+    for back in range(len(past_days), 0, -1):
+        for task in past_days[back - 1]:
+            past = replace(
+                task,
+                id=f"{back} days before {task.id}",
+                arrival_slot=task.arrival_slot - back * slots,
+                deadline_slot=task.deadline_slot - back * slots,
+            )
+            found.append(past)
+            if won is None or task.id in won:
+                ids.add(past.id)
+    return found, ids
 
 
 def list_beats(tasks: Sequence[Task], rules: ZoneRules) -> Iterator[tuple[Beat, Sequence[Task]]]:

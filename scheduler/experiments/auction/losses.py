@@ -93,7 +93,7 @@ def _lose_node(scenario: Scenario, at: int, *, node: int, seed: int) -> Loss:
     engine = Engine(rules)
     join_for_a_day(engine, scenario.fleet(), slots=SLOTS)
     admitted: dict[str, Decision] = {}
-    seen, won = list_past_tasks([scenario.day(10_000 + seed)], slots=SLOTS), set[str]()
+    seen, won = list_past_tasks([scenario.day(10_000 + seed)], slots=SLOTS)
     beats = SimulatedBeats(engine, engine.transition, seen, won)
     for beat, part in list_beats([task for task in tasks if task.arrival_slot <= at], rules):
         beats.reach(beat)

@@ -61,7 +61,7 @@ def run_policy(
     seed: int = 0,
     settings: Settings | None = None,
     most_held: float = inf,
-    past_won: Collection[str] = frozenset(),
+    past_won: Collection[str] | None = None,
     returned: Collection[str] = frozenset(),
     cancelled: Collection[str] = frozenset(),
     at_price: Collection[str] = frozenset(),
@@ -83,7 +83,7 @@ def run_policy(
         Samples that one owner may hold; its bids beyond it are turned away before they
         reach the auction.
     past_won : collection of str
-        Ids of past bids that were admitted; they count whole, however many one owner has.
+        Ids of past bids that were admitted; all of them without.
     returned : collection of str
         Ids of bids whose cells go back on sale as soon as they are won: all that they do to
         prices is done, and they take no room.
@@ -112,8 +112,7 @@ def run_policy(
     decisions: list[Decision] = []
     welfare = revenue = 0.0
     held: defaultdict[str, float] = defaultdict(float)
-    won = set(past_won)
-    seen = list_past_tasks(past_days, slots=scenario.slots)
+    seen, won = list_past_tasks(past_days, slots=scenario.slots, won=past_won)
     beats = SimulatedBeats(engine, engine.transition, seen, won)
     if solves:
         # As in a market that is open, prices have been solved before the first bid.

@@ -56,7 +56,7 @@ def run_day(
     admitted: dict[str, tuple[Task, Decision]] = {}
     asked: dict[str, float] = {}
     revenue, moved = 0.0, 0
-    seen, won = list_past_tasks(past_days, slots=scenario.slots), set[str]()
+    seen, won = list_past_tasks(past_days, slots=scenario.slots)
     beats = SimulatedBeats(engine, engine.transition, seen, won)
     for beat, part in list_beats(tasks, rules):
         beats.reach(beat)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from scheduler.auction.prices import EmptyZone, select_counted
-from scheduler.auction.prices.counted_bids import find_most
 from scheduler.types import LaborVendor
 from tests.unit.scheduler.auction.builders import node, task
 
@@ -39,29 +38,39 @@ def test_a_bid_counts_if_an_empty_zone_would_serve_it(changes: dict, could: bool
     assert ZONE.could_serve(task(**changes)) is could
 
 
-@pytest.mark.parametrize(
-    ("others", "most"),
-    [([1], 3), ([1] * 29, 3), ([1] * 50, 5), ([20, 20, 20, 20], 20), ([1, 1, 1, 300], 30)],
-)
-def test_of_an_owner_three_bids_count_a_tenth_of_the_others_or_as_many_as_the_middle_ones(
-    others: list[int], most: int
-) -> None:
-    assert find_most(others) == most
+def test_an_owners_refused_work_counts_up_to_what_it_bought_and_a_ninth_beyond() -> None:
+    strangers = [task(f"s{n}") for n in range(40)]
+    bought = [task(f"w{n}", owner="f") for n in range(18)]
+    refused = [task(f"r{n}", owner="f") for n in range(30)]
+    past = [task("past", owner="f")]
+    won = {bid.id for bid in (*bought, *past)}
+    today, before = select_counted([[*strangers, *bought, *refused], past], ZONE, won=won)
+    # Nineteen are backed; of the others a ninth of the 37 bids that count by then, the latest.
+    assert today == (*bought, *refused[30 - 19 - 4 :])
+    assert before == tuple(past)
 
 
-def test_a_sole_owner_counts_whole() -> None:
-    assert find_most([]) > 10**9
+def test_where_buyers_are_new_as_much_refused_work_counts_as_they_bought() -> None:
+    buyers, losers = [task(f"b{n}") for n in range(10)], [task(f"l{n}") for n in range(40)]
+    known = [task("k", owner="k"), task("past", owner="k")]
+    won = {bid.id for bid in (*buyers, *known)}
+    today, _ = select_counted([[*losers, *buyers, known[0]], known[1:]], ZONE, won=won)
+    assert today == (*losers[30:], *buyers, known[0])
 
 
-def test_what_an_owner_won_counts_whole_and_as_many_of_its_refused_bids() -> None:
-    others = [task(str(n)) for n in range(40)]
-    flood = [task(f"f{n}", owner="f") for n in range(100)]
-    assert len(select_counted([*others, *flood], ZONE)) == 40 + 4
-    # The first 30 won; of the 70 refused the latest 30 count.
-    won = {bid.id for bid in flood[:30]}
-    counted = select_counted([*others, *flood], ZONE, won=won)
-    assert counted == (*others, *flood[:30], *flood[70:])
-    assert select_counted(flood, ZONE, won=won) == tuple(flood)
+def test_three_refused_bids_always_count_and_a_tiny_job_backs_no_other() -> None:
+    losers = [task(f"l{n}", owner="f") for n in range(40)]
+    tiny = task("tiny", owner="f", compute_demand=1.0)
+    assert select_counted([losers], ZONE) == [tuple(losers[37:])]
+    assert select_counted([[*losers, tiny]], ZONE, won={"tiny"}) == [(*losers[37:], tiny)]
+
+
+def test_what_two_days_that_overlap_both_hold_was_bought_once() -> None:
+    bought = task("w", owner="f")
+    refused = [task(f"r{n}", owner="f") for n in range(9)]
+    today, before = select_counted([[bought, *refused], [bought]], ZONE, won={"w"})
+    # One is backed, and three always count.
+    assert (today, before) == ((bought, *refused[5:]), (bought,))
 
 
 def test_rates_in_another_order_are_the_same_rates() -> None:
