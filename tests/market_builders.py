@@ -26,7 +26,7 @@ from marketplace.jobs.models import Artifact, Dataset, DatasetTokens, Job, Slice
 from marketplace.jobs.services import finish_slice
 from marketplace.jobs.token_runs import TokenRunsBuilder
 from marketplace.jobs.work import load_job_totals
-from scheduler.auction.prices.beats import BEATS_PER_SLOT
+from scheduler.auction.log.rules import BEATS_PER_SLOT
 from tests import builders
 from tests.builders import NOW
 from tests.shape_builders import build_llama_shape

@@ -136,7 +136,7 @@ def bench(wanted: int, *, profile: bool) -> None:
         for row in books.read_log_rows(LogEntry.objects.filter(zone=zone)):
             assert verify._replay_row(fresh, row, audit, faults)[1] is None
 
-    head.slot, head.beat_position = engine.horizon.first_slot, engine.position
+    head.beat_position = engine.position
     for case in ("solve for prices, the replica from its snapshot", "solve for prices"):
         with Timed() as spent:
             solved = _solve(head)

@@ -24,7 +24,7 @@ from marketplace.common.queue import enqueue
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.selectors import get_wallet
 from marketplace.payments.services import lock_wallets
-from scheduler.auction.prices.beats import BEATS_PER_SLOT
+from scheduler.auction.log.rules import BEATS_PER_SLOT
 from tests import builders, lane_process
 from tests import market_builders as market
 from tests.audits import replay_transcript

@@ -183,7 +183,7 @@ def _is_available(node: scheduler.NodeSpec, slot: int) -> bool:
     return (begin is None or slot >= begin) and (end is None or slot <= end)
 
 
-_HEAD_COLUMNS = ("position", "head_hash", "slot", "part", "beat_position", "seq", "updated_at")
+_HEAD_COLUMNS = ("position", "head_hash", "slot", "beat_position", "seq", "updated_at")
 
 
 def write_lane(lane: Lane) -> None:

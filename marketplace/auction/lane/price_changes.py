@@ -22,7 +22,7 @@ from scheduler.auction import ZoneRules
 from scheduler.auction.engine.day_values import commit_secret
 from scheduler.auction.log import events
 from scheduler.auction.log.codec import event_from_json
-from scheduler.auction.prices.beats import count_beats, find_timing_problem
+from scheduler.auction.prices.beats import find_timing_problem
 from scheduler.types import Beat
 
 log = logging.getLogger(__name__)
@@ -34,12 +34,12 @@ _DAY_FORMAT = "finetender-day-secret-1"
 def follow_beat(lane: Lane) -> None:
     """Log that a beat has come, with the prices that wait for it, and what the day brings."""
     engine, head = lane.book.engine, lane.head
-    beat = beat_at(lane.zone, lane.now, beats=count_beats(engine.rules))
-    if head.position > 0 and beat <= Beat(head.slot, head.part):
+    beat = beat_at(lane.zone, lane.now, beats=engine.rules.beats_per_slot)
+    if engine.beat is not None and beat <= engine.beat:
         return
     lane.apply(events.SlotAdvanced(beat.slot, beat.part))
     _take_solved_prices(lane, beat)
-    head.slot, head.part, head.beat_position = beat.slot, beat.part, engine.position
+    head.slot, head.beat_position = beat.slot, engine.position
     _follow_day(lane)
     # Once this is committed; the sweep finds what is lost.
     enqueue("auction.prices_solve", expires_s=60.0, zone_id=lane.zone.pk)

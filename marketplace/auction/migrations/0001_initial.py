@@ -34,7 +34,6 @@ class Migration(migrations.Migration):
                 ('head_hash', models.CharField(max_length=64)),
                 ('seq', models.BigIntegerField(default=0)),
                 ('slot', models.BigIntegerField()),
-                ('part', models.IntegerField(default=0)),
                 ('beat_position', models.BigIntegerField(default=0)),
                 ('updated_at', models.DateTimeField()),
             ],

@@ -53,9 +53,7 @@ class MarketHead(models.Model):
     seq = models.BigIntegerField(default=0)
     #: Latest slot the log knows.
     slot = models.BigIntegerField()
-    #: The beat of that slot that the log knows, and the position of the state that it left to the
-    #: next beat's prices; 0: none yet.
-    part = models.IntegerField(default=0)
+    #: Position of the state that the latest beat left to the next one's prices; 0: none yet.
     beat_position = models.BigIntegerField(default=0)
     updated_at = models.DateTimeField()
 

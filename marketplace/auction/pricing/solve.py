@@ -25,8 +25,7 @@ from marketplace.common.queue import enqueue
 from marketplace.fleet.models import Zone
 from scheduler.auction.log import events
 from scheduler.auction.log.codec import event_to_json
-from scheduler.auction.prices.beats import find_next_beat, solve_for_beat
-from scheduler.types import Beat
+from scheduler.auction.prices.beats import solve_for_beat
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +101,6 @@ def _solve(head: MarketHead) -> events.PricesSolved:
     state = books.replicate_at_beat(head=head)
     solved = solve_for_beat(
         state,
-        find_next_beat(Beat(head.slot, head.part), state.rules),
         load=lambda span: load_past_bids(zone=head.zone, span=span, position=state.position),
         salt=books.get_commitment_salt(),
     )

@@ -29,7 +29,7 @@ from scheduler.auction.log.events import (
 )
 from scheduler.auction.log.heads import is_day_signed
 from scheduler.auction.log.limits import MOST_MONEY
-from scheduler.auction.log.outcomes import Outcome
+from scheduler.auction.log.outcomes import GridChange, Outcome
 from scheduler.auction.prices.beats import (
     SeenBids,
     choose_beat_span,
@@ -68,9 +68,9 @@ class SolveAudit:
     def __init__(self, begin: int, *, knows_bids: bool = True) -> None:
         self._begin = begin
         self._knows_bids = knows_bids
-        #: The latest beat and its entry's position, the state that it leaves to the next beat's
-        #: prices, and the state that the beat before left.
-        self._beat: tuple[Beat, int] | None = None
+        #: Position of the latest beat, the state that it leaves to the next beat's prices, and the
+        #: state that the beat before left.
+        self._beat_at = 0
         self._left: Engine | None = None
         self._before: Engine | None = None
         #: Slot and position of each beat that began one, after those where the log begins; the day
@@ -91,7 +91,7 @@ class SolveAudit:
         self.solved_again = 0
         #: Those from bids that are not known: left out, or from before the log begins.
         self.taken_as_logged = 0
-        #: Beats at which no prices came, so that those before stood.
+        #: Beats that were passed over or had no prices, so that those before stood.
         self.beats_missed = 0
         #: Days whose value no witness had a part in.
         self.unwitnessed = 0
@@ -109,11 +109,11 @@ class SolveAudit:
         """
         if not self._slots:
             self._slots.append((engine.horizon.first_slot, max(1, self._begin)))
-        if self._beat is not None and self._left is None and not isinstance(event, PricesSolved):
+        if self._beat_at and self._left is None and not isinstance(event, PricesSolved):
             self._left = engine.replica()
             # An engine that follows a log without bids counts no entries.
             self._left.position = position
-            self.beats_missed += position == self._beat[1] and self._before is not None
+            self.beats_missed += position == self._beat_at and self._before is not None
         match event:
             case SlotAdvanced():
                 return _refuse(self._note_beat(engine, event, position=position))
@@ -124,7 +124,7 @@ class SolveAudit:
             case CellsReleased(task_id=task_id, refunded=True):
                 self._refunded.setdefault(task_id, position + 1)
             case PricesSolved():
-                rule = self._check_solve(event, position=position)
+                rule = self._check_solve(engine, event, position=position)
                 return WrongPrices(rule, self._measure_solve(engine, event)) if rule else None
             case RatesPosted():
                 rule = self._check_rates(engine, event)
@@ -137,21 +137,22 @@ class SolveAudit:
                 pass
         return None
 
-    def note_outcome(self, event: Event, outcome: Outcome | None, *, entry_hash: str) -> None:
+    def note_outcome(self, event: Event, outcome: Outcome, *, entry_hash: str) -> None:
         """Note what the event led to, once it was found to be so."""
         if isinstance(event, DayPromised):
             self._promises[event.day] = entry_hash
         if isinstance(outcome, Decision) and outcome.admitted:
             self._won.add(outcome.task_id)
+        if isinstance(outcome, GridChange):
+            self.beats_missed += outcome.skipped
 
     def _note_beat(self, engine: Engine, event: SlotAdvanced, *, position: int) -> str | None:
         rules, beat = engine.rules, Beat(event.slot, event.part)
-        before = None if self._beat is None else self._beat[0]
-        problem = find_beat_problem(beat, before, rules)
+        problem = find_beat_problem(beat, engine.beat, rules)
         if problem is not None:
             return problem
         self._before, self._left = self._left, None
-        self._beat = beat, position + 1
+        self._beat_at = position + 1
         if beat.slot > self._slots[-1][0]:
             self._slots.append((beat.slot, position + 1))
         if self._day != beat.slot // rules.day_slots:
@@ -185,26 +186,25 @@ class SolveAudit:
         self.unwitnessed -= 1
         return None
 
-    def _check_solve(self, event: PricesSolved, *, position: int) -> str | None:
-        inputs = event.inputs
-        if self._beat is None or self._beat[1] != position:
-            if self._beat is None and 0 < self._begin == position:
+    def _check_solve(self, engine: Engine, event: PricesSolved, *, position: int) -> str | None:
+        inputs, beat, state = event.inputs, engine.beat, self._before
+        if beat is None or self._beat_at != position:
+            if not self._beat_at and 0 < self._begin == position:
                 self.taken_as_logged += 1
                 return None
             return "the prices do not come with a beat"
-        if self._before is None and self._begin > 0:
+        if state is None and self._begin > 0:
             self.taken_as_logged += 1
             return None
         solver = inputs.get("solver")
         if solver != SOLVER:
             return f"prices of solver {solver}: this program solves as {SOLVER}"
-        beat, state = self._beat[0], self._before
         try:
             problem = find_timing_problem(inputs, beat, position=state.position if state else 0)
             if problem is not None or state is None:
                 return problem or "there is no state that the prices could be solved on"
-            first = self._choose_first(inputs, choose_beat_span(state, beat), last=state.position)
-            found = list_inputs(state, beat, first_position=first)
+            first = self._choose_first(inputs, choose_beat_span(state), last=state.position)
+            found = list_inputs(state, first_position=first)
             other = [name for name, value in found.items() if inputs.get(name) != value]
             if other:
                 return f"the {other[0]} of the solve is not what follows from the log"
@@ -214,10 +214,7 @@ class SolveAudit:
                 self.taken_as_logged += 1
                 return None
             again = solve_for_beat(
-                state,
-                beat,
-                load=lambda span: self._select(span, last=state.position),
-                salt=event.salt,
+                state, load=lambda span: self._select(span, last=state.position), salt=event.salt
             )
         except BidsLeftOut as error:
             return f"the prices cannot be solved again: {error}"
@@ -255,14 +252,8 @@ class SolveAudit:
         """
         if not self._knows_bids or self._begin > 0:
             return None
-        beat = Beat(engine.horizon.first_slot) if self._beat is None else self._beat[0]
         state = self._before or engine
-        last = state.position
-        follows = solve_for_beat(
-            state,
-            beat,
-            load=lambda span: self._select(span, last=last),
-        )
+        follows = solve_for_beat(state, load=lambda span: self._select(span, last=state.position))
         found = _measure_in_force(engine, event, follows)
         if event.own_asks != follows.own_asks:
             found["own_asks"] = 1.0
@@ -294,9 +285,7 @@ class SolveAudit:
             "every": find_sampling(first=first, last=last),
         }
 
-    def _find_days(
-        self, inputs: Mapping[str, Any], span: ForecastSpan
-    ) -> list[list[Task]] | None:
+    def _find_days(self, inputs: Mapping[str, Any], span: ForecastSpan) -> list[list[Task]] | None:
         """Give the bids of a span's past days, ``None`` where they are not known.
 
         Raises

@@ -51,7 +51,7 @@ class Verification:
     solved_again: int = 0
     #: Those that were not: bids are left out, or stand before the snapshot.
     taken_as_logged: int = 0
-    #: Beats at which no prices came, so that those before stood.
+    #: Beats that were passed over or had no prices, so that those before stood.
     beats_missed: int = 0
     #: Days whose seeds no witness had a part in.
     unwitnessed: int = 0
@@ -233,11 +233,12 @@ def _compare_public(
         arrivals = shown.get("arrivals", [shown])
         sealed = [digest(select_public_part(arrival, {})["event"]) for arrival in arrivals]
     try:
-        found = outcome_to_json(engine.follow(event, sealed=sealed))
+        outcome = engine.follow(event, sealed=sealed)
     except ValueError as error:
         return f"the entry cannot have happened: {error}", None
     left_out = PRIVATE_PARTS if hidden else ()
-    audit.note_outcome(event, None, entry_hash=str(data["hash"]))
+    audit.note_outcome(event, outcome, entry_hash=str(data["hash"]))
+    found = outcome_to_json(outcome)
     fields = [name for name in found if found[name] != expected.get(name) and name not in left_out]
     differs = f"the replay differs from the log in {', '.join(fields)}" if fields else None
     return differs, fault

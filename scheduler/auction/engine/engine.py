@@ -54,7 +54,7 @@ from scheduler.auction.log.outcomes import GridChange, Outcome, ReleasedCells
 from scheduler.auction.log.rules import ZoneRules
 from scheduler.auction.search.holdings import CellReservation
 from scheduler.auction.search.room import Room
-from scheduler.types import BundleQuote, Cell, Decision, Horizon, NodeSpec, Quote, Task
+from scheduler.types import Beat, BundleQuote, Cell, Decision, Horizon, NodeSpec, Quote, Task
 
 
 class Engine:
@@ -161,9 +161,8 @@ class Engine:
             case ExpressPlanned(moved=moved):
                 check_seats(zone, chain(*moved.values()))
                 return GridChange()
-            case SlotAdvanced(slot=slot):
-                zone.advance(slot)
-                return GridChange()
+            case SlotAdvanced(slot=slot, part=part):
+                return GridChange(skipped=zone.advance(Beat(slot, part)))
             case NodeJoined(node=node):
                 return fleet_events.add_node(zone, node)
             case NodeChanged(node=node):
@@ -313,6 +312,11 @@ class Engine:
         return day.later_rules or day.next_rules or self._zone.rules
 
     @property
+    def beat(self) -> Beat | None:
+        """The latest beat; ``None`` before the log's first."""
+        return self._zone.beat
+
+    @property
     def day(self) -> DayState:
         """What seeds follow from."""
         return self._zone.day
@@ -366,6 +370,7 @@ class Engine:
                 grid=zone.grid,
                 posted=zone.posted,
                 day=zone.day,
+                beat=zone.beat,
             )
         )
 
@@ -381,5 +386,5 @@ class Engine:
         engine._zone.bundle = state.bundle
         engine._zone.grid = state.grid
         engine._zone.posted = state.posted
-        engine._zone.day = state.day
+        engine._zone.day, engine._zone.beat = state.day, state.beat
         return engine

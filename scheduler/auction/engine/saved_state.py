@@ -29,7 +29,7 @@ from scheduler.auction.log.rules import ZoneRules
 from scheduler.auction.search.grid import Grid
 from scheduler.auction.search.holdings import HeldCell
 from scheduler.auction.search.vendor_book import VendorBook, VendorHold
-from scheduler.types import Cell, Horizon, NodeSpec, Refusal
+from scheduler.types import Beat, Cell, Horizon, NodeSpec, Refusal
 
 _FORMAT = 2
 _ARRAYS = ("compute_price", "memory_price", "compute_free", "memory_free")
@@ -48,6 +48,7 @@ class SavedState:
     grid: Grid
     posted: RatesPosted | None
     day: DayState
+    beat: Beat | None
 
 
 def serialize_state(state: SavedState) -> dict[str, Any]:
@@ -60,6 +61,7 @@ def serialize_state(state: SavedState) -> dict[str, Any]:
         "head_hash": state.head_hash,
         "memory": dict(state.policy_state),
         "day": day_to_json(state.day),
+        "beat": None if state.beat is None else [state.beat.slot, state.beat.part],
         **({"receipts": [list(each) for each in state.receipts.items()]} if state.receipts else {}),
         **({} if state.bundle is None else {"bundle": _bundle_to_json(state.bundle)}),
         "first_slot": grid.first_slot,
@@ -148,6 +150,7 @@ def parse_state(data: Mapping[str, Any]) -> SavedState:
         grid=grid,
         posted=_parse_posted(data),
         day=day_from_json(data["day"]),
+        beat=None if data["beat"] is None else Beat(*map(int, data["beat"])),
     )
 
 

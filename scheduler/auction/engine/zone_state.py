@@ -30,7 +30,7 @@ from scheduler.auction.search.grid import Floats, Grid
 from scheduler.auction.search.holdings import TaskHolding
 from scheduler.auction.search.task_plan import TaskPlan
 from scheduler.auction.search.task_search import Search
-from scheduler.types import Cell, Horizon, NodeSpec, Task
+from scheduler.types import Beat, Cell, Horizon, NodeSpec, Task
 
 #: What an admission added to the compute and memory price of each of its cells.
 Rises = tuple[tuple[float, float], ...]
@@ -55,6 +55,8 @@ class ZoneState:
             self.grid.reserve_price = np.empty((rules.horizon_slots, 0))
         #: Rates in force; ``None``: none were posted, or asks are paid.
         self.posted: RatesPosted | None = None
+        #: The latest beat; ``None`` before the log's first.
+        self.beat: Beat | None = None
         self.day = DayState(value=digest(rules_to_json(rules)))
 
     def copy(self) -> ZoneState:
@@ -121,14 +123,23 @@ class ZoneState:
 
     # -- slots, nodes and rates ----------------------------------------------
 
-    def advance(self, slot: int) -> None:
-        """Retire the slots before one and open as many at the end, at posted rates."""
-        grid = self.grid
+    def advance(self, beat: Beat) -> int:
+        """Retire the slots before a beat's and open as many at the end, at posted rates.
+
+        Returns
+        -------
+        int
+            Beats between the latest and this one, which did not come.
+        """
+        grid, before, slot = self.grid, self.beat or beat, beat.slot
+        self.beat = beat
+        passed = (slot - before.slot) * self.rules.beats_per_slot + beat.part - before.part
         self.day = lapse_promise(self.day, today=self.today)
         opened = min(max(slot - grid.first_slot, 0), grid.slots)
         grid.advance(slot)
         if opened and len(grid.reserve_price):
             grid.reserve_price[-opened:] = self._find_reserves()[-opened:]
+        return max(passed - 1, 0)
 
     def add_node(self, node: NodeSpec) -> None:
         """Put a node's cells on sale, at its posted rate where rates are posted."""

@@ -61,6 +61,7 @@ _LEFT_OUT: Mapping[type[Any], tuple[str, ...]] = {
     BidArrived: ("bundle",),
     CellsReleased: ("refunded",),
     SlotAdvanced: ("part",),
+    GridChange: ("skipped",),
     PricesSolved: ("usual_rates", "own_asks", "sample_worth"),
     TaskReplanned: ("preferred_node", "avoided_nodes", "tolerance"),
 }

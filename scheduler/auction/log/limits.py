@@ -103,21 +103,25 @@ def check_event(event: Event) -> None:
         case ExpressAnswered() | ExpressPlanned():
             _text("question", event.question)
             _text("answer", event.answer)
-        case ErratumNoted(entry=entry, off_by=off_by):
-            _slots("entry", entry)
-            # Verifiers print it, also those of strangers.
-            for text in (event.problem, event.rule, *off_by):
-                if len(text) > ERRATUM_CHARS or not text.isprintable():
-                    raise ValueError(
-                        f"what is wrong with entry {entry} is one line of {ERRATUM_CHARS} "
-                        "characters at most, and without control characters"
-                    )
-            _numbers(f"how far entry {entry} is off", off_by.values(), 0.0, MOST_MONEY)
+        case ErratumNoted():
+            _check_erratum(event)
         case DayPromised() | DayOpened():
             _slots("day", event.day)
             _text("what is said of the day", asdict(event))
         case CellsReleased() | BidsReceived() | ReceiptsVoided():
             pass
+
+
+def _check_erratum(event: ErratumNoted) -> None:
+    _slots("entry", event.entry)
+    # Verifiers print it, also those of strangers.
+    for text in (event.problem, event.rule, *event.off_by):
+        if len(text) > ERRATUM_CHARS or not text.isprintable():
+            raise ValueError(
+                f"what is wrong with entry {event.entry} is one line of {ERRATUM_CHARS} "
+                "characters at most, and without control characters"
+            )
+    _numbers(f"how far entry {event.entry} is off", event.off_by.values(), 0.0, MOST_MONEY)
 
 
 def _check_bundle(event: BundleArrived) -> None:

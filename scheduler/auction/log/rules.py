@@ -16,6 +16,9 @@ MOST_SHARES = 0.75
 #: The form of the log that this program writes and reads.
 LOG_VERSION = 3
 
+#: Times a slot that prices come into force, where a zone's settings are silent.
+BEATS_PER_SLOT = 4
+
 #: Most slots on sale at a time: each is a row of every table of the grid.
 MOST_HORIZON = 1_000_000
 
@@ -61,3 +64,8 @@ class ZoneRules:
         shares = self.card_share, self.tax_share
         if not (min(shares) >= 0 and sum(shares) <= MOST_SHARES):
             raise ValueError(f"the shares {shares} of a price must be from 0 to {MOST_SHARES}")
+
+    @property
+    def beats_per_slot(self) -> int:
+        """Beats of a slot."""
+        return int(self.settings.get("beats_per_slot", BEATS_PER_SLOT))

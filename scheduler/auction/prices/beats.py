@@ -25,9 +25,6 @@ from scheduler.auction.prices.forecast_span import (
 from scheduler.auction.prices.solve import SOLVER, KnownBids, read_settings, solve_prices
 from scheduler.types import Beat, Task
 
-#: Where a zone's settings are silent.
-BEATS_PER_SLOT = 4
-
 
 @dataclass(frozen=True, slots=True)
 class SeenBids:
@@ -58,29 +55,22 @@ def _move_back(task: Task, slots: int) -> Task:
     )
 
 
-def count_beats(rules: ZoneRules) -> int:
-    """Give the beats of a slot."""
-    return int(rules.settings.get("beats_per_slot", BEATS_PER_SLOT))
+def find_next_beat(state: Engine) -> Beat:
+    """Give the beat after a state's, at which a solve of it comes into force."""
+    last = _find_last_beat(state)
+    if last.part + 1 < state.rules.beats_per_slot:
+        return replace(last, part=last.part + 1)
+    return Beat(last.slot + 1)
 
 
-def find_next_beat(beat: Beat, rules: ZoneRules) -> Beat:
-    """Give the beat at which a solve of a beat's state comes into force."""
-    if beat.part + 1 < count_beats(rules):
-        return replace(beat, part=beat.part + 1)
-    return Beat(beat.slot + 1)
-
-
-def find_beat_before(beat: Beat, rules: ZoneRules) -> Beat:
-    """Give the beat whose state a solve reads that comes into force at a beat."""
-    if beat.part > 0:
-        return replace(beat, part=beat.part - 1)
-    return Beat(beat.slot - 1, count_beats(rules) - 1)
+def _find_last_beat(state: Engine) -> Beat:
+    return state.beat or Beat(state.horizon.first_slot)
 
 
 def find_beat_problem(beat: Beat, before: Beat | None, rules: ZoneRules) -> str | None:
     """Say why a beat cannot come after another, if anything: each comes once, and in order."""
-    if not beat.part < count_beats(rules):
-        return f"slot {beat.slot} has {count_beats(rules)} beats, and not number {beat.part + 1}"
+    if not beat.part < rules.beats_per_slot:
+        return f"slot {beat.slot} has {rules.beats_per_slot} beats, and not number {beat.part + 1}"
     if before is not None and beat <= before:
         return f"beat {beat.part + 1} of slot {beat.slot} has come already"
     return None
@@ -95,33 +85,31 @@ def choose_seed(state: Engine, beat: Beat) -> int:
     return int(sha256(text.encode()).hexdigest()[:8], 16)
 
 
-def choose_beat_span(state: Engine, beat: Beat) -> ForecastSpan:
-    """Give the slots that a solve for a beat looks at."""
+def choose_beat_span(state: Engine) -> ForecastSpan:
+    """Give the slots that a solve of a state looks at, for the prices of its next beat."""
     rules = state.rules
     return choose_span(
         day_slots=rules.day_slots,
         # Bids that are decided in a slot start in the next: a task's arrival is that one.
         began=rules.first_slot + 1,
         # Those that come until the prices are in force take room as well.
-        slot=find_beat_before(beat, rules).slot + 1,
-        last_slot=beat.slot + rules.horizon_slots - 1,
+        slot=_find_last_beat(state).slot + 1,
+        last_slot=find_next_beat(state).slot + rules.horizon_slots - 1,
         past_days=int(rules.settings.get("past_days", PAST_DAYS)),
     )
 
 
-def list_inputs(state: Engine, beat: Beat, *, first_position: int) -> dict[str, Any]:
+def list_inputs(state: Engine, *, first_position: int) -> dict[str, Any]:
     """Give what a solve is made of, but for counts: all of it follows from the log.
 
     Parameters
     ----------
     state : Engine
-        At the beat before.
-    beat : Beat
-        At which the prices come into force.
+        As the beat before left it.
     first_position : int
         Of the log, from which on bids are read.
     """
-    span = choose_beat_span(state, beat)
+    span, beat = choose_beat_span(state), find_next_beat(state)
     return {
         "solver": SOLVER,
         "position": state.position,
@@ -137,22 +125,20 @@ def list_inputs(state: Engine, beat: Beat, *, first_position: int) -> dict[str, 
 
 
 def solve_for_beat(
-    state: Engine, beat: Beat, *, load: Callable[[ForecastSpan], SeenBids], salt: str = ""
+    state: Engine, *, load: Callable[[ForecastSpan], SeenBids], salt: str = ""
 ) -> PricesSolved:
     """Solve on the state of one beat for the prices of the next.
 
     Parameters
     ----------
     state : Engine
-        Stays as it is.
-    beat : Beat
-        At which the prices come into force.
+        As the beat left it; it stays so.
     load : callable
         Gives the bids of a span that were decided up to the state's position.
     salt : str
         Secret text for the commitment to what would tell of single bids.
     """
-    engine, span = state.replica(), choose_beat_span(state, beat)
+    engine, span, beat = state.replica(), choose_beat_span(state), find_next_beat(state)
     engine.transition(SlotAdvanced(beat.slot, beat.part))
     seen = load(span)
     today, past_days = seen.split(span)
@@ -167,7 +153,7 @@ def solve_for_beat(
             past_days=past_days,
             won=seen.won,
             each=float(every),
-            left=1.0 - find_beat_before(beat, state.rules).part / count_beats(state.rules),
+            left=1.0 - _find_last_beat(state).part / state.rules.beats_per_slot,
             given={
                 "beat": [beat.slot, beat.part],
                 "past_starts": list(span.past_starts),

@@ -8,7 +8,6 @@ from scheduler.auction import ChainEntry, Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import digest, seal
 from scheduler.auction.prices import Settings
-from scheduler.auction.prices.beats import count_beats
 from scheduler.experiments.auction.beats import SimulatedBeats, list_beats, make_day_rules
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Beat, Decision, Task
@@ -47,7 +46,7 @@ def write_log(
         salt=lambda beat: digest([salt, beat.slot, beat.part]),
     )
     # The market opened a beat before the first bid.
-    beats.reach(Beat(-2, count_beats(engine.rules) - 1))
+    beats.reach(Beat(-2, engine.rules.beats_per_slot - 1))
     for beat, tasks in list_beats(day, engine.rules):
         beats.reach(beat)
         for task in tasks:

@@ -13,8 +13,8 @@ import numpy as np
 
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
+from scheduler.auction.log.rules import BEATS_PER_SLOT
 from scheduler.auction.prices import Settings
-from scheduler.auction.prices.beats import BEATS_PER_SLOT
 from scheduler.auction.prices.posted_rates import (
     RateSettings,
     RateTerms,

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log.events import Event, NodeJoined, PricesSolved, SlotAdvanced
 from scheduler.auction.prices import Settings
-from scheduler.auction.prices.beats import SeenBids, count_beats, find_next_beat, solve_for_beat
+from scheduler.auction.prices.beats import SeenBids, find_next_beat, solve_for_beat
 from scheduler.types import Beat, NodeSpec, Task
 
 
@@ -63,7 +63,7 @@ def list_past_tasks(
 
 def list_beats(tasks: Sequence[Task], rules: ZoneRules) -> Iterator[tuple[Beat, Sequence[Task]]]:
     """Give each beat of a day with the bids that are decided in it, evenly spread over a slot."""
-    parts, begin = count_beats(rules), 0
+    parts, begin = rules.beats_per_slot, 0
     for slot in range(max((task.arrival_slot for task in tasks), default=-1) + 1):
         end = begin
         while end < len(tasks) and tasks[end].arrival_slot <= slot:
@@ -107,10 +107,8 @@ class SimulatedBeats:
         self._apply(SlotAdvanced(beat.slot, beat.part))
         if self._waiting is not None:
             self._apply(self._waiting)
-        following = find_next_beat(beat, self._engine.rules)
         self._waiting = solve_for_beat(
             self._engine,
-            following,
             load=lambda _: SeenBids(tasks=self._seen, won=self._won),
-            salt=self._salt(following),
+            salt=self._salt(find_next_beat(self._engine)),
         )

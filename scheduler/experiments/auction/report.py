@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from scheduler.auction.log.rules import BEATS_PER_SLOT
 from scheduler.auction.prices import Settings
-from scheduler.auction.prices.beats import BEATS_PER_SLOT
 from scheduler.experiments.auction.experiments import (
     FIGURES,
     NAMES,

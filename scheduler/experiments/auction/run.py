@@ -11,7 +11,6 @@ from math import inf
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.prices import Settings
-from scheduler.auction.prices.beats import count_beats
 from scheduler.experiments.auction.baselines import earliest_finish, no_merging, titan
 from scheduler.experiments.auction.beats import (
     SimulatedBeats,
@@ -116,7 +115,7 @@ def run_policy(
     beats = SimulatedBeats(engine, engine.transition, seen, won)
     if solves:
         # As in a market that is open, prices have been solved before the first bid.
-        beats.reach(Beat(-2, count_beats(rules) - 1))
+        beats.reach(Beat(-2, rules.beats_per_slot - 1))
     for beat, part in list_beats(tasks, rules):
         slot = beat.slot
         if solves:

@@ -34,7 +34,8 @@ from scheduler.auction.audit.faults import KnownFault
 from scheduler.auction.engine.day_values import commit_secret
 from scheduler.auction.log import events
 from scheduler.auction.log.codec import event_from_json
-from scheduler.auction.prices.beats import BEATS_PER_SLOT, choose_seed
+from scheduler.auction.log.rules import BEATS_PER_SLOT
+from scheduler.auction.prices.beats import choose_seed
 from scheduler.types import Beat
 from tests import builders
 from tests import market_builders as market
@@ -123,7 +124,7 @@ def test_prices_solved_on_one_beat_come_into_force_with_the_next(zone, owner):
     head = MarketHead.objects.get()
     assert (row.status, row.problem, row.waiting) == ("applied", "", None)
     assert (row.applied_position, row.applied_slot, row.applied_at) == (head.position, 101, later)
-    assert (head.slot, head.part, head.beat_position) == (101, 1, head.position)
+    assert (head.slot, head.beat_position) == (101, head.position)
     assert row.expected_bids == pytest.approx(11 * 16)
     assert row.gain is not None
     assert row.solve_s is not None

@@ -18,6 +18,7 @@ from scheduler.auction.engine.day_values import commit_secret
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import seal
 from scheduler.auction.log.heads import sign_day
+from scheduler.auction.log.outcomes import GridChange
 from scheduler.auction.prices import Settings
 from scheduler.auction.prices.beats import SeenBids, solve_for_beat
 from scheduler.auction.prices.solve import SOLVER
@@ -33,14 +34,13 @@ BIDS = [
     for i in range(8)
 ]
 LAST = events.BidArrived(task("last", bid=5_000.0, arrival_slot=1), 0, "salt")
-BEAT = Beat(0, 1)
 
 
-def solve(engine: Engine, beat: Beat = BEAT) -> events.PricesSolved:
+def solve(engine: Engine) -> events.PricesSolved:
     """Solve as the market does, from the log up to the engine's position."""
     won = frozenset(held.task_id for held in engine.reservations())
     seen = SeenBids(tasks=[bid.task for bid in BIDS], won=won)
-    return solve_for_beat(engine, beat, load=lambda _: seen, salt="secret")
+    return solve_for_beat(engine, load=lambda _: seen, salt="secret")
 
 
 def write(forge: Callable[[events.PricesSolved], events.PricesSolved]) -> list[ChainEntry]:
@@ -183,7 +183,7 @@ def test_prices_that_are_left_in_force_count_in_an_erratum(
     for entry in log:
         engine.apply(entry.event)
         if isinstance(entry.event, events.PricesSolved):
-            following = solve(engine, Beat(1))
+            following = solve(engine)
     log.append(engine.apply(events.SlotAdvanced(1)))
     log.append(engine.apply(leave(following)))
     found = check(log)
@@ -221,7 +221,7 @@ def test_bids_of_seats_that_arrive_later_do_not_refute_a_log_a_day_later() -> No
 
     def solve_from(position: int, tasks: list[Task]) -> Verification:
         seen = SeenBids(tasks=tasks, won=won, first_position=position)
-        solved = solve_for_beat(state, Beat(12, 1), load=lambda _: seen, salt="secret")
+        solved = solve_for_beat(state, load=lambda _: seen, salt="secret")
         assert solved.inputs["day_start"] == 3
         return check([*log, engine.replica().apply(solved)])
 
@@ -280,12 +280,29 @@ def test_a_beat_comes_once_and_there_are_no_more_of_them(again: Beat, problem: s
     assert (check(log).position, check(log).problem) == (3, problem)
 
 
-def test_a_beat_without_prices_is_counted() -> None:
+def test_a_beat_that_is_passed_over_or_has_no_prices_is_counted() -> None:
     engine = Engine(RULES)
-    log = [engine.apply(events.SlotAdvanced(slot)) for slot in range(3)]
-    log.append(engine.apply(events.SlotAdvanced(2, 1)))
+    log = [engine.apply(events.SlotAdvanced(slot)) for slot in (0, 1, 3)]
+    log.append(engine.apply(events.SlotAdvanced(3, 1)))
+    assert [entry.outcome for entry in log] == [GridChange(skipped=n) for n in (0, 1, 3, 0)]
+    again = Engine.restore(engine.snapshot())
+    assert again.beat == Beat(3, 1)
+    assert again.apply(events.SlotAdvanced(5)).outcome == GridChange(skipped=2)
     log.append(engine.apply(events.NodeJoined(node(ask=10.0))))
-    assert check(log).beats_missed == 3
+    # Two that came in between had none either, and the last one.
+    assert check(log).beats_missed == 4 + 3
+    hidden = write_transcript_lines(log, rules=RULES, shows=lambda _: False)
+    assert verify_transcript(hidden).beats_missed == 4 + 3
+
+
+def test_a_solve_comes_into_force_with_the_next_beat_and_not_with_one_after_it() -> None:
+    """Else the house would choose between a solve and the next by letting a beat pass."""
+    engine = Engine(RULES)
+    log = [engine.apply(events.NodeJoined(node(ask=10.0))), engine.apply(events.SlotAdvanced(0))]
+    solved = solve(engine)
+    log.append(engine.apply(events.SlotAdvanced(1)))
+    log.append(engine.apply(replace(solved, inputs={**solved.inputs, "beat": [1, 0]})))
+    assert check(log).problem == "the beat of the solve is not what follows from the log"
 
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))

@@ -8,7 +8,7 @@ from pathlib import Path
 from scheduler.auction.audit.transcripts import verify_transcript
 
 LOG = Path(__file__).parents[4] / "data" / "auction" / "log_2026_11.jsonl"
-HEAD = "5749f7c85a42de3205ae589f6a95ac2e5883ecab2d79efc02c8d52696355ac8c"
+HEAD = "96276190d0dc3079f3b95e031b38fcbe9b6ee2f9dbacd7e7668c502763543b6f"
 
 
 def test_a_stored_log_verifies_to_its_hash_and_not_once_it_is_altered() -> None:
