@@ -84,9 +84,9 @@ class SolveAudit:
         self._won: set[str] = set()
         #: Positions at which the price of those that won went back.
         self._refunded: dict[str, int] = {}
-        #: The name of the log's zone, and the entry that promised each day.
+        #: The name of the log's zone, and by day the entry that promised it and its witness.
         self._zone: str | None = None
-        self._promises: dict[int, str] = {}
+        self._promises: dict[int, tuple[str, str]] = {}
         #: Solves and posted rates that came to what is logged.
         self.solved_again = 0
         #: Those from bids that are not known: left out, or from before the log begins.
@@ -95,6 +95,8 @@ class SolveAudit:
         self.beats_missed = 0
         #: Days whose value no witness had a part in.
         self.unwitnessed = 0
+        #: Keys that signed the promises of the others.
+        self.witnesses = set[str]()
 
     def find_problem(self, engine: Engine, event: Event, *, position: int) -> WrongPrices | None:
         """Look at the next event of the log; of prices and rates, say what differs, and how far.
@@ -140,7 +142,7 @@ class SolveAudit:
     def note_outcome(self, event: Event, outcome: Outcome, *, entry_hash: str) -> None:
         """Note what the event led to, once it was found to be so."""
         if isinstance(event, DayPromised):
-            self._promises[event.day] = entry_hash
+            self._promises[event.day] = entry_hash, event.witness_key
         if isinstance(outcome, Decision) and outcome.admitted:
             self._won.add(outcome.task_id)
         if isinstance(outcome, GridChange):
@@ -178,12 +180,13 @@ class SolveAudit:
         if not is_day_signed(
             self._zone or "",
             day=event.day,
-            promise_hash=promise,
-            key=event.witness_key,
+            promise_hash=promise[0],
+            key=promise[1],
             signature=event.witness_signature,
         ):
             return f"the witness of day {event.day} has not signed the entry that promised it"
         self.unwitnessed -= 1
+        self.witnesses.add(promise[1])
         return None
 
     def _check_solve(self, engine: Engine, event: PricesSolved, *, position: int) -> str | None:

@@ -55,6 +55,8 @@ class Verification:
     beats_missed: int = 0
     #: Days whose seeds no witness had a part in.
     unwitnessed: int = 0
+    #: Keys that signed the promises of the others, in hex.
+    day_witnesses: tuple[str, ...] = ()
     #: Position of the snapshot that the log builds on, whose state is taken as it stands.
     begins_at: int = 0
     #: Entries that are wrong, and that the log itself names so. Whatever else there is agrees.
@@ -110,6 +112,7 @@ def verify(
         taken_as_logged=audit.taken_as_logged,
         beats_missed=audit.beats_missed,
         unwitnessed=audit.unwitnessed,
+        day_witnesses=tuple(sorted(audit.witnesses)),
         begins_at=begins_at,
         known_faults=faults.list_known(),
     )
@@ -170,6 +173,7 @@ def verify_public(
         taken_as_logged=audit.taken_as_logged,
         beats_missed=audit.beats_missed,
         unwitnessed=audit.unwitnessed,
+        day_witnesses=tuple(sorted(audit.witnesses)),
         begins_at=begins_at,
         known_faults=faults.list_known(),
     )

@@ -242,6 +242,9 @@ class DayPromised:
     zone: str
     #: SHA-256 of the secret, in hex.
     commitment: str
+    #: Public key of the witness that is asked to sign this entry, in hex; empty: of none. Named
+    #: here, as a key that is made later could be made until the day's value suits.
+    witness_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +257,7 @@ class DayOpened:
 
     day: int
     secret: str
-    #: The witness's public key and its signature, in hex; empty: nobody witnessed the promise.
-    witness_key: str = ""
+    #: By the key that the promise names, in hex; empty: nobody witnessed the promise.
     witness_signature: str = ""
 
 

@@ -308,14 +308,14 @@ def test_a_solve_comes_into_force_with_the_next_beat_and_not_with_one_after_it()
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
 
 
-def open_witnessed_day(*, zone: str = "z", signs: str = "") -> list[ChainEntry]:
+def open_witnessed_day(*, zone: str = "z", signs: str = "", names: str = "") -> list[ChainEntry]:
     """A log whose second day's secret a witness has signed, or something else."""
     engine = Engine(RULES)
-    log = [engine.apply(events.DayPromised(1, zone, commit_secret("s")))]
+    key = names or KEY.public_key().public_bytes_raw().hex()
+    log = [engine.apply(events.DayPromised(1, zone, commit_secret("s"), key))]
     log.append(engine.apply(events.SlotAdvanced(10)))
     signature = sign_day("z", day=1, promise_hash=signs or log[0].hash, sign=KEY.sign)
-    key = KEY.public_key().public_bytes_raw().hex()
-    log.append(engine.apply(events.DayOpened(1, "s", key, signature)))
+    log.append(engine.apply(events.DayOpened(1, "s", signature)))
     return log
 
 
@@ -331,8 +331,10 @@ def test_a_days_value_is_the_secrets_and_the_witness_s() -> None:
     value = sha256(f"s|{opened.witness_signature}".encode()).hexdigest()
     assert again.day.value == value
     assert Engine.restore(again.snapshot()).day == again.day
-    for other in (open_witnessed_day(signs="0" * 64), open_witnessed_day(zone="other")):
-        assert check(other).problem == (
+    assert found.day_witnesses == (KEY.public_key().public_bytes_raw().hex(),)
+    # A key that the promise does not name could be made until the value suits.
+    for forged in ({"signs": "0" * 64}, {"zone": "other"}, {"names": "0" * 64}):
+        assert check(open_witnessed_day(**forged)).problem == (
             "the witness of day 1 has not signed the entry that promised it"
         )
 
