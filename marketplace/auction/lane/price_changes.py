@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 import logging
 
+from django.conf import settings
+
 from marketplace.auction import locks
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Pricing, SolveStatus
+from marketplace.auction.witnesses.days import ask_witness, take_signature
 from marketplace.auction.witnesses.keys import load_signing_key
 from marketplace.common.errors import UserError
 from marketplace.common.queue import enqueue
@@ -52,7 +55,7 @@ def _follow_day(lane: Lane) -> None:
     if promised is not None and promised[0] == today:
         secret = _make_secret(lane, today)
         if promised[1] == commit_secret(secret):
-            lane.apply(events.DayOpened(today, secret))
+            lane.apply(events.DayOpened(today, secret, take_signature(lane.zone)))
             _note_policy(lane, before)
         else:
             log.error("zone %s: the key that promised day %d is gone", lane.zone.name, today)
@@ -61,7 +64,9 @@ def _follow_day(lane: Lane) -> None:
         return
     if engine.day.promised is None or engine.day.promised[0] <= today:
         commitment = commit_secret(_make_secret(lane, today + 1))
-        lane.apply(events.DayPromised(today + 1, lane.zone.name, commitment))
+        key = settings.AUCTION_DAY_WITNESS_KEY if settings.AUCTION_DAY_WITNESS else ""
+        made = lane.apply(events.DayPromised(today + 1, lane.zone.name, commitment, key))
+        ask_witness(lane.zone, day=today + 1, promise_hash=made.hash, witness_key=key, now=lane.now)
 
 
 def _make_secret(lane: Lane, day: int) -> str:

@@ -76,6 +76,8 @@ class Migration(migrations.Migration):
                 ('attempted_at', models.DateTimeField(null=True)),
                 ('attempted_position', models.BigIntegerField(null=True)),
                 ('solve_s', models.FloatField(null=True)),
+                ('day_promise', models.CharField(blank=True, default='', max_length=64)),
+                ('day_signature', models.CharField(blank=True, default='', max_length=128)),
                 ('waiting', models.TextField(null=True)),
             ],
         ),

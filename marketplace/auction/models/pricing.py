@@ -48,6 +48,9 @@ class Pricing(models.Model):
     #: Log position of the state that it read.
     attempted_position = models.BigIntegerField(null=True)
     solve_s = models.FloatField(null=True)
+    #: Hash of the entry that promised the coming day, and its witness's signature, in hex.
+    day_promise = models.CharField(max_length=64, default="", blank=True)
+    day_signature = models.CharField(max_length=128, default="", blank=True)
     #: JSON text of the event the lane is to apply at the next beat; null when none waits.
     waiting = models.TextField(null=True)
 

@@ -70,15 +70,21 @@ def sign_head(
 
 def sign_day(zone: str, *, day: int, promise_hash: str, sign: Sign) -> str:
     """Sign the entry that promised a day's secret, as its witness; in hex."""
-    return sign(_write_day(zone, day, promise_hash)).hex()
+    return sign(write_day(zone, day=day, promise_hash=promise_hash)).hex()
 
 
 def is_day_signed(zone: str, *, day: int, promise_hash: str, key: str, signature: str) -> bool:
     """Whether a witness's key signed the promise of a day."""
-    return _is_signed(_write_day(zone, day, promise_hash), key=key, signature=signature)
+    text = write_day(zone, day=day, promise_hash=promise_hash)
+    return _is_signed(text, key=key, signature=signature)
 
 
-def _write_day(zone: str, day: int, promise_hash: str) -> bytes:
+def write_day(zone: str, *, day: int, promise_hash: str) -> bytes:
+    """Give the text that a witness signs of a promised day: canonical JSON.
+
+    A witness signs one promise of a zone's day and no other, or the market could choose among
+    promises by the values that they lead to.
+    """
     body = {"format": DAY_FORMAT, "zone": zone, "day": day, "hash": promise_hash}
     return serialize_canonical(body).encode()
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from math import inf, nextafter
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from django.core.management import CommandError, call_command
 from django.db import connection
 
@@ -22,8 +23,12 @@ from marketplace.auction.pricing import solve as solving
 from marketplace.auction.pricing.solve import request_due_solves, solve_zone_prices
 from marketplace.auction.selectors import load_market
 from marketplace.auction.settlement import settle_finished
+from marketplace.auction.witnesses import days as witness_days
 from marketplace.auction.witnesses.keys import rotate_signing_key
+from marketplace.common.durable.kinds import get_kinds
+from marketplace.common.durable.run import run_due_work
 from marketplace.common.errors import UserError
+from marketplace.common.outbound import FetchedAnswer
 from marketplace.fleet import slots
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.services import set_policy_settings
@@ -34,6 +39,7 @@ from scheduler.auction.audit.faults import KnownFault
 from scheduler.auction.engine.day_values import commit_secret
 from scheduler.auction.log import events
 from scheduler.auction.log.codec import event_from_json
+from scheduler.auction.log.heads import write_day
 from scheduler.auction.log.rules import BEATS_PER_SLOT
 from scheduler.auction.prices.beats import choose_seed
 from scheduler.types import Beat
@@ -451,6 +457,38 @@ def test_a_day_is_promised_when_half_of_the_one_before_is_over(days):
     found = verify_zone(days)
     # Days 25 and 26.
     assert (found.problems, found.unwitnessed) == ([], 2)
+
+
+def test_a_witness_is_asked_to_sign_each_promise(days, settings, monkeypatch):
+    key = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    settings.AUCTION_DAY_WITNESS = "https://witness.example/days"
+    settings.AUCTION_DAY_WITNESS_KEY = key.public_key().public_bytes_raw().hex()
+    posted, signs = [], [Ed25519PrivateKey.generate(), key]
+
+    def post(url, *, body, **_):
+        posted.append((url, body))
+        signature = signs[len(posted) - 1].sign(body).hex()
+        return FetchedAnswer(json.dumps({"signature": signature}).encode(), {})
+
+    monkeypatch.setattr(witness_days, "post_message", post)
+    for slot in (100, 102):
+        refresh_zone(zone=days, now=at(slot, days))
+    moment = at(102, days)
+    # One key signs that the promise does not name.
+    run_due_work(get_kinds()[witness_days.ASK], clock=lambda: moment)
+    assert pricing(days).day_signature == ""
+    later = moment + timedelta(seconds=15)
+    run_due_work(get_kinds()[witness_days.ASK], clock=lambda: later)
+    promise = LogEntry.objects.get(kind="DayPromised")
+    assert posted == 2 * [
+        ("https://witness.example/days", write_day(days.name, day=26, promise_hash=promise.hash))
+    ]
+    refresh_zone(zone=days, now=at(104, days))
+    opened = json.loads(LogEntry.objects.get(kind="DayOpened").event)
+    assert opened["witness_signature"] == key.sign(posted[0][1]).hex()
+    found = verify_zone(days)
+    # Day 25, with which the log began.
+    assert (found.problems, found.unwitnessed) == ([], 1)
 
 
 def test_rules_hold_from_the_day_on_whose_secret_was_not_promised(days):
