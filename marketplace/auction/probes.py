@@ -13,17 +13,20 @@ from enum import StrEnum
 
 from django.db.models import Min
 
-from marketplace.auction.models import Bid, BidStatus
+from marketplace.auction.models import Bid, BidStatus, MarketHead
 from marketplace.common.durable.kinds import get_kinds
 from marketplace.common.durable.selectors import summarize_kinds
 from marketplace.common.heartbeats import is_late, is_watched, read_heartbeats
 from marketplace.common.models import Heartbeat
 from marketplace.fleet.models import Node, NodeStatus, Zone
-from marketplace.fleet.selectors import list_open_zones
+from marketplace.fleet.selectors import list_open_zones, slot_starts_at
 from marketplace.vendors.handover import PREPARE
+from scheduler.auction.log.rules import BEATS_PER_SLOT
 
 #: A bid is answered within two seconds; one that waits for longer waits for something broken.
 LONGEST_WAIT = timedelta(seconds=15)
+#: Prices stand still once no solve has come into force for so many beats, and for so long.
+MOST_BEATS, LONGEST_STILL = 4, timedelta(minutes=1)
 LANE_TASK = "auction.sweep"
 #: On the same queue and of the same period as what everything else runs on.
 WORKER_TASK = "jobs.leases_sweep"
@@ -65,6 +68,7 @@ def run_probes(*, now: datetime) -> list[HealthProbe]:
         _probe_beat(beats, now=now),
         _probe_lane(beats, now=now),
         *_probe_zones(zones, beats, now=now),
+        *_probe_prices(zones, now=now),
         _probe_worker(beats, now=now),
         *_probe_nodes(zones),
         _probe_books(beats),
@@ -116,6 +120,36 @@ def _probe_zones(
         probe = HealthProbe(HealthPart.LANE, label, not text, text or "No bid waits.", since, zone)
         found.append(probe)
     return found
+
+
+def _probe_prices(zones: Sequence[Zone], *, now: datetime) -> list[HealthProbe]:
+    """Zones whose prices stand still: no solve has come into force for some beats."""
+    probes: list[HealthProbe] = []
+    heads = MarketHead.objects.filter(zone__in=zones, beat_position__gt=0)
+    for head in heads.select_related("zone__pricing").order_by("zone_id"):
+        zone, pricing = head.zone, head.zone.pricing
+        beat_s = zone.slot_s / zone.settings.get("beats_per_slot", BEATS_PER_SLOT)
+        since = pricing.applied_at or pricing.policy_since_at or head.updated_at
+        ahead_s = (slot_starts_at(zone, head.slot) - now).total_seconds()
+        if ahead_s > 0:
+            text = (
+                f"Its log is {ahead_s:.0f} s ahead: a clock was wrong. No prices are solved until "
+                "the time has come."
+            )
+        elif now - since <= max(MOST_BEATS * timedelta(seconds=beat_s), LONGEST_STILL):
+            continue
+        elif (pricing.solve_s or 0.0) > beat_s:
+            text = (
+                f"A solve takes {pricing.solve_s:.0f} s, and a beat {beat_s:.0f} s: set fewer "
+                "beats_per_slot."
+            )
+        else:
+            text = f"No solve came into force: {pricing.problem or 'none was ready'}."
+        label = f"Prices of {zone.base_model_name}"
+        probes.append(
+            HealthProbe(HealthPart.WORKER, label, is_ok=False, text=text, since=since, zone=zone)
+        )
+    return probes
 
 
 def _probe_worker(beats: Mapping[str, Heartbeat], *, now: datetime) -> HealthProbe:

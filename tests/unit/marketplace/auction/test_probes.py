@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from marketplace.accounts.models import User
-from marketplace.auction.models import Bid
+from marketplace.auction.lane.sweep import refresh_zone
+from marketplace.auction.models import Bid, Pricing
 from marketplace.auction.probes import (
     LANE_TASK,
     WORKER_TASK,
@@ -156,3 +157,31 @@ def test_a_busy_task_is_written_down_once_in_ten_seconds(zone, monkeypatch):
 def test_tasks_that_the_clock_does_not_send_leave_no_heartbeat():
     assert heartbeats.is_watched(LANE_TASK)
     assert not heartbeats.is_watched("auction.decide_pending_bids")
+
+
+@pytest.mark.parametrize(
+    ("changes", "after", "text"),
+    [
+        ({}, timedelta(minutes=1), None),
+        ({}, timedelta(minutes=2), "No solve came into force: none was ready."),
+        ({"problem": "Odd"}, timedelta(minutes=2), "No solve came into force: Odd."),
+        (
+            {"solve_s": 9.0},
+            timedelta(minutes=2),
+            "A solve takes 9 s, and a beat 2 s: set fewer beats_per_slot.",
+        ),
+        (
+            {},
+            -timedelta(seconds=30),
+            "Its log is 30 s ahead: a clock was wrong. No prices are solved until the time has "
+            "come.",
+        ),
+    ],
+)
+def test_prices_that_stand_still_are_said_and_why(zone, changes, after, text):
+    refresh_zone(zone=zone, now=NOW)
+    Pricing.objects.update(applied_at=NOW, **changes)
+    found = [probe for probe in run_probes(now=NOW + after) if probe.label.startswith("Prices")]
+    assert [(probe.text, probe.since, probe.zone) for probe in found] == (
+        [(text, NOW, zone)] if text else []
+    )
