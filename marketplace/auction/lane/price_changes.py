@@ -49,7 +49,11 @@ def follow_beat(lane: Lane) -> None:
 
 
 def _follow_day(lane: Lane) -> None:
-    """Open a promised day when it has come, and promise the next when half of it is over."""
+    """Open a promised day when it has come, and promise the next when half of it is over.
+
+    A log that begins late in a day promises none before it is half a day old: its operator sets
+    the zone up, and rules that change after a promise have to wait for it.
+    """
     engine, before = lane.book.engine, lane.book.engine.rules
     promised, today = engine.day.promised, engine.today
     if promised is not None and promised[0] == today:
@@ -59,8 +63,9 @@ def _follow_day(lane: Lane) -> None:
             _note_policy(lane, before)
         else:
             log.error("zone %s: the key that promised day %d is gone", lane.zone.name, today)
-    day_slots = engine.rules.day_slots
-    if engine.horizon.first_slot % day_slots < day_slots // 2:
+    rules, first = engine.rules, engine.horizon.first_slot
+    half = rules.day_slots // 2
+    if first % rules.day_slots < half or first - rules.first_slot < half:
         return
     if engine.day.promised is None or engine.day.promised[0] <= today:
         commitment = commit_secret(_make_secret(lane, today + 1))

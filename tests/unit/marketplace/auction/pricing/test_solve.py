@@ -508,6 +508,20 @@ def test_rules_hold_from_the_day_on_whose_secret_was_not_promised(days):
     assert verify_zone(days).problems == []
 
 
+def test_rules_of_a_log_that_begins_late_in_a_day_change_at_once(days):
+    refresh_zone(zone=days, now=at(103, days))
+    set_policy_settings(zone=days, settings={"futures": 3})
+    days.refresh_from_db()
+    refresh_zone(zone=days, now=at(103, days))
+    with books.read_book(zone=days, now=NOW) as book:
+        assert book.engine.rules.settings.get("futures") == 3
+    for slot in (104, 105, 106):
+        refresh_zone(zone=days, now=at(slot, days))
+    # Half of day 26 is over, and the log is older than half a day.
+    assert (kinds(days).count("DayPromised"), kinds(days)[-1]) == (1, "DayPromised")
+    assert verify_zone(days).problems == []
+
+
 def test_a_day_whose_secret_went_with_the_key_keeps_the_value_before(days):
     for slot in (100, 102):
         refresh_zone(zone=days, now=at(slot, days))
