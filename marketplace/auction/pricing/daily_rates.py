@@ -36,9 +36,12 @@ LOCK = "auction.rates"
 
 
 def request_due_rates(*, clock: Callable[[], datetime]) -> list[str]:
-    """Ask for the rates of each zone whose rates of the day are not posted yet; their ids."""
+    """Ask for the rates of each zone whose rates of the day are not posted yet; their ids.
+
+    The rules in force tell: what the operator wants may hold from a later day on.
+    """
     asked = []
-    for zone in Zone.objects.filter(settings__posts_rates=True).order_by("pk"):
+    for zone in Zone.objects.order_by("pk"):
         try:
             if are_rates_due(zone=zone, now=clock()):
                 asked.append(zone.pk)

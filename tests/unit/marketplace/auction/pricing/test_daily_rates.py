@@ -173,6 +173,13 @@ def test_a_days_rates_are_posted_once_from_the_bids_of_whole_days_before(zone, o
     assert problems(zone) == []
 
 
+def test_rates_are_due_by_the_rules_in_force_and_not_by_what_the_operator_wants(zone):
+    refresh_zone(zone=zone, now=NOW)
+    # The lane has not taken it yet; after a promise it holds from a later day on.
+    Zone.objects.update(settings={**zone.settings, "posts_rates": False})
+    assert request_due_rates(clock=lambda: NOW) == [zone.pk]
+
+
 def test_an_ask_that_changes_in_the_day_counts_from_the_next_days_rates(zone, owner):
     refresh_zone(zone=zone, now=NOW)
     post(zone, NOW)
