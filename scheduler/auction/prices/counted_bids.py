@@ -9,7 +9,8 @@ To lose is free, so of refused bids only so much work counts as was bought. An o
 the latest first, up to the work that it bought on the days that are read. The others of all owners
 together count, the latest first, up to a ninth of the work that counts (a tenth of all), or up to
 the work bought on that day by owners who bought on no other, whichever is more: where everybody is
-new nothing tells a flood from demand. Three always count. Without this bound a flood of bids just
+new nothing tells a flood from demand. Three always count, with no more work each than the median of
+what counts, so that three giants are no flood either. Without this bound a flood of bids just
 below the price would raise it, under however many names.
 """
 
@@ -20,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from statistics import median_high
 
 from scheduler.auction.engine.payment import PaymentRule
 from scheduler.auction.log.rules import ZoneRules
@@ -28,7 +30,7 @@ from scheduler.auction.search.task_search import Search
 from scheduler.types import Horizon, LaborVendor, NodeSpec, Task
 
 #: Unbacked refused work that counts in a day, as a share of the work won and backed; and the bids
-#: that always do.
+#: that always do, if not with all their work.
 UNBACKED_SHARE, LEAST_UNBACKED = 1 / 9, 3
 #: Share of a cost within which only the exact search tells whether a bid is above it.
 _MARGIN = 1e-9
@@ -190,24 +192,38 @@ def _select_of_day(
     # What owners bought on this day who bought on no other.
     first = sum(sum(work.values()) for work in bought.values() if work.keys() <= ids)
     left = {owner: sum(work.values()) for owner, work in bought.items()}
-    counted = sum(task.compute_demand for task in tasks if task.id in won)
-    unbacked: list[Task] = []
-    for task in reversed(tasks):
+    counted = [task.compute_demand for task in tasks if task.id in won]
+    unbacked: list[int] = []
+    for at, task in reversed(list(enumerate(tasks))):
         if task.id in won:
             continue
         if left.get(_owner_of(task), 0.0) >= task.compute_demand:
             left[_owner_of(task)] -= task.compute_demand
-            counted += task.compute_demand
+            counted.append(task.compute_demand)
         else:
-            unbacked.append(task)
-    room, kept, dropped = max(UNBACKED_SHARE * counted, first), 0, set[str]()
-    for task in unbacked:
-        if kept < LEAST_UNBACKED or task.compute_demand <= room:
-            room -= task.compute_demand
-            kept += 1
+            unbacked.append(at)
+    room, kept = max(UNBACKED_SHARE * sum(counted), first), 0
+    usual = median_high(counted or [task.compute_demand for task in tasks] or [0.0])
+    shown = dict(enumerate(tasks))
+    for at in unbacked:
+        work = tasks[at].compute_demand
+        if work <= room:
+            room -= work
+        elif kept < LEAST_UNBACKED:
+            shown[at] = _shrink(tasks[at], usual)
         else:
-            dropped.add(task.id)
-    return tuple(task for task in tasks if task.id not in dropped)
+            del shown[at]
+            continue
+        kept += 1
+    return tuple(shown.values())
+
+
+def _shrink(task: Task, most: float) -> Task:
+    """Give a task with no more work than that, of which a sample is worth as much."""
+    share = min(1.0, most / task.compute_demand)
+    vendor = min((offer.price for offer in task.vendors), default=0.0)
+    bid = vendor + (task.bid - vendor) * share
+    return replace(task, compute_demand=task.compute_demand * share, bid=bid)
 
 
 def _owner_of(task: Task) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from scheduler.auction.prices import EmptyZone, select_counted
@@ -62,7 +64,23 @@ def test_three_refused_bids_always_count_and_a_tiny_job_backs_no_other() -> None
     losers = [task(f"l{n}", owner="f") for n in range(40)]
     tiny = task("tiny", owner="f", compute_demand=1.0)
     assert select_counted([losers], ZONE) == [tuple(losers[37:])]
-    assert select_counted([[*losers, tiny]], ZONE, won={"tiny"}) == [(*losers[37:], tiny)]
+    small = [replace(bid, compute_demand=1.0, bid=bid.bid / 8.0) for bid in losers[37:]]
+    assert select_counted([[*losers, tiny]], ZONE, won={"tiny"}) == [(*small, tiny)]
+
+
+def test_a_giant_that_loses_counts_with_as_much_work_as_is_usual() -> None:
+    bought = [task(f"w{n}", compute_demand=float(n)) for n in (4, 8, 12)]
+    labor = (LaborVendor("a", 20.0, 0), LaborVendor("b", 10.0, 0))
+    giants = [
+        task(f"g{n}", owner="f", compute_demand=16.0, bid=90.0, vendors=labor) for n in range(4)
+    ]
+    past = [task(f"past {bid.id}", owner=bid.id) for bid in bought]
+    bought = [replace(bid, owner=bid.id) for bid in bought]
+    won = {bid.id for bid in (*bought, *past)}
+    today, _ = select_counted([[*bought, *giants], past], ZONE, won=won)
+    # A ninth of 24 samples is less than one of them needs; half of the rest is worth 40.
+    usual = [replace(giant, compute_demand=8.0, bid=50.0) for giant in giants[1:]]
+    assert today == (*bought, *usual)
 
 
 def test_what_two_days_that_overlap_both_hold_was_bought_once() -> None:
