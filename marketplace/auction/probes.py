@@ -19,14 +19,16 @@ from marketplace.common.durable.selectors import summarize_kinds
 from marketplace.common.heartbeats import is_late, is_watched, read_heartbeats
 from marketplace.common.models import Heartbeat
 from marketplace.fleet.models import Node, NodeStatus, Zone
+from marketplace.fleet.policy_settings import find_beats_per_slot
 from marketplace.fleet.selectors import list_open_zones, slot_starts_at
 from marketplace.vendors.handover import PREPARE
-from scheduler.auction.log.rules import BEATS_PER_SLOT
 
 #: A bid is answered within two seconds; one that waits for longer waits for something broken.
 LONGEST_WAIT = timedelta(seconds=15)
-#: Prices stand still once no solve has come into force for so many beats, and for so long.
-MOST_BEATS, LONGEST_STILL = 4, timedelta(minutes=1)
+#: Prices stand still once so many beats have come without a solve, and for so long.
+MOST_STILL, LONGEST_STILL = 4, timedelta(minutes=1)
+#: Clocks of machines may differ by so much.
+MOST_AHEAD = timedelta(seconds=10)
 LANE_TASK = "auction.sweep"
 #: On the same queue and of the same period as what everything else runs on.
 WORKER_TASK = "jobs.leases_sweep"
@@ -43,6 +45,7 @@ class HealthPart(StrEnum):
     BEAT = "beat"
     NODES = "nodes"
     MONEY = "money"
+    PRICES = "prices"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,20 +126,19 @@ def _probe_zones(
 
 
 def _probe_prices(zones: Sequence[Zone], *, now: datetime) -> list[HealthProbe]:
-    """Zones whose prices stand still: no solve has come into force for some beats."""
+    """Zones whose prices stand still: beats come, and no solve comes into force."""
     probes: list[HealthProbe] = []
-    heads = MarketHead.objects.filter(zone__in=zones, beat_position__gt=0)
+    heads = MarketHead.objects.filter(zone__in=zones, zone__pricing__isnull=False)
     for head in heads.select_related("zone__pricing").order_by("zone_id"):
         zone, pricing = head.zone, head.zone.pricing
-        beat_s = zone.slot_s / zone.settings.get("beats_per_slot", BEATS_PER_SLOT)
-        since = pricing.applied_at or pricing.policy_since_at or head.updated_at
-        ahead_s = (slot_starts_at(zone, head.slot) - now).total_seconds()
-        if ahead_s > 0:
+        beat_s, since = zone.slot_s / find_beats_per_slot(zone), pricing.still_since
+        ahead = slot_starts_at(zone, head.slot) - now
+        if ahead > MOST_AHEAD:
             text = (
-                f"Its log is {ahead_s:.0f} s ahead: a clock was wrong. No prices are solved until "
-                "the time has come."
+                f"Its log is {ahead.total_seconds():.0f} s ahead: a clock was wrong. No prices "
+                "are solved until the time has come."
             )
-        elif now - since <= max(MOST_BEATS * timedelta(seconds=beat_s), LONGEST_STILL):
+        elif since is None or pricing.beats_still < MOST_STILL or now - since < LONGEST_STILL:
             continue
         elif (pricing.solve_s or 0.0) > beat_s:
             text = (
@@ -146,9 +148,7 @@ def _probe_prices(zones: Sequence[Zone], *, now: datetime) -> list[HealthProbe]:
         else:
             text = f"No solve came into force: {pricing.problem or 'none was ready'}."
         label = f"Prices of {zone.base_model_name}"
-        probes.append(
-            HealthProbe(HealthPart.WORKER, label, is_ok=False, text=text, since=since, zone=zone)
-        )
+        probes.append(HealthProbe(HealthPart.PRICES, label, False, text, since, zone))
     return probes
 
 

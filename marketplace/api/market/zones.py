@@ -76,7 +76,7 @@ class ZoneSerializer(Answer):
         return find_reservation_fee(zone)
 
     def get_fee_per_million_units(self, zone: Zone) -> int:
-        return round(find_unit_fee_in_force(zone, now=clock.now()) * 1_000_000)
+        return round(find_unit_fee_in_force(zone) * 1_000_000)
 
 
 class ZoneListSerializer(Answer):

@@ -23,7 +23,12 @@ from django.db.models import QuerySet
 from marketplace.auction.models import LogEntry, MarketHead, Pricing, Snapshot
 from marketplace.common.errors import MarketFault
 from marketplace.fleet.models import Zone
-from marketplace.fleet.policy_settings import RULE_PARAMETERS, check_policy_settings, find_unit_fee
+from marketplace.fleet.policy_settings import (
+    RULE_PARAMETERS,
+    check_policy_settings,
+    find_beats_per_slot,
+    find_unit_fee,
+)
 from marketplace.fleet.selectors import build_node_spec, list_nodes_on_sale, slot_at
 from marketplace.fleet.slots import count_slots_per_day
 from marketplace.payments.price_shares import find_card_share, find_tax_share
@@ -121,6 +126,7 @@ def replace_zone_settings(rules: ZoneRules, *, zone: Zone) -> ZoneRules:
         policy=SELLING_POLICY,
         settings=rest,
         refusal_hints=own.get("refusal_hints", True),
+        beats_per_slot=find_beats_per_slot(zone),
         posts_rates=own.get("posts_rates", False),
         fee_per_unit=find_unit_fee(zone),
         card_share=find_card_share(),
@@ -141,7 +147,12 @@ def begin_log(*, zone: Zone, now: datetime) -> MarketHead:
         taken_at=now,
     )
     Pricing.objects.update_or_create(
-        zone=zone, defaults={"policy": engine.rules.policy, "policy_since_at": now}
+        zone=zone,
+        defaults={
+            "policy": engine.rules.policy,
+            "policy_since_at": now,
+            "fee_per_unit": engine.rules.fee_per_unit,
+        },
     )
     return MarketHead.objects.create(
         zone=zone,

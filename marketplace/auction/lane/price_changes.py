@@ -1,7 +1,7 @@
 """A zone's beats, days, rules and solved prices, as its lane writes them to the log.
 
 The rules in force are the log's. What the operator sets is a wish: the lane turns it into a
-``RulesChanged`` entry, which holds from the first day on whose secret was not promised by then.
+``RulesChanged`` entry, which holds from the day after the next on.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ _DAY_FORMAT = "finetender-day-secret-1"
 
 def follow_beat(lane: Lane) -> None:
     """Log that a beat has come, with the prices that wait for it, and what the day brings."""
-    engine, head = lane.book.engine, lane.head
-    beat = beat_at(lane.zone, lane.now, beats=engine.rules.beats_per_slot)
+    engine, head, before = lane.book.engine, lane.head, lane.book.engine.rules
+    beat = beat_at(lane.zone, lane.now, beats=before.beats_per_slot)
     if engine.beat is not None and beat <= engine.beat:
         return
     lane.apply(events.SlotAdvanced(beat.slot, beat.part))
+    _note_rules(lane, before)
     _take_solved_prices(lane, beat)
     head.slot, head.beat_position = beat.slot, engine.position
     _follow_day(lane)
@@ -54,13 +55,12 @@ def _follow_day(lane: Lane) -> None:
     A log that begins late in a day promises none before it is half a day old: its operator sets
     the zone up, and rules that change after a promise have to wait for it.
     """
-    engine, before = lane.book.engine, lane.book.engine.rules
+    engine = lane.book.engine
     promised, today = engine.day.promised, engine.today
     if promised is not None and promised[0] == today:
         secret = _make_secret(lane, today)
         if promised[1] == commit_secret(secret):
             lane.apply(events.DayOpened(today, secret, take_signature(lane.zone)))
-            _note_policy(lane, before)
         else:
             log.error("zone %s: the key that promised day %d is gone", lane.zone.name, today)
     rules, first = engine.rules, engine.horizon.first_slot
@@ -70,8 +70,10 @@ def _follow_day(lane: Lane) -> None:
     if engine.day.promised is None or engine.day.promised[0] <= today:
         commitment = commit_secret(_make_secret(lane, today + 1))
         key = settings.AUCTION_DAY_WITNESS_KEY if settings.AUCTION_DAY_WITNESS else ""
-        made = lane.apply(events.DayPromised(today + 1, lane.zone.name, commitment, key))
-        ask_witness(lane.zone, day=today + 1, promise_hash=made.hash, witness_key=key, now=lane.now)
+        own = load_signing_key(now=lane.now).public_key
+        promise = events.DayPromised(today + 1, lane.zone.name, commitment, own, key)
+        made = lane.apply(promise)
+        ask_witness(lane.zone, promise, promise_hash=made.hash, now=lane.now)
 
 
 def _make_secret(lane: Lane, day: int) -> str:
@@ -93,15 +95,20 @@ def sync_rules(lane: Lane) -> None:
             wanted = books.replace_zone_settings(rules, zone=zone)
             if wanted != rules:
                 lane.apply(events.RulesChanged(rules=wanted))
-                _note_policy(lane, before)
+                _note_rules(lane, before)
+                if lane.book.engine.rules != before:
+                    # A solve on the beat before knows nothing of them.
+                    lane.head.beat_position = 0
     except (UserError, ValueError) as error:
         # Refused before anything moved; bids must not wait for the operator to mend it.
         log.error("zone %s goes on under its old rules: %s", lane.zone.name, error)
     lane.book.rules_seen = (lane.zone.settings, lane.book.engine.wanted_rules)
 
 
-def _note_policy(lane: Lane, before: ZoneRules) -> None:
-    policy = lane.book.engine.rules.policy
+def _note_rules(lane: Lane, before: ZoneRules) -> None:
+    policy, fee = lane.book.engine.rules.policy, lane.book.engine.rules.fee_per_unit
+    if fee != before.fee_per_unit:
+        Pricing.objects.filter(zone=lane.zone).update(fee_per_unit=fee)
     if policy != before.policy:
         Pricing.objects.filter(zone=lane.zone).update(
             policy=policy, policy_since_at=lane.now, status=SolveStatus.NONE
@@ -112,27 +119,38 @@ def _note_policy(lane: Lane, before: ZoneRules) -> None:
 def _take_solved_prices(lane: Lane, beat: Beat) -> None:
     """Apply the prices that wait, if they are for this beat; else those in force stand."""
     pricing = locks.lock_pricing(zone_id=lane.zone.pk)
-    if pricing is None or pricing.waiting is None:
+    if pricing is None:
         return
+    is_applied = False
+    if pricing.waiting is not None:
+        problem = _apply_waiting(lane, pricing, pricing.waiting, beat)
+        is_applied = problem is None
+        pricing.waiting, pricing.problem = None, (problem or "")[:500]
+        pricing.status = SolveStatus.APPLIED if is_applied else SolveStatus.DISCARDED
+    pricing.beats_still = 0 if is_applied else pricing.beats_still + 1
+    pricing.still_since = None if is_applied else pricing.still_since or lane.now
+    pricing.save()
+
+
+def _apply_waiting(lane: Lane, pricing: Pricing, waiting: str, beat: Beat) -> str | None:
+    """Apply prices and note them; else say why they are not for this beat."""
     try:
-        solved = event_from_json(json.loads(pricing.waiting))
+        solved = event_from_json(json.loads(waiting))
         if not isinstance(solved, events.PricesSolved):
             raise ValueError(f"{type(solved).__name__} is no solve")
         # What a verifier of the log would say of them.
         problem = find_timing_problem(solved.inputs, beat, position=lane.head.beat_position)
-        if problem is None:
-            pricing.applied_position = lane.apply(solved).position
-            pricing.applied_slot = solved.first_slot
-            pricing.applied_at = lane.now
-            pricing.gain = compute_gain(solved)
-            tasks, weight = solved.inputs["forecast_tasks"], solved.inputs["forecast_weight"]
-            pricing.expected_bids = tasks * weight
+        if problem is not None:
+            return problem
+        pricing.applied_position = lane.apply(solved).position
+        pricing.applied_slot = solved.first_slot
+        pricing.applied_at = lane.now
+        pricing.gain = compute_gain(solved)
+        tasks, weight = solved.inputs["forecast_tasks"], solved.inputs["forecast_weight"]
+        pricing.expected_bids = tasks * weight
     except (ValueError, KeyError, TypeError) as error:
-        problem = f"Not readable: {error!r}"
-    pricing.waiting = None
-    pricing.problem = (problem or "")[:500]
-    pricing.status = SolveStatus.DISCARDED if problem else SolveStatus.APPLIED
-    pricing.save()
+        return f"Not readable: {error!r}"
+    return None
 
 
 def compute_gain(solved: events.PricesSolved) -> float | None:

@@ -30,11 +30,16 @@ class Pricing(models.Model):
     #: In force; ``Zone.policy`` is what the operator wants. Empty before the log begins.
     policy = models.CharField(max_length=16, default="", blank=True)
     policy_since_at = models.DateTimeField(null=True)
+    #: The house's fee for a work unit that is in force, micro-dollars.
+    fee_per_unit = models.FloatField(default=0.0)
 
     #: Log position and slot of the prices in force; null: none were solved.
     applied_position = models.BigIntegerField(null=True)
     applied_slot = models.BigIntegerField(null=True)
     applied_at = models.DateTimeField(null=True)
+    #: Beats since then that came without prices, and when the first of them did.
+    beats_still = models.PositiveIntegerField(default=0)
+    still_since = models.DateTimeField(null=True)
     #: Share of the dual value that solving took off: how badly the prices before fitted.
     gain = models.FloatField(null=True)
     #: Bids expected in the horizon when they were solved.

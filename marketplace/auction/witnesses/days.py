@@ -17,6 +17,8 @@ from marketplace.common.durable.kinds import HeldWork, WorkFailed
 from marketplace.common.durable.services import NewWork, restart_work
 from marketplace.common.outbound import AnswerLimits, FetchFailed, post_message
 from marketplace.fleet.models import Zone
+from scheduler.auction.log.codec import event_from_json, event_to_json
+from scheduler.auction.log.events import DayPromised
 from scheduler.auction.log.heads import is_day_signed, write_day
 
 #: The kind of work that asking is; its key is the zone's.
@@ -26,23 +28,17 @@ _LIMITS = AnswerLimits(timeout_s=10.0, answer_s=20.0, bytes_max=4_096)
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A day of a zone whose secret the log has promised."""
+    """An entry that promised a day's secret, and its hash."""
 
-    zone: str
-    day: int
-    #: Of the entry that promised it.
+    entry: DayPromised
     hash: str
-    #: Public key of the witness that the entry names, in hex.
-    witness_key: str
 
 
-def ask_witness(
-    zone: Zone, *, day: int, promise_hash: str, witness_key: str, now: datetime
-) -> None:
+def ask_witness(zone: Zone, entry: DayPromised, *, promise_hash: str, now: datetime) -> None:
     """Have a promise's witness asked to sign it. Call in the transaction that logs the promise."""
     Pricing.objects.filter(zone=zone).update(day_promise=promise_hash, day_signature="")
-    if witness_key:
-        payload = {"day": day, "hash": promise_hash, "witness_key": witness_key}
+    if entry.witness_key:
+        payload = {"entry": event_to_json(entry), "hash": promise_hash}
         restart_work(NewWork(ASK, zone.pk, due_at=now, payload=payload))
 
 
@@ -57,8 +53,8 @@ def take_signature(zone: Zone) -> str:
 def load_promise(work: HeldWork) -> Promise | None:
     """What the witness is to sign; nothing once that day was opened or another was promised."""
     asked = Pricing.objects.filter(zone_id=work.key, day_promise=work.payload.get("hash"))
-    zone = Zone.objects.filter(pk__in=asked.values("zone_id")).first()
-    return None if zone is None else Promise(zone=zone.name, **work.payload)
+    entry = event_from_json(work.payload["entry"]) if asked.exists() else None
+    return Promise(entry, work.payload["hash"]) if isinstance(entry, DayPromised) else None
 
 
 def fetch_signature(_work: HeldWork, promise: Promise) -> str:
@@ -69,7 +65,8 @@ def fetch_signature(_work: HeldWork, promise: Promise) -> str:
     WorkFailed
         The witness does not answer, or with something else than its signature.
     """
-    text = write_day(promise.zone, day=promise.day, promise_hash=promise.hash)
+    entry = promise.entry
+    text = write_day(entry, promise_hash=promise.hash)
     try:
         answer = post_message(
             settings.AUCTION_DAY_WITNESS,
@@ -81,16 +78,10 @@ def fetch_signature(_work: HeldWork, promise: Promise) -> str:
         )
         signature = str(json.loads(answer.body)["signature"])
     except FetchFailed as error:
-        raise WorkFailed(f"The witness did not sign day {promise.day}: {error}.") from error
+        raise WorkFailed(f"The witness did not sign day {entry.day}: {error}.") from error
     except (ValueError, KeyError, TypeError) as error:
         raise WorkFailed("The witness's answer has no signature.") from error
-    if not is_day_signed(
-        promise.zone,
-        day=promise.day,
-        promise_hash=promise.hash,
-        key=promise.witness_key,
-        signature=signature,
-    ):
+    if not is_day_signed(entry, promise_hash=promise.hash, signature=signature):
         raise WorkFailed("The witness's answer is not signed by the key that the promise names.")
     return signature
 

@@ -46,6 +46,8 @@ from scheduler.types import Beat, Decision, NodeRate, Task
 #: Largest difference of a price, as a share of the largest price of its kind: another
 #: machine's arithmetic may end in other last digits. On one machine there is none.
 TOLERANCE = 1e-6
+#: What arithmetic on values that somebody made up may raise.
+_NOTHING = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 #: An amount that no log can say, so no erratum excuses it.
 _UNSPEAKABLE = 2.0 * MOST_MONEY
 
@@ -73,20 +75,21 @@ class SolveAudit:
         self._beat_at = 0
         self._left: Engine | None = None
         self._before: Engine | None = None
+        #: Whether rules changed at once since the beat before, so that it leads to no prices.
+        self._is_changed = False
         #: Slot and position of each beat that began one, after those where the log begins; the day
         #: of the latest.
         self._slots: list[tuple[int, int]] = []
         self._day: int | None = None
-        #: Positions of bids in rising order, the bids, and the slot in which each was decided.
+        #: Positions of bids in rising order, and the bids.
         self._positions: list[int] = []
         self._bids: list[Task] = []
-        self._decided: list[int] = []
         self._won: set[str] = set()
         #: Positions at which the price of those that won went back.
         self._refunded: dict[str, int] = {}
         #: The name of the log's zone, and by day the entry that promised it and its witness.
         self._zone: str | None = None
-        self._promises: dict[int, tuple[str, str]] = {}
+        self._promises: dict[int, tuple[str, DayPromised]] = {}
         #: Solves and posted rates that came to what is logged.
         self.solved_again = 0
         #: Those from bids that are not known: left out, or from before the log begins.
@@ -122,7 +125,6 @@ class SolveAudit:
             case BidArrived(task=task):
                 self._positions.append(position + 1)
                 self._bids.append(task)
-                self._decided.append(engine.horizon.first_slot)
             case CellsReleased(task_id=task_id, refunded=True):
                 self._refunded.setdefault(task_id, position + 1)
             case PricesSolved():
@@ -142,7 +144,7 @@ class SolveAudit:
     def note_outcome(self, event: Event, outcome: Outcome, *, entry_hash: str) -> None:
         """Note what the event led to, once it was found to be so."""
         if isinstance(event, DayPromised):
-            self._promises[event.day] = entry_hash, event.witness_key
+            self._promises[event.day] = entry_hash, event
         if isinstance(outcome, Decision) and outcome.admitted:
             self._won.add(outcome.task_id)
         if isinstance(outcome, GridChange):
@@ -154,6 +156,7 @@ class SolveAudit:
         if problem is not None:
             return problem
         self._before, self._left = self._left, None
+        self._is_changed = self._before is not None and self._before.rules != rules
         self._beat_at = position + 1
         if beat.slot > self._slots[-1][0]:
             self._slots.append((beat.slot, position + 1))
@@ -177,16 +180,11 @@ class SolveAudit:
         promise = self._promises.get(event.day)
         if not event.witness_signature or promise is None:
             return None
-        if not is_day_signed(
-            self._zone or "",
-            day=event.day,
-            promise_hash=promise[0],
-            key=promise[1],
-            signature=event.witness_signature,
-        ):
+        hash_, promised = promise
+        if not is_day_signed(promised, promise_hash=hash_, signature=event.witness_signature):
             return f"the witness of day {event.day} has not signed the entry that promised it"
         self.unwitnessed -= 1
-        self.witnesses.add(promise[1])
+        self.witnesses.add(promised.witness_key)
         return None
 
     def _check_solve(self, engine: Engine, event: PricesSolved, *, position: int) -> str | None:
@@ -196,6 +194,8 @@ class SolveAudit:
                 self.taken_as_logged += 1
                 return None
             return "the prices do not come with a beat"
+        if self._is_changed:
+            return "the rules changed since the beat that the prices were solved on"
         if state is None and self._begin > 0:
             self.taken_as_logged += 1
             return None
@@ -221,7 +221,7 @@ class SolveAudit:
             )
         except BidsLeftOut as error:
             return f"the prices cannot be solved again: {error}"
-        except (KeyError, TypeError, ValueError):
+        except _NOTHING:
             return "the prices cannot be solved again: what they name is nothing to solve"
         self.solved_again += 1
         return _compare(event, again)
@@ -240,7 +240,7 @@ class SolveAudit:
             )
         except BidsLeftOut as error:
             return f"the rates cannot be made again: {error}"
-        except (KeyError, TypeError, ValueError):
+        except _NOTHING:
             return "the rates cannot be made again: what they name is nothing to make them of"
         if self._knows_bids:
             self.solved_again += problem is None
@@ -256,7 +256,12 @@ class SolveAudit:
         if not self._knows_bids or self._begin > 0:
             return None
         state = self._before or engine
-        follows = solve_for_beat(state, load=lambda span: self._select(span, last=state.position))
+        try:
+            follows = solve_for_beat(
+                state, load=lambda span: self._select(span, last=state.position)
+            )
+        except _NOTHING:
+            return {"prices": _UNSPEAKABLE}
         found = _measure_in_force(engine, event, follows)
         if event.own_asks != follows.own_asks:
             found["own_asks"] = 1.0
@@ -272,7 +277,7 @@ class SolveAudit:
             follows = make_rates_of_place(
                 engine, event, name_bids=name_bids, find_days=self._find_days, won=won
             )
-        except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
+        except _NOTHING:
             return {"rates": _UNSPEAKABLE}
         furthest = measure_difference(_list_amounts(event.rates), _list_amounts(follows.rates))
         found = _measure_in_force(engine, event, follows)
@@ -368,7 +373,7 @@ def _measure_in_force(
     try:
         one.transition(logged)
         other.transition(follows)
-    except ValueError:
+    except _NOTHING:
         # The replay ends here.
         return {"compute_price": _UNSPEAKABLE}
     return measure_prices(one.prices(), other.prices())

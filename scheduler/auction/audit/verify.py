@@ -179,6 +179,8 @@ def verify_public(
     )
 
 
+#: What an event raises that cannot be, or whose values somebody made up.
+_CANNOT_BE = (ArithmeticError, LookupError, TypeError, ValueError)
 #: What stands for the parts of an outcome that are not shown where its bid is left out.
 _NOT_SHOWN: dict[str, Any] = {
     "surplus": None,
@@ -238,7 +240,7 @@ def _compare_public(
         sealed = [digest(select_public_part(arrival, {})["event"]) for arrival in arrivals]
     try:
         outcome = engine.follow(event, sealed=sealed)
-    except ValueError as error:
+    except _CANNOT_BE as error:
         return f"the entry cannot have happened: {error}", None
     left_out = PRIVATE_PARTS if hidden else ()
     audit.note_outcome(event, outcome, entry_hash=str(data["hash"]))
@@ -291,7 +293,7 @@ def _compare(engine: Engine, entry: ChainEntry) -> str | None:
         return "the entry does not build on the one before it"
     try:
         again = engine.apply(entry.event, hint=_find_hint(entry.outcome))
-    except ValueError as error:
+    except _CANNOT_BE as error:
         return f"the entry cannot have happened: {error}"
     if again.outcome != entry.outcome:
         logged, found = outcome_to_json(entry.outcome), outcome_to_json(again.outcome)

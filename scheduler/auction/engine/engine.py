@@ -17,7 +17,7 @@ from scheduler.auction.engine import (
     saved_state,
 )
 from scheduler.auction.engine.cell_prices import Prices, copy_prices
-from scheduler.auction.engine.day_values import DayState
+from scheduler.auction.engine.day_values import DayState, find_rules
 from scheduler.auction.engine.decide import DeadlineHint
 from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
 from scheduler.auction.engine.receipts import check_receipts, follow_bundle, settle_receipts
@@ -307,9 +307,14 @@ class Engine:
 
     @property
     def wanted_rules(self) -> ZoneRules:
-        """The rules in force, or those that wait for the day from which they hold."""
-        day = self._zone.day
-        return day.later_rules or day.next_rules or self._zone.rules
+        """The rules in force, or the last of those that wait for the day from which they hold."""
+        waiting = self._zone.day.waiting
+        return waiting[-1][1] if waiting else self._zone.rules
+
+    def find_rules_at(self, slot: int) -> ZoneRules:
+        """Give the rules that hold at a slot's first beat, unless others are changed by then."""
+        zone = self._zone
+        return find_rules(zone.day, zone.rules, day=slot // zone.rules.day_slots)
 
     @property
     def beat(self) -> Beat | None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from copy import copy
-from dataclasses import replace
 
 import numpy as np
 
 from scheduler.auction.engine.day_values import (
     DayState,
+    change_later,
+    drop_due_rules,
+    find_rules,
     lapse_promise,
     open_day,
     promise_day,
+    take_charges,
 )
+from scheduler.auction.engine.new_cells import price_new_node, price_new_slots
 from scheduler.auction.engine.price_policies import (
     AdmittedSchedule,
     Policies,
@@ -124,7 +128,9 @@ class ZoneState:
     # -- slots, nodes and rates ----------------------------------------------
 
     def advance(self, beat: Beat) -> int:
-        """Retire the slots before a beat's and open as many at the end, at posted rates.
+        """Retire the slots before a beat's and open as many at the end, priced as the last was.
+
+        With the first beat of a day the rules hold that waited for it.
 
         Returns
         -------
@@ -139,13 +145,21 @@ class ZoneState:
         grid.advance(slot)
         if opened and len(grid.reserve_price):
             grid.reserve_price[-opened:] = self._find_reserves()[-opened:]
+        if 0 < opened < grid.slots and self.policy.prices_empty_cells:
+            price_new_slots(grid, opened)
+        self._take_due_rules()
         return max(passed - 1, 0)
 
     def add_node(self, node: NodeSpec) -> None:
-        """Put a node's cells on sale, at its posted rate where rates are posted."""
+        """Put a node's cells on sale, at its posted rate where rates are posted.
+
+        Where empty cells have prices it costs what the cheapest of its type does.
+        """
         self.grid.add_node(node)
         if len(self.grid.reserve_price):
             self.grid.reserve_price[:, -1] = self._find_reserves()[:, -1]
+        if self.policy.prices_empty_cells:
+            price_new_node(self.grid)
 
     def post_rates(self, event: RatesPosted) -> None:
         """Take new rates for all cells on sale; what is sold stays as it was sold.
@@ -221,22 +235,20 @@ class ZoneState:
         self.day = promise_day(self.day, event, today=self.today)
 
     def open_day(self, event: DayOpened) -> None:
-        """Take a day's value, and the rules that waited for it.
+        """Take a day's value.
 
         Raises
         ------
         ValueError
             As ``day_values.open_day``.
         """
-        rules = self.day.next_rules
         self.day = open_day(self.day, event, today=self.today)
-        if rules is not None:
-            self._take_rules(rules)
 
     def change_rules(self, rules: ZoneRules) -> None:
         """Go on under other rules, from the day on that none can see the seeds of yet.
 
-        On a log's first day they hold at once, until the next day is promised.
+        On a log's first day they hold at once, until the next day is promised; what cards and tax
+        cost always does.
 
         Raises
         ------
@@ -251,7 +263,14 @@ class ZoneState:
         if is_first_day and not self.day.has_begun:
             self._take_rules(rules)
         else:
-            self.day = replace(self.day, later_rules=rules)
+            self.day = change_later(self.day, rules, in_force=self.rules, today=self.today)
+            self.rules = take_charges(self.rules, rules)
+
+    def _take_due_rules(self) -> None:
+        rules = find_rules(self.day, self.rules, day=self.today)
+        self.day = drop_due_rules(self.day, day=self.today)
+        if rules != self.rules:
+            self._take_rules(rules)
 
     def _take_rules(self, rules: ZoneRules) -> None:
         before, policy = self.policy, make_policy(rules, self._policies)

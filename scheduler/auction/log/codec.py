@@ -57,7 +57,7 @@ _LEFT_OUT: Mapping[type[Any], tuple[str, ...]] = {
     PlanMove: ("verified_only",),
     Schedule: ("ready_slot",),
     Task: ("owner", "verified_only"),
-    ZoneRules: ("posts_rates", "fee_per_unit", "card_share", "tax_share"),
+    ZoneRules: ("beats_per_slot", "posts_rates", "fee_per_unit", "card_share", "tax_share"),
     BidArrived: ("bundle",),
     CellsReleased: ("refunded",),
     SlotAdvanced: ("part",),

@@ -223,11 +223,12 @@ class RatesPosted:
 
 @dataclass(frozen=True, slots=True)
 class RulesChanged:
-    """The zone goes by these rules from the next day on whose secret is not promised yet.
+    """The zone goes by these rules from the day after the next on.
 
     So nobody sees first what seeds would make of them. On a log's first day they hold at once,
-    until the next is promised. What concerns cells must be as before. Prices stay, with one
-    exception: under a policy that prices only what is sold, empty cells cost nothing again.
+    until the next is promised, and so does what cards and tax cost on any day. What concerns cells
+    must be as before. Prices stay, with one exception: under a policy that prices only what is
+    sold, empty cells cost nothing again.
     """
 
     rules: ZoneRules
@@ -242,6 +243,8 @@ class DayPromised:
     zone: str
     #: SHA-256 of the secret, in hex.
     commitment: str
+    #: Public key of the market, in hex, so that no other can have the name's promise signed.
+    market_key: str = ""
     #: Public key of the witness that is asked to sign this entry, in hex; empty: of none. Named
     #: here, as a key that is made later could be made until the day's value suits.
     witness_key: str = ""

@@ -15,7 +15,8 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from scheduler.auction.log.canonical_json import serialize_canonical
+from scheduler.auction.log.canonical_json import read_hex, serialize_canonical
+from scheduler.auction.log.events import DayPromised
 
 #: Part of every signed text, so that no signature made for something else is one of a head.
 HEAD_FORMAT = "finetender-head-1"
@@ -68,24 +69,30 @@ def sign_head(
     return SignedHead(head, signed_at, public_key, sign(_text_of(unsigned)).hex(), receipt)
 
 
-def sign_day(zone: str, *, day: int, promise_hash: str, sign: Sign) -> str:
+def sign_day(promise: DayPromised, *, promise_hash: str, sign: Sign) -> str:
     """Sign the entry that promised a day's secret, as its witness; in hex."""
-    return sign(write_day(zone, day=day, promise_hash=promise_hash)).hex()
+    return sign(write_day(promise, promise_hash=promise_hash)).hex()
 
 
-def is_day_signed(zone: str, *, day: int, promise_hash: str, key: str, signature: str) -> bool:
-    """Whether a witness's key signed the promise of a day."""
-    text = write_day(zone, day=day, promise_hash=promise_hash)
-    return _is_signed(text, key=key, signature=signature)
+def is_day_signed(promise: DayPromised, *, promise_hash: str, signature: str) -> bool:
+    """Whether the witness that a promise names signed its entry."""
+    text = write_day(promise, promise_hash=promise_hash)
+    return _is_signed(text, key=promise.witness_key, signature=signature)
 
 
-def write_day(zone: str, *, day: int, promise_hash: str) -> bytes:
+def write_day(promise: DayPromised, *, promise_hash: str) -> bytes:
     """Give the text that a witness signs of a promised day: canonical JSON.
 
-    A witness signs one promise of a zone's day and no other, or the market could choose among
-    promises by the values that they lead to.
+    A witness signs one promise of a day of a market's zone and no other, or the market could choose
+    among promises by the values that they lead to.
     """
-    body = {"format": DAY_FORMAT, "zone": zone, "day": day, "hash": promise_hash}
+    body = {
+        "format": DAY_FORMAT,
+        "market_key": promise.market_key,
+        "zone": promise.zone,
+        "day": promise.day,
+        "hash": promise_hash,
+    }
     return serialize_canonical(body).encode()
 
 
@@ -96,9 +103,8 @@ def has_valid_signature(signed: SignedHead) -> bool:
 
 def _is_signed(text: bytes, *, key: str, signature: str) -> bool:
     try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)).verify(
-            bytes.fromhex(signature), text
-        )
+        public_key = Ed25519PublicKey.from_public_bytes(read_hex(key, length=32))
+        public_key.verify(read_hex(signature, length=64), text)
     except (InvalidSignature, ValueError):
         return False
     return True

@@ -87,14 +87,15 @@ def choose_seed(state: Engine, beat: Beat) -> int:
 
 def choose_beat_span(state: Engine) -> ForecastSpan:
     """Give the slots that a solve of a state looks at, for the prices of its next beat."""
-    rules = state.rules
+    after = find_next_beat(state).slot
+    rules = state.find_rules_at(after)
     return choose_span(
         day_slots=rules.day_slots,
         # Bids that are decided in a slot start in the next: a task's arrival is that one.
         began=rules.first_slot + 1,
         # Those that come until the prices are in force take room as well.
         slot=_find_last_beat(state).slot + 1,
-        last_slot=find_next_beat(state).slot + rules.horizon_slots - 1,
+        last_slot=after + rules.horizon_slots - 1,
         past_days=int(rules.settings.get("past_days", PAST_DAYS)),
     )
 
@@ -118,7 +119,7 @@ def list_inputs(state: Engine, *, first_position: int) -> dict[str, Any]:
         "last_slot": span.last_slot,
         "day_start": span.day_start,
         "past_starts": list(span.past_starts),
-        "settings": asdict(read_settings(state.rules.settings)),
+        "settings": asdict(read_settings(state.find_rules_at(beat.slot).settings)),
         "first_position": first_position,
         "every": find_sampling(first=first_position, last=state.position),
     }
@@ -162,7 +163,7 @@ def solve_for_beat(
             },
         ),
         seed=choose_seed(state, beat),
-        settings=read_settings(state.rules.settings),
+        settings=read_settings(engine.rules.settings),
         salt=salt,
     )
 

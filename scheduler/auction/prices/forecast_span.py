@@ -71,12 +71,14 @@ def choose_span(
     """
     day_start = max(slot - day_slots, began)
     nearest = max(1, ceil((last_slot + 1 - slot) / day_slots))
-    starts = [slot - day_slots - back * day_slots for back in range(nearest, nearest + past_days)]
+    # Not those that lie before the log, however many days it is told to look at.
+    furthest = min(nearest + past_days, (slot - began) // day_slots)
+    starts = [slot - day_slots - back * day_slots for back in range(nearest, furthest)]
     return ForecastSpan(
         day_start=day_start,
         slot=slot,
         last_slot=last_slot,
-        past_starts=tuple(start for start in starts if start >= began),
+        past_starts=tuple(starts),
     )
 
 

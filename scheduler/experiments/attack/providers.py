@@ -152,7 +152,7 @@ def run_day(
         base_memory=scenario.base_memory_gb,
         refusal_hints=False,
         posts_rates=posts_rates,
-        settings={"beats_per_slot": zone.beats},
+        beats_per_slot=zone.beats,
     )
     engine = Engine(
         make_day_rules(

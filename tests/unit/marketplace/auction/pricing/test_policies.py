@@ -23,6 +23,7 @@ from marketplace.fleet.models import Zone
 from marketplace.fleet.services import set_policy_settings
 from scheduler.auction import ZoneRules
 from scheduler.auction.audit.transcripts import verify_transcript
+from scheduler.auction.log.rules import BEATS_PER_SLOT
 from scheduler.auction.prices import forecast_span
 from scheduler.auction.prices.forecast_span import ForecastSpan, choose_span
 from tests import builders
@@ -68,7 +69,7 @@ def kinds(zone) -> list[str]:
 
 
 def set_settings(zone, **settings) -> Zone:
-    return set_policy_settings(zone=zone, settings=settings)
+    return set_policy_settings(zone=zone, settings={"beats_per_slot": BEATS_PER_SLOT, **settings})
 
 
 # -- from the first bid --------------------------------------------------------------------

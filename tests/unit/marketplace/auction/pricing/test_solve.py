@@ -24,7 +24,7 @@ from marketplace.auction.pricing.solve import request_due_solves, solve_zone_pri
 from marketplace.auction.selectors import load_market
 from marketplace.auction.settlement import settle_finished
 from marketplace.auction.witnesses import days as witness_days
-from marketplace.auction.witnesses.keys import rotate_signing_key
+from marketplace.auction.witnesses.keys import load_signing_key, rotate_signing_key
 from marketplace.common.durable.kinds import get_kinds
 from marketplace.common.durable.run import run_due_work
 from marketplace.common.errors import UserError
@@ -479,10 +479,12 @@ def test_a_witness_is_asked_to_sign_each_promise(days, settings, monkeypatch):
     assert pricing(days).day_signature == ""
     later = moment + timedelta(seconds=15)
     run_due_work(get_kinds()[witness_days.ASK], clock=lambda: later)
-    promise = LogEntry.objects.get(kind="DayPromised")
-    assert posted == 2 * [
-        ("https://witness.example/days", write_day(days.name, day=26, promise_hash=promise.hash))
-    ]
+    entry = LogEntry.objects.get(kind="DayPromised")
+    promise = event_from_json(json.loads(entry.event))
+    assert isinstance(promise, events.DayPromised)
+    assert (promise.day, promise.market_key) == (26, load_signing_key(now=NOW).public_key)
+    text = write_day(promise, promise_hash=entry.hash)
+    assert posted == 2 * [("https://witness.example/days", text)]
     refresh_zone(zone=days, now=at(104, days))
     opened = json.loads(LogEntry.objects.get(kind="DayOpened").event)
     assert opened["witness_signature"] == key.sign(posted[0][1]).hex()
@@ -502,10 +504,39 @@ def test_rules_hold_from_the_day_on_whose_secret_was_not_promised(days):
         refresh_zone(zone=days, now=at(slot, days))
         with books.read_book(zone=days, now=NOW) as book:
             held.append(book.engine.rules.settings.get("futures"))
-    # Day 26 was promised in slot 102, day 27 in slot 106; it begins in slot 108.
+    # Day 26 was promised before, and day 27 was not; it begins in slot 108.
     assert held == [None] * 5 + [3, 3]
     assert kinds(days).count("RulesChanged") == 1
     assert verify_zone(days).problems == []
+
+
+def test_rules_hold_in_a_market_that_runs_in_the_morning_only(days):
+    held = []
+    for slot in (100, 104, 108, 112):
+        if slot == 104:
+            set_policy_settings(zone=days, settings={"futures": 3})
+            days.refresh_from_db()
+        refresh_zone(zone=days, now=at(slot, days))
+        with books.read_book(zone=days, now=NOW) as book:
+            held.append(book.engine.rules.settings.get("futures"))
+    assert held == [None, None, None, 3]
+    assert "DayPromised" not in kinds(days)
+    assert verify_zone(days).problems == []
+
+
+def test_rules_that_hold_at_once_discard_the_prices_that_wait(zone, owner):
+    crowd(owner, zone)
+    refresh_zone(zone=zone, now=at(101, zone))
+    assert solve(zone, at(101, zone))
+    zone = set_policy_settings(zone=zone, settings=zone.settings | {"growth": 0.3})
+    refresh_zone(zone=zone, now=at(101, zone))
+    refresh_zone(zone=zone, now=beat(101, 1, zone))
+    assert (pricing(zone).status, kinds(zone)[-1]) == ("discarded", "SlotAdvanced")
+    assert solve(zone, beat(101, 1, zone))
+    refresh_zone(zone=zone, now=beat(101, 2, zone))
+    assert (pricing(zone).status, kinds(zone)[-1]) == ("applied", "PricesSolved")
+    found = verify_zone(zone)
+    assert (found.problems, found.solved_again) == ([], 1)
 
 
 def test_rules_of_a_log_that_begins_late_in_a_day_change_at_once(days):

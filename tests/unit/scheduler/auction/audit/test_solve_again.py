@@ -17,16 +17,17 @@ from scheduler.auction.audit.verify import Verification, verify
 from scheduler.auction.engine.day_values import commit_secret
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import seal
-from scheduler.auction.log.heads import sign_day
+from scheduler.auction.log.heads import is_day_signed, sign_day
 from scheduler.auction.log.outcomes import GridChange
 from scheduler.auction.prices import Settings
-from scheduler.auction.prices.beats import SeenBids, solve_for_beat
+from scheduler.auction.prices.beats import SeenBids, choose_seed, solve_for_beat
+from scheduler.auction.prices.forecast_span import ForecastSpan, choose_span
 from scheduler.auction.prices.solve import SOLVER
 from scheduler.types import Beat, Decision, Task
 from tests.unit.scheduler.auction.builders import node, task
 
 QUICK = Settings(futures=2, iterations=6)
-RULES = ZoneRules(horizon_slots=6, day_slots=10, settings=asdict(QUICK) | {"beats_per_slot": 2})
+RULES = ZoneRules(horizon_slots=6, day_slots=10, beats_per_slot=2, settings=asdict(QUICK))
 BIDS = [
     events.BidArrived(
         task(f"t{i}", bid=40.0 + 3 * i, arrival_slot=1, owner=f"o{i}"), 0, f"salt {i}"
@@ -306,15 +307,20 @@ def test_a_solve_comes_into_force_with_the_next_beat_and_not_with_one_after_it()
 
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
+MARKET = Ed25519PrivateKey.from_private_bytes(bytes([1] * 32)).public_key().public_bytes_raw().hex()
 
 
-def open_witnessed_day(*, zone: str = "z", signs: str = "", names: str = "") -> list[ChainEntry]:
+def open_witnessed_day(
+    *, zone: str = "z", signs: str = "", names: str = "", signed: dict[str, str] | None = None
+) -> list[ChainEntry]:
     """A log whose second day's secret a witness has signed, or something else."""
     engine = Engine(RULES)
     key = names or KEY.public_key().public_bytes_raw().hex()
-    log = [engine.apply(events.DayPromised(1, zone, commit_secret("s"), key))]
+    promise = events.DayPromised(1, zone, commit_secret("s"), MARKET, key)
+    log = [engine.apply(promise)]
     log.append(engine.apply(events.SlotAdvanced(10)))
-    signature = sign_day("z", day=1, promise_hash=signs or log[0].hash, sign=KEY.sign)
+    signed = replace(promise, **({"zone": "z"} | (signed or {})))
+    signature = sign_day(signed, promise_hash=signs or log[0].hash, sign=KEY.sign)
     log.append(engine.apply(events.DayOpened(1, "s", signature)))
     return log
 
@@ -328,15 +334,50 @@ def test_a_days_value_is_the_secrets_and_the_witness_s() -> None:
         again.apply(entry.event)
     opened = log[-1].event
     assert isinstance(opened, events.DayOpened)
-    value = sha256(f"s|{opened.witness_signature}".encode()).hexdigest()
+    value = sha256(b"s|" + bytes.fromhex(opened.witness_signature)).hexdigest()
     assert again.day.value == value
     assert Engine.restore(again.snapshot()).day == again.day
     assert found.day_witnesses == (KEY.public_key().public_bytes_raw().hex(),)
     # A key that the promise does not name could be made until the value suits.
-    for forged in ({"signs": "0" * 64}, {"zone": "other"}, {"names": "0" * 64}):
+    for forged in (
+        {"signs": "0" * 64},
+        {"zone": "other"},
+        {"names": "0" * 64},
+        # A text that names another market is of that market's day.
+        {"signed": {"market_key": "0" * 64}},
+    ):
         assert check(open_witnessed_day(**forged)).problem == (
             "the witness of day 1 has not signed the entry that promised it"
         )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        str.upper,
+        lambda text: " " + text,
+        lambda text: text[:2] + " " + text[2:],
+        lambda text: text[2:],
+    ],
+)
+def test_a_signature_has_one_form_or_each_other_would_be_another_draw(
+    other: Callable[[str], str],
+) -> None:
+    opened = open_witnessed_day()[-1].event
+    assert isinstance(opened, events.DayOpened)
+    engine = Engine(RULES)
+    engine.apply(events.DayPromised(1, "z", commit_secret("s"), MARKET, "0" * 64))
+    engine.apply(events.SlotAdvanced(10))
+    before = engine.snapshot()
+    with pytest.raises(ValueError, match="witness_signature is not the hex of 64 bytes"):
+        engine.apply(replace(opened, witness_signature=other(opened.witness_signature)))
+    assert engine.snapshot() == before
+    promise = events.DayPromised(
+        1, "z", commit_secret("s"), MARKET, KEY.public_key().public_bytes_raw().hex()
+    )
+    signature = sign_day(promise, promise_hash="0" * 64, sign=KEY.sign)
+    assert is_day_signed(promise, promise_hash="0" * 64, signature=signature)
+    assert not is_day_signed(promise, promise_hash="0" * 64, signature=other(signature))
 
 
 @pytest.mark.parametrize(
@@ -355,7 +396,11 @@ def test_a_days_value_is_the_secrets_and_the_witness_s() -> None:
         ),
         # Not the day after; a second promise of one day.
         ([], 10, events.DayPromised(1, "z", commit_secret("s"))),
-        ([events.DayPromised(1, "z", "a")], 9, events.DayPromised(1, "z", "b")),
+        (
+            [events.DayPromised(1, "z", commit_secret("a"))],
+            9,
+            events.DayPromised(1, "z", commit_secret("b")),
+        ),
     ],
 )
 def test_a_day_opens_with_the_secret_that_was_promised_for_it(
@@ -429,3 +474,75 @@ def test_last_digits_of_another_machine_are_let_pass() -> None:
         return replace(solved, compute_price=moved)
 
     assert check(write(off)).solved_again == 1
+
+
+def go_on(engine: Engine, log: list[ChainEntry], *steps: events.Event) -> None:
+    log += [engine.apply(event) for event in steps]
+
+
+def reach(engine: Engine, log: list[ChainEntry], beat: Beat) -> None:
+    """Come to a beat, at the prices solved on the state now."""
+    left = engine.replica()
+
+    def load(span: ForecastSpan) -> SeenBids:
+        beats = [e.position for e in log if _begins(e.event, span.decided_from)]
+        return SeenBids(tasks=[], first_position=beats[0] if span.decided_from > 0 else 1)
+
+    solved = solve_for_beat(left, load=load, salt="secret")
+    go_on(engine, log, events.SlotAdvanced(beat.slot, beat.part), solved)
+
+
+def _begins(event: events.Event, slot: int) -> bool:
+    return isinstance(event, events.SlotAdvanced) and event.slot >= slot
+
+
+def test_the_first_prices_of_a_day_are_solved_under_the_rules_that_it_begins_with() -> None:
+    engine, log = Engine(RULES), list[ChainEntry]()
+    wanted = replace(RULES, beats_per_slot=3, settings={**RULES.settings, "futures": 1})
+    # The first slot of day 1 is 10; of day 3, from which on the change holds, 30.
+    go_on(engine, log, events.NodeJoined(node(ask=10.0)), events.SlotAdvanced(10))
+    go_on(engine, log, events.RulesChanged(wanted), events.SlotAdvanced(29, 1))
+    assert (engine.rules, engine.wanted_rules) == (RULES, wanted)
+    reach(engine, log, Beat(30))
+    assert engine.rules == wanted
+    reach(engine, log, Beat(30, 1))
+    reach(engine, log, Beat(30, 2))
+    asked = [e.event.inputs for e in log if isinstance(e.event, events.PricesSolved)]
+    assert [inputs["settings"]["futures"] for inputs in asked] == [1, 1, 1]
+    found = check(log)
+    assert (found.problem, found.solved_again) == (None, 3)
+
+
+def test_a_solve_on_a_beat_before_rules_that_hold_at_once_comes_into_force_at_none() -> None:
+    engine, log = Engine(RULES), list[ChainEntry]()
+    go_on(engine, log, events.NodeJoined(node(ask=10.0)), events.SlotAdvanced(0))
+    left = engine.replica()
+    go_on(engine, log, events.RulesChanged(replace(RULES, tax_share=0.1)))
+    go_on(engine, log, events.SlotAdvanced(0, 1))
+    before = list(log), engine.replica()
+    go_on(engine, log, solve_for_beat(left, load=lambda _: SeenBids(tasks=[]), salt="s"))
+    assert check(log).problem == "the rules changed since the beat that the prices were solved on"
+    log, engine = before
+    reach(engine, log, Beat(1))
+    assert (check(log).problem, check(log).solved_again) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    "made_up", [{"futures": 0}, {"past_days": "x"}, {"most_tasks": None}]
+)
+def test_settings_that_nothing_can_be_solved_with_are_said_and_not_stumbled_over(
+    made_up: dict[str, Any],
+) -> None:
+    rules = replace(RULES, settings={**RULES.settings, **made_up})
+    named = {name: made_up.get(name, value) for name, value in asdict(QUICK).items()}
+    engine = Engine(rules)
+    seed = choose_seed(engine, Beat(0, 1))
+    forged = write(lambda s: replace(s, seed=seed, inputs={**s.inputs, "settings": named}))
+    found = verify([engine.apply(entry.event) for entry in forged], rules=rules)
+    problem = "the prices cannot be solved again: what they name is nothing to solve"
+    assert found.problem == problem
+
+
+def test_a_forecast_looks_no_further_back_than_the_log_goes() -> None:
+    span = choose_span(day_slots=10, began=1, slot=35, last_slot=38, past_days=10**300)
+    assert span.past_starts == (15, 5)
