@@ -58,8 +58,9 @@ def enter_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
     while True:
         with open_lane(zone=zone, now=now) as lane:
             if not lane.book.engine.open_receipts:
-                follow_beat(lane)
+                # So that the beat has them, and its prices are solved under them.
                 sync_rules(lane)
+                follow_beat(lane)
                 _sync_fleet(lane)
                 post_first_rates(lane)
                 record_lost_cells(lane)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
+from zlib import crc32
 
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log.events import Event, NodeJoined, PricesSolved, SlotAdvanced
@@ -62,16 +64,19 @@ def list_past_tasks(
 
 
 def list_beats(tasks: Sequence[Task], rules: ZoneRules) -> Iterator[tuple[Beat, Sequence[Task]]]:
-    """Give each beat of a day with the bids that are decided in it, evenly spread over a slot."""
-    parts, begin = rules.beats_per_slot, 0
+    """Give each beat of a day with the bids that are decided in it.
+
+    Where in its slot a bid comes follows from its id alone, so that no other bid moves it.
+    """
+    parts = rules.beats_per_slot
+    by_beat = defaultdict[Beat, list[Task]](list)
+    for task in tasks:
+        part = crc32(task.id.encode()) % parts
+        by_beat[Beat(task.arrival_slot - 1, part)].append(task)
     for slot in range(max((task.arrival_slot for task in tasks), default=-1) + 1):
-        end = begin
-        while end < len(tasks) and tasks[end].arrival_slot <= slot:
-            end += 1
         for part in range(parts):
-            cut = [begin + (end - begin) * at // parts for at in (part, part + 1)]
-            yield Beat(slot - 1, part), tasks[cut[0] : cut[1]]
-        begin = end
+            beat = Beat(slot - 1, part)
+            yield beat, by_beat[beat]
 
 
 class SimulatedBeats:

@@ -116,7 +116,7 @@ def run_policy(
     if solves:
         # As in a market that is open, prices have been solved before the first bid.
         beats.reach(Beat(-2, rules.beats_per_slot - 1))
-    for beat, part in list_beats(tasks, rules):
+    for beat, part in list_beats(tasks, rules if solves else replace(rules, beats_per_slot=1)):
         slot = beat.slot
         if solves:
             beats.reach(beat)
@@ -146,13 +146,15 @@ def run_policy(
                 won.discard(task.id)
             if decision.schedule is not None and (task.id in returned or task.id in cancelled):
                 engine.transition(events.CellsReleased(task.id, decision.schedule.cells))
+    by_id = {decision.task_id: decision for decision in decisions}
     return DayResult(
         welfare=welfare,
         admitted=sum(d.admitted for d in decisions),
         bids=len(tasks),
         revenue=revenue,
         seconds=time.process_time() - start,
-        decisions=decisions,
+        # Beats decide the bids of a slot in an order of their own.
+        decisions=[by_id[task.id] for task in tasks],
     )
 
 

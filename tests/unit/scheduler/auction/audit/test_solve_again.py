@@ -527,9 +527,7 @@ def test_a_solve_on_a_beat_before_rules_that_hold_at_once_comes_into_force_at_no
     assert (check(log).problem, check(log).solved_again) == (None, 1)
 
 
-@pytest.mark.parametrize(
-    "made_up", [{"futures": 0}, {"past_days": "x"}, {"most_tasks": None}]
-)
+@pytest.mark.parametrize("made_up", [{"futures": 0}, {"past_days": "x"}, {"most_tasks": None}])
 def test_settings_that_nothing_can_be_solved_with_are_said_and_not_stumbled_over(
     made_up: dict[str, Any],
 ) -> None:
