@@ -12,10 +12,12 @@ import os
 import signal
 import sys
 import tempfile
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
+from django.conf import settings
 
 from marketplace.config.bound_process import die_with_parent
 from marketplace.config.garbage_collection import freeze_gc
@@ -48,6 +50,8 @@ def application() -> ProtocolTypeRouter:
             sys.exit("the web server that started this process is gone")
     from marketplace.config.asgi import application
 
+    # Django loads the pages with the first request, which would hold the others up for a second.
+    import_module(settings.ROOT_URLCONF)
     freeze_gc()
     return application
 

@@ -48,6 +48,21 @@ def test_what_a_killed_server_counted_is_removed_and_a_living_ones_is_not(tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == names[1:]
 
 
+def test_pages_are_loaded_before_the_first_request():
+    program = (
+        "import sys; from marketplace.config.web_server import application; application();"
+        "print('marketplace.config.urls' in sys.modules)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=lane_process.ROOT,
+        env=lane_process.environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "True\n"), ran.stderr
+
+
 @pytest.mark.django_db(transaction=True)
 def test_processes_end_with_their_parent_and_tell_of_all_they_counted(tmp_path):
     port = str(find_free_port())
