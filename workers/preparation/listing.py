@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
 
 from workers.preparation.personal_data import BuildMasker, Masker
 from workers.preparation.reading import RawRow, read_raw_rows
 from workers.preparation.repair import RowDroppedError, repair_row
 from workers.preparation.texts import find_prompt, iter_texts
+from workers.preparation.tracing import read_object
 from workers.protocol.record_types import ByteStream, Limits
 
 
@@ -70,17 +70,9 @@ def _mask(notes: Iterable[str], masker: Masker | None) -> tuple[str, ...]:
 
 
 def _write_raw(raw: RawRow, masker: Masker | None) -> str:
-    value: Any = raw.cells
-    if raw.text is not None:
-        if masker is None:
-            return raw.text
-        try:
-            value = json.loads(raw.text)
-        except (ValueError, RecursionError):
-            value = None
-        if not isinstance(value, dict):
-            return masker.mask_text(raw.text)
-    if value is None:
-        return ""
-    row = cast(dict[str, Any], value)
+    row = read_object(raw)
+    if raw.text is not None and (masker is None or row is None):
+        return raw.text if masker is None else masker.mask_text(raw.text)
+    if not row:
+        return raw.text or ""
     return json.dumps(row if masker is None else masker.mask_row(row), ensure_ascii=False)

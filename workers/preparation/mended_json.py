@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -11,6 +13,7 @@ from typing import Any, cast
 import ftfy
 import json_repair
 
+from workers.protocol.record_json import DuplicateKeyError, read_pairs, show_name
 from workers.protocol.record_types import Limits
 
 _LETTER = re.compile(r"\w")
@@ -43,7 +46,10 @@ def parse_row(text: str, repair: Repair) -> dict[str, Any]:
         It is none, and cannot be mended to one without losing text.
     """
     try:
-        value = json.loads(text)
+        value = _decode(text, repair)
+    except DuplicateKeyError as twice:
+        key = show_name(twice)
+        raise RowDroppedError(f"Key '{key}' stands twice in one object.") from None
     except (ValueError, RecursionError):
         if "{" not in text:
             raise RowDroppedError("The row is not a JSON object.") from None
@@ -52,7 +58,7 @@ def parse_row(text: str, repair: Repair) -> dict[str, Any]:
             raise RowDroppedError("The row is cut off: it does not end with }.") from None
         if text.count("{") + text.count("[") > 10_000:
             raise RowDroppedError("The row has too many brackets to be mended.") from None
-        value = _mend_json(text)
+        value = _mend_json(text, repair)
         repair.note("Broken JSON was mended.")
     if not isinstance(value, dict) or not value:
         raise RowDroppedError("The row is not a JSON object.")
@@ -62,7 +68,7 @@ def parse_row(text: str, repair: Repair) -> dict[str, Any]:
     return found
 
 
-def _mend_json(text: str) -> Any:
+def _mend_json(text: str, repair: Repair) -> Any:
     """Mend broken JSON.
 
     Raises
@@ -81,7 +87,39 @@ def _mend_json(text: str) -> Any:
     mended = json.dumps(value, ensure_ascii=False)
     if _count_letters(mended) < _count_letters(text[text.index("{") :]):
         raise RowDroppedError("The row is not JSON and could not be mended without losing text.")
-    return value
+    return _decode(mended, repair)
+
+
+def _decode(text: str, repair: Repair) -> Any:
+    """Read JSON, with null for numbers that JSON cannot write."""
+
+    def lose(_: str) -> None:
+        repair.note("Numbers that are not finite became null.")
+
+    def read_number(digits: str) -> float | None:
+        number = float(digits)
+        return number if math.isfinite(number) else lose(digits)
+
+    return json.loads(
+        text, object_pairs_hook=read_pairs, parse_constant=lose, parse_float=read_number
+    )
+
+
+def fold_keys(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The object with its keys in lower case and without spaces around them.
+
+    Raises
+    ------
+    RowDroppedError
+        Two keys differ in nothing else.
+    """
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        plain = key.strip().casefold()
+        if plain in found:
+            raise RowDroppedError(f"Key '{show_name(plain)}' stands twice, in other letters.")
+        found[plain] = item
+    return found
 
 
 def _count_letters(text: str) -> int:

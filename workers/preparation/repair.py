@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from workers.preparation.mended_json import Repair, RowDroppedError, mend_characters, parse_row
+from workers.preparation.mended_json import (
+    Repair,
+    RowDroppedError,
+    fold_keys,
+    mend_characters,
+    parse_row,
+)
 from workers.preparation.reading import RawRow
 from workers.preparation.roles import (
     ANSWERS,
@@ -26,6 +31,7 @@ from workers.preparation.roles import (
 from workers.preparation.texts import iter_texts, map_texts
 from workers.protocol.job_spec import DataFormat
 from workers.protocol.record_formats import FORMAT_NAMES, parse_row_object
+from workers.protocol.record_json import read_pairs
 from workers.protocol.record_keys import recognise
 from workers.protocol.record_types import CHAT_ROLES, Limits, ValueRefusal
 
@@ -107,10 +113,7 @@ def refuse_other_format(found: DataFormat, expected: DataFormat) -> str:
 
 def _rename(value: dict[str, Any], repair: Repair) -> dict[str, Any]:
     """Keys and messages in the spelling that the market reads."""
-    found: dict[str, Any] = {}
-    for key, item in value.items():
-        plain = key.strip().casefold()
-        found[plain if plain not in found else key] = item
+    found = fold_keys(value)
     if found.keys() != value.keys():
         repair.note("Keys were written in lower case.")
     for name in LISTS:
@@ -267,8 +270,6 @@ def _as_text(
         item = value.get(key)
         if isinstance(item, bool) or not isinstance(item, (int, float)):
             continue
-        if isinstance(item, float) and not math.isfinite(item):
-            continue
         changed[key] = str(item)
         repair.note("Numbers were written as text.")
     return changed
@@ -278,7 +279,7 @@ def _read_list(value: Any) -> list[Any] | None:
     """A list of turns, also where it was written as a text."""
     if isinstance(value, str) and value.lstrip()[:1] == "[":
         try:
-            value = json.loads(value)
+            value = json.loads(value, object_pairs_hook=read_pairs)
         except (ValueError, RecursionError):
             return None
     return cast(list[Any], value) if isinstance(value, list) else None
@@ -287,7 +288,7 @@ def _read_list(value: Any) -> list[Any] | None:
 def _rename_message(turn: Any, repair: Repair) -> Any:
     if not isinstance(turn, dict):
         return turn
-    found = {key.strip().casefold(): item for key, item in cast(dict[str, Any], turn).items()}
+    found = fold_keys(cast(dict[str, Any], turn))
     for old, new in _MESSAGE_NAMES.items():
         if old in found and new not in found:
             found[new] = found.pop(old)

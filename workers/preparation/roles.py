@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from workers.preparation.changes import cut_excerpt
-from workers.preparation.mended_json import Repair, RowDroppedError
+from workers.preparation.mended_json import Repair, RowDroppedError, fold_keys
 from workers.preparation.reading import RawRow
 from workers.preparation.tracing import read_object
 
@@ -152,7 +152,7 @@ def assign_roles(
     """
     found: dict[str, Any] = {}
     taken: dict[str, str] = {}
-    plain = {key.strip().casefold(): item for key, item in value.items()}
+    plain = fold_keys(value)
     for name, role in roles.items():
         if name not in plain:
             continue

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from workers.preparation.personal_data import BuildMasker
 from workers.preparation.reading import RawRow, read_raw_rows
+from workers.protocol.record_json import read_pairs
 from workers.protocol.record_types import ByteStream, Limits
 
 #: The key that holds it.
@@ -47,11 +48,11 @@ def iter_traced_lines(
 
 
 def read_object(raw: RawRow) -> dict[str, Any] | None:
-    """The row as an object; ``None`` where it is no JSON object."""
+    """The row as an object; ``None`` where it is no JSON object, or has a key twice."""
     if raw.text is None:
         return dict(raw.cells or {})
     try:
-        value = json.loads(raw.text)
+        value = json.loads(raw.text, object_pairs_hook=read_pairs)
     except (ValueError, RecursionError):
         return None
     return cast(dict[str, Any], value) if isinstance(value, dict) else None

@@ -38,8 +38,8 @@ _REASONS = (
 )
 
 
-class _DuplicateKeyError(Exception):
-    pass
+class DuplicateKeyError(ValueError):
+    """A key stands twice in one object; the message is the key."""
 
 
 class _ConstantError(Exception):
@@ -59,7 +59,7 @@ def parse_object(text: str, *, max_depth: int) -> dict[str, Any]:
         value: Any = _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise _syntax_refusal(text, error) from None
-    except _DuplicateKeyError as error:
+    except DuplicateKeyError as error:
         raise _duplicate_refusal(text, str(error)) from None
     except _ConstantError as error:
         raise _constant_refusal(text, str(error)) from None
@@ -187,13 +187,20 @@ def show_name(name: object) -> str:
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
-def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def read_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object for ``json``, which by itself takes the last of two values for one key.
+
+    Raises
+    ------
+    DuplicateKeyError
+        A key stands twice.
+    """
     value = dict(pairs)
     if len(value) != len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise _DuplicateKeyError(key)
+                raise DuplicateKeyError(key)
             seen.add(key)
     return value
 
@@ -202,4 +209,4 @@ def _constant(name: str) -> Any:
     raise _ConstantError(name)
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_pairs, parse_constant=_constant)
+_DECODER = json.JSONDecoder(object_pairs_hook=read_pairs, parse_constant=_constant)

@@ -55,6 +55,25 @@ def test_what_is_no_object_is_dropped(text: str) -> None:
         repair(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"prompt": "Hi", "prompt": "Bye", "completion": "Hello"}',
+        '{"Prompt": "Hi", "prompt ": "Bye", "completion": "Hello"}',
+        '{"messages": [{"role": "user", "content": "Hi", "Content": "Bye"}]}',
+    ],
+)
+def test_a_key_that_stands_twice_is_refused_not_chosen_from(text: str) -> None:
+    with pytest.raises(RowDroppedError, match=r"Key '(prompt|content)' stands twice"):
+        repair(text)
+
+
+def test_numbers_that_training_cannot_read_become_null() -> None:
+    row = repair('{"text": "Hi", "score": NaN, "size": 1e999, "share": 0.5}')
+    assert row.value == {"text": "Hi", "score": None, "size": None, "share": 0.5}
+    assert row.reasons == ("Numbers that are not finite became null.",)
+
+
 def test_deep_nesting_is_dropped() -> None:
     with pytest.raises(RowDroppedError, match="nested"):
         repair('{"a": ' * 40 + "1" + "}" * 40)
