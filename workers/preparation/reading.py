@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from workers.protocol.record_lines import HeadedStream, Line, explain_binary
+from workers.protocol.record_lines import HeadedStream, Line, RecordLines, explain_binary
 from workers.protocol.record_types import ByteStream, Limits
 from workers.protocol.records import Container, detect_format
 
@@ -16,6 +16,8 @@ from workers.protocol.records import Container, detect_format
 _MAX_LIST_BYTES = 256 * 1024 * 1024
 #: A brace or a quote; an escape inside a text counts as one sign.
 _BRACE = re.compile(r'\\.|["{}]')
+#: The beginning of a JSON object, whose line may end before it does.
+_OBJECT = re.compile(rb'\s*\{\s*["}]')
 _UTF16 = ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 
 
@@ -102,9 +104,11 @@ def _iter_rows(stream: ByteStream, limits: Limits) -> Iterator[RawRow]:
     if found is not None and found.container is Container.CSV:
         yield from _read_table(headed, found.delimiter, limits)
     elif headed.head.lstrip()[:1] == b"[":
-        yield from _read_json_list(headed, limits)
+        yield from _read_json_objects(headed, limits)
     elif _looks_like_json(headed.head):
         yield from _read_json_lines(headed, limits)
+    elif _OBJECT.match(headed.head):
+        yield from _read_json_objects(headed, limits)
     else:
         delimiter = _find_delimiter(headed.head)
         if delimiter is not None:
@@ -167,8 +171,8 @@ def _read_json_lines(stream: HeadedStream, limits: Limits) -> Iterator[RawRow]:
             yield RawRow(line.number, text, mended=mended)
 
 
-def _read_json_list(stream: HeadedStream, limits: Limits) -> Iterator[RawRow]:
-    """The objects of one JSON list, on one line, on a line each, or indented.
+def _read_json_objects(stream: HeadedStream, limits: Limits) -> Iterator[RawRow]:
+    """The objects of one JSON list or file, on one line, on a line each, or indented.
 
     Objects are separated by their braces. A text never goes on over a line's end in JSON, so a
     quote that is not closed spoils one line only; and where each object has a line of its own, a
@@ -185,7 +189,7 @@ def _read_json_list(stream: HeadedStream, limits: Limits) -> Iterator[RawRow]:
         if held and is_line_wise and text.lstrip().startswith("{"):
             yield RawRow(first, "".join(held).strip())
             held, depth, size = [], 0, 0
-        start, in_text = 0, False
+        start, ended, in_text = 0, 0, False
         for match in _BRACE.finditer(text):
             sign = match.group()
             if sign == '"':
@@ -194,6 +198,7 @@ def _read_json_list(stream: HeadedStream, limits: Limits) -> Iterator[RawRow]:
                 continue
             elif sign == "{":
                 if depth == 0:
+                    yield from _refuse_between(line.number, text[ended : match.start()])
                     start, first = match.start(), line.number
                 depth += 1
             elif depth > 0:
@@ -202,8 +207,10 @@ def _read_json_list(stream: HeadedStream, limits: Limits) -> Iterator[RawRow]:
                     is_line_wise = is_line_wise or not held
                     held.append(text[start : match.end()])
                     yield _end_object(first, held, mended, limits)
-                    held, size = [], 0
-        if depth:
+                    held, size, ended = [], 0, match.end()
+        if not depth:
+            yield from _refuse_between(line.number, text[ended:])
+        else:
             held.append(text[start:] + "\n")
             size += len(text)
             if size > limits.max_line_bytes:
@@ -211,6 +218,12 @@ def _read_json_list(stream: HeadedStream, limits: Limits) -> Iterator[RawRow]:
                 held, depth, size = [], 0, 0
     if held:
         yield RawRow(first, "".join(held).strip())
+
+
+def _refuse_between(line: int, text: str) -> Iterator[RawRow]:
+    """What stands between two objects, unless it only separates them."""
+    if stray := text.strip(" \t\r\n,[]}"):
+        yield RawRow(line, stray, refusal="The row is not a JSON object.")
 
 
 def _end_object(line: int, parts: list[str], mended: str, limits: Limits) -> RawRow:
@@ -221,40 +234,63 @@ def _end_object(line: int, parts: list[str], mended: str, limits: Limits) -> Raw
 
 
 def _read_table(stream: HeadedStream, delimiter: str, limits: Limits) -> Iterator[RawRow]:
-    notes: dict[str, str] = {}
-    number = 0
+    mended, refusal = "", ""
 
-    def feed() -> Iterator[str]:
-        nonlocal number
-        for line in stream.lines(max_line_bytes=limits.max_line_bytes):
-            text, notes["mended"], notes["refusal"] = _decode(line, limits)
-            number = line.number
-            yield text + "\n"
+    def read(line: Line) -> str:
+        nonlocal mended, refusal
+        text, own, refused = _decode(line, limits)
+        # A record may have several lines.
+        mended, refusal = mended or own, refusal or refused
+        return text
 
-    reader = csv.reader(feed(), delimiter=delimiter)
+    feed = RecordLines(stream.lines(max_line_bytes=limits.max_line_bytes), read)
+    reader = csv.reader(feed, delimiter=delimiter)
     header: list[str] | None = None
-    first = 1
     while True:
+        feed.begin_record()
+        mended = refusal = ""
         try:
             cells = next(reader)
         except StopIteration:
             return
         except csv.Error:
-            yield RawRow(first, None, refusal="A quote opens in this row and is never closed.")
-            return
-        line, first = first, number + 1
-        if notes["refusal"]:
-            yield RawRow(line, None, refusal=notes["refusal"])
+            cells, is_open = [], True
+        else:
+            is_open = feed.has_ended
+        line = feed.taken[0].number
+        if is_open:
+            text = feed.taken[0].data.decode("utf-8", "replace")
+            # What the quote took in are rows of their own.
+            feed.return_lines()
+            reader = csv.reader(feed, delimiter=delimiter)
+            reason = "A quote opens in this row and is never closed, or a cell is too long."
+            yield RawRow(line, text, refusal=reason)
+        elif refusal:
+            yield RawRow(line, None, refusal=refusal)
         elif not any(cell.strip() for cell in cells):
             continue
         elif header is None:
-            header = [cell.strip() for cell in cells]
+            header = _name_columns(cells)
         elif len(cells) != len(header):
-            refusal = f"The row has {len(cells)} cells, the first line names {len(header)}."
-            yield RawRow(line, None, refusal=refusal)
+            reason = f"The row has {len(cells)} cells, the first line names {len(header)}."
+            yield RawRow(line, delimiter.join(cells), refusal=reason)
         else:
-            row = dict(zip(header, cells, strict=True))
-            yield RawRow(line, None, cells=row, mended=notes["mended"])
+            yield RawRow(line, None, cells=dict(zip(header, cells, strict=True)), mended=mended)
+
+
+def _name_columns(cells: list[str]) -> list[str]:
+    """Give each column a name of its own: one without a name its place, a second one a number."""
+    names: list[str] = []
+    taken: set[str] = set()
+    for place, cell in enumerate(cells, start=1):
+        own = cell.strip() or f"column {place}"
+        name, number = own, 1
+        while name.casefold() in taken:
+            number += 1
+            name = f"{own} {number}"
+        taken.add(name.casefold())
+        names.append(name)
+    return names
 
 
 def _read_paragraphs(stream: HeadedStream, limits: Limits) -> Iterator[RawRow]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from workers.protocol.record_types import ByteStream, LineError, RowRefusal
@@ -121,6 +122,36 @@ def _line(number: int, data: bytes, max_line_bytes: int) -> Line:
     if len(data) > max_line_bytes:
         return Line(number, data[: _EXCERPT_CHARS * 4], overlong=True)
     return Line(number, data)
+
+
+class RecordLines(Iterator[str]):
+    """Feeds ``csv.reader`` with lines, and knows which of them its record came from."""
+
+    def __init__(self, lines: Iterator[Line], decode: Callable[[Line], str]) -> None:
+        self._lines = lines
+        self._decode = decode
+        self._again: deque[Line] = deque()
+        #: Lines of the record that is being read.
+        self.taken: list[Line] = []
+        #: Whether the file ended within it.
+        self.has_ended = False
+
+    def __next__(self) -> str:
+        line = self._again.popleft() if self._again else next(self._lines, None)
+        if line is None:
+            self.has_ended = True
+            raise StopIteration
+        self.taken.append(line)
+        return self._decode(line) + "\n"
+
+    def begin_record(self) -> None:
+        """Forget the lines of the record before."""
+        self.taken = []
+
+    def return_lines(self) -> None:
+        """Have all lines of the record but its first read again, by a new ``csv.reader``."""
+        self._again.extendleft(reversed(self.taken[1:]))
+        self.has_ended = False
 
 
 def decode(line: Line, *, max_line_bytes: int) -> str:

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from workers.protocol.job_spec import DataFormat
 from workers.protocol.record_formats import parse_row_object
@@ -36,6 +37,7 @@ from workers.protocol.record_keys import (
 from workers.protocol.record_lines import (
     HeadedStream,
     Line,
+    RecordLines,
     build_line_error,
     decode,
     explain_binary,
@@ -274,61 +276,52 @@ def _csv_delimiter(first: bytes) -> str | None:
     return None
 
 
-class _CsvLines(Iterator[str]):
-    """Feeds ``csv.reader``, and knows which lines the record it is in came from."""
-
-    def __init__(self, lines: Iterator[Line], limits: Limits) -> None:
-        self._lines = lines
-        self._limits = limits
-        self.first: Line | None = None
-        self.refused: tuple[Line, RowRefusal] | None = None
-
-    def __next__(self) -> str:
-        line = next(self._lines)
-        if self.first is None:
-            self.first = line
-        try:
-            return decode(line, max_line_bytes=self._limits.max_line_bytes) + "\n"
-        except RowRefusal as refusal:
-            self.refused = line, refusal
-            raise
-
-
 def _csv_rows(
     stream: HeadedStream, found: FileFormat, data_format: DataFormat | None, limits: Limits
 ) -> Iterator[Row | LineError]:
-    feed = _CsvLines(stream.lines(max_line_bytes=limits.max_line_bytes), limits)
+    feed = RecordLines(
+        stream.lines(max_line_bytes=limits.max_line_bytes),
+        partial(decode, max_line_bytes=limits.max_line_bytes),
+    )
     reader = csv.reader(feed, delimiter=found.delimiter, strict=True)
     header: list[str] | None = None
     while True:
-        feed.first = None
+        feed.begin_record()
         try:
             cells = next(reader)
         except StopIteration:
             return
-        except RowRefusal:
-            assert feed.refused is not None
-            yield build_line_error(*feed.refused)
+        except RowRefusal as refusal:
+            yield build_line_error(feed.taken[-1], refusal)
             continue
         except csv.Error as error:
-            assert feed.first is not None
-            yield build_line_error(feed.first, _csv_refusal(error))
+            first = feed.taken[0]
+            if _is_open(error):
+                # What the quote took in are rows of their own.
+                feed.return_lines()
+                reader = csv.reader(feed, delimiter=found.delimiter, strict=True)
+            yield build_line_error(first, _csv_refusal(error))
             continue
-        if feed.first is None or not any(cell.strip() for cell in cells):
+        first = feed.taken[0]
+        if not any(cell.strip() for cell in cells):
             continue
         if header is None:
             header = [cell.strip().lower() for cell in cells]
             twice = [cell for cell, times in Counter(header).items() if times > 1]
             if twice:
                 reason = f"Column {show_name(twice[0])} stands twice in the first line. Rename one."
-                yield build_line_error(feed.first, RowRefusal(reason), fatal=True)
+                yield build_line_error(first, RowRefusal(reason), fatal=True)
                 return
             continue
-        yield _csv_row(feed.first, header, cells, data_format, limits)
+        yield _csv_row(first, header, cells, data_format, limits)
+
+
+def _is_open(error: csv.Error) -> bool:
+    return "field larger" in str(error) or "unexpected end" in str(error)
 
 
 def _csv_refusal(error: csv.Error) -> RowRefusal:
-    if "field larger" in str(error) or "unexpected end" in str(error):
+    if _is_open(error):
         return RowRefusal("A quote opens in this row and is never closed, or a cell is too long.")
     return RowRefusal("A quote inside a cell must be doubled, and the cell must stand in quotes.")
 

@@ -24,6 +24,22 @@ def test_a_json_list_is_read_object_by_object(indent: int | None) -> None:
     assert [json.loads(row.text or "") for row in rows] == ROWS
 
 
+def test_objects_over_several_lines_are_read_without_a_list() -> None:
+    rows = read("\n".join(json.dumps(row, indent=2) for row in ROWS).encode())
+    assert [json.loads(row.text or "") for row in rows] == ROWS
+
+
+def test_what_stands_between_the_objects_of_a_list_is_refused_not_lost() -> None:
+    rows = read(b'["one", {"a": 1}, "two",\n3, {"a": 2}]\n')
+    assert [(row.line, row.text, bool(row.refusal)) for row in rows] == [
+        (1, '"one"', True),
+        (1, '{"a": 1}', False),
+        (1, '"two"', True),
+        (2, "3", True),
+        (2, '{"a": 2}', False),
+    ]
+
+
 def test_a_broken_object_of_a_list_spoils_no_other() -> None:
     lines = ['[{"a": "one"},', '{"a": "two,', '{"a": "three"}]']
     rows = read("\n".join(lines).encode())
@@ -82,6 +98,27 @@ def test_a_cell_may_go_over_several_lines() -> None:
         (2, {"prompt": "a\nb", "completion": "c"}),
         (4, {"prompt": "d", "completion": "e"}),
     ]
+
+
+@pytest.mark.parametrize("rest", [3, 3_000], ids=["to the end", "too long for a cell"])
+def test_a_quote_that_is_never_closed_costs_its_own_row_only(rest: int) -> None:
+    lines = [f"q{number},a{number} {'x' * 60}\n" for number in range(rest)]
+    rows = read(f'prompt,completion\na,b\nc,"d\n{"".join(lines)}'.encode())
+    assert [row.line for row in rows] == list(range(2, 4 + rest))
+    assert [row.line for row in rows if row.refusal] == [3]
+    assert (rows[1].text, rows[-1].cells["prompt"]) == ('c,"d', f"q{rest - 1}")  # type: ignore[index]
+
+
+def test_a_line_of_a_cell_that_cannot_be_read_refuses_its_row() -> None:
+    data = b'prompt,completion\na,"b\n' + b"x" * 200 + b'\nend"\nc,d\n'
+    rows = read(data, max_line_bytes=100)
+    assert rows[0].refusal == "The line is longer than 100 bytes."
+    assert rows[1].cells == {"prompt": "c", "completion": "d"}
+
+
+def test_columns_of_one_name_and_of_none_are_told_apart() -> None:
+    rows = read(b",text,Text,label\n0,one,two,x\n1,three,four,y\n")
+    assert rows[0].cells == {"column 1": "0", "text": "one", "Text 2": "two", "label": "x"}
 
 
 def test_prose_becomes_paragraphs() -> None:

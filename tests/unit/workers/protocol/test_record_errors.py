@@ -216,7 +216,9 @@ class TestRowErrors:
 
     def test_a_csv_quote_that_never_closes_names_its_first_line(self):
         values = rows_of('prompt,completion\na,b\n"c,d\ne,f\n')
-        assert [value.line for value in values] == [2, 3]
+        assert [value.line for value in values] == [2, 3, 4]
+        # The rows that the quote took in are read all the same.
+        assert [isinstance(value, Row) for value in values] == [True, False, True]
         assert values[1].message.startswith("A quote opens in this row and is never closed")
 
     def test_a_csv_with_a_column_twice_is_refused(self):
