@@ -6,13 +6,15 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TextIO
 
+from workers.protocol.record_json import show_name
 from workers.protocol.record_lines import hide_unprintable
 
 _EXCERPT_CHARS = 200
+_REASON_CHARS = 300
 
 
 class Step(StrEnum):
@@ -57,7 +59,7 @@ EXAMPLES_SHOWN = 10
 KINDS_SHOWN = 20
 #: Keys and roles whose fate is told one by one.
 KEYS_COUNTED = 200
-_KEY = re.compile(r"(?:Keys?|Role) '[^.]*\.?")
+_KEY = re.compile(r"(?:Keys?|Role) '[^']*'(?: and '[^']*')?[^.]*\.?")
 
 
 def cut_excerpt(text: str) -> str:
@@ -100,6 +102,9 @@ class ChangeLog:
         self._examples: dict[Step, dict[str, list[ChangedRow]]] = {}
 
     def add(self, change: Change) -> None:
+        # They quote the file's keys.
+        reasons = tuple(hide_unprintable(reason[:_REASON_CHARS]) for reason in change.reasons)
+        change = replace(change, reasons=reasons)
         self._counts[change.step, change.action] += 1
         kinds = dict.fromkeys(map(name_kind, change.reasons))
         self._reasons.update((change.step, kind) for kind in kinds)
@@ -107,6 +112,10 @@ class ChangeLog:
         self._count_keys(change.reasons)
         fields = {name: getattr(change, name) for name in Change.__slots__}
         self._stream.write(json.dumps(fields, ensure_ascii=False) + "\n")
+
+    def note_unread(self, keys: Iterable[str]) -> None:
+        """Count keys that stay in a row and are not trained on."""
+        self._count_keys(f"Key '{show_name(key)}' is not trained on." for key in keys)
 
     def count(self, step: Step, action: Action) -> int:
         return self._counts[step, action]

@@ -31,6 +31,8 @@ class Repair:
     to_chat: bool
     limits: Limits
     reasons: list[str] = field(default_factory=list)
+    #: Roles that the row's owner gave to its columns.
+    said: set[str] = field(default_factory=set)
 
     def note(self, reason: str) -> None:
         if reason not in self.reasons:

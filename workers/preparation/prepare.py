@@ -277,6 +277,7 @@ def _spool_rows(
                 Change(raw.line, Step.FILTERS, Action.DROPPED, (unwanted,), excerpts.cut_raw(raw))
             )
             continue
+        log.note_unread(row.unread)
         spool.add(row, tokens=repaired)
     return count
 

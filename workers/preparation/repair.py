@@ -19,6 +19,7 @@ from workers.preparation.roles import (
     ANSWERS,
     CONTEXTS,
     DETAILS,
+    EMPTY,
     HISTORIES,
     INPUTS,
     LABELS,
@@ -28,7 +29,7 @@ from workers.preparation.roles import (
     TEXTS,
     assign_roles,
 )
-from workers.preparation.texts import iter_texts, map_texts
+from workers.preparation.texts import has_words, iter_texts, map_texts
 from workers.protocol.job_spec import DataFormat
 from workers.protocol.record_formats import FORMAT_NAMES, parse_row_object
 from workers.protocol.record_json import read_pairs
@@ -66,6 +67,8 @@ class RepairedRow:
     value: dict[str, Any]
     #: A sentence for each thing that was mended; empty for a row that was sound.
     reasons: tuple[str, ...]
+    #: Keys that stay in the row and are not trained on.
+    unread: tuple[str, ...] = ()
 
 
 def repair_row(
@@ -103,7 +106,9 @@ def repair_row(
         )
     except ValueRefusal as refusal:
         raise RowDroppedError(refusal.message) from None
-    return RepairedRow(raw.line, raw.number, row.format, value, tuple(repair.reasons))
+    return RepairedRow(
+        raw.line, raw.number, row.format, value, tuple(repair.reasons), row.ignored_keys
+    )
 
 
 def refuse_other_format(found: DataFormat, expected: DataFormat) -> str:
@@ -120,16 +125,20 @@ def _rename(value: dict[str, Any], repair: Repair) -> dict[str, Any]:
         turns = _read_list(found.get(name))
         if turns is not None:
             if name != "messages":
+                if found.get("messages") not in EMPTY:
+                    raise RowDroppedError(f"Keys 'messages' and '{name}' stand beside each other.")
                 repair.note(f"Key '{name}' became 'messages'.")
             messages = [_rename_message(turn, repair) for turn in turns]
             rest = {key: item for key, item in found.items() if key not in (name, "messages")}
-            messages = _put_system_first(messages, rest, repair)
+            messages = _put_system_first(_join_beside(messages, rest, repair), rest, repair)
             return {"messages": _drop_silent_messages(messages, repair)} | rest
     kind = recognise(frozenset(found))
     if kind is DataFormat.INSTRUCTION:
         return _build_pair(found, "instruction", "output", repair)
     if kind is DataFormat.COMPLETION:
         return _build_pair(found, "prompt", "completion", repair)
+    if kind is DataFormat.PREFERENCE:
+        return _build_preference(_as_text(found, repair), repair)
     if kind is not None:
         return _as_text(found, repair)
     question = next((name for name in QUESTIONS if name in found), None)
@@ -150,10 +159,59 @@ def _rename(value: dict[str, Any], repair: Repair) -> dict[str, Any]:
     return found
 
 
+def _join_beside(messages: list[Any], rest: dict[str, Any], repair: Repair) -> list[Any]:
+    """The messages with what their owner said belongs to them, which leaves ``rest``."""
+    users = (each for each in messages if isinstance(each, dict) and each.get("role") == "user")
+    first = next(users, None)
+    if first is not None and _is_text(first.get("content")):
+        before, after = (
+            {name: rest.pop(name)} if name in repair.said and _is_text(rest.get(name)) else {}
+            for name in ("context", "input")
+        )
+        first["content"] = _join_asked(first["content"], before, after, repair)
+    used: set[str] = set()
+    turns = _read_history(rest, used, repair) if "history" in repair.said else []
+    for name in used:
+        del rest[name]
+    leads = bool(messages) and messages[0] is not first and _is_system(messages[0])
+    return [*messages[:leads], *turns, *messages[leads:]]
+
+
+def _is_system(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") == "system"
+
+
+def _join_asked(
+    asked: str, before: Mapping[str, str], after: Mapping[str, str], repair: Repair
+) -> str:
+    """What is asked, between the texts that belong to it, by their keys."""
+    for place, texts in (("before", before), ("after", after)):
+        for name in texts:
+            repair.note(f"Key '{name}' was put {place} what is asked.")
+    return "\n\n".join([*before.values(), asked, *after.values()])
+
+
+def _build_preference(value: dict[str, Any], repair: Repair) -> dict[str, Any]:
+    """A preference of two texts whose prompt has all that belongs to it."""
+    question = next((name for name in ("prompt", *QUESTIONS) if name in value), None)
+    if question is None or not (_is_text(value[question]) and _is_text(value.get("chosen"))):
+        return value
+
+    def find(names: tuple[str, ...]) -> dict[str, str]:
+        found = (name for name in names if name != question and _is_text(value.get(name)))
+        return {name: value[name] for name in found}
+
+    before, after = find((*SYSTEMS, "context")), find(INPUTS)
+    if question != "prompt":
+        repair.note(f"Key '{question}' became 'prompt'.")
+    rest = {name: item for name, item in value.items() if name not in {question, *before, *after}}
+    return {"prompt": _join_asked(value[question], before, after, repair)} | rest
+
+
 def _put_system_first(messages: list[Any], rest: dict[str, Any], repair: Repair) -> list[Any]:
     """A system prompt that stands beside the messages, as the first of them."""
     name = next((name for name in SYSTEMS if _is_text(rest.get(name))), None)
-    has_own = any(isinstance(each, dict) and each.get("role") == "system" for each in messages)
+    has_own = any(map(_is_system, messages))
     if name is None or has_own:
         return messages
     repair.note(f"Key '{name}' became the first message.")
@@ -186,18 +244,17 @@ def _build_pair(
         return row
     asked: Any = row[question]
     if isinstance(asked, str):
-        for name in (*befores, *afters):
-            place = "before" if name in befores else "after"
-            repair.note(f"Key '{name}' was put {place} what is asked.")
-        asked = "\n\n".join([*(row[n] for n in befores), asked, *(row[n] for n in afters)])
+        before, after = ({name: row[name] for name in names} for names in (befores, afters))
+        asked = _join_asked(asked, before, after, repair)
     told = row[answer]
     if not repair.to_chat:
         if turns:
             raise RowDroppedError("Key 'history' holds turns, and the rows stay as they are.")
         if systems and isinstance(asked, str):
-            repair.note(f"Key '{systems[0]}' was put before what is asked.")
-            asked = "\n\n".join([*(row[name] for name in systems), asked])
+            asked = _join_asked(asked, {name: row[name] for name in systems}, {}, repair)
         return {"prompt": asked, "completion": told}
+    if isinstance(asked, str) and not asked.strip() and (systems or turns):
+        raise RowDroppedError("The row has a system prompt or earlier turns, and asks nothing.")
     if not isinstance(asked, str) or not isinstance(told, str) or not asked.strip():
         return {"prompt": asked, "completion": told}
     repair.note("Question and answer became chat messages.")
@@ -217,7 +274,7 @@ def _read_history(value: dict[str, Any], used: set[str], repair: Repair) -> list
     What a row teaches is its own answer; those before it are read and not learnt.
     """
     name = next((name for name in HISTORIES if name in value), None)
-    if name is None or value[name] in (None, "", []):
+    if name is None or value[name] in EMPTY:
         return []
     used.add(name)
     turns: list[dict[str, Any]] = []
@@ -246,11 +303,10 @@ def _leave_out(value: dict[str, Any], used: set[str], repair: Repair) -> None:
         One holds text, and nothing says what it is for.
     """
     for name, item in value.items():
-        if name in used or item in (None, "", [], {}):
+        if name in used or item in EMPTY:
             continue
-        # Identifiers, dates and addresses have no spaces.
-        says = name not in DETAILS and any(" " in text.strip() for text in iter_texts(item))
-        if says:
+        says = name not in DETAILS and any(map(has_words, iter_texts(item)))
+        if says or name in repair.said:
             raise RowDroppedError(
                 f"Key '{name}' holds text that has no place in a row. Say in the plan what it is."
             )
@@ -297,6 +353,9 @@ def _rename_message(turn: Any, repair: Repair) -> Any:
     if name is not None and "content" not in found:
         found["content"] = found.pop(name)
         repair.note(f"Key '{name}' of a message became 'content'.")
+    for name in sorted(DETAILS & found.keys()):
+        del found[name]
+        repair.note(f"Key '{name}' of a message was left out.")
     role = str(found.get("role", "")).strip().casefold()
     plain = role if role in CHAT_ROLES else _ROLES.get(role, role)
     if plain != found.get("role") and plain in CHAT_ROLES:

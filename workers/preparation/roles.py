@@ -14,6 +14,9 @@ from workers.preparation.changes import cut_excerpt
 from workers.preparation.mended_json import Repair, RowDroppedError, fold_keys
 from workers.preparation.reading import RawRow
 from workers.preparation.tracing import read_object
+from workers.protocol.job_spec import DataFormat
+from workers.protocol.record_keys import OPTIONAL, REQUIRED, recognise
+from workers.protocol.record_lines import hide_unprintable
 
 #: Names that people give to a question and to its answer, in the order of precedence.
 QUESTIONS = ("question", "query", "prompt", "instruction", "user", "human", "input", "request")
@@ -34,6 +37,8 @@ DETAILS = frozenset(
     {"id", "source", "url", "date", "author", "language", "lang", "license", "split", "tags"}
     | {"category", "topic", "model", "score", "rating", "created_at", "updated_at", "timestamp"}
 )
+#: What a key holds that holds nothing.
+EMPTY: tuple[Any, ...] = (None, "", [], {})
 #: Columns that a plan lists.
 COLUMNS_LISTED = 64
 
@@ -54,6 +59,13 @@ class ColumnRole(StrEnum):
 
 
 KNOWN_ROLES = frozenset(role.value for role in ColumnRole)
+#: Beside those that have roles, the keys that training reads, by format.
+_READ_BY_NAME: dict[DataFormat | None, frozenset[str]] = {
+    DataFormat.CHAT: OPTIONAL[DataFormat.CHAT],
+    DataFormat.PREFERENCE: OPTIONAL[DataFormat.PREFERENCE].union(
+        *(required for kind, required in REQUIRED if kind is DataFormat.PREFERENCE)
+    ),
+}
 #: Roles that several columns may have: their texts are joined in the order of the columns.
 _JOINED = frozenset({ColumnRole.SYSTEM, ColumnRole.CONTEXT, ColumnRole.INPUT})
 
@@ -85,12 +97,14 @@ class ColumnCounts:
         row = {key.strip().casefold(): item for key, item in (read_object(raw) or {}).items()}
         guessed = _guess_once(tuple(row))
         for key, item in row.items():
-            name = key[:64]
+            if key not in guessed:
+                continue
+            name = hide_unprintable(key[:64])
             if name not in self._rows and len(self._rows) >= COLUMNS_LISTED:
                 continue
             self._rows[name] += 1
             self._roles[name] = self._roles.get(name, "") or guessed[key]
-            if item not in (None, "", [], {}) and name not in self._examples:
+            if item not in EMPTY and name not in self._examples:
                 text = item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
                 self._examples[name] = text
 
@@ -118,6 +132,13 @@ def guess_roles(names: Iterable[str]) -> dict[str, str]:
         found.update((name, role.value) for name in free[:most])
 
     take(LISTS, ColumnRole.MESSAGES)
+    if {"chosen", "rejected"} <= found.keys():
+        take(("prompt", *QUESTIONS), ColumnRole.PROMPT)
+        take(("context",), ColumnRole.CONTEXT)
+        take(INPUTS, ColumnRole.INPUT)
+        take(SYSTEMS, ColumnRole.SYSTEM, most=len(SYSTEMS))
+        take(DETAILS, ColumnRole.LEFT_OUT, most=len(DETAILS))
+        return found
     if ColumnRole.MESSAGES not in found.values():
         take(QUESTIONS, ColumnRole.PROMPT)
         take(ANSWERS, ColumnRole.COMPLETION)
@@ -137,7 +158,10 @@ def guess_roles(names: Iterable[str]) -> dict[str, str]:
 
 @lru_cache(maxsize=1024)
 def _guess_once(names: tuple[str, ...]) -> dict[str, str]:
-    return guess_roles(names)
+    kind = recognise(frozenset(names))
+    # Keys that training reads by their names have no role, and nothing is asked about them.
+    read = _READ_BY_NAME.get(kind, frozenset())
+    return {name: role for name, role in guess_roles(names).items() if role or name not in read}
 
 
 def assign_roles(
@@ -160,15 +184,24 @@ def assign_roles(
         if role == ColumnRole.LEFT_OUT:
             repair.note(f"Key '{name}' was left out, as its owner said.")
             continue
-        if role in taken and role in _JOINED and isinstance(item, str):
-            found[role] = "\n\n".join(filter(str.strip, (str(found[role]), item)))
-        elif role not in taken:
+        if isinstance(item, int | float) and not isinstance(item, bool):
+            item = str(item)
+            repair.note("Numbers were written as text.")
+        if role in taken and item not in EMPTY and found[role] not in EMPTY:
+            parts = (found[role], item)
+            if role not in _JOINED or not all(isinstance(part, str) for part in parts):
+                raise RowDroppedError(
+                    f"Keys '{taken[role]}' and '{name}' are both taken as {role}."
+                )
+            item = "\n\n".join(parts)
+        if role not in taken or item not in EMPTY:
             found[role] = item
         if name != role:
             repair.note(f"Key '{name}' was taken as {role}.")
         taken[role] = name
+        repair.said.add(role)
     for name, item in plain.items():
-        if name in taken and item not in (None, "", [], {}):
+        if name in taken and item not in EMPTY:
             raise RowDroppedError(
                 f"Key '{name}' stands beside '{taken[name]}', which is taken as {name}. Say what "
                 "it is."

@@ -121,6 +121,14 @@ def read_sides(value: dict[str, Any]) -> RowSides:
     )
 
 
+def has_words(text: str) -> bool:
+    """Whether a text is more than a number, a date, an identifier or an address.
+
+    Those have no spaces, and no signs of scripts that write none.
+    """
+    return len(text.split()) > 1 or bool(_UNSPACED.search(text))
+
+
 def split_words(text: str) -> list[str]:
     """Words in lower case; for texts without spaces between words, characters in fours."""
     folded = text.casefold()

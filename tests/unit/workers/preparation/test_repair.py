@@ -137,6 +137,35 @@ def test_preferences_stay_preferences() -> None:
     assert repair(value).value == value
 
 
+def test_what_belongs_to_a_preference_is_put_into_its_prompt() -> None:
+    row = repair({"system": "Be kind.", "question": "Hi", "chosen": "Hello", "rejected": "Go"})
+    assert row.value == {"prompt": "Be kind.\n\nHi", "chosen": "Hello", "rejected": "Go"}
+    assert row.reasons == (
+        "Key 'question' became 'prompt'.",
+        "Key 'system' was put before what is asked.",
+    )
+
+
+def test_details_of_a_message_are_left_out_with_a_word() -> None:
+    turns = [{**turn, "timestamp": 3} for turn in SOUND["messages"]]
+    row = repair({"messages": turns})
+    assert row.value == SOUND
+    assert row.reasons == ("Key 'timestamp' of a message was left out.",)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"system": "Be kind.", "prompt": "", "completion": "Hello"}, "asks nothing"),
+        ({"question": "Hi", "answer": "Hello", "备注": "他很着急"}, "备注"),
+        ({"messages": "Hi", "conversations": SOUND["messages"]}, "beside each other"),
+    ],
+)
+def test_a_text_that_has_no_place_refuses_its_row(value: dict[str, Any], words: str) -> None:
+    with pytest.raises(RowDroppedError, match=words):
+        repair(value)
+
+
 def test_tool_calls_survive() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     value = {

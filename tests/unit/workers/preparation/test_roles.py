@@ -62,6 +62,51 @@ def test_a_column_without_a_role_is_left_out_of_no_row_in_silence(tmp_path: Path
     assert "Key 'prompt' stands beside 'frage', which is taken as prompt." in beside.keys
 
 
+def test_two_columns_of_a_role_for_one_are_refused_and_nothing_becomes_a_text(
+    tmp_path: Path,
+) -> None:
+    roles = {"one": "prompt", "two": "prompt", "a": "completion"}
+    made = prepare(tmp_path, {"one": "Why?", "two": "How?", "a": "So."}, roles=roles)
+    assert made.rows_kept == 0
+    assert made.keys == {"Keys 'one' and 'two' are both taken as prompt.": 1}
+    prepare(tmp_path, {"one": None, "two": "How?", "a": "So."}, roles=roles)
+    assert read(tmp_path)[0]["messages"][0]["content"] == "How?"
+    listed = {"q": "Why?", "a": "So.", "one": None, "two": ["First."]}
+    said = {"q": "prompt", "a": "completion", "one": "context", "two": "context"}
+    assert prepare(tmp_path, listed, roles=said).rows_kept == 0
+    prepare(tmp_path, listed | {"one": 5, "two": "Steps."}, roles=said)
+    assert read(tmp_path)[0]["messages"][0]["content"] == "5\n\nSteps.\n\nWhy?"
+
+
+CHAT = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]
+
+
+def test_what_an_owner_says_belongs_to_a_chat_is_put_into_it(tmp_path: Path) -> None:
+    row = {"messages": CHAT, "note": "It rained.", "past": [["Hi", "Ho"]], "rest": "Two words"}
+    said = {"note": "context", "past": "history"}
+    made = prepare(tmp_path, row, roles=said)
+    assert read(tmp_path) == [
+        {
+            "messages": [
+                {"role": "user", "content": "Hi"},
+                {"role": "assistant", "content": "Ho", "weight": 0},
+                {"role": "user", "content": "It rained.\n\nWhy?"},
+                CHAT[1],
+            ],
+            "rest": "Two words",
+        }
+    ]
+    assert made.keys["Key 'rest' is not trained on."] == 1
+
+
+def test_what_stays_in_a_sound_row_and_is_not_trained_on_is_counted(tmp_path: Path) -> None:
+    row = {"messages": CHAT, "context": "It rained.", "tools": []}
+    made = prepare(tmp_path, row, row | {"messages": CHAT[:1]}, drop_duplicates=False)
+    assert read(tmp_path) == [row]
+    assert made.keys == {"Key 'context' is not trained on.": 1}
+    assert {column.name for column in made.columns} == {"messages", "context"}
+
+
 def test_several_columns_of_one_role_are_joined_in_their_order(tmp_path: Path) -> None:
     row = {"q": "Why?", "a": "So.", "one": "First.", "two": "Second."}
     roles = {"q": "prompt", "a": "completion", "two": "context", "one": "context"}
@@ -77,6 +122,7 @@ def test_several_columns_of_one_role_are_joined_in_their_order(tmp_path: Path) -
         (("input", "output"), ("prompt", "completion")),
         (("review", "sentiment"), ("text", "label")),
         (("conversations", "system"), ("messages", "system")),
+        (("system", "question", "chosen", "rejected"), ("system", "prompt", "", "")),
         (("frage", "answer"), ("", "")),
     ],
 )
