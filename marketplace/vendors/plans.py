@@ -205,7 +205,7 @@ def check_loss_is_confirmed(wish: PreparationWish, *, dataset: Dataset) -> None:
 def count_lost(summary: Mapping[str, Any]) -> int:
     """Rows that a program leaves out for their content, ``PreparationSummary``'s JSON given."""
     lost = sum(summary["dropped"].get(step, 0) for step in _LOSING_STEPS)
-    return lost - summary["exact_duplicates"]
+    return lost - summary["exact_duplicates"] + summary["repetitive"]
 
 
 def is_much(lost: int, summary: Mapping[str, Any]) -> bool:
@@ -215,7 +215,8 @@ def is_much(lost: int, summary: Mapping[str, Any]) -> bool:
 
 def describe_losses(summary: Mapping[str, Any]) -> str:
     """The most frequent reasons for which rows are left out."""
-    found = [each for step in _LOSING_STEPS for each in list(summary["reasons"].get(step, {}))[:2]]
+    steps = (*_LOSING_STEPS, "filters")
+    found = [each for step in steps for each in list(summary["reasons"].get(step, {}))[:2]]
     return " ".join(found)
 
 

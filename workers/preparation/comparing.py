@@ -14,7 +14,7 @@ from workers.preparation.personal_data import BuildMasker
 from workers.preparation.reading import RawRow, read_raw_rows
 from workers.preparation.repair import RowDroppedError, repair_row
 from workers.preparation.texts import find_prompt, join_texts, read_label, read_learnt
-from workers.preparation.tracing import take_row_ids
+from workers.preparation.tracing import ROW_ID, take_row_ids
 from workers.protocol.likeness import say_the_same
 from workers.protocol.record_types import ByteStream, Limits
 
@@ -169,6 +169,8 @@ def _iter_rows(
             text = text if masker is None else masker.mask_text(text)
             yield _ComparedRow(raw.number, text, "", "", cut_excerpt(text), is_usable=False), {}
             continue
+        # A key of this name that the owner's file has gives way to the market's.
+        value.pop(ROW_ID, None)
         if masker is not None:
             value = masker.mask_row(value)
         excerpt = cut_excerpt(json.dumps(value, ensure_ascii=False))

@@ -13,6 +13,7 @@ from workers.preparation.texts import join_texts, split_words
 #: itself.
 _MIN_WORDS = 40
 _REPEATED_SHARE = 0.5
+REPETITIVE = "The row repeats the same few words over and over."
 
 
 def refuse_unwanted(value: dict[str, Any], settings: PreparationSettings) -> str | None:
@@ -23,7 +24,7 @@ def refuse_unwanted(value: dict[str, Any], settings: PreparationSettings) -> str
     if len(text) > settings.max_chars:
         return f"The row has {len(text):,} characters, more than {settings.max_chars:,}."
     if is_repetitive(text):
-        return "The row repeats the same few words over and over."
+        return REPETITIVE
     if settings.languages:
         language = detect_language(text)
         if language is not None and language not in settings.languages:

@@ -34,6 +34,8 @@ class PreparationSummary:
     dropped: dict[str, int]
     #: Of those left out, the rows that repeat another to the letter.
     exact_duplicates: int
+    #: Those that repeat the same few words, which nobody asked to be left out.
+    repetitive: int
     #: Kinds of reasons by step, most frequent first.
     reasons: dict[str, dict[str, int]]
     #: Personal data replaced, by kind.

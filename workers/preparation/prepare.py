@@ -20,7 +20,7 @@ from workers.preparation.changes import (
     cut_excerpt,
 )
 from workers.preparation.duplicates import DuplicateRows, choose_sample, find_common_phrases
-from workers.preparation.filters import refuse_unwanted
+from workers.preparation.filters import REPETITIVE, refuse_unwanted
 from workers.preparation.plan import (
     PreparationPlan,
     PreparationSummary,
@@ -179,6 +179,7 @@ def _summarize(
         changed=_count(log, Action.CHANGED),
         dropped=_count(log, Action.DROPPED),
         exact_duplicates=log.reasons(Step.DUPLICATES).get(EXACT_DUPLICATE, 0),
+        repetitive=log.reasons(Step.FILTERS).get(REPETITIVE, 0),
         reasons={step.value: found for step in Step if (found := log.reasons(step))},
         masked=dict(sorted(masked.items())),
         format=None if main is None else main.value,

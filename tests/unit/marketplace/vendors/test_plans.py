@@ -146,6 +146,15 @@ def test_more_rows_than_a_quarter_go_only_with_the_owners_word(zone, owner):
         assert b"In haste.\\n\\n0 francs?" in rows.read()
 
 
+def test_rows_that_repeat_themselves_go_only_with_the_owners_word(zone, owner):
+    turns = [{"role": "user", "content": "Say it."}, {"role": "assistant", "content": "a b " * 40}]
+    repetitive = [json.dumps({"messages": turns, "n": n}) for n in range(2)]
+    data = upload(owner, zone, "\n".join([chat(0), chat(1), *repetitive]), faulty=0)
+    assert plan_for(data, zone).rows == 2
+    with pytest.raises(Conflict, match="2 of 4 rows would be left out"):
+        sell(owner, zone, data=data)
+
+
 def test_what_a_program_reads_from_the_columns_of_a_file_is_asked_before_it_is_sold(zone, owner):
     data = upload(owner, zone)
     data.needs_preparation = True

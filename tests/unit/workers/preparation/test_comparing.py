@@ -72,6 +72,12 @@ def test_rows_are_kept_changed_and_left_out_by_their_ids() -> None:
     ]
 
 
+def test_a_key_row_id_of_the_files_own_changes_no_row() -> None:
+    own = tuple(row(*each, row_id=f"{each[1]} {each[0]}") for each in ENGLISH)
+    lines = list(iter_traced_lines(write(*own)))
+    assert counts(compare(lines, original=own)) == (3, 0, 0, 0, 3)
+
+
 def test_a_row_is_kept_only_if_the_same_answers_are_learnt() -> None:
     before = {"prompt": "And now?", "completion": "Yes.", "history": [["Was it?", "No."]]}
     turns = json.loads(row("Was it?", "No."))["messages"]

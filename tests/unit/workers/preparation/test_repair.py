@@ -6,9 +6,23 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from workers.preparation.reading import RawRow
 from workers.preparation.repair import RepairedRow, RowDroppedError, repair_row
+from workers.preparation.roles import (
+    ANSWERS,
+    CONTEXTS,
+    HISTORIES,
+    KNOWN_ROLES,
+    LABELS,
+    LISTS,
+    QUESTIONS,
+    SYSTEMS,
+    TEXTS,
+)
+from workers.preparation.texts import iter_texts, join_texts
 
 
 def repair(value: Any, *, to_chat: bool = True) -> RepairedRow:
@@ -262,3 +276,57 @@ def test_what_describes_a_row_is_left_out_with_a_word_about_it() -> None:
 def test_json_that_cannot_be_mended_whole_is_refused(text: str, words: str) -> None:
     with pytest.raises(RowDroppedError, match=words):
         repair(text)
+
+
+_NAMES = sorted(
+    {*QUESTIONS, *ANSWERS, *CONTEXTS, *SYSTEMS, *HISTORIES, *TEXTS, *LABELS, *LISTS}
+    | {"chosen", "rejected", "notes", "Prompt", "备注"}
+)
+_VALUES = ("text", "turns", "pairs", "list", "number", "nothing")
+
+
+def build_value(name: str, kind: str) -> Any:
+    """A value whose texts no other key has."""
+    asked, told = f"{name} asked", f"{name} told"
+    return {
+        "text": asked,
+        "turns": chat(("user", asked), ("assistant", told))["messages"],
+        "pairs": [[asked, told]],
+        "list": [asked],
+        "number": 5,
+        "nothing": None,
+    }[kind]
+
+
+@settings(max_examples=400)
+@given(
+    kinds=st.dictionaries(
+        st.sampled_from(_NAMES),
+        st.sampled_from(_VALUES[:1]) | st.sampled_from(_VALUES),
+        min_size=2,
+        max_size=6,
+    ),
+    roles=st.dictionaries(
+        st.sampled_from([name.casefold() for name in _NAMES]),
+        st.sampled_from(sorted(KNOWN_ROLES)),
+        max_size=3,
+    ),
+    to_chat=st.booleans(),
+)
+def test_no_text_of_a_row_goes_without_a_word_about_its_key(
+    kinds: dict[str, str], roles: dict[str, str], to_chat: bool
+) -> None:
+    value = {name: build_value(name, kind) for name, kind in kinds.items()}
+    raw = RawRow(1, json.dumps(value))
+    try:
+        row = repair_row(raw, to_chat=to_chat, roles=roles)
+    except RowDroppedError:
+        return
+    left = join_texts(row.value)
+    for name, item in value.items():
+        told = any(
+            f"Key '{name.casefold()}' was left out" in reason
+            or f"'{roles.get(name.casefold(), '')}' was left out" in reason
+            for reason in row.reasons
+        )
+        assert told or all(text in left for text in iter_texts(item)), (name, row)
