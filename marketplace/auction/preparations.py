@@ -297,6 +297,6 @@ def _replan(
         lane,
         PlannedJob(job=held.job, bid=bid, promise=promise),
         outcome.schedule.cells,
-        reason="Planned again around another delivery of the data, at no cost to you.",
+        reason="Planned again for a later delivery of the data, at no cost to you.",
     )
     return outcome.schedule

@@ -19,8 +19,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from marketplace.embedded.demo.api_client import DATASET
-from marketplace.embedded.demo.messy_sale import MESSY
+from marketplace.embedded.demo.api_client import DATASET, MESSY
 from marketplace.embedded.house import ROOT, house
 from tests.browser.visitor import CONTEXT, LAUNCH, PATIENCE_MS, Visitor
 from tests.demo_market import open_market

@@ -188,12 +188,12 @@ def assign_roles(
             item = str(item)
             repair.note("Numbers were written as text.")
         if role in taken and item not in EMPTY and found[role] not in EMPTY:
-            parts = (found[role], item)
-            if role not in _JOINED or not all(isinstance(part, str) for part in parts):
+            earlier = found[role]
+            if role not in _JOINED or not (isinstance(earlier, str) and isinstance(item, str)):
                 raise RowDroppedError(
                     f"Keys '{taken[role]}' and '{name}' are both taken as {role}."
                 )
-            item = "\n\n".join(parts)
+            item = f"{earlier}\n\n{item}"
         if role not in taken or item not in EMPTY:
             found[role] = item
         if name != role:

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from marketplace.embedded.house import ROOT, House
 
 DATASET = ROOT / "workers" / "models" / "datasets" / "support_tone.jsonl"
+MESSY = DATASET.with_name("support_tone_messy.jsonl")
 #: What a job is worth to the demo's customers, as a multiple of the posted price.
 WORTH = 2
 #: Bids that follow one that lost because the price rose after its quote.
@@ -123,7 +124,10 @@ def _build_work(
 ) -> dict[str, Any]:
     """Upload the data set; the job as quotes and bids name it."""
     dataset = upload_dataset(market, zone, content=content, is_messy=preparation is not None)
-    say(f"Data set {dataset['name']}: {dataset['rows']} rows, {dataset['tokens']} tokens")
+    say(
+        f"Data set {dataset['name']}: {dataset['rows']:,} rows that train as they are, "
+        f"{dataset['tokens']:,} tokens"
+    )
     if preparation is not None:
         preparation = _confirm_plan(market, dataset["id"], preparation, say=say)
     work = {"zone": zone, "dataset_id": dataset["id"], "training": training}
@@ -216,7 +220,13 @@ def _confirm_plan(
     for line in _describe_plan(plan["plan"]):
         say(line)
     parse_answer(market.post(f"{where}/{plan['id']}/confirm"))
-    say(f"Confirmed: {plan['rows']} rows stay, {plan['tokens']} tokens.")
+    summary = plan["plan"]["summary"]
+    repeated = summary["exact_duplicates"]
+    say(
+        f"Confirmed: {plan['rows']:,} of {summary['rows_in']:,} rows stay, {plan['tokens']:,} "
+        f"tokens with the marks of a chat. {repeated:,} rows repeat others to the letter, and "
+        f"{summary['rows_in'] - plan['rows'] - repeated:,} more are lost."
+    )
     return wish | {"plan": plan["id"]}
 
 
@@ -226,12 +236,17 @@ def _describe_plan(plan: dict[str, Any]) -> list[str]:
     reasons = plan["summary"]["reasons"]
     for step in plan["steps"]:
         lines.append(
-            f"  {step['name'].replace('_', ' ')}: {step['rows_before']} -> {step['rows_after']} "
-            f"rows, {step['tokens_before']} -> {step['tokens_after']} tokens"
+            f"  {step['name'].replace('_', ' ').capitalize()}: {step['rows_after']:,} of "
+            f"{step['rows_before']:,} rows stay; tokens: {step['tokens_before']:,} before, "
+            f"{step['tokens_after']:,} after"
         )
-        lines += [f"    {n} x {reason}" for reason, n in reasons.get(step["name"], {}).items()]
-    lines += [f"  {n} x {words}" for words, n in plan["keys"].items()]
-    return lines
+        lines += _count_rows(reasons.get(step["name"], {}))
+    lines.append("  Keys and roles:")
+    return lines + _count_rows(plan["keys"])
+
+
+def _count_rows(found: dict[str, int]) -> list[str]:
+    return [f"    {n:,} row{'' if n == 1 else 's'}: {words}" for words, n in found.items()]
 
 
 def upload_dataset(
@@ -246,7 +261,8 @@ def upload_dataset(
     DemoFailed
         The file was refused, or is not read in time.
     """
-    file = (DATASET.name, content or DATASET.read_bytes())
+    source = MESSY if is_messy else DATASET
+    file = (source.name, content or source.read_bytes())
     asked = {"zone": zone, "faulty_lines": "leave_out" if is_messy else "refuse"}
     answer = market.post("/api/datasets", data=asked, files={"file": file})
     found = parse_answer(answer)
@@ -257,7 +273,7 @@ def upload_dataset(
     while (dataset_id := found["dataset_id"]) is None:
         if found["error"] is not None or time.monotonic() > deadline:
             words = found["error"] or {"detail": f"it is still {found['status']}"}
-            raise DemoFailed(f"{DATASET.name} is no data set: {words['detail']}")
+            raise DemoFailed(f"{source.name} is no data set: {words['detail']}")
         time.sleep(0.5)
         found = parse_answer(market.get(answer.headers["Location"]))
     return parse_answer(market.get(f"/api/datasets/{dataset_id}"))

@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 
 from marketplace.embedded.demo.api_client import (
-    DATASET,
     DemoFailed,
     api_client,
     fetch_adapter,
@@ -23,7 +22,6 @@ from marketplace.embedded.demo.api_client import (
 from marketplace.embedded.demo.first_sale import TRAINING, check_loss
 from marketplace.embedded.house import House
 
-MESSY = DATASET.with_name("support_tone_messy.jsonl")
 DEADLINE_S = 20 * 60
 WISH = {"kinds": ["automatic"], "mask_personal_data": True, "validation_share": 0.1}
 #: The vendor is paid, and spare cells go back, a moment after its delivery.
@@ -71,7 +69,6 @@ def run_messy_sale(
             # Fewer rows are left of it, so that they are read more often.
             training=TRAINING | {"epochs": 3},
             within_s=DEADLINE_S,
-            content=MESSY.read_bytes(),
             preparation=WISH,
             say=say,
         )
