@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
 
-from marketplace.api.market import bids as api_bids
-from marketplace.api.market import datasets as api_datasets
+from marketplace.api.market import owned
 from marketplace.api.openai import fine_tuning
 from marketplace.auction.bidding import wait
 from marketplace.auction.lane.decide import decide_pending_bids
@@ -74,8 +73,7 @@ def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(intake, "enqueue_work", do_at_once)
     monkeypatch.setattr(page_uploads, "WAIT_S", 0.0)
-    monkeypatch.setattr(api_datasets, "WAIT_S", 0.0)
-    monkeypatch.setattr(api_bids, "UPLOAD_WAIT_S", 0.0)
+    monkeypatch.setattr(owned, "READ_WITHIN_S", 0.0)
     monkeypatch.setattr(wait, "WAIT_S", 0.0)
     monkeypatch.setattr(fine_tuning, "DECIDED_WITHIN_S", 0.0)
 

@@ -51,8 +51,7 @@ Headers = dict[bytes, bytes]
 NODE_UPLOADS = "/internal/v1/leases/"
 NODE_ERRAND_FILES = re.compile(r"/internal/v1/errands/[^/]*/file")
 #: Where people and programs send data sets.
-_BIDS = "/api/bids"
-UPLOADS = frozenset({"/api/datasets", _BIDS, "/v1/files", "/datasets", "/bids/new"})
+UPLOADS = frozenset({"/api/datasets", "/v1/files", "/datasets", "/bids/new"})
 #: Where parts of files arrive.
 _PARTS = re.compile(r"/v1/uploads/[^/]{1,60}/parts")
 #: Where outside vendors deliver; their links say who they are.
@@ -177,7 +176,7 @@ async def _find_allowance(scope: Message, headers: Headers) -> Allowance | None:
     sender = None if _is_short(headers) else await run_in_thread(lambda: _find_sender(headers))
     if sender is None:
         return SHORT
-    if path in UPLOADS and (path != _BIDS or _is_multipart(headers)):
+    if path in UPLOADS:
         return Allowance(settings.UPLOAD_BYTES_MAX + FORM_BYTES, sender)
     if _PARTS.fullmatch(path):
         return Allowance(PART_BYTES_MAX + FORM_BYTES, sender)
@@ -235,11 +234,6 @@ def _is_short(headers: Headers) -> bool:
     """Whether a body says that anybody may send it."""
     declared = headers.get(b"content-length", b"")
     return declared.isdigit() and len(declared) < 10 and int(declared) <= ANONYMOUS_BYTES
-
-
-def _is_multipart(headers: Headers) -> bool:
-    """Whether a body is a form, which may bring a file."""
-    return headers.get(b"content-type", b"").lower().startswith(b"multipart/")
 
 
 def _find_sender(headers: Headers) -> str | None:

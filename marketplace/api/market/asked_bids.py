@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from marketplace.api.callers import Caller
+from marketplace.api.market.owned import await_dataset_id, is_upload_id
 from marketplace.api.market.requests import read_asked
 from marketplace.auction.bidding.measure import refuse_unknown_dataset
 from marketplace.auction.bidding.place import NewBid
@@ -76,11 +78,21 @@ def find_new_bids(asked: Sequence[AskedBid]) -> list[NewBid | Exception]:
     return found
 
 
-async def ask_vendors(asked: AskedBid) -> AskedBid:
-    """The bid with the quotes of vendors' own systems, where it asks for a preparation.
+async def complete_bid(asked: AskedBid) -> AskedBid:
+    """The bid with the data sets of its uploads and the quotes of vendors' own systems.
 
-    Before it joins other bids: these must not wait for a vendor.
+    Before it joins other bids: these must not wait for either.
+
+    Raises
+    ------
+    UserError
+        Those of ``await_dataset_id``.
     """
+    for name in DATASETS:
+        given = asked.body.get(name)
+        if is_upload_id(given):
+            find = partial(await_dataset_id, asked.caller.organisation, given, param=name)
+            asked = replace(asked, body={**asked.body, name: await run_in_thread(find)})
     if asked.quotes is not None or asked.body.get("preparation") is None:
         return asked
     return await run_in_thread(lambda: _ask_vendors(asked))
@@ -133,7 +145,6 @@ def _build_new_bid(
 ) -> NewBid:
     body, organisation = asked.body, asked.caller.organisation
     zone = zones.get(body["zone"]) or get_open_zone(body["zone"])
-    check_one_dataset(body)
     dataset = datasets.get(body["dataset_id"])
     if dataset is None or dataset.organisation_id != organisation.pk:
         raise refuse_unknown_dataset()
@@ -159,20 +170,3 @@ def _build_new_bid(
         quotes=asked.quotes or {},
         **read_asked(body),
     )
-
-
-def check_one_dataset(body: Mapping[str, Any]) -> None:
-    """Refuse a bid without a data set, or with two.
-
-    Raises
-    ------
-    UserError
-        ``dataset_required``.
-    """
-    if (body.get("dataset_id") is None) == (body.get("file") is None):
-        raise UserError(
-            "dataset_required",
-            "Name a data set with dataset_id, or send one as the part 'file' of a multipart form; "
-            "one of the two.",
-            param="dataset_id",
-        )

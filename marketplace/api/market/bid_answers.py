@@ -22,7 +22,7 @@ from marketplace.api.idempotency import REPLAYED
 from marketplace.api.market.asked_bids import (
     AskedBid,
     TokensNotCountedError,
-    ask_vendors,
+    complete_bid,
     count_tokens,
     find_new_bids,
 )
@@ -66,7 +66,7 @@ async def place_and_answer(asked: AskedBid) -> Response:
     UserError
         The bid is refused as it stands; nothing was stored or held.
     """
-    asked = await ask_vendors(asked)
+    asked = await complete_bid(asked)
     try:
         placed = await asyncio.wrap_future(_placing.submit(asked))
     except TokensNotCountedError as error:

@@ -10,7 +10,6 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 from drf_spectacular.utils import extend_schema
-from rest_framework.parsers import FormParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -20,8 +19,7 @@ from marketplace.api.idempotency import answer_once, read_idempotency_key
 from marketplace.api.market import schemas
 from marketplace.api.market.asked_bids import (
     AskedBid,
-    ask_vendors,
-    check_one_dataset,
+    complete_bid,
     count_tokens_of_all,
 )
 from marketplace.api.market.bid_answers import place_and_answer
@@ -31,29 +29,20 @@ from marketplace.api.market.bid_serializers import (
     BidSerializer,
     serialize_bids,
 )
-from marketplace.api.market.requests import BatchRequest, BidRequest, BidUploadRequest, check_body
+from marketplace.api.market.requests import BatchRequest, BidRequest, check_body
 from marketplace.api.pagination import build_page
 from marketplace.api.problems import exception_handler
 from marketplace.api.versions import Deprecation
-from marketplace.api.views import MarketView, StrictJSONParser
+from marketplace.api.views import MarketView
 from marketplace.auction import selectors
 from marketplace.auction.bidding.cancel import cancel_bid
 from marketplace.auction.models import Bid
 from marketplace.common import clock
-from marketplace.common.errors import Conflict
-from marketplace.fleet.selectors import get_open_zone
-from marketplace.jobs.models import Dataset, UploadStatus
-from marketplace.jobs.selectors import build_upload_error
-from marketplace.jobs.services import receive_upload, wait_for_upload
-from marketplace.jobs.upload_choices import UploadChoices
-
-#: How long a bid waits for its file to be read.
-UPLOAD_WAIT_S = 20.0
+from marketplace.common.threads import run_in_thread
 
 
 class BidsView(MarketView):
     shares_thread = True
-    parser_classes = [StrictJSONParser, MultiPartParser, FormParser]
     scopes = {"GET": "bids:read", "POST": "bids:write"}
 
     @extend_schema(
@@ -66,54 +55,10 @@ class BidsView(MarketView):
         bids = selectors.list_bids(organisation, status=request.query_params.get("status"))
         return Response(build_page(request, bids, serialize_bids))
 
-    @extend_schema(
-        request={"application/json": BidRequest, "multipart/form-data": BidUploadRequest},
-        responses=BID_RESPONSES,
-    )
-    def post(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
+    @extend_schema(request=BidRequest, responses=BID_RESPONSES)
+    def post(self, request: Request) -> Coroutine[Any, Any, Response]:
         who, key = get_caller(request), read_idempotency_key(request)
-        if request.content_type.startswith("multipart/"):
-            return answer_once(
-                *(request, who.organisation, lambda: _place_with_upload(request, who, key)),
-                now=clock.now(),
-            )
         return place_and_answer(AskedBid(check_body(BidRequest, request.data), who, key))
-
-
-def _place_with_upload(request: Request, who: Caller, key: str | None) -> Response:
-    """A bid that may bring its data set; the data set is stored once as well."""
-    body = check_body(BidUploadRequest, request.data)
-    if body.get("file") is not None:
-        body |= {"file": None, "dataset_id": _store_upload(body, who, key).pk}
-    return async_to_sync(place_and_answer)(AskedBid(body, who, key))
-
-
-def _store_upload(body: dict[str, Any], who: Caller, key: str | None) -> Dataset:
-    # An open zone only: nothing is stored for one that takes no bids.
-    zone = get_open_zone(body["zone"])
-    check_one_dataset(body)
-    upload = receive_upload(
-        organisation=who.organisation,
-        name=body["file"].name,
-        content=body["file"],
-        uploaded_by=who.user,
-        zone=zone,
-        choices=UploadChoices(faulty_lines=body["faulty_lines"], long_rows=body["long_rows"]),
-        key=key and f"bids:{key}",
-        now=clock.now(),
-    )
-    upload = wait_for_upload(upload, within_s=UPLOAD_WAIT_S)
-    if upload.status == UploadStatus.REFUSED:
-        raise build_upload_error(upload)
-    if upload.dataset is None:
-        raise Conflict(
-            "upload_not_read",
-            f"The file is still being read. Bid with its dataset_id once /api/uploads/{upload.pk} "
-            "says stored, or send this request again under the same Idempotency-Key.",
-            param="file",
-            extra={"upload_id": upload.pk, "retry": True},
-        )
-    return upload.dataset
 
 
 class BidView(MarketView):
@@ -172,8 +117,6 @@ def _place_all(request: Request, who: Caller) -> Response:
         except Exception as error:
             # Each bid stands for itself: one that is wrong must not take others along.
             asked.append(error)
-    # Before any is placed: one that has to wait for it would come after those behind it.
-    count_tokens_of_all([item for item in asked if isinstance(item, AskedBid)])
     outcomes = async_to_sync(_place_each)(asked)
     answers = [
         exception_handler(outcome, {"request": request})
@@ -195,15 +138,17 @@ async def _place_each(asked: list[AskedBid | Exception]) -> list[Response | Exce
         except Exception as error:
             return error
 
-    async def ask(item: AskedBid | Exception) -> AskedBid | Exception:
+    async def complete(item: AskedBid | Exception) -> AskedBid | Exception:
         try:
-            return item if isinstance(item, Exception) else await ask_vendors(item)
+            return item if isinstance(item, Exception) else await complete_bid(item)
         except Exception as error:
             return error
 
-    # Before any is placed, for the same reason as the tokens.
-    with_quotes = await asyncio.gather(*map(ask, asked))
-    return await asyncio.gather(*map(answer, with_quotes))
+    # Before any is placed: one that has to wait would come after those behind it.
+    ready = await asyncio.gather(*map(complete, asked))
+    bids = [item for item in ready if isinstance(item, AskedBid)]
+    await run_in_thread(lambda: count_tokens_of_all(bids))
+    return await asyncio.gather(*map(answer, ready))
 
 
 def _shape(bid: Bid) -> dict[str, Any]:

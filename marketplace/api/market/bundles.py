@@ -17,7 +17,7 @@ from marketplace.api.market.bid_serializers import (
     SweepQuoteSerializer,
     serialize_bundle,
 )
-from marketplace.api.market.owned import get_dataset
+from marketplace.api.market.owned import find_dataset
 from marketplace.api.market.requests import (
     BundleQuoteRequest,
     BundleRequest,
@@ -113,7 +113,7 @@ def _place(request: Request, who: Caller) -> Response:
 
 
 def _build_new_bundle(body: dict[str, Any], who: Caller, *, key: str | None) -> NewBundle:
-    dataset = get_dataset(who.organisation, body["dataset_id"])
+    dataset = find_dataset(who.organisation, body["dataset_id"])
     held_out_id = body["validation_dataset_id"]
     return NewBundle(
         organisation=who.organisation,
@@ -130,6 +130,6 @@ def _build_new_bundle(body: dict[str, Any], who: Caller, *, key: str | None) -> 
         idempotency_key=key,
         validation=None
         if held_out_id is None
-        else get_dataset(who.organisation, held_out_id, param="validation_dataset_id"),
+        else find_dataset(who.organisation, held_out_id, param="validation_dataset_id"),
         **read_asked(body),
     )

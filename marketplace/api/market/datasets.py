@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from marketplace.api.answers import page_of
 from marketplace.api.callers import Caller, get_caller
 from marketplace.api.idempotency import answer_once, read_idempotency_key
-from marketplace.api.market import schemas
+from marketplace.api.market import owned, schemas
 from marketplace.api.market.job_serializers import DatasetSerializer, UploadSerializer
 from marketplace.api.market.owned import get_dataset, get_upload, list_datasets
 from marketplace.api.market.requests import DatasetUploadRequest, check_body
@@ -25,9 +25,6 @@ from marketplace.jobs.models import Upload, UploadStatus
 from marketplace.jobs.selectors import build_upload_error
 from marketplace.jobs.services import delete_dataset, receive_upload, wait_for_upload
 from marketplace.jobs.upload_choices import UploadChoices
-
-#: How long a request waits for its file to be read.
-WAIT_S = 20.0
 
 
 class DatasetsView(MarketView):
@@ -71,7 +68,7 @@ class DatasetsView(MarketView):
             key=_key(request),
             now=clock.now(),
         )
-        return _answer(wait_for_upload(upload, within_s=WAIT_S))
+        return _answer(wait_for_upload(upload, within_s=owned.READ_WITHIN_S))
 
 
 def _read(asked: dict[str, Any], name: str) -> dict[str, str]:

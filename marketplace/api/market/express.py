@@ -15,7 +15,7 @@ from marketplace.api.answers import GIVEN, Answer, AsStored, Constant, Moment, N
 from marketplace.api.callers import get_caller
 from marketplace.api.idempotency import read_idempotency_key
 from marketplace.api.market import schemas
-from marketplace.api.market.owned import get_dataset
+from marketplace.api.market.owned import find_dataset
 from marketplace.api.market.requests import ExpressRequestBody, WorkRequest, check_body
 from marketplace.api.views import MarketView
 from marketplace.auction.bidding.job_request import JobRequest
@@ -170,7 +170,7 @@ class ExpressRequestsView(MarketView):
 
 
 def _read_job(asked: dict[str, Any], organisation: Organisation) -> JobRequest:
-    dataset = get_dataset(organisation, asked["dataset_id"])
+    dataset = find_dataset(organisation, asked["dataset_id"])
     return JobRequest(
         organisation,
         get_open_zone(asked["zone"]),

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from django.db.models import QuerySet
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.bidding.measure import refuse_unknown_dataset
-from marketplace.common.errors import NotFound
-from marketplace.jobs.models import Dataset, Job, Upload
+from marketplace.common.errors import Conflict, NotFound
+from marketplace.jobs.models import Dataset, Job, Upload, UploadStatus
+from marketplace.jobs.selectors import build_upload_error
+from marketplace.jobs.services import wait_for_upload
+
+#: How the ids of uploads begin.
+UPLOAD = "up_"
+#: Seconds that a request waits for the file that it names to be read.
+READ_WITHIN_S = 20.0
 
 
 def list_datasets(organisation: Organisation) -> QuerySet[Dataset]:
@@ -28,6 +37,52 @@ def get_dataset(
     if found is None:
         raise refuse_unknown_dataset(param)
     return found
+
+
+def is_upload_id(given: str | None) -> TypeGuard[str]:
+    """Whether an id names a file that was uploaded, instead of the data set that it becomes."""
+    return given is not None and given.startswith(UPLOAD)
+
+
+def find_dataset(organisation: Organisation, given: str, *, param: str = "dataset_id") -> Dataset:
+    """One of the organisation's data sets, by its id or by that of its upload.
+
+    Raises
+    ------
+    UserError
+        ``unknown_dataset``, or those of ``await_dataset_id``.
+    """
+    if is_upload_id(given):
+        given = await_dataset_id(organisation, given, param=param)
+    return get_dataset(organisation, given, param=param)
+
+
+def await_dataset_id(organisation: Organisation, upload_id: str, *, param: str) -> str:
+    """The data set that an upload became, waiting up to ``READ_WITHIN_S`` while it is read.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_upload``.
+    Conflict
+        ``upload_not_read``: it is read still.
+    UserError
+        What was wrong with the file.
+    """
+    upload = get_upload(organisation, upload_id)
+    if upload.dataset_id is None:
+        upload = wait_for_upload(upload, within_s=READ_WITHIN_S)
+    if upload.status == UploadStatus.REFUSED:
+        raise build_upload_error(upload)
+    if upload.dataset_id is None:
+        raise Conflict(
+            "upload_not_read",
+            f"The file is still being read. Send this request again in a few seconds; "
+            f"GET /api/uploads/{upload.pk} says how far it is.",
+            param=param,
+            extra={"upload_id": upload.pk, "retry": True},
+        )
+    return upload.dataset_id
 
 
 def get_upload(organisation: Organisation, upload_id: str) -> Upload:

@@ -83,7 +83,11 @@ class WorkRequest(StrictSerializer):
     """What is trained, and how: of every request that is about a job."""
 
     zone = serializers.CharField(max_length=40, help_text="Name of the zone, see /api/zones.")
-    dataset_id = serializers.CharField(max_length=40)
+    dataset_id = serializers.CharField(
+        max_length=40,
+        help_text="What it trains on: a data set, or an upload, which is waited for while it is "
+        "read.",
+    )
     adapter = JobSettingsField("adapter")
     training = JobSettingsField("training")
     verified_only = VerifiedOnlyField()
@@ -134,7 +138,6 @@ class ExpressRequestBody(WorkRequest):
 
 
 class BidRequest(TermsRequest):
-    dataset_id = serializers.CharField(max_length=40, required=False)
     name = serializers.CharField(max_length=200, required=False, default="")
     price = PriceField(help_text="The most the job is worth to you, in dollars.")
     deadline = DeadlineField()
@@ -195,12 +198,6 @@ class UploadRequest(StrictSerializer):
         default="refuse",
         help_text="Of rows longer than the zone's model takes. The data set counts them.",
     )
-
-
-class BidUploadRequest(BidRequest, UploadRequest):
-    """A bid and its data set in one form; settings are JSON text."""
-
-    file = serializers.FileField(required=False, allow_empty_file=True)
 
 
 class BatchRequest(StrictSerializer):

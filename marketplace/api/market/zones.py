@@ -16,7 +16,7 @@ from marketplace.api.answers import Answer, Moment, Usd, moment, usd
 from marketplace.api.callers import get_caller
 from marketplace.api.market import schemas
 from marketplace.api.market.bid_serializers import QuoteSerializer
-from marketplace.api.market.owned import get_dataset
+from marketplace.api.market.owned import find_dataset
 from marketplace.api.market.requests import QuoteRequest, check_body, read_asked
 from marketplace.api.views import MarketView
 from marketplace.auction.bidding.job_request import JobRequest
@@ -171,10 +171,10 @@ class QuotesView(MarketView):
         job = JobRequest(
             organisation=organisation,
             zone=get_open_zone(asked["zone"]),
-            dataset=get_dataset(organisation, asked["dataset_id"]),
+            dataset=find_dataset(organisation, asked["dataset_id"]),
             validation=None
             if held_out_id is None
-            else get_dataset(organisation, held_out_id, param="validation_dataset_id"),
+            else find_dataset(organisation, held_out_id, param="validation_dataset_id"),
             **read_asked(asked),
         )
         quote = make_quote(

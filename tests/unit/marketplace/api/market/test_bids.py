@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from datetime import timedelta
-
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import transaction
 from django.test import Client
 
+from marketplace.api.market import owned
 from marketplace.auction.bidding import wait
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.models import Bid
-from marketplace.common import clock
-from marketplace.jobs.models import Dataset, Job
+from marketplace.jobs.models import Job, Upload
+from marketplace.jobs.services import intake
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Hold
 from marketplace.payments.selectors import get_wallet
 from tests import builders
+from tests.durable_work import do_at_once
 from tests.unit.marketplace.api.client import ROWS, Api, assert_problem, body_of
 from tests.unit.marketplace.common.threads import at_once
 from workers.protocol.setting_list import list_settings
@@ -203,7 +203,7 @@ def test_keys_that_cannot_be_kept_are_refused(api, zone, key):
         ({"zone": "nowhere"}, 404, "unknown_zone"),
         ({"dataset_id": "ds_nothing"}, 404, "unknown_dataset"),
         ({"dataset_id": "a\0b"}, 400, "invalid_request"),
-        ({"dataset_id": None}, 400, "dataset_required"),
+        ({"dataset_id": None}, 400, "invalid_request"),
         ({"training": {"epochs": 0}}, 400, "invalid_hyperparameter"),
         ({"training": "epochs"}, 400, "invalid_request"),
         ({"training": []}, 400, "invalid_request"),
@@ -330,39 +330,50 @@ def test_batches_that_are_none_are_refused(api, bids):
     assert_problem(api.post("/api/bids:batch", {"bids": bids}), 400, "invalid_request")
 
 
-def test_bid_and_data_set_in_one_form(api, zone, lane, tokenizer_zone):
-    fields = {
-        "zone": tokenizer_zone.name,
-        "price": "5.00",
-        "deadline": (clock.now() + timedelta(seconds=500)).isoformat(),
-        "training": json.dumps({"epochs": 1, "batch_size": 8}),
-        "file": SimpleUploadedFile("talk.jsonl", ROWS),
-    }
-    answer = api.form("/api/bids", fields, key="f1")
-    assert answer.status_code == 201, answer.content
-    bid = answer.json()
-    assert bid["name"] == "talk.jsonl"
-    assert bid["work"]["samples"] == 90
-    dataset = Dataset.objects.get()
-    assert (bid["dataset_id"], dataset.rows) == (dataset.pk, 100)
-    again = api.form(
-        "/api/bids", fields | {"file": SimpleUploadedFile("talk.jsonl", ROWS)}, key="f1"
-    )
-    assert again.json() == bid
-    assert (Bid.objects.count(), Dataset.objects.count()) == (1, 1)
+def upload_slowly(api, monkeypatch, content=ROWS):
+    """A file that is stored and waits for its reader, who is given with its id."""
+    left = []
+    monkeypatch.setattr(intake, "enqueue_work", lambda *works: left.extend(works))
+    monkeypatch.setattr(owned, "READ_WITHIN_S", 0.0)
+    answer = api.form("/api/datasets", {"file": SimpleUploadedFile("talk.jsonl", content)})
+    assert answer.status_code == 202, answer.content
+
+    @transaction.atomic
+    def read():
+        do_at_once(*left)
+
+    return answer.json()["id"], read
 
 
-def test_form_with_unusable_data_names_the_lines_and_takes_no_bid(api, zone, tokenizer_zone):
-    fields = {
-        "zone": tokenizer_zone.name,
-        "price": "5.00",
-        "deadline": (clock.now() + timedelta(seconds=500)).isoformat(),
-        "file": SimpleUploadedFile("talk.jsonl", b'{"messages": []}\n{"mess\n'),
-    }
-    body = assert_problem(api.form("/api/bids", fields), 400, "invalid_dataset")
-    assert body["errors"][0]["line"] == 1
+def test_an_upload_that_is_being_read_is_quoted_and_bid_for_once_it_is(
+    api, tokenizer_zone, lane, monkeypatch
+):
+    upload, read = upload_slowly(api, monkeypatch)
+    body = body_of(api, tokenizer_zone, dataset_id=upload)
+    quote = {name: body[name] for name in body if name not in ("name", "price")}
+    for path, asked in (("/api/bids", body), ("/api/quotes", quote)):
+        refused = assert_problem(api.post(path, asked, key="k"), 409, "upload_not_read")
+        assert (refused["upload_id"], refused["param"]) == (upload, "dataset_id")
+        assert refused["retry"] is True
     assert not Bid.objects.exists()
-    assert not Dataset.objects.exists()
+    read()
+    dataset = Upload.objects.get(pk=upload).dataset_id
+    assert api.post("/api/quotes", quote).json()["posted_price"] is not None
+    bid = api.post("/api/bids", body, key="k")
+    assert (bid.status_code, bid.json()["dataset_id"]) == (201, dataset)
+    batch = api.post("/api/bids:batch", {"bids": [body, body | {"dataset_id": "up_none"}]}).json()
+    assert [item["status"] for item in batch["data"]] == [201, 404]
+
+
+def test_a_bid_for_an_upload_that_is_no_data_names_the_lines(api, zone, monkeypatch):
+    upload, read = upload_slowly(api, monkeypatch, b'{"messages": []}\n{"mess\n')
+    read()
+    answer = api.post("/api/bids", body_of(api, zone, dataset_id=upload))
+    assert assert_problem(answer, 400, "invalid_dataset")["errors"][0]["line"] == 1
+    other = Api(builders.organisation())
+    answer = other.post("/api/bids", body_of(other, zone, dataset_id=upload))
+    assert_problem(answer, 404, "unknown_upload")
+    assert not Bid.objects.exists()
 
 
 def test_books_balance_after_a_crowd_of_parallel_bids(api, zone, lane):
@@ -378,20 +389,6 @@ def test_books_balance_after_a_crowd_of_parallel_bids(api, zone, lane):
     assert Bid.objects.exclude(status="pending").count() == 12
     assert check_ledger().balanced
     assert verify_zone(zone).problems == []
-
-
-def test_form_for_a_closed_zone_stores_no_data(api, tokenizer_zone):
-    tokenizer_zone.is_open = False
-    tokenizer_zone.save()
-    fields = {
-        "zone": tokenizer_zone.name,
-        "price": "5.00",
-        "deadline": (clock.now() + timedelta(seconds=300)).isoformat(),
-        "file": SimpleUploadedFile("d.jsonl", ROWS),
-    }
-    assert_problem(api.form("/api/bids", fields), 404, "unknown_zone")
-    assert not Dataset.objects.exists()
-    assert not Bid.objects.exists()
 
 
 def test_a_bundle_is_quoted_placed_and_read_and_a_refused_one_says_why(api, zone, lane):
