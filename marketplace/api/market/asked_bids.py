@@ -11,6 +11,7 @@ from typing import Any
 from marketplace.api.callers import Caller
 from marketplace.api.market.owned import await_dataset_id, is_upload_id
 from marketplace.api.market.requests import read_asked
+from marketplace.auction.bidding.deadlines import settle_deadline
 from marketplace.auction.bidding.measure import refuse_unknown_dataset
 from marketplace.auction.bidding.place import NewBid
 from marketplace.common import clock
@@ -154,6 +155,7 @@ def _build_new_bid(
         validation is None or validation.organisation_id != organisation.pk
     ):
         raise refuse_unknown_dataset("validation_dataset_id")
+    deadline = settle_deadline(body["deadline"], zone=zone, now=clock.now())
     if dataset.zone_id == zone.pk:
         dataset.zone = zone  # type: ignore[assignment]
     return NewBid(
@@ -165,7 +167,9 @@ def _build_new_bid(
         validation=validation,
         name=body["name"] or dataset.name,
         price_micros=body["price"],
-        deadline_at=body["deadline"],
+        deadline_at=deadline.at,
+        deadline_s=deadline.seconds,
+        is_deadline_cut=deadline.is_cut,
         idempotency_key=asked.idempotency_key,
         quotes=asked.quotes or {},
         **read_asked(body),

@@ -29,6 +29,7 @@ from marketplace.api.views import MarketView
 from marketplace.auction.bidding.bundle_quotes import make_bundle_quote
 from marketplace.auction.bidding.bundles import NewBundle, place_bundle
 from marketplace.auction.bidding.cancel import cancel_bid
+from marketplace.auction.bidding.deadlines import settle_deadline
 from marketplace.auction.bidding.refusals import REFUSAL_CODES, describe_bid_refusal
 from marketplace.auction.bidding.wait import wait_for_bid
 from marketplace.auction.models import BidStatus
@@ -114,19 +115,23 @@ def _place(request: Request, who: Caller) -> Response:
 
 def _build_new_bundle(body: dict[str, Any], who: Caller, *, key: str | None) -> NewBundle:
     dataset = find_dataset(who.organisation, body["dataset_id"])
+    zone = get_open_zone(body["zone"])
+    deadline = settle_deadline(body["deadline"], zone=zone, now=clock.now())
     held_out_id = body["validation_dataset_id"]
     return NewBundle(
         organisation=who.organisation,
         placed_by=who.user,
         api_key_id=who.key_id,
-        zone=get_open_zone(body["zone"]),
+        zone=zone,
         dataset=dataset,
         name=body.get("name") or dataset.name,
         sweep=body["sweep"],
         all_or_none=body.get("all_or_none", True),
         # A quote does not look at it.
         price_micros=body.get("price", 0),
-        deadline_at=body["deadline"],
+        deadline_at=deadline.at,
+        deadline_s=deadline.seconds,
+        is_deadline_cut=deadline.is_cut,
         idempotency_key=key,
         validation=None
         if held_out_id is None

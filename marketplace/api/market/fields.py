@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from django.utils.dateparse import parse_datetime
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from marketplace.api.answers import moment, usd
+from marketplace.auction.bidding.deadlines import parse_deadline
 from marketplace.auction.bidding.terms import parse_price
 from marketplace.common.errors import UserError
 
@@ -34,25 +34,20 @@ class PriceField(serializers.Field):
         return usd(value)
 
 
-@extend_schema_field({"type": "string", "format": "date-time"})
+@extend_schema_field(
+    {
+        "anyOf": [
+            {"type": "string", "format": "date-time"},
+            {"type": "string", "pattern": r"^\d{1,6}(\.\d{1,6})?(s|m|h|d)$"},
+        ],
+        "examples": ["6h", "2026-11-21T06:00:00Z"],
+    }
+)
 class DeadlineField(serializers.Field):
-    """A moment with a time zone."""
+    """A moment with a time zone, or a time from now."""
 
-    def to_internal_value(self, data: Any) -> datetime:
-        try:
-            at = parse_datetime(data) if isinstance(data, str) else None
-            if at is not None and at.tzinfo is not None:
-                at = at.astimezone(UTC)
-        except (ValueError, OverflowError):
-            # Also what lies in another zone before the year 1 or after the year 9999.
-            at = None
-        if at is None or at.tzinfo is None:
-            raise UserError(
-                "invalid_deadline",
-                "The deadline must be a moment with a time zone, such as 2026-11-21T06:00:00Z.",
-                param=self.field_name,
-            )
-        return at
+    def to_internal_value(self, data: Any) -> datetime | timedelta:
+        return parse_deadline(data if isinstance(data, str) else "", param=self.field_name)
 
     def to_representation(self, value: datetime) -> str | None:
         return moment(value)

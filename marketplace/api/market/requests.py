@@ -20,6 +20,10 @@ from marketplace.auction.bidding.terms import name_settings
 from marketplace.exports.links import ADAPTER, LIFETIME_MAX
 from workers.protocol.exports import FORMS
 
+DEADLINE = (
+    "When it is to be done: a moment, or a time from now. A time from now that lies beyond what is "
+    "on sale is cut to the latest on sale; the answer has the moment, and choices says so."
+)
 #: Bids of one ``bids:batch``.
 BATCH_MAX = 100
 
@@ -122,7 +126,7 @@ class TermsRequest(WorkRequest):
 
 
 class QuoteRequest(TermsRequest):
-    deadline = DeadlineField()
+    deadline = DeadlineField(help_text=DEADLINE)
     warm_start = serializers.BooleanField(
         required=False,
         default=False,
@@ -140,7 +144,7 @@ class ExpressRequestBody(WorkRequest):
 class BidRequest(TermsRequest):
     name = serializers.CharField(max_length=200, required=False, default="")
     price = PriceField(help_text="The most the job is worth to you, in dollars.")
-    deadline = DeadlineField()
+    deadline = DeadlineField(help_text=DEADLINE)
 
 
 class BundleQuoteRequest(TermsRequest):
@@ -150,7 +154,7 @@ class BundleQuoteRequest(TermsRequest):
         help_text='Values by setting, such as {"training.seed": [1, 2], "adapter.rank": [8, 16]}; '
         "2 to 16 jobs."
     )
-    deadline = DeadlineField()
+    deadline = DeadlineField(help_text=DEADLINE)
     preparation = SettingsField(
         required=False,
         allow_null=True,

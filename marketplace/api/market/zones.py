@@ -19,6 +19,7 @@ from marketplace.api.market.bid_serializers import QuoteSerializer
 from marketplace.api.market.owned import find_dataset
 from marketplace.api.market.requests import QuoteRequest, check_body, read_asked
 from marketplace.api.views import MarketView
+from marketplace.auction.bidding.deadlines import find_latest_deadline, settle_deadline
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.book.transcript import write_transcript
@@ -62,7 +63,7 @@ class ZoneSerializer(Answer):
         return slot_starts_at(zone, slot_at(zone, clock.now()) + 2)
 
     def get_latest_deadline(self, zone: Zone) -> datetime:
-        return slot_starts_at(zone, slot_at(zone, clock.now()) + zone.horizon_slots)
+        return find_latest_deadline(zone, now=clock.now())
 
     def get_nodes_on_sale(self, zone: Zone) -> int:
         return list_nodes_on_sale(zone).count()
@@ -167,20 +168,24 @@ class QuotesView(MarketView):
     def post(self, request: Request) -> Response:
         organisation = get_caller(request).organisation
         asked = check_body(QuoteRequest, request.data)
+        zone = get_open_zone(asked["zone"])
+        deadline = settle_deadline(asked["deadline"], zone=zone, now=clock.now())
         held_out_id = asked["validation_dataset_id"]
         job = JobRequest(
             organisation=organisation,
-            zone=get_open_zone(asked["zone"]),
+            zone=zone,
             dataset=find_dataset(organisation, asked["dataset_id"]),
             validation=None
             if held_out_id is None
             else find_dataset(organisation, held_out_id, param="validation_dataset_id"),
+            deadline_s=deadline.seconds,
+            is_deadline_cut=deadline.is_cut,
             **read_asked(asked),
         )
         quote = make_quote(
             job,
             is_warm=asked["warm_start"],
-            deadline_at=asked["deadline"],
+            deadline_at=deadline.at,
             now=clock.now(),
         )
         return Response(QuoteSerializer.show(quote))

@@ -7,32 +7,28 @@ stands in ``bid``, else in the metadata ``bid_verified_only``, else with the org
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from marketplace.api.callers import Caller
-from marketplace.api.market.fields import DeadlineField
 from marketplace.api.openai.files import find_training_data
 from marketplace.api.openai.names import ServedModel, find_model
 from marketplace.api.openai.requests import AUTO, DPO, SUPERVISED
+from marketplace.auction.bidding.deadlines import find_latest_deadline, parse_deadline
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.measure import measure_job
 from marketplace.auction.bidding.start_from import CONTINUED
 from marketplace.auction.bidding.terms import parse_price
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.services import check_held_out
 from workers.protocol.job_spec import DataFormat
 
 METADATA_PRICE, METADATA_DEADLINE = "bid_max_price", "bid_deadline"
 METADATA_VERIFIED = "bid_verified_only"
-_TIME_FROM_NOW = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(s|m|h|d)")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +52,7 @@ def resolve_request(asked: Mapping[str, Any], *, who: Caller, now: datetime) -> 
     """
     price_micros = _find_price(asked, who)
     model = find_model(asked["model"], organisation=who.organisation)
-    deadline_at = _find_deadline(asked, who, zone=model.zone, now=now)
+    deadline = _find_deadline(asked, who, zone=model.zone, now=now)
     dataset = find_training_data(who.organisation, asked["training_file"], param="training_file")
     validation = None
     if asked.get("validation_file"):
@@ -94,7 +90,7 @@ def resolve_request(asked: Mapping[str, Any], *, who: Caller, now: datetime) -> 
         "verified_only": _find_verified_only(asked),
         "metadata": asked.get("metadata"),
         "price": price_micros,
-        "deadline": deadline_at,
+        "deadline": deadline,
     }
     return FineTuningTerms(bid, method, hyperparameters)
 
@@ -133,30 +129,19 @@ def _find_verified_only(asked: Mapping[str, Any]) -> bool | None:
     return text == "true"
 
 
-def _find_deadline(asked: Mapping[str, Any], who: Caller, *, zone: Zone, now: datetime) -> datetime:
-    latest_at = slot_starts_at(zone, slot_at(zone, now) + zone.horizon_slots)
+def _find_deadline(
+    asked: Mapping[str, Any], who: Caller, *, zone: Zone, now: datetime
+) -> datetime | timedelta:
+    """A moment or a time from now, as ``settle_deadline`` takes it."""
     own = (asked.get("bid") or {}).get("deadline")
-    param = "bid.deadline"
-    if own is None:
-        own, param = (asked.get("metadata") or {}).get(METADATA_DEADLINE), "metadata.bid_deadline"
     if own is not None:
-        return _parse_deadline(own, latest_at=latest_at, now=now, param=param)
+        return parse_deadline(own, param="bid.deadline")
+    text = (asked.get("metadata") or {}).get(METADATA_DEADLINE)
+    if text is not None:
+        return parse_deadline(text, param=f"metadata.{METADATA_DEADLINE}")
     if who.key is not None and who.key.bid_deadline_s is not None:
-        return min(latest_at, now + timedelta(seconds=who.key.bid_deadline_s))
-    return latest_at
-
-
-def _parse_deadline(text: str, *, latest_at: datetime, now: datetime, param: str) -> datetime:
-    """A moment as it is, or a time from now, which ends with what is on sale at the latest."""
-    from_now = _TIME_FROM_NOW.fullmatch(text.strip())
-    if from_now is None:
-        try:
-            return DeadlineField().to_internal_value(text)
-        except UserError as error:
-            words = f"{error.message[:-1]}, or a time from now such as 6h or 90m."
-            raise UserError(error.code, words, param=param) from None
-    seconds = float(from_now[1]) * _SECONDS[from_now[2]]
-    return min(latest_at, now + timedelta(seconds=seconds))
+        return timedelta(seconds=who.key.bid_deadline_s)
+    return find_latest_deadline(zone, now=now)
 
 
 def _read_method(asked: Mapping[str, Any], dataset: Dataset) -> tuple[str, Mapping[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from marketplace.auction.bidding.deadlines import DEADLINE
 from marketplace.auction.bidding.terms import AUTO_SAMPLES, PACK_TOKENS_AUTO, RANK_AUTO
 from workers.protocol.job_spec import AdapterSpec, TrainingSpec
 from workers.protocol.wire import to_json
@@ -39,6 +40,8 @@ def explain_choices(
     )
     choices: dict[str, str] = {}
     for name in resolved:
+        if name == DEADLINE:
+            choices[name] = "The latest on sale, which is sooner than what was asked for."
         group, _, member = name.partition(".")
         spec = adapter if group == "adapter" else training
         if hasattr(spec, member):

@@ -37,6 +37,10 @@ class JobRequest:
     verified_only: bool | None = None
     #: The owner's own pairs of texts.
     metadata: Mapping[str, str] | None = None
+    #: Of a deadline that was asked for as a time from now: that time.
+    deadline_s: float | None = None
+    #: That time lies beyond what is on sale.
+    is_deadline_cut: bool = False
 
     def parse_wish(self) -> PreparationWish | None:
         """What is asked of a preparation, with the settings of the plan that it names.
@@ -59,6 +63,9 @@ class JobRequest:
         request["dataset"] = self.dataset.sha256
         request["validation"] = None if self.validation is None else self.validation.sha256
         request.pop("idempotency_key", None)
+        if self.deadline_s is not None:
+            # Asked for again it would be another moment.
+            request.pop("deadline_at", None)
         return hash_request(request)
 
     def write_terms(self) -> dict[str, Any]:
@@ -76,9 +83,13 @@ ASKED_AS_IS = frozenset(each.name for each in fields(JobRequest)) - {
     "zone",
     "dataset",
     "validation",
+    "deadline_s",
+    "is_deadline_cut",
 }
 #: Who asks, how it is paid, and what is found out: no part of what is asked for.
-_BESIDES = frozenset({"organisation", "placed_by", "card_payment_id", "quotes", "api_key_id"})
+_BESIDES = frozenset(
+    {"organisation", "placed_by", "card_payment_id", "quotes", "api_key_id", "is_deadline_cut"}
+)
 
 
 def _write_term(value: Any) -> Any:

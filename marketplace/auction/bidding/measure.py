@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from marketplace.accounts.models import Organisation
+from marketplace.auction.bidding.deadlines import DEADLINE
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.start_from import (
     build_start,
@@ -121,7 +122,8 @@ def measure_job(asked: JobRequest, *, now: datetime) -> MeasuredJob:
         ),
         metadata=None if asked.metadata is None else dict(asked.metadata),
     )
-    cold = MeasuredJob(terms, work, resolved=settings.resolved, rows=settings.rows)
+    resolved = (*settings.resolved, *([DEADLINE] if asked.is_deadline_cut else []))
+    cold = MeasuredJob(terms, work, resolved=resolved, rows=settings.rows)
     if beginning is None or beginning.offer is None:
         return cold
     if asked.validation is not None:

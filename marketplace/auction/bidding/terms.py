@@ -9,6 +9,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from marketplace.auction.bidding.deadlines import find_latest_deadline
 from marketplace.common.clock import format_moment
 from marketplace.common.errors import UserError
 from marketplace.common.money import format_usd, to_micros
@@ -289,7 +290,7 @@ def check_deadline(deadline_at: datetime, *, zone: Zone, now: datetime) -> None:
             f"give one after {format_moment(now, up=True)}.",
             param="deadline",
         )
-    horizon_ends_at = slot_starts_at(zone, slot_at(zone, now) + zone.horizon_slots)
+    horizon_ends_at = find_latest_deadline(zone, now=now)
     if deadline_at > horizon_ends_at:
         raise UserError(
             "invalid_deadline",

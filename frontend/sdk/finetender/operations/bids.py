@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
-from email.utils import parsedate_to_datetime
 from typing import Any, Unpack
 
 from finetender.calls import Call, Operation, Pause, draw_key, send
-from finetender.deadlines import parse_deadline
+from finetender.deadlines import write_deadline
 from finetender.errors import build_error
 from finetender.operations.data import (
     LOOK_EVERY_S,
@@ -16,7 +15,7 @@ from finetender.operations.data import (
     check_id,
     choose_zone,
     find_dataset_id,
-    read_zones,
+    list_zones,
 )
 from finetender.terms import JobTerms
 from finetender.values import Bid, Quote
@@ -121,17 +120,12 @@ def _build_work(
     terms: JobTerms,
 ) -> Operation[dict[str, Any]]:
     """What a quote and a bid have in common; data that is a file is stored first."""
-    answer = yield from send(Call("GET", "/api/zones"))
-    zone = choose_zone(read_zones(answer), zone_name)
-    # Deadlines count on the market's clock, which may differ from this machine's.
-    told = answer.headers.get("date")
-    now = parsedate_to_datetime(told) if told else datetime.now(UTC)
-    at = parse_deadline(deadline, now=now, latest=zone.latest_deadline)
+    zone = choose_zone((yield from list_zones()), zone_name)
     return {
         **{name: value for name, value in terms.items() if value not in (None, "")},
         "zone": zone.name,
         "dataset_id": (yield from find_dataset_id(data, zone.name)),
-        "deadline": at.isoformat(),
+        "deadline": write_deadline(deadline),
         "validation_dataset_id": None
         if validation is None
         else (yield from find_dataset_id(validation, zone.name)),

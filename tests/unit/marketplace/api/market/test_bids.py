@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import transaction
@@ -9,8 +11,10 @@ from django.test import Client
 
 from marketplace.api.market import owned
 from marketplace.auction.bidding import wait
+from marketplace.auction.bidding.deadlines import find_latest_deadline
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.models import Bid
+from marketplace.common import clock
 from marketplace.jobs.models import Job, Upload
 from marketplace.jobs.services import intake
 from marketplace.payments.ledger_checks import check_ledger
@@ -116,6 +120,34 @@ def test_bid_that_is_not_decided_in_time_is_accepted_with_where_to_look(api, zon
     assert answer["Retry-After"] == "1"
 
 
+def test_a_time_from_now_is_one_request_however_often_it_is_sent(api, zone, lane):
+    body = body_of(api, zone, deadline="5m")
+    first, again = (api.post("/api/bids", body, key="one") for _ in range(2))
+    assert first.status_code == 201, first.content
+    assert again.json() == first.json()
+    left = datetime.fromisoformat(first.json()["deadline"]) - clock.now()
+    assert timedelta(seconds=240) < left <= timedelta(seconds=300)
+    assert "deadline" not in first.json()["choices"]
+    other = api.post("/api/bids", body | {"deadline": "300 s"}, key="one")
+    assert other.json()["id"] == first.json()["id"]
+    assert_problem(
+        api.post("/api/bids", body | {"deadline": "6m"}, key="one"), 409, "idempotency_key_reused"
+    )
+
+
+def test_a_time_from_now_beyond_what_is_on_sale_is_cut_and_the_answer_says_so(api, zone, lane):
+    body = body_of(api, zone, deadline="365d")
+    quote = {name: body[name] for name in body if name not in ("name", "price")}
+    sweep = body | {"sweep": {"training.seed": [1, 2]}}
+    for path, asked in (("/api/bids", body), ("/api/quotes", quote), ("/api/bundles", sweep)):
+        before = find_latest_deadline(zone, now=clock.now())
+        answer = api.post(path, asked).json()
+        answer = answer["bids"][0] if "bids" in answer else answer
+        after = find_latest_deadline(zone, now=clock.now())
+        assert before <= datetime.fromisoformat(answer["deadline"]) <= after
+        assert answer["choices"]["deadline"].startswith("The latest on sale")
+
+
 def test_pending_bid_sent_again_under_its_key_is_answered_with_its_decision(
     api, zone, request, monkeypatch
 ):
@@ -199,6 +231,8 @@ def test_keys_that_cannot_be_kept_are_refused(api, zone, key):
         ({"deadline": "2026-11-21T06:00:00"}, 400, "invalid_deadline"),
         ({"deadline": "2026-13-41T06:00:00Z"}, 400, "invalid_deadline"),
         ({"deadline": "soon"}, 400, "invalid_deadline"),
+        ({"deadline": "0m"}, 400, "invalid_deadline"),
+        ({"deadline": "-6h"}, 400, "invalid_deadline"),
         ({"deadline": 5}, 400, "invalid_deadline"),
         ({"zone": "nowhere"}, 404, "unknown_zone"),
         ({"dataset_id": "ds_nothing"}, 404, "unknown_dataset"),

@@ -335,9 +335,10 @@ def test_every_field_of_what_a_bundle_asks_for_counts(zone: Zone, owner: Organis
         "model": "ft:other",
         "verified_only": True,
         "metadata": {"run": "7"},
+        "deadline_s": 60.0,
     }
     for name, value in changed.items():
         assert replace(first, **{name: value}).request_hash != first.request_hash, name
-    beside = {"organisation", "placed_by", "api_key_id", "idempotency_key"}
+    beside = {"organisation", "placed_by", "api_key_id", "idempotency_key", "is_deadline_cut"}
     assert {each.name for each in fields(NewBundle)} - beside == set(changed)
     assert replace(first, idempotency_key="two").request_hash == first.request_hash

@@ -80,6 +80,7 @@ def test_every_field_of_what_is_asked_for_travels_and_counts(asked):
     written = asked.write_terms()
     assert json.loads(json.dumps(written)) == written
     beside = {"organisation", "placed_by", "card_payment_id", "quotes", "api_key_id"}
+    beside.add("is_deadline_cut")
     assert set(written) == {each.name for each in fields(NewBid)} - beside
     changed = {
         "name": "other",
@@ -92,6 +93,7 @@ def test_every_field_of_what_is_asked_for_travels_and_counts(asked):
         "model": "ft:other",
         "verified_only": True,
         "metadata": {"run": "7"},
+        "deadline_s": 60.0,
     }
     for name, value in changed.items():
         assert replace(asked, **{name: value}).request_hash != asked.request_hash, name
