@@ -31,7 +31,7 @@ SUMMARIES = {
     "retention_read": "For how long data sets and results are kept that nobody uses.",
     "retention_set": "Say for how long data sets and results are kept that nobody uses.",
     "jobs_read": "One job: its progress, plan and result.",
-    "jobs_checkpoints_retrieve": "The checkpoints that are stored of a job.",
+    "jobs_checkpoints_list": "The checkpoints that are stored of a job.",
     "exports_read": "One export and how far it is.",
     "pushes_read": "One push to a repository and how far it is.",
     "keys_revoke": "End an API key for good.",

@@ -160,6 +160,8 @@ class MarketView(APIView):
     error_renderer: type[JSONRenderer] = ProblemRenderer
     #: Scope of an API key by method; a method that is not named is public.
     scopes: dict[str, str] = {}
+    #: Whether its POST is done once under an ``Idempotency-Key``.
+    takes_idempotency_key = False
     #: Methods that will go, by name.
     deprecations: dict[str, Deprecation] = {}
 

@@ -80,7 +80,7 @@ class DecisionSerializer(Answer):
     position = s.IntegerField(help_text="Position in the zone's log.")
     hash = s.CharField(source="decision_hash")
     payment = Usd(source="payment_micros", allow_null=True)
-    price_parts = PricePartsSerializer(source="parts")
+    price_parts = PricePartsSerializer(source="parts", allow_null=True)
     plan = CellSerializer(many=True)
     finish_planned_at = Moment(allow_null=True)
     reason = NullText(source="refusal")
@@ -158,8 +158,8 @@ class BidSerializer(TermsAnswer):
     )
     start = StartSerializer(allow_null=True)
     work = WorkSerializer(source="*")
-    receipt = ReceiptSerializer()
-    decision = DecisionSerializer()
+    receipt = ReceiptSerializer(allow_null=True)
+    decision = DecisionSerializer(allow_null=True)
     job_id = s.CharField(source=GIVEN, allow_null=True)
     bundle_id = s.CharField(allow_null=True, help_text="The bundle it was placed with.")
     reservation_fee_percent = s.IntegerField(
@@ -205,7 +205,7 @@ class RefusedBidSerializer(ProblemSerializer):
     posted_price = Usd(required=False, allow_null=True)
     earliest_deadline = Moment(required=False, allow_null=True)
     earliest_deadline_price = Usd(required=False, allow_null=True)
-    bid = BidSerializer()
+    bid = BidSerializer(required=False, help_text="Not with insufficient_funds: none was placed.")
 
 
 BID_RESPONSES = {
@@ -264,7 +264,9 @@ def serialize_bundle(bundle: Bundle) -> dict[str, Any]:
 
 
 class RefusedBundleSerializer(ProblemSerializer):
-    bundle = BundleSerializer()
+    bundle = BundleSerializer(
+        required=False, help_text="Not with insufficient_funds: none was placed."
+    )
 
 
 REFUSED_BUNDLE = OpenApiResponse(
@@ -323,7 +325,7 @@ class QuoteSerializer(Answer):
     zone = s.CharField(source="zone.name")
     deadline = Moment(source="deadline_at")
     posted_price = Usd(source="price_micros", allow_null=True)
-    price_parts = PricePartsSerializer()
+    price_parts = PricePartsSerializer(allow_null=True)
     plan = CellSerializer(many=True)
     finish_at = Moment(allow_null=True)
     reason = s.CharField(source="refusal", allow_null=True)

@@ -43,6 +43,7 @@ from marketplace.common.threads import run_in_thread
 
 class BidsView(MarketView):
     shares_thread = True
+    takes_idempotency_key = True
     scopes = {"GET": "bids:read", "POST": "bids:write"}
 
     @extend_schema(
@@ -94,9 +95,12 @@ class BidCancelView(MarketView):
 class BidBatchView(MarketView):
     """Several bids in one request, decided in their order; each has an answer of its own."""
 
+    takes_idempotency_key = True
     scopes = {"POST": "bids:write"}
 
-    @extend_schema(request=BatchRequest, responses={200: BidBatchSerializer})
+    @extend_schema(
+        operation_id="bids_batch_create", request=BatchRequest, responses={200: BidBatchSerializer}
+    )
     def post(self, request: Request) -> Response:
         who = get_caller(request)
         return answer_once(

@@ -43,6 +43,7 @@ _STATUSES: dict[str, int] = {BidStatus.PENDING: 202, BidStatus.ADMITTED: 201}
 
 
 class BundlesView(MarketView):
+    takes_idempotency_key = True
     scopes = {"POST": "bids:write"}
 
     @extend_schema(

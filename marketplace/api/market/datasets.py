@@ -29,6 +29,7 @@ from marketplace.jobs.upload_choices import UploadChoices
 
 class DatasetsView(MarketView):
     parser_classes = [MultiPartParser, FormParser]
+    takes_idempotency_key = True
     scopes = {"GET": "datasets:read", "POST": "datasets:write"}
     throttle_kind = "uploads"
 

@@ -137,6 +137,7 @@ class ExpressQuotesView(MarketView):
 class ExpressRequestsView(MarketView):
     """Ask for an SLO: 201 with a certificate, 200 with a later SLO or a no, 202 to look again."""
 
+    takes_idempotency_key = True
     scopes = {"POST": "bids:write"}
 
     @extend_schema(

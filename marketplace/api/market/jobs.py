@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiResponse, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -82,7 +81,11 @@ class JobEventsView(MarketView):
 
     scopes = {"GET": "jobs:read"}
 
-    @extend_schema(parameters=schemas.EVENTS_PAGE, responses={200: page_of(JobEventSerializer)})
+    @extend_schema(
+        operation_id="jobs_events_list",
+        parameters=schemas.EVENTS_PAGE,
+        responses={200: page_of(JobEventSerializer)},
+    )
     def get(self, request: Request, job_id: str) -> Response:
         job = get_job(get_caller(request).organisation, job_id)
         after = request.query_params.get("after", "0")
@@ -99,7 +102,11 @@ class JobEventsView(MarketView):
 class JobCheckpointsView(MarketView):
     scopes = {"GET": "jobs:read"}
 
-    @extend_schema(parameters=schemas.PAGE, responses={200: page_of(CheckpointSerializer)})
+    @extend_schema(
+        operation_id="jobs_checkpoints_list",
+        parameters=schemas.PAGE,
+        responses={200: page_of(CheckpointSerializer)},
+    )
     def get(self, request: Request, job_id: str) -> Response:
         job = get_job(get_caller(request).organisation, job_id)
         found = list_job_checkpoints(job)
@@ -114,7 +121,7 @@ class JobCheckpointContentView(MarketView):
 
     @extend_schema(
         operation_id="jobs_checkpoint_content",
-        responses={(200, "application/octet-stream"): OpenApiResponse(OpenApiTypes.BINARY)},
+        responses={(200, "application/octet-stream"): schemas.FILE},
     )
     def get(self, request: Request, job_id: str, checkpoint_id: str) -> FileDownload:
         job = get_job(get_caller(request).organisation, job_id)
@@ -185,7 +192,7 @@ class JobPreparationChangesView(MarketView):
 
     scopes = {"GET": "jobs:read"}
 
-    @extend_schema(responses={(200, "application/jsonl"): OpenApiResponse(OpenApiTypes.BINARY)})
+    @extend_schema(responses={(200, *schemas.build_file_types("application/jsonl")): schemas.FILE})
     def get(self, request: Request, job_id: str) -> FileDownload:
         job = get_job(get_caller(request).organisation, job_id)
         return download_changes(job=job, name=job.pk, range_header=request.headers.get("Range"))
@@ -196,7 +203,7 @@ class JobPreparationOriginsView(MarketView):
 
     scopes = {"GET": "jobs:read"}
 
-    @extend_schema(responses={(200, "application/jsonl"): OpenApiResponse(OpenApiTypes.BINARY)})
+    @extend_schema(responses={(200, *schemas.build_file_types("application/jsonl")): schemas.FILE})
     def get(self, request: Request, job_id: str) -> FileDownload:
         job = get_job(get_caller(request).organisation, job_id)
         return download_origins(job=job, name=job.pk, range_header=request.headers.get("Range"))
@@ -218,7 +225,7 @@ class JobAdapterView(MarketView):
 
     scopes = {"GET": "jobs:read", "DELETE": "jobs:write"}
 
-    @extend_schema(responses={(200, "application/zip"): OpenApiResponse(OpenApiTypes.BINARY)})
+    @extend_schema(responses={(200, *schemas.build_file_types("application/zip")): schemas.FILE})
     def get(self, request: Request, job_id: str) -> FileDownload:
         job = get_job(get_caller(request).organisation, job_id)
         return open_adapter(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiResponse, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework import serializers as s
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -100,7 +99,7 @@ class ArchiveView(MarketView):
 
     @extend_schema(
         operation_id="archive_read",
-        responses={(200, "application/zip"): OpenApiResponse(OpenApiTypes.BINARY)},
+        responses={(200, *schemas.build_file_types("application/zip")): schemas.FILE},
     )
     def get(self, request: Request) -> PartsDownload:
         organisation = get_caller(request).organisation

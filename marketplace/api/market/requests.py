@@ -24,10 +24,12 @@ DEADLINE = (
     "When it is to be done: a moment, or a time from now. A time from now that lies beyond what is "
     "on sale is cut to the latest on sale; the answer has the moment, and choices says so."
 )
+NAME = "A name to find it by; without one, that of its data."
 #: Bids of one ``bids:batch``.
 BATCH_MAX = 100
 
 
+@extend_schema_field({"type": "object", "additionalProperties": {}})
 class SettingsField(serializers.JSONField):
     """An object of settings; in a form it may come as JSON text."""
 
@@ -112,6 +114,7 @@ class TermsRequest(WorkRequest):
         max_length=60,
         required=False,
         default="",
+        allow_blank=True,
         help_text="What to begin with: 'ft:' and the id of a job of yours whose adapter is to be "
         "continued, or, for one job, the model of a quote's warm start. Without it, the zone's "
         "base model.",
@@ -135,14 +138,18 @@ class QuoteRequest(TermsRequest):
 
 
 class ExpressRequestBody(WorkRequest):
-    name = serializers.CharField(max_length=64, required=False, default="", allow_blank=True)
+    name = serializers.CharField(
+        max_length=64, required=False, default="", allow_blank=True, help_text=NAME
+    )
     slo_s = serializers.FloatField(
         min_value=0.001, max_value=1e6, help_text="Seconds from now in which it is to be done."
     )
 
 
 class BidRequest(TermsRequest):
-    name = serializers.CharField(max_length=200, required=False, default="")
+    name = serializers.CharField(
+        max_length=200, required=False, default="", allow_blank=True, help_text=NAME
+    )
     price = PriceField(help_text="The most the job is worth to you, in dollars.")
     deadline = DeadlineField(help_text=DEADLINE)
 
@@ -177,7 +184,9 @@ class BundleQuoteRequest(TermsRequest):
 
 
 class BundleRequest(BundleQuoteRequest):
-    name = serializers.CharField(max_length=200, required=False, default="")
+    name = serializers.CharField(
+        max_length=200, required=False, default="", allow_blank=True, help_text=NAME
+    )
     all_or_none = serializers.BooleanField(
         required=False,
         default=True,
@@ -212,7 +221,9 @@ class DatasetUploadRequest(UploadRequest):
     file = serializers.FileField(
         allow_empty_file=True, help_text="JSON lines, one JSON list, CSV or plain text."
     )
-    name = serializers.CharField(max_length=200, required=False, default="")
+    name = serializers.CharField(
+        max_length=200, required=False, default="", allow_blank=True, help_text=NAME
+    )
     zone = serializers.CharField(
         max_length=40, required=False, help_text="Zone whose tokenizer counts the tokens."
     )

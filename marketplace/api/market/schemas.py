@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 from rest_framework import serializers as s
 
 from marketplace.api.answers import AsStored
+from marketplace.api.pagination import LIMIT_DEFAULT, LIMIT_MAX
 
+_LIMIT = {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT}
 PAGE = [
-    OpenApiParameter("limit", int, description="Items of the page, 1 to 100; 20 without it."),
+    OpenApiParameter("limit", _LIMIT, description="Items of the page."),
     OpenApiParameter("after", str, description="Id of the last item of the page before."),
     OpenApiParameter("status", str, description="Only items of this status."),
 ]
 EVENTS_PAGE = [
-    OpenApiParameter("limit", int, description="Events of the page, 1 to 100; 20 without it."),
+    OpenApiParameter("limit", _LIMIT, description="Events of the page."),
     OpenApiParameter("after", int, description="seq of the last event seen."),
 ]
 
@@ -29,3 +32,9 @@ class ProblemSerializer(AsStored):
 
 
 PROBLEM = OpenApiResponse(ProblemSerializer, description="RFC 9457 application/problem+json.")
+FILE = OpenApiResponse(OpenApiTypes.BINARY)
+
+
+def build_file_types(media_type: str) -> tuple[str, str]:
+    """The media types of a file; clients that are generated read bytes of the first only."""
+    return "application/octet-stream", media_type

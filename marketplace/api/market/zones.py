@@ -6,8 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from django.conf import settings
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiResponse, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework import serializers as s
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -127,7 +126,7 @@ class MarketSerializer(Answer):
 class ZonesView(MarketView):
     """Zones that take bids."""
 
-    @extend_schema(responses={200: ZoneListSerializer})
+    @extend_schema(operation_id="zones_list", responses={200: ZoneListSerializer})
     def get(self, request: Request) -> Response:
         return Response(ZoneListSerializer.show(list_open_zones()))
 
@@ -151,7 +150,7 @@ class TranscriptView(MarketView):
     scopes = {"GET": "bids:read"}
     throttle_kind_of_reads = "transcripts"
 
-    @extend_schema(responses={(200, "application/jsonl"): OpenApiResponse(OpenApiTypes.BINARY)})
+    @extend_schema(responses={(200, *schemas.build_file_types("application/jsonl")): schemas.FILE})
     def get(self, request: Request, zone_name: str) -> LinesDownload:
         zone = get_open_zone(zone_name)
         lines = write_transcript(zone, with_bids=settings.PUBLISH_BIDS or request.user.is_operator)

@@ -122,6 +122,7 @@ class DeleteFileResponseSerializer(Answer):
 
 class FilesView(OpenAiView):
     parser_classes = [MultiPartParser, FormParser]
+    takes_idempotency_key = True
     scopes = {"GET": "datasets:read", "POST": "datasets:write"}
     throttle_kind = "uploads"
 

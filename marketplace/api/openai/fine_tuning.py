@@ -60,6 +60,7 @@ _METADATA = re.compile(r"metadata\[(.{1,64})\]", re.DOTALL)
 
 
 class FineTuningJobsView(OpenAiView):
+    takes_idempotency_key = True
     scopes = {"GET": "jobs:read", "POST": "bids:write"}
 
     @extend_schema(

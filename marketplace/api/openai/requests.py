@@ -117,11 +117,18 @@ class Integration(serializers.Serializer[Any]):
     wandb = WandbSettings()
 
 
+class CurrencyField(serializers.ChoiceField):
+    """A currency in letters of either case."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        return super().to_internal_value(data.lower() if isinstance(data, str) else data)
+
+
 class BidTerms(StrictSerializer):
     """The bid, as ``extra_body={"bid": {...}}`` gives it; a misspelt member is refused."""
 
     max_price = PriceField(required=False, help_text="The most the job is worth, in dollars.")
-    currency = serializers.ChoiceField(["usd", "USD"], required=False, default="usd")
+    currency = CurrencyField(["usd"], required=False, default="usd")
     deadline = serializers.CharField(
         max_length=60,
         required=False,

@@ -26,10 +26,17 @@ def list_of(item: type[Answer], name: str, *, has_ends: bool = False, is_paged: 
 
 
 AFTER = OpenApiParameter("after", str, description="Id of the last item of the page before.")
-LIMIT = OpenApiParameter("limit", int, description="Items of the page.")
-PAGE = [AFTER, LIMIT]
+
+
+def limit_to(most: int) -> OpenApiParameter:
+    kind = {"type": "integer", "minimum": 1, "maximum": most}
+    return OpenApiParameter("limit", kind, description="Items of the page.")
+
+
+PAGE = [AFTER, limit_to(100)]
 FILES_PAGE = [
-    *PAGE,
+    AFTER,
+    limit_to(10_000),
     OpenApiParameter("purpose", str, description="fine-tune or fine-tune-results."),
     OpenApiParameter("order", str, description="asc or desc, by age."),
 ]

@@ -70,6 +70,7 @@ class OpenAIUploadPartSerializer(Answer):
 
 
 class UploadsView(OpenAiView):
+    takes_idempotency_key = True
     scopes = {"POST": "datasets:write"}
     throttle_kind = "uploads"
 

@@ -293,7 +293,7 @@ USE_I18N = False
 USE_TZ = True
 TIME_ZONE = "UTC"
 
-REST_FRAMEWORK = {"DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema"}
+REST_FRAMEWORK = {"DEFAULT_SCHEMA_CLASS": "marketplace.api.described_operations.MarketSchema"}
 SPECTACULAR_SETTINGS = {
     "TITLE": "Finetender",
     "DESCRIPTION": "Bid for LoRA fine-tuning jobs, follow them and fetch the adapters.",
@@ -307,6 +307,7 @@ SPECTACULAR_SETTINGS = {
         "marketplace.api.market.setting_schemas.add_setting_schemas",
         "marketplace.api.operation_summaries.add_summaries",
         "marketplace.api.error_answers.add_error_answers",
+        "marketplace.api.described_operations.add_servers",
     ],
     # Bids and bundles have the same ones.
     "ENUM_NAME_OVERRIDES": {

@@ -1,0 +1,147 @@
+"""Clients generated from the OpenAPI documents upload, quote, bid, follow and fetch."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import subprocess
+import sys
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marketplace.api.openapi import SURFACES
+from marketplace.auction.settlement import settle_finished
+from marketplace.jobs.models import Job
+from marketplace.jobs.services import dispatch_slots
+from tests import builders
+from tests import market_builders as market
+from tests.conftest import ROOT
+from tests.unit.marketplace.api.client import ROWS
+from tests.unit.marketplace.api.web_server import serve
+from workers.protocol.reports import SliceEnd
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+DOCUMENTS = ROOT / "docs" / "api"
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The Python client of each document, as packages that can be imported."""
+    where = tmp_path_factory.mktemp("generated")
+    config = where / "config.json"
+    config.write_text(json.dumps({"post_hooks": []}))
+    for name in SURFACES.values():
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "openapi_python_client", "generate", "--fail-on-warning"),
+                *("--path", str(DOCUMENTS / name), "--config", str(config), "--meta", "none"),
+                *("--output-path", str(where / f"generated_{Path(name).stem}")),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    sys.path.insert(0, str(where))
+    yield importlib.import_module
+    sys.path.remove(str(where))
+
+
+@pytest.fixture
+def connect(generated: Any) -> Any:
+    """Gives a generated client of a served market, of the package of a name."""
+    _, secret = builders.api_key(builders.organisation(usd="10"))
+    with serve() as url, ExitStack() as clients:
+
+        def connect(package: str) -> Any:
+            kind = generated(f"{package}.client").AuthenticatedClient
+            return clients.enter_context(kind(base_url=url, token=secret))
+
+        yield connect
+
+
+def finish(job_id: str) -> None:
+    """Have a node do the job."""
+    job = Job.objects.select_related("zone").get(pk=job_id)
+    start = job.zone.epoch_at + timedelta(seconds=job.zone.slot_s * job.cells[0][0] + 1)
+    job.zone.nodes.update(last_heartbeat_at=start)
+    dispatch_slots(now=start)
+    market.end_slice(job, status=SliceEnd.FINISHED, now=start)
+    settle_finished(now=start)
+
+
+def test_a_python_client_of_the_market_buys_a_job_and_reads_refusals(
+    generated: Any, connect: Any, lane: None, tokenizer_zone: Any
+) -> None:
+    calls = lambda name: generated(f"generated_market.api.{name}")  # noqa: E731
+    models, types = generated("generated_market.models"), generated("generated_market.types")
+    client = connect("generated_market")
+    [zone] = calls("zones.zones_list").sync(client=client).data
+    file = types.File(io.BytesIO(ROWS), "rows.jsonl", "application/jsonl")
+    body = models.DatasetUploadRequest(file=file, zone=zone.name)
+    stored = calls("datasets.datasets_create").sync(client=client, body=body, idempotency_key="one")
+    again = calls("datasets.datasets_create").sync(client=client, body=body, idempotency_key="one")
+    assert (stored.id, stored.rows) == (again.id, 100)
+    work = {
+        "zone": zone.name,
+        "dataset_id": stored.id,
+        "training": models.TrainingSettings(epochs=1, batch_size=8),
+    }
+    quote = calls("quotes.quotes_create")
+    found = quote.sync(client=client, body=models.QuoteRequest(**work, deadline="5m"))
+    assert float(found.posted_price) == float(found.price_parts.compute) + float(
+        found.price_parts.operational
+    )
+    bids = calls("bids.bids_create")
+    lost = bids.sync_detailed(
+        client=client, body=models.BidRequest(**work, deadline="5m", price="0.000001")
+    )
+    assert (lost.status_code, lost.parsed.code) == (402, "bid_below_price")
+    poor = bids.sync_detailed(
+        client=client, body=models.BidRequest(**work, deadline="5m", price="9999")
+    )
+    assert (poor.status_code, poor.parsed.code) == (402, "insufficient_funds")
+    asked = models.BidRequest(**work, deadline="5m", price="5.00")
+    won = bids.sync_detailed(client=client, body=asked, idempotency_key="two")
+    assert won.status_code == 201
+    assert bids.sync(client=client, body=asked, idempotency_key="two").id == won.parsed.id
+    finish(won.parsed.job_id)
+    assert calls("jobs.jobs_read").sync(won.parsed.job_id, client=client).status == "succeeded"
+    events = calls("jobs.jobs_events_list").sync(won.parsed.job_id, client=client, limit=100)
+    assert events.data[0].kind == "opened"
+    adapter = calls("jobs.jobs_adapter_retrieve").sync(won.parsed.job_id, client=client)
+    assert adapter.payload.read() == b"zip"
+
+
+def test_a_python_client_of_openais_calls_buys_a_job_and_reads_refusals(
+    generated: Any, connect: Any, lane: None, tokenizer_zone: Any
+) -> None:
+    calls = lambda name: generated(f"generated_openai.api.{name}")  # noqa: E731
+    models, types = generated("generated_openai.models"), generated("generated_openai.types")
+    client = connect("generated_openai")
+    [base] = calls("models.list_models").sync(client=client).data
+    file = types.File(io.BytesIO(ROWS), "rows.jsonl", "application/jsonl")
+    body = models.FileRequest(file=file, purpose="fine-tune")
+    stored = calls("files.create_file").sync(client=client, body=body)
+    work = {"model": base.id, "training_file": stored.id}
+    create = calls("fine_tuning.create_fine_tuning_job")
+
+    def ask(price: str) -> Any:
+        bid = models.BidTerms(max_price=price, deadline="5m")
+        return create.sync_detailed(
+            client=client, body=models.FineTuningJobRequest(**work, bid=bid)
+        )
+
+    lost = ask("0.000001")
+    assert (lost.status_code, lost.parsed.error.code) == (402, "bid_below_price")
+    won = ask("5.00").parsed
+    finish(won.id)
+    retrieve = calls("fine_tuning.retrieve_fine_tuning_job")
+    assert retrieve.sync(won.id, client=client).status == "succeeded"
+    assert calls("files.download_file").sync(stored.id, client=client).payload.read() == ROWS
