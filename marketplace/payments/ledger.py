@@ -7,7 +7,7 @@ from datetime import datetime
 from marketplace.accounts.models import User
 from marketplace.common.errors import PaymentRequired
 from marketplace.common.ids import new_id
-from marketplace.common.money import format_usd
+from marketplace.common.money import format_usd, from_micros
 from marketplace.payments.locks import LockedAccounts
 from marketplace.payments.models import (
     ENTRY_PREFIX,
@@ -152,7 +152,7 @@ def refuse_overdraft(account: Account, *, short_micros: int) -> PaymentRequired:
     return PaymentRequired(
         "insufficient_funds",
         f"The wallet is short of {format_usd(short_micros, up=True)}. Add funds, or bid less.",
-        extra={"short_micros": short_micros, "account": account.kind},
+        extra={"short_by": f"{from_micros(short_micros):f}"},
     )
 
 

@@ -1,13 +1,15 @@
 """``finetender COMMAND …``; ``python -m finetender`` is the same.
 
 Exit codes: 0 done, 1 failed, 2 wrong use, 3 key refused, 4 not found, 5 request refused, 6 market
-not reached, 7 bid lost, 8 job failed, 130 interrupted.
+not reached, 7 bid lost, 8 job failed, 9 too little money, 10 market busy, 130 interrupted.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from finetender.command_line import build_parser, split_arguments
 from finetender.errors import FinetenderError, MarketError
@@ -24,6 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return chosen.command(chosen) or 0
     except FinetenderError as error:
+        if chosen.json:
+            print(json.dumps(describe_error(error), indent=2))
+            return error.exit_code
         print(f"finetender: {keep_printable(str(error))}", file=sys.stderr)
         if isinstance(error, MarketError) and error.request_id:
             print(f"({error.code}, request {error.request_id})", file=sys.stderr)
@@ -35,6 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Who read the output has left.
         sys.stderr.close()
         return 0
+
+
+def describe_error(error: FinetenderError) -> dict[str, Any]:
+    """An error as ``--json`` prints it: the market's own answer where it gave one."""
+    told = dict(error.body) if isinstance(error, MarketError) else {"detail": str(error)}
+    return {"error": {"kind": type(error).__name__, "exit_code": error.exit_code} | told}
 
 
 def run() -> None:

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from finetender import commands
+from finetender.exchange import VERSION
 
 _KEY_HELP = "an API key, made under API keys in the market's settings"
 
@@ -14,6 +15,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="finetender", description="Bid for LoRA fine-tuning, follow jobs, use what they made."
     )
+    parser.add_argument("--version", action="version", version=f"finetender {VERSION}")
     parsers = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_bidding(parsers)
     _add_jobs(parsers)
@@ -52,7 +54,6 @@ def _add_jobs(parsers: Any) -> None:
     jobs = _add(parsers, "jobs", commands.list_jobs, "your newest jobs")
     jobs.add_argument("--status", help="only jobs of this status")
     jobs.add_argument("--limit", type=int, default=20)
-    jobs.add_argument("--json", action="store_true", help="as JSON")
 
     watch = _add(parsers, "watch", commands.watch_job, "follow a job until it ends")
     watch.add_argument("job", metavar="JOB")
@@ -101,7 +102,7 @@ def _add_express(parsers: Any) -> None:
 def _add_machines(parsers: Any) -> None:
     nodes = _add_group(parsers, "nodes", "machines that you offer")
     join = nodes.add_parser("join", help="measure this machine and list it", add_help=False)
-    join.set_defaults(command=commands.join_nodes)
+    join.set_defaults(command=commands.join_nodes, json=False)
 
 
 def _add_logs(parsers: Any) -> None:
@@ -125,6 +126,7 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
 def _add(parsers: Any, name: str, command: Any, text: str) -> argparse.ArgumentParser:
     parser = parsers.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
     parser.set_defaults(command=command)
+    parser.add_argument("--json", action="store_true", help="print JSON, refusals too")
     return parser
 
 
@@ -154,4 +156,3 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="any other setting, such as training.learning_rate=0.001",
     )
-    parser.add_argument("--json", action="store_true", help="as JSON")

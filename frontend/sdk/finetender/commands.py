@@ -16,7 +16,7 @@ from finetender.local_programs import join_node, verify_transcript
 from finetender.progress import choose_view, draw_bar, keep_printable
 from finetender.settings import Access, find_access, store_access
 from finetender.terms import AdapterSettings, TrainingSettings
-from finetender.values import ExpressAnswer, Job
+from finetender.values import ExpressAnswer, Job, JobEvent
 
 
 def log_in(chosen: argparse.Namespace) -> None:
@@ -33,7 +33,8 @@ def log_in(chosen: argparse.Namespace) -> None:
             if error.code != "missing_scope":
                 raise
     path = store_access(Access(access.url, access.api_key))
-    print(f"Signed in to {access.url}. The key is in {path}.")
+    told = f"Signed in to {access.url}. The key is in {path}."
+    _tell(chosen, told, {"url": access.url, "stored_at": str(path)})
 
 
 def _read_settings(chosen: argparse.Namespace) -> tuple[AdapterSettings, TrainingSettings]:
@@ -109,7 +110,7 @@ def place_bid(chosen: argparse.Namespace) -> None:
         else:
             print(f"Won for ${bid.payment:f}. Job {bid.job_id}, promised by {_at(bid.deadline)}.")
         if chosen.watch and bid.job_id is not None:
-            _follow(client, bid.job_id)
+            _follow(client, bid.job_id, as_json=chosen.json)
 
 
 def _read_price(text: str) -> Decimal:
@@ -141,23 +142,28 @@ def _describe(job: Job) -> str:
 
 def watch_job(chosen: argparse.Namespace) -> None:
     with Client() as client:
-        _follow(client, chosen.job)
+        _follow(client, chosen.job, as_json=chosen.json)
 
 
-def _follow(client: Client, job_id: str) -> None:
-    show = choose_view()
+def _follow(client: Client, job_id: str, *, as_json: bool) -> None:
+    show = _print_line if as_json else choose_view()
     for event in client.watch(job_id):
         show(event)
     job = client.get_job(job_id)
     if job.status != "succeeded":
         raise JobFailedError(f"{job.id} {job.status}: {job.failure_reason or 'no reason'}")
-    print(f"{job.id} succeeded. 'finetender download {job.id}' fetches the adapter.")
+    if not as_json:
+        print(f"{job.id} succeeded. 'finetender download {job.id}' fetches the adapter.")
+
+
+def _print_line(event: JobEvent) -> None:
+    print(json.dumps(event.raw), flush=True)
 
 
 def cancel_job(chosen: argparse.Namespace) -> None:
     with Client() as client:
         job = client.cancel_job(chosen.job)
-    print(f"{job.id} is {job.status}.")
+    _tell(chosen, f"{job.id} is {job.status}.", job.raw)
 
 
 def download_files(chosen: argparse.Namespace) -> None:
@@ -175,14 +181,15 @@ def download_files(chosen: argparse.Namespace) -> None:
             found = client.download_adapter(chosen.job, path, on_bytes=show)
     if sys.stderr.isatty():
         print(file=sys.stderr)
-    print(found)
+    _tell(chosen, str(found), {"path": str(found)})
 
 
 def export_adapter(chosen: argparse.Namespace) -> None:
     with Client() as client:
         export = client.export_adapter(chosen.job, chosen.form)
         path = Path(chosen.output or Path(export["filename"]).name)
-        print(client.download_export(chosen.job, export["id"], path))
+        found = client.download_export(chosen.job, export["id"], path)
+    _tell(chosen, str(found), {"path": str(found), "export": export})
 
 
 def push_adapter(chosen: argparse.Namespace) -> None:
@@ -197,7 +204,7 @@ def push_adapter(chosen: argparse.Namespace) -> None:
             private=not chosen.public,
             export_id=chosen.export,
         )
-    print(keep_printable(push["url"]))
+    _tell(chosen, keep_printable(push["url"]), push)
 
 
 def chat(chosen: argparse.Namespace) -> None:
@@ -212,8 +219,9 @@ def chat(chosen: argparse.Namespace) -> None:
             said = ""
             for words in client.chat(chosen.model, turns, **settings):
                 said += words
-                print(keep_printable(words, also="\n\t"), end="", flush=True)
-            print()
+                if not chosen.json:
+                    print(keep_printable(words, also="\n\t"), end="", flush=True)
+            _tell(chosen, "", {"model": chosen.model, "content": said})
             if chosen.message:
                 return
             turns.append({"role": "assistant", "content": said})
@@ -251,8 +259,12 @@ def ask_express(chosen: argparse.Namespace) -> None:
             )
             print(f"  {answer.raw['decision_hash']}")
         if chosen.watch and answer.job_id is not None:
-            _follow(client, answer.job_id)
-            print(describe_lookup(client.await_lookup(answer.id)))
+            _follow(client, answer.job_id, as_json=chosen.json)
+            found = client.await_lookup(answer.id)
+            if chosen.json:
+                _print_json(found.raw)
+                return
+            print(describe_lookup(found))
             print(f"Receipt: {client.access.url}/bids/{answer.raw['bid_id']}")
 
 
@@ -303,7 +315,16 @@ def verify_log(chosen: argparse.Namespace) -> int:
 
 def fetch_log(chosen: argparse.Namespace) -> None:
     with Client() as client:
-        print(client.download_transcript(chosen.zone, chosen.output or f"{chosen.zone}.jsonl"))
+        found = client.download_transcript(chosen.zone, chosen.output or f"{chosen.zone}.jsonl")
+    _tell(chosen, str(found), {"path": str(found)})
+
+
+def _tell(chosen: argparse.Namespace, text: str, value: Any) -> None:
+    """Print what came of a command: a sentence, or with ``--json`` the value."""
+    if chosen.json:
+        _print_json(value)
+    else:
+        print(text)
 
 
 def _print_json(value: Any) -> None:

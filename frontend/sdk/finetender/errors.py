@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -65,12 +66,28 @@ class BidRefusedError(MarketError):
         #: What would have won, in dollars; ``None`` where no price would have.
         self.posted_price = None if price is None else Decimal(price)
         self.reason = body.get("reason")
+        #: The soonest deadline that would have won, and its price; ``None`` where none would have.
+        earliest, its_price = body.get("earliest_deadline"), body.get("earliest_deadline_price")
+        self.earliest_deadline = None if earliest is None else datetime.fromisoformat(earliest)
+        self.earliest_deadline_price = None if its_price is None else Decimal(its_price)
+
+
+class NoFundsError(MarketError):
+    """The wallet has less than the price; no bid was placed, and a higher one would not win."""
+
+    exit_code = 9
+
+    def __init__(self, status: int, body: Mapping[str, Any]) -> None:
+        super().__init__(status, body)
+        short = body.get("short_by")
+        #: What the wallet lacks, in dollars.
+        self.short_by = None if short is None else Decimal(short)
 
 
 class BusyError(MarketError):
     """Too many requests, or a fault of the market's; it was tried several times."""
 
-    exit_code = 6
+    exit_code = 10
 
 
 class UnreachableError(FinetenderError):
@@ -104,5 +121,7 @@ _BY_STATUS: Mapping[int, type[MarketError]] = {
 
 def build_error(status: int, body: Mapping[str, Any]) -> MarketError:
     """The exception that an error response stands for."""
+    if body.get("code") == "insufficient_funds":
+        return NoFundsError(status, body)
     default = BusyError if status >= 500 else InvalidRequestError
     return _BY_STATUS.get(status, default)(status, body)

@@ -17,7 +17,8 @@ from finetender.streams import read_openai_error
 TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 CHUNK_BYTES = 256 * 1024
 CHAT = "/v1/chat/completions"
-_USER_AGENT = "finetender-python/0.1.0"
+VERSION = "0.1.0"
+_USER_AGENT = f"finetender-python/{VERSION}"
 
 Messages = str | Sequence[Mapping[str, str]]
 

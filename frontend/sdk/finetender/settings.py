@@ -23,7 +23,7 @@ class Access:
 
 def find_config_path() -> Path:
     """The file in which the command line keeps the key."""
-    folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.environ.get("APPDATA") or "~/.config"
     return Path(folder).expanduser() / "finetender" / "access.json"
 
 
@@ -61,7 +61,9 @@ def store_access(access: Access) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        # One that was there before keeps its rights otherwise.
-        os.fchmod(file.fileno(), 0o600)
+        # One that was there before keeps its rights otherwise. Windows has no such rights: what
+        # stands in a person's own folder is theirs alone there.
+        if hasattr(os, "fchmod"):
+            os.fchmod(file.fileno(), 0o600)
         json.dump({"url": access.url, "api_key": access.api_key}, file)
     return path

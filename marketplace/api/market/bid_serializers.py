@@ -205,6 +205,7 @@ class RefusedBidSerializer(ProblemSerializer):
     posted_price = Usd(required=False, allow_null=True)
     earliest_deadline = Moment(required=False, allow_null=True)
     earliest_deadline_price = Usd(required=False, allow_null=True)
+    short_by = Usd("What the wallet lacks, with insufficient_funds.", required=False)
     bid = BidSerializer(required=False, help_text="Not with insufficient_funds: none was placed.")
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import httpx
@@ -17,8 +19,10 @@ from finetender.errors import (
     BidRefusedError,
     BusyError,
     ConflictError,
+    NoFundsError,
     UnreachableError,
     UsageError,
+    build_error,
 )
 from finetender.progress import draw_bar, draw_curve, follow_in_notebook, follow_in_terminal
 from finetender.settings import Access, find_access, store_access
@@ -71,6 +75,28 @@ def test_what_another_try_would_not_change_is_raised_at_once():
         carry_out(*[answered(500)] * TRIES)
     with pytest.raises(UnreachableError, match="refused"):
         carry_out(*[NoAnswer("refused")] * TRIES)
+
+
+def test_too_little_money_is_no_lost_bid_and_a_lost_one_names_the_soonest_deadline():
+    poor = build_error(402, {"code": "insufficient_funds", "short_by": "0.50"})
+    assert isinstance(poor, NoFundsError)
+    assert (poor.short_by, poor.exit_code) == (Decimal("0.50"), 9)
+    told = {"code": "no_window", "earliest_deadline": "2026-11-21T06:00:00Z"}
+    lost = build_error(402, told | {"earliest_deadline_price": "1.25"})
+    assert isinstance(lost, BidRefusedError)
+    assert lost.earliest_deadline == datetime(2026, 11, 21, 6, tzinfo=UTC)
+    assert lost.earliest_deadline_price == Decimal("1.25")
+
+
+def test_a_key_is_stored_where_files_have_no_unix_rights(monkeypatch, tmp_path):
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("APPDATA", str(tmp_path))
+    monkeypatch.delattr(os, "fchmod")
+    stored = store_access(Access("https://market.example", "ft_key"))
+    assert stored == tmp_path / "finetender" / "access.json"
+    monkeypatch.delenv("FINETENDER_URL", raising=False)
+    monkeypatch.delenv("FINETENDER_API_KEY", raising=False)
+    assert find_access() == Access("https://market.example", "ft_key")
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,15 @@ def test_commands_print_results_and_end_with_their_codes(
     price = json.loads(told)["posted_price"]
     work = [str(rows), "--by", "5m", "--epochs", "1"]
     assert run(capsys, "bid", *work, "--price", "0.000001")[0] == 7
+    code, told = run(capsys, "bid", *work, "--price", "0.000001", "--json")
+    lost = json.loads(told)["error"]
+    assert (code, lost["exit_code"], lost["code"]) == (7, 7, "bid_below_price")
+    assert lost["posted_price"] == price
+    code, told = run(capsys, "bid", *work, "--price", "1000", "--json")
+    poor = json.loads(told)["error"]
+    assert (code, poor["kind"], poor["short_by"]) == (9, "NoFundsError", "990.000000")
+    code, told = run(capsys, "bid", *work, "--price", "much", "--json")
+    assert (code, json.loads(told)["error"]["kind"]) == (2, "UsageError")
     assert run(capsys, "bid", *work, "--price", "much")[0] == 2
     assert run(capsys, "bid", *work, "--price", "1", "--set", "training.epoch=1")[0] == 5
     assert run(capsys, "bid", str(rows), "--by", "soon", "--price", "1")[0] == 5
@@ -177,7 +186,8 @@ def test_commands_print_results_and_end_with_their_codes(
     job_id = told.split()[4].rstrip(",")
     code, told = run(capsys, "jobs")
     assert (code, told.split()[:2]) == (0, [job_id, "queued"])
-    assert run(capsys, "cancel", job_id) == (0, f"{job_id} is cancelled.\n")
+    code, told = run(capsys, "cancel", job_id, "--json")
+    assert (code, json.loads(told)["status"]) == (0, "cancelled")
     assert run(capsys, "watch", job_id)[0] == 8
     assert run(capsys, "watch", "ftjob-other")[0] == 4
     assert run(capsys, "download", job_id)[0] == 4

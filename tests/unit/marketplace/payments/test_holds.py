@@ -29,7 +29,7 @@ def test_wallets_are_used_up_in_order_and_one_without_funds_stops_nobody():
     held = [outcome.reference for outcome in outcomes if isinstance(outcome, Hold)]
     assert held == ["a", "d", "e"]
     short = [outcome for outcome in outcomes if isinstance(outcome, PaymentRequired)]
-    assert [error.extra["short_micros"] for error in short] == [1, 1_000_000]
+    assert [error.extra["short_by"] for error in short] == ["0.000001", "1.000000"]
     assert get_wallet(organisation=rich) == Wallet(available_micros=0, held_micros=10_000_000)
     assert get_wallet(organisation=poor) == Wallet(available_micros=0, held_micros=1_000_000)
     assert set(Hold.objects.values_list("reference", flat=True)) == {"a", "d", "e"}

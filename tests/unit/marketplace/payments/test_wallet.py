@@ -106,7 +106,7 @@ def test_the_whole_wallet_may_be_held_and_not_a_micro_dollar_more(funded) -> Non
     with pytest.raises(PaymentRequired) as refused:
         builders.hold_funds(organisation=funded, amount_micros=10_000_001, reference="bid_1")
     assert refused.value.code == "insufficient_funds"
-    assert refused.value.extra["short_micros"] == 1
+    assert refused.value.extra["short_by"] == "0.000001"
     assert refused.value.status == 402
     assert traces() == before
     builders.hold_funds(organisation=funded, amount_micros=10_000_000, reference="bid_1")

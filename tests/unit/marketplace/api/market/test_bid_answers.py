@@ -142,8 +142,8 @@ def test_bids_that_together_exceed_a_wallet_are_funded_in_order_of_arrival(
     answers = first_batch.answers_behind(opener, requests)
     assert [answer.status_code for answer in answers] == [201, 402, 201, 402]
     short = answers[1].json()
-    assert (short["code"], short["short_micros"]) == ("insufficient_funds", 1_000_000)
-    assert answers[3].json()["short_micros"] == 500_000
+    assert (short["code"], short["short_by"]) == ("insufficient_funds", "1.000000")
+    assert answers[3].json()["short_by"] == "0.500000"
     assert Bid.objects.count() == 2
     assert check_ledger().balanced
 
