@@ -1,4 +1,4 @@
-"""What is written from the terms that the API takes: types of the SDK, and a page of the guides."""
+"""What is written from what the API takes: types and operations of the SDK, a page of a guide."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Any, cast
 
 from rest_framework import serializers
 
+from marketplace.api.idempotency import HEADER as IDEMPOTENCY_KEY
 from marketplace.api.market.requests import TermsRequest
 from marketplace.api.market.setting_schemas import COMPONENTS, build_setting_schemas
+from marketplace.api.openapi import render_schema
 from marketplace.auction.bidding.job_request import ASKED_AS_IS
 
 SDK_TERMS = "frontend/sdk/finetender/terms.py"
+SDK_OPERATIONS = "frontend/sdk/finetender/operation_list.py"
 GUIDE = "docs/guides/settings.md"
 _SDK_HEAD = '''"""The terms of a job, as the market takes them.
 
@@ -25,6 +28,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypedDict
 '''
+_SDK_OPERATIONS_HEAD = '''"""Every operation of ``/api``, by its name in the OpenAPI document.
+
+Written by ``manage.py settings_write``; not edited by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where an operation is, and how it may be asked for."""
+
+    method: str
+    path: str
+    #: It is done once under an idempotency key.
+    takes_key: bool = False
+    #: It answers with a file or a stream, not with JSON.
+    is_file: bool = False
+
+
+OPERATIONS: Mapping[str, Route] = {'''
 _GUIDE_HEAD = (
     "# The settings of a job\n\nWritten by `python manage.py settings_write`.\n\n"
     "`adapter`, `training` and `preparation` are objects of a quote, a bid and a bundle, over "
@@ -62,6 +89,29 @@ def render_sdk_terms() -> str:
     }
     classes.append(_render_class("JobTerms", "What a bid and a quote may say of a job.", terms))
     return "\n\n".join([_SDK_HEAD, *classes])
+
+
+def render_sdk_operations() -> str:
+    """Write the module ``finetender.operation_list``."""
+    lines = [_SDK_OPERATIONS_HEAD]
+    for path, methods in json.loads(render_schema("api/"))["paths"].items():
+        for method, operation in methods.items():
+            names = [parameter["name"] for parameter in operation.get("parameters", ())]
+            told = [json.dumps(method.upper()), json.dumps(path)]
+            told += ["takes_key=True"] if IDEMPOTENCY_KEY in names else []
+            told += ["is_file=True"] if _is_file(operation) else []
+            name, arguments = json.dumps(operation["operationId"]), ", ".join(told)
+            line = f"    {name}: Route({arguments}),"
+            is_long = len(line) > 100
+            lines += (
+                [f"    {name}: Route(", f"        {arguments}", "    ),"] if is_long else [line]
+            )
+    return "\n".join([*lines, "}", ""])
+
+
+def _is_file(operation: Mapping[str, Any]) -> bool:
+    content = operation["responses"].get("200", {}).get("content", {})
+    return bool(content) and "application/json" not in content
 
 
 def render_settings_guide() -> str:
@@ -142,3 +192,11 @@ def _show_number(value: float) -> str:
 
 def _show_default(value: Any) -> str:
     return value if isinstance(value, str) and value else json.dumps(value)
+
+
+#: What is checked in, and what writes it.
+WRITTEN = {
+    SDK_TERMS: render_sdk_terms,
+    SDK_OPERATIONS: render_sdk_operations,
+    GUIDE: render_settings_guide,
+}

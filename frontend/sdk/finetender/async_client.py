@@ -25,7 +25,7 @@ from finetender.exchange import (
     read_answer,
     saying_unreachable,
 )
-from finetender.operations import bids, data, express, jobs
+from finetender.operations import bids, data, express, jobs, named
 from finetender.settings import find_access
 from finetender.streams import ChatReader, FileReceiver, JobFollower, OnBytes
 from finetender.values import Job, JobEvent
@@ -60,6 +60,7 @@ class AsyncClient:
     async def close(self) -> None:
         await self._http.aclose()
 
+    call = _awaiting(named.call)
     list_zones = _awaiting(data.list_zones)
     upload = _awaiting(data.upload)
     make_plan = _awaiting(data.make_plan)

@@ -91,6 +91,20 @@ def send(call: Call) -> Operation[Answer]:
             break
         yield Pause(_choose_wait_s(answer, attempt))
         answer = yield call
+    return _read(answer)
+
+
+def send_once(call: Call) -> Operation[Answer]:
+    """Send a call that must not be sent twice.
+
+    Raises
+    ------
+    MarketError, UnreachableError
+    """
+    return _read((yield call))
+
+
+def _read(answer: Answer | NoAnswer | None) -> Answer:
     if isinstance(answer, Answer):
         if answer.status < 400:
             return answer

@@ -25,8 +25,7 @@ from finetender.exchange import (
     read_answer,
     saying_unreachable,
 )
-from finetender.operations import bids, data, express, jobs
-from finetender.operations.data import check_id
+from finetender.operations import bids, data, express, jobs, named
 from finetender.settings import find_access
 from finetender.streams import ChatReader, FileReceiver, JobFollower, OnBytes
 from finetender.values import Job, JobEvent
@@ -65,6 +64,7 @@ class Client:
     def close(self) -> None:
         self._http.close()
 
+    call = _blocking(named.call)
     list_zones = _blocking(data.list_zones)
     upload = _blocking(data.upload)
     make_plan = _blocking(data.make_plan)
@@ -176,8 +176,12 @@ class Client:
 
     def download_transcript(self, zone: str, path: str | Path) -> Path:
         """Fetch the whole log of a zone's auction."""
+        return self.download_file("market_transcript_retrieve", path, zone_name=zone)
+
+    def download_file(self, operation: str, path: str | Path, **values: Any) -> Path:
+        """Fetch the file that an operation answers with, such as ``archive_read``."""
         target = Path(path)
-        where = f"/api/market/{check_id(zone)}/transcript"
+        where = named.build_file_path(operation, values)
         with (
             saying_unreachable(),
             self._stream("GET", where) as answer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from finetender import commands
+from finetender import commands, lookups
 from finetender.exchange import VERSION
 
 _KEY_HELP = "an API key, made under API keys in the market's settings"
@@ -20,6 +20,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_bidding(parsers)
     _add_jobs(parsers)
     _add_results(parsers)
+    _add_lookups(parsers)
     _add_express(parsers)
     _add_machines(parsers)
     _add_logs(parsers)
@@ -86,6 +87,23 @@ def _add_results(parsers: Any) -> None:
     chat.add_argument("message", metavar="MESSAGE", nargs="?")
     chat.add_argument("--max-tokens", type=int, default=256)
     chat.add_argument("--temperature", type=float, default=0.7)
+
+
+def _add_lookups(parsers: Any) -> None:
+    for name, (_, text, _) in lookups.LISTS.items():
+        of = _add(parsers, name, lookups.show_list, text)
+        of.set_defaults(list=name)
+        of.add_argument("--limit", type=int, default=20)
+        of.add_argument("--after", metavar="ID", help="the last one of the page before")
+    _add(parsers, "wallet", lookups.show_wallet, "what you have, and what is held for bids")
+    show = _add(parsers, "show", lookups.show_job, "one job: its progress, plan and result")
+    show.add_argument("job", metavar="JOB")
+    api = _add(parsers, "api", lookups.ask_operation, "any operation of the market, as JSON")
+    api.add_argument("operation", metavar="OPERATION", help="its name in /api/schema")
+    api.add_argument("values", metavar="NAME=VALUE", nargs="*", help="of its address and query")
+    api.add_argument("--body", metavar="JSON", help="members of the request; - reads them")
+    api.add_argument("--file", help="a file that goes along")
+    api.add_argument("-o", "--output", help="where to write a file that is the answer")
 
 
 def _add_express(parsers: Any) -> None:

@@ -1,4 +1,4 @@
-"""What is written from the settings of a job, as files that are checked in."""
+"""What is written from the settings of a job and the operations, as files that are checked in."""
 
 from pathlib import Path
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
-from marketplace.api.sdk_types import GUIDE, SDK_TERMS, render_sdk_terms, render_settings_guide
+from marketplace.api.sdk_types import WRITTEN
 
 
 class Command(BaseCommand):
-    help = "Write the SDK's types of a job's terms and the guide's page of settings."
+    help = "Write the SDK's types of a job's terms, its operations, and the page of settings."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        for name, text in ((SDK_TERMS, render_sdk_terms()), (GUIDE, render_settings_guide())):
+        for name, render in WRITTEN.items():
             path = Path(settings.BASE_DIR) / name
-            path.write_text(text)
+            path.write_text(render())
             self.stdout.write(f"{path} written")

@@ -199,6 +199,38 @@ def test_commands_print_results_and_end_with_their_codes(
     assert run(capsys, "jobs")[0] == 6
 
 
+def test_every_operation_is_reached_by_its_name(access, lane, tokenizer_zone, rows, capsys):
+    with finetender.Client() as client:
+        stored = client.call("datasets_create", body={"zone": tokenizer_zone.name}, file=rows)
+        terms = {"zone": tokenizer_zone.name, "dataset_id": stored["id"], "deadline": "5m"}
+        bid = {**terms, "training": TRAINING, "price": "5"}
+        placed = [client.call("bids_create", body=bid, idempotency_key="one") for _ in range(2)]
+        assert placed[0]["id"] == placed[1]["id"]
+        job_id = placed[0]["job_id"]
+        [event] = client.call("jobs_events_list", job_id=job_id, limit=1)["data"]
+        assert event["kind"] == "opened"
+        with pytest.raises(finetender.UsageError, match="needs job_id"):
+            client.call("jobs_read")
+        with pytest.raises(finetender.UsageError, match="there are archive_read"):
+            client.call("jobs_reed")
+        with pytest.raises(finetender.UsageError, match="download_file"):
+            client.call("archive_read")
+        with pytest.raises(finetender.UsageError, match="dots"):
+            client.call("jobs_read", job_id="..")
+    code, told = run(capsys, "show", job_id, "--json")
+    assert (code, json.loads(told)["id"]) == (0, job_id)
+    assert run(capsys, "data")[1].split()[:2] == [stored["id"], "100"]
+    held = placed[0]["decision"]["payment"]
+    assert run(capsys, "wallet")[1].splitlines()[1:2] == [
+        f"available: {Decimal(10) - Decimal(held):f}"
+    ]
+    code, told = run(capsys, "api", "jobs_cancel", f"job_id={job_id}")
+    assert (code, json.loads(told)["status"]) == (0, "cancelled")
+    assert run(capsys, "api", "jobs_cancel", "job_id")[0] == 2
+    assert run(capsys, "api", "retention_set", "--body", '{"retain_days": 30}')[0] == 0
+    assert json.loads(run(capsys, "api", "retention_read")[1])["retain_days"] == 30
+
+
 def run(capsys, *arguments):
     code = main(arguments)
     return code, capsys.readouterr().out

@@ -1,0 +1,111 @@
+"""Every operation of ``/api``, by its name in the OpenAPI document.
+
+Written by ``manage.py settings_write``; not edited by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where an operation is, and how it may be asked for."""
+
+    method: str
+    path: str
+    #: It is done once under an idempotency key.
+    takes_key: bool = False
+    #: It answers with a file or a stream, not with JSON.
+    is_file: bool = False
+
+
+OPERATIONS: Mapping[str, Route] = {
+    "archive_read": Route("GET", "/api/archive", is_file=True),
+    "bids_list": Route("GET", "/api/bids"),
+    "bids_create": Route("POST", "/api/bids", takes_key=True),
+    "bids_read": Route("GET", "/api/bids/{bid_id}"),
+    "bids_destroy": Route("DELETE", "/api/bids/{bid_id}"),
+    "bids_cancel_create": Route("POST", "/api/bids/{bid_id}/cancel"),
+    "bids_batch_create": Route("POST", "/api/bids:batch", takes_key=True),
+    "bundles_create": Route("POST", "/api/bundles", takes_key=True),
+    "bundles_read": Route("GET", "/api/bundles/{bundle_id}"),
+    "bundles_destroy": Route("DELETE", "/api/bundles/{bundle_id}"),
+    "bundles_quotes_create": Route("POST", "/api/bundles/quotes"),
+    "datasets_list": Route("GET", "/api/datasets"),
+    "datasets_create": Route("POST", "/api/datasets", takes_key=True),
+    "datasets_read": Route("GET", "/api/datasets/{dataset_id}"),
+    "datasets_delete": Route("DELETE", "/api/datasets/{dataset_id}"),
+    "plans_create": Route("POST", "/api/datasets/{dataset_id}/plans"),
+    "plans_read": Route("GET", "/api/datasets/{dataset_id}/plans/{plan_id}"),
+    "plans_confirm": Route("POST", "/api/datasets/{dataset_id}/plans/{plan_id}/confirm"),
+    "deletions_list": Route("GET", "/api/deletions"),
+    "earnings_list": Route("GET", "/api/earnings"),
+    "express_create": Route("POST", "/api/express", takes_key=True),
+    "express_read": Route("GET", "/api/express/{request_id}"),
+    "express_quotes_create": Route("POST", "/api/express/quotes"),
+    "tracking_read": Route("GET", "/api/integrations/wandb"),
+    "tracking_set": Route("PUT", "/api/integrations/wandb"),
+    "tracking_remove": Route("DELETE", "/api/integrations/wandb"),
+    "invitations_list": Route("GET", "/api/invitations"),
+    "invitations_create": Route("POST", "/api/invitations"),
+    "invitations_withdraw": Route("DELETE", "/api/invitations/{invitation_id}"),
+    "jobs_list": Route("GET", "/api/jobs"),
+    "jobs_read": Route("GET", "/api/jobs/{job_id}"),
+    "jobs_delete": Route("DELETE", "/api/jobs/{job_id}"),
+    "jobs_adapter_retrieve": Route("GET", "/api/jobs/{job_id}/adapter", is_file=True),
+    "jobs_adapter_delete": Route("DELETE", "/api/jobs/{job_id}/adapter"),
+    "jobs_cancel_preview": Route("GET", "/api/jobs/{job_id}/cancel"),
+    "jobs_cancel": Route("POST", "/api/jobs/{job_id}/cancel"),
+    "jobs_checkpoints_list": Route("GET", "/api/jobs/{job_id}/checkpoints"),
+    "jobs_checkpoint_content": Route(
+        "GET", "/api/jobs/{job_id}/checkpoints/{checkpoint_id}/content", is_file=True
+    ),
+    "jobs_dispute_create": Route("POST", "/api/jobs/{job_id}/dispute"),
+    "jobs_events_list": Route("GET", "/api/jobs/{job_id}/events"),
+    "jobs_events_stream": Route("GET", "/api/jobs/{job_id}/events/stream", is_file=True),
+    "exports_list": Route("GET", "/api/jobs/{job_id}/exports"),
+    "exports_create": Route("POST", "/api/jobs/{job_id}/exports"),
+    "exports_read": Route("GET", "/api/jobs/{job_id}/exports/{export_id}"),
+    "exports_content": Route("GET", "/api/jobs/{job_id}/exports/{export_id}/content", is_file=True),
+    "links_create": Route("POST", "/api/jobs/{job_id}/links"),
+    "jobs_preparation_retrieve": Route("GET", "/api/jobs/{job_id}/preparation"),
+    "jobs_preparation_accept_create": Route("POST", "/api/jobs/{job_id}/preparation/accept"),
+    "jobs_preparation_changes_retrieve": Route(
+        "GET", "/api/jobs/{job_id}/preparation/changes", is_file=True
+    ),
+    "jobs_preparation_dispute_create": Route("POST", "/api/jobs/{job_id}/preparation/dispute"),
+    "jobs_preparation_origins_retrieve": Route(
+        "GET", "/api/jobs/{job_id}/preparation/origins", is_file=True
+    ),
+    "pushes_list": Route("GET", "/api/jobs/{job_id}/pushes"),
+    "pushes_create": Route("POST", "/api/jobs/{job_id}/pushes"),
+    "pushes_read": Route("GET", "/api/jobs/{job_id}/pushes/{push_id}"),
+    "jobs_samples_retrieve": Route("GET", "/api/jobs/{job_id}/samples"),
+    "keys_list": Route("GET", "/api/keys"),
+    "keys_revoke": Route("DELETE", "/api/keys/{key_id}"),
+    "keys_rotate": Route("POST", "/api/keys/{key_id}/rotate"),
+    "market_retrieve": Route("GET", "/api/market/{zone_name}"),
+    "market_transcript_retrieve": Route("GET", "/api/market/{zone_name}/transcript", is_file=True),
+    "members_list": Route("GET", "/api/members"),
+    "members_update": Route("PATCH", "/api/members/{member_id}"),
+    "members_remove": Route("DELETE", "/api/members/{member_id}"),
+    "nodes_list": Route("GET", "/api/nodes"),
+    "quotes_create": Route("POST", "/api/quotes"),
+    "retention_read": Route("GET", "/api/retention"),
+    "retention_set": Route("PUT", "/api/retention"),
+    "uploads_read": Route("GET", "/api/uploads/{upload_id}"),
+    "wallet_read": Route("GET", "/api/wallet"),
+    "wallet_entries": Route("GET", "/api/wallet/entries"),
+    "webhooks_list": Route("GET", "/api/webhooks"),
+    "webhooks_create": Route("POST", "/api/webhooks"),
+    "webhooks_read": Route("GET", "/api/webhooks/{webhook_id}"),
+    "webhooks_delete": Route("DELETE", "/api/webhooks/{webhook_id}"),
+    "webhooks_deliveries": Route("GET", "/api/webhooks/{webhook_id}/deliveries"),
+    "webhooks_replay": Route("POST", "/api/webhooks/{webhook_id}/deliveries/{delivery_id}/replay"),
+    "webhooks_enable": Route("POST", "/api/webhooks/{webhook_id}/enable"),
+    "webhooks_rotate": Route("POST", "/api/webhooks/{webhook_id}/rotate"),
+    "webhooks_test": Route("POST", "/api/webhooks/{webhook_id}/test"),
+    "zones_list": Route("GET", "/api/zones"),
+}
