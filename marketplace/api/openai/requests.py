@@ -229,16 +229,34 @@ class AnswerRequest(serializers.Serializer[Any]):
     stream_options = StreamOptions(required=False, allow_null=True)
     n = serializers.IntegerField(min_value=1, max_value=1, required=False, allow_null=True)
 
-    #: What would change the answer, and is not done here.
-    refused = ("tools", "functions", "response_format", "logit_bias")
+    #: What would change the answer, and is not done here; empty and 0 change nothing.
+    refused = (
+        *("tools", "functions", "response_format", "logit_bias"),
+        *("frequency_penalty", "presence_penalty", "top_k", "min_p", "repetition_penalty"),
+    )
 
     def to_internal_value(self, data: Any) -> Any:
         for name in self.refused:
-            if isinstance(data, Mapping) and data.get(name):
+            if isinstance(data, Mapping) and data.get(name) and not _is_default(name, data):
                 raise UserError(
                     "unsupported_parameter", f"{name} is not done here. Leave it out.", param=name
                 )
         return super().to_internal_value(data)
+
+
+def _is_default(name: str, asked: Mapping[str, Any]) -> bool:
+    """Whether what is asked for is what is done without it."""
+    match name:
+        case "tools":
+            return asked.get("tool_choice") == "none"
+        case "functions":
+            return asked.get("function_call") == "none"
+        case "response_format":
+            return asked[name] == {"type": "text"}
+        case "repetition_penalty":
+            return asked[name] == 1
+        case _:
+            return False
 
 
 class ChatRequest(AnswerRequest):

@@ -128,6 +128,20 @@ def test_a_base_model_answers_and_the_nodes_provider_is_paid(ask, runtime, owner
     assert earned.balance_micros == price
 
 
+def test_parameters_that_change_nothing_are_taken(ask):
+    tool = {"type": "function", "function": {"name": "f"}}
+    answer = ask(
+        tools=[tool],
+        tool_choice="none",
+        response_format={"type": "text"},
+        frequency_penalty=0,
+        presence_penalty=0.0,
+        logit_bias={},
+        extra_body={"repetition_penalty": 1.0},
+    )
+    assert answer.choices[0].message.content == "Hi there"
+
+
 def test_words_are_streamed_as_they_are_written(ask):
     chunks = list(ask(stream=True, stream_options={"include_usage": True}))
     assert chunks[0].choices[0].delta.role == "assistant"
@@ -272,6 +286,12 @@ def test_wrong_questions_are_refused(client, zone, node):
         ({"temperature": 3}, "temperature"),
         ({"n": 2}, "n"),
         ({"tools": [tool]}, "tools"),
+        ({"tools": [tool], "tool_choice": "auto"}, "tools"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"frequency_penalty": 2}, "frequency_penalty"),
+        ({"presence_penalty": -0.5}, "presence_penalty"),
+        ({"logit_bias": {"50256": -100}}, "logit_bias"),
+        ({"extra_body": {"top_k": 20}}, "top_k"),
         ({"stop": ["x"] * 5}, "stop"),
         ({"max_tokens": 0}, "max_tokens"),
     ]
