@@ -60,7 +60,6 @@ SUMMARIES = {
     "cancel_fine_tuning_job": "End a job; work not done is refunded, less the reservation fee.",
     "list_models": "The base models on sale and your adapters.",
     "retrieve_model": "One base model or adapter.",
-    "delete_model": "Refused: a model stays with the job that made it.",
     "create_upload": "Announce a file that is sent in parts.",
     "add_upload_part": "Send a part of a file.",
     "cancel_upload": "Delete the parts of a file that will not be completed.",
