@@ -51,10 +51,14 @@ class CountedRequest:
 
     @property
     def headers(self) -> dict[str, str]:
-        """As the IETF draft on rate limit headers has them."""
+        """As the IETF draft on rate limit headers has them, and as OpenAI's clients read them."""
+        left = max(0, self.limit - self.used)
         return {
             "RateLimit-Policy": f'"{self.kind}";q={self.limit};w={WINDOW_S}',
-            "RateLimit": f'"{self.kind}";r={max(0, self.limit - self.used)};t={int(self.left_s)}',
+            "RateLimit": f'"{self.kind}";r={left};t={int(self.left_s)}',
+            "x-ratelimit-limit-requests": str(self.limit),
+            "x-ratelimit-remaining-requests": str(left),
+            "x-ratelimit-reset-requests": f"{int(self.left_s)}s",
         }
 
     @property

@@ -119,6 +119,9 @@ def test_too_many_requests_are_told_when_to_come_back(api, settings):
     first = api.get("/api/bids")
     assert first["RateLimit-Policy"] == '"read";q=2;w=60'
     assert first["RateLimit"].startswith('"read";r=1;t=')
+    assert first["x-ratelimit-limit-requests"] == "2"
+    assert first["x-ratelimit-remaining-requests"] == "1"
+    assert first["x-ratelimit-reset-requests"] == first["RateLimit"].rpartition("t=")[2] + "s"
     api.get("/api/bids")
     answer = api.get("/api/bids")
     assert_problem(answer, 429, "too_many_requests")
