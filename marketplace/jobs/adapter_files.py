@@ -24,7 +24,7 @@ from marketplace.jobs.models import Job
 from marketplace.jobs.selectors import load_metric_series
 from marketplace.jobs.spooling import CHUNK_BYTES, SpooledFile
 from workers.protocol.adapter_files import CONFIG_NAME, build_peft_config, write_adapter_zip
-from workers.protocol.job_settings import ALL_LINEAR, match_modules
+from workers.protocol.job_bytes import find_adapted
 from workers.protocol.job_spec import AdapterKind, DataFormat
 from workers.protocol.safetensors_header import read_header, write_header
 
@@ -64,15 +64,14 @@ def build_adapter_texts(job: Job) -> dict[str, bytes]:
     except UserError as error:
         raise UserError("base_unreachable", error.message, status=503) from error
     shape, adapter = get_model_shape(job.zone), job.terms.adapter
-    targets: tuple[str, ...] = ()
-    if adapter.kind is AdapterKind.LORA:
-        projections = [part.name for part in shape.list_projections()]
-        targets = tuple(match_modules(adapter.target_modules or (ALL_LINEAR,), projections))
+    is_lora = adapter.kind is AdapterKind.LORA
+    adapted = find_adapted(shape, adapter.target_modules) if is_lora else ()
     config = build_peft_config(
         base_model=build_base_model_ref(job.zone),
         shape=shape,
         adapter=adapter,
-        target_modules=targets,
+        target_modules=[part.name for part in adapted if part.experts == 1],
+        target_parameters=[part.name for part in adapted if part.experts > 1],
     )
     return {
         CONFIG_NAME: write_json(config),

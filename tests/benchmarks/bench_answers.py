@@ -65,7 +65,7 @@ def build_stock(base: ResidentBase, folder: Path) -> tuple[PeftModel, Path]:
         r=SPEC.rank,
         lora_alpha=SPEC.alpha,
         init_lora_weights=False,
-        target_modules=list(base.model.find_target_names(SPEC.target_modules)),
+        target_modules=[part.name for part in base.model.find_adapted(SPEC)],
     )
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(path), config)
     # Small, so that the answers are those of a model and not noise.

@@ -97,7 +97,7 @@ def trains(family: str, adapter: AdapterSpec, training: TrainingSpec) -> bool:
     )
     try:
         check_settings(spec)
-        MODELS[family].find_target_names(adapter.target_modules)
+        MODELS[family].find_adapted(adapter)
     except UserFault:
         return False
     return True

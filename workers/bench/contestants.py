@@ -111,7 +111,7 @@ class SequentialPeft:
 
         self.case = case
         fan_in = model.config.model_type == "gpt2"
-        targets = list(PackedModel(copy.copy(model)).name_targets(None))
+        targets = list(PackedModel(copy.copy(model)).name_targets(AdapterSpec()))
         model.set_attn_implementation("sdpa")
         config = LoraConfig(
             r=case.rank,

@@ -172,6 +172,7 @@ class TypeFacts:
     #: Endings of the names of what adapters sit on.
     targets: tuple[str, ...]
     has_experts: bool
+    takes_experts: bool
     takes_four_bits: bool
     takes_preferences: bool
 
@@ -186,12 +187,21 @@ def try_type(kind: str) -> TypeFacts:
         is_packed=model.is_packed,
         targets=tuple(sorted({part.name.rpartition(".")[2] for part in model.shape.parts})),
         has_experts=any(".experts." in name for name, _ in model.model.named_parameters()),
+        takes_experts=_learns_experts(model),
         takes_four_bits=_learns(choose_model(kind, quantised)),
         takes_preferences=_learns(model, prefers=True),
     )
 
 
-def _learns(model: PackedModel, *, prefers: bool = False) -> bool:
+def _learns_experts(model: PackedModel) -> bool:
+    names = tuple(part.name for part in model.shape.list_experts())
+    return bool(names) and _learns(model, adapter=AdapterSpec(rank=4, target_modules=names))
+
+
+_USUAL = AdapterSpec(rank=4)
+
+
+def _learns(model: PackedModel, *, adapter: AdapterSpec = _USUAL, prefers: bool = False) -> bool:
     """Whether a pass gives an adapter gradients, all of them finite.
 
     Parameters
@@ -199,7 +209,6 @@ def _learns(model: PackedModel, *, prefers: bool = False) -> bool:
     prefers : bool
         By DPO, from one row being better than the other.
     """
-    adapter = AdapterSpec(rank=4)
     values = model.draw_initial_values(adapter, seed=1)
     model.attach("rehearsal", adapter, {n: v + 0.01 for n, v in values.items()})
     pack = build_rehearsal_pack(model, lengths=(9, 4))
@@ -215,6 +224,12 @@ def _learns(model: PackedModel, *, prefers: bool = False) -> bool:
     return is_finite and any(bool(gradient.any()) for gradient in gradients)
 
 
+def _describe_experts(facts: TypeFacts) -> str:
+    if not facts.has_experts:
+        return "has none"
+    return "yes, where named" if facts.takes_experts else "no, frozen"
+
+
 def list_lines() -> Iterator[str]:
     """The table, as Markdown."""
     yield "| Type | Computed | Adapters sit beside | LoRA on experts | 4 bits | Preferences |"
@@ -225,7 +240,7 @@ def list_lines() -> Iterator[str]:
             f"`{kind}`",
             "packed" if facts.is_packed else "by its own code",
             ", ".join(f"`{name}`" for name in facts.targets),
-            "no, frozen" if facts.has_experts else "has none",
+            _describe_experts(facts),
             "yes" if facts.takes_four_bits else "no",
             "yes" if facts.takes_preferences else "no",
         )

@@ -12,10 +12,10 @@ import hashlib
 import math
 import sys
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import IO
 
-from workers.protocol.job_settings import ALL_LINEAR, match_modules
+from workers.protocol.job_bytes import find_adapted
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.model_shape import ModelShape
 from workers.protocol.safetensors_header import HeaderError, TensorEntry, read_header
@@ -100,17 +100,33 @@ def list_adapter_tensors(
     if adapter.kind is AdapterKind.SOFT_PROMPT:
         tensors[PROMPT_NAME] = (adapter.virtual_tokens, shape.hidden_size)
     else:
-        projections = {part.name: part for part in shape.list_projections()}
-        for name in match_modules(adapter.target_modules or (ALL_LINEAR,), projections):
-            part = projections[name]
-            tensors[f"{_PREFIX}{name}{_FIRST}"] = (adapter.rank, part.inputs)
-            tensors[f"{_PREFIX}{name}{_SECOND}"] = (part.outputs, adapter.rank)
+        adapted = find_adapted(shape, adapter.target_modules)
+        owners = name_owners(part.name for part in adapted if part.experts > 1)
+        for part in adapted:
+            name, rank = owners.get(part.name, part.name), adapter.rank * part.experts
+            tensors[f"{_PREFIX}{name}{_FIRST}"] = (rank, part.inputs)
+            tensors[f"{_PREFIX}{name}{_SECOND}"] = (part.outputs, rank)
             if adapter.dora:
                 tensors[f"{_PREFIX}{name}{_MAGNITUDE}"] = (part.outputs,)
     if shape.encoder:
         for name, head_shape in shape.list_head_shapes(labels=labels).items():
             tensors[f"{_PREFIX}{name}"] = head_shape
     return tensors
+
+
+def name_owners(experts: Iterable[str]) -> dict[str, str]:
+    """PEFT's names of what holds the matrices of adapted tensors of experts, by these' names.
+
+    PEFT wraps what has several such tensors once for each, the one that the model lists last
+    outermost. Experts list ``down_proj`` last, after ``gate_up_proj`` or ``up_proj``.
+    """
+    owners: dict[str, str] = {}
+    within: dict[str, str] = {}
+    for name in sorted(experts):
+        module = name.rpartition(".")[0]
+        owners[name] = within.get(module, module)
+        within[module] = f"{owners[name]}.base_layer"
+    return owners
 
 
 def _check_tensors(

@@ -25,6 +25,7 @@ def build_peft_config(
     shape: ModelShape,
     adapter: AdapterSpec,
     target_modules: Sequence[str],
+    target_parameters: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Build what stands in ``adapter_config.json``.
 
@@ -32,6 +33,8 @@ def build_peft_config(
     ----------
     target_modules
         Names of the projections, or endings of names by which PEFT finds these and nothing else.
+    target_parameters
+        Names of tensors of experts.
     """
     shared = {
         "base_model_name_or_path": base_model.source,
@@ -58,6 +61,7 @@ def build_peft_config(
         "use_rslora": adapter.rslora,
         "use_dora": adapter.dora,
         "target_modules": list(target_modules),
+        "target_parameters": list(target_parameters) or None,
         "modules_to_save": ["classifier"] if shape.encoder else None,
         "fan_in_fan_out": shape.transposed,
         "bias": "none",

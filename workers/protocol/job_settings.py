@@ -165,10 +165,14 @@ def check_adapter(adapter: AdapterSpec, *, on_sale: bool = False) -> None:
 
 #: Names under which mixtures have the weights of all experts of a block in one tensor.
 _EXPERTS = {"experts", "gate_up_proj", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"}
-_EXPERTS_STAY = " (experts of a mixture stay frozen: their weights are no layers of their own)"
+_EXPERTS_STAY = (
+    " (experts of this mixture stay frozen: transformers computes them in a way of their own)"
+)
 
 
-def match_modules(targets: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
+def match_modules(
+    targets: Iterable[str], names: Iterable[str], experts: Iterable[str] = ()
+) -> tuple[str, ...]:
     """Full names of the projections that the targets mean, sorted.
 
     A target is a projection's full name or the end of it after a dot, or ``all-linear`` for all of
@@ -178,21 +182,26 @@ def match_modules(targets: Iterable[str], names: Iterable[str]) -> tuple[str, ..
     ----------
     names : iterable of str
         Full names of all projections of the base model.
+    experts : iterable of str
+        Full names of its tensors of experts, which ``all-linear`` does not mean.
 
     Raises
     ------
     SettingError
         When a target is no projection of the model; the text names those that are.
     """
-    projections = tuple(names)
+    projections, tensors = tuple(names), tuple(experts)
     found: set[str] = set()
     for target in targets:
         if target == ALL_LINEAR:
             return tuple(sorted(projections))
-        hits = [name for name in projections if name == target or name.endswith("." + target)]
+        every = (*projections, *tensors)
+        hits = [name for name in every if name == target or name.endswith("." + target)]
         if not hits:
             endings = sorted({name.rpartition(".")[2] for name in projections})
-            hint = _EXPERTS_STAY if _EXPERTS.intersection(target.split(".")) else ""
+            endings += sorted({".".join(name.split(".")[-2:]) for name in tensors})
+            is_frozen = not tensors and _EXPERTS.intersection(target.split("."))
+            hint = _EXPERTS_STAY if is_frozen else ""
             raise SettingError(
                 "adapter.target_modules",
                 f"The model has no projection called {_shorten(target)}; "

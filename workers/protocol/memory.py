@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from workers.protocol.job_bytes import (
     JobNeed,
     add_dropped,
-    count_crowding,
+    count_crowded_bytes,
     count_inner_bytes,
     count_lengthened,
     count_state_bytes,
@@ -113,10 +113,8 @@ def count_sold_job_bytes(
     profile = describe_device("cuda", dtype)
     longest = find_longest_example(shape, sequence_length=sequence_length)
     pack = PackSizing(max(profile.pack_tokens, longest), recompute=True)
-    more = count_crowding(shape, need) - 1
-    return count_job_bytes(shape, profile, need, pack=pack) + more * count_state_bytes(
-        shape, profile, need
-    )
+    alone = count_job_bytes(shape, profile, need, pack=pack)
+    return alone + count_crowded_bytes(shape, profile, need)
 
 
 def count_job_bytes(

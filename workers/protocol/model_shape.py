@@ -23,6 +23,10 @@ class Projection:
     name: str
     inputs: int
     outputs: int
+    #: How many such matrices lie in one tensor, one for each expert of a mixture.
+    experts: int = 1
+    #: Through how many of them a token goes.
+    chosen: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,9 @@ class BlockPart:
     outputs: int
     #: Numbers of the blocks that have it.
     blocks: tuple[int, ...]
+    #: As of ``Projection``.
+    experts: int = 1
+    chosen: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,8 @@ class ModelShape:
     stock: bool = False
     #: Within a block, the MLP that may see its tokens in tiles; empty where there is none such.
     mlp: str = ""
+    #: Tensors of experts, on which adapters sit where a job names them.
+    experts: tuple[BlockPart, ...] = ()
 
     @property
     def query_size(self) -> int:
@@ -91,11 +100,24 @@ class ModelShape:
 
     def list_projections(self) -> tuple[Projection, ...]:
         """Every projection of the model, block by block, by its full name."""
-        found = sorted((number, at) for at, p in enumerate(self.parts) for number in p.blocks)
+        return self._list(self.parts)
+
+    def list_experts(self) -> tuple[Projection, ...]:
+        """Every tensor of experts likewise."""
+        return self._list(self.experts)
+
+    def _list(self, parts: tuple[BlockPart, ...]) -> tuple[Projection, ...]:
+        found = sorted((number, at) for at, p in enumerate(parts) for number in p.blocks)
         return tuple(
-            Projection(f"{self.block.format(number)}.{part.name}", part.inputs, part.outputs)
+            Projection(
+                f"{self.block.format(number)}.{part.name}",
+                part.inputs,
+                part.outputs,
+                part.experts,
+                part.chosen,
+            )
             for number, at in found
-            for part in (self.parts[at],)
+            for part in (parts[at],)
         )
 
     def list_head_shapes(self, *, labels: int) -> dict[str, tuple[int, ...]]:
@@ -116,11 +138,19 @@ class ModelShape:
 
 def load_shape(stored: Mapping[str, Any]) -> ModelShape:
     """A shape from ``asdict`` of it, as JSON keeps it and ``check_shape`` has passed it."""
-    parts = tuple(
-        BlockPart(part["name"], part["inputs"], part["outputs"], tuple(part["blocks"]))
-        for part in stored["parts"]
-    )
-    named: dict[str, Any] = {**stored, "parts": parts}
+    named: dict[str, Any] = dict(stored)
+    for field in ("parts", "experts"):
+        named[field] = tuple(
+            BlockPart(
+                part["name"],
+                part["inputs"],
+                part["outputs"],
+                tuple(part["blocks"]),
+                part["experts"],
+                part["chosen"],
+            )
+            for part in stored[field]
+        )
     return ModelShape(**named)
 
 
@@ -139,11 +169,11 @@ def check_shape(stored: Any) -> ModelShape:
     """
     try:
         shape = load_shape(stored)
-        for value in (shape, *shape.parts):
+        for value in (shape, *shape.parts, *shape.experts):
             for field in fields(value):
                 _check_size(field.name, field.type, getattr(value, field.name))
-        blocks = {number for part in shape.parts for number in part.blocks}
-        if not blocks or not blocks <= set(range(shape.layers)):
+        blocks = {number for part in (*shape.parts, *shape.experts) for number in part.blocks}
+        if not shape.parts or not blocks <= set(range(shape.layers)):
             raise ValueError("The model's projections are in no blocks of its own.")
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"This is no shape of a model: {error}.") from None

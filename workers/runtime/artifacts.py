@@ -88,7 +88,8 @@ def write_model_card(running: RunningJob) -> str:
     if accuracies:
         facts.append(("Validation accuracy before and after", _pair(accuracies[0], accuracies[-1])))
     if not soft:
-        targets = running.resident.model.name_targets(adapter.target_modules)
+        model = running.resident.model
+        targets = [*model.name_targets(adapter), *model.list_experts(adapter)]
         facts += [
             ("Rank", adapter.rank),
             ("Alpha", adapter.alpha),

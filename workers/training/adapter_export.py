@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save
 
-from workers.protocol.adapter_check import WEIGHTS_NAME
+from workers.protocol.adapter_check import WEIGHTS_NAME, name_owners
 from workers.protocol.adapter_files import CONFIG_NAME, build_peft_config
 from workers.protocol.job_spec import DataFormat
 from workers.training.adapter_stack import MAGNITUDE
@@ -33,17 +34,17 @@ def export_adapter(
         Such as a full disk.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    tensors = {
-        format_peft_name(name): to_peft_layout(name, values)
-        for name, values, _ in model.tensors(job.job_id)
-    }
+    values = {name: tensor for name, tensor, _ in model.tensors(job.job_id)}
+    names = list_peft_names((name, tensor.ndim) for name, tensor in values.items())
+    tensors = {names[name]: to_peft_layout(name, tensor) for name, tensor in values.items()}
     write_atomically(directory / WEIGHTS_NAME, save(tensors, metadata={"format": "pt"}))
     adapter = job.spec.adapter
     config = build_peft_config(
         base_model=job.spec.base_model,
         shape=model.shape,
         adapter=adapter,
-        target_modules=model.name_targets(adapter.target_modules),
+        target_modules=model.name_targets(adapter),
+        target_parameters=model.list_experts(adapter),
     )
     text = json.dumps(config, indent=2, sort_keys=True)
     write_atomically(directory / CONFIG_NAME, f"{text}\n".encode())
@@ -61,8 +62,24 @@ def save_tokenizer(tokenizer: Any, *, data_format: DataFormat, directory: Path) 
     tokenizer.save_pretrained(directory, save_jinja_files=not has_several)
 
 
-def format_peft_name(name: str) -> str:
-    """PEFT's name of one of our tensors."""
+def list_peft_names(tensors: Iterable[tuple[str, int]]) -> dict[str, str]:
+    """PEFT's names of an adapter's tensors by ours; those of experts have three dimensions.
+
+    Parameters
+    ----------
+    tensors
+        Names and how many dimensions each has.
+    """
+    listed = list(tensors)
+    owners = name_owners({name.rpartition(".")[0] for name, count in listed if count == 3})
+    found: dict[str, str] = {}
+    for name, _ in listed:
+        module, _, part = name.rpartition(".")
+        found[name] = _format_peft_name(f"{owners[module]}.{part}" if module in owners else name)
+    return found
+
+
+def _format_peft_name(name: str) -> str:
     if name == PROMPT:
         return PROMPT
     if name.endswith(f".{MAGNITUDE}"):
@@ -73,6 +90,13 @@ def format_peft_name(name: str) -> str:
 
 
 def to_peft_layout(name: str, values: torch.Tensor) -> torch.Tensor:
-    """Ours keep both matrices with the rank first; PEFT's ``B`` is ``[O, R]``."""
+    """Ours keep both matrices with the rank first; PEFT's ``B`` is ``[O, R]``.
+
+    Of experts, ours are ``[E, R, I]`` and ``[E, R, O]``, PEFT's ``[E * R, I]`` and ``[O, R * E]``.
+    """
     values = values.detach().to("cpu", torch.float32)
+    if values.ndim == 3:
+        is_second = name.endswith(".lora_B")
+        laid = values.permute(2, 1, 0).flatten(1) if is_second else values.flatten(0, 1)
+        return laid.contiguous().clone()
     return (values.T if name.endswith(".lora_B") else values).contiguous().clone()

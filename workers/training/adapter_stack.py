@@ -44,11 +44,14 @@ class AdapterStack(nn.Module):
     ----------
     trains : bool
         Whether there are gradients. Adapters that only answer questions have none.
+    experts : int
+        How many pairs of matrices an adapter has here, one below the other.
     """
 
-    def __init__(self, *, trains: bool) -> None:
+    def __init__(self, *, trains: bool, experts: int = 1) -> None:
         super().__init__()
         self.trains = trains
+        self.experts = experts
         #: In the order of their rows, which is that of arrival.
         self.slots: dict[str, Slot] = {}
         self.A_RD: nn.Parameter | None = None
@@ -82,11 +85,12 @@ class AdapterStack(nn.Module):
         assert job_id not in self.slots
         if self.trains:
             dtype = torch.float32
+        rank *= self.experts
         rows = count_stack_rows(rank, device=device.type)
         slot = self.slots[job_id] = Slot(self.rows, rows, rank, scale)
         for (_, name), values in zip(_NAMES, (A_RD, B_RO), strict=True):
             old: nn.Parameter | None = getattr(self, name)
-            shape = (slot.start + rows, values.shape[1])
+            shape = (slot.start + rows, values.shape[-1])
             value = allocate(shape, device=device, dtype=dtype)
             grad = allocate(shape, device=device, dtype=dtype) if self.trains else None
             if old is not None:
@@ -94,7 +98,7 @@ class AdapterStack(nn.Module):
                 if grad is not None:
                     assert old.grad is not None
                     grad[: slot.start] = old.grad
-            value[slot.start : slot.start + rank] = values
+            value[slot.start : slot.start + rank] = values.flatten(0, -2)
             self._put(name, value, grad)
         if magnitude_O is not None:
             slot.magnitude_O = make_parameter(magnitude_O, device, trains=self.trains)
@@ -121,13 +125,19 @@ class AdapterStack(nn.Module):
                 other.start -= slot.rows
 
     def tensors(self, job_id: str) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-        """An adapter's ``(name, values, gradient)``; those of A and B are views."""
+        """An adapter's ``(name, values, gradient)``; those of A and B are views.
+
+        Of experts, with one matrix for each.
+        """
         slot = self.slots[job_id]
         for label, name in _NAMES:
             matrix: nn.Parameter = getattr(self, name)
             assert matrix.grad is not None
             own = slice(slot.start, slot.start + slot.rank)
-            yield label, matrix.data[own], matrix.grad[own]
+            value, grad = matrix.data[own], matrix.grad[own]
+            if self.experts > 1:
+                value, grad = (part.unflatten(0, (self.experts, -1)) for part in (value, grad))
+            yield label, value, grad
         if slot.magnitude_O is not None:
             assert slot.magnitude_O.grad is not None
             yield MAGNITUDE, slot.magnitude_O.data, slot.magnitude_O.grad

@@ -137,19 +137,12 @@ def read_shape(model: PreTrainedModel) -> ModelShape:
     names = {part: name for name, part in model.named_modules()}
     backbone = find_backbone(model)
     _, blocks = find_blocks(backbone)
-    parts: dict[tuple[str, int, int], list[int]] = defaultdict(list)
-    has_experts = any(name.endswith(_EXPERTS) for name, _ in blocks.named_parameters())
-    taken = _TAKEN_FOR_EXPERTS if has_experts else ()
-    for number, block in enumerate(blocks):
-        for name, module in block.named_modules():
-            if is_projection(module) and not _is_apart(name, block, taken):
-                parts[name, *get_features(module)].append(number)
-    if not parts:
+    listed = _list_layers(blocks)
+    if not listed:
         raise UserFault(
             f"Models of the type {config.model_type!r} cannot be trained here: their blocks have "
             "no linear layers. Choose another base model."
         )
-    listed = tuple(BlockPart(*key, tuple(numbers)) for key, numbers in parts.items())
     embeddings: Any = model.get_input_embeddings()
     hidden = int(config.hidden_size)
     heads = int(_first(config, "num_attention_heads") or 1)
@@ -183,6 +176,32 @@ def read_shape(model: PreTrainedModel) -> ModelShape:
         ),
         stock=_needs_own_code(model, config, blocks),
         mlp="mlp" if all(_is_plain_mlp(getattr(block, "mlp", None)) for block in blocks) else "",
+        experts=_list_experts(blocks, chosen=_count_chosen(config)),
+    )
+
+
+def _list_layers(blocks: nn.ModuleList) -> tuple[BlockPart, ...]:
+    found: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+    has_experts = any(name.endswith(_EXPERTS) for name, _ in blocks.named_parameters())
+    taken = _TAKEN_FOR_EXPERTS if has_experts else ()
+    for number, block in enumerate(blocks):
+        for name, module in block.named_modules():
+            if is_projection(module) and not _is_apart(name, block, taken):
+                found[name, *get_features(module)].append(number)
+    return tuple(BlockPart(*key, tuple(numbers)) for key, numbers in found.items())
+
+
+def _list_experts(blocks: nn.ModuleList, *, chosen: int) -> tuple[BlockPart, ...]:
+    found: dict[tuple[str, int, int, int], list[int]] = defaultdict(list)
+    for number, block in enumerate(blocks):
+        for name, module in block.named_modules():
+            for weight in list_expert_weights(module):
+                count, outputs, inputs = getattr(module, weight).shape
+                sizes = (outputs, inputs) if module.is_transposed else (inputs, outputs)
+                found[f"{name}.{weight}", *sizes, count].append(number)
+    return tuple(
+        BlockPart(name, inputs, outputs, tuple(numbers), count, chosen)
+        for (name, inputs, outputs, count), numbers in found.items()
     )
 
 
@@ -215,6 +234,16 @@ def get_features(module: nn.Module) -> tuple[int, int]:
     if isinstance(module, Conv1D):
         return module.weight.shape[0], module.weight.shape[1]
     return int(module.in_features), int(module.out_features)  # type: ignore[arg-type]
+
+
+def list_expert_weights(module: nn.Module) -> tuple[str, ...]:
+    """Tensors of a mixture's experts, in the order of their products.
+
+    Of those that ``transformers`` computes by its interface, which says how they lie.
+    """
+    if not hasattr(module, "is_concatenated") or int(module.num_experts) < 2:  # type: ignore[arg-type]
+        return ()
+    return "gate_up_proj" if module.has_gate else "up_proj", "down_proj"
 
 
 def name_targets(model: PreTrainedModel, projections: tuple[str, ...]) -> tuple[str, ...]:
@@ -275,8 +304,12 @@ def _measure_middle(config: Any, parts: tuple[BlockPart, ...], *, hidden: int) -
         return taken
     expert = int(_first(config, "moe_intermediate_size", "expert_ffn_hidden_size") or taken)
     beside = [p.outputs for p in parts if p.inputs == hidden and "attn" not in p.name]
-    chosen = int(_first(config, "num_experts_per_tok", "top_k_experts") or 1)
-    return expert * chosen + max(beside, default=0)
+    return expert * _count_chosen(config) + max(beside, default=0)
+
+
+def _count_chosen(config: Any) -> int:
+    """Experts that a token goes through."""
+    return int(_first(config, "num_experts_per_tok", "top_k_experts") or 1)
 
 
 def _count_weights(model: nn.Module) -> int:

@@ -237,16 +237,16 @@ class MultiLoRALinear(nn.Module):
         return found
 
 
-def draw_initial_down(*, name: str, seed: int, rank: int, width: int) -> torch.Tensor:
+def draw_initial_down(*, name: str, seed: int, shape: tuple[int, ...]) -> torch.Tensor:
     """PEFT's initial ``A`` (Kaiming uniform, a = sqrt 5), from a generator of its own.
 
-    The values depend on the job's seed and the layer's name only: neither on the order
-    of layers nor on who else is on the node.
+    Experts' are one below the other. The values depend on the job's seed and the layer's name only:
+    neither on the order of layers nor on who else is on the node.
     """
     generator = torch.Generator().manual_seed((seed << 32) ^ zlib.crc32(name.encode()))
-    values = torch.empty(rank, width)
+    values = torch.empty(math.prod(shape[:-1]), shape[-1])
     nn.init.kaiming_uniform_(values, a=math.sqrt(5), generator=generator)
-    return values
+    return values.view(shape)
 
 
 def draw_initial_prompt(

@@ -12,18 +12,20 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from workers.protocol.adapter_layout import FLOAT_BYTES
-from workers.protocol.job_settings import ALL_LINEAR, SettingError, match_modules
+from workers.protocol.job_bytes import check_targets
+from workers.protocol.job_settings import SettingError
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
+from workers.protocol.model_shape import Projection
 from workers.training import attention, dropout, heads
 from workers.training.adapter_products import DENSE_RANK_LIMIT
 from workers.training.adapter_stack import MAGNITUDE, make_parameter
 from workers.training.architectures import (
     find_backbone,
-    get_features,
     name_targets,
     read_context_length,
     read_shape,
 )
+from workers.training.expert_adapters import ExpertAdapters, adapt_experts
 from workers.training.faults import UserFault, is_out_of_memory, measure_free_bytes, refuse_adapter
 from workers.training.frozen_weights import measure_lengths
 from workers.training.loss import compute_token_nll
@@ -69,7 +71,7 @@ class PackedModel:
         self.config: Any = model.config.get_text_config()
         self.backbone = find_backbone(model)
         self.stream = Stream()
-        self.layers: dict[str, MultiLoRALinear] = {}
+        self.layers: dict[str, MultiLoRALinear | ExpertAdapters] = {}
         #: Per job, what is not stacked: its soft prompt or classification head.
         self._loose: dict[str, dict[str, nn.Parameter]] = {}
         #: What ``tensors`` gives, until a job comes or goes and stacks may move.
@@ -103,34 +105,33 @@ class PackedModel:
     def dtype(self) -> torch.dtype:
         return self.model.dtype
 
-    def find_target_names(self, targets: tuple[str, ...] | None) -> tuple[str, ...]:
-        """Full names of the layers an adapter sits beside; ``None``: all.
-
-        Raises
-        ------
-        UserFault
-            When a target is no projection of the model.
-        """
+    def find_adapted(self, adapter: AdapterSpec) -> tuple[Projection, ...]:
+        """What an adapter sits beside; raises what ``check_targets`` does as a ``UserFault``."""
         try:
-            return match_modules(targets or (ALL_LINEAR,), self._projections)
+            return check_targets(self.shape, adapter)
         except SettingError as error:
             raise UserFault(f"{error.sentence}.") from None
 
-    def name_targets(self, targets: tuple[str, ...] | None) -> list[str]:
+    def name_targets(self, adapter: AdapterSpec) -> list[str]:
         """The endings by which PEFT finds the layers that an adapter sits beside."""
-        return list(name_targets(self.model, self.find_target_names(targets)))
+        layers = tuple(part.name for part in self.find_adapted(adapter) if part.experts == 1)
+        return list(name_targets(self.model, layers))
+
+    def list_experts(self, adapter: AdapterSpec) -> list[str]:
+        """Full names of such tensors of experts."""
+        return [part.name for part in self.find_adapted(adapter) if part.experts > 1]
 
     def list_shapes(self, adapter: AdapterSpec, *, labels: int = 0) -> dict[str, tuple[int, ...]]:
-        """The tensors of an adapter by name, and their shapes."""
+        """The tensors of an adapter by name, and their shapes; of experts, with one for each."""
         if adapter.kind is AdapterKind.SOFT_PROMPT:
             return {PROMPT: (adapter.virtual_tokens, self.shape.hidden_size)}
         shapes: dict[str, tuple[int, ...]] = {}
-        for name in self.find_target_names(adapter.target_modules):
-            inputs, outputs = get_features(self._projections[name])
-            shapes[f"{name}.lora_A"] = adapter.rank, inputs
-            shapes[f"{name}.lora_B"] = adapter.rank, outputs
+        for part in self.find_adapted(adapter):
+            rows = (part.experts, adapter.rank) if part.experts > 1 else (adapter.rank,)
+            shapes[f"{part.name}.lora_A"] = *rows, part.inputs
+            shapes[f"{part.name}.lora_B"] = *rows, part.outputs
             if adapter.dora:
-                shapes[f"{name}.{MAGNITUDE}"] = (outputs,)
+                shapes[f"{part.name}.{MAGNITUDE}"] = (part.outputs,)
         return shapes | (self.shape.list_head_shapes(labels=labels) if self.shape.encoder else {})
 
     def draw_initial_values(
@@ -138,9 +139,8 @@ class PackedModel:
     ) -> dict[str, torch.Tensor]:
         """A fresh adapter by tensor name.
 
-        LoRA starts with a random ``A`` and a zero ``B``; a soft prompt with the base's
-        embeddings of its initial text, or of random tokens when there is none (Lester et
-        al. 2021, section 3.2); a classification head is random.
+        LoRA starts with a random ``A`` and a zero ``B``; a soft prompt with embeddings of
+        its initial text, or of random tokens where there is none (Lester et al. 2021, section 3.2).
 
         Parameters
         ----------
@@ -154,15 +154,14 @@ class PackedModel:
             embed: Any = self.model.get_input_embeddings()
             values[PROMPT] = draw_initial_prompt(embed, adapter, seed=seed, tokenizer=tokenizer)
         else:
-            for name in self.find_target_names(adapter.target_modules):
-                width_in, width_out = get_features(self._projections[name])
-                values[f"{name}.lora_A"] = draw_initial_down(
-                    name=name, seed=seed, rank=adapter.rank, width=width_in
-                )
-                values[f"{name}.lora_B"] = torch.zeros(adapter.rank, width_out)
-                if adapter.dora:
-                    lengths_O = measure_lengths(self._projections[name])
-                    values[f"{name}.{MAGNITUDE}"] = lengths_O.cpu()
+            for name, shape in self.list_shapes(adapter).items():
+                owner, _, part = name.rpartition(".")
+                if part == "lora_A":
+                    values[name] = draw_initial_down(name=owner, seed=seed, shape=shape)
+                elif part == "lora_B":
+                    values[name] = torch.zeros(shape)
+                elif part == MAGNITUDE:
+                    values[name] = measure_lengths(self._projections[owner]).cpu()
         if self.shape.encoder:
             values |= heads.draw_initial_head(
                 self.shape,
@@ -381,13 +380,17 @@ class PackedModel:
         """The adapters' form for this device and what is on it."""
         if self.device.type != "cuda":
             return "segments"
-        stacked = max((layer.stack.rows for layer in self.layers.values()), default=0)
+        layers = [one for one in self.layers.values() if isinstance(one, MultiLoRALinear)]
+        stacked = max((layer.stack.rows for layer in layers), default=0)
         return "grouped" if stacked > DENSE_RANK_LIMIT else "dense"
 
-    def _layer(self, name: str) -> MultiLoRALinear:
-        if name not in self.layers:
+    def _layer(self, name: str) -> MultiLoRALinear | ExpertAdapters:
+        owner, _, weight = name.rpartition(".")
+        if name not in self.layers and name not in self._projections:
+            found = adapt_experts(self.model.get_submodule(owner), self.stream)
+            self.layers |= {f"{owner}.{part}": one for part, one in found.items()}
+        elif name not in self.layers:
             layer = MultiLoRALinear(self._projections[name], name=name, stream=self.stream)
-            parent_name, _, child = name.rpartition(".")
-            setattr(self.model.get_submodule(parent_name), child, layer)
+            setattr(self.model.get_submodule(owner), weight, layer)
             self.layers[name] = layer
         return self.layers[name]

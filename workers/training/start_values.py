@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from workers.protocol.adapter_check import WEIGHTS_NAME
-from workers.training.adapter_export import format_peft_name
+from workers.training.adapter_export import list_peft_names
 from workers.training.faults import SystemFault, UserFault
 
 _DAMAGE = (zipfile.BadZipFile, zlib.error, SafetensorError, KeyError, ValueError, OSError)
@@ -53,13 +53,19 @@ def load_start_values(
             found = load(archive.read(WEIGHTS_NAME))
     except _DAMAGE as error:
         raise SystemFault(f"The adapter to start from cannot be read: {error}.") from None
-    if found.keys() != {format_peft_name(name) for name in shapes}:
+    names = list_peft_names((name, len(shape)) for name, shape in shapes.items())
+    if found.keys() != set(names.values()):
         raise _other_shape()
     values: dict[str, torch.Tensor] = {}
     for name, shape in shapes.items():
-        tensor = found[format_peft_name(name)].to(torch.float32)
+        tensor = found[names[name]].to(torch.float32)
         if name.endswith(".lora_B"):
             tensor = tensor.T * scale
+        *experts, rank, width = (1, *shape)[-3:]
+        if len(shape) == 3 and tensor.shape == (experts[0] * rank, width):
+            if name.endswith(".lora_B"):
+                tensor = tensor.view(rank, experts[0], width).transpose(0, 1)
+            tensor = tensor.reshape(shape)
         if tensor.shape != shape:
             raise _other_shape()
         if not bool(torch.isfinite(tensor).all()):

@@ -16,7 +16,7 @@ from marketplace.common.money import format_usd, to_micros
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from workers.protocol import setting_list
-from workers.protocol.job_bytes import find_adapted
+from workers.protocol.job_bytes import check_targets
 from workers.protocol.job_settings import ALL_LINEAR, SettingError, check_adapter, check_training
 from workers.protocol.job_spec import AdapterKind, AdapterSpec, TrainingSpec
 from workers.protocol.model_shape import ModelShape
@@ -213,7 +213,7 @@ def _check_settings(
         )
     try:
         check_adapter(adapter, on_sale=True)
-        find_adapted(model, adapter.target_modules)
+        check_targets(model, adapter)
         check_training(terms.training, on_sale=True, sequence_length_limit=sequence_length_limit)
     except SettingError as error:
         raise _refuse_setting(error.setting, error.sentence) from None

@@ -22,7 +22,7 @@ from workers.protocol.adapter_check import (
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.model_shape import ModelShape
 from workers.protocol.safetensors_header import HEADER_BYTES_MAX, HeaderError, read_header
-from workers.training.adapter_export import format_peft_name, to_peft_layout
+from workers.training.adapter_export import list_peft_names, to_peft_layout
 from workers.training.packed_model import PackedModel
 
 SHAPE = build_llama_shape(
@@ -65,10 +65,9 @@ def encoder(family: str) -> Any:
 def test_the_tensors_demanded_are_those_that_the_engine_writes(family):
     model = PackedModel(encoder(family) if "bert" in family else tiny_model(family))
     adapter = AdapterSpec(rank=4)
-    written = {
-        format_peft_name(name): tuple(to_peft_layout(name, values).shape)
-        for name, values in model.draw_initial_values(adapter, seed=1, labels=3).items()
-    }
+    drawn = model.draw_initial_values(adapter, seed=1, labels=3)
+    names = list_peft_names((name, values.ndim) for name, values in drawn.items())
+    written = {names[n]: tuple(to_peft_layout(n, values).shape) for n, values in drawn.items()}
     assert list_adapter_tensors(model.shape, adapter, labels=3) == written
 
 

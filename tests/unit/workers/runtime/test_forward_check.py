@@ -140,7 +140,7 @@ def test_losses_and_gradients_of_adapters_are_pefts(family):
 
     peft_model: Any = get_peft_model(
         build_stock(family),
-        LoraConfig(r=4, lora_alpha=8, target_modules=model.name_targets(None)),
+        LoraConfig(r=4, lora_alpha=8, target_modules=model.name_targets(adapter)),
     )
     peft_model.eval().set_attn_implementation("eager")
     theirs = {

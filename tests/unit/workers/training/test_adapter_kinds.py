@@ -85,7 +85,7 @@ def test_losses_and_gradients_are_pefts_beside_a_plain_neighbour(kind, family, f
         LoraConfig(
             r=4,
             lora_alpha=8,
-            target_modules=model.name_targets(adapter.target_modules),
+            target_modules=model.name_targets(adapter),
             use_rslora=adapter.rslora,
             use_dora=adapter.dora,
             fan_in_fan_out=family == "gpt2",
