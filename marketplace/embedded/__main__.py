@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from marketplace.embedded.demo.api_client import ENDED, DemoFailed, api_client, parse_answer
 from marketplace.embedded.demo.books import check_books
 from marketplace.embedded.demo.express import open_express_lane, run_express_sales
@@ -89,16 +87,16 @@ def _run(
 
     if getattr(options, "once", False):
         return sell()
-    attempt(sell, say=say)
-    attempt(partial(open_express_lane, running, seeded, say=say), say=say)
+    attempt(running, sell, say=say)
+    attempt(running, partial(open_express_lane, running, seeded, say=say), say=say)
     if options.command == "demo":
-        attempt(partial(run_express_sales, running, seeded, say=say), say=say)
+        attempt(running, partial(run_express_sales, running, seeded, say=say), say=say)
     _stay_up(running, seeded, traffic)
     return None
 
 
-def attempt(work: Callable[[], object], *, say: Callable[[str], None]) -> None:
-    """Do a part of the demo; say what failed, for the site outlives its demo.
+def attempt(running: House, work: Callable[[], object], *, say: Callable[[str], None]) -> None:
+    """Do a part of the demo; say what failed, whatever it was: the site outlives its demo.
 
     Raises
     ------
@@ -107,8 +105,9 @@ def attempt(work: Callable[[], object], *, say: Callable[[str], None]) -> None:
     """
     try:
         work()
-    except (DemoFailed, httpx.TransportError) as error:
-        say(f"This part of the demo failed, the site stays up: {error}")
+    except Exception as error:
+        running.stack.check()
+        say(f"This part of the demo failed, the site stays up: {str(error) or repr(error)}")
 
 
 def _say_what_is_left(
