@@ -22,6 +22,7 @@ from marketplace.auction.bidding.measure import (
     find_verified_only,
     measure_job,
 )
+from marketplace.auction.bidding.new_accounts import build_crowd_refusal, count_job_room
 from marketplace.auction.bidding.terms import check_name
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.common.errors import Conflict, NotFound, UserError
@@ -210,6 +211,7 @@ def place_request(asked: ExpressOrder, *, now: datetime) -> ExpressRequest:
     UserError
         ``invalid_slo`` with the least that can be certified, and those of ``measure_express_job``.
         ``too_many_requests``: many of the organisation's requests have no answer yet.
+        ``new_account_jobs``: it is new and has as many jobs as it may.
     Conflict
         ``idempotency_key_reused``.
     PaymentRequired
@@ -274,6 +276,7 @@ def _store_request(
             transaction.set_rollback(True)
             return _check_same(same, request.request_hash)
         _check_pending(request)
+        _check_new_account(request, now=now)
         request.save(force_insert=True)
         enqueue("express.answer_requests", zone_id=request.zone_id)
     return request
@@ -324,6 +327,16 @@ def _check_same(earlier: ExpressRequest, request_hash: str) -> ExpressRequest:
             "Send a new key with a new request.",
         )
     return earlier
+
+
+def _check_new_account(request: ExpressRequest, *, now: datetime) -> None:
+    """Refuse it where its organisation is new and has all the jobs that it may."""
+    owner = request.organisation_id
+    room = count_job_room([owner], now=now)
+    if owner in room:
+        waiting = ExpressRequest.objects.filter(organisation=owner, status=RequestStatus.PENDING)
+        if waiting.count() >= room[owner]:
+            raise build_crowd_refusal()
 
 
 def get_request(organisation: Organisation, request_id: str) -> ExpressRequest:

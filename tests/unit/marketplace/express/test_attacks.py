@@ -10,6 +10,7 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
+from marketplace.accounts.models import Organisation
 from marketplace.auction.book.proofs import build_bid_proof
 from marketplace.auction.book.row_checks import compare_answer, find_shared_seats
 from marketplace.auction.book.verify import verify_zone
@@ -78,6 +79,21 @@ def test_a_flood_without_answers_is_refused_and_leaves_no_trace(zone, lane, owne
     assert (refused.value.code, refused.value.status) == ("too_many_requests", 429)
     assert ExpressRequest.objects.count() == PENDING_MAX
     assert get_wallet(organisation=owner) == wallet
+
+
+def test_a_new_organisation_has_no_more_jobs_by_the_lane_either(zone, lane, settings):
+    settings.NEW_ACCOUNT_DAYS, settings.NEW_ACCOUNT_JOBS = 14, 2
+    newcomer = customer()
+    Organisation.objects.filter(pk=newcomer.pk).update(created_at=OPEN_AT)
+    data = market.dataset(newcomer, zone, rows=20)
+    market.bid(newcomer, zone, data=data, now=OPEN_AT)
+    ask(newcomer, zone, dataset=data)
+    wallet = get_wallet(organisation=newcomer)
+    with pytest.raises(UserError) as refused:
+        ask(newcomer, zone, dataset=data)
+    assert (refused.value.code, refused.value.status) == ("new_account_jobs", 429)
+    assert ExpressRequest.objects.count() == 1
+    assert get_wallet(organisation=newcomer) == wallet
 
 
 def lend_prompt(zone, *, job_id):
