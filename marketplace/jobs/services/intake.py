@@ -20,6 +20,7 @@ from marketplace.accounts.models import Organisation, User
 from marketplace.accounts.new_accounts import STORAGE_DIVISOR, filter_new
 from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.common.errors import Conflict, UserError
+from marketplace.common.locks import lock_until_commit
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import list_open_zones
 from marketplace.jobs.locks import lock_upload
@@ -31,6 +32,8 @@ from workers.protocol.wire import to_json
 
 #: Undecided and finished uploads are deleted after this.
 UPLOAD_LIFE = timedelta(hours=24)
+#: Who stores a file of an organisation is alone with that.
+_ROOM = "jobs.room"
 _LOOK_EVERY_S = 0.1
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069/\\]")
 
@@ -101,6 +104,9 @@ def store_upload(
         upload.file.save(upload.name, File(spooled.file), save=False)
     try:
         with transaction.atomic():
+            lock_until_commit(_ROOM, owner.pk)
+            # Others may have come since.
+            check_room(owner, upload.bytes, now=upload.created_at)
             upload.save(force_insert=True)
             if on_stored is not None:
                 on_stored(upload)
@@ -177,7 +183,7 @@ def _find_earlier(organisation: Organisation, key: str, sha256: str) -> Upload |
 
 
 def check_room(organisation: Organisation, size: int, *, now: datetime) -> None:
-    """Refuse what an organisation has no room for; two at once may both find the last of it."""
+    """Refuse what an organisation has no room for."""
     held = sum(
         rows.exclude(file="").aggregate(bytes=Sum("bytes"))["bytes"] or 0
         for rows in (

@@ -7,6 +7,7 @@ import json
 from datetime import datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
+from threading import Barrier, local
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ from tests import market_builders as market
 from tests import vendor_builders as vendors
 from tests.builders import NOW
 from tests.object_bucket import list_objects, use_bucket
+from tests.unit.marketplace.common.threads import at_once
 from tests.unit.marketplace.jobs.test_datasets import tokenizer_file
 from workers.protocol.job_terms import PreparationWish
 
@@ -352,6 +354,25 @@ def test_an_organisation_stores_so_much_and_no_more(zone, owner, settings):
         receive(owner, ROW)
     Dataset.everything.filter(pk=data.pk).update(file="")
     receive(owner, ROW)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_files_at_once_do_not_both_take_the_last_room(zone, owner, settings, monkeypatch):
+    settings.DATASET_BYTES_PER_ORGANISATION = 100
+    both_looked, seen = Barrier(2, timeout=30), local()
+
+    def look(*args, **options):
+        intake_check(*args, **options)
+        if not hasattr(seen, "once"):
+            seen.once = both_looked.wait()
+
+    intake_check = intake.check_room
+    monkeypatch.setattr(intake, "check_room", look)
+    outcomes = at_once([lambda: receive(owner, b"x" * 60)] * 2)
+    refused = [outcome.code for outcome in outcomes if isinstance(outcome, UserError)]
+    assert refused == ["storage_full"]
+    kept = Upload.objects.get()
+    assert default_storage.listdir(f"uploads/{owner.pk}")[1] == [Path(kept.file.name).name]
 
 
 def test_what_nobody_decided_is_forgotten_after_a_day(zone, owner):
