@@ -132,7 +132,7 @@ def _build_message() -> Case:
 
 def _build_event() -> Case:
     event = WebhookEvent.objects.create(
-        pk="evt_1", kind="charge.updated", object_id="ch_1", body="{}", received_at=NOW
+        pk="evt_1", kind="charge.updated", object_id="ch_1", received_at=NOW
     )
     enqueue_work(NewWork(APPLY_EVENT, event.pk, due_at=NOW))
 

@@ -330,8 +330,8 @@ def read_event(*, body: bytes, signature: str) -> GatewayEvent:
     raise UserError("invalid_signature", "The signature does not match the body.")
 
 
-def list_undelivered_events(*, since: datetime, account_id: str) -> list[tuple[GatewayEvent, str]]:
-    """Events that no webhook brought us yet, with their bodies: the market's, or an account's."""
+def list_undelivered_events(*, since: datetime, account_id: str) -> list[GatewayEvent]:
+    """Events that no webhook brought us yet: the market's, or an account's."""
     asked: Any = {"created": {"gte": int(since.timestamp())}, "delivery_success": False}
     of_whom: Any = {"stripe_account": account_id} if account_id else {}
     listed = call_gateway(
@@ -339,7 +339,7 @@ def list_undelivered_events(*, since: datetime, account_id: str) -> list[tuple[G
             get_client().v1.events.list(asked | {"limit": 100}, of_whom).auto_paging_iter()
         )
     )
-    return [(replace(_read_event(found), account_id=account_id), str(found)) for found in listed]
+    return [replace(_read_event(found), account_id=account_id) for found in listed]
 
 
 def _read_event(found: stripe.Event) -> GatewayEvent:

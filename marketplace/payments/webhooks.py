@@ -57,7 +57,7 @@ def receive_webhook(*, body: bytes, signature: str, now: datetime) -> WebhookEve
         ``invalid_signature``; nothing is stored.
     """
     event = gateway.read_event(body=body, signature=signature)
-    return _store_event(event, body.decode(), now=now)[0]
+    return _store_event(event, now=now)[0]
 
 
 def fetch_missed_events(*, now: datetime) -> int:
@@ -80,18 +80,14 @@ def _fetch_missed_of(account_id: str, *, now: datetime) -> int:
         log.warning("events of %s could not be fetched: %s", account_id or "the market", fault)
         return 0
     known = set(
-        WebhookEvent.objects.filter(pk__in=[event.gateway_id for event, _ in missed]).values_list(
+        WebhookEvent.objects.filter(pk__in=[event.gateway_id for event in missed]).values_list(
             "pk", flat=True
         )
     )
-    return sum(
-        _store_event(event, body, now=now)[1]
-        for event, body in missed
-        if event.gateway_id not in known
-    )
+    return sum(_store_event(event, now=now)[1] for event in missed if event.gateway_id not in known)
 
 
-def _store_event(event: GatewayEvent, body: str, *, now: datetime) -> tuple[WebhookEvent, bool]:
+def _store_event(event: GatewayEvent, *, now: datetime) -> tuple[WebhookEvent, bool]:
     with transaction.atomic():
         stored = WebhookEvent.objects.get_or_create(
             pk=event.gateway_id,
@@ -99,7 +95,6 @@ def _store_event(event: GatewayEvent, body: str, *, now: datetime) -> tuple[Webh
                 "kind": event.kind[:80],
                 "object_id": event.object_id,
                 "account_id": event.account_id,
-                "body": body,
                 "received_at": now,
             },
         )

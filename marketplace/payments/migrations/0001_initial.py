@@ -267,7 +267,6 @@ class Migration(migrations.Migration):
                 ('kind', models.CharField(max_length=80)),
                 ('object_id', models.CharField(blank=True, max_length=120)),
                 ('account_id', models.CharField(blank=True, max_length=120)),
-                ('body', models.TextField()),
                 ('received_at', models.DateTimeField()),
                 ('done_at', models.DateTimeField(null=True)),
                 ('outcome', models.CharField(blank=True, default='', max_length=300)),
@@ -570,7 +569,7 @@ class Migration(migrations.Migration):
         ),
         pgtrigger.migrations.AddTrigger(
             model_name='webhookevent',
-            trigger=pgtrigger.compiler.Trigger(name='keep_event', sql=pgtrigger.compiler.UpsertTriggerSql(condition='WHEN (OLD."id" IS DISTINCT FROM (NEW."id") OR OLD."kind" IS DISTINCT FROM (NEW."kind") OR OLD."object_id" IS DISTINCT FROM (NEW."object_id") OR OLD."account_id" IS DISTINCT FROM (NEW."account_id") OR OLD."body" IS DISTINCT FROM (NEW."body") OR OLD."received_at" IS DISTINCT FROM (NEW."received_at"))', func="RAISE EXCEPTION 'pgtrigger: Cannot update rows from % table', TG_TABLE_NAME;", hash='b2045210e3d9f420c9cae4da29de1cc121ea0e09', operation='UPDATE', pgid='pgtrigger_keep_event_8ebaf', table='payments_webhookevent', when='BEFORE')),
+            trigger=pgtrigger.compiler.Trigger(name='keep_event', sql=pgtrigger.compiler.UpsertTriggerSql(condition='WHEN (OLD."id" IS DISTINCT FROM (NEW."id") OR OLD."kind" IS DISTINCT FROM (NEW."kind") OR OLD."object_id" IS DISTINCT FROM (NEW."object_id") OR OLD."account_id" IS DISTINCT FROM (NEW."account_id") OR OLD."received_at" IS DISTINCT FROM (NEW."received_at"))', func="RAISE EXCEPTION 'pgtrigger: Cannot update rows from % table', TG_TABLE_NAME;", hash='9e4881625dab7d010e8ab466b68fe99ea54c71c1', operation='UPDATE', pgid='pgtrigger_keep_event_8ebaf', table='payments_webhookevent', when='BEFORE')),
         ),
         migrations.AddIndex(
             model_name='cardrefund',

@@ -83,7 +83,10 @@ class GatewayCall(models.Model):
 
 
 class WebhookEvent(models.Model):
-    """The inbox: an event the gateway signed, stored once and applied later."""
+    """The inbox: an event the gateway signed, stored once and applied later.
+
+    Of what the gateway wrote in it about people and their cards nothing is kept.
+    """
 
     #: The gateway's own id.
     id = models.CharField(primary_key=True, max_length=120)
@@ -91,8 +94,6 @@ class WebhookEvent(models.Model):
     #: The object that it is about, and the connected account it belongs to.
     object_id = models.CharField(max_length=120, blank=True)
     account_id = models.CharField(max_length=120, blank=True)
-    #: As it was signed, or as it was fetched where no webhook brought it.
-    body = models.TextField()
     received_at = models.DateTimeField()
     done_at = models.DateTimeField(null=True)
     #: What became of it, in words: applied, or why not.
@@ -103,7 +104,7 @@ class WebhookEvent(models.Model):
             pgtrigger.Protect(name="keep", operation=pgtrigger.Delete),
             pgtrigger.ReadOnly(
                 name="keep_event",
-                fields=["id", "kind", "object_id", "account_id", "body", "received_at"],
+                fields=["id", "kind", "object_id", "account_id", "received_at"],
             ),
         ]
 
