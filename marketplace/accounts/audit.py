@@ -25,9 +25,10 @@ from marketplace.common import clock
 from marketplace.common.csv_rows import write_csv_row
 
 READS = ("GET", "HEAD", "OPTIONS")
-#: What a log of acts keeps of a form or a body; secrets and addresses of people are not among it.
+#: What a log of acts keeps of a form or a body; secrets, and what people are called, are not among
+#: it: nothing is taken out of the log later.
 KEPT_FIELDS = frozenset(
-    {"role", "name", "do", "amount", "amount_usd", "amount_micros", "reason", "scopes", "ask"}
+    {"role", "do", "amount", "amount_usd", "amount_micros", "reason", "scopes", "ask"}
     | {
         "is_operator",
         "is_superuser",
@@ -35,7 +36,6 @@ KEPT_FIELDS = frozenset(
         "limit",
         "organisation",
         "expires",
-        "url",
         "events",
         "policy",
         "status",

@@ -13,6 +13,7 @@ from marketplace.accounts.erasure import ask_deletion, list_needs
 from marketplace.accounts.locks import lock_memberships
 from marketplace.accounts.models import (
     ApiKey,
+    AuditEntry,
     Deletion,
     Invitation,
     Membership,
@@ -128,3 +129,4 @@ def erase_person(user_id: str, *, now: datetime) -> None:
     EmailAddress.objects.filter(user=person).delete()
     Authenticator.objects.filter(user=person).delete()
     Invitation.objects.filter(email=known_as).update(email=_DELETED_MAIL.format(person.pk))
+    AuditEntry.objects.filter(person_id=user_id).update(address=None)

@@ -348,11 +348,19 @@ class AuditEntry(models.Model):
     details = models.JSONField(default=dict)
     #: False: it was refused.
     done = models.BooleanField()
+    #: Where the request came from; nothing where that is not known, or its person's account is
+    #: deleted.
     address = models.GenericIPAddressField(null=True)
 
     class Meta:
         triggers = [
-            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete),
+            pgtrigger.Protect(name="append_only", operation=pgtrigger.Delete),
+            pgtrigger.ReadOnly(name="keep_all_but_address", exclude=["address"]),
+            pgtrigger.Protect(
+                name="only_forget_address",
+                operation=pgtrigger.Update,
+                condition=pgtrigger.Q(new__address__isnull=False),
+            ),
             NO_TRUNCATE,
         ]
 

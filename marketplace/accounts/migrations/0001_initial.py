@@ -124,7 +124,15 @@ class Migration(migrations.Migration):
         ),
         pgtrigger.migrations.AddTrigger(
             model_name='auditentry',
-            trigger=pgtrigger.compiler.Trigger(name='append_only', sql=pgtrigger.compiler.UpsertTriggerSql(func="RAISE EXCEPTION 'pgtrigger: Cannot update or delete rows from % table', TG_TABLE_NAME;", hash='f78d7546cae6abefbfed448b788eab0e8a36f6bf', operation='UPDATE OR DELETE', pgid='pgtrigger_append_only_e6c89', table='accounts_auditentry', when='BEFORE')),
+            trigger=pgtrigger.compiler.Trigger(name='append_only', sql=pgtrigger.compiler.UpsertTriggerSql(func="RAISE EXCEPTION 'pgtrigger: Cannot delete rows from % table', TG_TABLE_NAME;", hash='7018be763b902f2b0da4b6e815117e18c69642c3', operation='DELETE', pgid='pgtrigger_append_only_e6c89', table='accounts_auditentry', when='BEFORE')),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name='auditentry',
+            trigger=pgtrigger.compiler.Trigger(name='keep_all_but_address', sql=pgtrigger.compiler.UpsertTriggerSql(condition='WHEN (OLD."id" IS DISTINCT FROM (NEW."id") OR OLD."at" IS DISTINCT FROM (NEW."at") OR OLD."organisation_id" IS DISTINCT FROM (NEW."organisation_id") OR OLD."person_id" IS DISTINCT FROM (NEW."person_id") OR OLD."key_id" IS DISTINCT FROM (NEW."key_id") OR OLD."act" IS DISTINCT FROM (NEW."act") OR OLD."subject" IS DISTINCT FROM (NEW."subject") OR OLD."details" IS DISTINCT FROM (NEW."details") OR OLD."done" IS DISTINCT FROM (NEW."done"))', func="RAISE EXCEPTION 'pgtrigger: Cannot update rows from % table', TG_TABLE_NAME;", hash='a60fa784a5e96ad6a84312dac0784ef48f06fed1', operation='UPDATE', pgid='pgtrigger_keep_all_but_address_7af7e', table='accounts_auditentry', when='BEFORE')),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name='auditentry',
+            trigger=pgtrigger.compiler.Trigger(name='only_forget_address', sql=pgtrigger.compiler.UpsertTriggerSql(condition='WHEN (NEW."address" IS NOT NULL)', func="RAISE EXCEPTION 'pgtrigger: Cannot update rows from % table', TG_TABLE_NAME;", hash='bdb72cc6bedcfd15e14569e17cb0b7d2a8995c43', operation='UPDATE', pgid='pgtrigger_only_forget_address_56be5', table='accounts_auditentry', when='BEFORE')),
         ),
         pgtrigger.migrations.AddTrigger(
             model_name='auditentry',

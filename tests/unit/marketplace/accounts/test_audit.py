@@ -168,9 +168,11 @@ def test_a_secret_in_an_address_is_not_kept(client) -> None:
 
 
 def test_an_entry_is_never_changed_or_removed() -> None:
-    entry = AuditEntry.objects.create(at=builders.NOW, act="x", done=True)
+    entry = AuditEntry.objects.create(at=builders.NOW, act="x", done=True, address="127.0.0.1")
     for change in (
         lambda: AuditEntry.objects.filter(pk=entry.pk).update(act="y"),
+        lambda: AuditEntry.objects.filter(pk=entry.pk).update(act="y", address=None),
+        lambda: AuditEntry.objects.filter(pk=entry.pk).update(address="127.0.0.2"),
         lambda: AuditEntry.objects.filter(pk=entry.pk).delete(),
         lambda: connection.cursor().execute("TRUNCATE accounts_auditentry"),
     ):

@@ -11,11 +11,13 @@ from datetime import timedelta
 import pytest
 from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
+from django.db import connection
 
 from marketplace.accounts.departures import end_organisation, end_person
 from marketplace.accounts.erasure import ERASE, GRACE, LOOKED_EVERY
 from marketplace.accounts.models import (
     ApiKey,
+    AuditEntry,
     Deletion,
     Invitation,
     Membership,
@@ -63,7 +65,9 @@ from marketplace.payments.services import give_up_wallet
 from marketplace.vendors.models import DataPlan, Preparation
 from marketplace.vendors.plans import request_plan
 from marketplace.warm.models import Donor
+from marketplace.web.current_organisation import CHOSEN
 from marketplace.webhooks.models import WebhookEndpoint, WebhookMessage
+from marketplace.webhooks.services import create_endpoint
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -463,6 +467,61 @@ def test_a_person_leaves_with_their_own_organisation_and_nobody_finds_them_again
     assert not boss.has_usable_password()
     assert boss.personal_organisation.name == "Deleted"
     assert User.objects.filter(email=other.email).exists()
+
+
+#: Stands in all that somebody is called and wrote.
+WORD = "zanzibar"
+
+
+def find_rows_with(word: str) -> list[str]:
+    """Find every table in which a word stands, as text or in bytes."""
+    found = []
+    with connection.cursor() as cursor:
+        for table in connection.introspection.table_names():
+            # Bytes are written as hexadecimal digits.
+            words = [f"%{word}%", f"%{word.encode().hex()}%"]
+            cursor.execute(f'SELECT 1 FROM "{table}" AS row WHERE row::text ILIKE ANY(%s)', [words])
+            if cursor.fetchone():
+                found.append(table)
+    return found
+
+
+def test_of_who_left_no_word_stands_in_any_row(zone, client):
+    person = builders.user(email=f"{WORD}@example.com", name=f"{WORD} the First")
+    owner = builders.organisation(usd="20", owner=person, name=f"{WORD} Ltd")
+    client.force_login(person)
+    chosen = client.session
+    chosen[CHOSEN] = owner.pk
+    chosen.save()
+    for address, form in (
+        ("/settings/api-keys", {"name": WORD, "scopes": ["jobs:read"]}),
+        ("/settings/members/invite", {"email": f"eve@{WORD}.example", "role": "member"}),
+        ("/settings/webhooks", {"url": f"https://{WORD}.example/", "events": ["job.opened"]}),
+    ):
+        client.post(address, form)
+    create_endpoint(
+        organisation=owner,
+        created_by=person,
+        url=f"https://{WORD}.example/hook",
+        events=["job.opened", "job.succeeded"],
+        now=NOW,
+    )
+    create_invitation(
+        organisation=owner, email=f"{WORD}@eve.example", role="member", invited_by=person, now=NOW
+    )
+    settled(owner, zone, data=data_of(owner, zone, word=WORD), metadata={WORD: WORD}, name=WORD)
+    assert len(find_rows_with(WORD)) > 5
+    for job in Job.objects.all():
+        delete_job(job=job, asked_by=person, now=NOW)
+    give_up_wallet(organisation=owner, given_up_by=person, now=NOW)
+    end_organisation(organisation=owner, asked_by=person, now=NOW)
+    end_person(person=person, now=NOW)
+    for turn in range(5):
+        erase(NOW + GRACE + turn * LOOKED_EVERY)
+    assert not Deletion.objects.filter(erased_at=None).exists()
+    assert find_rows_with(WORD) == []
+    assert set(AuditEntry.objects.values_list("person_id", "address")) == {(person.pk, None)}
+    assert list_stored() == []
 
 
 def test_an_archive_holds_what_an_organisation_has_and_no_secret(zone, owner, boss):
