@@ -20,7 +20,7 @@ from marketplace.jobs.errands import ErrandHandler, build_blob_ref, register_han
 from marketplace.jobs.models import Artifact, ErrandKind, ErrandState
 from marketplace.jobs.spooling import SpooledFile
 from marketplace.payments.holds import HoldSettlement, settle_holds
-from marketplace.payments.services import CostSplit, Share, distribute_charge
+from marketplace.payments.services import CostSplit, Share, charge_and_distribute
 from workers.protocol.export_check import ExportFileError
 from workers.protocol.exports import ExportTask
 
@@ -74,12 +74,11 @@ class ExportErrands(ErrandHandler[Export]):
         """The whole price goes to the provider whose node made the file."""
         assert errand.node is not None
         amount, reference = errand.price_micros, errand.hold_reference
-        settle_holds(settlements=[HoldSettlement(reference, amount)], now=now)
         payee = errand.node.provider.organisation_id  # type: ignore[attr-defined]
         split = CostSplit(
             asks_micros=amount, asks_returned_micros=0, shares=(Share(payee, amount),)
         )
-        distribute_charge(hold_reference=reference, split=split, now=now)
+        charge_and_distribute(hold_reference=reference, charge_micros=amount, split=split, now=now)
         return amount
 
 

@@ -9,6 +9,7 @@ from django.conf import settings
 from django.db import transaction
 
 from marketplace.common.errors import Conflict
+from marketplace.payments.holds import HoldSettlement, settle_holds
 from marketplace.payments.ledger import Account, house, post_entry
 from marketplace.payments.locks import lock_accounts, lock_hold, lock_shares
 from marketplace.payments.models import (
@@ -83,6 +84,27 @@ class CostSplit:
         unpaid = self.asks_returned_micros + self.asks_kept_micros
         if self.asks_micros + self.borne_pay_micros != paid + unpaid:
             raise ValueError(f"the parts do not add up to the operational cost: {self}")
+
+
+def charge_and_distribute(
+    *, hold_reference: str, charge_micros: int, split: CostSplit, now: datetime
+) -> None:
+    """Charge a hold and share the charge out at once, for what is made and paid in one step.
+
+    Raises
+    ------
+    NotFound, UserError, Conflict
+        As ``settle_holds``.
+    """
+    with transaction.atomic():
+        # All at once: charging locks the buyer's wallet, and sharing out what comes before it.
+        lock_shares(
+            hold_reference=hold_reference,
+            buyer_id=get_buyer_id(hold_reference),
+            earner_ids=[share.organisation_id for share in split.shares],
+        )
+        settle_holds(settlements=[HoldSettlement(hold_reference, charge_micros)], now=now)
+        distribute_charge(hold_reference=hold_reference, split=split, now=now)
 
 
 def distribute_charge(*, hold_reference: str, split: CostSplit, now: datetime) -> Hold:

@@ -17,6 +17,7 @@ from marketplace.payments.card_refunds import add_refund
 from marketplace.payments.earnings import (
     CostSplit,
     Share,
+    charge_and_distribute,
     distribute_charge,
     pay_for_check,
     pay_vendor,
@@ -46,6 +47,7 @@ from marketplace.payments.selectors import get_buyer_id
 __all__ = [
     "CostSplit",
     "Share",
+    "charge_and_distribute",
     "credit_demo_money",
     "distribute_charge",
     "give_up_wallet",

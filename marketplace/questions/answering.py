@@ -13,7 +13,7 @@ from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.selectors import build_base_model_ref
 from marketplace.jobs.models import Artifact
 from marketplace.payments.holds import HoldSettlement, settle_holds
-from marketplace.payments.services import CostSplit, Share, distribute_charge
+from marketplace.payments.services import CostSplit, Share, charge_and_distribute
 from marketplace.questions.asking import QuestionTerms, count_answer
 from marketplace.questions.locks import lock_questions, lock_waiting
 from marketplace.questions.models import AskedQuestion, QuestionStatus
@@ -195,15 +195,18 @@ def end_question(question: AskedQuestion, status: QuestionStatus, *, now: dateti
     tokens = 0 if is_free else question.prompt_tokens + written
     price_micros = compute_price(tokens=tokens, rate_micros=question.rate_micros)
     reference = question.hold_reference
-    settle_holds(settlements=[HoldSettlement(reference, price_micros or None)], now=now)
-    if price_micros:
-        # What the operator's own server writes earns the market.
-        split = CostSplit(asks_micros=0, asks_returned_micros=0, shares=())
-        if question.node is not None:
-            payee = question.node.provider.organisation_id  # type: ignore[attr-defined]
-            share = Share(payee, price_micros)
-            split = CostSplit(asks_micros=price_micros, asks_returned_micros=0, shares=(share,))
-        distribute_charge(hold_reference=reference, split=split, now=now)
+    if not price_micros:
+        settle_holds(settlements=[HoldSettlement(reference, None)], now=now)
+        return
+    # What the operator's own server writes earns the market.
+    split = CostSplit(asks_micros=0, asks_returned_micros=0, shares=())
+    if question.node is not None:
+        payee = question.node.provider.organisation_id  # type: ignore[attr-defined]
+        share = Share(payee, price_micros)
+        split = CostSplit(asks_micros=price_micros, asks_returned_micros=0, shares=(share,))
+    charge_and_distribute(
+        hold_reference=reference, charge_micros=price_micros, split=split, now=now
+    )
 
 
 def cancel_question(*, question_id: str, now: datetime) -> None:

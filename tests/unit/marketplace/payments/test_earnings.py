@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 
 from marketplace.common.errors import Conflict, NotFound
 from marketplace.payments.ledger_checks import SharedAsks, check_ledger, check_recent
@@ -18,6 +19,7 @@ from marketplace.payments.selectors import (
 from marketplace.payments.services import (
     CostSplit,
     Share,
+    charge_and_distribute,
     distribute_charge,
     pay_sla_credit,
     pay_vendor,
@@ -27,6 +29,7 @@ from marketplace.payments.services import (
 from tests import builders
 from tests.audits import alter_row
 from tests.builders import NOW
+from tests.world.lock_order import LockOrder
 
 pytestmark = pytest.mark.django_db
 
@@ -76,6 +79,22 @@ def test_a_payment_is_shared_out_and_the_rest_is_the_houses(owner, provider) -> 
         (second.pk, "provider", 500_000),
         (vendor.pk, "vendor", 250_000),
     }
+    assert check_ledger().balanced
+
+
+def test_charging_and_sharing_out_at_once_locks_money_in_its_order(owner, provider) -> None:
+    builders.hold_funds(organisation=owner, amount_micros=1_000_000, reference="one")
+    order = LockOrder()
+
+    def watch(execute, sql, params, many, context):
+        order.note(connection.connection, sql, params)
+        return execute(sql, params, many, context)
+
+    split = builders.cost_split(Share(provider.pk, 600_000))
+    with connection.execute_wrapper(watch):
+        charge_and_distribute(hold_reference="one", charge_micros=600_000, split=split, now=NOW)
+    [earning] = Earning.objects.all()
+    assert (earning.organisation_id, earning.amount_micros) == (provider.pk, 600_000)
     assert check_ledger().balanced
 
 
