@@ -54,6 +54,10 @@ class ZoneSerializer(Answer):
         help_text="The house's fee in dollars, in every price of the zone; "
         "work that is not done gives it back."
     )
+    retain_days = s.IntegerField(
+        allow_null=True,
+        help_text="Days after which what nobody used is deleted at the latest; null: it is kept.",
+    )
 
     def get_policy(self, zone: Zone) -> str:
         return get_policy_in_force(zone)

@@ -72,6 +72,8 @@ def test_an_owner_sets_how_long_things_are_kept(api, owner):
     owner.refresh_from_db()
     assert owner.retain_days == 30
     assert api.put("/api/retention", {"retain_days": None}).json() == shown
+    market.zone(retain_days=90)
+    assert [zone["retain_days"] for zone in api.get("/api/zones").json()["data"]] == [90]
 
 
 def test_an_archive_comes_as_one_file(api, owner):
