@@ -44,7 +44,8 @@ class Exporters(Actor):
     def __init__(self, world: World, patch: pytest.MonkeyPatch) -> None:
         super().__init__(world, patch)
         patch.setattr(errands, "compose_export", _compose)
-        self.is_settling = False
+        #: Whether one was asked for once nothing went wrong any more; most jobs succeed late.
+        self.was_asked_late = False
 
     def list_turns(self) -> Sequence[Turn]:
         return (
@@ -54,13 +55,7 @@ class Exporters(Actor):
         )
 
     def ask(self) -> None:
-        payers = [one for one in self.world.owners if not isinstance(one, CardOwner)]
-        jobs = Job.objects.filter(
-            organisation__in=[owner.organisation for owner in payers],
-            status=JobStatus.SUCCEEDED,
-            artifact__isnull=False,
-        )
-        found = list(jobs.select_related("organisation").order_by("created_at", "pk"))
+        found = self._list_exportable()
         if found:
             job = self.world.rng.choice(found)
             ask_export(
@@ -70,6 +65,15 @@ class Exporters(Actor):
                 form=self.world.rng.choice(list(ExportForm)),
                 now=self.world.now,
             )
+
+    def _list_exportable(self) -> list[Job]:
+        payers = [one for one in self.world.owners if not isinstance(one, CardOwner)]
+        jobs = Job.objects.filter(
+            organisation__in=[owner.organisation for owner in payers],
+            status=JobStatus.SUCCEEDED,
+            artifact__isnull=False,
+        )
+        return list(jobs.select_related("organisation").order_by("created_at", "pk"))
 
     def deliver(self) -> None:
         self._answer(self.world.rng.choice(self.world.nodes), self.world.rng.random())
@@ -97,15 +101,15 @@ class Exporters(Actor):
             )
 
     def settle(self) -> None:
-        if not self.is_settling:
-            # Most jobs succeed late.
-            self.is_settling = True
+        if not self.was_asked_late and self._list_exportable():
+            self.was_asked_late = True
             self.ask()
         for sender in self.world.nodes:
             self._answer(sender, 0.5)
 
     def is_at_rest(self) -> bool:
-        return self.is_settling and not Export.objects.filter(state__in=Export.OPEN).exists()
+        is_asked = self.was_asked_late or not self._list_exportable()
+        return is_asked and not Export.objects.filter(state__in=Export.OPEN).exists()
 
     def check(self) -> None:
         """One is paid once, when a right file of it is there, and holds its price until then."""

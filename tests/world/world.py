@@ -175,7 +175,7 @@ class World:
         elif draw < 0.04:
             self.jumps += 1
             self.now -= timedelta(seconds=self.rng.uniform(1, 8))
-        elif draw < 0.045 and self.has_nights:
+        elif draw < 0.06 and self.has_nights:
             self.now += timedelta(hours=self.rng.uniform(1, 6))
 
     def _choose(self) -> tuple[str, Action]:
