@@ -50,8 +50,8 @@ _NAMES = frozenset({"number", "month", "zone_name"})
 RECORDED_SCOPES = frozenset(
     {Scope.KEYS_WRITE, Scope.MEMBERS_WRITE, Scope.WEBHOOKS_WRITE, Scope.PROVIDER_WRITE}
 )
-#: Pages that give away all that somebody has.
-RECORDED_READS = frozenset({"download_archive", "download_own_archive"})
+#: Pages that give away all that somebody has, or did.
+RECORDED_READS = frozenset({"download_archive", "download_own_archive", "download_audit_log"})
 #: Entries that are read at a time.
 CSV_PAGE = 500
 COLUMNS = ("at", "organisation", "person", "key", "act", "subject", "details", "done", "address")

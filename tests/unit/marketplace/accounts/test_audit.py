@@ -117,6 +117,8 @@ def test_what_an_operator_opens_of_others_is_on_record(client) -> None:
     before = AuditEntry.objects.count()
     client.get("/operator/money")
     assert AuditEntry.objects.count() == before
+    client.get("/operator/audit/csv")
+    assert (last().act, last().done) == ("Download audit log", True)
 
 
 @pytest.mark.django_db(transaction=True)
