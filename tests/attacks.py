@@ -38,6 +38,13 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     "A webhook or a vendor's address leads into the house's own network": (
         "tests/unit/marketplace/common/test_outbound.py",
     ),
+    "Words of who left stand in some row still, or an act leaves no trace": (
+        "tests/unit/marketplace/accounts/test_deletion.py",
+        "tests/unit/marketplace/accounts/test_audit.py",
+    ),
+    "A new or frozen organisation takes more than it may": (
+        "tests/unit/marketplace/accounts/test_oversight.py",
+    ),
     "One secret that cannot be read stops everybody's work": (
         "tests/unit/marketplace/common/test_encryption.py",
     ),
