@@ -26,8 +26,8 @@ MAKE = "vendors.plan"
 PLANNED = ("roles", "drop_duplicates", "mask_personal_data", "phone_regions", "languages")
 #: Plans of one data set: each reads it whole.
 PLANS_MAX = 20
-#: Of a data set's rows, the share that may be left out unasked; repetitions to the letter and rows
-#: of languages or lengths that were not wanted do not count.
+#: Of a data set's rows, the share that may be left out unasked; repetitions that differ in case and
+#: spaces at most and rows of languages or lengths that were not wanted do not count.
 LOST_SHARE_MAX = 0.25
 _LOSING_STEPS = ("reading", "repair", "duplicates")
 

@@ -87,7 +87,7 @@ def name_kind(reason: str) -> str:
     return kind
 
 
-#: The kind of reason of a row that repeats another to the letter.
+#: The kind of reason of a row that repeats another but for case and spaces.
 EXACT_DUPLICATE = name_kind("The row has the same text as line 1.")
 
 

@@ -32,7 +32,7 @@ class PreparationSummary:
     #: Rows that are not as they were, and rows left out, by step.
     changed: dict[str, int]
     dropped: dict[str, int]
-    #: Of those left out, the rows that repeat another to the letter.
+    #: Of those left out, the rows that repeat another but for case and spaces.
     exact_duplicates: int
     #: Those that repeat the same few words, which nobody asked to be left out.
     repetitive: int

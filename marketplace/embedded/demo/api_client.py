@@ -224,8 +224,8 @@ def _confirm_plan(
     repeated = summary["exact_duplicates"]
     say(
         f"Confirmed: {plan['rows']:,} of {summary['rows_in']:,} rows stay, {plan['tokens']:,} "
-        f"tokens with the marks of a chat. {repeated:,} rows repeat others to the letter, and "
-        f"{summary['rows_in'] - plan['rows'] - repeated:,} more are lost."
+        f"tokens with the marks of a chat. {repeated:,} rows repeat others but for case and "
+        f"spaces, and {summary['rows_in'] - plan['rows'] - repeated:,} more are lost."
     )
     return wish | {"plan": plan["id"]}
 
@@ -246,7 +246,8 @@ def _describe_plan(plan: dict[str, Any]) -> list[str]:
 
 
 def _count_rows(found: dict[str, int]) -> list[str]:
-    return [f"    {n:,} row{'' if n == 1 else 's'}: {words}" for words, n in found.items()]
+    ordered = sorted(found.items(), key=lambda each: (-each[1], each[0]))
+    return [f"    {n:,} row{'' if n == 1 else 's'}: {words}" for words, n in ordered]
 
 
 def upload_dataset(

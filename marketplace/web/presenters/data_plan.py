@@ -107,7 +107,8 @@ def present_plan(plan: DataPlan) -> ShownPlan:
         is_much=is_much(lost, summary),
         steps=tuple((_STEPS[step["name"]], step) for step in made["steps"]),
         columns=tuple(made["columns"]),
-        keys=made["keys"],
+        # The database keeps no order.
+        keys=dict(sorted(made["keys"].items(), key=lambda each: (-each[1], each[0]))),
         kinds=tuple(kinds),
         groups=tuple(made["groups"]),
         notes=tuple(summary["notes"]),
