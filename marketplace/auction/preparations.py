@@ -21,6 +21,7 @@ from marketplace.accounts.selectors import share_members
 from marketplace.auction.book.engine_cache import get_commitment_salt
 from marketplace.auction.book.reservations import release_reservations
 from marketplace.auction.exposure import find_exposure_left
+from marketplace.auction.give_backs import UndoneWork, build_release
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.plan_changes import PlannedJob, give_new_cells, measure_work_left
@@ -50,6 +51,7 @@ from marketplace.vendors.services import close, forget_copies, give_to_next_vend
 from scheduler import types as scheduler
 from scheduler.auction import Replan
 from scheduler.auction.log import events
+from scheduler.auction.log.outcomes import ReleasedCells
 
 log = logging.getLogger(__name__)
 
@@ -159,8 +161,8 @@ def _end_vendor_work(lane: Lane, held: Preparation) -> None:
 def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> int:
     """Put the last cells on sale again that the prepared data do not need, and refund their share.
 
-    Of an owner's own vendor the reservation fee stays: data made small would be a free way to block
-    cells.
+    Where the vendor is the owner's own, they are given back at their value: data made small would
+    be a free way to block cells.
     """
     assert held.prepared is not None
     rows = list(
@@ -176,8 +178,17 @@ def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> int:
         spare.append(rows.pop())
     if not spare:
         return 0
-    cells = tuple(scheduler.Cell(row.slot, row.node_id) for row in reversed(spare))
-    lane.apply(events.CellsReleased(task_id=bid.pk, cells=cells))
+    spared = compute_spared(
+        payment_micros=bid.payment_micros or 0,
+        vendor_micros=math.ceil((bid.parts or {}).get("vendor", 0.0)),
+        share=1 - Fraction(left) / Fraction(sold),
+    )
+    undone = None
+    if share_members(bid.organisation_id, held.vendor.organisation_id):
+        undone = UndoneWork(min(sold - left, bid.compute_demand), spared, asks_micros=0)
+    event = build_release(bid=bid, rows=spare[::-1], undone=undone, first_slot=lane.first_free_slot)
+    outcome = lane.apply(event).outcome
+    assert isinstance(outcome, ReleasedCells)
     release_reservations(bid_id=bid.pk, which=Q(pk__in=[row.pk for row in spare]), now=lane.now)
     replace_job_cells(
         job=held.job,
@@ -185,14 +196,8 @@ def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> int:
         reason=f"The prepared data need {len(spare)} slots less; they are on sale again.",
         now=lane.now,
     )
-    is_own = share_members(bid.organisation_id, held.vendor.organisation_id)
-    spared = compute_spared(
-        payment_micros=bid.payment_micros or 0,
-        vendor_micros=math.ceil((bid.parts or {}).get("vendor", 0.0)),
-        share=1 - Fraction(left) / Fraction(sold),
-        least_percent=bid.reservation_fee_percent if is_own else 0,
-    )
-    return _refund(lane, held, bid, spared, REFUND_REASON)
+    back = spared if outcome.refund is None else outcome.refund
+    return _refund(lane, held, bid, back, REFUND_REASON)
 
 
 def _refund(lane: Lane, held: Preparation, bid: Bid, amount_micros: int, reason: str) -> int:

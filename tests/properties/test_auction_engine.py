@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler.auction import (
     Engine,
+    ReleasedCells,
     Replan,
     entry_from_json,
     entry_to_json,
@@ -325,3 +326,38 @@ def test_releasing_all_of_an_admission_puts_its_empty_cells_back_as_they_were(
         sold = before.memory_sold > 0
         assert now[sold] == pytest.approx(was[sold], rel=1e-9, abs=1e-12)
         assert (now[~sold] <= was[~sold] + 1e-12).all()
+
+
+@POLICIES
+@settings(max_examples=100, deadline=None)
+@given(seed=SEEDS, before=st.integers(0, 40), between=st.integers(0, 20))
+def test_to_give_a_job_back_and_buy_it_again_gains_nothing(
+    policy: str, seed: int, before: int, between: int
+) -> None:
+    market = Market(seed, policy=policy)
+    market.run(before)
+    for _ in range(30):
+        bid = market.bid()
+        decision = market.engine.transition(bid)
+        assert isinstance(decision, Decision)
+        if decision.admitted:
+            break
+    assume(decision.admitted)
+    assert decision.parts is not None
+    market.run(between)
+    engine, name = market.engine, bid.task.id
+    held = tuple(one.cell for one in engine.reservations() if one.task_id == name)
+    slot = engine.horizon.first_slot
+    rest = replace(bid.task, arrival_slot=slot, bid=0.0, vendors=(), owner="")
+    paid = int(decision.payment - decision.parts.vendor)
+    released = engine.transition(events.CellsReleased(name, held, rest=rest, paid=paid))
+    assert isinstance(released, ReleasedCells)
+    assert released.refund is not None
+    assert released.refund <= paid * 98 // 100
+    again = engine.transition(events.BidArrived(replace(rest, bid=1e12), slot))
+    assert isinstance(again, Decision)
+    assert again.admitted == (released.price is not None)
+    if again.admitted:
+        # It costs as much as was said, and at least a fiftieth more than came back for it.
+        assert again.payment == released.price
+        assert released.refund * 100 <= again.payment * 98

@@ -162,9 +162,6 @@ class BidSerializer(TermsAnswer):
     decision = DecisionSerializer(allow_null=True)
     job_id = s.CharField(source=GIVEN, allow_null=True)
     bundle_id = s.CharField(allow_null=True, help_text="The bundle it was placed with.")
-    reservation_fee_percent = s.IntegerField(
-        help_text="Of the price of a job that its owner ends, what is kept at least, percent."
-    )
     refunded = Usd(source="refund_micros")
     credit = Usd(source="credit_micros")
 

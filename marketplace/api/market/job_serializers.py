@@ -208,4 +208,6 @@ class CancelPreviewSerializer(Answer):
     can_cancel = s.BooleanField(source="job.is_active")
     payment = Usd(source="bid.payment_micros")
     refund = Usd(source="due.refund_micros")
-    reservation_fee = Usd(source="due.fee_micros")
+    kept = Usd(
+        source="due.kept_micros", help_text="Of what is not refunded, what no work was done for."
+    )

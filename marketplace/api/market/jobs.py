@@ -247,7 +247,7 @@ class JobAdapterView(MarketView):
 
 
 class JobCancelView(MarketView):
-    """End a job; work not done is refunded, less the reservation fee. ``GET`` says the amounts."""
+    """End a job; what is left goes back at 98 % of its value. ``GET`` says the amounts."""
 
     scopes = {"GET": "jobs:read", "POST": "jobs:write"}
 

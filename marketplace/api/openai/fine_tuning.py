@@ -143,7 +143,7 @@ class FineTuningJobPauseView(OpenAiView):
         raise UserError(
             "unsupported_operation",
             "A job runs in the slots that it bought and is not paused. Cancel it, and work not "
-            "done is refunded, less the reservation fee.",
+            "done goes back at 98 % of its value.",
         )
 
 

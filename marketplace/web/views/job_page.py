@@ -240,14 +240,14 @@ def _cancel_effect(bid: Bid, job: Job, *, now: datetime) -> dict[str, str]:
     if not job.is_active:
         return {}
     due = quote_cancelling(bid=bid, job=job, now=now)
-    used_micros = (bid.payment_micros or 0) - due.refund_micros - due.fee_micros
+    used_micros = (bid.payment_micros or 0) - due.refund_micros - due.kept_micros
     kept = []
     if used_micros:
         kept.append(f"{usd(used_micros)} for what was done is not returned.")
-    if due.fee_micros:
+    if due.kept_micros:
         kept.append(
-            f"{usd(due.fee_micros)} is the reservation fee: slots were kept for this job, and "
-            + ("it did little of its work." if used_micros else "nothing has run yet.")
+            f"{usd(due.kept_micros)} is kept: what is left of the job goes back at 98 % of what it "
+            "is worth now."
         )
     words = " ".join(kept) or "Nothing has run yet, so all of it returns."
     return {

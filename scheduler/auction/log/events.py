@@ -110,6 +110,11 @@ class CellsReleased:
     cells: tuple[Cell, ...]
     #: Most of the job's work was never done, so that most of its price went back.
     refunded: bool = False
+    #: Its owner ended the job: the work that these cells were for, as a task that could be bought
+    #: now, without a bid. ``None``: nothing goes back for the cells by their value.
+    rest: Task | None = None
+    #: What was paid for that work, without a vendor's price; whole units of money.
+    paid: int = 0
 
 
 @dataclass(frozen=True, slots=True)

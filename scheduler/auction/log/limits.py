@@ -108,8 +108,16 @@ def check_event(event: Event) -> None:
                         "characters at most, and without control characters"
                     )
             _numbers(f"how far entry {entry} is off", off_by.values(), 0.0, MOST_MONEY)
-        case CellsReleased() | BidsReceived() | ReceiptsVoided():
+        case CellsReleased():
+            _check_release(event)
+        case BidsReceived() | ReceiptsVoided():
             pass
+
+
+def _check_release(event: CellsReleased) -> None:
+    _numbers(f"paid for task {event.task_id}", (event.paid,), 0.0, MOST_MONEY)
+    if event.rest is not None:
+        _task_check(event.rest)
 
 
 def _check_bundle(event: BundleArrived) -> None:

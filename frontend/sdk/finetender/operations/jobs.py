@@ -21,7 +21,7 @@ def get_job(job_id: str) -> Operation[Job]:
 
 
 def cancel_job(job_id: str) -> Operation[Job]:
-    """End a job; work not done is refunded, less the reservation fee."""
+    """End a job; what is left of it goes back at 98 % of its value."""
     answer = yield from send(Call("POST", f"/api/jobs/{check_id(job_id)}/cancel", json={}))
     return Job.read(answer.body)
 

@@ -96,8 +96,8 @@ def test_a_jobs_page_tells_money_time_and_progress(site: Site, job: Job) -> None
     bid = Bid.objects.get()
     assert "you kept $4.90" in text
     assert 'title="$0.10"' in text
-    assert "Cancel and get $0.09 back" in text
-    assert "$0.01 is the reservation fee: slots were kept for this job" in text
+    assert "Cancel and get $0.098 back" in text
+    assert "$0.002 is kept: what is left of the job goes back at 98 %" in text
     assert bid.decision_hash[:8] in text
 
 
@@ -248,10 +248,10 @@ def test_a_cancelled_jobs_headline_is_what_was_paid_after_the_refund(site: Site,
     site.client.post(f"/jobs/{job.pk}/cancel")
     settle_finished(now=NOW)
     bid = Bid.objects.get()
-    assert (bid.payment_micros, bid.refund_micros) == (100_000, 90_000)
+    assert (bid.payment_micros, bid.refund_micros) == (100_000, 98_000)
     heads = read_page(site.client.get(f"/jobs/{job.pk}")).partition('id="part-heads"')[2]
     paid = heads.partition("</section>")[0]
-    assert 'title="$0.01">$0.01</div>' in paid
+    assert 'title="$0.002">$0.002</div>' in paid
     assert "$0.10 charged" in paid
-    assert "$0.09 returned" in paid
+    assert "$0.098 returned" in paid
     assert "to spare" not in paid
