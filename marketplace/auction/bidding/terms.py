@@ -16,7 +16,7 @@ from marketplace.common.money import format_usd, to_micros
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from workers.protocol import setting_list
-from workers.protocol.job_bytes import check_targets
+from workers.protocol.job_bytes import check_targets, find_adapted
 from workers.protocol.job_settings import ALL_LINEAR, SettingError, check_adapter, check_training
 from workers.protocol.job_spec import AdapterKind, AdapterSpec, TrainingSpec
 from workers.protocol.model_shape import ModelShape
@@ -99,7 +99,8 @@ def resolve_terms(
         settle("adapter", asked_adapter, "rank", min(RANK_AUTO, rank_limit or RANK_AUTO))
         rank = asked_adapter["rank"]
         settle("adapter", asked_adapter, "alpha", 2.0 * rank if _is_number(rank) else 32.0)
-        settle("adapter", asked_adapter, "dropout", 0.05 if rows < 1000 else 0.0)
+        drops = rows < 1000 and not _sits_on_experts(model, asked_adapter.get("target_modules"))
+        settle("adapter", asked_adapter, "dropout", 0.05 if drops else 0.0)
     if asked_adapter.get("target_modules") in (AUTO, ALL_LINEAR):
         # all of them is what a family's default is
         asked_adapter["target_modules"] = None
@@ -173,6 +174,14 @@ def name_settings(group: str, asked: Mapping[str, Any]) -> dict[str, Any]:
 def _is_number(value: Any) -> bool:
     """Whether other settings can follow from it; a whole number may be too large for a float."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e9
+
+
+def _sits_on_experts(model: ModelShape, targets: Any) -> bool:
+    """Whether targets, not checked yet, name experts, beside which there is no dropout."""
+    try:
+        return any(part.experts > 1 for part in find_adapted(model, tuple(targets or ())))
+    except (SettingError, TypeError, AttributeError):
+        return False
 
 
 def _auto_batch(rows: int, length: int) -> int:

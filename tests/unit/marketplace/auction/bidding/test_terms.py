@@ -13,6 +13,7 @@ from marketplace.auction.bidding.auto_settings import explain_choices
 from marketplace.auction.bidding.terms import parse_price, resolve_terms
 from marketplace.common.errors import UserError
 from tests import market_builders as market
+from workers.protocol.model_shape import BlockPart
 
 
 @pytest.mark.parametrize(
@@ -99,6 +100,17 @@ def resolve(**changes):
 )
 def test_a_batch_left_to_us_is_no_more_than_one_pass_of_a_gpu(rows, longest, batch):
     assert resolve(rows=rows, longest_row_tokens=longest).training.batch_size == batch
+
+
+def test_a_dropout_left_to_us_is_none_where_experts_are_named():
+    experts = (BlockPart("mlp.experts.down_proj", 8, 16, (0, 1), 4, 2),)
+    mixture = replace(market.SHAPE, experts=experts)
+    named = resolve(rows=10, model=mixture, adapter={"target_modules": ["experts.down_proj"]})
+    assert (named.adapter.dropout, resolve(rows=10, model=mixture).adapter.dropout) == (0.0, 0.05)
+    assert "adapter.dropout" in named.resolved
+    for wrong in (7, "experts.down_proj", [None]):
+        with pytest.raises(UserError, match="target_modules"):
+            resolve(rows=10, model=mixture, adapter={"target_modules": wrong})
 
 
 def test_a_rank_left_to_us_fits_the_nodes_and_one_that_was_asked_for_stays():
