@@ -24,7 +24,7 @@ def headers_of(answer):
     headers = {name.lower(): value for name, value in answer.headers.items()}
     if "ratelimit" in headers:
         headers["ratelimit"] = headers["ratelimit"].split(";")[0]
-        del headers["x-ratelimit-remaining-requests"]
+        del headers["x-ratelimit-remaining-requests"], headers["x-ratelimit-reset-requests"]
     return headers
 
 
