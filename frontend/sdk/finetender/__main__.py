@@ -6,12 +6,12 @@ not reached, 7 bid lost, 8 job failed, 9 too little money, 10 market busy, 130 i
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from finetender.command_line import build_parser, split_arguments
+from finetender.commands import print_json
 from finetender.errors import FinetenderError, MarketError
 from finetender.progress import keep_printable
 
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return chosen.command(chosen) or 0
     except FinetenderError as error:
         if chosen.json:
-            print(json.dumps(describe_error(error), indent=2))
+            print_json(describe_error(error))
             return error.exit_code
         print(f"finetender: {keep_printable(str(error))}", file=sys.stderr)
         if isinstance(error, MarketError) and error.request_id:

@@ -73,7 +73,7 @@ def show_quote(chosen: argparse.Namespace) -> None:
             warm_start=chosen.warm_start,
         )
     if chosen.json:
-        _print_json(quote.raw)
+        print_json(quote.raw)
         return
     print(f"Data {quote.dataset_id}, zone {quote.zone}")
     if quote.model is not None:
@@ -106,7 +106,7 @@ def place_bid(chosen: argparse.Namespace) -> None:
             training=training,
         )
         if chosen.json:
-            _print_json(bid.raw)
+            print_json(bid.raw)
         else:
             print(f"Won for ${bid.payment:f}. Job {bid.job_id}, promised by {_at(bid.deadline)}.")
         if chosen.watch and bid.job_id is not None:
@@ -125,7 +125,7 @@ def list_jobs(chosen: argparse.Namespace) -> None:
     with Client() as client:
         jobs = client.list_jobs(status=chosen.status, limit=chosen.limit)
     if chosen.json:
-        _print_json([job.raw for job in jobs])
+        print_json([job.raw for job in jobs])
         return
     for job in jobs:
         print(_describe(job))
@@ -248,7 +248,7 @@ def ask_express(chosen: argparse.Namespace) -> None:
             training=training,
         )
         if chosen.json:
-            _print_json(answer.raw)
+            print_json(answer.raw)
         elif answer.job_id is None:
             raise JobFailedError(describe_refusal(answer, chosen.within))
         else:
@@ -262,7 +262,7 @@ def ask_express(chosen: argparse.Namespace) -> None:
             _follow(client, answer.job_id, as_json=chosen.json)
             found = client.await_lookup(answer.id)
             if chosen.json:
-                _print_json(found.raw)
+                print_json(found.raw)
                 return
             print(describe_lookup(found))
             print(f"Receipt: {client.access.url}/bids/{answer.raw['bid_id']}")
@@ -274,7 +274,7 @@ def _show_express_prices(client: Client, chosen: argparse.Namespace) -> None:
         chosen.data, zone=chosen.zone, adapter=adapter, training=training
     )
     if chosen.json:
-        _print_json(quote.raw)
+        print_json(quote.raw)
         return
     print(f"Data {quote.dataset_id}, zone {quote.zone}")
     for slo_s, price in quote.prices:
@@ -322,12 +322,13 @@ def fetch_log(chosen: argparse.Namespace) -> None:
 def _tell(chosen: argparse.Namespace, text: str, value: Any) -> None:
     """Print what came of a command: a sentence, or with ``--json`` the value."""
     if chosen.json:
-        _print_json(value)
+        print_json(value)
     else:
         print(text)
 
 
-def _print_json(value: Any) -> None:
+def print_json(value: Any) -> None:
+    """Print a value as ``--json`` does."""
     print(json.dumps(value, indent=2))
 
 

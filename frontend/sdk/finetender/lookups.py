@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from finetender.client import Client
+from finetender.commands import print_json
 from finetender.errors import UsageError
 from finetender.operation_list import OPERATIONS
 from finetender.progress import keep_printable
@@ -35,7 +36,7 @@ def show_list(chosen: argparse.Namespace) -> None:
     with Client() as client:
         page = client.call(operation, **asked)
     if chosen.json:
-        print(json.dumps(page, indent=2))
+        print_json(page)
         return
     for item in page["data"]:
         shown = (keep_printable(str(item[name])) for name in members if item.get(name) is not None)
@@ -67,7 +68,7 @@ def ask_operation(chosen: argparse.Namespace) -> None:
             print(json.dumps({"path": str(path)}))
             return
         file = None if chosen.file is None else Path(chosen.file)
-        print(json.dumps(client.call(chosen.operation, body=body, file=file, **values), indent=2))
+        print_json(client.call(chosen.operation, body=body, file=file, **values))
 
 
 def _read_body(text: str | None) -> Mapping[str, Any] | None:
@@ -91,7 +92,7 @@ def _read_values(given: Sequence[str]) -> dict[str, str]:
 
 def _show_members(value: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(value, indent=2))
+        print_json(value)
         return
     for name, member in value.items():
         if member not in (None, "", [], {}):
