@@ -79,7 +79,10 @@ def finish(job_id: str) -> None:
 def test_a_python_client_of_the_market_buys_a_job_and_reads_refusals(
     generated: Any, connect: Any, lane: None, tokenizer_zone: Any
 ) -> None:
-    calls = lambda name: generated(f"generated_market.api.{name}")  # noqa: E731
+
+    def calls(name: str) -> Any:
+        return generated(f"generated_market.api.{name}")
+
     models, types = generated("generated_market.models"), generated("generated_market.types")
     client = connect("generated_market")
     [zone] = calls("zones.zones_list").sync(client=client).data
@@ -122,7 +125,10 @@ def test_a_python_client_of_the_market_buys_a_job_and_reads_refusals(
 def test_a_python_client_of_openais_calls_buys_a_job_and_reads_refusals(
     generated: Any, connect: Any, lane: None, tokenizer_zone: Any
 ) -> None:
-    calls = lambda name: generated(f"generated_openai.api.{name}")  # noqa: E731
+
+    def calls(name: str) -> Any:
+        return generated(f"generated_openai.api.{name}")
+
     models, types = generated("generated_openai.models"), generated("generated_openai.types")
     client = connect("generated_openai")
     [base] = calls("models.list_models").sync(client=client).data
