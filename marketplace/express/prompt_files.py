@@ -12,7 +12,8 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.protocol.adapter_check import PROMPT_NAME, PROMPT_PEAK_MAX, WEIGHTS_NAME
+from workers.protocol.adapter_check import PROMPT_PEAK_MAX, WEIGHTS_NAME
+from workers.protocol.adapter_names import PROMPT
 from workers.protocol.safetensors_header import HeaderError, read_header
 
 
@@ -52,7 +53,7 @@ def read_adapter_prompt(file: IO[bytes]) -> PromptValues:
             size = archive.getinfo(WEIGHTS_NAME).file_size
             with archive.open(WEIGHTS_NAME) as weights:
                 [entry] = read_header(weights, size=size)
-                if entry.name != PROMPT_NAME or entry.dtype != "F32" or len(entry.shape) != 2:
+                if entry.name != PROMPT or entry.dtype != "F32" or len(entry.shape) != 2:
                     raise UnsoundPrompt("it is no soft prompt")
                 content = weights.read()
     except (zipfile.BadZipFile, KeyError, HeaderError, OSError, ValueError) as error:

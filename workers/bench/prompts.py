@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from workers.bench.warm import BASE, DATA, StepClock, is_chat
+from workers.protocol.adapter_names import PROMPT
 from workers.protocol.blobs import hash_file
 from workers.protocol.job_spec import (
     AdapterKind,
@@ -34,7 +35,6 @@ from workers.runtime.node_runtime import NodeRuntime
 from workers.runtime.resident import load_resident
 from workers.training.data import PreparedData, RowCounts
 from workers.training.job import TrainingJob
-from workers.training.packed_model import PROMPT
 from workers.training.packing import Example, TokenSequence
 from workers.training.prompt_lookup import LookupRun
 

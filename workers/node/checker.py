@@ -17,7 +17,7 @@ from workers.protocol.checks import CheckResult, CheckTask, StepLoss
 from workers.protocol.errands import ErrandSpec
 from workers.protocol.fault_checks import FaultCheckResult, FaultCheckTask
 from workers.protocol.reports import Fault, ProgressEvent
-from workers.protocol.weight_sketch import sketch_weights
+from workers.protocol.weight_sketch import lay_out_weights, sketch_weights
 from workers.runtime.job_sink import JobSink, JobSummary
 from workers.runtime.running_job import metrics_from_table
 from workers.training.checkpoint import CorruptCheckpointError, load_checkpoint
@@ -174,8 +174,9 @@ class _StepsSink:
             return ()
         if state.progress.step != self._until_step:
             return ()
-        weights = ((name, values.numpy()) for name, values in state.params.items())
-        return tuple(sketch_weights(weights, seed=seed))
+        weights = {name: values.numpy() for name, values in state.params.items()}
+        shapes = {name: values.shape for name, values in weights.items()}
+        return tuple(sketch_weights(lay_out_weights(weights.items(), shapes=shapes), seed=seed))
 
     def progress(self, event: ProgressEvent) -> None:
         """The runtime pauses the job by itself; its checkpoint follows."""

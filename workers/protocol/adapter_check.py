@@ -12,9 +12,10 @@ import hashlib
 import math
 import sys
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import IO
 
+from workers.protocol.adapter_names import MAGNITUDE, PEFT_PREFIX, PROMPT, name_owners
 from workers.protocol.job_bytes import find_adapted
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.model_shape import ModelShape
@@ -63,7 +64,7 @@ def check_weights(file: IO[bytes], *, size: int, shape: ModelShape, adapter: Ada
         peak, digests[entry.name] = _read_values(file, entry)
         if not math.isfinite(peak):
             raise AdapterError(f"{entry.name} holds values that are not finite numbers")
-        if entry.name == PROMPT_NAME and peak > PROMPT_PEAK_MAX:
+        if entry.name == PROMPT and peak > PROMPT_PEAK_MAX:
             raise AdapterError(f"{entry.name} holds values above {PROMPT_PEAK_MAX:g}")
         # The second matrix begins at zero: where all of them are still there, nothing was learnt.
         is_trained = is_trained or (entry.name.endswith(_SECOND) and peak != 0.0)
@@ -76,9 +77,6 @@ def check_weights(file: IO[bytes], *, size: int, shape: ModelShape, adapter: Ada
 
 
 _FIRST, _SECOND = ".lora_A.weight", ".lora_B.weight"
-_MAGNITUDE = ".lora_magnitude_vector"
-_PREFIX = "base_model.model."
-PROMPT_NAME = "prompt_embeddings"
 
 
 def list_adapter_tensors(
@@ -98,35 +96,20 @@ def list_adapter_tensors(
     """
     tensors: dict[str, tuple[int, ...]] = {}
     if adapter.kind is AdapterKind.SOFT_PROMPT:
-        tensors[PROMPT_NAME] = (adapter.virtual_tokens, shape.hidden_size)
+        tensors[PROMPT] = (adapter.virtual_tokens, shape.hidden_size)
     else:
         adapted = find_adapted(shape, adapter.target_modules)
         owners = name_owners(part.name for part in adapted if part.experts > 1)
         for part in adapted:
             name, rank = owners.get(part.name, part.name), adapter.rank * part.experts
-            tensors[f"{_PREFIX}{name}{_FIRST}"] = (rank, part.inputs)
-            tensors[f"{_PREFIX}{name}{_SECOND}"] = (part.outputs, rank)
+            tensors[f"{PEFT_PREFIX}{name}{_FIRST}"] = (rank, part.inputs)
+            tensors[f"{PEFT_PREFIX}{name}{_SECOND}"] = (part.outputs, rank)
             if adapter.dora:
-                tensors[f"{_PREFIX}{name}{_MAGNITUDE}"] = (part.outputs,)
+                tensors[f"{PEFT_PREFIX}{name}.{MAGNITUDE}_vector"] = (part.outputs,)
     if shape.encoder:
         for name, head_shape in shape.list_head_shapes(labels=labels).items():
-            tensors[f"{_PREFIX}{name}"] = head_shape
+            tensors[f"{PEFT_PREFIX}{name}"] = head_shape
     return tensors
-
-
-def name_owners(experts: Iterable[str]) -> dict[str, str]:
-    """PEFT's names of what holds the matrices of adapted tensors of experts, by these' names.
-
-    PEFT wraps what has several such tensors once for each, the one that the model lists last
-    outermost. Experts list ``down_proj`` last, after ``gate_up_proj`` or ``up_proj``.
-    """
-    owners: dict[str, str] = {}
-    within: dict[str, str] = {}
-    for name in sorted(experts):
-        module = name.rpartition(".")[0]
-        owners[name] = within.get(module, module)
-        within[module] = f"{owners[name]}.base_layer"
-    return owners
 
 
 def _check_tensors(
@@ -153,7 +136,7 @@ def _check_tensors(
 def _find_labels(found: Mapping[str, TensorEntry], shape: ModelShape) -> int:
     """How many labels the uploaded head tells apart; all of its tensors are compared with it."""
     *_, bias = shape.list_head_shapes(labels=0)
-    entry = found.get(f"{_PREFIX}{bias}")
+    entry = found.get(f"{PEFT_PREFIX}{bias}")
     if entry is None or len(entry.shape) != 1 or not 2 <= entry.shape[0] <= LABELS_MAX:
         raise AdapterError("it has no classification head")
     return entry.shape[0]

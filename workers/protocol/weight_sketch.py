@@ -16,14 +16,15 @@ import hashlib
 import io
 import math
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.protocol.adapter_check import WEIGHTS_NAME
-from workers.protocol.safetensors_header import HeaderError, read_header
+from workers.protocol.adapter_names import PEFT_PREFIX, list_peft_names
+from workers.protocol.safetensors_header import HeaderError, TensorEntry, read_header
 
 #: Sums of each of the two groups of tensors.
 BUCKETS = 256
@@ -34,9 +35,7 @@ TOLERANCE = 0.5
 _LEAST_WAY = 1e-6
 
 _PARAM = "param/"
-_BEGINS_AT_ZERO = ".lora_B"
-_PEFT_BEFORE, _PEFT_AFTER = "base_model.model.", ".weight"
-_PEFT_MAGNITUDE, _MAGNITUDE = "lora_magnitude_vector", "lora_magnitude"
+_BEGINS_AT_ZERO = ".lora_B.weight"
 
 Weights = Iterable[tuple[str, NDArray[np.float32]]]
 
@@ -51,7 +50,7 @@ def sketch_weights(weights: Weights, *, seed: str) -> list[float]:
     Parameters
     ----------
     weights : iterable of (str, float32[...])
-        By name and in the layout of checkpoints: both matrices of a module with the rank first.
+        By PEFT's names, both matrices of a module with the rank first (``lay_out_weights``).
     seed : str
         Of one check.
     """
@@ -103,20 +102,41 @@ def weights_agree(
     return float(np.linalg.norm(came_to - stored)) <= TOLERANCE * moved
 
 
-def read_checkpoint_weights(file: IO[bytes], *, size: int) -> Iterator[tuple[str, Any]]:
+def read_checkpoint_weights(file: IO[bytes], *, size: int) -> Weights:
     """Give the adapter in a checkpoint, tensor by tensor.
 
     Raises
     ------
     WeightsUnreadable
     """
-    for name, values in _read_tensors(file, size=size):
-        if name.startswith(_PARAM):
-            yield name.removeprefix(_PARAM), values
+    entries = _read_entries(file, size=size)
+    own = [entry for entry in entries if entry.name.startswith(_PARAM)]
+    shapes = {entry.name.removeprefix(_PARAM): entry.shape for entry in own}
+    tensors = (
+        (name.removeprefix(_PARAM), values)
+        for name, values in _read_tensors(file, entries)
+        if name.startswith(_PARAM)
+    )
+    yield from lay_out_weights(tensors, shapes=shapes)
 
 
-def read_adapter_weights(file: IO[bytes]) -> Iterator[tuple[str, Any]]:
-    """Give a finished adapter by the names and in the layout of checkpoints.
+def lay_out_weights(tensors: Weights, *, shapes: Mapping[str, tuple[int, ...]]) -> Weights:
+    """Give tensors that have a checkpoint's names and layout those of ``sketch_weights``.
+
+    Parameters
+    ----------
+    shapes
+        Of all of the adapter's tensors.
+    """
+    names = list_peft_names((name, len(shape)) for name, shape in shapes.items())
+    for name, values in tensors:
+        # of experts, [E, R, O]; a file has the experts of a rank side by side
+        is_second = names[name].endswith(_BEGINS_AT_ZERO)
+        yield names[name], values.swapaxes(0, 1) if is_second and values.ndim == 3 else values
+
+
+def read_adapter_weights(file: IO[bytes]) -> Weights:
+    """Give a finished adapter likewise.
 
     Raises
     ------
@@ -127,21 +147,23 @@ def read_adapter_weights(file: IO[bytes]) -> Iterator[tuple[str, Any]]:
             content = archive.read(WEIGHTS_NAME)
     except (OSError, KeyError, RuntimeError, zipfile.BadZipFile) as error:
         raise WeightsUnreadable(f"the adapter cannot be read: {error}") from error
-    for name, values in _read_tensors(io.BytesIO(content), size=len(content)):
-        own = name.removeprefix(_PEFT_BEFORE).removesuffix(_PEFT_AFTER)
-        if own.endswith(_PEFT_MAGNITUDE):
-            own = own.removesuffix(_PEFT_MAGNITUDE) + _MAGNITUDE
-        yield own, values.T if own.endswith(_BEGINS_AT_ZERO) else values
+    opened = io.BytesIO(content)
+    for name, values in _read_tensors(opened, _read_entries(opened, size=len(content))):
+        yield name, values.T if name.endswith(_BEGINS_AT_ZERO) else values
 
 
-def _read_tensors(file: IO[bytes], *, size: int) -> Iterator[tuple[str, Any]]:
+def _read_entries(file: IO[bytes], *, size: int) -> tuple[TensorEntry, ...]:
     try:
-        entries = read_header(file, size=size)
+        return read_header(file, size=size)
     except HeaderError as error:
         raise WeightsUnreadable(f"the file cannot be read: {error}") from error
+
+
+def _read_tensors(file: IO[bytes], entries: Iterable[TensorEntry]) -> Weights:
+    """All of a file's, which stand in this order from where it is read."""
     for entry in entries:
         content = file.read(entry.end - entry.start)
         if entry.dtype == "F32":
             yield entry.name, np.frombuffer(content, "<f4").reshape(entry.shape)
-        elif entry.name.startswith((_PARAM, _PEFT_BEFORE)):
+        elif entry.name.startswith((_PARAM, PEFT_PREFIX)):
             raise WeightsUnreadable(f"the weights are {entry.dtype} and not F32")

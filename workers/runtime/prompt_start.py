@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
+from workers.protocol.adapter_names import PROMPT
 from workers.protocol.job_spec import PromptLookup
 from workers.protocol.pass_bytes import PACK_TOKENS
 from workers.protocol.reports import LookupFigures
 from workers.runtime.running_job import RunningJob
-from workers.training.packed_model import PROMPT
 from workers.training.prompt_lookup import LookupRun, read_candidates
 
 

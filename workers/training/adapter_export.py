@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save
 
-from workers.protocol.adapter_check import WEIGHTS_NAME, name_owners
+from workers.protocol.adapter_check import WEIGHTS_NAME
 from workers.protocol.adapter_files import CONFIG_NAME, build_peft_config
+from workers.protocol.adapter_names import list_peft_names
 from workers.protocol.job_spec import DataFormat
-from workers.training.adapter_stack import MAGNITUDE
 from workers.training.checkpoint import write_atomically
 from workers.training.data import TokenizerEncoder
 from workers.training.job import TrainingJob
-from workers.training.packed_model import PROMPT, PackedModel
+from workers.training.packed_model import PackedModel
 
 _CONVERSATIONS = (DataFormat.CHAT, DataFormat.INSTRUCTION, DataFormat.PREFERENCE)
 
@@ -60,33 +59,6 @@ def save_tokenizer(tokenizer: Any, *, data_format: DataFormat, directory: Path) 
     # several templates would be files in a folder of their own, which an adapter's zip has not
     has_several = isinstance(tokenizer.chat_template, dict)
     tokenizer.save_pretrained(directory, save_jinja_files=not has_several)
-
-
-def list_peft_names(tensors: Iterable[tuple[str, int]]) -> dict[str, str]:
-    """PEFT's names of an adapter's tensors by ours; those of experts have three dimensions.
-
-    Parameters
-    ----------
-    tensors
-        Names and how many dimensions each has.
-    """
-    listed = list(tensors)
-    owners = name_owners({name.rpartition(".")[0] for name, count in listed if count == 3})
-    found: dict[str, str] = {}
-    for name, _ in listed:
-        module, _, part = name.rpartition(".")
-        found[name] = _format_peft_name(f"{owners[module]}.{part}" if module in owners else name)
-    return found
-
-
-def _format_peft_name(name: str) -> str:
-    if name == PROMPT:
-        return PROMPT
-    if name.endswith(f".{MAGNITUDE}"):
-        return f"base_model.model.{name.removesuffix(MAGNITUDE)}lora_magnitude_vector"
-    if name.startswith("classifier."):
-        return f"base_model.model.{name}"
-    return f"base_model.model.{name}.weight"
 
 
 def to_peft_layout(name: str, values: torch.Tensor) -> torch.Tensor:

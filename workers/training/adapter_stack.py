@@ -13,10 +13,9 @@ import torch
 from torch import nn
 
 from workers.protocol.adapter_layout import count_stack_rows
+from workers.protocol.adapter_names import MAGNITUDE
 from workers.training.faults import is_out_of_memory
 
-#: Name of DoRA's lengths beside ``lora_A`` and ``lora_B``.
-MAGNITUDE = "lora_magnitude"
 _NAMES = (("lora_A", "A_RD"), ("lora_B", "B_RO"))
 
 

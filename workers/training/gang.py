@@ -18,10 +18,11 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from workers.protocol.adapter_names import PROMPT
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.training.job import TrainingJob
 from workers.training.objective import compute_sequence_nll
-from workers.training.packed_model import PROMPT, PackedModel
+from workers.training.packed_model import PackedModel
 from workers.training.packing import Example, PackShare, build_pack
 
 #: The name under which a member has the prompt in its model.

@@ -12,13 +12,14 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from workers.protocol.adapter_layout import FLOAT_BYTES
+from workers.protocol.adapter_names import MAGNITUDE, PROMPT
 from workers.protocol.job_bytes import check_targets
 from workers.protocol.job_settings import SettingError
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.model_shape import Projection
 from workers.training import attention, dropout, heads
 from workers.training.adapter_products import DENSE_RANK_LIMIT
-from workers.training.adapter_stack import MAGNITUDE, make_parameter
+from workers.training.adapter_stack import make_parameter
 from workers.training.architectures import (
     find_backbone,
     name_targets,
@@ -41,8 +42,6 @@ from workers.training.packing import Pack
 from workers.training.recomputing import BlockCalls, wrap_blocks
 
 NamedTensor = tuple[str, torch.Tensor, torch.Tensor]
-#: Name of a soft prompt's tensor, in checkpoints and in PEFT's files.
-PROMPT = "prompt_embeddings"
 
 
 class PackedModel:

@@ -25,10 +25,11 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from workers.protocol.adapter_check import PROMPT_PEAK_MAX
+from workers.protocol.adapter_names import PROMPT
 from workers.protocol.reports import LookupFigures
 from workers.training.job import TrainingJob
 from workers.training.objective import compute_sequence_nll
-from workers.training.packed_model import PROMPT, PackedModel
+from workers.training.packed_model import PackedModel
 from workers.training.packing import Example, PackShare, build_pack
 
 #: Rows that each stage has scored at its end, and how many candidates survive it at most.

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from workers.protocol.adapter_check import WEIGHTS_NAME
-from workers.training.adapter_export import list_peft_names
+from workers.protocol.adapter_names import list_peft_names
 from workers.training.faults import SystemFault, UserFault
 
 _DAMAGE = (zipfile.BadZipFile, zlib.error, SafetensorError, KeyError, ValueError, OSError)

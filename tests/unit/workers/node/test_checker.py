@@ -13,11 +13,14 @@ import torch
 
 from tests.unit.workers.training_builders import (
     attach,
+    byte_tokenizer,
     completion_rows,
     job_spec,
     save_tiny_base,
+    save_tiny_encoder,
     write_jsonl,
 )
+from workers.bench.models import build_small
 from workers.node.blob_cache import BlobCache
 from workers.node.checker import Checker, FaultChecker
 from workers.node.errands import ErrandRunner
@@ -26,7 +29,13 @@ from workers.protocol.adapter_files import write_adapter_zip
 from workers.protocol.checks import CheckResult, CheckTask, losses_agree, score_agrees
 from workers.protocol.errands import CHECK, FAULT, ErrandSpec
 from workers.protocol.fault_checks import FaultCheckResult, FaultCheckTask
-from workers.protocol.job_spec import AdapterKind, BaseModelRef, CheckpointRef, WarmStart
+from workers.protocol.job_spec import (
+    AdapterKind,
+    BaseModelRef,
+    CheckpointRef,
+    DataFormat,
+    WarmStart,
+)
 from workers.protocol.reports import Fault
 from workers.protocol.weight_sketch import (
     BUCKETS,
@@ -182,11 +191,30 @@ def pack_adapter(folder: Path) -> bytes:
     return out.getvalue()
 
 
-def test_a_finished_adapter_has_the_sketch_of_the_checkpoint_it_was_made_of(runtime, tmp_path):
-    save_tiny_base(tmp_path / "base")
-    data = write_jsonl(tmp_path / "rows.jsonl", completion_rows(40))
+def save_mixture(folder: Path) -> None:
+    build_small("qwen2_moe").save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+
+
+LABELLED = [{"text": f"the film was {word}", "label": word} for word in ("good", "bad") * 10]
+ON_EXPERTS = {"target_modules": ("v_proj", "experts.gate_up_proj", "experts.down_proj")}
+#: How a base is made, what an adapter of it is, and the rows.
+KINDS = {
+    "lengths": (save_tiny_base, {"dora": True}, (DataFormat.COMPLETION, completion_rows(20))),
+    "experts": (save_mixture, ON_EXPERTS, (DataFormat.COMPLETION, completion_rows(20))),
+    "classes": (save_tiny_encoder, {}, (DataFormat.CLASSIFICATION, LABELLED)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_finished_adapter_has_the_sketch_of_the_checkpoint_it_was_made_of(
+    runtime, tmp_path, kind
+):
+    save_base, adapter, (data_format, rows) = KINDS[kind]
+    save_base(tmp_path / "base")
+    data = write_jsonl(tmp_path / "rows.jsonl", rows)
     base = BaseModelRef(name="base", source=str(tmp_path / "base"))
-    spec = job_spec("job-1", base, data, adapter={"dora": True}, training={"epochs": 2})
+    spec = job_spec("job-1", base, data, data_format=data_format, adapter=adapter)
     paused = attach(runtime, spec, data, pause_at=3)
     paused.wait()
     assert [step for _, step in paused.checkpoints] == [3]
@@ -195,9 +223,12 @@ def test_a_finished_adapter_has_the_sketch_of_the_checkpoint_it_was_made_of(runt
     last.wait()
     whole = attach(runtime, replace(spec, job_id="job-3"), data)
     whole.wait()
+    assert whole.outcome == "finished", whole.reason
     with io.BytesIO(pack_adapter(whole.adapter_dir)) as file:
         found = sketch_weights(read_adapter_weights(file), seed="drawn")
-    assert found == pytest.approx(sketch_file(last.checkpoints[-1][0]), rel=1e-3, abs=1e-4)
+    told = sketch_file(last.checkpoints[-1][0])
+    assert found == pytest.approx(told, rel=1e-3, abs=1e-4)
+    assert weights_agree(start=None, end=found, found=told) is True
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,11 @@ from workers.protocol.adapter_check import (
     check_weights,
     list_adapter_tensors,
 )
+from workers.protocol.adapter_names import list_peft_names
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
 from workers.protocol.model_shape import ModelShape
 from workers.protocol.safetensors_header import HEADER_BYTES_MAX, HeaderError, read_header
-from workers.training.adapter_export import list_peft_names, to_peft_layout
+from workers.training.adapter_export import to_peft_layout
 from workers.training.packed_model import PackedModel
 
 SHAPE = build_llama_shape(

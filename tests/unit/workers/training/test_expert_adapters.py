@@ -24,13 +24,14 @@ from tests.unit.workers.training_builders import (
 )
 from workers.protocol.adapter_check import WEIGHTS_NAME, check_weights
 from workers.protocol.adapter_files import CONFIG_NAME, build_peft_config, write_adapter_zip
+from workers.protocol.adapter_names import list_peft_names
 from workers.protocol.job_bytes import JobNeed, count_inner_bytes, count_state_bytes
 from workers.protocol.job_spec import AdapterSpec, BaseModelRef
 from workers.protocol.model_shape import check_shape
 from workers.protocol.pass_bytes import DeviceProfile
 from workers.runtime.forward_check import choose_model
 from workers.runtime.node_runtime import NodeRuntime
-from workers.training.adapter_export import list_peft_names, to_peft_layout
+from workers.training.adapter_export import to_peft_layout
 from workers.training.faults import UserFault
 from workers.training.packing import PackShare, build_pack
 from workers.training.rehearsal import build_rehearsal_pack

@@ -25,9 +25,9 @@ from tests.unit.workers.training_builders import (
     training_job,
     write_jsonl,
 )
+from workers.protocol.adapter_names import PROMPT
 from workers.protocol.job_spec import AdapterKind, BlobRef, PromptLookup
 from workers.runtime.node_runtime import NodeRuntime
-from workers.training.packed_model import PROMPT
 from workers.training.prompt_lookup import LookupRun, find_longest_run, read_candidates
 
 SOFT = {"kind": AdapterKind.SOFT_PROMPT, "virtual_tokens": 4}
