@@ -13,6 +13,7 @@ from marketplace.fleet.selectors import get_model_shape
 from marketplace.jobs.models import Artifact, ErrandKind, Job
 from marketplace.jobs.services import note_adapter_use
 from marketplace.payments.holds import HoldRequest, place_holds
+from workers.protocol.job_bytes import find_adapted
 from workers.protocol.job_spec import AdapterKind
 
 #: An export that no node could take is given up, and costs nothing.
@@ -93,15 +94,19 @@ def check_exportable(job: Job) -> None:
     UserError
         ``unsupported_export``.
     """
-    zone = job.zone
-    is_lora = job.terms.adapter.kind == AdapterKind.LORA
-    if not is_lora or get_model_shape(zone).encoder or zone.four_bit:
-        raise UserError(
-            "unsupported_export",
-            "Only a LoRA of a base model that writes text, with whole weights, can be merged. "
-            "Take the adapter as it is.",
-            param="form",
-        )
+    adapter, shape = job.terms.adapter, get_model_shape(job.zone)
+    is_lora = adapter.kind == AdapterKind.LORA
+    if not is_lora or shape.encoder or job.zone.four_bit:
+        only = "a LoRA of a base model that writes text, with whole weights,"
+    elif any(part.experts > 1 for part in find_adapted(shape, adapter.target_modules)):
+        only = "what does not sit beside the experts of a mixture"
+    else:
+        return
+    raise UserError(
+        "unsupported_export",
+        f"Only {only} can be merged. Take the adapter as it is.",
+        param="form",
+    )
 
 
 def find_export(job: Job, form: ExportForm) -> Export | None:

@@ -7,7 +7,7 @@ import io
 import json
 import tarfile
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 from hashlib import sha256
@@ -63,6 +63,7 @@ from workers.node.market_client import MarketClient
 from workers.protocol.adapter_files import write_adapter_zip
 from workers.protocol.errands import EXPORT, ErrandResult
 from workers.protocol.job_spec import AdapterKind, AdapterSpec
+from workers.protocol.model_shape import BlockPart, load_shape
 from workers.protocol.reports import Fault, SliceEnd
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -397,6 +398,13 @@ def test_adapters_that_have_no_other_form_are_refused_before_any_money(job, owne
     lora = job.terms
     job.terms = replace(lora, adapter=AdapterSpec(AdapterKind.SOFT_PROMPT, virtual_tokens=8))
     with pytest.raises(UserError) as refused:
+        ask(job, owner)
+    assert refused.value.code == "unsupported_export"
+    experts = BlockPart("mlp.experts.down_proj", 8, 8, (0,), experts=4, chosen=2)
+    shape = replace(load_shape(job.zone.model_shape), experts=(experts,))
+    job.zone.model_shape = asdict(shape)
+    job.terms = replace(lora, adapter=AdapterSpec(target_modules=("experts.down_proj",)))
+    with pytest.raises(UserError, match="does not sit beside the experts of a mixture") as refused:
         ask(job, owner)
     assert refused.value.code == "unsupported_export"
     job.terms = lora
