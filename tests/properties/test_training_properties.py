@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from workers.protocol.part_memory import count_held_packs
 from workers.protocol.row_order import shuffle_rows
 from workers.training.optimizer import compute_learning_rate
 from workers.training.pack_plan import PackRequest, plan_pack
 from workers.training.packing import Example, PackShare, TokenSequence, build_pack
+from workers.training.part_clock import PartClock
+from workers.training.part_pass import PartPass
 
 sizes = st.lists(st.integers(1, 60), min_size=1, max_size=12)
 waiting_jobs = st.lists(
@@ -128,3 +135,42 @@ def test_a_schedule_rises_to_its_rate_and_never_rises_again(schedule, total, war
     assert fall == sorted(fall, reverse=True)
     if fall:
         assert fall[0] == 1.0
+
+
+@dataclass
+class Sent:
+    """A pack of so many tokens that is sent through the parts, without its arithmetic."""
+
+    tokens: int
+    way: PartPass
+    at: float = 0.0
+
+
+@given(
+    blocks=st.lists(st.integers(1, 9), min_size=2, max_size=8),
+    packs=st.lists(st.integers(1, 4096), min_size=1, max_size=30),
+    head=st.floats(0, 5),
+)
+def test_units_come_in_order_at_each_part_which_does_one_at_a_time(blocks, packs, head):
+    model: Any = SimpleNamespace(parts=tuple(map(range, blocks)), blocks=())
+    pack: Any = None
+    clock, parts, flights = PartClock(blocks, head=head), len(blocks), list[Sent]()
+    free_at = [0.0] * parts
+    while packs or flights:
+        if packs and len(flights) < clock.window:
+            way = PartPass(model, pack, form="segments", compute_loss=lambda: torch.zeros(()))
+            flights.append(Sent(packs.pop(), way))
+            continue
+        chosen = clock.choose(flights)
+        way, began = chosen.way, chosen.at
+        part, cost = way.part, (1 if way.is_forward else 2) * blocks[way.part]
+        clock.note(chosen)
+        cost = 3 * head if way.is_loss else cost
+        start = chosen.at - chosen.tokens * cost
+        assert start >= max(began, free_at[part]) - 1e-6
+        free_at[part] = chosen.at
+        way._next += 1
+        held = sum(flight.way.holds(part) for flight in flights)
+        assert held <= count_held_packs(parts, part)
+        flights = [flight for flight in flights if not flight.way.is_through]
+    assert 0 < clock.busy_share <= 1 + 1e-9

@@ -25,6 +25,7 @@ from tests.unit.workers.training_builders import (
 from workers.protocol.generation import ChatTurn, Question
 from workers.protocol.job_spec import BlobRef
 from workers.protocol.probes import ProbeAdapter
+from workers.runtime.node_runtime import NodeRuntime
 from workers.training.faults import UserFault
 from workers.training.writing import choose_token
 
@@ -77,8 +78,6 @@ def text_of(told):
 @pytest.fixture(scope="module")
 def adapters(base, tmp_path_factory):
     """Two trained adapters of different ranks: as a node gets them, with their folders."""
-    from workers.runtime.node_runtime import NodeRuntime
-
     folder = tmp_path_factory.mktemp("adapters")
     runtime = NodeRuntime(device="cpu", cache_dir=folder / "cache")
     found = []
@@ -163,6 +162,24 @@ def test_an_answer_beside_training_is_the_same_and_the_job_ends_well(
     assert [text_of(one) for one in beside] == [alone] * 3
     sink.wait()
     assert sink.outcome == "finished"
+
+
+def test_a_group_writes_beside_its_jobs_what_one_device_writes(runtime, base, adapters, tmp_path):
+    asked = [(PROMPTS[0], adapters[0]), (PROMPTS[1], adapters[1]), (PROMPTS[1], None)]
+    alone = [text_of(ask(runtime, base, adapter=one, prompt=prompt)) for prompt, one in asked]
+    data = write_jsonl(tmp_path / "rows.jsonl", completion_rows(16))
+    group = NodeRuntime(device="cpu,cpu", cache_dir=tmp_path / "group")
+    try:
+        specs = [job_spec(f"job-{number}", base, data) for number in range(2)]
+        sinks = [attach(group, spec, data) for spec in specs]
+        assert [len(part) for part in group.resident(base).model.parts] == [1, 1]
+        beside = [text_of(ask(group, base, adapter=one, prompt=prompt)) for prompt, one in asked]
+        assert beside == alone
+        for sink in sinks:
+            sink.wait()
+            assert sink.outcome == "finished", sink.reason
+    finally:
+        group.close()
 
 
 def test_text_stops_before_a_stop_text_and_none_of_it_is_sent(runtime, base, adapters):

@@ -43,6 +43,8 @@ SIZES = {
     "initializer_range": 0.15,
 }
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 8}
+LORA = {"rank": 8, "dropout": 0.1}
+EXPERTS_TOO = {"target_modules": ("v_proj", "experts.gate_up_proj", "experts.down_proj")}
 FAMILIES = {
     "llama": lambda: LlamaConfig(**SIZES),
     "qwen3": lambda: Qwen3Config(**SIZES, head_dim=8, tie_word_embeddings=True),
@@ -69,7 +71,7 @@ def build(family: str = "llama", *, parts: int, cuts: tuple[int, ...] = (), **ch
     return FusedTrainer(model, token_budget=changes.pop("token_budget", 4096))
 
 
-def list_jobs() -> list[TrainingJob]:
+def list_jobs(*, on_experts: bool = False) -> list[TrainingJob]:
     """LoRA, DoRA, preferences, a soft prompt and NEFTune, of different ranks and targets."""
     rows = [random_examples(12, seed=seed) for seed in range(6)]
     pairs = tuple(
@@ -78,7 +80,7 @@ def list_jobs() -> list[TrainingJob]:
     dpo = training_job("dpo", pairs, adapter={"rank": 8}, training={"batch_size": 3})
     soft = {"kind": AdapterKind.SOFT_PROMPT, "virtual_tokens": 4}
     return [
-        training_job("lora", rows[0], adapter={"rank": 8, "dropout": 0.1}),
+        training_job("lora", rows[0], adapter=EXPERTS_TOO if on_experts else LORA),
         training_job("dora", rows[1], adapter={"rank": 16, "dora": True}),
         TrainingJob(dpo.spec, replace(dpo.data, kind="pairs")),
         training_job("soft", rows[4], adapter=soft, training={"learning_rate": 1e-2}),
@@ -111,8 +113,10 @@ def train(fused: FusedTrainer, jobs: list[TrainingJob], steps: int = 3):
 def test_losses_and_adapters_are_those_of_one_device(way, parts):
     alone, grouped = build(**way, parts=1), build(**way, parts=parts)
     assert [len(part) for part in grouped.model.parts] == [4 // parts] * parts
-    expected, values, steps = train(alone, list_jobs())
-    losses, found, made = train(grouped, list_jobs())
+    on_experts = way.get("family") == "qwen3_moe"
+    expected, values, steps = train(alone, list_jobs(on_experts=on_experts))
+    losses, found, made = train(grouped, list_jobs(on_experts=on_experts))
+    assert any("experts" in name for name in found["lora"]) is on_experts
     assert sorted(losses) == ["dora", "dpo", "lora", "noisy", "soft"]
     for name, curve in expected.items():
         assert losses[name] == pytest.approx(curve, rel=5e-6 if "token_budget" not in way else 5e-5)
@@ -153,8 +157,9 @@ def test_tied_embeddings_are_counted_on_both_devices_and_are_one_where_passes_ar
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
-def follow(fused: FusedTrainer, monkeypatch) -> list[tuple[PartPass, int, int]]:
-    """Every unit: whose it is, which part does it, and how many packs the part holds then."""
+def follow(fused: FusedTrainer, monkeypatch) -> list[tuple[PartPass, int, int, tuple[int, ...]]]:
+    """Every unit: whose it is, which part does it, how many packs the part holds then, and how
+    many steps the pack's jobs have made."""
     units = []
     plain = PartPass.run_next
 
@@ -162,7 +167,9 @@ def follow(fused: FusedTrainer, monkeypatch) -> list[tuple[PartPass, int, int]]:
         part = way.part
         plain(way)
         held = sum(flight.way.holds(part) for flight in fused._flights)
-        units.append((way, part, held))
+        shares = [flight.shares for flight in fused._flights if flight.way is way]
+        steps = tuple(fused.jobs[share.job_id].progress.step for of in shares for share in of)
+        units.append((way, part, held, steps))
 
     monkeypatch.setattr(PartPass, "run_next", run_next)
     return units
@@ -194,11 +201,13 @@ def test_jobs_that_come_and_go_leave_their_neighbours_alone(seed, monkeypatch):
     assert not waiting
     parts = len(fused.model.parts)
     # one after the other at its own part, forward and back, and none holds more than it may
-    for way in {way for way, _, _ in units if way.is_through}:
-        order = [part for other, part, _ in units if other is way]
+    for way in {way for way, *_ in units if way.is_through}:
+        order = [part for other, part, *_ in units if other is way]
         assert order == [*range(parts), parts - 1, *reversed(range(parts))]
-    assert all(held <= count_held_packs(parts, part) for _, part, held in units)
-    assert max(held for _, part, held in units if part == 0) > 1
+        # no pack of a job's next batch begins before its step
+        assert len({steps for other, *_, steps in units if other is way}) == 1
+    assert all(held <= count_held_packs(parts, part) for _, part, held, _ in units)
+    assert max(held for _, part, held, _ in units if part == 0) > 1
     for name, curve in curves.items():
         alone = build(parts=1)
         admit(alone, job(name))
