@@ -13,6 +13,7 @@ from rest_framework.fields import empty
 
 from marketplace.common.money import from_micros
 
+HAS_MORE = "Whether more items come after this page."
 #: As a member's ``source``: its value is an argument of ``show``.
 GIVEN = "given"
 #: What a method returns for a member that this answer leaves out.
@@ -31,8 +32,8 @@ def moment(at: datetime | None) -> str | None:
 class Usd(s.CharField):
     """Dollars as a decimal string, of micro-dollars."""
 
-    def __init__(self, help_text: str = "Dollars as a decimal string.", **options: Any) -> None:
-        super().__init__(help_text=help_text, **options)
+    def __init__(self, help_text: str = "", **options: Any) -> None:
+        super().__init__(help_text=f"{help_text} Dollars as a decimal string.".strip(), **options)
 
     def to_representation(self, value: int) -> str | None:
         return usd(value)
@@ -44,6 +45,9 @@ class Moment(s.DateTimeField):
 
 
 class UnixTime(s.IntegerField):
+    def __init__(self, help_text: str = "", **options: Any) -> None:
+        super().__init__(help_text=f"{help_text} Unix seconds.".strip(), **options)
+
     def to_representation(self, value: datetime) -> int:
         return int(value.timestamp())
 
@@ -62,15 +66,15 @@ class Constant(s.ChoiceField):
     """The same text in every answer."""
 
     def __init__(self, text: str) -> None:
-        super().__init__([text])
+        super().__init__([text], help_text=f"Always {text}.")
         self.text = text
 
 
 class ConstantText(s.CharField):
     """The same; a choice of one would have a name of its own among the components."""
 
-    def __init__(self, text: str, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, text: str) -> None:
+        super().__init__(help_text=f"Always {text}.")
         self.text = text
 
 
@@ -137,7 +141,11 @@ class AsStored(Answer):
 def page_of(item: type[Answer], *, name: str = "", **more: s.Field) -> Any:
     """Describe a page of a list; ``JobSerializer`` makes a ``JobPage``."""
     name = name or item.__name__.replace("Serializer", "Page")
-    members = {"data": item(many=True), "has_more": s.BooleanField(), **more}
+    members = {
+        "data": item(many=True, help_text="Items of this page."),
+        "has_more": s.BooleanField(help_text=HAS_MORE),
+        **more,
+    }
     return type(f"{name}Serializer", (Answer,), members)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from drf_spectacular.openapi import AutoSchema
-from drf_spectacular.utils import OpenApiParameter
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter
 from rest_framework import serializers
 
 from marketplace.api.answers import Answer
 from marketplace.api.idempotency import HEADER, KEY_LIMIT
+from marketplace.api.request_examples import EXAMPLES
 
 _IDEMPOTENCY_KEY = OpenApiParameter(
     HEADER,
@@ -18,6 +19,29 @@ _IDEMPOTENCY_KEY = OpenApiParameter(
     description="Any text of your own, such as a random UUID. The same request under the same key "
     "is done once, and answered the same for a day.",
 )
+
+#: What members mean that have no words of their own, and the parts of addresses.
+COMMON_MEMBERS = {
+    "adapter": "Settings of the adapter, with what the market chose.",
+    "bytes": "Size in bytes.",
+    "created_at": "When it was made.",
+    "curve": "What it costs by some other deadlines.",
+    "deadline": "When it is to be done.",
+    "failure_reason": "Why it failed; null: it has not.",
+    "finished_at": "When it ended; null: it has not.",
+    "head_hash": "Hash of the zone's log up to that position.",
+    "id": "What other requests name it by.",
+    "model": "Name of a model, as GET /v1/models lists it.",
+    "name": "What people find it by.",
+    "plan": "Cells, which are slots of nodes, that it would run in.",
+    "position": "Position in the zone's log that the answer is true of.",
+    "reason_text": "The same as a sentence, with what to do; null: nothing.",
+    "sha256": "SHA-256 of the content, in hexadecimal digits.",
+    "training": "Settings of the training, with what the market chose.",
+    "work": "How much there is to do.",
+    "zone": "Name of the zone.",
+    "zone_name": "Name of the zone.",
+}
 
 
 class MarketSchema(AutoSchema):
@@ -44,12 +68,45 @@ class MarketSchema(AutoSchema):
         is_text = isinstance(field, serializers.CharField) and not field.allow_blank
         if is_text and not _is_answered(field):
             meta["minLength"] = 1
+        if "description" not in meta and isinstance(field.parent, serializers.Serializer):
+            words = _find_words(field.field_name or "")
+            meta |= {"description": words} if words else {}
         return meta
+
+    def _get_examples(
+        self,
+        serializer: Any,
+        direction: Any,
+        media_type: str,
+        status_code: str | None = None,
+        extras: Any = None,
+    ) -> Any:
+        kind = serializer if isinstance(serializer, type) else type(serializer)
+        example = EXAMPLES.get(kind.__name__) if direction == "request" else None
+        if example is not None:
+            extras = [OpenApiExample("Example", value=example, media_type=media_type)]
+        return super()._get_examples(serializer, direction, media_type, status_code, extras)
+
+
+def describe_parts(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """Say what stands in each part of an address, as a hook of drf-spectacular."""
+    for methods in result["paths"].values():
+        for operation in methods.values():
+            for part in operation.get("parameters", ()):
+                part.setdefault("description", _find_words(part["name"]))
+    return result
 
 
 def add_servers(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     """Say where the operations are: where the document is, as a hook of drf-spectacular."""
     return result | {"servers": [{"url": "/", "description": "The market of this document."}]}
+
+
+def _find_words(name: str) -> str | None:
+    if name.endswith("_id") and name not in COMMON_MEMBERS:
+        what = name.removesuffix("_id").replace("_", " ").replace("dataset", "data set")
+        return f"Id of the {what}."
+    return COMMON_MEMBERS.get(name)
 
 
 def _is_answered(field: Any) -> bool:

@@ -13,16 +13,12 @@ from rest_framework import serializers as s
 from marketplace.api.answers import GIVEN, Answer, AsStored, Constant, Moment, NullText, Usd, usd
 from marketplace.api.market.schemas import PROBLEM, ProblemSerializer
 from marketplace.auction.bidding.auto_settings import explain_choices
-from marketplace.auction.bidding.quotes import BidQuote
 from marketplace.auction.bidding.refusals import REFUSAL_CODES, describe_bid_refusal
-from marketplace.auction.bidding.start_from import WARM
-from marketplace.auction.book.decision_rows import serialize_parts
 from marketplace.auction.book.reservations import read_first_cells
 from marketplace.auction.models import Bid, BidStatus, Bundle
 from marketplace.auction.selectors import annotate_refunds, find_bundle_status, find_job_ids
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_ends_at, slot_starts_at
-from marketplace.warm.offers import Outlook
 from scheduler.types import Refusal
 from workers.protocol.starts import Start, StartKind
 from workers.protocol.wire import to_json
@@ -35,10 +31,10 @@ class PlannedCell(NamedTuple):
 
 
 class CellSerializer(Answer):
-    slot = s.IntegerField()
-    node = s.CharField()
-    starts_at = Moment()
-    ends_at = Moment()
+    slot = s.IntegerField(help_text="Number of the slot, counted from the zone's first.")
+    node = s.CharField(help_text="Id of the node.")
+    starts_at = Moment(help_text="When the slot begins.")
+    ends_at = Moment(help_text="When the slot ends.")
 
     def get_starts_at(self, cell: PlannedCell) -> Any:
         return slot_starts_at(cell.zone, cell.slot)
@@ -48,14 +44,14 @@ class CellSerializer(Answer):
 
 
 class PricePartsSerializer(Answer):
-    vendor = Usd()
-    operational = Usd()
-    compute = Usd()
-    memory = Usd()
-    rounding = Usd()
-    fee = Usd()
-    card = Usd()
-    tax = Usd()
+    vendor = Usd(help_text="What the vendor of the data's preparation asks.")
+    operational = Usd(help_text="What providers ask for the cells.")
+    compute = Usd(help_text="What the work units cost in these cells.")
+    memory = Usd(help_text="What the memory costs in these cells.")
+    rounding = Usd(help_text="What rounding up adds.")
+    fee = Usd(help_text="The house's fee.")
+    card = Usd(help_text="What the payment by card costs at most.")
+    tax = Usd(help_text="The tax in the price at most.")
 
     def to_representation(self, instance: dict[str, float]) -> dict[str, str]:
         # Parts are not whole micro-dollars.
@@ -68,27 +64,49 @@ class WorkSerializer(Answer):
     units = s.IntegerField(
         help_text="Work units of all epochs and evaluations; one is about a token."
     )
-    memory_gb = s.FloatField(source="memory_demand_gb")
+    memory_gb = s.FloatField(
+        source="memory_demand_gb", help_text="Memory that it takes on a node, in GB."
+    )
 
     def get_units(self, work: Any) -> int:
         return round(work.compute_demand)
 
 
 class DecisionSerializer(Answer):
-    admitted = s.BooleanField()
-    decided_at = Moment()
+    admitted = s.BooleanField(help_text="Whether the bid won.")
+    decided_at = Moment(help_text="When it was decided.")
     position = s.IntegerField(help_text="Position in the zone's log.")
-    hash = s.CharField(source="decision_hash")
-    payment = Usd(source="payment_micros", allow_null=True)
-    price_parts = PricePartsSerializer(source="parts", allow_null=True)
-    plan = CellSerializer(many=True)
-    finish_planned_at = Moment(allow_null=True)
-    reason = NullText(source="refusal")
+    hash = s.CharField(source="decision_hash", help_text="Hash of the decision's entry in the log.")
+    payment = Usd(
+        source="payment_micros", allow_null=True, help_text="What the job pays; null: the bid lost."
+    )
+    price_parts = PricePartsSerializer(
+        source="parts", allow_null=True, help_text="What the payment is made up of."
+    )
+    plan = CellSerializer(many=True, help_text="Cells that the job won.")
+    finish_planned_at = Moment(
+        allow_null=True, help_text="When the plan ends; null: there is none."
+    )
+    reason = NullText(
+        source="refusal", help_text="Why the bid lost, as a word for programs; null: it won."
+    )
     code = s.CharField(allow_null=True, help_text="That of a 402 for this reason.")
-    reason_text = s.CharField(allow_null=True)
-    posted_price = Usd(source="winning_price_micros", allow_null=True)
-    earliest_deadline = Moment(source="winning_deadline_at", allow_null=True)
-    earliest_deadline_price = Usd(source="winning_deadline_price_micros", allow_null=True)
+    reason_text = s.CharField(allow_null=True, help_text="The same as a sentence, with what to do.")
+    posted_price = Usd(
+        source="winning_price_micros",
+        allow_null=True,
+        help_text="What would have won by the same deadline; null: nothing would.",
+    )
+    earliest_deadline = Moment(
+        source="winning_deadline_at",
+        allow_null=True,
+        help_text="The earliest deadline that had a plan; null: none had.",
+    )
+    earliest_deadline_price = Usd(
+        source="winning_deadline_price_micros",
+        allow_null=True,
+        help_text="What would have won by that deadline.",
+    )
 
     def get_admitted(self, bid: Bid) -> bool:
         return bid.status == BidStatus.ADMITTED
@@ -104,11 +122,11 @@ class DecisionSerializer(Answer):
 
 
 class ReceiptSerializer(AsStored):
-    format = s.CharField()
+    format = s.CharField(help_text="Version of this form of receipts.")
     zone = s.CharField()
     position = s.IntegerField(help_text="Of the entry that received the bid.")
     hash = s.CharField(help_text="Of that entry, and so of the log up to it.")
-    signed_at = s.DateTimeField()
+    signed_at = s.DateTimeField(help_text="When the market signed it.")
     public_key = s.CharField(help_text="Listed at /.well-known/finetender-keys.json.")
     bid_id = s.CharField()
     sealed = s.CharField(help_text="SHA-256 of the bid's published part.")
@@ -116,7 +134,10 @@ class ReceiptSerializer(AsStored):
 
 
 class StartSerializer(Answer):
-    kind = s.ChoiceField([str(kind) for kind in StartKind])
+    kind = s.ChoiceField(
+        [str(kind) for kind in StartKind],
+        help_text="continued: you chose it; own, donor: the market offered yours, or another's.",
+    )
     model = s.CharField(allow_null=True, help_text="'ft:' and the id of one of your jobs.")
 
     def get_model(self, start: Start) -> str | None:
@@ -145,9 +166,12 @@ class BidSerializer(TermsAnswer):
     id = s.CharField()
     object = Constant("bid")
     zone = s.CharField(source="zone.name")
-    name = s.CharField()
-    status = s.ChoiceField(BidStatus.values)
-    price = Usd(source="price_micros")
+    name = s.CharField(help_text="Name of the bid and of its job.")
+    status = s.ChoiceField(
+        BidStatus.values,
+        help_text="pending until it is decided, then admitted or refused; cancelled if taken back.",
+    )
+    price = Usd(source="price_micros", help_text="The most that the job is worth to you.")
     deadline = Moment(source="deadline_at")
     created_at = Moment()
     adapter = s.DictField()
@@ -156,17 +180,26 @@ class BidSerializer(TermsAnswer):
     choices = s.DictField(
         child=s.CharField(), help_text="What was chosen for each of them, and why."
     )
-    start = StartSerializer(allow_null=True)
+    start = StartSerializer(
+        allow_null=True, help_text="What training begins with; null: the base model alone."
+    )
     work = WorkSerializer(source="*")
-    receipt = ReceiptSerializer(allow_null=True)
-    decision = DecisionSerializer(allow_null=True)
+    receipt = ReceiptSerializer(
+        allow_null=True,
+        help_text="The market's signed word that it received the bid; null until it is logged.",
+    )
+    decision = DecisionSerializer(
+        allow_null=True, help_text="What the auction decided; null until then."
+    )
     job_id = s.CharField(source=GIVEN, allow_null=True)
     bundle_id = s.CharField(allow_null=True, help_text="The bundle it was placed with.")
     reservation_fee_percent = s.IntegerField(
         help_text="Of the price of a job that its owner ends, what is kept at least, percent."
     )
-    refunded = Usd(source="refund_micros")
-    credit = Usd(source="credit_micros")
+    refunded = Usd(source="refund_micros", help_text="What came back of the payment.")
+    credit = Usd(
+        source="credit_micros", help_text="What was paid to you because the deadline was missed."
+    )
 
     def get_adapter(self, bid: Bid) -> Any:
         return {} if bid.terms is None else to_json(bid.terms.adapter)
@@ -201,10 +234,20 @@ def serialize_bids(bids: Sequence[Bid]) -> list[dict[str, Any]]:
 
 
 class RefusedBidSerializer(ProblemSerializer):
-    reason = s.CharField(required=False)
-    posted_price = Usd(required=False, allow_null=True)
-    earliest_deadline = Moment(required=False, allow_null=True)
-    earliest_deadline_price = Usd(required=False, allow_null=True)
+    reason = s.CharField(required=False, help_text="Why the bid lost, as a word for programs.")
+    posted_price = Usd(
+        required=False,
+        allow_null=True,
+        help_text="What would have won by the same deadline; null: nothing would.",
+    )
+    earliest_deadline = Moment(
+        required=False,
+        allow_null=True,
+        help_text="The earliest deadline that had a plan; null: none had.",
+    )
+    earliest_deadline_price = Usd(
+        required=False, allow_null=True, help_text="What would have won by that deadline."
+    )
     short_by = Usd("What the wallet lacks, with insufficient_funds.", required=False)
     bid = BidSerializer(required=False, help_text="Not with insufficient_funds: none was placed.")
 
@@ -224,34 +267,43 @@ BID_RESPONSES = {
 
 
 class BidBatchItemSerializer(AsStored):
-    status = s.IntegerField()
-    body = s.DictField()
+    status = s.IntegerField(help_text="The HTTP status that this bid would have had alone.")
+    body = s.DictField(help_text="The body that it would have had: a bid, or a problem.")
 
 
 class BidBatchSerializer(AsStored):
-    data = BidBatchItemSerializer(many=True)
+    data = BidBatchItemSerializer(
+        many=True, help_text="An answer for each bid, in the order of the request."
+    )
 
 
 class BundleSerializer(Answer):
     id = s.CharField()
     object = Constant("bundle")
     zone = s.CharField(source="zone.name")
-    name = s.CharField()
+    name = s.CharField(help_text="Name of the bundle; its jobs are called after it.")
     status = s.ChoiceField(
         BidStatus.values,
         source=GIVEN,
         help_text="pending while any bid is; admitted where any bid was.",
     )
-    all_or_none = s.BooleanField()
-    price = Usd(source="price_micros")
+    all_or_none = s.BooleanField(help_text="Whether all of its jobs win or none does.")
+    price = Usd(
+        source="price_micros",
+        help_text="The most that all jobs are worth together, or each of them.",
+    )
     deadline = Moment(source="deadline_at")
     created_at = Moment()
-    sweep = s.DictField()
-    payment = Usd(source=GIVEN)
+    sweep = s.DictField(help_text="The values that were asked for, by setting.")
+    payment = Usd(source=GIVEN, help_text="What its jobs pay together.")
     reason = NullText(source="refusal", help_text="Why all lost; as of a bid.")
-    posted_price = Usd(source="winning_price_micros", allow_null=True)
+    posted_price = Usd(
+        source="winning_price_micros",
+        allow_null=True,
+        help_text="What would have won; null: it won, or nothing would have.",
+    )
     position = s.IntegerField(allow_null=True, help_text="Of its own entry in the log.")
-    bids = BidSerializer(source=GIVEN, many=True)
+    bids = BidSerializer(source=GIVEN, many=True, help_text="Its bids, one for each job.")
 
 
 def serialize_bundle(bundle: Bundle) -> dict[str, Any]:
@@ -274,94 +326,3 @@ REFUSED_BUNDLE = OpenApiResponse(
     RefusedBundleSerializer,
     description="Refused by the auction, or the wallet has less than the price.",
 )
-
-
-class CurvePointSerializer(Answer):
-    deadline = Moment(source="deadline_at")
-    price = Usd(source="price_micros")
-    finish_at = Moment()
-
-
-class QuotedJobSerializer(Answer):
-    label = s.CharField()
-    posted_price = Usd(source="price_micros", allow_null=True)
-    finish_at = Moment(allow_null=True)
-    work = WorkSerializer(source="measured.work")
-
-
-class SweepQuoteSerializer(Answer):
-    object = Constant("bundle_quote")
-    zone = s.CharField(source="zone.name")
-    deadline = Moment(source="deadline_at")
-    posted_price = Usd(source="price_micros", allow_null=True)
-    jobs = QuotedJobSerializer(many=True)
-    finish_at = Moment(allow_null=True)
-    reason = s.CharField(source="refusal", allow_null=True)
-    reason_text = NullText(source="refusal_text")
-    curve = CurvePointSerializer(many=True)
-    expires_at = Moment()
-    position = s.IntegerField()
-    head_hash = s.CharField()
-
-
-class WarmStartSerializer(Answer):
-    outlook = s.ChoiceField([str(outlook) for outlook in Outlook])
-    model = s.CharField(allow_null=True, help_text="What to bid with.")
-    cold_price = Usd(source="cold_price_micros", allow_null=True)
-
-    def get_model(self, quote: BidQuote) -> str | None:
-        start = quote.measured.start
-        return f"{WARM}{start.offer_id}" if start is not None and start.offer_id else None
-
-
-class QuotedVendorSerializer(Answer):
-    id = s.CharField(source="vendor_id")
-    name = s.CharField()
-    price = Usd(source="price_micros")
-    ready_at = Moment()
-
-
-class QuoteSerializer(Answer):
-    object = Constant("quote")
-    zone = s.CharField(source="zone.name")
-    deadline = Moment(source="deadline_at")
-    posted_price = Usd(source="price_micros", allow_null=True)
-    price_parts = PricePartsSerializer(allow_null=True)
-    plan = CellSerializer(many=True)
-    finish_at = Moment(allow_null=True)
-    reason = s.CharField(source="refusal", allow_null=True)
-    reason_text = NullText(source="refusal_text")
-    curve = CurvePointSerializer(many=True)
-    verified_only = s.BooleanField(help_text="On nodes of verified providers only.")
-    adapter = s.DictField()
-    training = s.DictField()
-    resolved = s.ListField(source="measured.resolved", child=s.CharField())
-    choices = s.DictField(child=s.CharField())
-    start = StartSerializer(source="measured.start", allow_null=True)
-    warm_start = WarmStartSerializer(source="*")
-    work = WorkSerializer(source="measured.work")
-    expires_at = Moment()
-    position = s.IntegerField()
-    head_hash = s.CharField()
-    vendor = QuotedVendorSerializer(allow_null=True)
-
-    def get_price_parts(self, quote: BidQuote) -> dict[str, float] | None:
-        return None if quote.parts is None else serialize_parts(quote.parts)
-
-    def get_plan(self, quote: BidQuote) -> list[PlannedCell]:
-        return [PlannedCell(quote.zone, cell.slot, cell.node) for cell in quote.cells]
-
-    def get_adapter(self, quote: BidQuote) -> Any:
-        return to_json(quote.measured.terms.adapter)
-
-    def get_training(self, quote: BidQuote) -> Any:
-        return to_json(quote.measured.terms.training)
-
-    def get_choices(self, quote: BidQuote) -> dict[str, str]:
-        return explain_choices(
-            quote.measured.resolved,
-            adapter=quote.measured.terms.adapter,
-            training=quote.measured.terms.training,
-            rows=quote.measured.rows,
-            sequence_length_limit=quote.zone.max_sequence_length,
-        )

@@ -14,10 +14,10 @@ from marketplace.api.market import schemas
 from marketplace.api.market.bid_serializers import (
     REFUSED_BUNDLE,
     BundleSerializer,
-    SweepQuoteSerializer,
     serialize_bundle,
 )
 from marketplace.api.market.owned import find_dataset
+from marketplace.api.market.quote_serializers import SweepQuoteSerializer
 from marketplace.api.market.requests import (
     BundleQuoteRequest,
     BundleRequest,

@@ -7,22 +7,26 @@ from rest_framework import serializers as s
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from marketplace.api.answers import Answer, Moment
 from marketplace.api.callers import get_caller
 from marketplace.api.market.owned import get_job
 from marketplace.api.market.requests import DisputeRequest, check_body
 from marketplace.api.views import MarketView
-from marketplace.auction.models import ResultDispute
 from marketplace.auction.result_disputes import open_result_dispute
 from marketplace.common import clock
 
 
-class ResultDisputeSerializer(s.ModelSerializer[ResultDispute]):
+class ResultDisputeSerializer(Answer):
     """Open until ``decided_at``; an event of the job tells how it was decided."""
 
-    class Meta:
-        model = ResultDispute
-        fields = ("id", "reason", "opened_at", "decided_at", "is_for_owner", "words")
-        read_only_fields = fields
+    id = s.CharField()
+    reason = s.CharField(help_text="What is wrong, in its owner's words.")
+    opened_at = Moment(help_text="When it was opened.")
+    decided_at = Moment(allow_null=True, help_text="When it was decided; null: it is open.")
+    is_for_owner = s.BooleanField(
+        allow_null=True, help_text="Whether the owner was right; null: it is open."
+    )
+    words = s.CharField(help_text="Why it was decided so; empty while it is open.")
 
 
 class JobDisputeView(MarketView):
@@ -39,4 +43,4 @@ class JobDisputeView(MarketView):
             opened_by=who.user,
             now=clock.now(),
         )
-        return Response(ResultDisputeSerializer(dispute).data)
+        return Response(ResultDisputeSerializer.show(dispute))

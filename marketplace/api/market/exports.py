@@ -33,12 +33,12 @@ class ExportSerializer(Answer):
     id = s.CharField()
     object = ConstantText("export")
     job_id = s.CharField()
-    form = s.ChoiceField(ExportForm.values)
-    status = s.ChoiceField(ExportStatus.values)
-    price = Usd(source="price_micros", help_text="Dollars; held, and paid when the file is there.")
-    bytes = s.IntegerField(allow_null=True)
-    sha256 = s.CharField(allow_null=True)
-    filename = s.CharField()
+    form = s.ChoiceField(ExportForm.values, help_text="What the file holds.")
+    status = s.ChoiceField(ExportStatus.values, help_text="ready: the file can be fetched.")
+    price = Usd(source="price_micros", help_text="Held, and paid when the file is there.")
+    bytes = s.IntegerField(allow_null=True, help_text="Size of the file; null until it is ready.")
+    sha256 = s.CharField(allow_null=True, help_text="SHA-256 of the file; null until it is ready.")
+    filename = s.CharField(help_text="What to call the file.")
     failure_reason = NullText(source="reason")
     created_at = Moment()
     finished_at = Moment(source="ended_at", allow_null=True)
@@ -62,11 +62,15 @@ class PushSerializer(Answer):
     id = s.CharField()
     object = ConstantText("push")
     job_id = s.CharField()
-    export_id = s.CharField(allow_null=True)
-    repository = s.CharField()
-    private = s.BooleanField(source="is_private")
-    status = s.ChoiceField(PushStatus.values)
-    url = NullText()
+    export_id = s.CharField(
+        allow_null=True, help_text="The export that is pushed; null: the adapter is."
+    )
+    repository = s.CharField(help_text="Where it is pushed to.")
+    private = s.BooleanField(
+        source="is_private", help_text="Whether a repository that is made is private."
+    )
+    status = s.ChoiceField(PushStatus.values, help_text="How far it is.")
+    url = NullText(help_text="Where it can be seen; null until it is there.")
     failure_reason = NullText(source="reason")
     created_at = Moment()
     finished_at = Moment(allow_null=True)
@@ -75,9 +79,9 @@ class PushSerializer(Answer):
 class FileLinkSerializer(Answer):
     object = ConstantText("link")
     job_id = s.CharField(source=GIVEN)
-    file = s.CharField(source=GIVEN)
+    file = s.CharField(source=GIVEN, help_text="What it leads to, as it was asked.")
     url = s.CharField(help_text="Works without a key; fetch it with GET, in parts too.")
-    expires_at = Moment()
+    expires_at = Moment(help_text="Until then the link works.")
 
 
 class JobExportsView(MarketView):

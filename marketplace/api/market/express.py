@@ -37,15 +37,15 @@ QUOTED = (1.1, 1.5, 2.0, 3.0, 5.0, 8.0)
 
 
 class ExpressPriceSerializer(AsStored):
-    slo_s = s.FloatField()
-    price = Usd()
+    slo_s = s.FloatField(help_text="Seconds in which it is done.")
+    price = Usd(help_text="What that costs.")
 
 
 class ExpressQuoteSerializer(Answer):
     zone = s.CharField(source=GIVEN)
     least_slo_s = s.FloatField(help_text="The shortest SLO that idle seats keep.")
-    longest_slo_s = s.FloatField(source="lane.slo_max_s")
-    prices = ExpressPriceSerializer(many=True)
+    longest_slo_s = s.FloatField(source="lane.slo_max_s", help_text="The longest SLO that is sold.")
+    prices = ExpressPriceSerializer(many=True, help_text="Prices of some SLOs between them.")
 
     def get_prices(self, terms: ExpressTerms) -> list[dict[str, Any]]:
         slos = [terms.least_slo_s * factor for factor in QUOTED]
@@ -57,17 +57,20 @@ class ExpressQuoteSerializer(Answer):
 
 
 class ExpressLookupSerializer(AsStored):
-    candidates = s.IntegerField()
-    seconds = s.FloatField()
+    candidates = s.IntegerField(help_text="Known prompts that were tried.")
+    seconds = s.FloatField(help_text="Seconds that it took.")
     own_loss = s.FloatField(help_text="With the prompt asked for.")
     loss = s.FloatField(help_text="With the prompt that the job began with.")
-    is_from_bank = s.BooleanField()
+    is_from_bank = s.BooleanField(help_text="Whether the job began with a known prompt.")
 
 
 class ExpressAnswerSerializer(Answer):
     id = s.CharField()
     object = Constant("express_request")
-    status = s.ChoiceField(["pending", "admitted", "offered", "refused"])
+    status = s.ChoiceField(
+        ["pending", "admitted", "offered", "refused"],
+        help_text="offered: not by the SLO asked for, but by a later one; nothing is held for it.",
+    )
     zone = s.CharField(source="zone.name")
     dataset_id = s.CharField()
     name = s.CharField()
@@ -75,22 +78,37 @@ class ExpressAnswerSerializer(Answer):
     adapter = s.DictField()
     training = s.DictField()
     created_at = Moment()
-    answered_at = Moment(allow_null=True)
+    answered_at = Moment(allow_null=True, help_text="When it was answered; null: it is not.")
     certified_slo_s = s.FloatField(
         source="answer.slo_s",
         allow_null=True,
         help_text="Certified, or of an offer: what could be.",
     )
-    due_at = Moment(allow_null=True)
-    price = Usd(source="answer.price_micros", allow_null=True)
+    due_at = Moment(
+        allow_null=True, help_text="When it is to be done by the SLO certified; null: none is."
+    )
+    price = Usd(
+        source="answer.price_micros", allow_null=True, help_text="What it pays, or would pay."
+    )
     seats = s.IntegerField(allow_null=True, help_text="Of one node, that the job has.")
-    least_slo_s = s.FloatField(source="answer.least_slo_s", allow_null=True)
-    reason = s.CharField(source="answer.answer", allow_null=True)
+    least_slo_s = s.FloatField(
+        source="answer.least_slo_s",
+        allow_null=True,
+        help_text="The shortest SLO that idle seats kept then.",
+    )
+    reason = s.CharField(
+        source="answer.answer",
+        allow_null=True,
+        help_text="What the lane answered, as a word for programs; null until then.",
+    )
     position = s.IntegerField(allow_null=True, help_text="Of the answer in the zone's log.")
-    decision_hash = NullText()
+    decision_hash = NullText(help_text="Hash of the answer's entry in the log.")
     bid_id = NullText()
     job_id = s.CharField(allow_null=True)
-    lookup = ExpressLookupSerializer(allow_null=True)
+    lookup = ExpressLookupSerializer(
+        allow_null=True,
+        help_text="What the search for a known prompt found; null: nothing, or none was made.",
+    )
 
     def get_due_at(self, asked: ExpressRequest) -> datetime | None:
         due_s = (asked.answer or {}).get("slo_s")

@@ -32,14 +32,21 @@ class IgnoredKeySerializer(AsStored):
 class UploadSerializer(Answer):
     id = s.CharField()
     object = Constant("upload")
-    name = s.CharField()
+    name = s.CharField(help_text="Name of the file.")
     bytes = s.IntegerField()
     sha256 = s.CharField()
-    status = s.ChoiceField(["waiting", "reading", "undecided", "refused", "stored"])
-    rows_read = s.IntegerField()
+    status = s.ChoiceField(
+        ["waiting", "reading", "undecided", "refused", "stored"],
+        help_text="undecided: it holds rows that need a choice; stored: it is a data set.",
+    )
+    rows_read = s.IntegerField(help_text="Rows read until now.")
     share_read = s.FloatField(help_text="Of the file, from 0 to 1.")
-    dataset_id = s.CharField(allow_null=True)
-    error = s.DictField(allow_null=True)
+    dataset_id = s.CharField(
+        allow_null=True, help_text="The data set that it became; null until it is stored."
+    )
+    error = s.DictField(
+        allow_null=True, help_text="code and detail of what is wrong with the file; null: nothing."
+    )
     created_at = Moment()
 
     def get_error(self, upload: Upload) -> dict[str, Any] | None:
@@ -53,19 +60,25 @@ class DatasetSerializer(Answer):
     name = s.CharField()
     bytes = s.IntegerField()
     sha256 = s.CharField()
-    format = s.CharField()
+    format = s.CharField(
+        help_text="What its rows are, such as chat, completion, text or preference."
+    )
     rows = s.IntegerField(help_text="Usable rows.")
-    tokens = s.IntegerField()
-    longest_row_tokens = s.IntegerField()
+    tokens = s.IntegerField(help_text="Tokens of the usable rows, by the zone's tokenizer.")
+    longest_row_tokens = s.IntegerField(help_text="Tokens of the longest row.")
     needs_preparation = s.BooleanField(
         help_text="Nothing trains on it as it is; rows are those that a program can repair."
     )
-    faulty = s.IntegerField()
-    errors = s.ListField(child=s.DictField())
+    faulty = s.IntegerField(help_text="Lines that training leaves out.")
+    errors = s.ListField(
+        child=s.DictField(), help_text="The first of them: line, column, what is wrong and a hint."
+    )
     long_rows = s.IntegerField(help_text="Rows that the zone's model cuts.")
-    long_lines = s.ListField(child=s.IntegerField())
+    long_lines = s.ListField(child=s.IntegerField(), help_text="The lines of the first of them.")
     left_out_long = s.IntegerField(help_text="Lines left out because they are too long.")
-    ignored_keys = IgnoredKeySerializer(many=True)
+    ignored_keys = IgnoredKeySerializer(
+        many=True, help_text="Keys of usable rows that training does not read."
+    )
     created_at = Moment()
 
     def get_errors(self, dataset: Dataset) -> list[Any]:
@@ -78,24 +91,30 @@ class JobSerializer(TermsAnswer):
     object = Constant("job")
     bid_id = s.CharField()
     zone = s.CharField(source="zone.name")
-    name = s.CharField()
-    status = s.ChoiceField(JobStatus.values)
-    price = Usd(source="price_micros")
+    name = s.CharField(help_text="Name of the job.")
+    status = s.ChoiceField(
+        JobStatus.values, help_text="moving: it goes on elsewhere from its last checkpoint."
+    )
+    price = Usd(source="price_micros", help_text="What the job paid.")
     deadline = Moment(source="deadline_at")
-    finish_planned_at = Moment()
+    finish_planned_at = Moment(help_text="When its plan ends.")
     created_at = Moment()
-    started_at = Moment(allow_null=True)
+    started_at = Moment(allow_null=True, help_text="When its first step began; null: it waits.")
     finished_at = Moment(allow_null=True)
-    plan = CellSerializer(many=True)
-    progress = s.DictField()
-    fault = NullText()
+    plan = CellSerializer(many=True, help_text="Cells that it runs in.")
+    progress = s.DictField(
+        help_text="Steps, losses, speed and the expected end, as the node last reported."
+    )
+    fault = NullText(help_text="Whose fault a failure is, user or system; null: it has not failed.")
     failure_reason = NullText()
-    start = StartSerializer(allow_null=True)
+    start = StartSerializer(
+        allow_null=True, help_text="What training begins with; null: the base model alone."
+    )
     stopped_early = s.BooleanField(help_text="It ended before its last step.")
     best_step = s.IntegerField(
         allow_null=True, help_text="Step whose weights early stopping chose."
     )
-    seq = s.IntegerField()
+    seq = s.IntegerField(help_text="Number of its last event.")
 
     def get_plan(self, job: Job) -> list[PlannedCell]:
         return [PlannedCell(job.zone, slot, node) for slot, node in job.cells]
@@ -105,43 +124,60 @@ class JobSerializer(TermsAnswer):
 
 
 class SampleSerializer(Answer):
-    prompt = s.CharField()
-    before = s.CharField()
-    after = s.CharField()
+    prompt = s.CharField(help_text="A prompt of the rows that were held out.")
+    before = s.CharField(help_text="What the base model writes to it.")
+    after = s.CharField(help_text="What the adapter writes to it.")
 
 
 class SamplesSerializer(Answer):
-    data = SampleSerializer(source="*", many=True)
+    data = SampleSerializer(
+        source="*",
+        many=True,
+        help_text="Texts before and after; none unless the job has succeeded.",
+    )
 
 
 class PreparationSerializer(Answer):
     id = s.CharField()
-    status = s.CharField()
-    vendor = s.CharField(source="vendor.name")
-    vendor_price = Usd(source="sold_micros")
-    due_at = Moment()
-    delivered_at = Moment(allow_null=True)
+    status = s.CharField(help_text="How far the vendor is.")
+    vendor = s.CharField(source="vendor.name", help_text="Name of the vendor.")
+    vendor_price = Usd(source="sold_micros", help_text="The vendor's part of what the job paid.")
+    due_at = Moment(help_text="When the delivery is due.")
+    delivered_at = Moment(allow_null=True, help_text="When it was delivered; null: it is not.")
     objection = NullText(
         help_text="Why the rule does not accept the delivery. You may; unanswered, it is refused."
     )
     accept_by = Moment(allow_null=True, help_text="Until then the delivery may be refused.")
-    accepted_at = Moment(allow_null=True)
+    accepted_at = Moment(allow_null=True, help_text="When it was accepted; null: it is not.")
     concluded_at = Moment(
         allow_null=True, help_text="When the vendor was paid and spare cells were given back."
     )
-    rows_in = s.IntegerField(allow_null=True)
-    rows_out = s.IntegerField(allow_null=True)
-    rows_held_out = s.IntegerField(allow_null=True)
-    source_dataset_id = s.CharField(source="source_id")
-    prepared_dataset_id = s.CharField(source="prepared_id", allow_null=True)
-    held_out_dataset_id = s.CharField(source="held_out_id", allow_null=True)
-    refund = Usd(source="refund_micros")
-    missed = s.ListField(child=s.DictField())
-    report = s.DictField()
+    rows_in = s.IntegerField(allow_null=True, help_text="Rows that the vendor got.")
+    rows_out = s.IntegerField(allow_null=True, help_text="Rows that it delivered.")
+    rows_held_out = s.IntegerField(
+        allow_null=True, help_text="Rows of them that are held out of training."
+    )
+    source_dataset_id = s.CharField(source="source_id", help_text="The data as you uploaded them.")
+    prepared_dataset_id = s.CharField(
+        source="prepared_id",
+        allow_null=True,
+        help_text="The data that were delivered; null until then.",
+    )
+    held_out_dataset_id = s.CharField(
+        source="held_out_id",
+        allow_null=True,
+        help_text="The rows that are held out; null: none are.",
+    )
+    refund = Usd(source="refund_micros", help_text="What came back of the payment.")
+    missed = s.ListField(
+        child=s.DictField(),
+        help_text="Vendors that had the work before and did not deliver, and why.",
+    )
+    report = s.DictField(help_text="The vendor's own account of what it did.")
     comparison = s.DictField(
         allow_null=True, help_text="Rows kept, changed, dropped and added, with samples."
     )
-    accesses = s.ListField(child=s.DictField())
+    accesses = s.ListField(child=s.DictField(), help_text="Who saw the data, and when.")
 
     def get_accesses(self, preparation: Preparation) -> list[dict[str, Any]]:
         return [
@@ -161,14 +197,33 @@ class PlanSerializer(Answer):
     object = Constant("plan")
     dataset_id = s.CharField()
     zone = s.CharField(source="zone.name", help_text="Whose tokenizer counts.")
-    status = s.ChoiceField(["making", "made", "failed", "confirmed"])
-    roles = s.DictField(source="asked.roles", child=s.CharField())
-    drop_duplicates = s.BooleanField(source="asked.drop_duplicates")
-    mask_personal_data = s.BooleanField(source="asked.mask_personal_data")
-    phone_regions = s.ListField(source="asked.phone_regions", child=s.CharField())
-    languages = s.ListField(source="asked.languages", child=s.CharField())
+    status = s.ChoiceField(
+        ["making", "made", "failed", "confirmed"],
+        help_text="making, made, failed, or confirmed by you.",
+    )
+    roles = s.DictField(
+        source="asked.roles",
+        child=s.CharField(),
+        help_text="What each column holds, as it was asked.",
+    )
+    drop_duplicates = s.BooleanField(
+        source="asked.drop_duplicates", help_text="Whether repeated rows are left out."
+    )
+    mask_personal_data = s.BooleanField(
+        source="asked.mask_personal_data", help_text="Whether personal data are masked."
+    )
+    phone_regions = s.ListField(
+        source="asked.phone_regions",
+        child=s.CharField(),
+        help_text="Regions whose phone numbers are found; none are all.",
+    )
+    languages = s.ListField(
+        source="asked.languages",
+        child=s.CharField(),
+        help_text="Languages that are kept; none keeps all.",
+    )
     rows = s.IntegerField(help_text="Rows that stay; a bid by this plan is sold for them.")
-    tokens = s.IntegerField()
+    tokens = s.IntegerField(help_text="Tokens of the rows that stay.")
     problem = NullText(help_text="Why it cannot be made.")
     plan = s.DictField(
         allow_null=True,
@@ -176,7 +231,7 @@ class PlanSerializer(Answer):
         "keys, examples of each kind of change, and groups of duplicates.",
     )
     created_at = Moment()
-    confirmed_at = Moment(allow_null=True)
+    confirmed_at = Moment(allow_null=True, help_text="When you confirmed it; null: you have not.")
 
     def get_status(self, plan: DataPlan) -> str:
         if plan.confirmed_at is not None:
@@ -185,27 +240,33 @@ class PlanSerializer(Answer):
 
 
 class JobEventSerializer(Answer):
-    seq = s.IntegerField()
-    at = Moment()
-    kind = s.CharField()
-    actor = s.CharField()
-    message = s.CharField()
-    data = s.DictField()
+    seq = s.IntegerField(help_text="Number of the event, from 1; continue after it.")
+    at = Moment(help_text="When it happened.")
+    kind = s.CharField(help_text="What happened, as a word for programs.")
+    actor = s.CharField(help_text="system, or the id of the user or node that did it.")
+    message = s.CharField(help_text="The same as a sentence.")
+    data = s.DictField(help_text="What else is known of it, by kind.")
 
 
 class CheckpointSerializer(Answer):
     id = s.CharField()
-    step = s.IntegerField()
+    step = s.IntegerField(help_text="Step after which it was written.")
     bytes = s.IntegerField()
     sha256 = s.CharField()
-    train_loss = s.FloatField(allow_null=True)
-    valid_loss = s.FloatField(allow_null=True)
+    train_loss = s.FloatField(allow_null=True, help_text="Training loss at that step.")
+    valid_loss = s.FloatField(
+        allow_null=True, help_text="Loss on the rows held out; null: not measured."
+    )
     created_at = Moment()
 
 
 class CancelPreviewSerializer(Answer):
     job_id = s.CharField(source="job.id")
-    can_cancel = s.BooleanField(source="job.is_active")
-    payment = Usd(source="bid.payment_micros")
-    refund = Usd(source="due.refund_micros")
-    reservation_fee = Usd(source="due.fee_micros")
+    can_cancel = s.BooleanField(
+        source="job.is_active", help_text="Whether the job can still be ended."
+    )
+    payment = Usd(source="bid.payment_micros", help_text="What the job paid.")
+    refund = Usd(source="due.refund_micros", help_text="What would come back now.")
+    reservation_fee = Usd(
+        source="due.fee_micros", help_text="What would be kept for the reservation."
+    )

@@ -26,17 +26,19 @@ READ, WRITE = "keys:read", "keys:write"
 class KeySerializer(Answer):
     id = s.CharField()
     object = ConstantText("api_key")
-    name = s.CharField()
+    name = s.CharField(help_text="Name that people know it by.")
     prefix = s.CharField(help_text="What the secret begins with.")
-    scopes = s.ListField(child=s.CharField())
+    scopes = s.ListField(child=s.CharField(), help_text="What it may do.")
     bid_price = Usd(
         source="bid_price_micros",
         allow_null=True,
-        help_text="What it bids where a request says nothing, in dollars.",
+        help_text="What it bids where a request says nothing.",
     )
-    bid_deadline_s = s.IntegerField(allow_null=True)
+    bid_deadline_s = s.IntegerField(
+        allow_null=True, help_text="Seconds from now that it bids by where a request says nothing."
+    )
     created_at = Moment()
-    expires_at = Moment(allow_null=True)
+    expires_at = Moment(allow_null=True, help_text="When it ends; null: it does not.")
     earlier_secret_until = Moment(
         allow_null=True, help_text="Until then, the secret that was replaced may be used."
     )

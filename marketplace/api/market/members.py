@@ -32,10 +32,10 @@ class MemberSerializer(Answer):
     id = s.CharField()
     object = ConstantText("member")
     user_id = s.CharField()
-    name = s.CharField()
-    email = s.CharField(source="user.email")
-    role = s.ChoiceField(Role.values)
-    joined_at = Moment(source="created_at")
+    name = s.CharField(help_text="First and last name.")
+    email = s.CharField(source="user.email", help_text="Address of the member's mail.")
+    role = s.ChoiceField(Role.values, help_text="What the member may do.")
+    joined_at = Moment(source="created_at", help_text="When the member joined.")
 
     def get_name(self, membership: Membership) -> str:
         return membership.user.get_full_name()
@@ -44,10 +44,10 @@ class MemberSerializer(Answer):
 class InvitationSerializer(Answer):
     id = s.CharField()
     object = ConstantText("invitation")
-    email = s.CharField()
-    role = s.ChoiceField(Role.values)
+    email = s.CharField(help_text="Address that the invitation went to.")
+    role = s.ChoiceField(Role.values, help_text="What who accepts it may do.")
     created_at = Moment()
-    expires_at = Moment()
+    expires_at = Moment(help_text="Until then it can be accepted.")
 
 
 class MembersView(MarketView):

@@ -26,20 +26,22 @@ from marketplace.payments.selectors import get_earnings, get_wallet, list_wallet
 
 class WalletSerializer(Answer):
     object = ConstantText("wallet")
-    available = Usd(source="available_micros")
-    held = Usd(source="held_micros")
+    available = Usd(source="available_micros", help_text="What may be bid with.")
+    held = Usd(source="held_micros", help_text="What undecided bids and unfinished exports hold.")
 
 
 class WalletEntrySerializer(Answer):
     id = s.CharField(source="entry_id")
-    cursor = s.IntegerField()
-    at = Moment()
-    kind = s.CharField()
+    cursor = s.IntegerField(help_text="What the next page begins after.")
+    at = Moment(help_text="When it was booked.")
+    kind = s.CharField(help_text="What was booked, as a word for programs.")
     reference = s.CharField(help_text="Such as a bid's id.")
-    memo = s.CharField()
-    available_change = Usd(source="available_change_micros")
-    held_change = Usd(source="held_change_micros")
-    available_after = Usd(source="available_after_micros")
+    memo = s.CharField(help_text="The same in words.")
+    available_change = Usd(
+        source="available_change_micros", help_text="What it added to the money available."
+    )
+    held_change = Usd(source="held_change_micros", help_text="What it added to the money held.")
+    available_after = Usd(source="available_after_micros", help_text="What was available after it.")
 
 
 class _PresentNode(NamedTuple):
@@ -53,12 +55,20 @@ class OwnNodeSerializer(Answer):
     object = ConstantText("node")
     name = s.CharField(source="node.name")
     zone = s.CharField(source="node.zone.name")
-    gpu_type = s.CharField(source="node.gpu_type.name")
-    memory_gb = s.FloatField(source="node.memory_gb")
-    ask = Usd(source="node.ask_micros")
-    status = s.CharField()
-    available_from = Moment(source="node.available_from_at", allow_null=True)
-    available_until = Moment(source="node.available_until_at", allow_null=True)
+    gpu_type = s.CharField(source="node.gpu_type.name", help_text="Kind of GPU.")
+    memory_gb = s.FloatField(source="node.memory_gb", help_text="Memory of the GPU, in GB.")
+    ask = Usd(source="node.ask_micros", help_text="What you ask for a slot.")
+    status = s.CharField(help_text="Whether it works, rests or is away.")
+    available_from = Moment(
+        source="node.available_from_at",
+        allow_null=True,
+        help_text="It is on sale from then on; null: from now on.",
+    )
+    available_until = Moment(
+        source="node.available_until_at",
+        allow_null=True,
+        help_text="It is on sale until then; null: without end.",
+    )
     shared_gpu = s.CharField(
         allow_null=True,
         help_text="Nodes with the same value take turns on a GPU, each in its hours.",
@@ -73,8 +83,12 @@ class OwnNodeSerializer(Answer):
         allow_null=True,
         help_text="Of a node that rests: the zone that its GPU serves.",
     )
-    last_heartbeat_at = Moment(source="node.last_heartbeat_at", allow_null=True)
-    joined_at = Moment(source="node.joined_at")
+    last_heartbeat_at = Moment(
+        source="node.last_heartbeat_at",
+        allow_null=True,
+        help_text="When it was last heard of; null: never.",
+    )
+    joined_at = Moment(source="node.joined_at", help_text="When it joined.")
 
     def get_shared_gpu(self, present: _PresentNode) -> str | None:
         device_id = present.node.shared_device_id
@@ -92,11 +106,15 @@ def _show_nodes(nodes: Sequence[Node]) -> list[dict[str, Any]]:
 class EarningLineSerializer(Answer):
     # The price that its owner paid, and the bid, are not the provider's to know.
     id = s.CharField()
-    kind = s.CharField()
-    amount = Usd(source="amount_micros")
-    accrued_at = Moment()
-    payable_at = Moment()
-    payout_id = s.CharField(allow_null=True)
+    kind = s.CharField(help_text="What was earned with.")
+    amount = Usd(
+        source="amount_micros", help_text="What was earned; below zero where it was taken back."
+    )
+    accrued_at = Moment(help_text="When it was earned.")
+    payable_at = Moment(help_text="From then on it can be paid out.")
+    payout_id = s.CharField(
+        allow_null=True, help_text="The payout that it went with; null: none yet."
+    )
 
 
 class WalletView(MarketView):
@@ -165,7 +183,12 @@ class EarningsView(MarketView):
         operation_id="earnings_list",
         parameters=schemas.PAGE[:2],
         responses={
-            200: page_of(EarningLineSerializer, name="EarningsPage", pending=Usd(), payable=Usd())
+            200: page_of(
+                EarningLineSerializer,
+                name="EarningsPage",
+                pending=Usd("What is earned and cannot be paid out yet."),
+                payable=Usd("What can be paid out."),
+            )
         },
     )
     def get(self, request: Request) -> Response:

@@ -23,10 +23,10 @@ from marketplace.common.downloads import PartsDownload
 class DeletionSerializer(Answer):
     id = s.CharField(source="pk")
     object = Constant("deletion")
-    subject = s.ChoiceField(Subject.values)
-    subject_id = s.CharField()
+    subject = s.ChoiceField(Subject.values, help_text="What kind of thing was deleted.")
+    subject_id = s.CharField(help_text="Id of what was deleted.")
     by_retention = s.BooleanField(help_text="Nobody asked for it: its time was over.")
-    asked_at = Moment()
+    asked_at = Moment(help_text="When it was asked for.")
     waits_for = s.CharField(help_text="What still needs the content; empty: nothing.")
     erased_at = Moment(
         allow_null=True, help_text="When the content was gone. Hashes and accounts stay."
@@ -41,7 +41,7 @@ class RetentionSerializer(Answer):
         allow_null=True,
         help_text="Days after which what nobody used is deleted; null: it is kept.",
     )
-    retain_days_min = s.IntegerField()
+    retain_days_min = s.IntegerField(help_text="The fewest days that may be set.")
     erased_within_hours = s.IntegerField(
         help_text="From when nothing needs the content to when it is gone everywhere."
     )

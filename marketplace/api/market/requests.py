@@ -214,7 +214,12 @@ class UploadRequest(StrictSerializer):
 
 
 class BatchRequest(StrictSerializer):
-    bids = serializers.ListField(child=serializers.DictField(), min_length=1, max_length=BATCH_MAX)
+    bids = serializers.ListField(
+        child=serializers.DictField(),
+        min_length=1,
+        max_length=BATCH_MAX,
+        help_text="Bids, each as POST /api/bids takes it; they are decided in this order.",
+    )
 
 
 class DatasetUploadRequest(UploadRequest):
@@ -245,15 +250,23 @@ class PlanRequest(StrictSerializer):
         required=False,
         help_text='What each column of the file holds: {"frage": "prompt", "notiz": "left_out"}.',
     )
-    drop_duplicates = serializers.BooleanField(required=False)
-    mask_personal_data = serializers.BooleanField(required=False)
+    drop_duplicates = serializers.BooleanField(
+        required=False, help_text="Leave out rows that repeat earlier ones."
+    )
+    mask_personal_data = serializers.BooleanField(
+        required=False, help_text="Replace addresses, numbers and keys by marks; names stay."
+    )
     phone_regions = serializers.ListField(
         child=serializers.CharField(),
         required=False,
         help_text="ISO 3166 codes whose phone numbers are found without a country's prefix; "
         "none are all.",
     )
-    languages = serializers.ListField(child=serializers.CharField(), required=False)
+    languages = serializers.ListField(
+        child=serializers.CharField(),
+        required=False,
+        help_text="Languages to keep, ISO 639-1; none keeps all.",
+    )
     zone = serializers.CharField(
         max_length=40, required=False, help_text="Zone to count for; the data set's own if none."
     )
@@ -286,7 +299,9 @@ class PushRequest(StrictSerializer):
     token = serializers.CharField(
         max_length=500, help_text="Of the hub, with the right to write to the repository."
     )
-    private = serializers.BooleanField(required=False, default=True)
+    private = serializers.BooleanField(
+        required=False, default=True, help_text="Whether a repository that is made is private."
+    )
     export_id = serializers.CharField(
         max_length=40,
         required=False,
@@ -361,4 +376,6 @@ def _reader(kind: type[serializers.Serializer[Any]]) -> serializers.Serializer[A
 
 
 class DisputeRequest(StrictSerializer):
-    reason = serializers.CharField(max_length=1000)
+    reason = serializers.CharField(
+        max_length=1000, help_text="What is wrong, in your words; whoever decides reads it."
+    )

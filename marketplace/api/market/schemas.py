@@ -22,13 +22,15 @@ EVENTS_PAGE = [
 
 
 class ProblemSerializer(AsStored):
-    type = s.CharField()
-    title = s.CharField()
-    status = s.IntegerField()
+    type = s.CharField(help_text="A URN of the code.")
+    title = s.CharField(help_text="The HTTP status in words.")
+    status = s.IntegerField(help_text="The HTTP status.")
     code = s.CharField(help_text="What programs compare; never changes.")
     detail = s.CharField(help_text="What is wrong and what to do.")
-    param = s.CharField(required=False)
-    request_id = s.CharField()
+    param = s.CharField(required=False, help_text="The member or parameter that is wrong.")
+    request_id = s.CharField(
+        help_text="Tell it to support; the answer's header X-Request-Id has it too."
+    )
 
 
 PROBLEM = OpenApiResponse(ProblemSerializer, description="RFC 9457 application/problem+json.")

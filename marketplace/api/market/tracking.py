@@ -31,7 +31,7 @@ class TrackingSerializer(Answer):
     object = ConstantText("tracking")
     is_available = s.BooleanField(help_text="Whether this market can send.")
     has_key = s.BooleanField(help_text="Whether your organisation has given a key.")
-    set_at = Moment(allow_null=True)
+    set_at = Moment(allow_null=True, help_text="When the key was given; null: there is none.")
     set_by = s.CharField(allow_null=True, help_text="Id of the user.")
 
     def get_is_available(self, key: TrackingKey | None) -> bool:

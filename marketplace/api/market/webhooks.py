@@ -32,14 +32,14 @@ READ, WRITE = "webhooks:read", "webhooks:write"
 class WebhookSerializer(Answer):
     id = s.CharField()
     object = ConstantText("webhook")
-    url = s.CharField()
-    events = s.ListField(child=s.CharField())
+    url = s.CharField(help_text="Where events are sent.")
+    events = s.ListField(child=s.CharField(), help_text="Types of events that are sent.")
     created_at = Moment()
     earlier_secret_until = Moment(
         allow_null=True, help_text="Until then, messages are signed with the earlier one too."
     )
     disabled_at = Moment(allow_null=True, help_text="Nothing is sent since then.")
-    disabled_reason = NullText()
+    disabled_reason = NullText(help_text="Why nothing is sent; null: it is.")
 
 
 class WebhookWithSecretSerializer(WebhookSerializer):
@@ -47,21 +47,27 @@ class WebhookWithSecretSerializer(WebhookSerializer):
 
 
 class DeliveryAttemptSerializer(AsStored):
-    at = s.DateTimeField()
-    status = s.IntegerField(allow_null=True)
-    error = s.CharField()
-    took_s = s.FloatField()
+    at = s.DateTimeField(help_text="When it was tried.")
+    status = s.IntegerField(
+        allow_null=True, help_text="HTTP status of the answer; null: there was none."
+    )
+    error = s.CharField(help_text="What went wrong; empty: nothing.")
+    took_s = s.FloatField(help_text="Seconds until the answer.")
 
 
 class WebhookDeliverySerializer(Answer):
     id = s.CharField(help_text="The webhook-id of every attempt.")
     object = ConstantText("webhook.delivery")
-    type = s.CharField()
-    status = s.ChoiceField(MessageStatus.values)
+    type = s.CharField(help_text="Type of the event.")
+    status = s.ChoiceField(
+        MessageStatus.values, help_text="pending: it is tried again; otherwise how it ended."
+    )
     body = s.CharField(help_text="As it was signed and sent.")
-    created_at = Moment()
+    created_at = Moment(help_text="When the event happened.")
     due_at = Moment(allow_null=True, help_text="Of the next attempt.")
-    attempts = DeliveryAttemptSerializer(source="log", many=True)
+    attempts = DeliveryAttemptSerializer(
+        source="log", many=True, help_text="What was tried, the first one first."
+    )
 
     def get_due_at(self, message: WebhookMessage) -> datetime | None:
         return message.due_at if message.status == MessageStatus.PENDING else None

@@ -14,8 +14,8 @@ from rest_framework.response import Response
 from marketplace.api.answers import Answer, Moment, Usd, moment, usd
 from marketplace.api.callers import get_caller
 from marketplace.api.market import schemas
-from marketplace.api.market.bid_serializers import QuoteSerializer
 from marketplace.api.market.owned import find_dataset
+from marketplace.api.market.quote_serializers import QuoteSerializer
 from marketplace.api.market.requests import QuoteRequest, check_body, read_asked
 from marketplace.api.views import MarketView
 from marketplace.auction.bidding.deadlines import find_latest_deadline, settle_deadline
@@ -39,19 +39,21 @@ from marketplace.fleet.selectors import (
 
 class ZoneSerializer(Answer):
     name = s.CharField()
-    base_model = s.CharField(source="base_model_name")
-    slot_s = s.IntegerField()
-    horizon_slots = s.IntegerField()
-    policy = s.CharField()
-    max_sequence_length = s.IntegerField()
-    earliest_deadline = Moment()
-    latest_deadline = Moment()
-    nodes_on_sale = s.IntegerField()
+    base_model = s.CharField(
+        source="base_model_name", help_text="The base model that its nodes hold."
+    )
+    slot_s = s.IntegerField(help_text="Seconds of a slot.")
+    horizon_slots = s.IntegerField(help_text="Slots that are on sale at a time.")
+    policy = s.CharField(help_text="How its prices are made.")
+    max_sequence_length = s.IntegerField(help_text="Most tokens of a row that training reads.")
+    earliest_deadline = Moment(help_text="The earliest deadline that can be bid by.")
+    latest_deadline = Moment(help_text="The latest deadline that can be bid by.")
+    nodes_on_sale = s.IntegerField(help_text="Nodes that are on sale now.")
     reservation_fee_percent = s.IntegerField(
         help_text="Of the price of a job that its owner ends, what is kept at least, percent."
     )
     fee_per_million_units = Usd(
-        help_text="The house's fee in dollars, in every price of the zone; "
+        help_text="The house's fee, in every price of the zone; "
         "work that is not done gives it back."
     )
     retain_days = s.IntegerField(
@@ -79,21 +81,26 @@ class ZoneSerializer(Answer):
 
 
 class ZoneListSerializer(Answer):
-    data = ZoneSerializer(source="*", many=True)
+    data = ZoneSerializer(source="*", many=True, help_text="The zones that take bids.")
 
 
 class MarketSerializer(Answer):
     # Public: it has no amount of a bid and no name of who placed it.
     zone = s.CharField(source="zone.name")
-    seq = s.IntegerField()
-    position = s.IntegerField()
+    seq = s.IntegerField(help_text="Number of the last event of the market's stream.")
+    position = s.IntegerField(help_text="Position of the last entry of the zone's log.")
     head_hash = s.CharField()
-    slot = s.IntegerField()
-    slot_s = s.IntegerField(source="zone.slot_s")
-    first_slot = s.IntegerField()
-    first_slot_at = Moment()
-    nodes = s.ListField(child=s.DictField())
-    decisions = s.ListField(child=s.DictField())
+    slot = s.IntegerField(help_text="Number of the slot that it is now.")
+    slot_s = s.IntegerField(source="zone.slot_s", help_text="Seconds of a slot.")
+    first_slot = s.IntegerField(help_text="Slot of the first value of each list of a node.")
+    first_slot_at = Moment(help_text="When that slot begins.")
+    nodes = s.ListField(
+        child=s.DictField(),
+        help_text="Nodes with their ask, and by slot: prices, shares sold and what is on sale.",
+    )
+    decisions = s.ListField(
+        child=s.DictField(), help_text="The latest decisions, the newest first."
+    )
 
     def get_nodes(self, market: MarketNow) -> list[dict[str, Any]]:
         return [

@@ -11,13 +11,13 @@ from rest_framework import serializers as s
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from marketplace.api.answers import LEFT_OUT, Answer, UnixTime
+from marketplace.api.answers import LEFT_OUT, Answer, ConstantText, UnixTime
 from marketplace.api.callers import get_caller
 from marketplace.api.models import FineTuningRequest
 from marketplace.api.openai import schemas
 from marketplace.api.openai.job_serializers import find_suffix
 from marketplace.api.openai.names import find_model, name_tuned_model
-from marketplace.api.openai.schemas import always, list_of
+from marketplace.api.openai.schemas import list_of
 from marketplace.api.openai.views import OpenAiView
 from marketplace.common import clock
 from marketplace.common.errors import UserError
@@ -41,12 +41,14 @@ class _Model(NamedTuple):
 
 
 class ModelSerializer(Answer):
-    id = s.CharField()
-    object = always("model")
+    id = s.CharField(help_text="Name that requests take as model.")
+    object = ConstantText("model")
     created = UnixTime()
-    owned_by = s.CharField()
+    owned_by = s.CharField(help_text="Your organisation, or who the base model is from.")
     parent = s.CharField(help_text="The base model.")
-    job_id = s.CharField(required=False)
+    job_id = s.CharField(
+        required=False, help_text="The job that made the adapter; base models have none."
+    )
 
 
 class ModelsView(OpenAiView):
@@ -68,8 +70,8 @@ class ModelsView(OpenAiView):
 
 class DeleteModelResponseSerializer(Answer):
     id = s.CharField(source="*")
-    object = always("model")
-    deleted = s.BooleanField()
+    object = ConstantText("model")
+    deleted = s.BooleanField(help_text="Always true.")
 
     def get_deleted(self, _model: str) -> bool:
         return True

@@ -25,6 +25,7 @@ from marketplace.accounts.models import Scope
 from marketplace.api.callers import Standing, find_standing, get_caller
 from marketplace.api.market.requests import check_body
 from marketplace.api.openai import schemas
+from marketplace.api.openai.chat_requests import ChatRequest, CompletionRequest
 from marketplace.api.openai.chat_values import (
     ChatShape,
     CompletionShape,
@@ -33,7 +34,6 @@ from marketplace.api.openai.chat_values import (
     Reply,
 )
 from marketplace.api.openai.names import find_model
-from marketplace.api.openai.requests import ChatRequest, CompletionRequest
 from marketplace.api.openai.views import OpenAiView
 from marketplace.common import clock
 from marketplace.common.errors import UserError

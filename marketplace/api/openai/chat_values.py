@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 from rest_framework import serializers as s
 
-from marketplace.api.answers import Answer, AsStored, Usd
-from marketplace.api.openai.schemas import always
+from marketplace.api.answers import Answer, AsStored, ConstantText, Usd
 from marketplace.questions.models import AskedQuestion
 from marketplace.questions.prices import compute_price
 
@@ -35,10 +34,10 @@ class Reply:
 
 
 class CompletionUsageSerializer(Answer):
-    prompt_tokens = s.IntegerField()
-    completion_tokens = s.IntegerField(source="answer_tokens")
-    total_tokens = s.IntegerField()
-    cost = Usd("Dollars, as a decimal string.")
+    prompt_tokens = s.IntegerField(help_text="Tokens of the question.")
+    completion_tokens = s.IntegerField(source="answer_tokens", help_text="Tokens of the answer.")
+    total_tokens = s.IntegerField(help_text="Tokens of both.")
+    cost = Usd("What they cost.")
 
     def get_total_tokens(self, question: AskedQuestion) -> int:
         return question.prompt_tokens + question.answer_tokens
@@ -50,15 +49,15 @@ class CompletionUsageSerializer(Answer):
 
 class CreateChatCompletionResponseSerializer(AsStored):
     id = s.CharField()
-    object = always("chat.completion")
-    created = s.IntegerField()
-    model = s.CharField()
-    choices = s.ListField(child=s.DictField())
-    usage = CompletionUsageSerializer()
+    object = ConstantText("chat.completion")
+    created = s.IntegerField(help_text="When it was made, in Unix seconds.")
+    model = s.CharField(help_text="The model as it was asked for.")
+    choices = s.ListField(child=s.DictField(), help_text="The answer, with why it ended.")
+    usage = CompletionUsageSerializer(help_text="Tokens used, and what they cost.")
 
 
 class CreateCompletionResponseSerializer(CreateChatCompletionResponseSerializer):
-    object = always("text_completion")
+    object = ConstantText("text_completion")
 
 
 class ChatShape:

@@ -18,7 +18,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from marketplace.accounts.models import Organisation
-from marketplace.api.answers import GIVEN, LEFT_OUT, Answer, UnixTime
+from marketplace.api.answers import GIVEN, LEFT_OUT, Answer, ConstantText, UnixTime
 from marketplace.api.callers import Caller, get_caller
 from marketplace.api.idempotency import answer_once, find_shared_key
 from marketplace.api.market.requests import check_body
@@ -26,7 +26,7 @@ from marketplace.api.openai import schemas
 from marketplace.api.openai.lists import build_list, read_after, read_limit
 from marketplace.api.openai.names import JOB, name_file, parse_file, unknown_file
 from marketplace.api.openai.requests import FINE_TUNE, RESULTS, FileRequest
-from marketplace.api.openai.schemas import always, list_of
+from marketplace.api.openai.schemas import list_of
 from marketplace.api.openai.views import OpenAiView
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload, LinesDownload
@@ -57,17 +57,24 @@ _RESULT_COLUMNS = ("step", "epoch", "train_loss", "valid_loss", "learning_rate")
 
 class OpenAIFileSerializer(Answer):
     id = s.CharField()
-    object = always("file")
+    object = ConstantText("file")
     bytes = s.IntegerField()
-    created_at = UnixTime(help_text="Unix seconds.")
-    filename = s.CharField()
-    purpose = s.ChoiceField(["fine-tune", "fine-tune-results"])
+    created_at = UnixTime()
+    filename = s.CharField(help_text="Name of the file.")
+    purpose = s.ChoiceField(
+        ["fine-tune", "fine-tune-results"],
+        help_text="fine-tune: training data; fine-tune-results: what a job made.",
+    )
     status = s.CharField(help_text="uploaded, processed or error.")
-    expires_at = s.IntegerField(allow_null=True, source=GIVEN)
-    status_details = s.CharField(allow_null=True)
-    rows = s.IntegerField(required=False)
-    tokens = s.IntegerField(required=False)
-    format = s.CharField(required=False)
+    expires_at = s.IntegerField(
+        allow_null=True, source=GIVEN, help_text="Always null: files are kept."
+    )
+    status_details = s.CharField(
+        allow_null=True, help_text="What is wrong with the file; null: nothing."
+    )
+    rows = s.IntegerField(required=False, help_text="Usable rows, of training data that are read.")
+    tokens = s.IntegerField(required=False, help_text="Tokens of the usable rows.")
+    format = s.CharField(required=False, help_text="What its rows are, such as chat or preference.")
 
     def get_id(self, row: _File) -> str:
         return name_file(row.pk)
@@ -113,8 +120,8 @@ class OpenAIFileSerializer(Answer):
 
 class DeleteFileResponseSerializer(Answer):
     id = s.CharField(source="*")
-    object = always("file")
-    deleted = s.BooleanField()
+    object = ConstantText("file")
+    deleted = s.BooleanField(help_text="Always true.")
 
     def get_deleted(self, name: str) -> bool:
         return True

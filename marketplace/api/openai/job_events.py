@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 from django.db.models import Q, QuerySet
 from rest_framework import serializers as s
 
-from marketplace.api.answers import Answer, UnixTime
+from marketplace.api.answers import Answer, ConstantText, UnixTime
 from marketplace.api.models import FineTuningRequest
 from marketplace.api.openai.lists import invalid_cursor
-from marketplace.api.openai.schemas import always
 from marketplace.jobs.models import EventKind, Job, JobEvent, MetricPoint
 from marketplace.tracking.services import find_tracked_run
 
@@ -49,12 +48,12 @@ class LogItem(NamedTuple):
 
 class FineTuningJobEventSerializer(Answer):
     id = s.CharField()
-    object = always("fine_tuning.job.event")
+    object = ConstantText("fine_tuning.job.event")
     created_at = UnixTime()
-    level = s.ChoiceField(["info", "warn", "error"])
-    message = s.CharField()
-    type = s.ChoiceField(["message", "metrics"])
-    data = s.DictField()
+    level = s.ChoiceField(["info", "warn", "error"], help_text="How grave it is.")
+    message = s.CharField(help_text="What happened, as a sentence.")
+    type = s.ChoiceField(["message", "metrics"], help_text="metrics: data has measurements.")
+    data = s.DictField(help_text="Measurements, or what else is known.")
 
 
 def list_job_log(job: Job, *, after: str | None, limit: int) -> list[LogItem]:

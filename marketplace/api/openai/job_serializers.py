@@ -14,6 +14,7 @@ from marketplace.api.answers import (
     Answer,
     AsStored,
     Constant,
+    ConstantText,
     Moment,
     UnixTime,
     Usd,
@@ -21,7 +22,6 @@ from marketplace.api.answers import (
 from marketplace.api.models import FineTuningRequest
 from marketplace.api.openai.names import name_file, name_tuned_model
 from marketplace.api.openai.requests import AUTO, DPO, SUPERVISED
-from marketplace.api.openai.schemas import always
 from marketplace.auction.models import Bid
 from marketplace.auction.selectors import annotate_refunds
 from marketplace.jobs.models import Artifact, Checkpoint, FaultOf, Job, JobStatus
@@ -46,16 +46,22 @@ class _ShownJob(NamedTuple):
 
 
 class FineTuningJobErrorSerializer(AsStored):
-    code = s.CharField()
-    message = s.CharField()
-    param = s.CharField(allow_null=True)
+    code = s.CharField(
+        help_text="server_error where the fault is ours, else invalid_training_file."
+    )
+    message = s.CharField(help_text="Why the job failed.")
+    param = s.CharField(
+        allow_null=True, help_text="What of the request it comes from; null: nothing."
+    )
 
 
 class FineTuningJobHyperparametersSerializer(Answer):
-    batch_size = s.IntegerField(source="job.terms.training.batch_size")
+    batch_size = s.IntegerField(source="job.terms.training.batch_size", help_text="Rows of a step.")
     learning_rate_multiplier = s.JSONField(help_text="A number, or 'auto'.")
-    n_epochs = s.IntegerField(source="job.terms.training.epochs")
-    beta = s.FloatField(required=False)
+    n_epochs = s.IntegerField(
+        source="job.terms.training.epochs", help_text="Times that all rows are read."
+    )
+    beta = s.FloatField(required=False, help_text="How far DPO may go from the base model.")
 
     def get_learning_rate_multiplier(self, shown: _ShownJob) -> Any:
         # As it was asked for.
@@ -66,46 +72,85 @@ class FineTuningJobHyperparametersSerializer(Answer):
 
 
 class FineTuningJobBidSerializer(Answer):
-    id = s.CharField(source="bid.id")
-    max_price = Usd(source="bid.price_micros")
-    payment = Usd(source="bid.payment_micros", help_text="What the job pays, in dollars.")
-    refunded = Usd(source="bid.refund_micros")
-    credit = Usd(source="bid.credit_micros")
+    id = s.CharField(source="bid.id", help_text="Id of the bid, as /api/bids names it.")
+    max_price = Usd(source="bid.price_micros", help_text="The most that the job was worth to you.")
+    payment = Usd(source="bid.payment_micros", help_text="What the job pays.")
+    refunded = Usd(source="bid.refund_micros", help_text="What came back of the payment.")
+    credit = Usd(
+        source="bid.credit_micros",
+        help_text="What was paid to you because the deadline was missed.",
+    )
     currency = Constant("usd")
     deadline = Moment(source="job.deadline_at")
-    finish_planned_at = Moment(source="job.finish_planned_at")
+    finish_planned_at = Moment(source="job.finish_planned_at", help_text="When the plan ends.")
     zone = s.CharField(source="job.zone.name")
     verified_only = s.BooleanField(
         source="job.verified_only", help_text="On nodes of verified providers only."
     )
     position = s.IntegerField(source="bid.position", help_text="Of the decision in the zone's log.")
-    hash = s.CharField(source="bid.decision_hash")
+    hash = s.CharField(
+        source="bid.decision_hash", help_text="Hash of the decision's entry in the log."
+    )
 
 
 class FineTuningJobSerializer(Answer):
     id = s.CharField(source="job.id")
-    object = always("fine_tuning.job")
-    created_at = UnixTime(source="job.created_at", help_text="Unix seconds.")
-    error = FineTuningJobErrorSerializer(allow_null=True)
-    fine_tuned_model = s.CharField(allow_null=True)
-    finished_at = UnixTime(source="job.finished_at", allow_null=True)
-    estimated_finish = UnixTime(allow_null=True)
-    hyperparameters = FineTuningJobHyperparametersSerializer(source="*")
-    model = s.CharField(source="job.zone.name")
-    organization_id = s.CharField(source="job.organisation_id")
-    result_files = s.ListField(child=s.CharField())
-    seed = s.IntegerField(source="job.terms.training.seed")
+    object = ConstantText("fine_tuning.job")
+    created_at = UnixTime(source="job.created_at")
+    error = FineTuningJobErrorSerializer(
+        allow_null=True, help_text="Why it failed; null: it has not."
+    )
+    fine_tuned_model = s.CharField(
+        allow_null=True, help_text="Name of the adapter; null until the job has succeeded."
+    )
+    finished_at = UnixTime(
+        source="job.finished_at", allow_null=True, help_text="When it ended; null: it has not."
+    )
+    estimated_finish = UnixTime(
+        allow_null=True, help_text="When it is expected to end; null: it has ended."
+    )
+    hyperparameters = FineTuningJobHyperparametersSerializer(
+        source="*", help_text="Settings, with what the market chose."
+    )
+    model = s.CharField(
+        source="job.zone.name", help_text="Name of the zone, whose base model is trained on."
+    )
+    organization_id = s.CharField(
+        source="job.organisation_id", help_text="Id of your organisation."
+    )
+    result_files = s.ListField(
+        child=s.CharField(),
+        help_text="Files with its measurements and its adapter, once it has succeeded.",
+    )
+    seed = s.IntegerField(
+        source="job.terms.training.seed",
+        help_text="Seed of the order of rows and of the first weights.",
+    )
     status = s.CharField(
         help_text="validating_files, queued, running, succeeded, failed or cancelled."
     )
-    trained_tokens = s.IntegerField(allow_null=True)
-    training_file = s.CharField()
-    validation_file = s.CharField(allow_null=True)
-    integrations = s.ListField(child=s.DictField())
-    metadata = s.DictField(source="request.metadata", allow_null=True)
-    method = s.DictField()
-    continued_from = s.CharField(source="bid.continued_job_id", allow_null=True)
-    bid = FineTuningJobBidSerializer(source="*")
+    trained_tokens = s.IntegerField(
+        allow_null=True, help_text="Tokens trained on; null until it has ended."
+    )
+    training_file = s.CharField(help_text="File that it trains on.")
+    validation_file = s.CharField(
+        allow_null=True, help_text="File whose rows are held out; null: a share of the others is."
+    )
+    integrations = s.ListField(
+        child=s.DictField(), help_text="Where measurements were asked to be sent."
+    )
+    metadata = s.DictField(
+        source="request.metadata",
+        allow_null=True,
+        help_text="The pairs of texts that it was asked for with.",
+    )
+    method = s.DictField(help_text="How it is trained, with its settings.")
+    continued_from = s.CharField(
+        source="bid.continued_job_id",
+        allow_null=True,
+        help_text="Id of the job whose adapter it continues; null: none.",
+    )
+    bid = FineTuningJobBidSerializer(source="*", help_text="What was bid for it, and what it pays.")
 
     def get_error(self, shown: _ShownJob) -> dict[str, Any] | None:
         job = shown.job
@@ -160,12 +205,14 @@ class FineTuningJobSerializer(Answer):
 
 class FineTuningJobCheckpointSerializer(Answer):
     id = s.CharField()
-    object = always("fine_tuning.job.checkpoint")
+    object = ConstantText("fine_tuning.job.checkpoint")
     created_at = UnixTime()
-    fine_tuned_model_checkpoint = s.CharField(source=GIVEN)
-    fine_tuning_job_id = s.CharField(source="job_id")
-    step_number = s.IntegerField(source="step")
-    metrics = s.DictField()
+    fine_tuned_model_checkpoint = s.CharField(
+        source=GIVEN, help_text="Name of the adapter as it was at this step."
+    )
+    fine_tuning_job_id = s.CharField(source="job_id", help_text="Id of the job.")
+    step_number = s.IntegerField(source="step", help_text="Step after which it was written.")
+    metrics = s.DictField(help_text="step, train_loss and valid_loss.")
 
     def get_metrics(self, checkpoint: Checkpoint) -> dict[str, Any]:
         names = ("step", "train_loss", "valid_loss")

@@ -1,10 +1,9 @@
-"""What OpenAI's clients may ask for; members that OpenAI ignores are ignored here too."""
+"""What OpenAI's clients may ask for with files and jobs; what OpenAI ignores is ignored too."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
@@ -12,9 +11,7 @@ from rest_framework import serializers
 
 from marketplace.api.market.fields import MetadataField, PriceField, StrictSerializer
 from marketplace.api.market.requests import JobSettingsField, PreparationField, VerifiedOnlyField
-from marketplace.common.errors import UserError
 from marketplace.jobs.services.parts import PARTS_MAX
-from workers.protocol.generation import STOP_CHARS_MAX, STOPS_MAX, TOP_TOKENS_MAX
 
 FINE_TUNE, RESULTS = "fine-tune", "fine-tune-results"
 SUPERVISED, DPO = "supervised", "dpo"
@@ -24,28 +21,40 @@ INTEGRATIONS_MAX = 5
 
 
 class FileRequest(serializers.Serializer[Any]):
-    file = serializers.FileField(allow_empty_file=True)
-    purpose = serializers.CharField(max_length=40)
+    file = serializers.FileField(
+        allow_empty_file=True, help_text="JSON lines of conversations or preferences."
+    )
+    purpose = serializers.CharField(max_length=40, help_text="fine-tune.")
 
 
 class PartedUploadRequest(serializers.Serializer[Any]):
-    filename = serializers.CharField(max_length=255)
-    purpose = serializers.CharField(max_length=40)
-    bytes = serializers.IntegerField(min_value=1)
-    mime_type = serializers.CharField(max_length=200)
+    filename = serializers.CharField(max_length=255, help_text="Name of the file.")
+    purpose = serializers.CharField(max_length=40, help_text="fine-tune.")
+    bytes = serializers.IntegerField(min_value=1, help_text="Size of the whole file in bytes.")
+    mime_type = serializers.CharField(
+        max_length=200, help_text="Its media type; the content decides, not this."
+    )
 
 
 class PartRequest(serializers.Serializer[Any]):
     def get_fields(self) -> dict[str, serializers.Field]:
         # As a member of the class it would hide the serializer's own ``data``.
-        return {"data": serializers.FileField()}
+        return {"data": serializers.FileField(help_text="The bytes of the part.")}
 
 
 class UploadCompletion(serializers.Serializer[Any]):
     part_ids = serializers.ListField(
-        child=serializers.CharField(max_length=60), min_length=1, max_length=PARTS_MAX
+        child=serializers.CharField(max_length=60),
+        min_length=1,
+        max_length=PARTS_MAX,
+        help_text="Ids of the parts in the order of the file.",
     )
-    md5 = serializers.RegexField(r"^[0-9a-fA-F]{32}$", required=False, allow_null=True)
+    md5 = serializers.RegexField(
+        r"^[0-9a-fA-F]{32}$",
+        required=False,
+        allow_null=True,
+        help_text="MD5 of the whole file in hexadecimal digits; it is compared where it is given.",
+    )
 
 
 class NumberOrAuto(serializers.Field):
@@ -87,34 +96,65 @@ class RealOrAuto(NumberOrAuto):
 
 
 class Hyperparameters(serializers.Serializer[Any]):
-    batch_size = WholeOrAuto(low=1, high=256)
-    learning_rate_multiplier = RealOrAuto(low=1e-6, high=1e6)
-    n_epochs = WholeOrAuto(low=1, high=50)
-    beta = RealOrAuto(low=1e-6, high=2)
+    batch_size = WholeOrAuto(low=1, high=256, help_text="Rows of a step, 1 to 256, or auto.")
+    learning_rate_multiplier = RealOrAuto(
+        low=1e-6,
+        high=1e6,
+        help_text="Times the learning rate that the market would choose, or auto.",
+    )
+    n_epochs = WholeOrAuto(
+        low=1, high=50, help_text="Times that all rows are read, 1 to 50, or auto."
+    )
+    beta = RealOrAuto(
+        low=1e-6, high=2, help_text="How far DPO may go from the base model, up to 2, or auto."
+    )
 
 
 class MethodSettings(serializers.Serializer[Any]):
-    hyperparameters = Hyperparameters(required=False, allow_null=True)
+    hyperparameters = Hyperparameters(
+        required=False, allow_null=True, help_text="Settings of the method."
+    )
 
 
 class Method(serializers.Serializer[Any]):
-    type = serializers.ChoiceField(METHODS)
-    supervised = MethodSettings(required=False, allow_null=True)
-    dpo = MethodSettings(required=False, allow_null=True)
+    type = serializers.ChoiceField(
+        METHODS, help_text="supervised or dpo; reinforcement is refused."
+    )
+    supervised = MethodSettings(
+        required=False, allow_null=True, help_text="Settings where the type is supervised."
+    )
+    dpo = MethodSettings(
+        required=False, allow_null=True, help_text="Settings where the type is dpo."
+    )
 
 
 class WandbSettings(serializers.Serializer[Any]):
-    project = serializers.CharField(max_length=200)
-    name = serializers.CharField(max_length=200, required=False, allow_null=True)
-    entity = serializers.CharField(max_length=200, required=False, allow_null=True)
+    project = serializers.CharField(max_length=200, help_text="Project that the run belongs to.")
+    name = serializers.CharField(
+        max_length=200,
+        required=False,
+        allow_null=True,
+        help_text="Name of the run; without it, the job's.",
+    )
+    entity = serializers.CharField(
+        max_length=200,
+        required=False,
+        allow_null=True,
+        help_text="Team or user of the project; without it, the key's own.",
+    )
     tags = serializers.ListField(
-        child=serializers.CharField(max_length=200), required=False, max_length=50
+        child=serializers.CharField(max_length=200),
+        required=False,
+        max_length=50,
+        help_text="Tags of the run.",
     )
 
 
 class Integration(serializers.Serializer[Any]):
-    type = serializers.ChoiceField(["wandb"])
-    wandb = WandbSettings()
+    type = serializers.ChoiceField(["wandb"], help_text="wandb.")
+    wandb = WandbSettings(
+        help_text="Where measurements of the job go; your organisation's key sends them."
+    )
 
 
 class CurrencyField(serializers.ChoiceField):
@@ -128,7 +168,7 @@ class BidTerms(StrictSerializer):
     """The bid, as ``extra_body={"bid": {...}}`` gives it; a misspelt member is refused."""
 
     max_price = PriceField(required=False, help_text="The most the job is worth, in dollars.")
-    currency = CurrencyField(["usd"], required=False, default="usd")
+    currency = CurrencyField(["usd"], required=False, default="usd", help_text="usd.")
     deadline = serializers.CharField(
         max_length=60,
         required=False,
@@ -142,148 +182,53 @@ class BidTerms(StrictSerializer):
 
 
 class FineTuningJobRequest(serializers.Serializer[Any]):
-    model = serializers.CharField(max_length=400)
-    training_file = serializers.CharField(max_length=60)
-    validation_file = serializers.CharField(max_length=60, required=False, allow_null=True)
+    model = serializers.CharField(
+        max_length=400,
+        help_text="A zone's name, its base model, or an adapter of yours to continue.",
+    )
+    training_file = serializers.CharField(max_length=60, help_text="Id of the file to train on.")
+    validation_file = serializers.CharField(
+        max_length=60,
+        required=False,
+        allow_null=True,
+        help_text="Id of a file whose rows are held out; without it, a share of the others.",
+    )
     suffix = serializers.RegexField(
-        re.compile(r"[^\x00-\x1f:]{1,64}"), max_length=64, required=False, allow_null=True
+        re.compile(r"[^\x00-\x1f:]{1,64}"),
+        max_length=64,
+        required=False,
+        allow_null=True,
+        help_text="Part of the adapter's name.",
     )
     seed = serializers.IntegerField(
-        min_value=0, max_value=2**31 - 1, required=False, allow_null=True
+        min_value=0,
+        max_value=2**31 - 1,
+        required=False,
+        allow_null=True,
+        help_text="Seed of the order of rows and of the first weights.",
     )
-    metadata = MetadataField(required=False, allow_null=True)
+    metadata = MetadataField(
+        required=False,
+        allow_null=True,
+        help_text="Up to 16 pairs of texts of your own; bid_max_price and bid_deadline are a bid.",
+    )
     integrations = serializers.ListField(
-        child=Integration(), required=False, allow_null=True, max_length=INTEGRATIONS_MAX
+        child=Integration(),
+        required=False,
+        allow_null=True,
+        max_length=INTEGRATIONS_MAX,
+        help_text="Where measurements of the job are sent.",
     )
-    method = Method(required=False, allow_null=True)
-    hyperparameters = Hyperparameters(required=False, allow_null=True)
-    bid = BidTerms(required=False, allow_null=True)
-
-
-class TextField(serializers.CharField):
-    """A text that may be empty, and stays as it is."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(allow_blank=True, trim_whitespace=False, **options)
-
-
-@extend_schema_field({"oneOf": [{"type": "string"}, {"type": "array", "items": {}}]})
-class ContentField(TextField):
-    """A text, or a list of text parts."""
-
-    def to_internal_value(self, data: Any) -> str:
-        if isinstance(data, list):
-            texts = [part.get("text") for part in data if isinstance(part, Mapping)]
-            parts = [text for text in texts if isinstance(text, str)]
-            if len(parts) != len(data):
-                raise serializers.ValidationError("Only parts with a text are read.")
-            data = "".join(parts)
-        return super().to_internal_value(data)
-
-
-class MessageRequest(serializers.Serializer[Any]):
-    role = serializers.ChoiceField(["developer", "system", "user", "assistant"])
-    content = ContentField()
-
-
-@extend_schema_field(
-    {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-)
-class StopField(serializers.Field):
-    """Texts before which an answer ends."""
-
-    def to_internal_value(self, data: Any) -> tuple[str, ...]:
-        stops = [data] if isinstance(data, str) else data
-        is_good = isinstance(stops, list) and len(stops) <= STOPS_MAX
-        if not is_good or not all(
-            isinstance(stop, str) and 1 <= len(stop) <= STOP_CHARS_MAX and "\0" not in stop
-            for stop in stops
-        ):
-            raise serializers.ValidationError(
-                f"Give at most {STOPS_MAX} texts of 1 to {STOP_CHARS_MAX} characters."
-            )
-        return tuple(stops)
-
-    def to_representation(self, value: Any) -> Any:
-        return value
-
-
-class StreamOptions(serializers.Serializer[Any]):
-    include_usage = serializers.BooleanField(required=False, default=False)
-
-
-class AnswerRequest(serializers.Serializer[Any]):
-    """What questions of both kinds have in common."""
-
-    model = serializers.CharField(max_length=400)
-    temperature = serializers.FloatField(min_value=0, max_value=2, required=False, allow_null=True)
-    top_p = serializers.FloatField(min_value=1e-6, max_value=1, required=False, allow_null=True)
-    seed = serializers.IntegerField(
-        min_value=-(2**63), max_value=2**63 - 1, required=False, allow_null=True
+    method = Method(
+        required=False,
+        allow_null=True,
+        help_text="How it is trained; without it, as the file's rows ask for.",
     )
-    stop = StopField(required=False, allow_null=True)
-    max_tokens = serializers.IntegerField(
-        min_value=1, max_value=1_000_000, required=False, allow_null=True
+    hyperparameters = Hyperparameters(
+        required=False,
+        allow_null=True,
+        help_text="The same as those of the method, which count first.",
     )
-    stream = serializers.BooleanField(required=False, allow_null=True)
-    stream_options = StreamOptions(required=False, allow_null=True)
-    n = serializers.IntegerField(min_value=1, max_value=1, required=False, allow_null=True)
-
-    #: What would change the answer, and is not done here; empty and 0 change nothing.
-    refused = (
-        *("tools", "functions", "response_format", "logit_bias"),
-        *("frequency_penalty", "presence_penalty", "top_k", "min_p", "repetition_penalty"),
+    bid = BidTerms(
+        required=False, allow_null=True, help_text="What the job is worth to you, and by when."
     )
-
-    def to_internal_value(self, data: Any) -> Any:
-        for name in self.refused:
-            if isinstance(data, Mapping) and data.get(name) and not _is_default(name, data):
-                raise UserError(
-                    "unsupported_parameter", f"{name} is not done here. Leave it out.", param=name
-                )
-        return super().to_internal_value(data)
-
-
-def _is_default(name: str, asked: Mapping[str, Any]) -> bool:
-    """Whether what is asked for is what is done without it."""
-    match name:
-        case "tools":
-            return asked.get("tool_choice") == "none"
-        case "functions":
-            return asked.get("function_call") == "none"
-        case "response_format":
-            return asked[name] == {"type": "text"}
-        case "repetition_penalty":
-            return asked[name] == 1
-        case _:
-            return False
-
-
-class ChatRequest(AnswerRequest):
-    messages = serializers.ListField(child=MessageRequest(), min_length=1, max_length=1000)
-    max_completion_tokens = serializers.IntegerField(
-        min_value=1, max_value=1_000_000, required=False, allow_null=True
-    )
-    logprobs = serializers.BooleanField(required=False, allow_null=True)
-    top_logprobs = serializers.IntegerField(
-        min_value=0, max_value=TOP_TOKENS_MAX, required=False, allow_null=True
-    )
-
-
-@extend_schema_field(
-    {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-)
-class PromptField(TextField):
-    """A text, or a list of one."""
-
-    def to_internal_value(self, data: Any) -> str:
-        if isinstance(data, list) and len(data) == 1:
-            data = data[0]
-        return super().to_internal_value(data)
-
-
-class CompletionRequest(AnswerRequest):
-    prompt = PromptField()
-    logprobs = serializers.IntegerField(min_value=0, max_value=5, required=False, allow_null=True)
-
-    refused = (*AnswerRequest.refused, "suffix", "echo", "best_of")

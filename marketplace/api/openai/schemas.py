@@ -7,21 +7,22 @@ from typing import Any
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 from rest_framework import serializers as s
 
-from marketplace.api.answers import Answer, AsStored, ConstantText
-
-
-def always(text: str) -> ConstantText:
-    return ConstantText(text, help_text=f"Always {text}.")
+from marketplace.api.answers import HAS_MORE, Answer, AsStored, ConstantText
 
 
 def list_of(item: type[Answer], name: str, *, has_ends: bool = False, is_paged: bool = True) -> Any:
     """Describe a list as OpenAI's clients read it."""
-    members: dict[str, s.Field] = {"object": always("list"), "data": item(many=True)}
+    members: dict[str, s.Field] = {
+        "object": ConstantText("list"),
+        "data": item(many=True, help_text="Items of this list or page."),
+    }
     if is_paged:
-        members["has_more"] = s.BooleanField()
+        members["has_more"] = s.BooleanField(help_text=HAS_MORE)
     if has_ends:
-        members["first_id"] = s.CharField(allow_null=True)
-        members["last_id"] = s.CharField(allow_null=True)
+        ends = {"first_id": "first", "last_id": "last"}
+        for member, which in ends.items():
+            words = f"Id of the {which} item; null: there is none."
+            members[member] = s.CharField(allow_null=True, help_text=words)
     return type(f"{name}Serializer", (AsStored,), members)
 
 
@@ -50,13 +51,15 @@ JOBS_PAGE = [
 
 class ErrorSerializer(AsStored):
     message = s.CharField(help_text="What is wrong and what to do.")
-    type = s.CharField()
-    param = s.CharField(allow_null=True)
+    type = s.CharField(help_text="Kind of error, as OpenAI calls it.")
+    param = s.CharField(
+        allow_null=True, help_text="The member or parameter that is wrong; null: none."
+    )
     code = s.CharField(help_text="What programs compare; never changes.")
 
 
 class ErrorResponseSerializer(AsStored):
-    error = ErrorSerializer()
+    error = ErrorSerializer(help_text="What went wrong.")
 
 
 ERROR = OpenApiResponse(

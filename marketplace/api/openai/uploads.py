@@ -10,7 +10,7 @@ from rest_framework.parsers import FormParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from marketplace.api.answers import LEFT_OUT, Answer, UnixTime
+from marketplace.api.answers import LEFT_OUT, Answer, ConstantText, UnixTime
 from marketplace.api.callers import get_caller
 from marketplace.api.idempotency import answer_once
 from marketplace.api.market.requests import check_body
@@ -22,7 +22,6 @@ from marketplace.api.openai.requests import (
     PartRequest,
     UploadCompletion,
 )
-from marketplace.api.openai.schemas import always
 from marketplace.api.openai.views import OpenAiView
 from marketplace.common import clock
 from marketplace.common.errors import NotFound, UserError
@@ -39,14 +38,17 @@ from marketplace.jobs.services import (
 
 class OpenAIUploadSerializer(Answer):
     id = s.CharField()
-    object = always("upload")
+    object = ConstantText("upload")
     bytes = s.IntegerField(help_text="As announced.")
-    created_at = UnixTime(help_text="Unix seconds.")
-    expires_at = UnixTime(help_text="Unix seconds; its parts are deleted then.")
-    filename = s.CharField(source="name")
-    purpose = s.CharField()
-    status = s.ChoiceField(["pending", "completed", "cancelled", "expired"])
-    file = OpenAIFileSerializer(required=False)
+    created_at = UnixTime()
+    expires_at = UnixTime(help_text="Its parts are deleted then.")
+    filename = s.CharField(source="name", help_text="Name of the file.")
+    purpose = s.CharField(help_text="Always fine-tune.")
+    status = s.ChoiceField(
+        ["pending", "completed", "cancelled", "expired"],
+        help_text="completed: the parts are a file.",
+    )
+    file = OpenAIFileSerializer(required=False, help_text="The file, once it is completed.")
 
     def get_purpose(self, upload: PartedUpload) -> str:
         return FINE_TUNE
@@ -64,8 +66,8 @@ class OpenAIUploadSerializer(Answer):
 
 class OpenAIUploadPartSerializer(Answer):
     id = s.CharField()
-    object = always("upload.part")
-    created_at = UnixTime(help_text="Unix seconds.")
+    object = ConstantText("upload.part")
+    created_at = UnixTime()
     upload_id = s.CharField()
 
 

@@ -308,6 +308,7 @@ SPECTACULAR_SETTINGS = {
         "marketplace.api.operation_summaries.add_summaries",
         "marketplace.api.error_answers.add_error_answers",
         "marketplace.api.described_operations.add_servers",
+        "marketplace.api.described_operations.describe_parts",
     ],
     # Bids and bundles have the same ones.
     "ENUM_NAME_OVERRIDES": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import jsonschema_rs
 import pytest
 from django.conf import settings
 from django.test import Client
@@ -32,6 +33,38 @@ def test_every_operation_says_what_it_does(surface):
     said = {one["operationId"]: one.get("description") or one.get("summary") for one in operations}
     assert [name for name, text in said.items() if not text] == []
     assert not any("MarketView" in text or "API key or session" in text for text in said.values())
+
+
+@pytest.mark.parametrize("name", SURFACES.values())
+def test_every_member_and_parameter_says_what_it_is(name):
+    document = json.loads((settings.BASE_DIR / "docs" / "api" / name).read_text())
+    silent = [
+        f"{kind}.{member}"
+        for kind, schema in document["components"]["schemas"].items()
+        for member, described in schema.get("properties", {}).items()
+        if not described.get("description")
+    ]
+    silent += [
+        f"{path} {parameter['name']}"
+        for path, methods in document["paths"].items()
+        for operation in methods.values()
+        for parameter in operation.get("parameters", ())
+        if not parameter.get("description")
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("name", SURFACES.values())
+def test_every_request_has_an_example_that_its_schema_takes(name):
+    document = json.loads((settings.BASE_DIR / "docs" / "api" / name).read_text())
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            for content in operation.get("requestBody", {}).get("content", {}).values():
+                [example] = content["examples"].values()
+                whole = content["schema"] | {"components": document["components"]}
+                validator = jsonschema_rs.Draft202012Validator(whole)
+                faults = [error.message for error in validator.iter_errors(example["value"])]
+                assert faults == [], path
 
 
 @pytest.mark.parametrize("name", WRITTEN)

@@ -1,0 +1,203 @@
+"""What may be asked of models; members that OpenAI ignores are ignored here too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from marketplace.common.errors import UserError
+from workers.protocol.generation import STOP_CHARS_MAX, STOPS_MAX, TOP_TOKENS_MAX
+
+
+class TextField(serializers.CharField):
+    """A text that may be empty, and stays as it is."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_blank=True, trim_whitespace=False, **options)
+
+
+@extend_schema_field({"oneOf": [{"type": "string"}, {"type": "array", "items": {}}]})
+class ContentField(TextField):
+    """A text, or a list of text parts."""
+
+    def to_internal_value(self, data: Any) -> str:
+        if isinstance(data, list):
+            texts = [part.get("text") for part in data if isinstance(part, Mapping)]
+            parts = [text for text in texts if isinstance(text, str)]
+            if len(parts) != len(data):
+                raise serializers.ValidationError("Only parts with a text are read.")
+            data = "".join(parts)
+        return super().to_internal_value(data)
+
+
+class MessageRequest(serializers.Serializer[Any]):
+    role = serializers.ChoiceField(
+        ["developer", "system", "user", "assistant"], help_text="Who wrote it."
+    )
+    content = ContentField(help_text="What was written: a text, or parts with a text each.")
+
+
+@extend_schema_field(
+    {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+)
+class StopField(serializers.Field):
+    """Texts before which an answer ends."""
+
+    def to_internal_value(self, data: Any) -> tuple[str, ...]:
+        stops = [data] if isinstance(data, str) else data
+        is_good = isinstance(stops, list) and len(stops) <= STOPS_MAX
+        if not is_good or not all(
+            isinstance(stop, str) and 1 <= len(stop) <= STOP_CHARS_MAX and "\0" not in stop
+            for stop in stops
+        ):
+            raise serializers.ValidationError(
+                f"Give at most {STOPS_MAX} texts of 1 to {STOP_CHARS_MAX} characters."
+            )
+        return tuple(stops)
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+class StreamOptions(serializers.Serializer[Any]):
+    include_usage = serializers.BooleanField(
+        required=False, default=False, help_text="Send the tokens used, as a last part."
+    )
+
+
+class AnswerRequest(serializers.Serializer[Any]):
+    """What questions of both kinds have in common."""
+
+    model = serializers.CharField(
+        max_length=400,
+        help_text="A zone's name, its base model, or the name of an adapter of yours.",
+    )
+    temperature = serializers.FloatField(
+        min_value=0,
+        max_value=2,
+        required=False,
+        allow_null=True,
+        help_text="How far from the likeliest token the answer may go; 0 takes the likeliest.",
+    )
+    top_p = serializers.FloatField(
+        min_value=1e-6,
+        max_value=1,
+        required=False,
+        allow_null=True,
+        help_text="Choose among the likeliest tokens that make up this share.",
+    )
+    seed = serializers.IntegerField(
+        min_value=-(2**63),
+        max_value=2**63 - 1,
+        required=False,
+        allow_null=True,
+        help_text="The same seed and question give the same answer on the same kind of node.",
+    )
+    stop = StopField(
+        required=False, allow_null=True, help_text="Up to 4 texts before which the answer ends."
+    )
+    max_tokens = serializers.IntegerField(
+        min_value=1,
+        max_value=1_000_000,
+        required=False,
+        allow_null=True,
+        help_text="Most tokens of the answer.",
+    )
+    stream = serializers.BooleanField(
+        required=False,
+        allow_null=True,
+        help_text="Send the answer in parts, as server-sent events.",
+    )
+    stream_options = StreamOptions(
+        required=False, allow_null=True, help_text="What a stream sends beside the answer."
+    )
+    n = serializers.IntegerField(
+        min_value=1,
+        max_value=1,
+        required=False,
+        allow_null=True,
+        help_text="Answers; there is one.",
+    )
+
+    #: What would change the answer, and is not done here; empty and 0 change nothing.
+    refused = (
+        *("tools", "functions", "response_format", "logit_bias"),
+        *("frequency_penalty", "presence_penalty", "top_k", "min_p", "repetition_penalty"),
+    )
+
+    def to_internal_value(self, data: Any) -> Any:
+        for name in self.refused:
+            if isinstance(data, Mapping) and data.get(name) and not _is_default(name, data):
+                raise UserError(
+                    "unsupported_parameter", f"{name} is not done here. Leave it out.", param=name
+                )
+        return super().to_internal_value(data)
+
+
+def _is_default(name: str, asked: Mapping[str, Any]) -> bool:
+    """Whether what is asked for is what is done without it."""
+    match name:
+        case "tools":
+            return asked.get("tool_choice") == "none"
+        case "functions":
+            return asked.get("function_call") == "none"
+        case "response_format":
+            return asked[name] == {"type": "text"}
+        case "repetition_penalty":
+            return asked[name] == 1
+        case _:
+            return False
+
+
+class ChatRequest(AnswerRequest):
+    messages = serializers.ListField(
+        child=MessageRequest(),
+        min_length=1,
+        max_length=1000,
+        help_text="The conversation, the first message first.",
+    )
+    max_completion_tokens = serializers.IntegerField(
+        min_value=1,
+        max_value=1_000_000,
+        required=False,
+        allow_null=True,
+        help_text="Most tokens of the answer; it counts before max_tokens.",
+    )
+    logprobs = serializers.BooleanField(
+        required=False, allow_null=True, help_text="Give the logarithm of each token's probability."
+    )
+    top_logprobs = serializers.IntegerField(
+        min_value=0,
+        max_value=TOP_TOKENS_MAX,
+        required=False,
+        allow_null=True,
+        help_text="Give as many likeliest tokens beside each.",
+    )
+
+
+@extend_schema_field(
+    {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+)
+class PromptField(TextField):
+    """A text, or a list of one."""
+
+    def to_internal_value(self, data: Any) -> str:
+        if isinstance(data, list) and len(data) == 1:
+            data = data[0]
+        return super().to_internal_value(data)
+
+
+class CompletionRequest(AnswerRequest):
+    prompt = PromptField(help_text="The text to go on from, or a list of one.")
+    logprobs = serializers.IntegerField(
+        min_value=0,
+        max_value=5,
+        required=False,
+        allow_null=True,
+        help_text="Give the logarithm of each token's probability, and as many likeliest tokens.",
+    )
+
+    refused = (*AnswerRequest.refused, "suffix", "echo", "best_of")
