@@ -50,6 +50,7 @@ export default defineConfig({
         expressAnswer: here("src/express/answer.ts"),
         pay: here("src/pay/page.ts"),
         playground: here("src/playground/page.ts"),
+        quote: here("src/quote/page.ts"),
       },
     },
   },

@@ -103,14 +103,16 @@ def measure_equal_rows(
     training: TrainingSpec,
     rates: dict[str, float],
 ) -> Work:
-    """Measure rows of one length, as ``measure_work``, with all of their tokens trained."""
+    """Measure rows of one length, as ``measure_work``, with all of their tokens trained.
+
+    Raises
+    ------
+    UserError
+        ``invalid_hyperparameter``: it is more work than can be counted.
+    """
     valid = count_validation_rows(rows=rows, share=training.validation_share)
-    plan = WorkPlan(
-        fleet.get_work_costs(zone),
-        training,
-        train=_repeat_row(row_tokens, rows - valid),
-        valid=_repeat_row(row_tokens, valid),
-    )
+    parts = _repeat_row(row_tokens, rows - valid), _repeat_row(row_tokens, valid)
+    plan = _count_plan(fleet.get_work_costs(zone), training, *parts)
     return Work(
         compute_demand=plan.total_units,
         memory_demand_gb=compute_memory_demand(zone=zone, adapter=adapter, rows=rows),
@@ -193,11 +195,16 @@ def _plan_work(
             cut_rows(held_out, data_format=data_format, training=training),
         )
     train, valid = (rows.lengthen(virtual_tokens) for rows in parts)
+    return _count_plan(costs, training, train, valid), (len(train), len(valid))
+
+
+def _count_plan(
+    costs: WorkCosts, training: TrainingSpec, train: RowLengths, valid: RowLengths
+) -> WorkPlan:
     try:
-        plan = WorkPlan(costs, training, train=train, valid=valid)
+        return WorkPlan(costs, training, train=train, valid=valid)
     except TooMuchWorkError as error:
         raise UserError("invalid_hyperparameter", str(error), param="training.epochs") from None
-    return plan, (len(train), len(valid))
 
 
 def _read_runs(tokens: DatasetTokens) -> bytes:

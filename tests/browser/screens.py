@@ -137,6 +137,7 @@ def take_screens(camera: Camera) -> None:
             owner.complaints.clear()
     with camera.person(None) as stranger:
         camera.take(stranger, "market", "/")
+        camera.take(stranger, "quote", "/quote")
         camera.take(stranger, "sign-in", "/accounts/login/")
     with camera.person(place.provider) as provider:
         camera.take(provider, "nodes", "/nodes")

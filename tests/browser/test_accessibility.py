@@ -25,7 +25,7 @@ TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 COLOUR_RULES = ["color-contrast", "link-in-text-block"]
 
 PAGES = {
-    "nobody": ("/", "/accounts/login/", "/accounts/signup/"),
+    "nobody": ("/", "/quote", "/accounts/login/", "/accounts/signup/"),
     "owner": (
         "/",
         "/jobs",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from marketplace.auction.bidding.quotes import BidQuote
+from marketplace.auction.bidding.quotes import BidQuote, CurvePoint
+from marketplace.auction.bidding.typical import SizedQuote
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.web.presenters.receipt import list_price_lines
@@ -58,13 +61,46 @@ def serialize_quote(quote: BidQuote) -> dict[str, Any]:
     }
 
 
-def build_curve_table(quote: BidQuote) -> list[Any]:
-    """Some treads for the table: the first, the last, and evenly between."""
-    curve = list(quote.curve)
+def pick_treads(curve: Sequence[CurvePoint]) -> list[CurvePoint]:
+    """Some treads for a table: the first, the last, and evenly between."""
     if len(curve) <= TABLE_ROWS:
-        return curve
+        return list(curve)
     step = (len(curve) - 1) / (TABLE_ROWS - 1)
     return [curve[round(index * step)] for index in range(TABLE_ROWS)]
+
+
+@dataclass(frozen=True, slots=True)
+class PriceSteps:
+    """Price by deadline as a still picture of 1,000 by 1,000, with its axes in words."""
+
+    #: The staircase, and the area that a limit above it wins.
+    line: str
+    area: str
+    #: Up to here no plan is fast enough.
+    too_soon: int
+    #: At the top of the picture.
+    high_micros: int
+
+
+def draw_price_steps(quote: SizedQuote) -> PriceSteps | None:
+    """The picture of a quote; ``None`` where nothing fits."""
+    if not quote.curve:
+        return None
+    span = (quote.ends_at - quote.made_at).total_seconds()
+    high = max(1, round(1.5 * quote.curve[0].price_micros))
+
+    def place(at: datetime) -> int:
+        share = (at - quote.made_at).total_seconds() / span
+        return round(1000 * min(1.0, max(0.0, share)))
+
+    first = place(quote.curve[0].deadline_at)
+    turns: list[str] = []
+    for point in quote.curve:
+        turns.append(
+            f"H{place(point.deadline_at)}V{round(1000 - 1000 * point.price_micros / high)}"
+        )
+    line = f"M{first} 0{''.join(turns)}H1000"
+    return PriceSteps(line=line, area=f"{line}V0Z", too_soon=first, high_micros=high)
 
 
 def find_horizon_end(zone: Zone, now: datetime) -> datetime:

@@ -36,7 +36,7 @@ from marketplace.vendors.reports import count_trouble, list_findings
 from marketplace.vendors.selectors import find_kinds, find_report, list_offers
 from marketplace.vendors.wishes import parse_wish
 from marketplace.web.forms import BidForm, get_bid_defaults
-from marketplace.web.presenters.curve import build_curve_table, find_horizon_end, serialize_quote
+from marketplace.web.presenters.curve import find_horizon_end, pick_treads, serialize_quote
 from marketplace.web.presenters.warm import present_warm_quote
 from marketplace.web.views.earlier_terms import read_earlier_terms
 from marketplace.web.views.payments import make_payment_intent, read_card
@@ -203,7 +203,7 @@ def _form_page(
         "quote_refusal": refusal,
         "refusal_is_marked": refusal_is_marked,
         "quote_data": None if quote is None else serialize_quote(quote),
-        "curve_table": [] if quote is None else build_curve_table(quote),
+        "curve_table": [] if quote is None else pick_treads(quote.curve),
         "models": _models(request.organisation, zones, form, dataset, chosen=zone, now=now),
         "now": now,
         **_describe_preparation(form, zone, dataset, now=now),

@@ -50,6 +50,30 @@ def test_the_market_page_is_public(site: Site, job: Job, client: Client) -> None
     assert site.organisation.name not in text
 
 
+def test_anybody_may_ask_what_a_job_of_some_size_costs(site: Site, client: Client) -> None:
+    client.logout()
+    page = client.get("/quote")
+    shown = page.context["quote"]
+    assert page.context["form"].initial["rows"] == shown.job.rows
+    assert "Price by deadline" in read_page(page)
+    asked = {"zone": site.zone.name, "rows": 30, "row_tokens": 16, "epochs": ""}
+    quote = client.get("/quote", asked).context["quote"]
+    assert (quote.job.rows, quote.settings.training.epochs) == (30, 10)
+    steps = client.get("/quote", asked).context["steps"]
+    assert steps.line.startswith(f"M{steps.too_soon} 0H{steps.too_soon}V")
+    assert steps.line.endswith("H1000")
+    for wrong in ({"rows": 0}, {"rows": "x"}, {"row_tokens": 10**9}, {"epochs": 51}):
+        page = client.get("/quote", asked | wrong)
+        assert "quote" not in page.context
+        assert "Correct what is marked" in read_page(page)
+    page = client.get("/quote", asked | {"rows": 1_000_000, "epochs": 50})
+    assert "This is more work than the machines here do" in read_page(page)
+    assert client.get("/quote", asked | {"zone": "nowhere"}).status_code == 404
+    assert client.post("/quote", asked).status_code == 405
+    site.node.delete()
+    assert "No node" in read_page(client.get("/quote", asked))
+
+
 @pytest.mark.parametrize("path", ["/market/nowhere", "/nothing", "/bids/bid_x", "/jobs/ftjob-x"])
 def test_what_is_not_there_is_said_in_words(site: Site, path: str) -> None:
     reply = site.client.get(path)
@@ -58,7 +82,7 @@ def test_what_is_not_there_is_said_in_words(site: Site, path: str) -> None:
 
 
 def test_no_page_has_inline_script_or_style(site: Site, job: Job) -> None:
-    paths = ("/", "/jobs", "/bids/new", "/wallet", "/datasets", "/settings/api-keys")
+    paths = ("/", "/quote", "/jobs", "/bids/new", "/wallet", "/datasets", "/settings/api-keys")
     for path in (*paths, *(f"/jobs/{job.pk}{tab}" for tab in TABS), f"/bids/{job.bid_id}"):
         reply = site.client.get(path)
         text = read_page(reply)

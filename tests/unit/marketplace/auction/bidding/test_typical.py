@@ -8,7 +8,14 @@ import pytest
 
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.quotes import make_quote
-from marketplace.auction.bidding.typical import EPOCHS, TypicalQuote, make_typical_quotes
+from marketplace.auction.bidding.typical import (
+    EPOCHS,
+    SizedJob,
+    TypicalQuote,
+    make_typical_quotes,
+    quote_sized_job,
+)
+from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from tests import builders, market_builders
 from tests.builders import NOW
@@ -61,3 +68,28 @@ def test_one_answer_serves_everybody_for_a_moment() -> None:
 def test_a_zone_without_nodes_has_no_typical_prices() -> None:
     none: tuple[TypicalQuote, ...] = ()
     assert make_typical_quotes(zone=market_builders.zone(), now=NOW) == none
+
+
+def test_a_size_is_quoted_as_its_data_set_would_be() -> None:
+    zone = list_a_zone()
+    owner = builders.organisation()
+    tokens = zone.reference_sequence_length
+    sized = quote_sized_job(zone=zone, job=SizedJob(40, tokens, EPOCHS), now=NOW)
+    data = market_builders.dataset(owner, zone, rows=40)
+    training = {"epochs": EPOCHS, "sequence_length": tokens}
+    job = JobRequest(owner, zone, data, adapter={}, training=training)
+    real = make_quote(job, deadline_at=sized.ends_at, now=NOW)
+    assert sized.curve == real.curve != ()
+    assert sized.work.compute_demand == real.measured.work.compute_demand
+    assert sized.refusal_text == ""
+
+
+def test_epochs_that_are_left_out_are_the_markets_and_too_much_work_is_refused_in_words() -> None:
+    zone = list_a_zone()
+    sized = quote_sized_job(zone=zone, job=SizedJob(40, 16), now=NOW)
+    assert sized.settings.training.epochs == 10
+    much = quote_sized_job(zone=zone, job=SizedJob(1_000_000, 64, 50), now=NOW)
+    assert much.curve == ()
+    assert much.refusal_text.startswith("This is more work than the machines here do")
+    with pytest.raises(UserError, match="give a value from 1 to 50"):
+        quote_sized_job(zone=zone, job=SizedJob(40, 16, 0), now=NOW)
