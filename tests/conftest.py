@@ -16,6 +16,7 @@ from django.test import TransactionTestCase
 from hypothesis import HealthCheck, settings
 
 from marketplace.embedded.house import House, house
+from tests.answer_check import UNFIT
 from tests.attacks import ATTACKS
 from tests.demo_market import open_market
 from tests.emptying import delete_all_rows
@@ -46,6 +47,16 @@ USED_SETTINGS = "_hypothesis_internal_use_settings"
 #: As in ``marketplace.config.garbage_collection``, but all is looked through more often: some tests
 #: leave large arrays in cycles.
 GC_THRESHOLDS = (10_000, 10, 50)
+
+
+def pytest_configure() -> None:
+    """Have every answer of the API compared with its OpenAPI document, see ``answer_check``."""
+    from django.conf import settings as market
+
+    for name in ("MIDDLEWARE", "API_MIDDLEWARE"):
+        # Last, so that it sees what views answer.
+        names = [*getattr(market, name), "tests.answer_check.AnswerCheckMiddleware"]
+        setattr(market, name, names)
 
 
 def pytest_collection_finish() -> None:
@@ -126,6 +137,13 @@ def programs_run_here() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         run_programs_here(patch)
         yield
+
+
+@pytest.fixture(autouse=True)
+def answers_are_as_described() -> Iterator[None]:
+    yield
+    unfit, UNFIT[:] = list(UNFIT), []
+    assert unfit == []
 
 
 @pytest.fixture

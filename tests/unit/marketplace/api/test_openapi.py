@@ -7,10 +7,14 @@ import json
 import jsonschema_rs
 import pytest
 from django.conf import settings
+from django.http import HttpResponse
 from django.test import Client
 
 from marketplace.api.openapi import SURFACES
 from marketplace.api.sdk_types import WRITTEN
+from tests import answer_check
+from tests.answer_check import find_fault
+from tests.unit.marketplace.api.web_server import run
 
 pytestmark = pytest.mark.django_db
 
@@ -65,6 +69,27 @@ def test_every_request_has_an_example_that_its_schema_takes(name):
                 validator = jsonschema_rs.Draft202012Validator(whole)
                 faults = [error.message for error in validator.iter_errors(example["value"])]
                 assert faults == [], path
+
+
+def test_an_answer_that_no_document_promises_is_found():
+    def answer(status, body, media_type="application/json"):
+        return HttpResponse(json.dumps(body), status=status, content_type=media_type)
+
+    wallet = {"object": "wallet", "available": "1.000000", "held": "0.000000"}
+    assert find_fault("/api/wallet", "GET", answer(200, wallet)) == ""
+    assert "string" in find_fault("/api/wallet", "GET", answer(200, wallet | {"held": 0}))
+    assert "required" in find_fault("/api/wallet", "GET", answer(200, {}))
+    assert "problem+json" in find_fault("/api/wallet", "GET", answer(418, wallet))
+    assert find_fault("/api/schema", "GET", answer(200, {})) == ""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_answers_of_both_handlers_are_compared(monkeypatch):
+    seen = []
+    monkeypatch.setattr(answer_check, "find_fault", lambda route, *_: seen.append(route))
+    Client().get("/api/zones")
+    run(lambda client: client.get("/api/zones"))
+    assert seen == ["/api/zones"] * 2
 
 
 @pytest.mark.parametrize("name", WRITTEN)
