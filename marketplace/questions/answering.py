@@ -21,6 +21,7 @@ from marketplace.questions.prices import compute_price
 from marketplace.questions.wakeups import wake_owners
 from workers.protocol.generation import (
     QUESTIONS_MAX,
+    TOO_LONG,
     TOP_TOKENS_MAX,
     Question,
     Written,
@@ -177,6 +178,7 @@ def _finish_from_node(question: AskedQuestion, item: Written, now: datetime) -> 
         end_question(question, QuestionStatus.ANSWERED, now=now)
         return
     question.reason = _clean(item.reason)[:_REASON_CHARS]
+    question.finish = TOO_LONG if item.finish == TOO_LONG else ""
     question.is_owners_fault = item.fault is Fault.USER
     end_question(question, QuestionStatus.FAILED, now=now)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db import transaction
@@ -20,7 +22,7 @@ from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.questions.models import AskedQuestion, QuestionStatus
 from marketplace.questions.prices import compute_price, find_rate
 from marketplace.questions.wakeups import wake_nodes
-from workers.protocol.generation import ChatTurn
+from workers.protocol.generation import ChatTurn, TokenBias
 from workers.protocol.token_layout import TemplateError
 from workers.protocol.wire import to_json
 
@@ -31,6 +33,8 @@ PROMPT_CHARS_MAX = 200_000
 ANSWERED_WITHIN = timedelta(seconds=120)
 #: Questions of one organisation that are open at a time.
 OPEN_MAX = 16
+#: What tools that shorten their prompts look for.
+CONTEXT_EXCEEDED = "context_length_exceeded"
 _TOKEN_BYTES = 32
 
 
@@ -43,6 +47,10 @@ class QuestionTerms:
     max_tokens: int = 256
     temperature: float = 1.0
     top_p: float = 1.0
+    top_k: int = 0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[TokenBias, ...] = ()
     seed: int = 0
     stop: tuple[str, ...] = ()
     top_tokens: int | None = None
@@ -52,6 +60,14 @@ class NoNodeOnline(UserError):
     """No node of the zone could answer now."""
 
     default_status = 503
+
+
+def ask_questions(
+    *, terms: Sequence[QuestionTerms], now: datetime, **asked: Any
+) -> list[AskedQuestion]:
+    """Ask all or none, each as ``ask_question`` does."""
+    with transaction.atomic():
+        return [ask_question(terms=each, now=now, **asked) for each in terms]
 
 
 def ask_question(
@@ -82,7 +98,7 @@ def ask_question(
     NoNodeOnline
         ``no_node``.
     UserError
-        ``prompt_too_long``, ``invalid_prompt`` or ``too_many_questions``.
+        ``context_length_exceeded``, ``invalid_prompt`` or ``too_many_questions``.
     PaymentRequired
         ``insufficient_funds``.
     """
@@ -167,12 +183,12 @@ def encode_prompt(zone: Zone, terms: QuestionTerms) -> list[int]:
     Raises
     ------
     UserError
-        ``prompt_too_long`` or ``invalid_prompt``.
+        ``context_length_exceeded`` or ``invalid_prompt``.
     """
     characters = len(terms.prompt) + sum(len(turn.content) for turn in terms.turns)
     if characters > PROMPT_CHARS_MAX:
         raise UserError(
-            "prompt_too_long",
+            CONTEXT_EXCEEDED,
             f"The prompt has {characters:,} characters; at most {PROMPT_CHARS_MAX:,} are read.",
             param="messages",
         )

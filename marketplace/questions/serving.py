@@ -164,6 +164,11 @@ def _build_body(question: AskedQuestion, model: str) -> dict[str, Any]:
         "max_tokens": terms.max_tokens,
         "temperature": terms.temperature,
         "top_p": terms.top_p,
+        # vLLM's own member.
+        "top_k": terms.top_k or None,
+        "frequency_penalty": terms.frequency_penalty,
+        "presence_penalty": terms.presence_penalty,
+        "logit_bias": {str(one.token): one.bias for one in terms.logit_bias} or None,
         "seed": terms.seed,
         "stop": list(terms.stop) or None,
         "logprobs": terms.top_tokens,

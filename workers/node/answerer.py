@@ -30,6 +30,7 @@ from workers.protocol.generation import (
     PATH_NEXT_QUESTIONS,
     PATH_WRITTEN,
     QUESTIONS_MAX,
+    TOO_LONG,
     NextQuestionsReply,
     NextQuestionsRequest,
     Question,
@@ -38,7 +39,7 @@ from workers.protocol.generation import (
     WrittenReport,
 )
 from workers.protocol.reports import Fault
-from workers.training.faults import TrainingFault, UserFault
+from workers.training.faults import PromptTooLong, TrainingFault, UserFault
 
 log = logging.getLogger(__name__)
 
@@ -136,14 +137,17 @@ class Answerer:
                 self._runtime.answer(question, path, self._written.put)
         except (TrainingFault, MarketError, DiskFullError) as error:
             fault = Fault.USER if isinstance(error, UserFault) else Fault.SYSTEM
-            self._refuse(question, str(error), fault)
+            finish = TOO_LONG if isinstance(error, PromptTooLong) else "error"
+            self._refuse(question, str(error), fault, finish=finish)
         # Nothing of an answer may end the node.
         except Exception:
             log.exception("a question failed")
             self._refuse(question, "The node failed on this question.", Fault.SYSTEM)
 
-    def _refuse(self, question: Question, reason: str, fault: Fault) -> None:
-        self._written.put(Written(question.token, finish="error", reason=reason, fault=fault))
+    def _refuse(
+        self, question: Question, reason: str, fault: Fault, *, finish: str = "error"
+    ) -> None:
+        self._written.put(Written(question.token, finish=finish, reason=reason, fault=fault))
 
     def _send_all(self) -> None:
         sent_at = -math.inf

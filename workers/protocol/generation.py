@@ -19,6 +19,10 @@ PATH_WRITTEN = "/internal/v1/questions/written"
 
 #: Questions that a node answers at a time.
 QUESTIONS_MAX = 8
+#: Of an answer whose prompt is longer than the model reads.
+TOO_LONG = "too_long"
+#: Tokens that a question makes likelier or less likely, and how far.
+BIASED_MAX, BIAS_MAX = 300, 100.0
 #: Stop texts of a question, most characters of one, and likeliest tokens given for a place.
 STOPS_MAX, STOP_CHARS_MAX, TOP_TOKENS_MAX = 4, 200, 20
 
@@ -27,6 +31,13 @@ STOPS_MAX, STOP_CHARS_MAX, TOP_TOKENS_MAX = 4, 200, 20
 class ChatTurn:
     role: str
     content: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBias:
+    token: int
+    #: Added to the token's logit.
+    bias: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,12 @@ class Question:
     temperature: float = 0.0
     #: The likeliest tokens that together have this probability are drawn from.
     top_p: float = 1.0
+    #: As many of the likeliest tokens are drawn from; 0: all.
+    top_k: int = 0
+    #: Taken from the logit of a token for each time that it was written, and once if it was.
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[TokenBias, ...] = ()
     seed: int = 0
     stop: tuple[str, ...] = ()
     #: How many of the likeliest tokens are given for each place; ``None``: no probabilities.
@@ -93,9 +110,9 @@ class Written:
     #: Of the whole answer so far.
     prompt_tokens: int = 0
     answer_tokens: int = 0
-    #: ``stop`` or ``length`` once it is whole, ``error`` where it cannot be written.
+    #: ``stop`` or ``length`` once it is whole; ``error`` or ``too_long``: it cannot be written.
     finish: str = ""
-    #: A sentence, with ``error``, and whose fault it is.
+    #: A sentence, where it cannot be written, and whose fault it is.
     reason: str = ""
     fault: Fault | None = None
 

@@ -15,6 +15,10 @@ class UserFault(TrainingFault):
     """The job's data or settings are the cause: another node would fail as well."""
 
 
+class PromptTooLong(UserFault):
+    """A prompt that the model cannot read whole."""
+
+
 class SystemFault(TrainingFault):
     """The node is the cause: the same job may well run elsewhere."""
 

@@ -18,11 +18,12 @@ from workers.protocol.generation import QUESTIONS_MAX, LikelyToken, Question, Wr
 from workers.protocol.token_layout import TemplateError
 from workers.training.answer_adapters import AnswerAdapters, Values
 from workers.training.data import TokenizerEncoder
-from workers.training.faults import SystemFault, UserFault
+from workers.training.faults import PromptTooLong, SystemFault, UserFault
 from workers.training.key_values import KeyValues
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Example, PackShare, TokenSequence, build_pack
 from workers.training.samples import find_stop_tokens
+from workers.training.sampling import choose_token
 
 #: A name that no adapter has: the bare base.
 _BASE = "written by the base"
@@ -114,7 +115,8 @@ class Writer:
         Raises
         ------
         UserFault
-            The prompt is empty, too long, or none for the model's chat template.
+            The prompt is empty, too long, or none for the model's chat template, or a token whose
+            logit is to be changed is not one of the model's.
         SystemFault
             There is no memory for so long a text beside the jobs.
         """
@@ -122,7 +124,7 @@ class Writer:
         virtual = 0 if question.adapter is None else question.adapter.spec.virtual_tokens
         room = self._model.context_length - len(tokens) - virtual
         if room <= 0:
-            raise UserFault(
+            raise PromptTooLong(
                 f"The prompt has {len(tokens) + virtual} tokens, and the model reads "
                 f"{self._model.context_length}. Shorten it."
             )
@@ -272,7 +274,7 @@ class Writer:
 
     def _choose(self, answer: _Answer, logits_V: torch.Tensor) -> None:
         """Choose the answer's next token, and report what is certain of it."""
-        token = choose_token(logits_V, answer.question, answer.random)
+        token = choose_token(logits_V, answer.question, answer.random, written=answer.written)
         if token in self._stop_tokens:
             self._finish(answer, self._decode(answer)[answer.sent :], "stop")
             return
@@ -327,23 +329,6 @@ class Writer:
 
     def _show(self, token: int) -> str:
         return str(self._tokenizer.decode([token]))
-
-
-def choose_token(logits_V: torch.Tensor, question: Question, random: torch.Generator) -> int:
-    """The likeliest token, or one drawn by temperature from the nucleus of ``top_p``.
-
-    References
-    ----------
-    Holtzman et al. 2020, The Curious Case of Neural Text Degeneration, section 3.1.
-    """
-    if question.temperature == 0.0:
-        return int(logits_V.argmax())
-    probability_V = (logits_V / question.temperature).softmax(-1)
-    ordered_V, token_V = probability_V.sort(descending=True, stable=True)
-    # The first one always stays.
-    before_V = ordered_V.cumsum(-1) - ordered_V
-    nucleus_V = torch.where(before_V < question.top_p, ordered_V, 0.0)
-    return int(token_V[torch.multinomial(nucleus_V, 1, generator=random)])
 
 
 def _share(name: str, sequences: list[np.ndarray], *, virtual_tokens: int = 0) -> PackShare:

@@ -10,9 +10,9 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.http import StreamingHttpResponse
@@ -41,11 +41,16 @@ from marketplace.common.problems import build_openai_error, build_problem_body
 from marketplace.common.threads import run_in_thread
 from marketplace.payments.freezes import check_not_frozen
 from marketplace.questions.answering import cancel_question
-from marketplace.questions.asking import ANSWER_TOKENS_MAX, QuestionTerms, ask_question
+from marketplace.questions.asking import (
+    ANSWER_TOKENS_MAX,
+    CONTEXT_EXCEEDED,
+    QuestionTerms,
+    ask_questions,
+)
 from marketplace.questions.models import AskedQuestion, QuestionStatus
 from marketplace.questions.serving import find_served_model, start_forwarding
 from marketplace.questions.wakeups import written_listener
-from workers.protocol.generation import ChatTurn
+from workers.protocol.generation import TOO_LONG, ChatTurn
 
 #: Seconds a waiting request trusts the listener before it looks itself.
 LOOK_EVERY_S = 1.0
@@ -54,6 +59,11 @@ CHECK_EVERY_S = 2.0
 DEFAULT_TOKENS = 256
 _ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
 _SEED_BITS = 31
+#: Settings that questions have by the same names.
+_SAMPLING = (
+    *("temperature", "top_p", "top_k"),
+    *("frequency_penalty", "presence_penalty", "logit_bias"),
+)
 
 
 class ChatView(OpenAiView):
@@ -114,14 +124,11 @@ def _read_settings(
     asked: Mapping[str, Any], *, limit: int | None, top_tokens: int | None
 ) -> dict[str, Any]:
     """What both kinds of question have in common; OpenAI's defaults where nothing is said."""
-    for name in ("temperature", "top_p"):
-        if asked.get(name) is None:
-            asked = {**asked, name: 1.0}
+    own = {name: asked[name] for name in _SAMPLING if asked.get(name) is not None}
     seed = asked.get("seed")
     return {
         "max_tokens": min(limit or DEFAULT_TOKENS, ANSWER_TOKENS_MAX),
-        "temperature": asked["temperature"],
-        "top_p": asked["top_p"],
+        **own,
         "seed": secrets.randbits(_SEED_BITS) if seed is None else seed,
         "stop": asked.get("stop") or (),
         "top_tokens": top_tokens,
@@ -139,37 +146,61 @@ def _answer(
     model = find_model(asked["model"], organisation=who.organisation)
     written_listener.listen()
     served_model = find_served_model(model.zone)
-    question = ask_question(
+    count = asked.get("n") or 1
+    if count > 1 and asked.get("stream"):
+        raise UserError(
+            "unsupported_parameter", "A stream has one answer. Ask for n without it.", param="n"
+        )
+    questions = ask_questions(
         organisation=who.organisation,
         asked_by=who.user,
         api_key_id=who.key_id,
         zone=model.zone,
         job=model.job,
-        terms=terms,
+        terms=[replace(terms, seed=_step_seed(terms.seed, by=index)) for index in range(count)],
         is_forwarded=served_model is not None,
         now=clock.now(),
     )
-    reply = Reply(question.pk, asked["model"], int(question.created_at.timestamp()))
+    first = questions[0]
+    reply = Reply(first.pk, asked["model"], int(first.created_at.timestamp()))
     made = shape(reply, has_logprobs=terms.top_tokens is not None)
     with_usage = (asked.get("stream_options") or {}).get("include_usage", False)
     answer: Coroutine[Any, Any, Any] = (
-        _stream(_Words(question.pk, standing), made, with_usage=with_usage)
+        _stream(_Words(first.pk, standing), made, with_usage=with_usage)
         if asked.get("stream")
-        else _wait(_Words(question.pk, standing), made)
+        else _wait([_Words(question.pk, standing) for question in questions], made)
     )
-    return answer if served_model is None else _forward(question, served_model, answer)
+    return answer if served_model is None else _forward(questions, served_model, answer)
 
 
-async def _forward(question: AskedQuestion, model: str, answer: Coroutine[Any, Any, Any]) -> Any:
+def _step_seed(seed: int, *, by: int) -> int:
+    """The seed of another answer to the same question, in the range of seeds."""
+    return (seed + by + 2**63) % 2**64 - 2**63
+
+
+async def _forward(
+    questions: Sequence[AskedQuestion], model: str, answer: Coroutine[Any, Any, Any]
+) -> Any:
     """The answer, written by the operator's model server."""
-    start_forwarding(question, model=model)
+    for question in questions:
+        start_forwarding(question, model=model)
     return await answer
 
 
-async def _wait(words: _Words, shape: ChatShape | CompletionShape) -> Response:
-    """The whole answer."""
-    parts = [part async for part in words.read()]
-    return Response(shape.build_whole(parts, words.question))
+async def _wait(answers: Sequence[_Words], shape: ChatShape | CompletionShape) -> Response:
+    """All answers whole; where one fails, the others end with it."""
+    reading = [asyncio.ensure_future(_read_all(words)) for words in answers]
+    try:
+        parts = await asyncio.gather(*reading)
+    finally:
+        for task in reading:
+            task.cancel()
+        await asyncio.wait(reading)
+    return Response(shape.build_whole(parts, [words.question for words in answers]))
+
+
+async def _read_all(words: _Words) -> list[Part]:
+    return [part async for part in words.read()]
 
 
 async def _stream(
@@ -275,6 +306,8 @@ class _Words:
 
 
 def _build_failure(question: AskedQuestion) -> UserError:
+    if question.finish == TOO_LONG:
+        return UserError(CONTEXT_EXCEEDED, question.reason, param="messages")
     if question.is_owners_fault:
         return UserError("invalid_prompt", question.reason, param="messages")
     return UserError(

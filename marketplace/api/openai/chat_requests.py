@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,17 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from marketplace.common.errors import UserError
-from workers.protocol.generation import STOP_CHARS_MAX, STOPS_MAX, TOP_TOKENS_MAX
+from workers.protocol.generation import (
+    BIAS_MAX,
+    BIASED_MAX,
+    QUESTIONS_MAX,
+    STOP_CHARS_MAX,
+    STOPS_MAX,
+    TOP_TOKENS_MAX,
+    TokenBias,
+)
+
+_TOKEN = re.compile("[0-9]{1,9}")
 
 
 class TextField(serializers.CharField):
@@ -68,6 +79,33 @@ class StreamOptions(serializers.Serializer[Any]):
     )
 
 
+class PenaltyField(serializers.FloatField):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(min_value=-2, max_value=2, required=False, allow_null=True, **options)
+
+
+@extend_schema_field(
+    {
+        "type": "object",
+        "maxProperties": BIASED_MAX,
+        "propertyNames": {"pattern": r"^\d{1,9}$"},
+        "additionalProperties": {"type": "number", "minimum": -BIAS_MAX, "maximum": BIAS_MAX},
+    }
+)
+class LogitBiasField(serializers.DictField):
+    """Numbers of tokens, as texts, and what is added to their logits."""
+
+    child = serializers.FloatField(min_value=-BIAS_MAX, max_value=BIAS_MAX)
+
+    def to_internal_value(self, data: Any) -> tuple[TokenBias, ...]:
+        biases = super().to_internal_value(data)
+        if len(biases) > BIASED_MAX or not all(map(_TOKEN.fullmatch, biases)):
+            raise serializers.ValidationError(
+                f"Give at most {BIASED_MAX} tokens, each by its number."
+            )
+        return tuple(TokenBias(int(token), bias) for token, bias in biases.items())
+
+
 class AnswerRequest(serializers.Serializer[Any]):
     """What questions of both kinds have in common."""
 
@@ -116,16 +154,32 @@ class AnswerRequest(serializers.Serializer[Any]):
     )
     n = serializers.IntegerField(
         min_value=1,
-        max_value=1,
+        max_value=QUESTIONS_MAX,
         required=False,
         allow_null=True,
-        help_text="Answers; there is one.",
+        help_text="Answers, each of which is paid for; only one is streamed.",
+    )
+    top_k = serializers.IntegerField(
+        min_value=0,
+        max_value=2**31 - 1,
+        required=False,
+        allow_null=True,
+        help_text="Choose among as many of the likeliest tokens; 0 chooses among all.",
+    )
+    frequency_penalty = PenaltyField(
+        help_text="Makes a token less likely for each time that the answer has it."
+    )
+    presence_penalty = PenaltyField(help_text="Makes a token less likely once the answer has it.")
+    logit_bias = LogitBiasField(
+        required=False,
+        allow_null=True,
+        help_text="What is added to the logits of tokens, by their numbers; -100 forbids one.",
     )
 
     #: What would change the answer, and is not done here; empty and 0 change nothing.
     refused = (
-        *("tools", "functions", "response_format", "logit_bias"),
-        *("frequency_penalty", "presence_penalty", "top_k", "min_p", "repetition_penalty"),
+        *("tools", "functions", "response_format"),
+        *("min_p", "repetition_penalty"),
     )
 
     def to_internal_value(self, data: Any) -> Any:

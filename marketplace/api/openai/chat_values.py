@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from rest_framework import serializers as s
 
@@ -33,18 +33,36 @@ class Reply:
     created: int
 
 
+class AnswerUsage(NamedTuple):
+    """What answers to one request took together."""
+
+    prompt_tokens: int
+    answer_tokens: int
+    cost: int
+
+
+def sum_usage(questions: Sequence[AskedQuestion]) -> AnswerUsage:
+    """Add up what answers took; each read the prompt."""
+    prompts = sum(question.prompt_tokens for question in questions)
+    answers = sum(question.answer_tokens for question in questions)
+    cost = sum(
+        compute_price(
+            tokens=question.prompt_tokens + question.answer_tokens,
+            rate_micros=question.rate_micros,
+        )
+        for question in questions
+    )
+    return AnswerUsage(prompts, answers, cost)
+
+
 class CompletionUsageSerializer(Answer):
     prompt_tokens = s.IntegerField(help_text="Tokens of the question.")
     completion_tokens = s.IntegerField(source="answer_tokens", help_text="Tokens of the answer.")
     total_tokens = s.IntegerField(help_text="Tokens of both.")
     cost = Usd("What they cost.")
 
-    def get_total_tokens(self, question: AskedQuestion) -> int:
-        return question.prompt_tokens + question.answer_tokens
-
-    def get_cost(self, question: AskedQuestion) -> int:
-        total = self.get_total_tokens(question)
-        return compute_price(tokens=total, rate_micros=question.rate_micros)
+    def get_total_tokens(self, usage: AnswerUsage) -> int:
+        return usage.prompt_tokens + usage.answer_tokens
 
 
 class CreateChatCompletionResponseSerializer(AsStored):
@@ -67,21 +85,26 @@ class ChatShape:
         self._reply = reply
         self._has_logprobs = has_logprobs
 
-    def build_whole(self, parts: Sequence[Words], question: AskedQuestion) -> dict[str, Any]:
+    def build_whole(
+        self, answers: Sequence[Sequence[Words]], questions: Sequence[AskedQuestion]
+    ) -> dict[str, Any]:
+        choices = [
+            self._build_choice(index, parts, question.finish)
+            for index, (parts, question) in enumerate(zip(answers, questions, strict=True))
+        ]
+        return self._build("chat.completion", choices) | {"usage": _show_usage(questions)}
+
+    def _build_choice(self, index: int, parts: Sequence[Words], finish: str) -> dict[str, Any]:
         message = {
             "role": "assistant",
             "content": "".join(part.text for part in parts),
             "refusal": None,
         }
-        tokens = [token for part in parts for token in part.tokens]
-        choice = {
-            "index": 0,
+        return {
+            "index": index,
             "message": message,
-            "logprobs": self._build_logprobs(tokens),
-            "finish_reason": question.finish,
-        }
-        return self._build("chat.completion", [choice]) | {
-            "usage": CompletionUsageSerializer.show(question)
+            "logprobs": self._build_logprobs([token for part in parts for token in part.tokens]),
+            "finish_reason": finish,
         }
 
     def build_opening(self) -> list[dict[str, Any]]:
@@ -94,9 +117,7 @@ class ChatShape:
         return self._build_chunk({}, finish=question.finish)
 
     def build_usage(self, question: AskedQuestion) -> dict[str, Any]:
-        return self._build("chat.completion.chunk", []) | {
-            "usage": CompletionUsageSerializer.show(question)
-        }
+        return self._build("chat.completion.chunk", []) | {"usage": _show_usage([question])}
 
     def _build_chunk(
         self,
@@ -133,6 +154,10 @@ class ChatShape:
         return {"content": content, "refusal": None}
 
 
+def _show_usage(questions: Sequence[AskedQuestion]) -> dict[str, Any]:
+    return CompletionUsageSerializer.show(sum_usage(questions))
+
+
 def _build_token(token: Mapping[str, Any]) -> dict[str, Any]:
     text = token["text"]
     return {"token": text, "logprob": token["logprob"], "bytes": list(text.encode())}
@@ -145,43 +170,50 @@ class CompletionShape:
         self._reply = reply
         self._has_logprobs = has_logprobs
 
-    def build_whole(self, parts: Sequence[Words], question: AskedQuestion) -> dict[str, Any]:
-        text = "".join(part.text for part in parts)
-        tokens = [token for part in parts for token in part.tokens]
-        return self._build(text, tokens, question.finish) | {
-            "usage": CompletionUsageSerializer.show(question)
-        }
+    def build_whole(
+        self, answers: Sequence[Sequence[Words]], questions: Sequence[AskedQuestion]
+    ) -> dict[str, Any]:
+        choices = []
+        for index, (parts, question) in enumerate(zip(answers, questions, strict=True)):
+            text = "".join(part.text for part in parts)
+            tokens = [token for part in parts for token in part.tokens]
+            choices.append(self._build_choice(text, tokens, question.finish, index=index))
+        return self._build(choices) | {"usage": _show_usage(questions)}
 
     def build_opening(self) -> list[dict[str, Any]]:
         return []
 
     def build_part(self, part: Words) -> dict[str, Any]:
-        return self._build(part.text, part.tokens, None)
+        return self._build([self._build_choice(part.text, part.tokens, None)])
 
     def build_end(self, question: AskedQuestion) -> dict[str, Any]:
-        return self._build("", (), question.finish)
+        return self._build([self._build_choice("", (), question.finish)])
 
     def build_usage(self, question: AskedQuestion) -> dict[str, Any]:
-        return self._build("", (), None) | {
-            "choices": [],
-            "usage": CompletionUsageSerializer.show(question),
-        }
+        return self._build([]) | {"usage": _show_usage([question])}
 
-    def _build(
-        self, text: str, tokens: Sequence[Mapping[str, Any]], finish: str | None
+    def _build_choice(
+        self,
+        text: str,
+        tokens: Sequence[Mapping[str, Any]],
+        finish: str | None,
+        *,
+        index: int = 0,
     ) -> dict[str, Any]:
-        choice = {
-            "index": 0,
+        return {
+            "index": index,
             "text": text,
             "logprobs": self._build_logprobs(tokens),
             "finish_reason": finish,
         }
+
+    def _build(self, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return {
             "id": f"cmpl-{self._reply.question_id}",
             "object": "text_completion",
             "created": self._reply.created,
             "model": self._reply.model,
-            "choices": [choice],
+            "choices": list(choices),
         }
 
     def _build_logprobs(self, tokens: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -22,12 +22,12 @@ from tests.unit.workers.training_builders import (
     save_tiny_base,
     write_jsonl,
 )
-from workers.protocol.generation import ChatTurn, Question
+from workers.protocol.generation import ChatTurn, Question, TokenBias
 from workers.protocol.job_spec import BlobRef
 from workers.protocol.probes import ProbeAdapter
 from workers.runtime.node_runtime import NodeRuntime
-from workers.training.faults import UserFault
-from workers.training.writing import choose_token
+from workers.training.faults import PromptTooLong, UserFault
+from workers.training.sampling import choose_token
 
 PROMPTS = ("item 3 is", "item 17 is", "what is item 5?", "a")
 
@@ -213,14 +213,51 @@ def test_probabilities_are_told_of_each_token(runtime, base):
 
 def test_a_nucleus_of_one_token_is_greedy():
     logits = torch.tensor([0.0, 2.0, 1.0])
-    chosen = Question("q", 0.0, base_model=None, temperature=1.0, top_p=0.01)  # type: ignore[arg-type]
-    drawn = {choose_token(logits, chosen, torch.Generator().manual_seed(n)) for n in range(20)}
-    assert drawn == {1}
+    assert draw_all(logits, temperature=1.0, top_p=0.01) == {1}
+
+
+def draw_all(logits, *, written=(), **terms):
+    """Every token that is drawn under twenty seeds."""
+    chosen = Question("q", 0.0, base_model=None, **terms)  # type: ignore[arg-type]
+    return {
+        choose_token(logits, chosen, torch.Generator().manual_seed(n), written=written)
+        for n in range(20)
+    }
+
+
+def test_as_many_tokens_as_asked_for_are_drawn_from():
+    logits = torch.tensor([0.0, 0.1, 0.2, 0.3])
+    assert draw_all(logits, temperature=1.0, top_k=2) == {2, 3}
+    assert draw_all(logits, temperature=1.0, top_k=9) == {0, 1, 2, 3}
+    # Of the two, the likelier one alone has more than half.
+    assert draw_all(logits, temperature=1.0, top_k=2, top_p=0.5) == {3}
+
+
+@pytest.mark.parametrize(
+    ("terms", "token"),
+    [
+        ({}, 2),
+        ({"presence_penalty": 1.5}, 1),
+        # Twice written: twice the penalty.
+        ({"frequency_penalty": 0.4}, 2),
+        ({"frequency_penalty": 0.6}, 1),
+        ({"logit_bias": (TokenBias(2, -100.0), TokenBias(0, 2.5))}, 0),
+    ],
+)
+def test_penalties_and_biases_change_what_is_likeliest(terms, token):
+    logits = torch.tensor([0.0, 2.0, 3.0])
+    assert draw_all(logits, written=(2, 2), **terms) == {token}
+    assert logits.tolist() == [0.0, 2.0, 3.0]
+
+
+def test_a_token_that_the_model_does_not_have_is_refused():
+    with pytest.raises(UserFault, match="token 3, and the model has 3"):
+        draw_all(torch.zeros(3), logit_bias=(TokenBias(3, 1.0),))
 
 
 def test_a_prompt_that_is_too_long_is_refused_and_leaves_no_adapter(runtime, base, adapters):
     model = runtime.resident(base).model
-    with pytest.raises(UserFault, match="Shorten it"):
+    with pytest.raises(PromptTooLong, match="Shorten it"):
         ask(runtime, base, adapter=adapters[0], prompt="a" * (model.context_length + 1))
     with pytest.raises(UserFault, match="empty"):
         ask(runtime, base, prompt="")

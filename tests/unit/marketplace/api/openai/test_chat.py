@@ -28,7 +28,13 @@ from workers.node import answerer as answerers
 from workers.node.answerer import Answerer
 from workers.node.blob_cache import BlobCache
 from workers.node.market_client import MarketClient
-from workers.protocol.generation import LikelyToken, Question, Written, WrittenToken
+from workers.protocol.generation import (
+    LikelyToken,
+    Question,
+    TokenBias,
+    Written,
+    WrittenToken,
+)
 from workers.protocol.reports import Fault, SliceEnd
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -208,6 +214,60 @@ def test_a_prompt_is_continued(client, zone, runtime):
     assert "".join(part.choices[0].text for part in parts) == "Hi there"
 
 
+def test_what_changes_the_choice_of_tokens_comes_to_the_node(ask, runtime):
+    ask(
+        frequency_penalty=1.5,
+        presence_penalty=-0.5,
+        logit_bias={"7": -100},
+        extra_body={"top_k": 20},
+    )
+    [(question, _)] = runtime.asked
+    assert (question.frequency_penalty, question.presence_penalty) == (1.5, -0.5)
+    assert (question.logit_bias, question.top_k) == ((TokenBias(7, -100.0),), 20)
+
+
+def test_several_answers_have_seeds_of_their_own_and_each_is_paid(ask, runtime, owner):
+    before = get_wallet(organisation=owner).available_micros
+    answer = ask(n=3, seed=2**63 - 1)
+    assert [(one.index, one.message.content) for one in answer.choices] == [
+        (0, "Hi there"),
+        (1, "Hi there"),
+        (2, "Hi there"),
+    ]
+    seeds = {question.seed for question, _ in runtime.asked}
+    assert seeds == {2**63 - 1, -(2**63), -(2**63) + 1}
+    prices = [
+        -(-(one.prompt_tokens + one.answer_tokens) * one.rate_micros // 1_000_000)
+        for one in AskedQuestion.objects.all()
+    ]
+    assert len(prices) == 3
+    assert before - get_wallet(organisation=owner).available_micros == sum(prices)
+    assert answer.usage.completion_tokens == 9
+    assert answer.usage.cost == f"{sum(prices) / 1e6:.6f}"
+
+
+def test_of_several_answers_all_are_asked_or_none_is(connect, zone, node):
+    rate = find_rate(zone)
+    one = -(-1010 * rate // 1_000_000)
+    poor = connect(builders.organisation(usd=f"{one * 1.5 / 1e6:.6f}"))
+    with pytest.raises(openai.APIStatusError) as refused:
+        poor.chat.completions.create(model=zone.name, messages=MESSAGES, max_tokens=1000, n=2)
+    assert (refused.value.status_code, refused.value.code) == (402, "insufficient_funds")
+    assert not AskedQuestion.objects.exists()
+
+
+def test_a_prompt_that_is_too_long_has_the_code_that_tools_look_for(ask, runtime):
+    runtime.script = [
+        Written("", finish="too_long", reason="The prompt has 9 tokens.", fault=Fault.USER)
+    ]
+    with pytest.raises(openai.BadRequestError, match="9 tokens") as refused:
+        ask()
+    assert refused.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(messages=[{"role": "user", "content": "x" * 200_001}])
+    assert refused.value.code == "context_length_exceeded"
+
+
 def test_what_the_node_refuses_costs_nothing(ask, runtime, owner):
     before = get_wallet(organisation=owner).available_micros
     runtime.script = [Written("", finish="error", reason="Too long.", fault=Fault.USER)]
@@ -284,14 +344,17 @@ def test_wrong_questions_are_refused(client, zone, node):
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
         ({"temperature": 3}, "temperature"),
-        ({"n": 2}, "n"),
+        ({"n": 9}, "n"),
+        ({"n": 2, "stream": True}, "n"),
         ({"tools": [tool]}, "tools"),
         ({"tools": [tool], "tool_choice": "auto"}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"frequency_penalty": 2}, "frequency_penalty"),
-        ({"presence_penalty": -0.5}, "presence_penalty"),
-        ({"logit_bias": {"50256": -100}}, "logit_bias"),
-        ({"extra_body": {"top_k": 20}}, "top_k"),
+        ({"frequency_penalty": 2.5}, "frequency_penalty"),
+        ({"presence_penalty": -3}, "presence_penalty"),
+        ({"logit_bias": {"hello": -100}}, "logit_bias"),
+        ({"logit_bias": {"5": -101}}, "logit_bias.5"),
+        ({"extra_body": {"top_k": -1}}, "top_k"),
+        ({"extra_body": {"min_p": 0.1}}, "min_p"),
         ({"stop": ["x"] * 5}, "stop"),
         ({"max_tokens": 0}, "max_tokens"),
     ]
