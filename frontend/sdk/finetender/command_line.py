@@ -50,6 +50,16 @@ def _add_bidding(parsers: Any) -> None:
     bid.add_argument("--name", help="the job's name")
     bid.add_argument("--watch", action="store_true", help="follow the job until it ends")
 
+    run = _add(parsers, "run", commands.run_job, "do what a file says: bid, follow, fetch")
+    run.add_argument("file", metavar="JOB.YAML", help="data, price, deadline, settings, output")
+
+    imported = _add(
+        parsers, "import", commands.import_job, "another trainer's configuration as a job's file"
+    )
+    imported.add_argument(
+        "file", metavar="CONFIG", help="of TRL, Axolotl, Unsloth or LLaMA-Factory"
+    )
+
 
 def _add_jobs(parsers: Any) -> None:
     jobs = _add(parsers, "jobs", commands.list_jobs, "your newest jobs")

@@ -12,11 +12,13 @@ from typing import Any, cast
 
 from finetender.client import Client
 from finetender.errors import JobFailedError, NotAuthorizedError, UsageError
+from finetender.imports import import_settings
+from finetender.job_files import read_job_file, read_settings_file
 from finetender.local_programs import join_node, verify_transcript
 from finetender.progress import choose_view, draw_bar, keep_printable
 from finetender.settings import Access, find_access, store_access
 from finetender.terms import AdapterSettings, TrainingSettings
-from finetender.values import ExpressAnswer, Job, JobEvent
+from finetender.values import Bid, ExpressAnswer, Job, JobEvent
 
 
 def log_in(chosen: argparse.Namespace) -> None:
@@ -105,12 +107,38 @@ def place_bid(chosen: argparse.Namespace) -> None:
             adapter=adapter,
             training=training,
         )
-        if chosen.json:
-            print_json(bid.raw)
-        else:
-            print(f"Won for ${bid.payment:f}. Job {bid.job_id}, promised by {_at(bid.deadline)}.")
+        _tell_won(chosen, bid)
         if chosen.watch and bid.job_id is not None:
             _follow(client, bid.job_id, as_json=chosen.json)
+
+
+def _tell_won(chosen: argparse.Namespace, bid: Bid) -> None:
+    words = f"Won for ${bid.payment:f}. Job {bid.job_id}, promised by {_at(bid.deadline)}."
+    _tell(chosen, words, bid.raw)
+
+
+def run_job(chosen: argparse.Namespace) -> None:
+    """Bid for what a file says, follow the job, and fetch its adapter where the file wants it."""
+    work = read_job_file(Path(chosen.file))
+    with Client() as client:
+        bid = client.place_bid(work.data, **work.terms)
+        _tell_won(chosen, bid)
+        if bid.job_id is None:
+            return
+        _follow(client, bid.job_id, as_json=chosen.json)
+        if work.output is not None:
+            found = client.download_adapter(bid.job_id, work.output)
+            _tell(chosen, str(found), {"path": str(found)})
+
+
+def import_job(chosen: argparse.Namespace) -> None:
+    """Print a trainer's configuration as a job's file, and what has no place in one."""
+    found = import_settings(read_settings_file(Path(chosen.file)))
+    # JSON is YAML, too.
+    print_json({"job": found.job, "left_out": found.left_out} if chosen.json else found.job)
+    if not chosen.json:
+        for sentence in (*found.left_out, "A price and a deadline are yours to say."):
+            print(sentence, file=sys.stderr)
 
 
 def _read_price(text: str) -> Decimal:

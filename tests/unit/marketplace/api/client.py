@@ -7,9 +7,13 @@ from datetime import timedelta
 
 from django.test import Client
 
+from marketplace.auction.settlement import settle_finished
 from marketplace.common import clock
+from marketplace.jobs.models import Job
+from marketplace.jobs.services import dispatch_slots
 from tests import builders
 from tests import market_builders as market
+from workers.protocol.reports import SliceEnd
 
 ROWS = "".join(
     json.dumps(
@@ -73,6 +77,16 @@ def body_of(api, on, **changed):
         **market.job_terms(),
     } | changed
     return {name: value for name, value in body.items() if value is not None}
+
+
+def finish(job_id: str) -> None:
+    """Have a node do the job."""
+    job = Job.objects.select_related("zone").get(pk=job_id)
+    start = job.zone.epoch_at + timedelta(seconds=job.zone.slot_s * job.cells[0][0] + 1)
+    job.zone.nodes.update(last_heartbeat_at=start)
+    dispatch_slots(now=start)
+    market.end_slice(job, status=SliceEnd.FINISHED, now=start)
+    settle_finished(now=start)
 
 
 def assert_problem(answer, status, code):

@@ -8,22 +8,16 @@ import json
 import subprocess
 import sys
 from contextlib import ExitStack
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from marketplace.api.openapi import SURFACES
-from marketplace.auction.settlement import settle_finished
-from marketplace.jobs.models import Job
-from marketplace.jobs.services import dispatch_slots
 from tests import builders
-from tests import market_builders as market
 from tests.conftest import ROOT
-from tests.unit.marketplace.api.client import ROWS
+from tests.unit.marketplace.api.client import ROWS, finish
 from tests.unit.marketplace.api.web_server import serve
-from workers.protocol.reports import SliceEnd
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -64,16 +58,6 @@ def connect(generated: Any) -> Any:
             return clients.enter_context(kind(base_url=url, token=secret))
 
         yield connect
-
-
-def finish(job_id: str) -> None:
-    """Have a node do the job."""
-    job = Job.objects.select_related("zone").get(pk=job_id)
-    start = job.zone.epoch_at + timedelta(seconds=job.zone.slot_s * job.cells[0][0] + 1)
-    job.zone.nodes.update(last_heartbeat_at=start)
-    dispatch_slots(now=start)
-    market.end_slice(job, status=SliceEnd.FINISHED, now=start)
-    settle_finished(now=start)
 
 
 def test_a_python_client_of_the_market_buys_a_job_and_reads_refusals(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
 import json
 import threading
@@ -15,7 +16,7 @@ from finetender.settings import find_config_path
 
 from marketplace.api.market import job_stream
 from marketplace.common import clock
-from marketplace.jobs.models import EventKind, Job, JobStatus
+from marketplace.jobs.models import Artifact, EventKind, Job, JobStatus
 from marketplace.jobs.services import (
     add_job_event,
     dispatch_slots,
@@ -25,7 +26,7 @@ from marketplace.jobs.services import (
 from tests import builders, market_builders
 from tests import job_builders as build
 from tests.builders import NOW
-from tests.unit.marketplace.api.client import ROWS
+from tests.unit.marketplace.api.client import ROWS, finish
 from tests.unit.marketplace.api.web_server import serve
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -229,6 +230,33 @@ def test_every_operation_is_reached_by_its_name(access, lane, tokenizer_zone, ro
     assert run(capsys, "api", "jobs_cancel", "job_id")[0] == 2
     assert run(capsys, "api", "retention_set", "--body", '{"retain_days": 30}')[0] == 0
     assert json.loads(run(capsys, "api", "retention_read")[1])["retain_days"] == 30
+
+
+def test_a_job_file_is_bid_for_followed_and_its_adapter_fetched(
+    access, lane, tokenizer_zone, rows, capsys, monkeypatch
+):
+    followed = []
+
+    def follow(client, job_id, *, as_json):
+        followed.append(job_id)
+        finish(job_id)
+        # The SDK compares what it fetched.
+        Artifact.objects.update(sha256=hashlib.sha256(b"zip").hexdigest())
+
+    monkeypatch.setattr("finetender.commands._follow", follow)
+    said = {"data": rows.name, "price": 5, "deadline": "5m", "training": TRAINING}
+    file = rows.with_name("job.json")
+    file.write_text(json.dumps(said | {"output": "adapter.zip"}))
+    code, told = run(capsys, "run", str(file))
+    [job] = Job.objects.all()
+    assert (code, followed) == (0, [job.pk])
+    assert told.splitlines()[-1] == str(rows.with_name("adapter.zip"))
+    assert rows.with_name("adapter.zip").read_bytes() == b"zip"
+    file.write_text(json.dumps(said | {"price": "0.000001"}))
+    assert run(capsys, "run", str(file))[0] == 7
+    file.write_text(json.dumps(said | {"training": {"epochs": 1, "lr": "high"}}))
+    assert run(capsys, "run", str(file))[0] == 5
+    assert Job.objects.count() == 1
 
 
 def run(capsys, *arguments):
