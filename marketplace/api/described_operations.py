@@ -49,7 +49,8 @@ class MarketSchema(AutoSchema):
 
     def get_override_parameters(self) -> list[Any]:
         takes_key = self.method == "POST" and getattr(self.view, "takes_idempotency_key", False)
-        return [_IDEMPOTENCY_KEY] if takes_key else []
+        queries = getattr(self.view, "queries", {}).get(self.method, ())
+        return [*queries, *([_IDEMPOTENCY_KEY] if takes_key else ())]
 
     def _map_serializer_field(
         self, field: Any, direction: Any, bypass_extensions: bool = False

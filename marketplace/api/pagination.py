@@ -1,8 +1,9 @@
-"""Pages of a list, newest first: ``?limit=20&after=<id of the last item>``."""
+"""Pages of a list by age: ``?limit=20&after=<id of the last item>&order=asc``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 from django.db.models import QuerySet
@@ -13,6 +14,13 @@ from marketplace.common.ids import is_id
 
 LIMIT_DEFAULT = 20
 LIMIT_MAX = 100
+#: Members of a query that choose rows. A list takes those that its view has among its ``queries``.
+_CHOOSING = {
+    "name": "name",
+    "zone": "zone__name",
+    "created_after": "created_at__gte",
+    "created_before": "created_at__lt",
+}
 
 
 def build_page(
@@ -24,10 +32,18 @@ def build_page(
 
     A page begins after an id, not at a number, so rows that arrive while
     somebody turns pages neither repeat nor hide any.
+
+    Raises
+    ------
+    UserError
+        ``invalid_limit``, ``invalid_cursor``, ``invalid_order`` or ``invalid_moment``.
     """
     limit = read_page_limit(request)
     after = request.query_params.get("after")
-    rows = rows.order_by("-pk")
+    order = request.query_params.get("order", "desc")
+    if order not in ("desc", "asc"):
+        raise UserError("invalid_order", "An order is 'desc' or 'asc'.", param="order")
+    rows = _choose(request, rows).order_by("pk" if order == "asc" else "-pk")
     if after is not None:
         # Only its form is looked at: whether somebody else has such a row is not to be learnt.
         if not is_id(after):
@@ -36,9 +52,38 @@ def build_page(
                 "'after' must be the id of the last item of the page before.",
                 param="after",
             )
-        rows = rows.filter(pk__lt=after)
+        rows = rows.filter(**{"pk__gt" if order == "asc" else "pk__lt": after})
     found = list(rows[: limit + 1])
     return {"data": show(found[:limit]), "has_more": len(found) > limit}
+
+
+def _choose(request: Request, rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Keep the rows that the query asks for."""
+    for name, lookup in _CHOOSING.items():
+        text = request.query_params.get(name)
+        if text is not None:
+            is_moment = name.startswith("created")
+            # PostgreSQL takes no NUL in a text, and no row has one.
+            value = _read_moment(name, text) if is_moment else text.replace("\0", "")
+            rows = rows.filter(**{lookup: value})
+    return rows
+
+
+def _read_moment(name: str, text: str) -> datetime:
+    if "T" in text:
+        # A plus that was not escaped comes as a space.
+        text = text.replace(" ", "+")
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise UserError(
+            "invalid_moment",
+            f"{name!r} must be a moment with a time zone, such as 2026-11-21T06:00:00Z.",
+            param=name,
+        )
+    return found
 
 
 def read_page_limit(request: Request) -> int:

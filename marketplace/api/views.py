@@ -6,13 +6,14 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework.exceptions import ParseError
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.parsers import JSONParser
@@ -33,7 +34,7 @@ from marketplace.api.throttles import (
 )
 from marketplace.api.versions import HEADER as VERSION_HEADER
 from marketplace.api.versions import VERSIONS, Deprecation, build_version_headers, choose_version
-from marketplace.common.errors import NotFound
+from marketplace.common.errors import NotFound, UserError
 from marketplace.common.ids import new_id
 from marketplace.common.request_rates import Counter, count_requests
 from marketplace.common.threads import run_in_thread
@@ -162,6 +163,9 @@ class MarketView(APIView):
     scopes: dict[str, str] = {}
     #: Whether its POST is done once under an ``Idempotency-Key``.
     takes_idempotency_key = False
+    #: Members of the query by method; all others are refused, unless ``takes_any_query``.
+    queries: Mapping[str, Sequence[OpenApiParameter]] = {}
+    takes_any_query = False
     #: Methods that will go, by name.
     deprecations: dict[str, Deprecation] = {}
 
@@ -203,10 +207,23 @@ class MarketView(APIView):
     def run_method(self) -> Any:
         """Do what the request asks for; the limit of its caller comes first."""
         check_rate_limit(self.request)
+        self._check_query()
         name = (self.request.method or "").lower()
         method: Any = getattr(self, name, None) if name in self.http_method_names else None
         method = method or self.http_method_not_allowed
         return method(self.request, *self.args, **self.kwargs)
+
+    def _check_query(self) -> None:
+        method = self.request.method or ""
+        known = [one.name for one in self.queries.get("GET" if method == "HEAD" else method, ())]
+        unknown = sorted(set(self.request.query_params) - set(known))
+        if unknown and not self.takes_any_query and method in self.allowed_methods:
+            there = f"there are {', '.join(known)}" if known else "there is none"
+            raise UserError(
+                "unknown_parameter",
+                f"There is no parameter {unknown[0][:60]!r} here; {there}.",
+                param=unknown[0][:60],
+            )
 
     def get_exception_handler(self) -> Any:
         return exception_handler

@@ -45,10 +45,10 @@ class BidsView(MarketView):
     shares_thread = True
     takes_idempotency_key = True
     scopes = {"GET": "bids:read", "POST": "bids:write"}
+    queries = {"GET": schemas.WORK_PAGE}
 
     @extend_schema(
         operation_id="bids_list",
-        parameters=schemas.PAGE,
         responses={200: page_of(BidSerializer)},
     )
     def get(self, request: Request) -> Response:

@@ -31,11 +31,11 @@ class DatasetsView(MarketView):
     parser_classes = [MultiPartParser, FormParser]
     takes_idempotency_key = True
     scopes = {"GET": "datasets:read", "POST": "datasets:write"}
+    queries = {"GET": schemas.NAMED_PAGE}
     throttle_kind = "uploads"
 
     @extend_schema(
         operation_id="datasets_list",
-        parameters=schemas.PAGE,
         responses={200: page_of(DatasetSerializer)},
     )
     def get(self, request: Request) -> Response:

@@ -88,10 +88,10 @@ class JobExportsView(MarketView):
     """The adapter merged into its base model, and as GGUF, made by a node at the posted price."""
 
     scopes = {"GET": "jobs:read", "POST": "bids:write"}
+    queries = {"GET": schemas.PAGE}
 
     @extend_schema(
         operation_id="exports_list",
-        parameters=schemas.PAGE[:2],
         responses={
             200: page_of(
                 ExportSerializer,
@@ -196,10 +196,10 @@ class JobPushesView(MarketView):
     """Pushes of the adapter, or of one of its exports, to a repository of a model hub."""
 
     scopes = {"GET": "jobs:read", "POST": "jobs:write"}
+    queries = {"GET": schemas.PAGE}
 
     @extend_schema(
         operation_id="pushes_list",
-        parameters=schemas.PAGE[:2],
         responses={200: page_of(PushSerializer)},
     )
     def get(self, request: Request, job_id: str) -> Response:

@@ -39,10 +39,10 @@ from marketplace.vendors.selectors import find_preparation
 
 class JobsView(MarketView):
     scopes = {"GET": "jobs:read"}
+    queries = {"GET": schemas.WORK_PAGE}
 
     @extend_schema(
         operation_id="jobs_list",
-        parameters=schemas.PAGE,
         responses={200: page_of(JobSerializer)},
     )
     def get(self, request: Request) -> Response:
@@ -80,10 +80,10 @@ class JobEventsView(MarketView):
     """The job's history, oldest first; ``after`` is the ``seq`` of the last event seen."""
 
     scopes = {"GET": "jobs:read"}
+    queries = {"GET": schemas.EVENTS_PAGE}
 
     @extend_schema(
         operation_id="jobs_events_list",
-        parameters=schemas.EVENTS_PAGE,
         responses={200: page_of(JobEventSerializer)},
     )
     def get(self, request: Request, job_id: str) -> Response:
@@ -101,10 +101,10 @@ class JobEventsView(MarketView):
 
 class JobCheckpointsView(MarketView):
     scopes = {"GET": "jobs:read"}
+    queries = {"GET": schemas.PAGE}
 
     @extend_schema(
         operation_id="jobs_checkpoints_list",
-        parameters=schemas.PAGE,
         responses={200: page_of(CheckpointSerializer)},
     )
     def get(self, request: Request, job_id: str) -> Response:

@@ -53,10 +53,10 @@ class KeysView(MarketView):
     """Keys that may be used. New ones are made on the settings' page, by a person."""
 
     scopes = {"GET": READ}
+    queries = {"GET": schemas.PAGE}
 
     @extend_schema(
         operation_id="keys_list",
-        parameters=schemas.PAGE[:2],
         responses={200: page_of(KeySerializer)},
     )
     def get(self, request: Request) -> Response:

@@ -52,10 +52,10 @@ class InvitationSerializer(Answer):
 
 class MembersView(MarketView):
     scopes = {"GET": READ}
+    queries = {"GET": schemas.PAGE}
 
     @extend_schema(
         operation_id="members_list",
-        parameters=schemas.PAGE[:2],
         responses={200: page_of(MemberSerializer)},
     )
     def get(self, request: Request) -> Response:
@@ -95,10 +95,10 @@ class MemberView(MarketView):
 
 class InvitationsView(MarketView):
     scopes = {"GET": READ, "POST": WRITE}
+    queries = {"GET": schemas.PAGE}
 
     @extend_schema(
         operation_id="invitations_list",
-        parameters=schemas.PAGE[:2],
         responses={200: page_of(InvitationSerializer)},
     )
     def get(self, request: Request) -> Response:

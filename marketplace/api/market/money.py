@@ -132,13 +132,15 @@ class WalletEntriesView(MarketView):
     """What happened to the wallet, newest first; ``after`` is the last entry's ``cursor``."""
 
     scopes = {"GET": "wallet:read"}
+    queries = {
+        "GET": [
+            schemas.PAGE[0],
+            OpenApiParameter("after", int, description="cursor of the last entry of the page."),
+        ]
+    }
 
     @extend_schema(
         operation_id="wallet_entries",
-        parameters=[
-            schemas.PAGE[0],
-            OpenApiParameter("after", int, description="cursor of the last entry of the page."),
-        ],
         responses={200: page_of(WalletEntrySerializer)},
     )
     def get(self, request: Request) -> Response:
@@ -161,10 +163,10 @@ class NodesView(MarketView):
     """The organisation's own nodes."""
 
     scopes = {"GET": "provider:read"}
+    queries = {"GET": schemas.PAGE}
 
     @extend_schema(
         operation_id="nodes_list",
-        parameters=schemas.PAGE[:2],
         responses={200: page_of(OwnNodeSerializer, name="NodePage")},
     )
     def get(self, request: Request) -> Response:
@@ -178,10 +180,10 @@ class EarningsView(MarketView):
     """What work earned, line by line, and what waits for a payout."""
 
     scopes = {"GET": "provider:read"}
+    queries = {"GET": schemas.PAGE}
 
     @extend_schema(
         operation_id="earnings_list",
-        parameters=schemas.PAGE[:2],
         responses={
             200: page_of(
                 EarningLineSerializer,

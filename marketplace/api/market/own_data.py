@@ -57,10 +57,10 @@ class DeletionsView(MarketView):
     """What was deleted, the latest first: data sets, adapters and jobs."""
 
     scopes = {"GET": "datasets:read"}
+    queries = {"GET": schemas.PAGE}
 
     @extend_schema(
         operation_id="deletions_list",
-        parameters=schemas.PAGE[:2],
         responses={200: page_of(DeletionSerializer)},
     )
     def get(self, request: Request) -> Response:

@@ -10,10 +10,23 @@ from marketplace.api.answers import AsStored
 from marketplace.api.pagination import LIMIT_DEFAULT, LIMIT_MAX
 
 _LIMIT = {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT}
+_ORDER = {"type": "string", "enum": ["desc", "asc"], "default": "desc"}
+_MOMENT = {"type": "string", "format": "date-time"}
 PAGE = [
     OpenApiParameter("limit", _LIMIT, description="Items of the page."),
     OpenApiParameter("after", str, description="Id of the last item of the page before."),
+    OpenApiParameter("order", _ORDER, description="desc: the newest first; asc: the oldest."),
+]
+NAMED_PAGE = [
+    *PAGE,
+    OpenApiParameter("name", str, description="Only items of this name."),
+    OpenApiParameter("created_after", _MOMENT, description="Only items made then or later."),
+    OpenApiParameter("created_before", _MOMENT, description="Only items made before then."),
+]
+WORK_PAGE = [
+    *NAMED_PAGE,
     OpenApiParameter("status", str, description="Only items of this status."),
+    OpenApiParameter("zone", str, description="Only items of this zone, by its name."),
 ]
 EVENTS_PAGE = [
     OpenApiParameter("limit", _LIMIT, description="Events of the page."),

@@ -77,10 +77,10 @@ class WebhooksView(MarketView):
     """Webhooks as the Standard Webhooks specification signs them. A secret is shown once."""
 
     scopes = {"GET": READ, "POST": WRITE}
+    queries = {"GET": schemas.PAGE}
 
     @extend_schema(
         operation_id="webhooks_list",
-        parameters=schemas.PAGE[:2],
         responses={200: page_of(WebhookSerializer)},
     )
     def get(self, request: Request) -> Response:
@@ -167,10 +167,10 @@ class DeliveriesView(MarketView):
     """What was sent to a webhook in the last 30 days, with every attempt, newest first."""
 
     scopes = {"GET": READ}
+    queries = {"GET": schemas.PAGE}
 
     @extend_schema(
         operation_id="webhooks_deliveries",
-        parameters=schemas.PAGE[:2],
         responses={200: page_of(WebhookDeliverySerializer)},
     )
     def get(self, request: Request, webhook_id: str) -> Response:

@@ -19,6 +19,8 @@ class OpenAiView(MarketView):
     """As ``MarketView``, with errors that OpenAI's clients read."""
 
     content_negotiation_class = AlwaysJson
+    # As OpenAI does.
+    takes_any_query = True
     parser_classes = [LastMemberParser]
     renderer_classes = [JSONRenderer]
     error_renderer = JSONRenderer

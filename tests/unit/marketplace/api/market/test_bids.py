@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from urllib.parse import urlencode
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
@@ -21,6 +22,7 @@ from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Hold
 from marketplace.payments.selectors import get_wallet
 from tests import builders
+from tests import market_builders as market
 from tests.durable_work import do_at_once
 from tests.unit.marketplace.api.client import ROWS, Api, assert_problem, body_of
 from tests.unit.marketplace.common.threads import at_once
@@ -320,6 +322,32 @@ def test_bids_are_listed_newest_first_page_by_page(api, zone, lane):
     assert seen == sorted(ids, reverse=True)
 
 
+def test_bids_are_chosen_by_name_zone_and_age_in_either_order(api, zone):
+    made = [
+        market.bid(api.owner, zone, name=name, price_micros=1_000_000)
+        for name in ("first", "second", "second")
+    ]
+    ages = [clock.now() - timedelta(hours=hours) for hours in (3, 2, 1)]
+    for bid, at in zip(made, ages, strict=True):
+        Bid.objects.filter(pk=bid.pk).update(created_at=at)
+    first, second, third = sorted(bid.pk for bid in made)
+
+    def read(**query):
+        page = api.get(f"/api/bids?{urlencode(query)}").json()
+        return [item["id"] for item in page["data"]]
+
+    assert read(order="asc") == [first, second, third]
+    assert read(order="asc", after=first, limit=1) == [second]
+    assert read(name="second") == [third, second]
+    assert read(zone=zone.name, name="first") == [first]
+    assert read(zone="elsewhere") == read(name="\0") == []
+    assert read(created_after=ages[1].isoformat()) == [third, second]
+    assert read(created_before=ages[1].isoformat()) == [first]
+    # A plus that is not written as %2B comes as a space.
+    plain = api.get(f"/api/bids?created_before={ages[1].isoformat()}").json()
+    assert [item["id"] for item in plain["data"]] == [first]
+
+
 @pytest.mark.parametrize(
     ("query", "code"),
     [
@@ -330,6 +358,10 @@ def test_bids_are_listed_newest_first_page_by_page(api, zone, lane):
         ("after=bid_nothing", "invalid_cursor"),
         ("after=%00", "invalid_cursor"),
         ("status=lost", "invalid_status"),
+        ("stauts=pending", "unknown_parameter"),
+        ("order=price", "invalid_order"),
+        ("created_after=yesterday", "invalid_moment"),
+        ("created_before=2026-11-21T06:00:00", "invalid_moment"),
     ],
 )
 def test_pages_that_cannot_be_turned_to_are_refused(api, query, code):
