@@ -67,6 +67,9 @@ class PartPass:
         #: Of each part, what went in, as a leaf of its own graph, and what came out.
         self._inputs: list[torch.Tensor] = []
         self._outputs: list[torch.Tensor] = []
+        #: Likewise what blocks are called with beside it that a soft prompt is in, by its id: as it
+        #: came, and as a leaf. Gemma's blocks have embeddings of their own.
+        self._beside: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     @property
     def is_through(self) -> bool:
@@ -126,7 +129,8 @@ class PartPass:
         hidden = self._cut(hidden, model.blocks[numbers.start].device)
         for number in numbers:
             args, kwargs = self._calls.rest[number]
-            hidden = model.blocks[number].run(hidden, *args, **kwargs)
+            cut = {name: self._cut_beside(value) for name, value in kwargs.items()}
+            hidden = model.blocks[number].run(hidden, *map(self._cut_beside, args), **cut)
         self._outputs.append(hidden)
 
     def _compute_loss_of(self, hidden: torch.Tensor) -> None:
@@ -140,13 +144,21 @@ class PartPass:
         self._inputs.append(leaf)
         return leaf
 
+    def _cut_beside(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.requires_grad:
+            return value
+        leaf = value.detach().requires_grad_()
+        return self._beside.setdefault(id(value), (value, leaf))[1]
+
     def _backward(self, part: int) -> None:
         grad, output = self._inputs.pop().grad, self._outputs.pop()
         if grad is not None:
             output.backward(grad.to(output.device, non_blocking=True))
-        first, [*inputs] = self._calls.first, self._inputs
-        if part == 0 and first is not None and inputs[0].grad is not None:
-            first.backward(inputs[0].grad)
+        if part == 0:
+            cuts = [(self._calls.first, self._inputs[0]), *self._beside.values()]
+            cuts = [(came, leaf.grad) for came, leaf in cuts if leaf.grad is not None]
+            if cuts:
+                torch.autograd.backward([came for came, _ in cuts], [grad for _, grad in cuts])
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from itertools import accumulate
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3MoeConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.unit.workers.training_builders import (
     admit,
@@ -18,6 +19,7 @@ from tests.unit.workers.training_builders import (
     tiny_config,
     training_job,
 )
+from workers.bench.models import TYPES, WINDOWS
 from workers.protocol.job_spec import AdapterKind
 from workers.protocol.memory import GB
 from workers.protocol.part_memory import count_held_packs
@@ -45,11 +47,17 @@ SIZES = {
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 8}
 LORA = {"rank": 8, "dropout": 0.1}
 EXPERTS_TOO = {"target_modules": ("v_proj", "experts.gate_up_proj", "experts.down_proj")}
+GEMMA = TYPES["gemma4_text"] | {
+    "layer_types": 2 * WINDOWS["layer_types"],
+    "vocab_size_per_layer_input": SIZES["vocab_size"],
+}
 FAMILIES = {
     "llama": lambda: LlamaConfig(**SIZES),
     "qwen3": lambda: Qwen3Config(**SIZES, head_dim=8, tie_word_embeddings=True),
     "qwen3_moe": lambda: Qwen3MoeConfig(**SIZES, **EXPERTS),
     "gemma2": lambda: tiny_config("gemma2"),
+    # whose blocks have embeddings of their own
+    "gemma4": lambda: CONFIG_MAPPING["gemma4_text"](**SIZES | GEMMA),
 }
 
 
@@ -107,6 +115,7 @@ def train(fused: FusedTrainer, jobs: list[TrainingJob], steps: int = 3):
     [
         *(({}, 2), ({"recompute": True}, 4), ({"token_budget": 60}, 4), ({"form": "dense"}, 4)),
         *(({"four_bit": True}, 2), ({"family": "qwen3"}, 2), ({"family": "qwen3_moe"}, 4)),
+        ({"family": "gemma4"}, 4),
     ],
     ids=str,
 )
