@@ -35,7 +35,7 @@ _ROWS = 48
 
 
 @contextmanager
-def run_node(device: torch.device, folder: Path, **settings: Any) -> Iterator[NodeRuntime]:
+def run_node(device: torch.device | str, folder: Path, **settings: Any) -> Iterator[NodeRuntime]:
     runtime = NodeRuntime(device=str(device), cache_dir=folder / "cache", **settings)
     try:
         yield runtime

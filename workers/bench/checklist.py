@@ -87,6 +87,7 @@ def list_items(device: str) -> list[ChecklistItem]:
     ]
     found += speeds[:_FIRST_CASES]
     named = {check for checks, _ in _FIRST.values() for check in checks}
+    add_checks("group", ["group"], 90)
     add_checks("resume", ["resume"], 120)
     add_checks("more-families", [name for name in FAMILY_CHECKS if name not in named], 480)
     if (_ROOT / _TESTS).is_file():
@@ -155,7 +156,7 @@ def run_items(
 _SHOWN = (
     *("is_used", "losses_off", "gradients_off", "products_off", "off", "off_from_cpu", "answer"),
     *("dense_ms", "run_by_run_ms", "grouped_ms", "tokens", "plain_tokens_per_s", "plain_mfu_4p"),
-    *("plain_peak_gb", "ratio", "in_turn_ratio", "memory_ratio", "predicted_ratio"),
+    *("peak_gb", "plain_peak_gb", "ratio", "in_turn_ratio", "memory_ratio", "predicted_ratio"),
 )
 
 

@@ -35,7 +35,12 @@ from workers.bench.product_checks import (
     check_four_bit,
     check_grouped,
 )
-from workers.bench.training_checks import check_answers, check_resume, check_training
+from workers.bench.training_checks import (
+    check_answers,
+    check_group,
+    check_resume,
+    check_training,
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -78,6 +83,7 @@ CHECKS: dict[str, Check] = {
     "four_bit": check_four_bit,
     "training": check_training,
     "answers": check_answers,
+    "group": check_group,
     "memory": check_memory,
     "attach": check_attach,
     "out_of_memory": check_out_of_memory,

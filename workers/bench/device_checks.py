@@ -18,10 +18,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from workers.bench.cases import BenchCase
 from workers.bench.check_jobs import BUNDLED, build_spec, run_node, train, write_rows
 from workers.bench.contestants import Fused, build_random_base
-from workers.bench.memory import MIX_MOST_ABOVE, MemoryCase, measure_case
+from workers.bench.memory import MIX_MOST_ABOVE, MemoryCase, measure_case, measure_peak
 from workers.bench.product_checks import build_llama, compute_nll
 from workers.protocol.job_bytes import JobNeed, count_state_bytes
 from workers.protocol.job_spec import AdapterSpec, BaseModelRef, DataFormat
+from workers.protocol.memory import GB
 from workers.protocol.pass_bytes import DeviceProfile
 from workers.protocol.reports import Fault
 from workers.training.faults import SystemFault
@@ -110,7 +111,7 @@ def _list_places(fused: Fused, device: torch.device) -> list[object]:
 
 
 def check_long_row(device: torch.device) -> Iterator[dict[str, Any]]:
-    """One row of 32,768 tokens, forward and backward, with blocks recomputed."""
+    """One row of 32,768 tokens, there and back: blocks recomputed, and what goes in spilled too."""
     tokens = _LONG_TOKENS if device.type == "cuda" else _LONG_TOKENS // 32
     config = build_llama(max_position_embeddings=tokens)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -119,11 +120,21 @@ def check_long_row(device: torch.device) -> Iterator[dict[str, Any]]:
     adapter = AdapterSpec(rank=16)
     model.attach("rehearsal", adapter, model.draw_initial_values(adapter, seed=0))
     pack = build_rehearsal_pack(model, lengths=(tokens,))
-    with model.streaming(pack):
-        nll = compute_nll(model, pack).mean()
-        nll.backward()
-    loss = nll.item()
-    yield {"ok": math.isfinite(loss), "tokens": tokens, "loss": loss}
+    whole: float | None = None
+    for spills in (False, True):
+        model.spills = spills
+        with measure_peak(device) as growth, model.streaming(pack):
+            nll = compute_nll(model, pack).mean()
+            nll.backward()
+        loss = nll.item()
+        whole = loss if whole is None else whole
+        yield {
+            "ok": math.isfinite(loss) and abs(loss - whole) <= 1e-2 * whole,
+            "spills": spills,
+            "tokens": tokens,
+            "loss": loss,
+            "peak_gb": (growth.peak_bytes or 0) / GB,
+        }
 
 
 def check_out_of_memory(device: torch.device) -> Iterator[dict[str, Any]]:

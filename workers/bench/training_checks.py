@@ -38,15 +38,33 @@ def check_training(device: torch.device) -> Iterator[dict[str, Any]]:
     """Last losses of jobs of every method, side by side, against the CPU's; also in four bits."""
     refs = {"float32": BUNDLED, "four bits": replace(BUNDLED, four_bit=True)}
     for name, ref in refs.items():
-        here, there = (_train_methods(ref, where) for where in (device, CPU))
-        for method, loss in there.items():
-            off = abs(here[method] - loss) / loss
+        for method, off in _compare_methods(ref, device, CPU).items():
             yield {"ok": off <= 1e-3, "base": name, "method": method, "off_from_cpu": off}
 
 
-def _train_methods(ref: BaseModelRef, device: torch.device) -> dict[str, float]:
+def check_group(device: torch.device) -> Iterator[dict[str, Any]]:
+    """The same on a base in two parts against one; a device stands for two where it is alone."""
+    many = device.type == "cuda" and torch.cuda.device_count() > 1
+    group = "cuda:0,cuda:1" if many else f"{device},{device}"
+    # of one device, which both would count as theirs
+    for method, off in _compare_methods(BUNDLED, group, device, memory_limit_gb=8.0).items():
+        yield {"ok": off <= 1e-3, "devices": group, "method": method, "off": off}
+
+
+def _compare_methods(
+    ref: BaseModelRef, one: torch.device | str, other: torch.device | str, **settings: Any
+) -> dict[str, float]:
+    """By how much the last losses of ``METHODS`` differ."""
+    here, there = (_train_methods(ref, where, **settings) for where in (one, other))
+    return {method: abs(here[method] - loss) / loss for method, loss in there.items()}
+
+
+def _train_methods(
+    ref: BaseModelRef, device: torch.device | str, **settings: Any
+) -> dict[str, float]:
     """The last loss of each of ``METHODS``."""
-    with tempfile.TemporaryDirectory() as name, run_node(device, Path(name)) as runtime:
+    folder = tempfile.TemporaryDirectory()
+    with folder as name, run_node(device, Path(name), **settings) as runtime:
         files = {
             prefers: write_rows(Path(name) / "rows", preferences=prefers)
             for prefers in (False, True)
