@@ -23,6 +23,7 @@ from marketplace.jobs.services import (
     apply_heartbeat,
     cancel_job,
     decide_user_fault,
+    delete_job,
     dispatch_slots,
     finish_slice,
     record_progress,
@@ -315,6 +316,16 @@ def test_a_heartbeat_names_the_leases_a_node_must_drop(running):
     assert dropped.revoked == tuple(sorted([held.lease_token, "unknown"]))
     assert dropped.drain is False
     assert dropped.closed_jobs == (job.pk,)
+
+
+def test_a_node_that_was_away_hears_that_a_job_was_closed_and_deleted_meanwhile(running):
+    job, node, _ = running
+    cancel_job(job=job, cancelled_by=None, now=at(2))
+    delete_job(job=Job.objects.get(pk=job.pk), asked_by=None, now=at(3))
+    back = apply_heartbeat(
+        node=node, heartbeat=beat(node, kept_jobs=(job.pk, "gone")), now=at(3 * 24 * 3600)
+    )
+    assert back.closed_jobs == tuple(sorted((job.pk, "gone")))
 
 
 def test_a_node_that_started_again_loses_the_leases_it_no_longer_names(running):
