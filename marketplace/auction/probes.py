@@ -25,8 +25,8 @@ from marketplace.vendors.handover import PREPARE
 #: A bid is answered within two seconds; one that waits for longer waits for something broken.
 LONGEST_WAIT = timedelta(seconds=15)
 LANE_TASK = "auction.sweep"
-#: On the same queue and of the same period as what everything else runs on.
-WORKER_TASK = "jobs.leases_sweep"
+#: On the queue of most others; like the lane's it is sent every few seconds at rest too.
+WORKER_TASK = "fleet.offline_sweep"
 BOOKS_TASK = "payments.books_check"
 #: Durable work that is due for longer, and of a kind that no worker does, waits for none at all.
 LONGEST_DUE = timedelta(minutes=5)
@@ -74,7 +74,7 @@ def run_probes(*, now: datetime) -> list[HealthProbe]:
 
 
 def _probe_beat(beats: Mapping[str, Heartbeat], *, now: datetime) -> HealthProbe:
-    """The clock sends both of these every two seconds."""
+    """The clock sends both of these every few seconds, at rest too."""
     is_silent = all(is_late(beats.get(task), task, now=now) for task in (LANE_TASK, WORKER_TASK))
     latest = max((row.ok_at for row in beats.values() if row.ok_at), default=None)
     text = "Nothing runs by the clock: start beat." if is_silent else "The clock runs."

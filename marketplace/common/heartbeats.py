@@ -34,6 +34,14 @@ def record_success(task: str, *, now: datetime) -> None:
     _write(Heartbeat(task=task, ok_at=now, error=""), ["ok_at", "error"])
 
 
+def record_rest(task: str, *, now: datetime) -> None:
+    """Note that a task has nothing to do; a failure of its last run stays until it succeeds."""
+    if time.monotonic() < _written.get(task, float("-inf")) + WRITE_EVERY_S:
+        return
+    _written[task] = time.monotonic()
+    Heartbeat.objects.filter(task=task, error="").update(ok_at=now)
+
+
 def record_failure(task: str, error: str, *, now: datetime) -> None:
     """Note that a task failed; its next success is written at once."""
     _written.pop(task, None)

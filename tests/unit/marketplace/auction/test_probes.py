@@ -113,12 +113,12 @@ def test_a_zone_without_a_node_is_said(zone):
 
 def test_books_that_do_not_balance_and_tasks_that_fail_are_said_until_they_succeed(zone):
     heartbeats.record_failure("payments.books_check", "BooksUnbalanced: no", now=NOW)
-    heartbeats.record_failure("fleet.offline_sweep", "ValueError: x\0y", now=NOW)
+    heartbeats.record_failure("tiers.tick", "ValueError: x\0y", now=NOW)
     assert troubles() == [
         (HealthPart.MONEY, "BooksUnbalanced: no"),
-        (HealthPart.WORKER, "fleet.offline_sweep fails: ValueError: xy"),
+        (HealthPart.WORKER, "tiers.tick fails: ValueError: xy"),
     ]
-    for task in ("payments.books_check", "fleet.offline_sweep"):
+    for task in ("payments.books_check", "tiers.tick"):
         heartbeats.record_success(task, now=NOW)
     assert troubles() == []
 

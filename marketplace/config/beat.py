@@ -1,0 +1,133 @@
+"""The clock of the market: it sends less while there is nothing to do.
+
+A market in which nothing happens would send and answer 470 tasks a minute, each of which finds
+nothing. So the clock asks once a second whether there is anything (``has_work``); while there is
+not, tasks come at their pace of rest. What is asked for at once (a bid, durable work, a question)
+wakes its task without the clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery.beat import ScheduleEntry
+from django.db import close_old_connections
+from django.db.models import Q, Value
+from redbeat import RedBeatScheduler
+
+log = logging.getLogger(__name__)
+
+#: Seconds for which an answer to whether there is work holds.
+ASK_EVERY_S = 1.0
+#: For this time after a job ended there may be work that follows from it.
+AFTER_A_JOB = timedelta(minutes=2)
+#: After an error the database is not asked for this time, which is longer than a lock of the clock.
+AWAY_S = 15.0
+#: Seconds between two runs of a task at rest, a little less than its period or a multiple of it.
+REST_EVERY_S = 55.0
+#: Those of tasks whose work time alone brings: a zone's slot moves on, prices come into force, a
+#: node falls silent. By them it also shows that workers and lanes are at work.
+REST_EVERY_S_OF = {
+    "auction.sweep": 4.5,
+    "auction.prices_sweep": 4.5,
+    "fleet.offline_sweep": 4.5,
+}
+
+
+def has_work(*, now: datetime) -> bool:
+    """Whether there is anything in the market that a task of the clock might act on now.
+
+    What is missing here would be done a minute late, and never left undone.
+    """
+    # Models cannot be imported before Django is set up.
+    from marketplace.auction.models import Bid, BidStatus
+    from marketplace.checks.models import SpotCheck
+    from marketplace.common.models import DurableWork, WorkState
+    from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
+    from marketplace.jobs.models import Errand, Job, PartedUpload, Slice, SliceStatus
+    from marketplace.jobs.services.parts import OPEN as OPEN_PARTS
+    from marketplace.payments.models import CardPayment, PaymentPurpose, PaymentStatus
+    from marketplace.questions.models import AskedQuestion
+    from marketplace.tiers.models import LIVE, Machine
+    from marketplace.vendors.models import Preparation
+
+    first, *others = (
+        rows.order_by().annotate(is_there=Value(1)).values_list("is_there")[:1]
+        for rows in (
+            Bid.objects.filter(status=BidStatus.PENDING),
+            Job.objects.filter(status__in=Job.ACTIVE),
+            Job.objects.filter(finished_at__isnull=False, settled_at__isnull=True),
+            # Others learn of its result: whose jobs may begin with it, who measures it.
+            Job.objects.filter(finished_at__gt=now - AFTER_A_JOB),
+            Slice.objects.filter(status=SliceStatus.OPEN),
+            Preparation.objects.filter(concluded_at__isnull=True),
+            DurableWork.objects.filter(state=WorkState.WAITING, due_at__lte=now),
+            Errand.objects.filter(state__in=Errand.OPEN),
+            AskedQuestion.objects.filter(status__in=AskedQuestion.OPEN),
+            CardPayment.objects.filter(purpose=PaymentPurpose.BID, status=PaymentStatus.AUTHORISED),
+            PartedUpload.objects.filter(status__in=OPEN_PARTS),
+            Machine.objects.filter(status__in=LIVE),
+            ExpressRequest.objects.filter(status=RequestStatus.PENDING),
+            Seat.objects.filter(settled_at__isnull=True),
+            # One that was just opened has no floor yet.
+            ExpressLane.objects.filter(Q(floor_seats__gt=0) | Q(ticked_at=None), is_open=True),
+            SpotCheck.objects.filter(failed_at__isnull=False, pay_returned_at=None),
+        )
+    )
+    return first.union(*others, all=True).exists()
+
+
+class RestingScheduler(RedBeatScheduler):
+    """RedBeat's scheduler, at the pace of rest while the market has nothing to do."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._sent: dict[str, float] = {}
+        self._is_at_rest, self._asked_at = False, float("-inf")
+        super().__init__(*args, **kwargs)
+
+    def apply_async(
+        self, entry: ScheduleEntry, producer: Any = None, advance: bool = True, **kwargs: Any
+    ) -> Any:
+        """Send an entry's task, or let this turn pass."""
+        task = str(entry.task)
+        at, pace = time.monotonic(), REST_EVERY_S_OF.get(task, REST_EVERY_S)
+        if at < self._sent.get(task, float("-inf")) + pace and self._has_nothing_to_do(at):
+            self._pass(task)
+            if advance:
+                self.reserve(entry)
+            return None
+        self._sent[task] = at
+        return super().apply_async(entry, producer=producer, advance=advance, **kwargs)
+
+    def _has_nothing_to_do(self, at: float) -> bool:
+        if at < self._asked_at + ASK_EVERY_S:
+            return self._is_at_rest
+        from marketplace.common import clock
+
+        try:
+            close_old_connections()
+            self._is_at_rest = not has_work(now=clock.now())
+            # After an answer: who waits for a database that is away is not to wait again at once.
+            self._asked_at = time.monotonic()
+        except Exception:
+            # Tasks say best what is wrong with the database; other turns of this tick do not wait.
+            log.exception("whether there is work is not known")
+            self._is_at_rest, self._asked_at = False, time.monotonic() + AWAY_S
+        return self._is_at_rest
+
+    def _pass(self, task: str) -> None:
+        """Note that a task has nothing to do, unless its last run failed: the next run says more.
+
+        Those that show a worker's life say so themselves.
+        """
+        from marketplace.common import clock, heartbeats
+
+        if task not in REST_EVERY_S_OF:
+            try:
+                heartbeats.record_rest(task, now=clock.now())
+            except Exception:
+                log.exception("%s could not be noted", task)
+                self._is_at_rest, self._asked_at = False, time.monotonic() + AWAY_S
