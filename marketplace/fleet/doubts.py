@@ -12,6 +12,7 @@ from statistics import median
 from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.fleet.selectors import get_model_shape
 from workers.protocol.node_facts import NodeFacts, SpeedMeasurement
+from workers.protocol.wire import from_json
 
 #: The most that one device of a kind does: dense 16-bit operations a second, in millions of
 #: millions, by NVIDIA's data sheets.
@@ -48,6 +49,8 @@ PEAK_CORE_TFLOPS = 6.0
 OPERATIONS = 4
 #: GB of one device beyond which nothing is built yet, and of a core's share of a machine.
 MEMORY_MOST_GB, MEMORY_CORE_GB = 300.0, 64.0
+#: Cores of the largest machines that are built.
+CORES_MOST = 1024
 #: A GPU is at most this many times as fast as the median of its kind in the zone.
 FASTER_MOST = 3.0
 
@@ -56,7 +59,7 @@ def find_impossible(
     zone: Zone, facts: NodeFacts, measured: Sequence[SpeedMeasurement]
 ) -> str | None:
     """Say what of a self-test is beyond its device, in a sentence; ``None``: nothing is."""
-    devices = max(1, facts.gpu_count) if facts.device == "cuda" else max(1, facts.cores)
+    devices = _count_devices(facts, measured)
     memory_gb = devices * (MEMORY_MOST_GB if facts.device == "cuda" else MEMORY_CORE_GB)
     if facts.memory_gb > memory_gb:
         return (
@@ -74,7 +77,14 @@ def find_impossible(
     return None
 
 
-def find_outlier(zone: Zone, facts: NodeFacts, *, speed: float, node: Node) -> str | None:
+def find_outlier(
+    zone: Zone,
+    facts: NodeFacts,
+    measured: Sequence[SpeedMeasurement],
+    *,
+    speed: float,
+    node: Node,
+) -> str | None:
     """Say so where a node's GPU is far faster than the zone's others of its kind.
 
     All CPUs are one kind, so nothing is said of them.
@@ -84,16 +94,26 @@ def find_outlier(zone: Zone, facts: NodeFacts, *, speed: float, node: Node) -> s
     others = Node.objects.filter(zone=zone, gpu_type=facts.gpu_type).exclude(pk=node.pk)
     trusted = others.exclude(status__in=[NodeStatus.SUSPENDED, NodeStatus.LEFT])
     known = [
-        speed_of / max(1, (stored or {}).get("gpu_count", 1))
+        speed_of / _count_devices(told := from_json(NodeFacts, stored), told.speeds)
         for speed_of, stored in trusted.values_list("self_test_speed", "facts")
-        if speed_of
+        if speed_of and stored
     ]
     if not known:
         return None
-    faster = speed / max(1, facts.gpu_count) / median(known)
+    faster = speed / _count_devices(facts, measured) / median(known)
     if faster <= FASTER_MOST:
         return None
     return f"Its self-test is {faster:.1f} times as fast as the zone's other {facts.gpu_type}."
+
+
+def _count_devices(facts: NodeFacts, measured: Sequence[SpeedMeasurement]) -> int:
+    """GPUs that hold a part of the base, or cores.
+
+    How many GPUs the machine has is not asked: who says a thousand would be bound by nothing.
+    """
+    if facts.device != "cuda":
+        return min(CORES_MOST, max(1, facts.cores))
+    return max((len(row.parts) for row in measured), default=0) or 1
 
 
 def _find_peak_tflops(facts: NodeFacts) -> float:

@@ -265,7 +265,7 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
         node.available_from_at = token.available_from_at
         node.available_until_at = token.available_until_at
     set_joining_hours(node, token=token, device=device, now=now)
-    doubt = doubt or find_outlier(zone, facts, speed=speed, node=node)
+    doubt = doubt or find_outlier(zone, facts, measured, speed=speed, node=node)
     node.gpu_type = gpu_type
     node.self_test_speed = speed
     node.measured_speeds = []

@@ -20,6 +20,7 @@ from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
 from workers.protocol.messages import Heartbeat, JoinRequest
+from workers.protocol.model_shape import BasePart, load_shape
 
 pytestmark = pytest.mark.django_db
 GPU = {"device": "cuda", "gpu_type": "H100-80GB", "gpu_count": 1, "memory_gb": 80.0}
@@ -30,11 +31,11 @@ def zone():
     return market.zone()
 
 
-def join(zone, *, name="gpu-1", samples_per_s=20.0, **facts):
+def join(zone, *, name="gpu-1", samples_per_s=20.0, parts=(), **facts):
     _, secret = create_join_token(
         zone=zone, provider=market.provider(), created_by=None, terms=ListingTerms(1), now=NOW
     )
-    speeds = (build.measurement(jobs=4, samples_per_s=samples_per_s),)
+    speeds = (build.measurement(jobs=4, samples_per_s=samples_per_s, parts=parts),)
     told = build.facts(hostname=name, speeds=speeds, **facts)
     reply = join_node(request=JoinRequest(token=secret, name=name, facts=told), now=NOW)
     return Node.objects.get(pk=reply.node_id)
@@ -46,6 +47,10 @@ def join(zone, *, name="gpu-1", samples_per_s=20.0, **facts):
         ({**GPU, "memory_gb": 100_000.0}, "Its self-test found 100,000 GB"),
         ({"memory_gb": 1000.0, "cores": 4}, "such a machine has 256 GB at most"),
         ({**GPU, "samples_per_s": 1e8}, "and its device does 990 at most"),
+        # Devices that hold nothing of the base do nothing, however many a machine says it has.
+        ({**GPU, "samples_per_s": 1e8, "gpu_count": 10**9}, "and its device does 990 at most"),
+        ({**GPU, "memory_gb": 1e6, "gpu_count": 10**9}, "such a machine has 300 GB at most"),
+        ({"memory_gb": 1e6, "cores": 10**9}, "such a machine has 65,536 GB at most"),
         ({"samples_per_s": 1e8, "cores": 4}, "and its device does 24 at most"),
     ],
 )
@@ -74,9 +79,14 @@ def test_a_gpu_far_faster_than_the_zones_others_of_its_kind_waits(zone):
     assert liar.suspended_reason == (
         "Its self-test is 3.0 times as fast as the zone's other H100-80GB."
     )
-    # Eight devices are as fast as eight; a kind of its own is compared with nobody.
-    eight = {**GPU, "gpu_count": 8, "memory_gb": 640.0}
-    assert join(zone, name="eight", samples_per_s=160.0, **eight).suspended_at is None
+    # Two devices are as fast as two; a kind of its own is compared with nobody.
+    two = {**GPU, "gpu_count": 2, "memory_gb": 160.0}
+    halves = [BasePart(layers, 0.5) for layers in (1, load_shape(zone.model_shape).layers - 1)]
+    assert (
+        join(zone, name="two", samples_per_s=80.0, parts=tuple(halves), **two).suspended_at is None
+    )
+    crowd = {**GPU, "gpu_count": 8}
+    assert join(zone, name="one-of-eight", samples_per_s=160.0, **crowd).suspended_at
     other = {**GPU, "gpu_type": "A100-80GB"}
     assert join(zone, name="other", samples_per_s=200.0, **other).suspended_at is None
 
