@@ -20,10 +20,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--others", nargs="*", help="with everybody who is named, as Gateway; with all by default"
     )
+    parser.add_argument("--faults", nargs="+", default=[], help="only these, as DISK_FULL")
     options = parser.parse_args(arguments)
     seeds = range(options.seed, options.seed + options.seeds)
     os.environ["WORLD_SEEDS"] = " ".join(map(str, seeds))
     os.environ["WORLD_STEPS"], os.environ["WORLD_DAYS"] = str(options.steps), str(options.days)
+    os.environ["WORLD_FAULTS"] = " ".join(options.faults)
     if options.others is not None:
         os.environ["WORLD_OTHERS"] = " ".join(options.others) or "all"
     began = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,14 +37,16 @@ class Fault(StrEnum):
     REDIS_VANISHES = "Redis does not answer"
     #: Another process does a whole task between two statements of this one.
     ANOTHER_ACTS = "another process acts between two statements"
-    #: Half of a file is written.
+    #: A file is not opened, or half of it is written; whoever writes one next meets it.
     DISK_FULL = "the disk is full"
+    #: The server refuses a statement, or the commit.
+    DATABASE_FULL = "the database's disk is full"
 
 
 #: What strikes where the bugs are put back: their seeds know no more.
-FEWER_FAULTS = tuple(fault for fault in Fault if fault is not Fault.DISK_FULL)
-#: Faults that strike at something else than a statement.
-_ELSEWHERE = (Fault.REDIS_VANISHES, Fault.DISK_FULL)
+FEWER_FAULTS = tuple(fault for fault in Fault if not fault.name.endswith("_FULL"))
+#: As PostgreSQL says that it cannot extend a file.
+_REFUSE = "DO $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END $$"
 
 
 @dataclass
@@ -52,6 +55,8 @@ class Trouble:
 
     fault: Fault | None = None
     statements_left: int = 0
+    #: The disk is full when so many more files were begun, at whatever step; 0: it has room.
+    files_left: int = 0
     #: How often each fault struck.
     struck: dict[Fault, int] = field(default_factory=dict)
     #: What another process does between two statements.
@@ -64,7 +69,7 @@ class Trouble:
 
     def pass_statement(self, conn: psycopg.Connection[Any], run: Callable[[], Any]) -> Any:
         fault = self.fault
-        if fault is None or fault in _ELSEWHERE:
+        if fault is None or fault == Fault.REDIS_VANISHES:
             return run()
         self.statements_left -= 1
         if self.statements_left > 0:
@@ -76,9 +81,23 @@ class Trouble:
         if fault == Fault.CONNECTION_BREAKS:
             conn.close()
             raise psycopg.OperationalError("the connection to the server was lost")
+        if fault == Fault.DATABASE_FULL:
+            # In a pipeline the error comes at its end.
+            conn.execute(_REFUSE)
+            return run()
         if fault == Fault.DIE_AFTER:
             run()
         raise ProcessDied
+
+    def begin_file(self) -> bool:
+        """Whether there is room for another file."""
+        if self.files_left == 0:
+            return True
+        self.files_left -= 1
+        if self.files_left > 0:
+            return True
+        self.struck[Fault.DISK_FULL] = self.struck.get(Fault.DISK_FULL, 0) + 1
+        return False
 
 
 @contextmanager
@@ -111,7 +130,7 @@ def meet_trouble() -> Iterator[Trouble]:
             trouble.struck[Fault.REDIS_VANISHES] = trouble.struck.get(Fault.REDIS_VANISHES, 0) + 1
             raise redis.ConnectionError("Redis is not there")
 
-    save_file = FileSystemStorage._save
+    save_file, open_temporary = FileSystemStorage._save, tempfile.TemporaryFile
     send, send_async = (
         sync_redis.AbstractConnection.send_packed_command,
         async_redis.AbstractConnection.send_packed_command,
@@ -122,11 +141,15 @@ def meet_trouble() -> Iterator[Trouble]:
         return send(conn, *args, **options)
 
     def save(storage: FileSystemStorage, name: str, content: File[bytes]) -> str:
-        if trouble.fault != Fault.DISK_FULL:
+        if trouble.begin_file():
             return save_file(storage, name, content)
-        trouble.strike(Fault.DISK_FULL)
         content.seek(0)
         save_file(storage, name, ContentFile(content.read()[: content.size // 2]))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def open_spool(*args: Any, **options: Any) -> Any:
+        if trouble.begin_file():
+            return open_temporary(*args, **options)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     async def run_send_async(conn: Any, *args: Any, **options: Any) -> Any:
@@ -138,6 +161,7 @@ def meet_trouble() -> Iterator[Trouble]:
         patch.setattr(psycopg.Cursor, "executemany", run_many)
         patch.setattr(psycopg.Connection, "commit", run_commit)
         patch.setattr(FileSystemStorage, "_save", save)
+        patch.setattr(tempfile, "TemporaryFile", open_spool)
         patch.setattr(sync_redis.AbstractConnection, "send_packed_command", run_send)
         patch.setattr(async_redis.AbstractConnection, "send_packed_command", run_send_async)
         yield trouble

@@ -13,7 +13,7 @@ from tests.emptying import delete_all_rows
 from tests.stand_in import run_stand_in
 from tests.world.actors import Actor
 from tests.world.exporters import Exporters
-from tests.world.faults import FEWER_FAULTS, Fault
+from tests.world.faults import Fault
 from tests.world.gateway import Gateway
 from tests.world.machines import Machines
 from tests.world.seats import Express
@@ -24,15 +24,21 @@ from tests.world.world import open_world
 SEEDS = [int(seed) for seed in os.environ.get("WORLD_SEEDS", "1 2").split()]
 STEPS = int(os.environ.get("WORLD_STEPS", "200"))
 DAYS = float(os.environ.get("WORLD_DAYS", "0"))
-#: Who else there is, and all faults: at night, and where ``python -m tests.world`` asks for them.
+#: Who else there is, and what goes wrong: as ``python -m tests.world`` asks for it.
 OTHERS = os.environ.get("WORLD_OTHERS", "").split()
+FAULTS = [Fault[name] for name in os.environ.get("WORLD_FAULTS", "").split()] or [*Fault]
 ACTORS = (Exporters, Express, Gateway, Machines, Vendors, Witnesses)
 #: Seconds of new seeds at night.
 NIGHT_S = 3300
 
 
-def run_world(seed: int, *, actors: Sequence[type[Actor]] = (), steps: int = STEPS) -> None:
-    faults = [*Fault] if actors else FEWER_FAULTS
+def run_world(
+    seed: int,
+    *,
+    actors: Sequence[type[Actor]] = (),
+    steps: int = STEPS,
+    faults: Sequence[Fault] = FAULTS,
+) -> None:
     with (
         run_stand_in() as Gateway.control,
         open_world(seed, actors=actors, faults=faults) as world,
@@ -52,6 +58,12 @@ def test_what_is_promised_holds_after_each_step(seed: int) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_it_holds_with_somebody_else_in_the_world(actor: type[Actor]) -> None:
     run_world(1, actors=[actor], steps=40)
+
+
+@pytest.mark.nightly
+@pytest.mark.django_db(transaction=True)
+def test_it_holds_while_disks_are_full() -> None:
+    run_world(1, actors=[Exporters], faults=[Fault.DISK_FULL, Fault.DATABASE_FULL])
 
 
 @pytest.mark.nightly

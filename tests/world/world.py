@@ -45,7 +45,8 @@ from tests.world.faults import (
 from tests.world.owners import CardOwner, Owner
 from tests.world.simulated_nodes import SimulatedNode
 
-#: Of the steps, the share in which a fault may strike.
+#: Of the steps, the share in which a fault may strike; the second where few kinds do, and where one
+#: task is looked at.
 FAULTS_SHARE, CLOSE_FAULTS_SHARE = 0.3, 0.8
 #: A statement within so many is the one that a fault strikes at.
 STATEMENTS, CLOSE_STATEMENTS = 40, 24
@@ -118,7 +119,7 @@ class World:
 
     def settle(self) -> None:
         """Let all that was begun come to its end without a fault, and look at everything."""
-        self.trouble.fault = None
+        self.trouble.fault, self.trouble.files_left = None, 0
         try:
             for owner in self.owners:
                 self._do(partial(owner.ask_again, self), None)
@@ -207,14 +208,19 @@ class World:
         return name, action
 
     def _choose_fault(self) -> Fault | None:
-        if self.rng.random() >= (CLOSE_FAULTS_SHARE if self.often else FAULTS_SHARE):
+        is_close = self.often or len(self.faults) < len(FEWER_FAULTS)
+        if self.rng.random() >= (CLOSE_FAULTS_SHARE if is_close else FAULTS_SHARE):
             return None
         # Most acts are short.
         self.trouble.statements_left = self.rng.randint(1, self.rng.choice([8, 16, STATEMENTS]))
         if self.often:
             self.trouble.statements_left = self.rng.randint(1, CLOSE_STATEMENTS)
             return Fault.ANOTHER_ACTS
-        return self.rng.choice([*self.faults, Fault.ANOTHER_ACTS])
+        fault = self.rng.choice([*self.faults, Fault.ANOTHER_ACTS])
+        if fault == Fault.DISK_FULL:
+            self.trouble.files_left = self.rng.randint(1, 3)
+            return None
+        return fault
 
     def _do(self, action: Action, fault: Fault | None) -> None:
         self.trouble.fault, self.acting = fault, action
@@ -249,7 +255,7 @@ class World:
                     # The one that is held up may have what this one needs.
                     cursor.execute("SET lock_timeout = '200ms'")
                 action()
-            except (UserError, LeaseLost, DatabaseError):
+            except (UserError, LeaseLost, DatabaseError, OSError):
                 pass
             except BaseException as error:
                 broken.append(error)
