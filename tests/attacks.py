@@ -23,6 +23,12 @@ ATTACKS: dict[str, tuple[str, ...]] = {
         "tests/unit/marketplace/express/test_false_scores.py",
         "tests/unit/workers/protocol/test_adapter_check.py",
     ),
+    "A machine says that it is faster or larger than its devices are": (
+        "tests/unit/marketplace/fleet/test_doubts.py",
+    ),
+    "Somebody reads the metrics without their token": (
+        "tests/unit/marketplace/config/test_entrances.py",
+    ),
     "A node's text or code reaches a customer in an adapter or an export": (
         "tests/unit/marketplace/api/test_exports.py",
         "tests/unit/workers/protocol/test_export_check.py",

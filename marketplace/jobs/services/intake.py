@@ -104,7 +104,7 @@ def store_upload(
         upload.file.save(upload.name, File(spooled.file), save=False)
     try:
         with transaction.atomic():
-            lock_until_commit(_ROOM, owner.pk)
+            lock_room(owner)
             # Others may have come since.
             check_room(owner, upload.bytes, now=upload.created_at)
             upload.save(force_insert=True)
@@ -180,6 +180,11 @@ def _find_earlier(organisation: Organisation, key: str, sha256: str) -> Upload |
             param="Idempotency-Key",
         )
     return earlier
+
+
+def lock_room(organisation: Organisation) -> None:
+    """Be alone with what an organisation has stored until the transaction ends."""
+    lock_until_commit(_ROOM, organisation.pk)
 
 
 def check_room(organisation: Organisation, size: int, *, now: datetime) -> None:

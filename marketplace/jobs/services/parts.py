@@ -24,7 +24,12 @@ from marketplace.common.ids import new_id
 from marketplace.fleet.selectors import list_open_zones
 from marketplace.jobs.locks import lock_parted_upload
 from marketplace.jobs.models import PartedStatus, PartedUpload, Upload, UploadPart
-from marketplace.jobs.services.intake import check_room, clean_name, store_upload
+from marketplace.jobs.services.intake import (
+    check_room,
+    clean_name,
+    lock_room,
+    store_upload,
+)
 from marketplace.jobs.spooling import CHUNK_BYTES, Content, spool_upload
 from marketplace.jobs.upload_choices import UploadChoices
 from workers.protocol.wire import to_json
@@ -60,23 +65,26 @@ def open_parted_upload(
             param="bytes",
             status=413,
         )
-    pending = PartedUpload.objects.filter(organisation=organisation, status__in=OPEN)
-    if pending.count() >= PENDING_MAX:
-        raise UserError(
-            "too_many_uploads",
-            f"{PENDING_MAX} uploads are not completed. Complete or cancel one of them.",
-            status=429,
+    with transaction.atomic():
+        # Several that are announced at once share one room.
+        lock_room(organisation)
+        pending = PartedUpload.objects.filter(organisation=organisation, status__in=OPEN)
+        if pending.count() >= PENDING_MAX:
+            raise UserError(
+                "too_many_uploads",
+                f"{PENDING_MAX} uploads are not completed. Complete or cancel one of them.",
+                status=429,
+            )
+        announced = pending.aggregate(bytes=Sum("bytes"))["bytes"] or 0
+        check_room(organisation, size + announced, now=now)
+        return PartedUpload.objects.create(
+            organisation=organisation,
+            created_by=created_by,
+            name=clean_name(name),
+            bytes=size,
+            created_at=now,
+            expires_at=now + PARTED_LIFE,
         )
-    announced = pending.aggregate(bytes=Sum("bytes"))["bytes"] or 0
-    check_room(organisation, size + announced, now=now)
-    return PartedUpload.objects.create(
-        organisation=organisation,
-        created_by=created_by,
-        name=clean_name(name),
-        bytes=size,
-        created_at=now,
-        expires_at=now + PARTED_LIFE,
-    )
 
 
 def add_part(*, upload: PartedUpload, content: Content, now: datetime) -> UploadPart:

@@ -20,12 +20,13 @@ from marketplace.auction.models import Bid
 from marketplace.common.errors import NotAllowed, UserError
 from marketplace.jobs.services import receive_upload
 from marketplace.payments.freezes import freeze_by_operator, lift_freeze
-from marketplace.payments.models import Freeze
+from marketplace.payments.models import Freeze, Hold
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
 from tests.pages import read_text
 from tests.unit.marketplace.api.client import Api, assert_problem
+from tests.unit.marketplace.common.threads import at_once
 
 pytestmark = pytest.mark.django_db
 
@@ -129,6 +130,22 @@ def test_a_new_organisation_has_so_many_jobs_at_a_time(zone, newcomer):
     Organisation.objects.filter(pk=old.pk).update(created_at=NOW - timedelta(days=15))
     for _ in range(4):
         market.bid(old, zone)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_bids_placed_at_once_pass_no_limit_of_a_new_organisation(zone, newcomer):
+    def place(price_micros):
+        return lambda: market.bid(newcomer, zone, price_micros=price_micros)
+
+    outcomes = at_once([place(1_000_000)] * 6)
+    codes = [one.code for one in outcomes if isinstance(one, UserError)]
+    assert codes == ["new_account_jobs"] * 3
+    Bid.objects.update(status="cancelled")
+    # Of twelve dollars a day nine are left, though the bids were taken back: their holds stand.
+    outcomes = at_once([place(4_000_000)] * 3)
+    codes = [one.code for one in outcomes if isinstance(one, UserError)]
+    assert codes == ["new_account_spending"]
+    assert sum(Hold.objects.values_list("amount_micros", flat=True)) == 11_000_000
 
 
 def test_a_new_organisation_stores_a_quarter(zone, newcomer, settings):

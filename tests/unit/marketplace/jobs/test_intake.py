@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import suppress
 from datetime import datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
-from threading import Barrier, local
+from threading import Barrier, BrokenBarrierError, local
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from marketplace.common.durable.run import run_due_work
 from marketplace.common.errors import MarketFault, StorageUnavailable, UserError
 from marketplace.common.models import DurableWork
 from marketplace.jobs import reading_process
-from marketplace.jobs.models import Dataset, DatasetTokens, Upload, UploadStatus
+from marketplace.jobs.models import Dataset, DatasetTokens, PartedUpload, Upload, UploadStatus
 from marketplace.jobs.reading_process import FileToRead, read_in_process
 from marketplace.jobs.selectors import build_upload_error
 from marketplace.jobs.services import (
@@ -27,6 +28,7 @@ from marketplace.jobs.services import (
     delete_dataset,
     ensure_dataset_tokens,
     intake,
+    parts,
     readings,
     receive_upload,
     sweep_uploads,
@@ -373,6 +375,24 @@ def test_two_files_at_once_do_not_both_take_the_last_room(zone, owner, settings,
     assert refused == ["storage_full"]
     kept = Upload.objects.get()
     assert default_storage.listdir(f"uploads/{owner.pk}")[1] == [Path(kept.file.name).name]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_files_announced_at_once_share_one_room(owner, settings, monkeypatch):
+    settings.DATASET_BYTES_PER_ORGANISATION = 100
+    check, looked = parts.check_room, Barrier(2)
+
+    def look(*args, **options):
+        check(*args, **options)
+        # Who comes second waits for the first; without a lock both stand here.
+        with suppress(BrokenBarrierError):
+            looked.wait(0.3)
+
+    monkeypatch.setattr(parts, "check_room", look)
+    terms = {"organisation": owner, "created_by": None, "name": "a", "size": 60, "now": NOW}
+    outcomes = at_once([lambda: parts.open_parted_upload(**terms)] * 2)
+    assert [one.code for one in outcomes if isinstance(one, UserError)] == ["storage_full"]
+    assert PartedUpload.objects.get().bytes == 60
 
 
 def test_what_nobody_decided_is_forgotten_after_a_day(zone, owner):
