@@ -191,11 +191,22 @@ def _is_available(node: scheduler.NodeSpec, slot: int) -> bool:
 
 
 def write_lane(lane: Lane) -> None:
-    """Write what was applied; the caller's own rows are written already."""
+    """Write what was applied; the caller's own rows are written already.
+
+    Raises
+    ------
+    LogBroken
+        It does not begin where the log ends; nothing was written.
+    """
     if not lane.entries:
         return
-    books.append_log(zone_id=lane.zone.pk, new=lane.entries, now=lane.now)
     head, engine = lane.head, lane.book.engine
+    first = lane.entries[0]
+    if (first.position, first.prev_hash) != (head.position + 1, head.head_hash):
+        raise books.LogBroken(
+            f"zone {lane.zone.name}: entry {first.position} does not follow {head.position}"
+        )
+    books.append_log(zone_id=lane.zone.pk, new=lane.entries, now=lane.now)
     head.position, head.head_hash = engine.position, engine.head_hash
     head.updated_at = lane.now
     head.seq += 1

@@ -28,7 +28,7 @@ from marketplace.jobs.models import (
 )
 from marketplace.jobs.services.fault_attribution import blame_nodes
 from marketplace.jobs.services.opening import serialize_cells
-from marketplace.jobs.transitions import set_status
+from marketplace.jobs.transitions import WrongTransition, set_status
 from scheduler.types import Cell
 from workers.protocol.starts import Drop
 
@@ -277,7 +277,15 @@ def end_job(
     actor: str = "system",
     data: dict[str, Any] | None = None,
 ) -> None:
-    """Take a job to one of its ends and wake settlement. Call while holding the job."""
+    """Take a job to one of its ends and wake settlement. Call while holding the job.
+
+    Raises
+    ------
+    WrongTransition
+        A node still has a lease of it.
+    """
+    if Slice.objects.filter(job=job, status=SliceStatus.OPEN).exists():
+        raise WrongTransition(f"{job.pk} ends while a node has a lease of it")
     set_status(job, status)
     job.finished_at = now
     job.needs_replan = False
@@ -324,7 +332,14 @@ def close_slice(
 
     ``counted_step`` is the step up to which its work counts; ``None`` is the last one reported.
     What lies between it and ``reached_step`` is lost.
+
+    Raises
+    ------
+    WrongTransition
+        It ended before.
     """
+    if held.status != SliceStatus.OPEN or status == SliceStatus.OPEN:
+        raise WrongTransition(f"slice {held.pk} cannot go from {held.status} to {status}")
     held.status = status
     held.reason = reason[:1000]
     held.closed_at = now

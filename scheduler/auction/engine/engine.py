@@ -216,7 +216,7 @@ class Engine:
         ------
         ValueError
             If the outcome is not one the event can have on this state. The engine is
-            as it was.
+            as it was, but where a cell would be sold twice: it is to be thrown away then.
         """
         if not retrace.retrace(self._zone, event, logged):
             self._enter(event)

@@ -17,7 +17,7 @@ from scheduler.auction.engine.receipts import OpenBundle, Receipts
 from scheduler.auction.engine.reserves import find_rates, move_prices
 from scheduler.auction.log.events import PricesSolved, RatesPosted
 from scheduler.auction.log.rules import FIXED_RULES, ZoneRules
-from scheduler.auction.search.grid import Floats, Grid
+from scheduler.auction.search.grid import TOLERANCE, Floats, Grid
 from scheduler.auction.search.holdings import TaskHolding
 from scheduler.auction.search.task_plan import TaskPlan
 from scheduler.auction.search.task_search import Search
@@ -65,7 +65,14 @@ class ZoneState:
         self.policy_state = self.policy.observe(self.policy_state, task)
 
     def take(self, task: Task, plan: TaskPlan) -> Rises:
-        """Move the prices of a plan's cells and reserve them; give the rises."""
+        """Move the prices of a plan's cells and reserve them; give the rises.
+
+        Raises
+        ------
+        ValueError
+            A cell has no room for it: it would be sold twice. Nothing was changed.
+        """
+        self._check_room(task, plan)
         rises = self.raise_prices(task, plan)
         cells = plan.schedule.cells
         holding = TaskHolding(
@@ -83,6 +90,16 @@ class ZoneState:
             offer = task.vendors[plan.schedule.vendor]
             self.grid.vendors.reserve(task.id, offer, ready=plan.schedule.ready_slot)
         return rises
+
+    def _check_room(self, task: Task, plan: TaskPlan) -> None:
+        grid, at = self.grid, (plan.rows, plan.columns)
+        # Twice the search's tolerance, which what it found may have used up.
+        compute_slack = 2 * TOLERANCE * grid.compute_capacity[plan.columns]
+        memory_slack = 2 * TOLERANCE * np.abs(grid.memory_capacity[plan.columns])
+        if (grid.compute_free[at] < plan.rate - compute_slack).any() or (
+            grid.memory_free[at] < task.memory_demand - memory_slack
+        ).any():
+            raise ValueError(f"{task.id} is given cells that have no room for it")
 
     def raise_prices(self, task: Task, plan: TaskPlan) -> Rises:
         """Move the prices of a plan's cells; give the rises."""

@@ -6,6 +6,7 @@ import io
 from dataclasses import replace
 
 import pytest
+from django.db import transaction
 
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Node, NodeStatus
@@ -16,7 +17,7 @@ from marketplace.fleet.services import (
     sweep_offline_nodes,
     undrain_node,
 )
-from marketplace.jobs.models import EventKind, FaultOf, Job, JobStatus, SliceStatus
+from marketplace.jobs.models import EventKind, FaultOf, Job, JobStatus, Slice, SliceStatus
 from marketplace.jobs.selectors import list_job_checkpoints
 from marketplace.jobs.services import (
     LeaseLost,
@@ -32,6 +33,8 @@ from marketplace.jobs.services import (
     store_checkpoint,
     sweep_leases,
 )
+from marketplace.jobs.services.life import close_slice, fail
+from marketplace.jobs.transitions import WrongTransition
 from marketplace.jobs.work import compute_work_left_share
 from scheduler.types import Cell
 from tests import builders
@@ -54,6 +57,18 @@ def running():
     job = build.job(zone, (0, node), (1, node))
     dispatch_slots(now=NOW)
     return job, node, build.lease(job)
+
+
+def test_a_lease_ends_once_and_before_its_job(running):
+    job, _, held = running
+    with transaction.atomic(), pytest.raises(WrongTransition, match="while a node has a lease"):
+        fail(job=job, fault=FaultOf.SYSTEM, reason="No.", now=NOW)
+    job.refresh_from_db()
+    assert (job.status, job.finished_at) == (JobStatus.RUNNING, None)
+    close_slice(held, status=SliceStatus.LOST, reason="Silent.", now=NOW)
+    with pytest.raises(WrongTransition, match="cannot go from lost to finished"):
+        close_slice(held, status=SliceStatus.FINISHED, reason="", now=NOW)
+    assert Slice.objects.get(pk=held.pk).status == SliceStatus.LOST
 
 
 def kinds(job: Job) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 from marketplace.accounts.models import Organisation
 from marketplace.api.market.bid_serializers import serialize_bids
 from marketplace.auction.bidding.cancel import cancel_bid
+from marketplace.auction.book.engine_cache import LogBroken
 from marketplace.auction.book.transcript import write_transcript
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane import decisions
@@ -61,6 +62,25 @@ def voided(zone: Zone) -> list[tuple[list[str], str]]:
     events = LogEntry.objects.filter(zone=zone, kind="ReceiptsVoided").order_by("position")
     values = map(json.loads, events.values_list("event", flat=True))
     return [(value["task_ids"], value["reason"]) for value in values]
+
+
+def test_what_does_not_begin_where_the_log_ends_is_not_written(
+    zone: Zone, owner: Organisation
+) -> None:
+    receive(zone)
+    before = kinds(zone)
+    market_builders.bid(owner, zone)
+
+    def receive_beside_the_log() -> None:
+        with enter_lane(zone=zone, now=NOW) as lane:
+            receive_bids(lane, limit=50)
+            lane.head.head_hash = "0" * 64
+
+    with pytest.raises(LogBroken, match="does not follow"):
+        receive_beside_the_log()
+    assert kinds(zone) == before
+    receive(zone)
+    assert kinds(zone) == [*before, "BidsReceived"]
 
 
 def test_a_bid_is_received_in_the_log_before_it_is_decided(zone: Zone, owner: Organisation) -> None:

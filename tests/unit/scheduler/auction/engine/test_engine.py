@@ -42,6 +42,18 @@ def test_what_is_left_of_a_cell_is_not_sold_to_a_job_that_needs_more() -> None:
     assert fits.admitted
 
 
+def test_a_log_that_sells_a_cell_twice_cannot_be_followed() -> None:
+    wide, narrow = zone(node(compute_capacity=20.0)), zone(node(compute_capacity=10.0))
+    sales = [events.BidArrived(task(name, deadline_slot=1), 0) for name in "abc"]
+    logged = [wide.transition(sale) for sale in sales]
+    for sale, outcome in zip(sales[:2], logged[:2], strict=True):
+        narrow.retrace(sale, outcome, entry_hash="a")
+    held = list(narrow.reservations())
+    with pytest.raises(ValueError, match="c is given cells that have no room for it"):
+        narrow.retrace(sales[2], logged[2], entry_hash="b")
+    assert (list(narrow.reservations()), narrow.head_hash) == (held, "a")
+
+
 def test_over_coverage_is_paid() -> None:
     decision = decide(zone(node(ask=5.0)), task(compute_demand=4.1))
     assert decision.payment == 4.0
