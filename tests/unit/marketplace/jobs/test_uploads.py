@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import struct
@@ -10,6 +11,7 @@ import zipfile
 from dataclasses import replace
 
 import pytest
+from django.core.files import File
 from django.core.files.storage import default_storage
 from safetensors.numpy import load
 
@@ -74,6 +76,22 @@ def assert_no_trace(job: Job, *, seq: int) -> None:
     assert not Artifact.objects.exists()
     assert stored_files(job) == []
     assert (job.seq, job.checkpoint_step) == (seq, 0)
+
+
+def test_of_a_checkpoint_that_a_full_disk_cut_off_nothing_is_kept(leased, monkeypatch):
+    job, *_ = leased
+    content, seq = build.safetensors(1), Job.objects.get(pk=job.pk).seq
+
+    def write_half(_: File):
+        yield content[: len(content) // 2]
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(File, "chunks", write_half)
+        with pytest.raises(OSError, match="No space left"):
+            store(leased, content)
+    assert_no_trace(job, seq=seq)
+    assert len(stored_files(store(leased, content).job)) == 1
 
 
 def test_a_checkpoint_is_stored_whole_and_becomes_where_the_job_goes_on(leased):
