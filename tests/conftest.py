@@ -95,14 +95,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
 
 
+def count_examples(most: int) -> int:
+    """How many of a property's examples are tried; a property within a test asks for itself."""
+    return max(1, round(EXAMPLES_SHARE * most))
+
+
 def _try_fewer_examples(item: pytest.Item) -> None:
     """Have a property try its share of the examples that its own settings ask for, once."""
     test = getattr(item, "function", None)
     asked = getattr(test, USED_SETTINGS, None)
     if asked is None or EXAMPLES_SHARE == 1.0 or hasattr(test, "tries_share"):
         return
-    most = max(1, round(EXAMPLES_SHARE * asked.max_examples))
-    setattr(test, USED_SETTINGS, settings(asked, max_examples=most))
+    setattr(test, USED_SETTINGS, settings(asked, max_examples=count_examples(asked.max_examples)))
     test.tries_share = True  # type: ignore[union-attr]
 
 

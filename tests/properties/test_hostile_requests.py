@@ -38,6 +38,7 @@ from tests import job_builders as build
 from tests import market_builders as market
 from tests.addresses import fill, list_page_addresses
 from tests.builders import NOW
+from tests.conftest import count_examples
 from tests.durable_work import do_at_once
 from workers.protocol.messages import Heartbeat
 from workers.protocol.reports import SliceEnd as Ended
@@ -116,7 +117,7 @@ def test_no_form_and_no_address_of_a_page_is_our_fault(read_here: None) -> None:
     names = ids | TEXTS.map(lambda text: text.replace("/", "")[:60])
     values = st.dictionaries(st.sampled_from(FIELDS), ids | TEXTS, max_size=8)
 
-    @settings(max_examples=250, suppress_health_check=WITHIN_A_TEST)
+    @settings(max_examples=count_examples(250), suppress_health_check=WITHIN_A_TEST)
     @given(st.sampled_from(addresses), st.lists(names, min_size=3, max_size=3), values, st.data())
     def ask(address: str, given_names: list[str], fields: dict[str, str], more: Any) -> None:
         given_to = iter(given_names)
@@ -230,7 +231,7 @@ def test_no_message_of_a_node_is_our_fault() -> None:
         raise_request_exception=False, headers={"Authorization": f"Bearer {reply.api_token}"}
     )
 
-    @settings(max_examples=250, suppress_health_check=WITHIN_A_TEST)
+    @settings(max_examples=count_examples(250), suppress_health_check=WITHIN_A_TEST)
     @given(st.sampled_from(sorted(messages)), JSON, st.data())
     def send(address: str, value: Any, more: Any) -> None:
         body = replace_one(messages[address], value, more)
@@ -338,7 +339,7 @@ def test_no_json_is_the_apis_fault(read_here: None) -> None:
         "/api/bundles/quotes": quote | sweep,
     }
 
-    @settings(max_examples=150, suppress_health_check=WITHIN_A_TEST)
+    @settings(max_examples=count_examples(150), suppress_health_check=WITHIN_A_TEST)
     @given(st.sampled_from(sorted(bodies)), JSON, st.data())
     def send(address: str, value: Any, more: Any) -> None:
         body = replace_one(bodies[address], value, more)

@@ -118,6 +118,7 @@ def test_the_packages_agree_on_release_and_requirements() -> None:
     }
 
 
+@pytest.mark.nightly
 def test_the_markets_package_and_image_leave_out_what_is_for_a_checkout(tmp_path: Path) -> None:
     copy = tmp_path / "source"
     copy.mkdir()
