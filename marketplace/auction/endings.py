@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
 
@@ -17,6 +17,13 @@ from django.db.models import Q
 
 from marketplace.accounts.selectors import is_run_by_operator, share_members
 from marketplace.auction.exposure import find_exposure_left
+from marketplace.auction.give_backs import (
+    UndoneWork,
+    build_release,
+    list_held,
+    quote_release,
+    split_undone,
+)
 from marketplace.auction.models import Bid, Reservation
 from marketplace.auction.pay_rule import (
     EXPRESS_LEAST_PERCENT,
@@ -58,8 +65,10 @@ class EndedJob:
     reason: str = ""
     #: Why a part of the charge does, where that is another reason.
     refund_reason: str = ""
-    #: Its owner ended it, or let it end before all of its work was done.
-    owes_fee: bool = False
+    #: Its owner ended it, or let it end before all of its work was done, and so gives it back.
+    is_given_back: bool = False
+    #: Its owner let its cells pass while the data waited.
+    is_own_delay: bool = False
 
     @property
     def why_refunded(self) -> str:
@@ -72,8 +81,10 @@ class EndedJob:
 
 def compute_dues(*, bid: Bid, job: Job, case: EndedJob, now: datetime) -> Settlement:
     """What is due for a job that ended, within the market's limits for today."""
+    sold = _describe_sale(bid, job, case, now=now, credit_percent=_find_credit_percent(bid, job))
+    undone = _find_undone(bid, sold, case, at=job.finished_at or now)
     return compute_settlement(
-        sold=_describe_sale(bid, job, case, now=now, credit_percent=_find_credit_percent(bid, job)),
+        sold=replace(sold, kept_micros=_choose_kept(undone, bid.kept_micros)),
         work=case.work,
         ending=case.ending,
         at_fault=case.at_fault,
@@ -84,10 +95,10 @@ def compute_dues(*, bid: Bid, job: Job, case: EndedJob, now: datetime) -> Settle
 def compute_excess(*, bid: Bid, case: EndedJob, due: Settlement) -> int:
     """What a warm start cost more than a cold one would have, for the work that was done.
 
-    Neither the nodes' pay nor a reservation fee comes out of it, and with the refund and a credit
-    no more goes back than was paid.
+    Neither the nodes' pay nor what is kept of work not done comes out of it, and with the refund
+    and a credit no more goes back than was paid.
     """
-    left = (bid.payment_micros or 0) - due.refund_micros - due.fee_micros
+    left = (bid.payment_micros or 0) - due.refund_micros - due.kept_micros
     executed = sum(pay.earned_micros - pay.added_micros for pay in due.nodes)
     excess = math.floor(bid.excess_micros * case.work.share)
     return max(0, min(excess, left - executed, left - due.credit_micros))
@@ -98,22 +109,81 @@ class CancelQuote:
     """What cancelling a job now does to its owner's money, micro-dollars."""
 
     refund_micros: int
-    #: Of what is not returned, the reservation fee beyond the work that was done.
-    fee_micros: int
+    #: Of what is not returned, what is kept beyond the work that was done.
+    kept_micros: int
+    #: What was paid for the work that was done.
+    used_micros: int
 
 
 def quote_cancelling(*, bid: Bid, job: Job, now: datetime) -> CancelQuote:
     """What the owner would get back by cancelling now, for the page that asks."""
     case = _judge_stopping(job, at=now)
+    undone, kept = find_undone(bid=bid, job=job, case=case, now=now), None
+    if undone is not None:
+        first_slot = slot_at(bid.zone, now) + 1
+        rows = list_held(bid=bid, first_slot=first_slot)
+        event = build_release(bid=bid, rows=rows, undone=undone, first_slot=first_slot)
+        back = quote_release(zone=bid.zone, event=event, now=now).refund if rows else None
+        kept = undone.compute_kept(back)
+    return _quote(bid, job, case, kept_micros=kept, now=now)
+
+
+def quote_cancelled(*, bid: Bid, job: Job, now: datetime) -> CancelQuote:
+    """What the owner gets back of a job that it has cancelled and whose money did not move yet."""
+    return _quote(bid, job, judge_ending(job), kept_micros=bid.kept_micros, now=now)
+
+
+def _quote(
+    bid: Bid, job: Job, case: EndedJob, *, kept_micros: int | None, now: datetime
+) -> CancelQuote:
+    at = job.finished_at or now
+    sold = _describe_sale(bid, job, case, now=now)
+    undone = _find_undone(bid, sold, case, at=at)
     due = compute_settlement(
-        sold=_describe_sale(bid, job, case, now=now),
+        sold=replace(sold, kept_micros=_choose_kept(undone, kept_micros)),
         work=case.work,
         ending=case.ending,
         at_fault=case.at_fault,
         limits=HouseLimits(),
     )
-    excess = compute_excess(bid=bid, case=case, due=due)
-    return CancelQuote(due.refund_micros + excess, due.fee_micros)
+    refund = due.refund_micros + compute_excess(bid=bid, case=case, due=due)
+    return CancelQuote(
+        refund, due.kept_micros, used_micros=sold.payment_micros - refund - due.kept_micros
+    )
+
+
+def find_undone(*, bid: Bid, job: Job, case: EndedJob, now: datetime) -> UndoneWork | None:
+    """What is left of a job that its owner gives back; ``None`` where nothing is given back."""
+    sold = _describe_sale(bid, job, case, now=now)
+    return _find_undone(bid, sold, case, at=job.finished_at or now)
+
+
+def _choose_kept(undone: UndoneWork | None, logged_micros: int | None) -> int:
+    """What is kept of the price of a job: what the log says, where something is given back."""
+    if undone is None:
+        return 0
+    return undone.compute_kept(None) if logged_micros is None else logged_micros
+
+
+def _find_undone(bid: Bid, sold: SoldJob, case: EndedJob, *, at: datetime) -> UndoneWork | None:
+    undone = 1 - case.work.share
+    if not case.is_given_back or bid.slo_s is not None or not undone:
+        return None
+    assert bid.payment_micros is not None
+    whole = bid.payment_micros - math.ceil((bid.parts or {}).get("vendor", 0.0))
+    price = min(whole, sold.payment_micros - sold.vendor_micros)
+    if not whole or not price:
+        return None
+    # Prepared data left as much of the work as of the price.
+    left = undone * min(Fraction(1), Fraction(price, whole))
+    return split_undone(
+        bid=bid,
+        units=left * Fraction(bid.compute_demand),
+        paid_micros=math.floor(price * undone),
+        asks_micros=math.floor(sold.asks_micros * undone),
+        is_own_delay=case.is_own_delay,
+        at=at,
+    )
 
 
 def judge_ending(job: Job) -> EndedJob:
@@ -131,13 +201,21 @@ def judge_ending(job: Job) -> EndedJob:
         undone = "Work that early stopping spared"
         if job.finished_at <= job.deadline_at or is_own_delay:
             # To have a job stop at its first evaluation would be another way to cancel it.
-            return EndedJob(Ending.IN_TIME, work, reason=undone, owes_fee=True)
+            return EndedJob(
+                Ending.IN_TIME,
+                work,
+                reason=undone,
+                is_given_back=True,
+                is_own_delay=is_own_delay,
+            )
         # Steps that a warm start took beyond those sold are no delay of its nodes.
         if not at_fault and not work.overrun:
             at_fault = _find_organisation_at(slices, job.deadline_at)
         return EndedJob(Ending.LATE, work, at_fault, "Credit for the missed deadline", undone)
     if is_own_delay:
-        return EndedJob(Ending.STOPPED, work, reason=_NOT_DONE, owes_fee=True)
+        return EndedJob(
+            Ending.STOPPED, work, reason=_NOT_DONE, is_given_back=True, is_own_delay=True
+        )
     if job.status == JobStatus.FAILED and job.fault == FaultOf.SYSTEM:
         return EndedJob(Ending.FAILED_BY_HOUSE, work, at_fault, "The house failed the job")
     is_late = job.finished_at > job.deadline_at
@@ -151,18 +229,23 @@ def judge_ending(job: Job) -> EndedJob:
 def _judge_stopping(job: Job, *, at: datetime) -> EndedJob:
     """How a job ends that its owner cancels, or whose input is at fault, at a moment.
 
-    It may leave one that the market does not keep its promise to, without a fee.
+    All goes back of one that the market does not keep its promise to.
     """
     is_late = at > job.deadline_at
     if job.finish_planned_at is not None:
         is_late = is_late or job.finish_planned_at > job.deadline_at
+    is_own_delay = is_held_up_by_owner(job)
     own_doing = (
         not is_late
-        or is_held_up_by_owner(job)
+        or is_own_delay
         or job.organisation_id in list_organisations_at_fault(job, list_slices(job))
     )
     return EndedJob(
-        Ending.STOPPED, measure_executed_work(job), reason=_NOT_DONE, owes_fee=own_doing
+        Ending.STOPPED,
+        measure_executed_work(job),
+        reason=_NOT_DONE,
+        is_given_back=own_doing,
+        is_own_delay=is_own_delay,
     )
 
 
@@ -186,44 +269,40 @@ def _describe_sale(
         operational=float(parts.get("operational", 0.0)), payment_micros=bid.payment_micros
     )
     vendor = math.ceil(parts.get("vendor", 0.0))
-    # Of what went back, the part that the vendor cost less, and the share of unneeded cells.
-    back = late = 0
+    # What the vendor cost less went back, and so did the price of unneeded cells, or a part of it.
+    late = spared = kept = 0
     if preparation is not None:
-        back = preparation.refund_micros
+        back, spared = preparation.refund_micros, preparation.spared_micros
         late = min(back, max(0, preparation.sold_micros - preparation.price_micros))
-    # What waits for its owner, or for an operator, is paid for if the job is cancelled.
-    is_prepared = preparation is not None and preparation.status in DELIVERED
+        kept = spared - (back - late)
+    # What waits for its owner, or for an operator, is paid for if the job is cancelled; so is what
+    # was handed in before, if it is what was ordered.
+    is_prepared = preparation is not None and (
+        preparation.status in DELIVERED or preparation.is_handed_in
+    )
     return SoldJob(
         owner_id=bid.organisation_id,
-        payment_micros=bid.payment_micros - back,
+        payment_micros=bid.payment_micros - late - spared,
         asks_micros=cut_asks(
             asks_micros=asks,
             payment_micros=bid.payment_micros - vendor,
-            back_micros=back - late,
+            back_micros=spared,
         ),
         house_fee_micros=cut_asks(
             asks_micros=math.floor(parts.get("fee", 0.0)),
             payment_micros=bid.payment_micros - vendor,
-            back_micros=back - late,
+            back_micros=spared,
         ),
         vendor_micros=vendor - late if is_prepared else 0,
         is_own_vendor=preparation is not None
         and share_members(bid.organisation_id, preparation.vendor.organisation_id),
         posted_rates=_load_posted_rates(bid),
-        least_percent=_find_least_percent(bid, case),
-        starts_micros=_sum_starts(bid, at=job.finished_at or now) if case.owes_fee else 0,
+        given_back_kept_micros=kept,
+        # An express job's seat was held for all of it.
+        least_percent=0 if bid.slo_s is None else EXPRESS_LEAST_PERCENT,
+        starts_micros=_sum_starts(bid, at=job.finished_at or now) if case.is_given_back else 0,
         credit_percent=credit_percent,
     )
-
-
-def _find_least_percent(bid: Bid, case: EndedJob) -> int:
-    """The share of the price that is kept however much work was spared.
-
-    Of an express job a late end is no exception: what comes back for it has a schedule of its own.
-    """
-    if bid.slo_s is not None:
-        return EXPRESS_LEAST_PERCENT
-    return bid.reservation_fee_percent if case.owes_fee else 0
 
 
 def _sum_starts(bid: Bid, *, at: datetime) -> int:

@@ -9,6 +9,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from fractions import Fraction
 
@@ -17,8 +18,16 @@ from django.db.models import Q
 
 from marketplace.auction import locks
 from marketplace.auction.book.reservations import release_reservations
-from marketplace.auction.endings import EndedJob, compute_dues, compute_excess, judge_ending
+from marketplace.auction.endings import (
+    EndedJob,
+    compute_dues,
+    compute_excess,
+    find_undone,
+    judge_ending,
+)
+from marketplace.auction.give_backs import build_release, list_held
 from marketplace.auction.lane.enter import enter_lane
+from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Bid, BidStatus, Reservation, WorkShare
 from marketplace.auction.pay_rule import Ending, Settlement
 from marketplace.checks.scores import exclude_unmeasured, open_score_checks
@@ -26,7 +35,6 @@ from marketplace.common.backoff import compute_backoff
 from marketplace.common.money import format_usd, format_usd_exact
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at
-from marketplace.jobs.executed_work import measure_executed_work
 from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import EventKind, Job
 from marketplace.jobs.selectors import list_unsettled_jobs
@@ -44,8 +52,7 @@ from marketplace.vendors.selectors import exclude_open
 from marketplace.warm.models import Offer
 from marketplace.warm.outcomes import find_taken_offer, record_outcome
 from marketplace.warm.overruns import record_overruns
-from scheduler.auction.log import events
-from scheduler.types import Cell
+from scheduler.auction.log.outcomes import ReleasedCells
 
 log = logging.getLogger(__name__)
 
@@ -78,20 +85,28 @@ def settle_finished(*, now: datetime) -> int:
         by_zone[job.zone].append(job)
     settled = 0
     for zone, ended in by_zone.items():
-        try:
-            release_unused_cells(zone=zone, jobs=ended, now=now)
-        except Exception as error:
-            # If one zone's lane cannot be entered, the others go on.
-            for job in ended:
-                _put_off(job, error, now=now)
-            continue
-        for job in ended:
+        for job in _release_apart(zone, ended, now=now):
             try:
                 settle_job(job=job, now=now)
                 settled += 1
             except Exception as error:
                 _put_off(job, error, now=now)
     return settled
+
+
+def _release_apart(zone: Zone, jobs: Sequence[Job], *, now: datetime) -> list[Job]:
+    """Give the cells of ended jobs back; those of which it was done.
+
+    All are in one transaction. If it fails, each is tried alone: one must not hold up the others.
+    """
+    try:
+        release_unused_cells(zone=zone, jobs=jobs, now=now)
+        return list(jobs)
+    except Exception as error:
+        if len(jobs) == 1:
+            _put_off(jobs[0], error, now=now)
+            return []
+    return [job for one in jobs for job in _release_apart(zone, [one], now=now)]
 
 
 def _put_off(job: Job, error: Exception, *, now: datetime) -> None:
@@ -108,22 +123,32 @@ def _put_off(job: Job, error: Exception, *, now: datetime) -> None:
 
 def release_unused_cells(*, zone: Zone, jobs: Sequence[Job], now: datetime) -> None:
     """Give the cells that ended jobs still hold back to the market."""
-    bid_ids = [job.bid_id for job in jobs]
+    by_bid = {job.bid_id: job for job in jobs}
     held = Reservation.objects.filter(
-        bid_id__in=bid_ids, released_at__isnull=True, slot__gt=slot_at(zone, now)
+        bid_id__in=by_bid, released_at__isnull=True, slot__gt=slot_at(zone, now)
     )
     if not held.exists():
         return
-    refunded = {job.bid_id for job in jobs if measure_executed_work(job).share < LEAST_PAID}
     with enter_lane(zone=zone, now=now) as lane:
-        cells: defaultdict[str, list[Cell]] = defaultdict(list)
-        for row in held.filter(slot__gte=lane.first_free_slot).order_by("bid_id", "slot"):
-            cells[row.bid_id].append(Cell(slot=row.slot, node=row.node_id))
-        for bid_id, own in cells.items():
-            lane.apply(
-                events.CellsReleased(task_id=bid_id, cells=tuple(own), refunded=bid_id in refunded)
-            )
-            release_reservations(bid_id=bid_id, which=Q(slot__gte=lane.first_free_slot), now=now)
+        left = held.filter(slot__gte=lane.first_free_slot).values("bid_id")
+        for bid in Bid.objects.filter(pk__in=left).select_related("zone").order_by("pk"):
+            release_rest(lane, bid=bid, job=by_bid[bid.pk])
+
+
+def release_rest(lane: Lane, *, bid: Bid, job: Job) -> None:
+    """Put what is left of an ended job on sale, and note what is kept if its owner ended it."""
+    rows = list_held(bid=bid, first_slot=lane.first_free_slot)
+    if not rows:
+        return
+    case = judge_ending(job)
+    undone = find_undone(bid=bid, job=job, case=case, now=lane.now)
+    event = build_release(bid=bid, rows=rows, undone=undone, first_slot=lane.first_free_slot)
+    outcome = lane.apply(replace(event, refunded=case.work.share < LEAST_PAID)).outcome
+    assert isinstance(outcome, ReleasedCells)
+    release_reservations(bid_id=bid.pk, which=Q(slot__gte=lane.first_free_slot), now=lane.now)
+    if undone is not None:
+        bid.kept_micros = undone.compute_kept(outcome.refund)
+        bid.save(update_fields=["kept_micros"])
 
 
 def settle_job(*, job: Job, now: datetime) -> Settlement | None:
@@ -246,7 +271,7 @@ def _move_money(
         asks_micros=due.asks_micros,
         asks_returned_micros=due.asks_returned_micros,
         asks_kept_micros=due.asks_kept_micros,
-        reservation_fee_micros=due.fee_micros,
+        kept_micros=due.kept_micros + due.given_back_kept_micros,
         house_fee_micros=due.house_fee_micros,
         shares=(
             *(Share(pay.work.organisation_id, pay.paid_micros) for pay in due.nodes),
@@ -277,10 +302,10 @@ def _add_events(job: Job, case: EndedJob, due: Settlement, now: datetime) -> Non
 
 
 def _explain_refund(case: EndedJob, due: Settlement) -> str:
-    """Why money goes back, and the reservation fee that was taken off it."""
-    if not due.fee_micros:
+    """Why money goes back, and what was kept of it."""
+    if not due.kept_micros:
         return case.why_refunded
-    return f"{case.why_refunded}, less the reservation fee of {format_usd_exact(due.fee_micros)}"
+    return f"{case.why_refunded}, but for {format_usd_exact(due.kept_micros)} that is kept"
 
 
 def _explain_lateness(job: Job, now: datetime) -> None:

@@ -142,7 +142,7 @@ class Migration(migrations.Migration):
                 ('failure', models.CharField(blank=True, db_default='', default='', max_length=500)),
                 ('failures', models.PositiveIntegerField(db_default=0, default=0)),
                 ('retry_at', models.DateTimeField(null=True)),
-                ('reservation_fee_percent', models.PositiveSmallIntegerField(db_default=0, default=0)),
+                ('kept_micros', models.BigIntegerField(null=True)),
                 ('slo_s', models.FloatField(null=True)),
                 ('replanned_slot', models.BigIntegerField(null=True)),
                 ('credit_micros', models.BigIntegerField(default=0)),

@@ -320,14 +320,17 @@ def test_cancelling_says_the_money_first_and_then_happens_once(api, zone):
         "job_id": job.pk,
         "can_cancel": True,
         "payment": "0.300000",
-        "refund": "0.270000",
-        "reservation_fee": "0.030000",
+        "refund": "0.294000",
+        "kept": "0.006000",
     }
-    assert api.get(f"/api/bids/{bid.pk}").json()["reservation_fee_percent"] == 10
-    assert api.post(f"/api/jobs/{job.pk}/cancel").json()["status"] == "cancelled"
-    assert api.post(f"/api/jobs/{job.pk}/cancel").status_code == 200
+    asked = f"/api/jobs/{job.pk}/cancel"
+    refused = api.post(asked, {"refund_at_least": "0.294001"})
+    assert_problem(refused, 409, "refund_changed")
+    assert refused.json()["refund_micros"] == 294_000
+    assert api.post(asked, {"refund_at_least": "0.294"}).json()["status"] == "cancelled"
+    assert api.post(asked).status_code == 200
     settle_finished(now=clock.now())
-    assert api.get(f"/api/bids/{bid.pk}").json()["refunded"] == "0.270000"
+    assert api.get(f"/api/bids/{bid.pk}").json()["refunded"] == "0.294000"
     assert api.get(f"/api/jobs/{job.pk}/cancel").json()["can_cancel"] is False
 
 
