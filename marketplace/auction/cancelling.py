@@ -1,66 +1,136 @@
-"""An owner's cancellation of a job that was sold: the job ends and its cells go back on sale."""
+"""An owner's cancellation of a job that was sold, and what it would get back."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from django.db import OperationalError, transaction
+from django.db import transaction
 
 from marketplace.accounts.models import User
-from marketplace.auction.book.engine_cache import warm_lane_book
-from marketplace.auction.endings import quote_cancelled
-from marketplace.auction.give_backs import list_held
-from marketplace.auction.lane.enter import enter_lane, is_lock_timeout
+from marketplace.auction.book.engine_cache import LogBroken, read_book
+from marketplace.auction.endings import (
+    EndedJob,
+    compute_excess,
+    describe_sale,
+    find_undone,
+    judge_stopping,
+    may_give_back,
+)
+from marketplace.auction.give_backs import HeldCells, UndoneWork, build_release, list_held
 from marketplace.auction.models import Bid
-from marketplace.auction.settlement import release_rest
+from marketplace.auction.pay_rule import HouseLimits, compute_settlement
 from marketplace.common.errors import Conflict
 from marketplace.common.money import format_usd_exact
 from marketplace.fleet.selectors import slot_at
+from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import cancel_job
+from scheduler.auction.log.outcomes import ReleasedCells
 
 
 def cancel_sold_job(
     *, job: Job, cancelled_by: User | None, now: datetime, at_least_micros: int | None = None
 ) -> Job:
-    """End a job at its owner's wish, and find what goes back at this moment's prices.
+    """End a job at its owner's wish.
 
-    The money moves when the job is settled. ``at_least_micros`` is what the owner was shown.
+    The zone's next turn puts its cells on sale again, at the prices that the log has now. The lane
+    is not entered here: nobody has to wait for it, or for it to be well, to end a job.
+    ``at_least_micros`` is what the owner was shown.
 
     Raises
     ------
     Conflict
         ``job_ended``: as ``cancel_job``; ``refund_changed``: less would go back than was shown;
-        ``zone_busy``: the zone had no turn for it in time. Nothing has changed then.
+        ``refund_unknown``: as ``quote_cancelling``. Nothing has changed then.
     """
+    with transaction.atomic():
+        if at_least_micros is not None:
+            # Its node reports no work meanwhile.
+            job = lock_job(job.pk)
+            if job.is_active:
+                _promise(job, at_least_micros, now=now)
+        return cancel_job(job=job, cancelled_by=cancelled_by, now=now)
+
+
+def _promise(job: Job, at_least_micros: int, *, now: datetime) -> None:
+    """Note what the owner is told: a turn of the lane that goes on now may move prices."""
     bid = Bid.objects.select_related("zone").get(pk=job.bid_id)
-    if not list_held(bid=bid, first_slot=slot_at(bid.zone, now) + 1):
-        with transaction.atomic():
-            job = cancel_job(job=job, cancelled_by=cancelled_by, now=now)
-            _check_refund(bid, job, at_least_micros, now=now)
-        return job
-    warm_lane_book(zone=bid.zone, now=now)
-    try:
-        with enter_lane(zone=bid.zone, now=now) as lane:
-            job = cancel_job(job=job, cancelled_by=cancelled_by, now=now)
-            bid.refresh_from_db()
-            release_rest(lane, bid=bid, job=job)
-            _check_refund(bid, job, at_least_micros, now=now)
-    except OperationalError as error:
-        if not is_lock_timeout(error):
-            raise
-        raise Conflict("zone_busy", "The zone is busy. Try again in a moment.") from error
-    return job
-
-
-def _check_refund(bid: Bid, job: Job, at_least_micros: int | None, *, now: datetime) -> None:
-    if at_least_micros is None or job.settled_at is not None:
-        return
-    refund = quote_cancelled(bid=bid, job=job, now=now).refund_micros
-    if refund < at_least_micros:
+    due = quote_cancelling(bid=bid, job=job, now=now)
+    if due.refund_micros < at_least_micros:
         raise Conflict(
             "refund_changed",
-            f"{format_usd_exact(refund)} would go back now, not "
+            f"{format_usd_exact(due.refund_micros)} would go back now, not "
             f"{format_usd_exact(at_least_micros)}. The job goes on.",
-            extra={"refund_micros": refund},
+            extra={"refund_micros": due.refund_micros},
         )
+    Bid.objects.filter(pk=bid.pk).update(promised_micros=due.promised_micros)
+
+
+@dataclass(frozen=True, slots=True)
+class CancelQuote:
+    """What cancelling a job now does to its owner's money, micro-dollars."""
+
+    refund_micros: int
+    #: Of what is not returned, what is kept beyond the work that was done.
+    kept_micros: int
+    #: What was paid for the work that was done.
+    used_micros: int
+    #: What the log would say goes back for its cells; 0 where it would say nothing.
+    promised_micros: int = field(default=0, compare=False)
+    #: What was kept of cells that it gave back before.
+    kept_before_micros: int = 0
+
+
+def quote_cancelling(*, bid: Bid, job: Job, now: datetime) -> CancelQuote:
+    """What the owner would get back by cancelling now.
+
+    Raises
+    ------
+    Conflict
+        ``refund_unknown``: the zone's log cannot be read, and so no price of it.
+    """
+    case = judge_stopping(job, at=now)
+    try:
+        undone, refund = _try_release(bid, job, case, now=now)
+    except LogBroken as error:
+        raise Conflict(
+            "refund_unknown",
+            "Prices of this zone cannot be read now. Cancel without an amount to end the job at "
+            "once; what goes back is found when they can.",
+        ) from error
+    sold = describe_sale(bid, job, case, now=now)
+    due = compute_settlement(
+        sold=replace(sold, kept_micros=0 if undone is None else undone.compute_kept(refund)),
+        work=case.work,
+        ending=case.ending,
+        at_fault=case.at_fault,
+        limits=HouseLimits(),
+    )
+    back = due.refund_micros + compute_excess(bid=bid, case=case, due=due)
+    return CancelQuote(
+        back,
+        due.kept_micros,
+        used_micros=sold.payment_micros - back - due.kept_micros,
+        promised_micros=refund or 0,
+        kept_before_micros=sold.given_back_kept_micros,
+    )
+
+
+def _try_release(
+    bid: Bid, job: Job, case: EndedJob, *, now: datetime
+) -> tuple[UndoneWork | None, int | None]:
+    """What is left of a job, and what the log would say goes back for it, if it ended now."""
+    if not may_give_back(bid, case):
+        return None, None
+    with read_book(zone=bid.zone, now=now) as book:
+        slot = slot_at(bid.zone, now)
+        first = max(slot, book.engine.horizon.first_slot) + 1
+        undone = find_undone(bid=bid, job=job, case=case, now=now, held=HeldCells(slot, first))
+        rows = list_held(bid=bid, first_slot=first)
+        if undone is None or not rows:
+            return undone, None
+        event = build_release(bid=bid, rows=rows, undone=undone, first_slot=first)
+        outcome = book.engine.replica().transition(event)
+    assert isinstance(outcome, ReleasedCells)
+    return undone, outcome.refund

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
@@ -17,13 +17,7 @@ from django.db.models import Q
 
 from marketplace.accounts.selectors import is_run_by_operator, share_members
 from marketplace.auction.exposure import find_exposure_left
-from marketplace.auction.give_backs import (
-    UndoneWork,
-    build_release,
-    list_held,
-    quote_release,
-    split_undone,
-)
+from marketplace.auction.give_backs import HeldCells, UndoneWork, split_undone
 from marketplace.auction.models import Bid, Reservation
 from marketplace.auction.pay_rule import (
     EXPRESS_LEAST_PERCENT,
@@ -67,7 +61,7 @@ class EndedJob:
     refund_reason: str = ""
     #: Its owner ended it, or let it end before all of its work was done, and so gives it back.
     is_given_back: bool = False
-    #: Its owner let its cells pass while the data waited.
+    #: Its owner let its cells pass: the data waited, or people of its own lost them.
     is_own_delay: bool = False
 
     @property
@@ -81,8 +75,8 @@ class EndedJob:
 
 def compute_dues(*, bid: Bid, job: Job, case: EndedJob, now: datetime) -> Settlement:
     """What is due for a job that ended, within the market's limits for today."""
-    sold = _describe_sale(bid, job, case, now=now, credit_percent=_find_credit_percent(bid, job))
-    undone = _find_undone(bid, sold, case, at=job.finished_at or now)
+    sold = describe_sale(bid, job, case, now=now, credit_percent=_find_credit_percent(bid, job))
+    undone = _find_undone(bid, sold, case, held=_hold_none(bid, at=job.finished_at or now))
     return compute_settlement(
         sold=replace(sold, kept_micros=_choose_kept(undone, bid.kept_micros)),
         work=case.work,
@@ -104,58 +98,22 @@ def compute_excess(*, bid: Bid, case: EndedJob, due: Settlement) -> int:
     return max(0, min(excess, left - executed, left - due.credit_micros))
 
 
-@dataclass(frozen=True, slots=True)
-class CancelQuote:
-    """What cancelling a job now does to its owner's money, micro-dollars."""
-
-    refund_micros: int
-    #: Of what is not returned, what is kept beyond the work that was done.
-    kept_micros: int
-    #: What was paid for the work that was done.
-    used_micros: int
-
-
-def quote_cancelling(*, bid: Bid, job: Job, now: datetime) -> CancelQuote:
-    """What the owner would get back by cancelling now, for the page that asks."""
-    case = _judge_stopping(job, at=now)
-    undone, kept = find_undone(bid=bid, job=job, case=case, now=now), None
-    if undone is not None:
-        first_slot = slot_at(bid.zone, now) + 1
-        rows = list_held(bid=bid, first_slot=first_slot)
-        event = build_release(bid=bid, rows=rows, undone=undone, first_slot=first_slot)
-        back = quote_release(zone=bid.zone, event=event, now=now).refund if rows else None
-        kept = undone.compute_kept(back)
-    return _quote(bid, job, case, kept_micros=kept, now=now)
-
-
-def quote_cancelled(*, bid: Bid, job: Job, now: datetime) -> CancelQuote:
-    """What the owner gets back of a job that it has cancelled and whose money did not move yet."""
-    return _quote(bid, job, judge_ending(job), kept_micros=bid.kept_micros, now=now)
-
-
-def _quote(
-    bid: Bid, job: Job, case: EndedJob, *, kept_micros: int | None, now: datetime
-) -> CancelQuote:
-    at = job.finished_at or now
-    sold = _describe_sale(bid, job, case, now=now)
-    undone = _find_undone(bid, sold, case, at=at)
-    due = compute_settlement(
-        sold=replace(sold, kept_micros=_choose_kept(undone, kept_micros)),
-        work=case.work,
-        ending=case.ending,
-        at_fault=case.at_fault,
-        limits=HouseLimits(),
-    )
-    refund = due.refund_micros + compute_excess(bid=bid, case=case, due=due)
-    return CancelQuote(
-        refund, due.kept_micros, used_micros=sold.payment_micros - refund - due.kept_micros
-    )
-
-
-def find_undone(*, bid: Bid, job: Job, case: EndedJob, now: datetime) -> UndoneWork | None:
+def find_undone(
+    *, bid: Bid, job: Job, case: EndedJob, now: datetime, held: HeldCells
+) -> UndoneWork | None:
     """What is left of a job that its owner gives back; ``None`` where nothing is given back."""
-    sold = _describe_sale(bid, job, case, now=now)
-    return _find_undone(bid, sold, case, at=job.finished_at or now)
+    sold = describe_sale(bid, job, case, now=now)
+    return _find_undone(bid, sold, case, held=held)
+
+
+def _hold_none(bid: Bid, *, at: datetime) -> HeldCells:
+    """Of a job of which no cell went back on sale: all of those to come have passed."""
+    return HeldCells(slot_at(bid.zone, at), first_free_slot=MAX_MICROS)
+
+
+def may_give_back(bid: Bid, case: EndedJob) -> bool:
+    """Whether something of the job goes back at its value; an express job has no such price."""
+    return case.is_given_back and bid.slo_s is None and case.work.share < 1
 
 
 def _choose_kept(undone: UndoneWork | None, logged_micros: int | None) -> int:
@@ -165,9 +123,9 @@ def _choose_kept(undone: UndoneWork | None, logged_micros: int | None) -> int:
     return undone.compute_kept(None) if logged_micros is None else logged_micros
 
 
-def _find_undone(bid: Bid, sold: SoldJob, case: EndedJob, *, at: datetime) -> UndoneWork | None:
+def _find_undone(bid: Bid, sold: SoldJob, case: EndedJob, *, held: HeldCells) -> UndoneWork | None:
     undone = 1 - case.work.share
-    if not case.is_given_back or bid.slo_s is not None or not undone:
+    if not may_give_back(bid, case):
         return None
     assert bid.payment_micros is not None
     whole = bid.payment_micros - math.ceil((bid.parts or {}).get("vendor", 0.0))
@@ -175,14 +133,15 @@ def _find_undone(bid: Bid, sold: SoldJob, case: EndedJob, *, at: datetime) -> Un
     if not whole or not price:
         return None
     # Prepared data left as much of the work as of the price.
-    left = undone * min(Fraction(1), Fraction(price, whole))
+    bought = min(Fraction(1), Fraction(price, whole)) * Fraction(bid.compute_demand)
     return split_undone(
         bid=bid,
-        units=left * Fraction(bid.compute_demand),
+        bought=bought,
+        units=undone * bought,
         paid_micros=math.floor(price * undone),
         asks_micros=math.floor(sold.asks_micros * undone),
         is_own_delay=case.is_own_delay,
-        at=at,
+        held=held,
     )
 
 
@@ -191,10 +150,11 @@ def judge_ending(job: Job) -> EndedJob:
     work, slices = measure_executed_work(job), list_slices(job)
     at_fault = tuple(list_organisations_at_fault(job, slices))
     assert job.finished_at is not None
-    is_own_delay = is_held_up_by_owner(job)
+    is_own_delay = _is_own_doing(job, at_fault)
     if job.status == JobStatus.SUCCEEDED:
         refuted = find_refuted_organisation(job)
-        if refuted is not None:
+        # Otherwise an own node could make any job one that all comes back of.
+        if refuted is not None and not share_members(job.organisation_id, refuted):
             reason = "Another node found a higher loss on the held-out rows than was reported"
             at_fault = (*(one for one in at_fault if one != refuted), refuted)
             return EndedJob(Ending.FAILED_BY_HOUSE, work, at_fault, reason)
@@ -223,10 +183,10 @@ def judge_ending(job: Job) -> EndedJob:
         # A provider could have its late jobs end so.
         return EndedJob(Ending.LATE, work, at_fault, "Credit for the missed deadline", _NOT_DONE)
     # It was cancelled, or a fault check found the input at fault.
-    return _judge_stopping(job, at=job.finished_at)
+    return judge_stopping(job, at=job.finished_at)
 
 
-def _judge_stopping(job: Job, *, at: datetime) -> EndedJob:
+def judge_stopping(job: Job, *, at: datetime) -> EndedJob:
     """How a job ends that its owner cancels, or whose input is at fault, at a moment.
 
     All goes back of one that the market does not keep its promise to.
@@ -234,18 +194,20 @@ def _judge_stopping(job: Job, *, at: datetime) -> EndedJob:
     is_late = at > job.deadline_at
     if job.finish_planned_at is not None:
         is_late = is_late or job.finish_planned_at > job.deadline_at
-    is_own_delay = is_held_up_by_owner(job)
-    own_doing = (
-        not is_late
-        or is_own_delay
-        or job.organisation_id in list_organisations_at_fault(job, list_slices(job))
-    )
+    is_own_delay = _is_own_doing(job, list_organisations_at_fault(job, list_slices(job)))
     return EndedJob(
         Ending.STOPPED,
         measure_executed_work(job),
         reason=_NOT_DONE,
-        is_given_back=own_doing,
+        is_given_back=not is_late or is_own_delay,
         is_own_delay=is_own_delay,
+    )
+
+
+def _is_own_doing(job: Job, at_fault: Collection[str]) -> bool:
+    """Whether its owner, or people of its own, held a job up."""
+    return is_held_up_by_owner(job) or any(
+        share_members(job.organisation_id, one) for one in at_fault
     )
 
 
@@ -258,7 +220,7 @@ def _find_organisation_at(slices: Sequence[Slice], at: datetime) -> tuple[str, .
     )
 
 
-def _describe_sale(
+def describe_sale(
     bid: Bid, job: Job, case: EndedJob, *, now: datetime, credit_percent: int = 0
 ) -> SoldJob:
     """What the owner paid, after what went back when the data were prepared."""

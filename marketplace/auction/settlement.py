@@ -8,33 +8,26 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from fractions import Fraction
 
 from django.db import transaction
-from django.db.models import Q
 
 from marketplace.auction import locks
-from marketplace.auction.book.reservations import release_reservations
 from marketplace.auction.endings import (
     EndedJob,
     compute_dues,
     compute_excess,
-    find_undone,
     judge_ending,
 )
-from marketplace.auction.give_backs import build_release, list_held
-from marketplace.auction.lane.enter import enter_lane
-from marketplace.auction.lane.lane import Lane
-from marketplace.auction.models import Bid, BidStatus, Reservation, WorkShare
+from marketplace.auction.give_backs import list_unreleased_jobs
+from marketplace.auction.lane.sweep import refresh_zone
+from marketplace.auction.models import Bid, BidStatus, WorkShare
 from marketplace.auction.pay_rule import Ending, Settlement
+from marketplace.auction.retries import put_off
 from marketplace.checks.scores import exclude_unmeasured, open_score_checks
-from marketplace.common.backoff import compute_backoff
 from marketplace.common.money import format_usd, format_usd_exact
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import slot_at
 from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import EventKind, Job
 from marketplace.jobs.selectors import list_unsettled_jobs
@@ -52,20 +45,14 @@ from marketplace.vendors.selectors import exclude_open
 from marketplace.warm.models import Offer
 from marketplace.warm.outcomes import find_taken_offer, record_outcome
 from marketplace.warm.overruns import record_overruns
-from scheduler.auction.log.outcomes import ReleasedCells
 
 log = logging.getLogger(__name__)
 
 #: Events in a job's history that mean a delay, and how many of these its owner is shown.
 _HELD_UP = (EventKind.NODE_LOST, EventKind.FAULT, EventKind.REPLAN_WANTED)
 CAUSES_TOLD = 3
-#: Share of its work that a job has to have done for its bid to count in prices as one that won.
-LEAST_PAID = Fraction(1, 2)
 #: Jobs of one run; the next sweep takes the rest.
 BATCH_LIMIT = 200
-#: A job that could not be settled is tried again after this, and then after longer.
-RETRY_AFTER = timedelta(seconds=30)
-RETRY_MOST = timedelta(hours=1)
 
 
 def settle_finished(*, now: datetime) -> int:
@@ -74,88 +61,43 @@ def settle_finished(*, now: datetime) -> int:
     One that cannot be settled is tried again with backoff, while the others go on; the operator
     sees why.
     """
+    _release_unused_cells(now=now)
     waiting = Bid.objects.filter(status=BidStatus.ADMITTED, retry_at__gt=now)
     unsettled = list_unsettled_jobs().exclude(bid_id__in=waiting.values("pk"))
-    # A vendor is paid, and cells are given back, before the rest is shared out.
+    unsettled = unsettled.exclude(pk__in=list_unreleased_jobs().order_by().values("pk"))
+    # A vendor is paid before the rest is shared out.
     jobs = list(exclude_unmeasured(exclude_open(unsettled))[:BATCH_LIMIT])
     # Nor is a job that ended at what its node said of held-out rows, before another looked at them.
-    jobs = open_score_checks(jobs, now=now)
-    by_zone: defaultdict[Zone, list[Job]] = defaultdict(list)
-    for job in jobs:
-        by_zone[job.zone].append(job)
     settled = 0
-    for zone, ended in by_zone.items():
-        for job in _release_apart(zone, ended, now=now):
-            try:
-                settle_job(job=job, now=now)
-                settled += 1
-            except Exception as error:
-                _put_off(job, error, now=now)
+    for job in open_score_checks(jobs, now=now):
+        try:
+            settle_job(job=job, now=now)
+            settled += 1
+        except Exception as error:
+            put_off(job, error, now=now)
     return settled
 
 
-def _release_apart(zone: Zone, jobs: Sequence[Job], *, now: datetime) -> list[Job]:
-    """Give the cells of ended jobs back; those of which it was done.
+def _release_unused_cells(*, now: datetime) -> None:
+    """Have a turn of each zone put the cells of ended jobs on sale, whatever their money waits for.
 
-    All are in one transaction. If it fails, each is tried alone: one must not hold up the others.
+    Jobs of a zone that has none now wait.
     """
-    try:
-        release_unused_cells(zone=zone, jobs=jobs, now=now)
-        return list(jobs)
-    except Exception as error:
-        if len(jobs) == 1:
-            _put_off(jobs[0], error, now=now)
-            return []
-    return [job for one in jobs for job in _release_apart(zone, [one], now=now)]
-
-
-def _put_off(job: Job, error: Exception, *, now: datetime) -> None:
-    """Note why a job's money could not be settled, and when that is tried again."""
-    log.error("job %s cannot be settled and is tried again", job.pk, exc_info=error)
-    bid = Bid.objects.filter(pk=job.bid_id)
-    failures = (bid.values_list("failures", flat=True).first() or 0) + 1
-    bid.update(
-        failure=f"{type(error).__name__}: {error}"[:500],
-        failures=failures,
-        retry_at=now + compute_backoff(failures=failures, first=RETRY_AFTER, most=RETRY_MOST),
-    )
-
-
-def release_unused_cells(*, zone: Zone, jobs: Sequence[Job], now: datetime) -> None:
-    """Give the cells that ended jobs still hold back to the market."""
-    by_bid = {job.bid_id: job for job in jobs}
-    held = Reservation.objects.filter(
-        bid_id__in=by_bid, released_at__isnull=True, slot__gt=slot_at(zone, now)
-    )
-    if not held.exists():
-        return
-    with enter_lane(zone=zone, now=now) as lane:
-        left = held.filter(slot__gte=lane.first_free_slot).values("bid_id")
-        for bid in Bid.objects.filter(pk__in=left).select_related("zone").order_by("pk"):
-            release_rest(lane, bid=bid, job=by_bid[bid.pk])
-
-
-def release_rest(lane: Lane, *, bid: Bid, job: Job) -> None:
-    """Put what is left of an ended job on sale, and note what is kept if its owner ended it."""
-    rows = list_held(bid=bid, first_slot=lane.first_free_slot)
-    if not rows:
-        return
-    case = judge_ending(job)
-    undone = find_undone(bid=bid, job=job, case=case, now=lane.now)
-    event = build_release(bid=bid, rows=rows, undone=undone, first_slot=lane.first_free_slot)
-    outcome = lane.apply(replace(event, refunded=case.work.share < LEAST_PAID)).outcome
-    assert isinstance(outcome, ReleasedCells)
-    release_reservations(bid_id=bid.pk, which=Q(slot__gte=lane.first_free_slot), now=lane.now)
-    if undone is not None:
-        bid.kept_micros = undone.compute_kept(outcome.refund)
-        bid.save(update_fields=["kept_micros"])
+    zones = list_unreleased_jobs().order_by().values("zone")
+    for zone in Zone.objects.filter(pk__in=zones).order_by("pk"):
+        try:
+            refresh_zone(zone=zone, now=now)
+        except Exception:
+            log.exception("zone %s: cells of ended jobs are not on sale yet", zone.name)
 
 
 def settle_job(*, job: Job, now: datetime) -> Settlement | None:
-    """Move the money of one ended job, once; ``None`` when it was done before."""
+    """Move the money of one ended job, once; ``None`` before its cells are on sale, or twice."""
     with transaction.atomic():
         job = lock_job(job.pk)
         if job.settled_at is not None or job.finished_at is None:
+            return None
+        if list_unreleased_jobs().filter(pk=job.pk).exists():
             return None
         bid = locks.lock_bid(bid_id=job.bid_id)
         assert bid.payment_micros is not None

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from marketplace.accounts.models import Organisation
-from marketplace.auction.endings import quote_cancelling
+from marketplace.auction.cancelling import quote_cancelling
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid, WorkShare
 from marketplace.auction.settlement import settle_finished

@@ -22,8 +22,7 @@ from marketplace.api.market.owned import get_job, list_jobs
 from marketplace.api.market.requests import CancelRequest, DisputeRequest, check_body
 from marketplace.api.pagination import build_page, read_page_limit
 from marketplace.api.views import AlwaysJson, MarketView
-from marketplace.auction.cancelling import cancel_sold_job
-from marketplace.auction.endings import CancelQuote, quote_cancelling
+from marketplace.auction.cancelling import CancelQuote, cancel_sold_job, quote_cancelling
 from marketplace.auction.selectors import get_bid
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload
@@ -251,6 +250,9 @@ class JobCancelView(MarketView):
     """End a job; what is left goes back at 98 % of its value. ``GET`` says the amounts."""
 
     scopes = {"GET": "jobs:read", "POST": "jobs:write"}
+    # Both may search for a price.
+    throttle_kind_of_reads = "quotes"
+    throttle_kind = "cancels"
 
     @extend_schema(operation_id="jobs_cancel_preview", responses={200: CancelPreviewSerializer})
     def get(self, request: Request, job_id: str) -> Response:

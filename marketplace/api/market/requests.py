@@ -394,5 +394,6 @@ class CancelRequest(StrictSerializer):
         required=False,
         allow_null=True,
         help_text="Dollars that GET said would go back. If less does by now, the answer is 409 "
-        "refund_changed with the amount, and the job goes on.",
+        "refund_changed with the amount, and the job goes on; refund_unknown, if prices cannot be "
+        "read. Without an amount it ends in any case.",
     )

@@ -156,20 +156,6 @@ def load_lane_book(*, head: MarketHead) -> Book:
     return book
 
 
-def warm_lane_book(*, zone: Zone, now: datetime) -> None:
-    """Bring this process's engine for the lane up to the log while others may have the zone.
-
-    Where a process seldom is the lane, its engine is far behind, or not there, and the zone would
-    wait for it.
-    """
-    with read_book(zone=zone, now=now) as book:
-        known = _lane_books.get(zone.pk)
-        is_newer = book.seq > (0 if known is None else known.seq)
-        # A replica has no open receipts.
-        if is_newer and not book.engine.open_receipts:
-            _lane_books[zone.pk] = Book(zone.pk, book.engine.replica(), seq=book.seq)
-
-
 def discard_lane_book(*, zone_id: str) -> None:
     """Forget an engine that may hold what was not committed."""
     _lane_books.pop(zone_id, None)

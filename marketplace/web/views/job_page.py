@@ -16,13 +16,12 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from marketplace.accounts.erasure import find_deletion
 from marketplace.accounts.models import Subject, User
 from marketplace.auction.bidding.auto_settings import explain_choices
-from marketplace.auction.cancelling import cancel_sold_job
-from marketplace.auction.endings import quote_cancelling
+from marketplace.auction.cancelling import cancel_sold_job, quote_cancelling
 from marketplace.auction.models import Bid
 from marketplace.auction.models.disputes import DISPUTABLE_FOR
 from marketplace.auction.result_disputes import can_be_disputed, find_dispute, open_result_dispute
 from marketplace.common import clock
-from marketplace.common.errors import NotFound
+from marketplace.common.errors import Conflict, NotFound
 from marketplace.exports.selectors import list_export_choices, list_pushes
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, EventKind, Job, JobEvent, JobStatus
@@ -257,5 +256,11 @@ def stop_job(request: PageRequest, job_id: str) -> HttpResponse:
     if not job.is_active:
         return redirect("job_detail", job_id=job.pk)
     bid = Bid.objects.select_related("zone").get(pk=job.bid_id)
-    due = quote_cancelling(bid=bid, job=job, now=now)
-    return render(request, "web/job_cancel.html", {"job": job, "bid": bid, "due": due})
+    try:
+        due, problem = quote_cancelling(bid=bid, job=job, now=now), ""
+    except Conflict as error:
+        # It can be ended all the same.
+        due, problem = None, str(error)
+    return render(
+        request, "web/job_cancel.html", {"job": job, "bid": bid, "due": due, "problem": problem}
+    )

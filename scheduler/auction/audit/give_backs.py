@@ -8,9 +8,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from scheduler.auction.log.events import BidArrived, CellsReleased, Event, SlotAdvanced
+from scheduler.auction.log.events import (
+    BidArrived,
+    CellsReleased,
+    Event,
+    NodeJoined,
+    PlansMoved,
+    SlotAdvanced,
+    TaskReplanned,
+)
 from scheduler.auction.log.outcomes import Outcome
-from scheduler.types import Decision, Task
+from scheduler.types import Cell, Decision, Task
 
 #: Sums of floats have rounding errors of no more than a billionth.
 _MOST = 1 + 1e-9
@@ -25,8 +33,23 @@ class _SoldTask:
     price: float
     #: The operational cost in that.
     operational: float
+    #: Its cells, as long as it has those that it was sold, with their room in samples.
+    room: dict[Cell, float]
     #: Of its work, what has been given back so far.
     given_back: float = 0.0
+
+    def find_most_coming(self, event: CellsReleased, units: float, slot: int) -> float:
+        """Of work that is left, the most that the cells are for that go back on sale.
+
+        They are for as large a part of the job as of its room, and for more only where the cell
+        that runs has no room for the rest.
+        """
+        if not self.room:
+            return units
+        coming = math.fsum(self.room.get(cell, 0.0) for cell in event.cells)
+        running = math.fsum(room for cell, room in self.room.items() if cell.slot == slot)
+        share = coming / math.fsum(self.room.values())
+        return min(coming, max(self.task.compute_demand * share, units - running))
 
 
 class GiveBackAudit:
@@ -36,16 +59,37 @@ class GiveBackAudit:
         self._sold: dict[str, _SoldTask] = {}
         #: The slot that runs; ``None`` before the log says it.
         self._slot: int | None = None
+        #: The slot that has to begin next: a job was given back in it.
+        self._due: int | None = None
+        #: By node, its type.
+        self._types: dict[str, str] = {}
 
     def find_problem(self, event: Event, outcome: Outcome) -> str | None:
         """Look at the next entry, which the replay agrees with; say what is wrong, if anything."""
+        if self._due is not None and not isinstance(event, CellsReleased):
+            due, self._due = self._due, None
+            if not isinstance(event, SlotAdvanced) or event.slot < due:
+                return f"a job was given back in slot {due}, which did not begin"
         match event:
             case SlotAdvanced(slot=slot):
                 self._slot = slot
+            case NodeJoined(node=node):
+                self._types[node.id] = node.gpu_type
+            case TaskReplanned(task=task) if task.id in self._sold:
+                self._sold[task.id].room.clear()
+            case PlansMoved(moves=moves):
+                for task_id in {move.task_id for move in moves} & self._sold.keys():
+                    self._sold[task_id].room.clear()
             case BidArrived(task=task) if isinstance(outcome, Decision) and outcome.admitted:
                 parts = outcome.parts
                 vendor, operational = (parts.vendor, parts.operational) if parts else (0.0, 0.0)
-                self._sold[task.id] = _SoldTask(task, outcome.payment - vendor, operational)
+                cells = outcome.schedule.cells if outcome.schedule else ()
+                types = {cell: self._types.get(cell.node) for cell in cells}
+                room = {cell: task.rates.get(of, 0.0) for cell, of in types.items() if of}
+                # Nothing is known of nodes that joined before the log begins.
+                room = room if len(room) == len(cells) else {}
+                price = outcome.payment - vendor
+                self._sold[task.id] = _SoldTask(task, price, operational, room)
             case CellsReleased(task_id=task_id, rest=Task() as rest) if task_id in self._sold:
                 return self._compare(self._sold[task_id], event, rest)
             case _:
@@ -54,14 +98,28 @@ class GiveBackAudit:
 
     def _compare(self, sold: _SoldTask, event: CellsReleased, rest: Task) -> str | None:
         task, units = sold.task, rest.compute_demand
-        begin = rest.arrival_slot if self._slot is None else self._slot + 1
-        # All that makes a price of it is as it was sold, from the next slot on.
+        begin = rest.arrival_slot
+        if self._slot is not None and begin != self._slot + 1:
+            # It ended in a slot that the log does not know yet: that one has to begin next.
+            begin = max(begin, self._slot + 2)
+            self._due = begin - 1
+        # All that makes a price of it is as it was sold, from the next slot on, at today's rates.
         as_sold = replace(
-            task, arrival_slot=begin, compute_demand=units, bid=0.0, vendors=(), owner=""
+            task,
+            arrival_slot=begin,
+            compute_demand=units,
+            bid=0.0,
+            vendors=(),
+            owner="",
+            rates=rest.rates,
         )
         sold.given_back += units
-        if rest != as_sold or sold.given_back > task.compute_demand * _MOST:
+        passed = any(cell.slot < begin for cell in event.cells)
+        if passed or rest != as_sold or sold.given_back > task.compute_demand * _MOST:
             return "what is given back is no part of the job that was sold"
+        most = sold.find_most_coming(event, units, begin - 1)
+        if (units - event.begun) > most * _MOST:
+            return f"{units - event.begun:g} of the job is not what its cells are for: {most:g} is"
         # By their part of the work, what the cells cost that had not begun, and those that had.
         coming = sold.price * (units - event.begun) / task.compute_demand
         begun = math.ceil(sold.operational) * event.begun / task.compute_demand

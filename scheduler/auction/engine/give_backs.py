@@ -30,7 +30,10 @@ def release_cells(zone: ZoneState, event: CellsReleased) -> ReleasedCells:
     return ReleasedCells(
         cells=released,
         price=price,
-        refund=compute_refund(paid=event.paid, price=price),
+        refund=min(
+            max(compute_refund(paid=event.paid, price=price), event.promised),
+            compute_refund(paid=event.paid, price=None),
+        ),
     )
 
 
@@ -74,10 +77,18 @@ def _find_price(zone: ZoneState, task: Task) -> float | None:
 
 
 def _price_cells(zone: ZoneState, task: Task, cells: Sequence[Cell]) -> float:
-    """Give the price of cells; infinite where one of them is not for sale at any price."""
+    """Give the price of cells; infinite where nothing says what one of them costs."""
+    grid = zone.grid
+    if any(task.rates.get(grid.nodes[grid.column[cell.node]].gpu_type, 0.0) <= 0 for cell in cells):
+        # A cell that does no work would cost next to nothing.
+        return math.inf
     # They were sold to the task, whatever became of their nodes since.
     search = zone.search(replace(task, verified_only=False), task.arrival_slot)
-    return _add_up(zone, task, search.price_cells(cells))
+    plan, reserves = search.plan_cells(cells), zone.find_last_reserves()
+    if not len(reserves):
+        return _add_up(zone, task, plan.parts)
+    cost = plan.rate * reserves[plan.rows, plan.columns]
+    return _add_up(zone, task, replace(plan.parts, operational=math.fsum(cost.tolist())))
 
 
 def _add_up(zone: ZoneState, task: Task, parts: PriceParts) -> float:

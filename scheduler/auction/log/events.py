@@ -120,6 +120,8 @@ class CellsReleased:
     #: operational cost in ``paid``.
     begun: float = 0.0
     begun_asks: int = 0
+    #: What its owner was told as it ended the job, a moment before; no less goes back.
+    promised: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,11 +312,11 @@ class Search:
             return None
         return self._plan_of(cells, np.array(picked, np.int64), self._start)
 
-    def price_cells(self, cells: Sequence[Cell]) -> PriceParts:
+    def plan_cells(self, cells: Sequence[Cell]) -> TaskPlan:
         """Price cells of the grid as a plan, whether they are on sale or not."""
         slots = np.array([cell.slot - self._begin for cell in cells], np.int64)
         columns = np.array([self._grid.column[cell.node] for cell in cells], np.int64)
-        return self._plan_at(slots, columns, None).parts
+        return self._plan_at(slots, columns, None)
 
     def _plan_of(self, cells: Cells, picked: Ints, vendor_slot: int) -> TaskPlan:
         return self._plan_at(cells.slot[picked], cells.node[picked], vendor_slot)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from marketplace.accounts.models import Organisation
-from marketplace.auction.endings import quote_cancelling
+from marketplace.auction.cancelling import quote_cancelling
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid

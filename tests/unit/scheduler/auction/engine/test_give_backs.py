@@ -14,7 +14,7 @@ from scheduler.auction.log import events
 from scheduler.auction.log.chain import chain_entry
 from scheduler.auction.log.codec import event_to_json, outcome_to_json
 from scheduler.auction.log.outcomes import ReleasedCells
-from scheduler.types import Cell, Decision
+from scheduler.types import Cell, Decision, NodeRate
 from tests.unit.scheduler.auction.builders import enter, node, price, task
 
 CELLS = (Cell(0, "n"), Cell(1, "n"))
@@ -77,7 +77,9 @@ def test_cells_that_the_market_takes_back_say_no_refund():
         ({"rest": replace(REST, deadline_slot=4)}, "no part of the job"),
         ({"rest": replace(REST, memory_demand=1.0)}, "no part of the job"),
         ({"rest": replace(REST, verified_only=True)}, "no part of the job"),
-        ({"rest": replace(REST, rates={"g": 2.0})}, "no part of the job"),
+        # The rest is priced by the rates of today.
+        ({"rest": replace(REST, rates={"g": 2.0})}, None),
+        ({"cells": CELLS[1:], "rest": replace(REST, compute_demand=4.1), "paid": 41}, "not what"),
         ({"paid": PAID + 1}, "81 was not paid"),
         ({"rest": replace(REST, compute_demand=4.0), "paid": 41}, "41 was not paid"),
         ({"begun": 4.0, "begun_asks": 40}, None),
@@ -111,7 +113,10 @@ def test_a_log_gives_each_job_back_once_and_from_the_next_slot_on(first_slot, pa
     rest = replace(REST, compute_demand=4.1, arrival_slot=first_slot)
     log = begin(
         events.SlotAdvanced(0),
-        *(events.CellsReleased("t", (CELLS[at],), rest=rest, paid=41) for at in (1, 0)[:parts]),
+        *(
+            events.CellsReleased("t", (CELLS[at],), rest=rest, paid=41, begun=0.1, begun_asks=1)
+            for at in (1, 0)[:parts]
+        ),
     )
     assert verify(log, rules=ZoneRules(horizon_slots=6, money_quantum=1.0)).ok == is_ok
 
@@ -174,3 +179,47 @@ def test_prices_of_the_place_of_the_entry_count():
     back = engine.transition(give_back(paid=160))
     assert isinstance(back, ReleasedCells)
     assert (back.price, back.refund) == (120, 117)
+
+
+@pytest.mark.parametrize(("promised", "refund"), [(30, 39), (60, 60), (80, 78)])
+def test_no_less_goes_back_than_was_promised_and_no_more_than_98_percent(promised, refund):
+    change = events.NodeChanged(node(ask=50.0))
+    back = begin(change, give_back(promised=promised))[-1].outcome
+    assert isinstance(back, ReleasedCells)
+    assert (back.price, back.refund) == (40, refund)
+
+
+def test_cells_of_a_type_without_a_rate_are_worth_what_was_paid():
+    change = events.NodeChanged(node(available_until=0, keeps_sold=True))
+    rest = replace(REST, rates={"h": 4.0})
+    back = begin(change, give_back(rest=rest))[-1].outcome
+    assert isinstance(back, ReleasedCells)
+    assert (back.price, back.refund) == (None, 78)
+
+
+def test_cells_off_sale_are_worth_their_posted_rates():
+    def post(rate: float) -> events.RatesPosted:
+        return events.RatesPosted(0, 6, 6, {"n": NodeRate(ask=8.0, floor=1.0, by_block=(rate,))})
+
+    engine = Engine(ZoneRules(horizon_slots=6, money_quantum=1.0, posts_rates=True))
+    engine.apply(events.NodeJoined(node(ask=80.0)))
+    engine.apply(post(10.0))
+    sold = engine.transition(events.BidArrived(task(), 0))
+    assert isinstance(sold, Decision)
+    assert sold.payment == PAID
+    # The rate is below the ask: nothing is for sale.
+    engine.apply(post(5.0))
+    back = engine.transition(give_back())
+    assert isinstance(back, ReleasedCells)
+    assert (back.price, back.refund) == (40, 39)
+
+
+@pytest.mark.parametrize(("next_slot", "is_ok"), [(1, True), (0, False), (2, True)])
+def test_a_job_that_ended_in_a_slot_that_the_log_does_not_know_begins_that_slot(next_slot, is_ok):
+    rest = replace(REST, compute_demand=4.0, arrival_slot=2)
+    log = begin(
+        events.SlotAdvanced(0),
+        events.CellsReleased("t", (), rest=rest, paid=0, begun=4.0),
+        events.SlotAdvanced(next_slot),
+    )
+    assert verify(log, rules=ZoneRules(horizon_slots=6, money_quantum=1.0)).ok == is_ok
