@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import replace
 from itertools import chain
 from random import Random
+from statistics import median_high
 
 import numpy as np
 import pytest
@@ -143,9 +145,9 @@ def test_a_bid_for_verified_nodes_counts_where_one_of_those_could_serve_it() -> 
     assert both.could_serve(replace(wary, bid=2.0)) is False
 
 
-@given(seed=st.integers(0, 2**32), names=st.integers(1, 300))
+@given(seed=st.integers(0, 2**32), names=st.integers(1, 300), work=st.sampled_from([1.0, 1e-3]))
 def test_a_flood_that_buys_nothing_counts_up_to_a_ninth_or_what_new_owners_bought(
-    seed: int, names: int
+    seed: int, names: int, work: float
 ) -> None:
     rng = Random(seed)
     zone = EmptyZone(BUSY.scenario.fleet(), base_memory=2.0)
@@ -160,27 +162,39 @@ def test_a_flood_that_buys_nothing_counts_up_to_a_ninth_or_what_new_owners_bough
     days = [draw("today-", ["", "a", "b", "c"]), draw("past-", ["a", "b"])]
     won = {task.id for day in days for task in day if rng.random() < 0.5}
     flood = [replace(rng.choice(shapes), id=f"f{n}", owner=f"f{n % names}") for n in range(300)]
+    flood = [replace(task, compute_demand=work * task.compute_demand) for task in flood]
     today = [*days[0], *flood]
     rng.shuffle(today)
     counted = select_counted([today, days[1]], zone, won=won)
-    # In their order, and all that won.
+    # In their order.
     ids = {task.id for task in counted[0]}
     assert [task.id for task in today if task.id in ids] == [task.id for task in counted[0]]
+    # All that won.
     assert won <= {task.id for day in counted for task in day}
     bought = defaultdict[str, float](float)
     for task in chain(*days):
-        bought[task.owner or task.id] += task.compute_demand if task.id in won else 0.0
+        bought[task.owner or task.id] += room(task) if task.id in won else 0.0
     old = {task.owner for task in days[1] if task.id in won}
-    new = sum(t.compute_demand for t in days[0] if t.id in won and t.owner not in old)
+    new = sum(room(t) for t in days[0] if t.id in won and (not t.owner or t.owner not in old))
     others = defaultdict[str, float](float)
-    for task in counted[0]:
+    for task in chain(*counted):
         if task.id not in won:
-            others[task.owner or task.id] += task.compute_demand
-    paid = sum(task.compute_demand for task in counted[0] if task.id in won)
+            others[task.owner or task.id] += room(task)
+    paid = sum(room(task) for task in counted[0] if task.id in won)
     backed = sum(min(others[owner], bought[owner]) for owner in others)
-    largest = max(task.compute_demand for task in shapes)
-    of_flood = sum(task.compute_demand for task in counted[0] if task.id.startswith("f"))
-    assert of_flood <= max((paid + backed) / 9, new) + 3 * largest
+    of_flood = [task for task in counted[0] if task.id.startswith("f")]
+    usual = median_high([room(t) for t in chain(*days) if t.id in won] or [0.0])
+    most = max((paid + backed) / 9, new) * (1 + 1e-6)
+    largest = max(room(task) for task in shapes)
+    assert sum(map(room, of_flood)) <= most + 3 * largest
+    if won:
+        # However little work they have.
+        assert len(of_flood) <= most / usual + 3
+
+
+def room(task: Task) -> float:
+    """Give a task's work in whole slots."""
+    return min(math.ceil(task.compute_demand / rate - 1e-9) * rate for rate in task.rates.values())
 
 
 UNABLE = [
@@ -227,14 +241,22 @@ def _change(
     """Others' welfare and payments on some days, as a share of those without the attack."""
     calm, attacked = np.zeros(3), np.zeros(3)
     for seed in seeds:
-        day, past = zone.scenario.day(seed), zone.history(seed)
+        day, past = zone.day(seed), zone.history(seed)
+        won = decoys.find_winners(zone, past, seed=seed, size=size)
         loses = attack in decoy_kinds.REFUSED
         make = decoy_kinds.REFUSED[attack] if loses else decoy_kinds.ATTACKS[attack]
         bids = make(zone.scenario, day, np.random.default_rng([seed, 77]))
         assert 0 < len(bids) <= 0.06 * len(day)
-        calm += decoys.measure(zone, day, [], past, seed=seed, size=size)
+        calm += decoys.measure(zone, day, [], past, seed=seed, size=size, past_won=won)
         own, theirs = decoys.measure_both(
-            zone, day, bids, past, seed=seed, size=size, conduct="loses" if loses else "keeps"
+            zone,
+            day,
+            bids,
+            past,
+            seed=seed,
+            size=size,
+            past_won=won,
+            conduct="loses" if loses else "keeps",
         )
         assert not loses or theirs.payments == 0.0
         attacked += own

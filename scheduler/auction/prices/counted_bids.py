@@ -5,17 +5,25 @@ that could not win even in an empty zone costs its owner nothing, so it must mov
 owner has won counts whole, since it has paid for it. A job whose price was given back, because most
 of its work was never done, counts like a refused bid.
 
-To lose is free, so of refused bids only so much work counts as was bought. An owner's are *backed*,
-the latest first, up to the work that it bought on the days that are read. The others of all owners
-together count, the latest first, up to a ninth of the work that counts (a tenth of all), or up to
-the work bought on that day by owners who bought on no other, whichever is more: where everybody is
-new nothing tells a flood from demand. Three always count, with no more work each than the median of
-what counts, so that three giants are no flood either. Without this bound a flood of bids just
-below the price would raise it, under however many names.
+To lose is free, so of refused bids only so much room counts as was bought. *Room* is a bid's work
+in whole slots, as they are paid for. A refused bid is charged no less of it than the median of
+those that won: a forecast counts bids, and many small ones must not weigh more than one. An owner's
+are *backed* up to the room that it bought, over all days that are read together. The others count
+up to a ninth of the room that counts in the same stretch of a day (a tenth of all). If that is
+more, they count up to the room bought on a day by owners who bought on no other, less what it backs
+of their own: where everybody is new nothing tells a flood from demand. Three always count in a day,
+with no more work each than the median, so that three giants are no flood either. Without this bound
+a flood of bids just below the price would raise it, under however many names.
+
+Which of them count follows from hashes of their ids, which the market draws. So those kept lie in
+time as all of them do, the end of one day can be held against the beginning of another, and to bid
+sooner or later changes nothing. Of bids that are not backed each owner's first comes before
+anybody's second.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -29,8 +37,8 @@ from scheduler.auction.search.grid import TOLERANCE, Grid
 from scheduler.auction.search.task_search import Search
 from scheduler.types import Horizon, LaborVendor, NodeSpec, Task
 
-#: Unbacked refused work that counts in a day, as a share of the work won and backed; and the bids
-#: that always do, if not with all their work.
+#: Unbacked refused room that counts, as a share of the room won and backed; and the bids of a day
+#: that always do, if not with all their work. A stretch has room for as many.
 UNBACKED_SHARE, LEAST_UNBACKED = 1 / 9, 3
 #: Share of a cost within which only the exact search tells whether a bid is above it.
 _MARGIN = 1e-9
@@ -162,7 +170,8 @@ def select_counted(
     Parameters
     ----------
     days : sequence of sequences of Task
-        All that are read together, each in order of arrival. Days may overlap.
+        All that are read together, each in order of arrival. Days may overlap: a task has the same
+        id in each of them.
     zone : EmptyZone
     won : collection of str, optional
         Ids of tasks that were admitted and not refunded.
@@ -170,52 +179,126 @@ def select_counted(
     Returns
     -------
     list of tuples of Task
-        Of those that could be served all that won, and of the others as many as the work that
+        Of those that could be served all that won, and of the others as many as the room that
         was bought lets count (module). Tasks without an owner have one each.
     """
+    known = {task.id: task for task in chain.from_iterable(days)}
+    able = {task.id: task for task in known.values() if zone.could_serve(task)}
     bought: defaultdict[str, dict[str, float]] = defaultdict(dict)
-    for task in chain.from_iterable(days):
+    for task in known.values():
         if task.id in won:
-            bought[_owner_of(task)][task.id] = task.compute_demand
-    return [_select_of_day(day, zone, won, bought) for day in days]
+            bought[_owner_of(task)][task.id] = _find_room(task)
+    usual = median_high(
+        [_find_room(task) for task in able.values() if task.id in won]
+        or [_find_room(task) for task in able.values()]
+        or [0.0]
+    )
+    charges = {
+        task.id: _find_room(task) if task.id in won else max(_find_room(task), usual)
+        for task in able.values()
+    }
+    backed = _find_backed([task for task in able.values() if task.id not in won], charges, bought)
+    counts = {*backed, *(name for name in able if name in won)}
+    # What each owner's purchases leave once its own refused bids are backed.
+    left = {owner: sum(each.values()) for owner, each in bought.items()}
+    for name in backed:
+        left[_owner_of(able[name])] -= charges[name]
+    found: list[tuple[Task, ...]] = []
+    for day in days:
+        ids = {task.id for task in day}
+        # What owners bought on this day who bought on no other.
+        fresh = sum(left[owner] for owner, each in bought.items() if each.keys() <= ids)
+        shown = _find_unbacked(
+            [task for task in day if task.id in able], counts, charges, fresh=fresh, usual=usual
+        )
+        tasks = (shown.get(task.id, task) for task in day)
+        found.append(tuple(task for task in tasks if task.id in counts or task.id in shown))
+    return found
 
 
-def _select_of_day(
-    day: Sequence[Task],
-    zone: EmptyZone,
-    won: Collection[str],
+def _find_backed(
+    refused: Sequence[Task],
+    charges: Mapping[str, float],
     bought: Mapping[str, Mapping[str, float]],
-) -> tuple[Task, ...]:
-    """Give the tasks of a day that count, by the work that each owner bought on any day read."""
-    tasks = [task for task in day if zone.could_serve(task)]
-    ids = {task.id for task in day}
-    # What owners bought on this day who bought on no other.
-    first = sum(sum(work.values()) for work in bought.values() if work.keys() <= ids)
-    left = {owner: sum(work.values()) for owner, work in bought.items()}
-    counted = [task.compute_demand for task in tasks if task.id in won]
-    unbacked: list[int] = []
-    for at, task in reversed(list(enumerate(tasks))):
-        if task.id in won:
-            continue
-        if left.get(_owner_of(task), 0.0) >= task.compute_demand:
-            left[_owner_of(task)] -= task.compute_demand
-            counted.append(task.compute_demand)
+) -> set[str]:
+    """Give the ids of refused bids that are backed: each owner's, up to the room it bought."""
+    left = {owner: sum(each.values()) for owner, each in bought.items()}
+    backed: set[str] = set()
+    for task in sorted(refused, key=_rank):
+        owner, charge = _owner_of(task), charges[task.id]
+        if left.get(owner, 0.0) * (1 + _MARGIN) >= charge:
+            left[owner] -= charge
+            backed.add(task.id)
         else:
-            unbacked.append(at)
-    room, kept = max(UNBACKED_SHARE * sum(counted), first), 0
-    usual = median_high(counted or [task.compute_demand for task in tasks] or [0.0])
-    shown = dict(enumerate(tasks))
-    for at in unbacked:
-        work = tasks[at].compute_demand
-        if work <= room:
-            room -= work
-        elif kept < LEAST_UNBACKED:
-            shown[at] = _shrink(tasks[at], usual)
+            # Smaller ones that come later do not pass it: sizes have no part in the choice.
+            left[owner] = 0.0
+    return backed
+
+
+def _find_unbacked(
+    day: Sequence[Task],
+    counts: Collection[str],
+    charges: Mapping[str, float],
+    *,
+    fresh: float,
+    usual: float,
+) -> dict[str, Task]:
+    """Give by id those of a day's other refused bids that count, as they count."""
+    found: dict[str, Task] = {}
+    waiting: list[Task] = []
+    room = opened = 0.0
+    for at, task in enumerate(day, start=1):
+        if task.id in counts:
+            room += UNBACKED_SHARE * charges[task.id]
+            opened += UNBACKED_SHARE * charges[task.id]
         else:
-            del shown[at]
+            waiting.append(task)
+        if opened * (1 + _MARGIN) < LEAST_UNBACKED * usual and at < len(day):
             continue
-        kept += 1
-    return tuple(shown.values())
+        # A stretch ends: what is left of its room serves one later bid at most.
+        for each in _sort_by_turn(waiting):
+            if charges[each.id] > room * (1 + _MARGIN):
+                break
+            room -= charges[each.id]
+            found[each.id] = each
+        room, opened = min(room, usual), 0.0
+        waiting.clear()
+    room = fresh - sum(charges[name] for name in found)
+    others = [task for task in day if task.id not in counts and task.id not in found]
+    for task in _sort_by_turn(others):
+        room -= charges[task.id]
+        fits = room >= -_MARGIN * fresh
+        if not fits and len(found) >= LEAST_UNBACKED:
+            break
+        found[task.id] = task if fits else _shrink(task, usual)
+    return found
+
+
+def _sort_by_turn(refused: Sequence[Task]) -> list[Task]:
+    """Give bids by rank, each owner's first before anybody's second."""
+    of_owner: defaultdict[str, int] = defaultdict(int)
+    turns: list[tuple[int, Task]] = []
+    for task in sorted(refused, key=_rank):
+        of_owner[_owner_of(task)] += 1
+        turns.append((of_owner[_owner_of(task)], task))
+    return [task for _, task in sorted(turns, key=lambda turn: turn[0])]
+
+
+def _rank(task: Task) -> bytes:
+    """Give the place of a bid among refused ones, which nobody who places bids can choose."""
+    return hashlib.sha256(task.id.encode()).digest()
+
+
+def _find_room(task: Task) -> float:
+    """Give a task's work in whole slots, in samples, on the type where these are the fewest."""
+    return min(
+        (
+            max(math.ceil(task.compute_demand / rate * (1 - _MARGIN)), 1) * rate
+            for rate in task.rates.values()
+            if rate > 0 and task.compute_demand / rate < math.inf
+        ),
+        default=task.compute_demand,
+    )
 
 
 def _shrink(task: Task, most: float) -> Task:

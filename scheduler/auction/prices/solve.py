@@ -25,9 +25,9 @@ from scheduler.auction.search.grid import Floats, Ints
 from scheduler.types import NodeSpec, Task
 
 #: Number of the arithmetic that follows, here and in what is called: raise it with every change
-#: by which the same inputs lead to other prices. Logs name it, and only solves of this one can
-#: be run again.
-SOLVER = 4
+#: by which the same inputs lead to other prices or rates. Logs name it, and only solves and rates
+#: of this one can be made again.
+SOLVER = 5
 #: Bits of a type's price.
 _PRICE_BITS = 40
 #: Rates of one GPU type that nodes are packed by.

@@ -38,6 +38,7 @@ from scheduler.auction.audit.command import main
 from scheduler.auction.audit.faults import KnownFault
 from scheduler.auction.log import events
 from scheduler.auction.log.codec import event_from_json
+from scheduler.auction.prices import bursts
 from tests import builders
 from tests import market_builders as market
 from tests.audits import alter_row
@@ -356,6 +357,18 @@ def test_prices_solved_earlier_never_replace_later_ones(zone, owner):
     assert kinds(zone).count("PricesSolved") == 1
 
 
+def test_prices_that_another_version_of_the_program_solved_are_discarded(zone, owner, monkeypatch):
+    crowd(owner, zone)
+    later = at(101, zone)
+    solve(zone, later)
+    monkeypatch.setattr(price_changes, "SOLVER", price_changes.SOLVER + 1)
+    assert not apply(zone, later)
+    row = pricing(zone)
+    assert (row.status, row.waiting) == ("discarded", None)
+    assert row.problem == "Another version of the program solved them."
+    assert "PricesSolved" not in kinds(zone)
+
+
 @pytest.mark.parametrize("waiting", ["{}", "nonsense", '{"type": "SlotAdvanced", "slot": 900}'])
 def test_what_the_lane_cannot_read_is_discarded_and_moves_nothing(zone, owner, waiting):
     crowd(owner, zone)
@@ -526,7 +539,9 @@ def test_prices_are_solved_again_after_some_slots_and_when_the_fleet_changes(zon
     assert solve(zone, at(116, zone))
 
 
-def test_a_burst_has_prices_solved_again_within_its_slot(zone, owner):
+def test_a_burst_has_prices_solved_again_within_its_slot(zone, owner, monkeypatch):
+    # So much is never sold, so that bids alone make a solve due.
+    monkeypatch.setattr(bursts, "MOST_SOLD", inf)
     crowd(owner, zone)
     for slot in range(101, 107):
         solve(zone, at(slot, zone))
@@ -537,11 +552,11 @@ def test_a_burst_has_prices_solved_again_within_its_slot(zone, owner):
     poor = {"now": quiet, "price_micros": 110_000, "epochs": 1}
     crowd(owner, zone, count=30, **poor)
     assert not solve(zone, quiet)
-    # What is bought in two jobs of three cells lets twelve of them count, and in three eighteen:
-    # with the 16 of eight slots twenty of one slot are a burst.
-    crowd(owner, zone, count=2, now=quiet, price_micros=90_000_000)
+    # Eight jobs let as many of them count, and one more; nine let nine count, and two: twenty of
+    # one slot are a burst.
+    crowd(owner, zone, count=8, now=quiet, price_micros=90_000_000, epochs=1)
     assert not solve(zone, quiet)
-    crowd(owner, zone, count=1, now=quiet, price_micros=90_000_000)
+    crowd(owner, zone, count=1, now=quiet, price_micros=90_000_000, epochs=1)
     assert solve(zone, quiet)
     assert apply(zone, quiet)
     # Those have been seen.
@@ -620,9 +635,9 @@ def test_a_flood_counts_with_as_much_refused_work_as_was_bought(zone, owner):
     later = at(101, zone)
     assert solve(zone, later)
     assert apply(zone, later)
-    # Its own work once more, and as nobody had bought before all that was bought today: jobs of
-    # three epochs, and four of one.
-    assert solves(zone)[0].inputs["bids_today"] == 4 + won + won + (3 * won + 4) // 3
+    # As many of its refused bids as it bought, which lets no other count; and the three that
+    # always do: four jobs of one epoch let one of its jobs of three count.
+    assert solves(zone)[0].inputs["bids_today"] == 4 + won + won + 3
     assert verify_zone(zone).problems == []
 
 

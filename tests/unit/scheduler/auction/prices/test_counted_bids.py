@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
+from random import Random
+from statistics import fmean
 
 import pytest
 
 from scheduler.auction.prices import EmptyZone, has_burst, has_sold_much, select_counted
-from scheduler.types import LaborVendor
+from scheduler.auction.prices.forecast import forecast_futures
+from scheduler.auction.prices.forecast_span import choose_span
+from scheduler.types import LaborVendor, Task
 from tests.unit.scheduler.auction.builders import node, task
 
 #: Two slots of 4 of 10 samples, at an ask of 5, cost 4.
@@ -57,15 +63,21 @@ def test_bids_that_lose_make_no_burst_under_however_many_names() -> None:
     assert not has_burst(bids, bids, zone=ZONE, slots=2, won={bid.id for bid in real})
 
 
+def count(bids: Iterable[Task], prefix: str) -> int:
+    return sum(bid.id.startswith(prefix) for bid in bids)
+
+
 def test_an_owners_refused_work_counts_up_to_what_it_bought_and_a_ninth_beyond() -> None:
     strangers = [task(f"s{n}") for n in range(40)]
     bought = [task(f"w{n}", owner="f") for n in range(18)]
     refused = [task(f"r{n}", owner="f") for n in range(30)]
     past = [task("past", owner="f")]
     won = {bid.id for bid in (*bought, *past)}
-    today, before = select_counted([[*strangers, *bought, *refused], past], ZONE, won=won)
-    # Nineteen are backed; of the others a ninth of the 37 bids that count by then, the latest.
-    assert today == (*bought, *refused[30 - 19 - 4 :])
+    bids = [*strangers, *bought, *refused]
+    today, before = select_counted([bids, past], ZONE, won=won)
+    # Nineteen are backed; of the others a ninth of the 37 bids that count by then, one of its own.
+    assert (count(today, "w"), count(today, "r"), count(today, "s")) == (18, 20, 3)
+    assert [bid for bid in bids if bid in today] == list(today)
     assert before == tuple(past)
 
 
@@ -74,14 +86,27 @@ def test_where_buyers_are_new_as_much_refused_work_counts_as_they_bought() -> No
     known = [task("k", owner="k"), task("past", owner="k")]
     won = {bid.id for bid in (*buyers, *known)}
     today, _ = select_counted([[*losers, *buyers, known[0]], known[1:]], ZONE, won=won)
-    assert today == (*losers[30:], *buyers, known[0])
+    assert (count(today, "b"), count(today, "l"), count(today, "k")) == (10, 10, 1)
+
+
+def test_what_a_new_owner_bought_lets_its_own_bids_count_or_others_and_not_both() -> None:
+    bought = [task(f"b{n}", owner="f") for n in range(10)]
+    refused = [task(f"r{n}", owner="f") for n in range(10)]
+    losers = [task(f"l{n}") for n in range(40)]
+    won = {bid.id for bid in bought}
+    [today] = select_counted([[*bought, *refused, *losers]], ZONE, won=won)
+    # A ninth of twenty, and one more: three always count.
+    assert (count(today, "b"), count(today, "r"), count(today, "l")) == (10, 10, 3)
 
 
 def test_three_refused_bids_always_count_and_a_tiny_job_backs_no_other() -> None:
     losers = [task(f"l{n}", owner="f") for n in range(40)]
+    [three] = select_counted([losers], ZONE)
+    assert len(three) == 3
+    assert all(bid in losers for bid in three)
     tiny = task("tiny", owner="f", compute_demand=1.0)
-    assert select_counted([losers], ZONE) == [tuple(losers[37:])]
-    small = [replace(bid, compute_demand=1.0, bid=bid.bid / 8.0) for bid in losers[37:]]
+    # It takes a slot, which is half of what they would.
+    small = tuple(replace(bid, compute_demand=4.0, bid=bid.bid / 2) for bid in three)
     assert select_counted([[*losers, tiny]], ZONE, won={"tiny"}) == [(*small, tiny)]
 
 
@@ -96,16 +121,92 @@ def test_a_giant_that_loses_counts_with_as_much_work_as_is_usual() -> None:
     won = {bid.id for bid in (*bought, *past)}
     today, _ = select_counted([[*bought, *giants], past], ZONE, won=won)
     # A ninth of 24 samples is less than one of them needs; half of the rest is worth 40.
-    usual = [replace(giant, compute_demand=8.0, bid=50.0) for giant in giants[1:]]
-    assert today == (*bought, *usual)
+    usual = [replace(giant, compute_demand=8.0, bid=50.0) for giant in giants]
+    assert today[:3] == tuple(bought)
+    assert len(today) == 6
+    assert all(giant in usual for giant in today[3:])
 
 
-def test_what_two_days_that_overlap_both_hold_was_bought_once() -> None:
+@pytest.mark.parametrize("names", [1, 60])
+def test_many_refused_bids_of_little_work_count_no_more_than_as_many_usual_ones(names: int) -> None:
+    owners = [f"o{n}" for n in range(9)]
+    days = [[task(f"{day}{n}", owner=owners[n % 9]) for n in range(54)] for day in "tp"]
+    won = {bid.id for bid in chain(*days)}
+    decoys = [
+        task(f"d{n}", arrival_slot=3, owner=f"d{n % names}", compute_demand=1.0, bid=2.1)
+        for n in range(600)
+    ]
+    # One tiny job bought: half a usual one.
+    decoys += [task("tiny", arrival_slot=3, owner="d0", compute_demand=1.0)]
+    days[0] += decoys
+    today, _ = select_counted(days, ZONE, won=won | {"tiny"})
+    # They come in the last of two stretches that have room for three each.
+    assert count(today, "d") == 3
+
+
+def test_bids_that_come_late_hide_no_strangers_who_came_before() -> None:
+    owners = [f"o{n}" for n in range(9)]
+    days = [[task(f"{day}{n}", owner=owners[n % 9]) for n in range(54)] for day in "tp"]
+    won = {bid.id for bid in chain(*days)}
+    strangers = [task(f"s{n}") for n in range(6)]
+    flood = [task(f"f{n}", owner="f") for n in range(600)]
+    today, _ = select_counted(
+        [[*strangers[:3], *days[0][:27], *strangers[3:], *flood, *days[0][27:]], days[1]],
+        ZONE,
+        won=won,
+    )
+    # Each stretch has room for three, and in the second the flood has one turn as each of them.
+    assert (count(today, "s"), count(today, "f")) == (6 - count(today, "f"), count(today, "f"))
+    assert count(today, "f") <= 1
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.3, 0.4])
+def test_a_steady_busy_market_expects_as_much_as_before_however_few_win(share: float) -> None:
+    day, each, expected = 24, 20, list[float]()
+    for seed in range(4):
+        rng, bids, won = Random(seed), list[Task](), set[str]()
+        slot = 6 * day
+        for at in range(1, slot + 1):
+            names = [f"{seed}-{at}-{n}" for n in range(each)]
+            bids += [
+                task(name, arrival_slot=at, deadline_slot=at + 8, owner=f"o{rng.randrange(20)}")
+                for name in names
+            ]
+            won.update(names[: round(share * each)])
+        span = choose_span(day_slots=day, began=1, slot=slot + 1, last_slot=slot + day, past_days=2)
+        assert len(span.past_starts) == 2
+        days = [[bid for bid in bids if bid.arrival_slot >= span.day_start]]
+        for start in span.past_starts:
+            days.append(
+                [
+                    replace(bid, arrival_slot=bid.arrival_slot - start)
+                    for bid in bids
+                    if start <= bid.arrival_slot < start + span.length
+                ]
+            )
+        today, *past = select_counted(days, ZONE, won=won)
+        futures = forecast_futures(
+            slot=span.slot,
+            last_slot=span.last_slot,
+            day_start=span.day_start,
+            today=today,
+            past_days=past,
+            most=300,
+            futures=6,
+            seed=seed,
+        )
+        expected.append(sum(len(one.tasks) * one.weight for one in futures) / len(futures))
+    # Those that win, as many refused ones, and a ninth.
+    assert fmean(expected) == pytest.approx(day * each * share * 2 * 10 / 9, rel=0.05)
+
+
+def test_what_two_days_that_overlap_both_hold_was_bought_once_and_counts_alike() -> None:
     bought = task("w", owner="f")
     refused = [task(f"r{n}", owner="f") for n in range(9)]
     today, before = select_counted([[bought, *refused], [bought]], ZONE, won={"w"})
     # One is backed, and three always count.
-    assert (today, before) == ((bought, *refused[5:]), (bought,))
+    assert (len(today), before) == (5, (bought,))
+    assert select_counted([[bought, *refused]] * 2, ZONE, won={"w"}) == [today, today]
 
 
 @pytest.mark.parametrize(
