@@ -1,20 +1,27 @@
-"""Which bids count: those that could win in an empty zone, and of one owner not too many.
+"""Which bids count: those that could win in an empty zone, and refused work up to bought work.
 
-Later prices are made of these bids alone: of their arrivals, worths, work, rates and bursts. A
-bid that could not win even in an empty zone costs its owner nothing, so it must move nothing.
-What an owner has won counts whole, since it has paid for it. A job whose price was given back,
-because most of its work was never done, counts like a refused bid. Of an owner's refused bids
-count as many as it has won, or a share of all others' bids, or as many as the median other owner
-has, whichever is most. Without this bound a flood of bids just below the price would raise it.
+Later prices are made of these bids alone: of their arrivals, worths, work, rates and bursts. A bid
+that could not win even in an empty zone costs its owner nothing, so it must move nothing. What an
+owner has won counts whole, since it has paid for it. A job whose price was given back, because most
+of its work was never done, counts like a refused bid.
+
+To lose is free, so of refused bids only so much work counts as was bought. An owner's are *backed*,
+the latest first, up to the work that it bought on the days that are read. The others of all owners
+together count, the latest first, up to a ninth of the work that counts (a tenth of all), or up to
+the work bought on that day by owners who bought on no other, whichever is more: where everybody is
+new nothing tells a flood from demand. Three always count, with no more work each than the median of
+what counts, so that three giants are no flood either. Without this bound a flood of bids just
+below the price would raise it, under however many names.
 """
 
 from __future__ import annotations
 
 import math
-import sys
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
+from statistics import median_high
 
 from scheduler.auction.engine.payment import PaymentRule
 from scheduler.auction.log.rules import ZoneRules
@@ -22,8 +29,9 @@ from scheduler.auction.search.grid import TOLERANCE, Grid
 from scheduler.auction.search.task_search import Search
 from scheduler.types import Horizon, LaborVendor, NodeSpec, Task
 
-#: Refused bids of one owner that count in a day: as a share of all others' bids, and always.
-MOST_SHARE, LEAST_MOST = 0.1, 3
+#: Unbacked refused work that counts in a day, as a share of the work won and backed; and the bids
+#: that always do, if not with all their work.
+UNBACKED_SHARE, LEAST_UNBACKED = 1 / 9, 3
 #: Share of a cost within which only the exact search tells whether a bid is above it.
 _MARGIN = 1e-9
 _NO_OFFER = (LaborVendor(id="", price=0.0, delay_slots=0),)
@@ -147,38 +155,79 @@ def _bound_cost(options: Sequence[_Option], work: float, slots: int) -> tuple[fl
 
 
 def select_counted(
-    tasks: Sequence[Task], zone: EmptyZone, *, won: Collection[str] = frozenset()
-) -> tuple[Task, ...]:
-    """Give the tasks of one day that count, in their order.
+    days: Sequence[Sequence[Task]], zone: EmptyZone, *, won: Collection[str] = frozenset()
+) -> list[tuple[Task, ...]]:
+    """Give the tasks of each day that count, in their order.
 
     Parameters
     ----------
-    tasks : sequence of Task
-        In order of arrival.
+    days : sequence of sequences of Task
+        All that are read together, each in order of arrival. Days may overlap.
     zone : EmptyZone
     won : collection of str, optional
         Ids of tasks that were admitted and not refunded.
 
     Returns
     -------
-    tuple of Task
-        Of those that could be served all that won, and of the others of each owner the
-        latest, as many as have won or as ``find_most`` says. Tasks without an owner have
-        one each.
+    list of tuples of Task
+        Of those that could be served all that won, and of the others as many as the work that
+        was bought lets count (module). Tasks without an owner have one each.
     """
-    able = [task for task in tasks if zone.could_serve(task)]
-    number = Counter(task.owner for task in able if task.owner)
-    wins = Counter(task.owner for task in able if task.owner and task.id in won)
-    alone = len(able) - number.total()
-    left = {
-        owner: max(
-            wins[owner],
-            find_most(sorted([*(number - Counter({owner: count})).values(), *[1] * alone])),
-        )
-        for owner, count in number.items()
-        if count - wins[owner] > LEAST_MOST
-    }
-    return tuple(reversed(list(_keep_latest(able, left, won)))) if left else tuple(able)
+    bought: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for task in chain.from_iterable(days):
+        if task.id in won:
+            bought[_owner_of(task)][task.id] = task.compute_demand
+    return [_select_of_day(day, zone, won, bought) for day in days]
+
+
+def _select_of_day(
+    day: Sequence[Task],
+    zone: EmptyZone,
+    won: Collection[str],
+    bought: Mapping[str, Mapping[str, float]],
+) -> tuple[Task, ...]:
+    """Give the tasks of a day that count, by the work that each owner bought on any day read."""
+    tasks = [task for task in day if zone.could_serve(task)]
+    ids = {task.id for task in day}
+    # What owners bought on this day who bought on no other.
+    first = sum(sum(work.values()) for work in bought.values() if work.keys() <= ids)
+    left = {owner: sum(work.values()) for owner, work in bought.items()}
+    counted = [task.compute_demand for task in tasks if task.id in won]
+    unbacked: list[int] = []
+    for at, task in reversed(list(enumerate(tasks))):
+        if task.id in won:
+            continue
+        if left.get(_owner_of(task), 0.0) >= task.compute_demand:
+            left[_owner_of(task)] -= task.compute_demand
+            counted.append(task.compute_demand)
+        else:
+            unbacked.append(at)
+    room, kept = max(UNBACKED_SHARE * sum(counted), first), 0
+    usual = median_high(counted or [task.compute_demand for task in tasks] or [0.0])
+    shown = dict(enumerate(tasks))
+    for at in unbacked:
+        work = tasks[at].compute_demand
+        if work <= room:
+            room -= work
+        elif kept < LEAST_UNBACKED:
+            shown[at] = _shrink(tasks[at], usual)
+        else:
+            del shown[at]
+            continue
+        kept += 1
+    return tuple(shown.values())
+
+
+def _shrink(task: Task, most: float) -> Task:
+    """Give a task with no more work than that, of which a sample is worth as much."""
+    share = min(1.0, most / task.compute_demand)
+    vendor = min((offer.price for offer in task.vendors), default=0.0)
+    bid = vendor + (task.bid - vendor) * share
+    return replace(task, compute_demand=task.compute_demand * share, bid=bid)
+
+
+def _owner_of(task: Task) -> str:
+    return task.owner or task.id
 
 
 def take_charges_off(tasks: Sequence[Task], rules: ZoneRules) -> list[Task]:
@@ -187,28 +236,3 @@ def take_charges_off(tasks: Sequence[Task], rules: ZoneRules) -> list[Task]:
     if kept == 1 and not fee:
         return list(tasks)
     return [replace(task, bid=task.bid * kept - fee * task.compute_demand) for task in tasks]
-
-
-def find_most(others: Sequence[int]) -> int:
-    """Give how many refused bids of an owner count, from the rising numbers of others' bids.
-
-    The tenth is what a flood may be in a market of many owners. Where there are few, one
-    owner in the ordinary has more than a tenth, so as many count as the middle one of the
-    others has; and where there is no other, all do, since no one else's price is at stake.
-    """
-    if not others:
-        return sys.maxsize
-    middle = others[(len(others) - 1) // 2]
-    return max(LEAST_MOST, math.floor(MOST_SHARE * sum(others)), middle)
-
-
-def _keep_latest(
-    tasks: Sequence[Task], left: dict[str, int], won: Collection[str]
-) -> Iterator[Task]:
-    """Give the tasks that count, the latest first; of owners not named all do."""
-    for task in reversed(tasks):
-        if task.owner in left and task.id not in won:
-            if left[task.owner] == 0:
-                continue
-            left[task.owner] -= 1
-        yield task

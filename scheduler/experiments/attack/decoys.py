@@ -270,7 +270,7 @@ def measure(
     seed: int,
     size: DecoySize,
     most_held: float | None = None,
-    past_won: Collection[str] = frozenset(),
+    past_won: Collection[str] | None = None,
 ) -> Totals:
     """Give the welfare and the payments of a day's own bids."""
     own, _ = measure_both(
@@ -288,7 +288,7 @@ def measure_both(
     seed: int,
     size: DecoySize,
     most_held: float | None = None,
-    past_won: Collection[str] = frozenset(),
+    past_won: Collection[str] | None = None,
     conduct: Conduct = "keeps",
 ) -> tuple[Totals, Totals]:
     """Give what a day's own bids came to, and the decoys."""

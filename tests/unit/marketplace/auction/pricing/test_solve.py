@@ -64,11 +64,11 @@ def at(slot: int, zone: Zone) -> datetime:
     return market.slot_at(zone, slot)
 
 
-def crowd(owner, zone, *, now=NOW, count=16, price_micros=3_000_000) -> None:
-    """Bids of one slot, each for three cells of the next nine."""
+def crowd(owner, zone, *, now=NOW, count=16, price_micros=3_000_000, epochs=3) -> None:
+    """Bids of one slot, each for so many cells of the next nine."""
     for number in range(count):
         amount = price_micros + 10_000 * number
-        market.bid(owner, zone, price_micros=amount, slots=9, epochs=3, now=now)
+        market.bid(owner, zone, price_micros=amount, slots=9, epochs=epochs, now=now)
     decide_pending_bids(zone=zone, now=now)
 
 
@@ -533,17 +533,20 @@ def test_a_burst_has_prices_solved_again_within_its_slot(zone, owner):
         apply(zone, at(slot, zone))
     quiet = at(107, zone)
     assert not solve(zone, quiet)
-    # Worth more than their cells cost, and less than those sell for.
-    poor = {"now": quiet, "price_micros": 310_000}
-    crowd(owner, zone, count=19, **poor)
+    # Worth more than their cells cost, and less than those sell for: alone they are no burst.
+    poor = {"now": quiet, "price_micros": 110_000, "epochs": 1}
+    crowd(owner, zone, count=30, **poor)
     assert not solve(zone, quiet)
-    # 36 bids of eight slots, with what else is in the log: twenty of one slot are a burst.
-    crowd(owner, zone, count=1, **poor)
+    # What is bought in two jobs of three cells lets twelve of them count, and in three eighteen:
+    # with the 16 of eight slots twenty of one slot are a burst.
+    crowd(owner, zone, count=2, now=quiet, price_micros=90_000_000)
+    assert not solve(zone, quiet)
+    crowd(owner, zone, count=1, now=quiet, price_micros=90_000_000)
     assert solve(zone, quiet)
     assert apply(zone, quiet)
     # Those have been seen.
     assert not solve(zone, quiet)
-    crowd(owner, zone, count=19, **poor)
+    crowd(owner, zone, count=30, **poor)
     assert not solve(zone, quiet)
     # Nor are bids of the slot before a burst of this one.
     assert not solve(zone, at(108, zone))
@@ -607,7 +610,7 @@ def test_the_seed_of_a_solve_follows_from_rules_and_slot_and_from_no_bid(zone, o
     assert seeds[0] != seeds[1]
 
 
-def test_a_flood_counts_with_what_it_won_and_as_many_of_its_refused_bids(zone, owner):
+def test_a_flood_counts_with_as_much_refused_work_as_was_bought(zone, owner):
     for number in range(4):
         other = builders.organisation(usd="100")
         market.bid(other, zone, price_micros=2_000_000 + number, slots=9, now=NOW)
@@ -617,11 +620,15 @@ def test_a_flood_counts_with_what_it_won_and_as_many_of_its_refused_bids(zone, o
     later = at(101, zone)
     assert solve(zone, later)
     assert apply(zone, later)
-    assert solves(zone)[0].inputs["bids_today"] == 4 + won + won
+    # Its own work once more, and as nobody had bought before all that was bought today: jobs of
+    # three epochs, and four of one.
+    assert solves(zone)[0].inputs["bids_today"] == 4 + won + won + (3 * won + 4) // 3
     assert verify_zone(zone).problems == []
 
 
 def test_a_burst_is_measured_by_the_slots_of_the_day(zone, owner):
+    # All bids win, and none takes much.
+    market.node(zone, compute_capacity=40_000.0, memory_gb=800.0)
     for slot in range(100, 107):
         crowd(owner, zone, now=at(slot, zone), count=20)
         solve(zone, at(slot + 1, zone))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from scheduler.auction.prices import EmptyZone, has_burst, has_sold_much, select_counted
-from scheduler.auction.prices.counted_bids import find_most
 from scheduler.types import LaborVendor
 from tests.unit.scheduler.auction.builders import node, task
 
@@ -39,43 +40,72 @@ def test_a_bid_counts_if_an_empty_zone_would_serve_it(changes: dict, could: bool
     assert ZONE.could_serve(task(**changes)) is could
 
 
-@pytest.mark.parametrize(
-    ("others", "most"),
-    [([1], 3), ([1] * 29, 3), ([1] * 50, 5), ([20, 20, 20, 20], 20), ([1, 1, 1, 300], 30)],
-)
-def test_of_an_owner_three_bids_count_a_tenth_of_the_others_or_as_many_as_the_middle_ones(
-    others: list[int], most: int
-) -> None:
-    assert find_most(others) == most
-
-
-def test_a_sole_owner_counts_whole() -> None:
-    assert find_most([]) > 10**9
-
-
 def test_bids_that_could_not_be_served_make_no_burst_and_hide_none() -> None:
     real = [task(str(n)) for n in range(26)]
     decoys = [task(f"d{n}", bid=1.0) for n in range(500)]
-    assert has_burst(real, real, zone=ZONE, slots=2)
-    assert has_burst([*decoys, *real], [*decoys, *real], zone=ZONE, slots=2)
-    assert not has_burst([*decoys, *real[:19]], [*decoys, *real[:19]], zone=ZONE, slots=2)
+    won = {bid.id for bid in real}
+    assert has_burst(real, real, zone=ZONE, slots=2, won=won)
+    assert has_burst([*decoys, *real], [*decoys, *real], zone=ZONE, slots=2, won=won)
+    few = [*decoys, *real[:19]]
+    assert not has_burst(few, few, zone=ZONE, slots=2, won=won)
 
 
-def test_one_owners_bids_make_no_burst_where_others_bid() -> None:
-    real = [task(str(n)) for n in range(10)]
-    flood = [task(f"f{n}", owner="f") for n in range(500)]
-    assert not has_burst([*real, *flood], [*real, *flood], zone=ZONE, slots=2)
+def test_bids_that_lose_make_no_burst_under_however_many_names() -> None:
+    real = [task(str(n)) for n in range(8)]
+    bids = [*real, *(task(f"f{n}", owner=f"f{n % 50}") for n in range(500))]
+    # As much of them counts as new owners bought.
+    assert not has_burst(bids, bids, zone=ZONE, slots=2, won={bid.id for bid in real})
 
 
-def test_what_an_owner_won_counts_whole_and_as_many_of_its_refused_bids() -> None:
-    others = [task(str(n)) for n in range(40)]
-    flood = [task(f"f{n}", owner="f") for n in range(100)]
-    assert len(select_counted([*others, *flood], ZONE)) == 40 + 4
-    # The first 30 won; of the 70 refused the latest 30 count.
-    won = {bid.id for bid in flood[:30]}
-    counted = select_counted([*others, *flood], ZONE, won=won)
-    assert counted == (*others, *flood[:30], *flood[70:])
-    assert select_counted(flood, ZONE, won=won) == tuple(flood)
+def test_an_owners_refused_work_counts_up_to_what_it_bought_and_a_ninth_beyond() -> None:
+    strangers = [task(f"s{n}") for n in range(40)]
+    bought = [task(f"w{n}", owner="f") for n in range(18)]
+    refused = [task(f"r{n}", owner="f") for n in range(30)]
+    past = [task("past", owner="f")]
+    won = {bid.id for bid in (*bought, *past)}
+    today, before = select_counted([[*strangers, *bought, *refused], past], ZONE, won=won)
+    # Nineteen are backed; of the others a ninth of the 37 bids that count by then, the latest.
+    assert today == (*bought, *refused[30 - 19 - 4 :])
+    assert before == tuple(past)
+
+
+def test_where_buyers_are_new_as_much_refused_work_counts_as_they_bought() -> None:
+    buyers, losers = [task(f"b{n}") for n in range(10)], [task(f"l{n}") for n in range(40)]
+    known = [task("k", owner="k"), task("past", owner="k")]
+    won = {bid.id for bid in (*buyers, *known)}
+    today, _ = select_counted([[*losers, *buyers, known[0]], known[1:]], ZONE, won=won)
+    assert today == (*losers[30:], *buyers, known[0])
+
+
+def test_three_refused_bids_always_count_and_a_tiny_job_backs_no_other() -> None:
+    losers = [task(f"l{n}", owner="f") for n in range(40)]
+    tiny = task("tiny", owner="f", compute_demand=1.0)
+    assert select_counted([losers], ZONE) == [tuple(losers[37:])]
+    small = [replace(bid, compute_demand=1.0, bid=bid.bid / 8.0) for bid in losers[37:]]
+    assert select_counted([[*losers, tiny]], ZONE, won={"tiny"}) == [(*small, tiny)]
+
+
+def test_a_giant_that_loses_counts_with_as_much_work_as_is_usual() -> None:
+    bought = [task(f"w{n}", compute_demand=float(n)) for n in (4, 8, 12)]
+    labor = (LaborVendor("a", 20.0, 0), LaborVendor("b", 10.0, 0))
+    giants = [
+        task(f"g{n}", owner="f", compute_demand=16.0, bid=90.0, vendors=labor) for n in range(4)
+    ]
+    past = [task(f"past {bid.id}", owner=bid.id) for bid in bought]
+    bought = [replace(bid, owner=bid.id) for bid in bought]
+    won = {bid.id for bid in (*bought, *past)}
+    today, _ = select_counted([[*bought, *giants], past], ZONE, won=won)
+    # A ninth of 24 samples is less than one of them needs; half of the rest is worth 40.
+    usual = [replace(giant, compute_demand=8.0, bid=50.0) for giant in giants[1:]]
+    assert today == (*bought, *usual)
+
+
+def test_what_two_days_that_overlap_both_hold_was_bought_once() -> None:
+    bought = task("w", owner="f")
+    refused = [task(f"r{n}", owner="f") for n in range(9)]
+    today, before = select_counted([[bought, *refused], [bought]], ZONE, won={"w"})
+    # One is backed, and three always count.
+    assert (today, before) == ((bought, *refused[5:]), (bought,))
 
 
 @pytest.mark.parametrize(
