@@ -254,6 +254,9 @@ def test_the_command_says_yes_to_a_true_log_and_no_to_one_that_is_off_by_a_cent(
         "witnessed": 0,
         "solved_again": 0,
         "taken_as_logged": 0,
+        "beats_missed": 0,
+        "unwitnessed": 1,
+        "day_witnesses": [],
         "begins_at": 0,
         "known_faults": [],
     }
