@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from django import forms
 from django.db.models import QuerySet
@@ -21,8 +21,15 @@ def _number(most: int, **options: Any) -> forms.IntegerField:
     return forms.IntegerField(max_value=most, widget=widget, **options)
 
 
+class BaseModelField(forms.ModelChoiceField):
+    """A choice of zones by their base models."""
+
+    def label_from_instance(self, obj: Any) -> str:
+        return obj.base_model_name
+
+
 class SizeForm(forms.Form):
-    zone = forms.ModelChoiceField(
+    zone = BaseModelField(
         label="Model",
         queryset=Zone.objects.none(),
         to_field_name="name",
@@ -36,9 +43,7 @@ class SizeForm(forms.Form):
 
     def __init__(self, data: Any, *, zones: QuerySet[Zone], zone: Zone) -> None:
         super().__init__(data, initial={"zone": zone.name})
-        choice = self.fields["zone"]
-        choice.queryset = zones  # type: ignore[attr-defined]
-        choice.label_from_instance = lambda one: one.base_model_name  # type: ignore[attr-defined]
+        cast(BaseModelField, self.fields["zone"]).queryset = zones
         most = zone.max_sequence_length
         self.fields["row_tokens"] = _number(
             most,

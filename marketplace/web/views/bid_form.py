@@ -203,7 +203,7 @@ def _form_page(
         "quote_refusal": refusal,
         "refusal_is_marked": refusal_is_marked,
         "quote_data": None if quote is None else serialize_quote(quote),
-        "curve_table": [] if quote is None else pick_treads(quote.curve),
+        "treads": [] if quote is None else pick_treads(quote.curve),
         "models": _models(request.organisation, zones, form, dataset, chosen=zone, now=now),
         "now": now,
         **_describe_preparation(form, zone, dataset, now=now),
