@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from marketplace.config.settings.base import *  # noqa: F403
-from marketplace.config.settings.base import DATABASES
+from marketplace.config.settings.base import DATABASES, MIDDLEWARE
 
 SECRET_KEY = "finetender-insecure-test-key"  # noqa: S105
 ALLOWED_HOSTS = ["testserver", "localhost", "127.0.0.1"]
@@ -25,8 +25,8 @@ OPERATORS_NEED_MFA = False
 NEW_ACCOUNT_DAYS = 0
 # Tests sign people in without a password; those of recent sign-ins ask for one.
 ACCOUNT_REAUTHENTICATION_REQUIRED = False
-SERVESTATIC_USE_FINDERS = True
-SERVESTATIC_AUTOREFRESH = True
+# It would look through all static files for each test's first request, and answer in a thread.
+MIDDLEWARE = [name for name in MIDDLEWARE if not name.startswith("servestatic.")]
 # Most tests end jobs by messages alone; those of checks turn them on.
 SPOT_CHECK_SHARE = 0.0
 # Payouts in tests are whole; those of reserves turn it on.
