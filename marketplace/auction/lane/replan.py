@@ -48,7 +48,7 @@ def record_lost_cells(lane: Lane) -> None:
             nodes = sorted({cell.node for cell in dropped.cells})
             barred = _list_barred(lane, job, nodes)
             lost = [node for node in nodes if node not in barred]
-            reason = f"Cells on {', '.join(lost)} were lost; looking for others."
+            reason = f"Cells on {_name_nodes(lost)} were lost; looking for others."
             if not lost:
                 reason = f"{_name_nodes(barred)}: not verified any more. Looking for other nodes."
             request_job_replan(job=job, reason=reason, now=lane.now, lost_nodes=lost)
