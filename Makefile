@@ -140,6 +140,8 @@ compiled: setup-dev # Machine code that many tests need, once for all processes
 
 test-nightly: setup-dev ## Longer variants, and properties on examples not tried before
 	HYPOTHESIS_PROFILE=new $(PYTHON) -m pytest -n $(JOBS) --dist worksteal $(WITHOUT_HOUSES)
+	$(PYTHON) -m pytest tests/faults
+	$(PYTHON) -m pytest tests/browser
 	@$(MAKE) --no-print-directory audit
 
 test-nightly-slice: setup-dev ## The shortest of the longer variants, with new examples
