@@ -57,8 +57,8 @@ class _ComparedRow:
     asks: str
     label: str
     excerpt: str
-    #: Of each message, whether it is learnt where it is an answer; empty where a row is no chat.
-    learnt: tuple[bool, ...] = ()
+    #: Hashes of the answers that are learnt; empty where a row is no chat.
+    learnt: tuple[bytes, ...] = ()
     is_usable: bool = True
 
     @property
@@ -175,5 +175,5 @@ def _iter_rows(
             value = masker.mask_row(value)
         excerpt = cut_excerpt(json.dumps(value, ensure_ascii=False))
         text, label = join_texts(value), read_label(value)
-        learnt = read_learnt(value)
+        learnt = tuple(map(hash_text, read_learnt(value)))
         yield _ComparedRow(raw.number, text, find_prompt(value), label, excerpt, learnt), value

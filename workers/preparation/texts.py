@@ -59,13 +59,14 @@ def read_label(value: dict[str, Any]) -> str:
     return str(value.get("label", ""))
 
 
-def read_learnt(value: dict[str, Any]) -> tuple[bool, ...]:
-    """Tell of each message whether it is learnt; empty for a row that is no chat."""
+def read_learnt(value: dict[str, Any]) -> tuple[str, ...]:
+    """The answers of a chat that are learnt; empty for a row that is no chat."""
     messages = value.get("messages")
     if not isinstance(messages, list):
         return ()
     turns = [turn for turn in cast(list[Any], messages) if isinstance(turn, dict)]
-    return tuple(turn.get("role") == "assistant" and turn.get("weight") != 0 for turn in turns)
+    answers = [turn for turn in turns if turn.get("role") == "assistant"]
+    return tuple(join_texts(turn) for turn in answers if turn.get("weight") != 0)
 
 
 def find_prompt(value: dict[str, Any]) -> str:

@@ -94,6 +94,18 @@ def test_a_row_is_kept_only_if_the_same_answers_are_learnt() -> None:
     assert counts(compare([planned], original=(json.dumps(before),))) == (1, 0, 0, 0, 1)
 
 
+def test_a_text_may_become_the_system_message_and_no_part_of_an_answer_the_question() -> None:
+    before = {"context": "A shop.", "question": "Where is it?", "answer": "Here. Not there."}
+    turns = json.loads(row("Where is it?", before["answer"]))["messages"]
+    turns.insert(0, {"role": "system", "content": "A shop."})
+    moved = row("A shop. Where is it? Here.", "Not there.", row_id=1)
+    for line, found in (
+        (json.dumps({"messages": turns, "row_id": 1}), (1, 0, 0, 0, 1)),
+        (moved, (0, 1, 0, 0, 1)),
+    ):
+        assert counts(compare([line], original=(json.dumps(before),))) == found
+
+
 @pytest.mark.parametrize(
     "line",
     [
