@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from workers.preparation.mended_json import (
     Repair,
@@ -14,6 +13,7 @@ from workers.preparation.mended_json import (
     mend_characters,
     parse_row,
 )
+from workers.preparation.messages import drop_silent_messages, read_list, rename_message
 from workers.preparation.reading import RawRow
 from workers.preparation.roles import (
     ANSWERS,
@@ -32,28 +32,10 @@ from workers.preparation.roles import (
 from workers.preparation.texts import has_words, iter_texts, map_texts
 from workers.protocol.job_spec import DataFormat
 from workers.protocol.record_formats import FORMAT_NAMES, parse_row_object
-from workers.protocol.record_json import read_pairs
 from workers.protocol.record_keys import recognise
 from workers.protocol.record_types import CHAT_ROLES, Limits, ValueRefusal
 
 _TRAINED_KEYS = ("prompt", "completion", "instruction", "output", "text")
-_ROLES = {
-    "human": "user",
-    "customer": "user",
-    "client": "user",
-    "question": "user",
-    "gpt": "assistant",
-    "bot": "assistant",
-    "ai": "assistant",
-    "model": "assistant",
-    "agent": "assistant",
-    "chatgpt": "assistant",
-    "answer": "assistant",
-    "developer": "system",
-    "function": "tool",
-}
-_MESSAGE_NAMES = {"from": "role", "speaker": "role", "author": "role"}
-_CONTENT_NAMES = ("content", "value", "text", "message", "body")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +104,16 @@ def _rename(value: dict[str, Any], repair: Repair) -> dict[str, Any]:
     if found.keys() != value.keys():
         repair.note("Keys were written in lower case.")
     for name in LISTS:
-        turns = _read_list(found.get(name))
+        turns = read_list(found.get(name))
         if turns is not None:
             if name != "messages":
                 if found.get("messages") not in EMPTY:
                     raise RowDroppedError(f"Keys 'messages' and '{name}' stand beside each other.")
                 repair.note(f"Key '{name}' became 'messages'.")
-            messages = [_rename_message(turn, repair) for turn in turns]
+            messages = [rename_message(turn, repair) for turn in turns]
             rest = {key: item for key, item in found.items() if key not in (name, "messages")}
             messages = _put_system_first(_join_beside(messages, rest, repair), rest, repair)
-            return {"messages": _drop_silent_messages(messages, repair)} | rest
+            return {"messages": drop_silent_messages(messages, repair)} | rest
     kind = recognise(frozenset(found))
     if kind is DataFormat.INSTRUCTION:
         return _build_pair(found, "instruction", "output", repair)
@@ -278,7 +260,7 @@ def _read_history(value: dict[str, Any], used: set[str], repair: Repair) -> list
         return []
     used.add(name)
     turns: list[dict[str, Any]] = []
-    for item in _read_list(value[name]) or [None]:
+    for item in read_list(value[name]) or [None]:
         if isinstance(item, list) and len(item) == 2 and all(map(_is_text, item)):
             asked, told = item
             turns += [
@@ -286,7 +268,7 @@ def _read_history(value: dict[str, Any], used: set[str], repair: Repair) -> list
                 {"role": "assistant", "content": told, "weight": 0},
             ]
             continue
-        turn = _rename_message(item, repair)
+        turn = rename_message(item, repair)
         if not isinstance(turn, dict) or turn.get("role") not in CHAT_ROLES:
             raise RowDroppedError(f"Key '{name}' is no list of questions with answers.")
         turns.append({"weight": 0} | turn if turn["role"] == "assistant" else turn)
@@ -329,63 +311,3 @@ def _as_text(
         changed[key] = str(item)
         repair.note("Numbers were written as text.")
     return changed
-
-
-def _read_list(value: Any) -> list[Any] | None:
-    """A list of turns, also where it was written as a text."""
-    if isinstance(value, str) and value.lstrip()[:1] == "[":
-        try:
-            value = json.loads(value, object_pairs_hook=read_pairs)
-        except (ValueError, RecursionError):
-            return None
-    return cast(list[Any], value) if isinstance(value, list) else None
-
-
-def _rename_message(turn: Any, repair: Repair) -> Any:
-    if not isinstance(turn, dict):
-        return turn
-    found = fold_keys(cast(dict[str, Any], turn))
-    for old, new in _MESSAGE_NAMES.items():
-        if old in found and new not in found:
-            found[new] = found.pop(old)
-            repair.note(f"Key '{old}' of a message became '{new}'.")
-    name = next((name for name in _CONTENT_NAMES if name in found), None)
-    if name is not None and "content" not in found:
-        found["content"] = found.pop(name)
-        repair.note(f"Key '{name}' of a message became 'content'.")
-    for name in sorted(DETAILS & found.keys()):
-        del found[name]
-        repair.note(f"Key '{name}' of a message was left out.")
-    role = str(found.get("role", "")).strip().casefold()
-    plain = role if role in CHAT_ROLES else _ROLES.get(role, role)
-    if plain != found.get("role") and plain in CHAT_ROLES:
-        repair.note(f"Role '{found.get('role')}' became '{plain}'.")
-        found["role"] = plain
-    content = found.get("content")
-    if isinstance(content, (int, float)) and not isinstance(content, bool):
-        found["content"] = str(content)
-        repair.note("Numbers were written as text.")
-    return found
-
-
-def _drop_silent_messages(messages: list[Any], repair: Repair) -> list[Any]:
-    """Messages without a word, and what is asked after the last answer, teach nothing."""
-    kept = [message for message in messages if not _is_silent(message)]
-    if len(kept) != len(messages):
-        repair.note("Empty messages were left out.")
-    roles = [message.get("role") if isinstance(message, dict) else None for message in kept]
-    if "assistant" in roles:
-        last = len(roles) - roles[::-1].index("assistant")
-        if last != len(kept) and None not in roles:
-            repair.note("Messages after the last answer were left out.")
-            kept = kept[:last]
-    return kept
-
-
-def _is_silent(message: Any) -> bool:
-    if not isinstance(message, dict):
-        return False
-    fields = cast(dict[str, Any], message)
-    content = fields.get("content")
-    is_empty = content is None or (isinstance(content, str) and not content.strip())
-    return is_empty and not fields.get("tool_calls")
