@@ -13,6 +13,7 @@ from typing import Any, cast
 import ftfy
 import json_repair
 
+from workers.preparation.forms import OpenPair
 from workers.protocol.record_json import DuplicateKeyError, read_pairs, show_name
 from workers.protocol.record_types import Limits
 
@@ -33,6 +34,8 @@ class Repair:
     reasons: list[str] = field(default_factory=list)
     #: Roles that the row's owner gave to its columns.
     said: set[str] = field(default_factory=set)
+    #: Set where the row is a prompt and completion that may become a chat.
+    pair: OpenPair | None = None
 
     def note(self, reason: str) -> None:
         if reason not in self.reasons:

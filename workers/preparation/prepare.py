@@ -6,10 +6,10 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO
+from typing import Any
 
 from workers.preparation.changes import (
     EXACT_DUPLICATE,
@@ -29,11 +29,12 @@ from workers.preparation.plan import (
     list_groups,
 )
 from workers.preparation.reading import RawRow, read_raw_rows
-from workers.preparation.repair import RepairedRow, RowDroppedError, refuse_other_format, repair_row
+from workers.preparation.repair import RowDroppedError, refuse_other_format, repair_row
 from workers.preparation.roles import ColumnCounts
 from workers.preparation.settings import PreparationSettings
 from workers.preparation.splitting import choose_held_out
-from workers.preparation.texts import RowSides, find_prompt, join_texts, read_sides
+from workers.preparation.spool import RowSpool
+from workers.preparation.texts import find_prompt, join_texts, read_sides
 from workers.preparation.tracing import ROW_ID, read_object, take_row_ids
 from workers.protocol.job_spec import DataFormat
 from workers.protocol.record_types import ByteStream, Limits
@@ -45,43 +46,6 @@ REPORT_FILE = "report.json"
 ORIGINS_FILE = "origins.jsonl"
 
 NAMES_STAY = "Names of people are not found and not masked."
-
-
-@dataclass(frozen=True, slots=True)
-class _SpooledRow:
-    line: int
-    number: int
-    format: DataFormat
-    start: int
-    size: int
-    tokens: int
-
-
-class _Spool:
-    """Repaired rows on disk, by position."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.rows: list[_SpooledRow] = []
-
-    def add(self, row: RepairedRow, *, tokens: int) -> None:
-        data = json.dumps(row.value, ensure_ascii=False).encode("utf-8")
-        start = self._file.seek(0, 2)
-        self._file.write(data)
-        self.rows.append(_SpooledRow(row.line, row.number, row.format, start, len(data), tokens))
-
-    def read(self, position: int) -> dict[str, Any]:
-        row = self.rows[position]
-        self._file.seek(row.start)
-        return json.loads(self._file.read(row.size))
-
-    def read_sides(self, position: int) -> RowSides:
-        return read_sides(self.read(position))
-
-    def find_main_format(self) -> DataFormat | None:
-        """The format of most rows; of equally frequent ones, the first in the file."""
-        counts = Counter(row.format for row in self.rows)
-        return counts.most_common(1)[0][0] if counts else None
 
 
 def prepare_dataset(
@@ -125,9 +89,10 @@ def prepare_dataset(
         TemporaryFile(dir=folder) as file,
     ):
         log = ChangeLog(changes)
-        spool = _Spool(file)
+        spool = RowSpool(file)
         rows = take_row_ids(raws) if has_row_ids else raws
         rows_in = _spool_rows(rows, spool, log, settings, limits, excerpts, tokens, columns)
+        _settle_forms(spool, log, excerpts, tokens)
         main = spool.find_main_format()
         groups: defaultdict[int, list[int]] = defaultdict(list)
         kept = list(_iter_kept(spool, main, log, settings, excerpts, groups, tokens))
@@ -187,7 +152,7 @@ def _summarize(
     )
 
 
-def _choose_held_out(spool: _Spool, kept: list[int], settings: PreparationSettings) -> set[int]:
+def _choose_held_out(spool: RowSpool, kept: list[int], settings: PreparationSettings) -> set[int]:
     if not settings.validation_share:
         return set()
     prompts = (find_prompt(spool.read(position)) for position in kept)
@@ -241,7 +206,7 @@ class _TokenCounts:
 
 def _spool_rows(
     raws: Iterable[RawRow],
-    spool: _Spool,
+    spool: RowSpool,
     log: ChangeLog,
     settings: PreparationSettings,
     limits: Limits,
@@ -260,31 +225,49 @@ def _spool_rows(
         columns.note(raw)
         found = tokens.note_found(raw)
         try:
-            row = repair_row(raw, to_chat=settings.to_chat, limits=limits, roles=settings.roles)
+            row = repair_row(
+                raw,
+                to_chat=settings.to_chat,
+                limits=limits,
+                roles=settings.roles,
+                is_alone=False,
+            )
         except RowDroppedError as dropped:
             step = Step.READING if raw.refusal else Step.REPAIR
             tokens.lost[step] += found
             log.add(Change(raw.line, step, Action.DROPPED, (str(dropped),), excerpts.cut_raw(raw)))
             continue
-        if row.reasons:
-            before, after = excerpts.cut_raw(raw), excerpts.cut_row(row.value)
+        spool.form.note(row.value, row.format, row.pair)
+        unwanted = refuse_unwanted(row.value, settings)
+        is_shown = row.reasons or row.pair is not None or unwanted is not None
+        before = excerpts.cut_raw(raw) if is_shown else ""
+        if row.reasons and (row.pair is None or unwanted is not None):
+            after = excerpts.cut_row(row.value)
             log.add(Change(raw.line, Step.REPAIR, Action.CHANGED, row.reasons, before, after))
         repaired = tokens.count(row.value) if row.reasons else found
         tokens.lost[Step.REPAIR] += found - repaired
-        unwanted = refuse_unwanted(row.value, settings)
         if unwanted is not None:
             tokens.lost[Step.FILTERS] += repaired
-            log.add(
-                Change(raw.line, Step.FILTERS, Action.DROPPED, (unwanted,), excerpts.cut_raw(raw))
-            )
+            log.add(Change(raw.line, Step.FILTERS, Action.DROPPED, (unwanted,), before))
             continue
         log.note_unread(row.unread)
-        spool.add(row, tokens=repaired)
+        spool.add(row, tokens=repaired, before=before)
     return count
 
 
+def _settle_forms(
+    spool: RowSpool, log: ChangeLog, excerpts: _Excerpts, tokens: _TokenCounts
+) -> None:
+    for row in spool.settle_forms(tokens.count):
+        tokens.lost[Step.REPAIR] -= row.tokens_added
+        if row.reasons:
+            after = excerpts.cut_row(row.value)
+            reasons = tuple(row.reasons)
+            log.add(Change(row.line, Step.REPAIR, Action.CHANGED, reasons, row.before, after))
+
+
 def _iter_kept(
-    spool: _Spool,
+    spool: RowSpool,
     main: DataFormat | None,
     log: ChangeLog,
     settings: PreparationSettings,
@@ -321,7 +304,7 @@ def _iter_kept(
 
 def _write_rows(
     folder: Path,
-    spool: _Spool,
+    spool: RowSpool,
     kept: list[int],
     held_out: set[int],
     log: ChangeLog,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from workers.preparation.forms import BECAME_CHAT, OpenPair, write_chat
 from workers.preparation.mended_json import (
     Repair,
     RowDroppedError,
@@ -51,6 +52,8 @@ class RepairedRow:
     reasons: tuple[str, ...]
     #: Keys that stay in the row and are not trained on.
     unread: tuple[str, ...] = ()
+    #: A prompt and completion that ``FileForm`` may write as a chat.
+    pair: OpenPair | None = None
 
 
 def repair_row(
@@ -59,13 +62,18 @@ def repair_row(
     to_chat: bool,
     limits: Limits | None = None,
     roles: Mapping[str, str] | None = None,
+    is_alone: bool = True,
 ) -> RepairedRow:
     """Mend one row.
 
     Parameters
     ----------
+    to_chat
+        Write a question and its answer as a chat.
     roles
         What the owner said of columns: a ``ColumnRole`` by the column's name.
+    is_alone
+        Otherwise the file's other rows say whether they become one (``RepairedRow.pair``).
 
     Raises
     ------
@@ -88,9 +96,12 @@ def repair_row(
         )
     except ValueRefusal as refusal:
         raise RowDroppedError(refusal.message) from None
-    return RepairedRow(
-        raw.line, raw.number, row.format, value, tuple(repair.reasons), row.ignored_keys
-    )
+    kind = row.format
+    if repair.pair is not None and is_alone:
+        value, kind, repair.pair = write_chat(value), DataFormat.CHAT, None
+        repair.note(BECAME_CHAT)
+    reasons = tuple(repair.reasons)
+    return RepairedRow(raw.line, raw.number, kind, value, reasons, row.ignored_keys, repair.pair)
 
 
 def refuse_other_format(found: DataFormat, expected: DataFormat) -> str:
@@ -239,7 +250,15 @@ def _build_pair(
         raise RowDroppedError("The row has a system prompt or earlier turns, and asks nothing.")
     if not isinstance(asked, str) or not isinstance(told, str) or not asked.strip():
         return {"prompt": asked, "completion": told}
-    repair.note("Question and answer became chat messages.")
+    if not (systems or turns):
+        keys = [*befores, question, *afters]
+        # What the owner said of a column is no guess that other rows may mend.
+        kind = recognise(frozenset(used)) if used.isdisjoint(repair.said) else None
+        is_led = len(keys) > 1 and repair.said.isdisjoint(keys[:2]) and bool(row[question].strip())
+        frame = row[keys[0]] if is_led else ""
+        repair.pair = OpenPair(tuple(keys), kind, frame)
+        return {"prompt": asked, "completion": told}
+    repair.note(BECAME_CHAT)
     return {
         "messages": [
             *({"role": "system", "content": row[name].strip()} for name in systems),

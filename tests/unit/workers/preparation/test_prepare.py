@@ -115,7 +115,7 @@ def test_held_out_rows_share_no_prompt_with_training_rows(tmp_path: Path) -> Non
     assert (summary.rows_out, summary.rows_held_out) == (270, 30)
 
     def prompts(name: str) -> set[str]:
-        return {row["messages"][0]["content"] for row in lines_of(tmp_path / name)}
+        return {row["prompt"] for row in lines_of(tmp_path / name)}
 
     assert prompts("train.jsonl").isdisjoint(prompts("validation.jsonl"))
     prepare(data, tmp_path / "again", validation_share=0.1, drop_duplicates=False, seed=1)
