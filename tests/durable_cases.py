@@ -10,13 +10,14 @@ from typing import Any
 
 from marketplace.accounts.erasure import ERASE, GRACE
 from marketplace.accounts.lock_mail import LOCK_MAIL
-from marketplace.accounts.models import Deletion
+from marketplace.accounts.models import Deletion, Organisation
 from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.common.encryption import encrypt_text
 from marketplace.exports.hub import PUSH
 from marketplace.exports.models import HubPush
 from marketplace.jobs.dataset_reader import Reading
-from marketplace.jobs.models import Dataset, MetricPoint, Slice, Upload
+from marketplace.jobs.loss_curves import ARCHIVE, StoredLossCurve
+from marketplace.jobs.models import Dataset, Job, LossCurve, MetricPoint, Slice, Upload
 from marketplace.jobs.services import delete_dataset, receive_upload
 from marketplace.jobs.services.readings import INSPECT, READ, ReadUpload, build_dataset
 from marketplace.payments.gateway_calls import CallEnd
@@ -81,14 +82,34 @@ def _build_push() -> Case:
     )
 
 
-def _build_run() -> Case:
-    owner, zone = builders.organisation(), market_builders.zone()
+def _measure_job(owner: Organisation) -> Job:
+    """Make a job with one measurement."""
+    zone = market_builders.zone()
     node = market_builders.node(zone)
     job = job_builders.job(zone, (0, node), organisation=owner)
     held = Slice.objects.create(
         job=job, node=node, first_slot=0, last_slot=0, lease_expires_at=NOW, opened_at=NOW
     )
     MetricPoint.objects.create(job=job, slice=held, seq=1, at=NOW, step=4, epoch=0.1)
+    return job
+
+
+def _build_loss_curve() -> Case:
+    job = _measure_job(builders.organisation())
+    enqueue_work(NewWork(ARCHIVE, job.pk, due_at=NOW))
+    return Case(
+        result=StoredLossCurve(f"jobs/{job.pk}/loss_curves/1.json.gz", 1, 100),
+        read=lambda: (MetricPoint.objects.count(), LossCurve.objects.count()),
+        before=(1, 0),
+        done=(0, 1),
+        # It is tried for as long as it takes.
+        failed=(1, 0),
+    )
+
+
+def _build_run() -> Case:
+    owner = builders.organisation()
+    job = _measure_job(owner)
     TrackedRun.objects.create(bid_id=job.bid_id, organisation=owner, project="tone", created_at=NOW)
     enqueue_work(NewWork(SEND, job.bid_id, due_at=NOW))
 
@@ -314,6 +335,7 @@ def _build_plan() -> Case:
 CASES: dict[str, Callable[[], Case]] = {
     PUSH: _build_push,
     SEND: _build_run,
+    ARCHIVE: _build_loss_curve,
     DELIVER: _build_message,
     MAKE_CALL: _build_call,
     APPLY_EVENT: _build_event,

@@ -7,11 +7,13 @@ from datetime import datetime
 from functools import partial
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 
 from marketplace.accounts.erasure import KeptData, register_kept_data
 from marketplace.accounts.models import Subject, User
 from marketplace.accounts.own_data import read_file, write_rows
+from marketplace.jobs.locks import lock_job
+from marketplace.jobs.loss_curves import write_loss_curve
 from marketplace.jobs.models import (
     Artifact,
     CandidatePrompts,
@@ -19,6 +21,7 @@ from marketplace.jobs.models import (
     Dataset,
     HeldOutCheck,
     Job,
+    LossCurve,
     MetricPoint,
     PartedUpload,
     Slice,
@@ -115,16 +118,22 @@ def _erase_adapter(job_id: str, *, now: datetime) -> None:
     CandidatePrompts.objects.filter(job=job_id).delete()
 
 
+def _list_job_files(job_id: str) -> Iterator[str]:
+    yield from _list_adapter_files(job_id)
+    yield from LossCurve.objects.filter(job=job_id).values_list("file", flat=True)
+
+
 def _erase_job(job_id: str, *, now: datetime) -> None:
-    """Plan, price and events stay, and of a slice what was done; not what was written."""
+    """Plan, price and events stay, and of a slice what was done; not what it wrote or measured."""
     _erase_adapter(job_id, now=now)
-    job = Job.objects.get(pk=job_id)
+    job = lock_job(job_id)
     job.name, job.terms = DELETED_NAME, strip_texts(job.terms)
     job.save(update_fields=["name", "terms"])
     for held in Slice.objects.filter(job=job_id, result__isnull=False):
         kept = {k: v for k, v in held.result.items() if k not in ("samples", "outliers")}
         Slice.objects.filter(pk=held.pk).update(result=kept)
-    MetricPoint.objects.filter(job=job_id).update(log=[])
+    MetricPoint.objects.filter(job=job_id).delete()
+    LossCurve.objects.filter(job=job_id).delete()
     forget_messages(organisation_id=job.organisation_id, about=job_id)
 
 
@@ -147,6 +156,9 @@ def _list_own(organisation_id: str) -> Iterable[tuple[str, Callable[[], Iterable
     for artifact in Artifact.objects.filter(job__in=jobs).order_by("pk"):
         path = f"adapters/{artifact.job_id}.zip"
         yield path, read_file(lambda file=artifact.file: file.open("rb"))
+    measured = Q(losscurve__isnull=False) | Exists(MetricPoint.objects.filter(job=OuterRef("pk")))
+    for job_id in jobs.filter(measured).order_by("pk").values_list("pk", flat=True):
+        yield f"measurements/{job_id}.jsonl", partial(write_loss_curve, job_id)
 
 
 register_kept_data(
@@ -168,7 +180,7 @@ register_kept_data(
         Subject.JOB,
         mark=_mark_adapter,
         list_needs=_list_adapter_needs,
-        list_files=_list_adapter_files,
+        list_files=_list_job_files,
         erase=_erase_job,
     ),
     KeptData(

@@ -16,6 +16,7 @@ from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import is_node_silent
 from marketplace.jobs.executed_work import list_slices
 from marketplace.jobs.lease_checks import get_current_slice
+from marketplace.jobs.loss_curves import Point, read_points
 from marketplace.jobs.models import (
     Artifact,
     CandidatePrompts,
@@ -24,7 +25,6 @@ from marketplace.jobs.models import (
     Job,
     JobEvent,
     JobStatus,
-    MetricPoint,
     Slice,
     SliceStatus,
     Upload,
@@ -269,13 +269,13 @@ def add_excerpts(outliers: list[Outlier], *, dataset: Dataset) -> list[Outlier]:
     return [replace(outlier, excerpt=found.get(outlier.line, "")) for outlier in outliers]
 
 
-def load_metric_series(job: Job, *, limit: int | None = 5_000) -> list[MetricPoint]:
+def load_metric_series(job: Job, *, limit: int | None = 5_000) -> list[Point]:
     """The job's progress as one rising series.
 
     Steps done again after a lost node replace what was reported for them before.
     """
-    series: list[MetricPoint] = []
-    for point in reversed(MetricPoint.objects.filter(job=job).order_by("-pk")[:limit]):
+    series: list[Point] = []
+    for point in read_points(job.pk, newest=limit):
         while series and series[-1].step >= point.step:
             if series[-1].slice_id == point.slice_id:
                 break

@@ -22,7 +22,8 @@ from marketplace.auction.models import Bid, MarketHead
 from marketplace.common.errors import NotFound
 from marketplace.fleet.selectors import get_open_zone
 from marketplace.jobs.journal import serialize_event, serialize_progress
-from marketplace.jobs.models import Job, JobEvent, MetricPoint
+from marketplace.jobs.loss_curves import read_points
+from marketplace.jobs.models import Job, JobEvent
 
 #: Decisions a market page lists.
 DECISIONS_SHOWN = 8
@@ -74,7 +75,7 @@ def find_job_seq(*, job_id: str) -> int:
 def load_job_snapshot(*, watcher: User | ApiKey | None, job_id: str) -> dict[str, Any]:
     with _one_moment():
         job = find_job_for(watcher=watcher, job_id=job_id)
-        points = MetricPoint.objects.filter(job=job).order_by("pk")
+        points = read_points(job.pk)
         events = JobEvent.objects.filter(job=job).order_by("seq")
         return {
             "type": "snapshot",
@@ -82,11 +83,9 @@ def load_job_snapshot(*, watcher: User | ApiKey | None, job_id: str) -> dict[str
             "job_id": job.pk,
             "status": str(job.status),
             "progress": serialize_progress(job),
-            "points": extend_series([], points.values(*POINT_FIELDS)),
+            "points": extend_series([], (point._asdict() for point in points)),
             "events": [serialize_event(event) for event in events],
-            "log": [line for lines in points.values_list("log", flat=True) for line in lines][
-                -LOG_SHOWN:
-            ],
+            "log": [line for point in points for line in point.log][-LOG_SHOWN:],
         }
 
 

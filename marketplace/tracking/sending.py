@@ -25,7 +25,8 @@ from django.conf import settings
 
 from marketplace.common.durable.kinds import Failure, HeldWork, WorkFailed
 from marketplace.common.encryption import decrypt_text
-from marketplace.jobs.models import Job, JobStatus, MetricPoint
+from marketplace.jobs.loss_curves import Point, read_points
+from marketplace.jobs.models import Job, JobStatus
 from marketplace.tracking.models import TrackedRun, TrackingKey
 from workers.protocol.wire import to_json
 
@@ -62,7 +63,7 @@ class RunBatch:
     run: TrackedRun
     #: ``None`` while its bid has none.
     job: Job | None = None
-    points: Sequence[MetricPoint] = ()
+    points: Sequence[Point] = ()
 
     @property
     def is_last(self) -> bool:
@@ -78,8 +79,8 @@ def load_batch(work: HeldWork) -> RunBatch | None:
     job = Job.objects.select_related("zone").filter(bid_id=run.bid_id).first()
     if job is None:
         return RunBatch(run)
-    points = MetricPoint.objects.filter(job=job, pk__gt=run.sent_point).order_by("pk")
-    return RunBatch(run, job, list(points[:ROWS_MAX]))
+    points = read_points(job.pk, after=run.sent_point)
+    return RunBatch(run, job, points[:ROWS_MAX])
 
 
 def send_batch(_work: HeldWork, batch: RunBatch) -> str:
@@ -101,7 +102,7 @@ def apply_batch(_work: HeldWork, batch: RunBatch, url: str, *, now: datetime) ->
         return _wait_for_job(run, now=now)
     run.url = url or run.url
     if batch.points:
-        run.sent_point = batch.points[-1].pk
+        run.sent_point = batch.points[-1].id
         run.sent_step = max(run.sent_step, *(point.step for point in batch.points))
     run.reason, run.ended_at = "", now if batch.is_last else None
     run.save(update_fields=["url", "sent_point", "sent_step", "reason", "ended_at"])
@@ -127,7 +128,7 @@ def fail_batch(work: HeldWork, failure: Failure, *, now: datetime) -> None:
     runs.update(reason=failure.reason[:300], ended_at=ended_at)
 
 
-def _send(run: TrackedRun, job: Job, points: Sequence[MetricPoint], *, is_last: bool) -> str:
+def _send(run: TrackedRun, job: Job, points: Sequence[Point], *, is_last: bool) -> str:
     """Send a batch; the run's address.
 
     Raises
@@ -162,7 +163,7 @@ def _read_key(run: TrackedRun) -> str:
         raise WorkFailed(reason, is_final=True) from None
 
 
-def _build_rows(points: Sequence[MetricPoint], *, after: int) -> list[dict[str, Any]]:
+def _build_rows(points: Sequence[Point], *, after: int) -> list[dict[str, Any]]:
     """One row for each step that was not sent; a job that went back repeats some."""
     rows: dict[int, dict[str, Any]] = {}
     for point in points:

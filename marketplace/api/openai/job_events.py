@@ -16,6 +16,7 @@ from rest_framework import serializers as s
 from marketplace.api.answers import Answer, ConstantText, UnixTime
 from marketplace.api.models import FineTuningRequest
 from marketplace.api.openai.lists import invalid_cursor
+from marketplace.jobs.loss_curves import Point, read_archive
 from marketplace.jobs.models import EventKind, Job, JobEvent, MetricPoint
 from marketplace.tracking.services import find_tracked_run
 
@@ -66,9 +67,9 @@ def list_job_log(job: Job, *, after: str | None, limit: int) -> list[LogItem]:
     """
     place = None if after is None else _parse_id(after)
     events = _newest(JobEvent.objects.filter(job=job), _EVENT, place)[:limit]
-    points = _newest(MetricPoint.objects.filter(job=job), _POINT, place)[:limit]
+    points = _list_points(job, place, limit)
     items = [(event.at, _EVENT, event.pk, event) for event in events]
-    items += [(point.at, _POINT, point.pk, point) for point in points]
+    items += [(point.at, _POINT, point.id, point) for point in points]
     items.sort(key=lambda item: item[:3], reverse=True)
     tracking = _describe_tracking(job)
     return [
@@ -89,6 +90,16 @@ def _describe_tracking(job: Job) -> str:
         ended = "Nothing more is sent" if run.ended_at else "It is tried again"
         return f"Not all is at Weights & Biases: {run.reason.rstrip('.')}. {ended}."
     return f"Measurements go to Weights & Biases, {run.url or f'project {run.project}'}."
+
+
+def _list_points(job: Job, place: tuple[datetime, str, int] | None, limit: int) -> list[Point]:
+    """The newest measurements behind a place, wherever they are."""
+    rows = _newest(MetricPoint.objects.filter(job=job), _POINT, place)
+    if points := [Point(*row) for row in rows.values_list(*Point._fields)[:limit]]:
+        return points
+    archived = (((p.at, _POINT, p.id), p) for p in read_archive(job.pk))
+    behind = [item for item in archived if place is None or item[0] < place]
+    return [point for _, point in sorted(behind, reverse=True)[:limit]]
 
 
 def _newest(
@@ -132,7 +143,7 @@ def _word_event(event: JobEvent, tracking: str) -> LogItem:
     )
 
 
-def _word_point(job: Job, point: MetricPoint) -> LogItem:
+def _word_point(job: Job, point: Point) -> LogItem:
     names = ("train_loss", "valid_loss", "learning_rate", "grad_norm", "tokens_per_s")
     figures = {name: value for name in names if (value := getattr(point, name)) is not None}
     total = "" if job.total_steps is None else f"/{job.total_steps}"
@@ -143,7 +154,7 @@ def _word_point(job: Job, point: MetricPoint) -> LogItem:
     ]
     place = {"step": point.step, "total_steps": job.total_steps, "epoch": point.epoch}
     return LogItem(
-        id=_name(point.at, _POINT, point.pk),
+        id=_name(point.at, _POINT, point.id),
         created_at=point.at,
         level="info",
         message=f"Step {point.step}{total}: {', '.join(losses) or 'no loss measured'}",

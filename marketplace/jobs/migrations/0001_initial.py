@@ -253,6 +253,16 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
+            name='LossCurve',
+            fields=[
+                ('job', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, primary_key=True, serialize=False, to='jobs.job')),
+                ('file', models.FileField(max_length=255, upload_to='')),
+                ('points', models.PositiveIntegerField()),
+                ('bytes', models.PositiveBigIntegerField()),
+                ('archived_at', models.DateTimeField()),
+            ],
+        ),
+        migrations.CreateModel(
             name='Checkpoint',
             fields=[
                 ('id', marketplace.common.models.IdField(prefix='ckpt', serialize=False)),

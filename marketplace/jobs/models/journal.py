@@ -13,7 +13,7 @@ from marketplace.jobs.models.states import EventKind
 
 
 class MetricPoint(models.Model):
-    """One progress event of a job, as its charts need it."""
+    """One progress event of a job, as its charts need it; in the end a part of a ``LossCurve``."""
 
     job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="metrics")
     slice = models.ForeignKey(Slice, on_delete=models.PROTECT, related_name="metrics")
@@ -43,6 +43,22 @@ class MetricPoint(models.Model):
 
     def __str__(self) -> str:
         return f"{self.job_id} step {self.step}"
+
+
+class LossCurve(models.Model):
+    """The measurements of a job whose money is settled: one compressed file in place of points."""
+
+    job = models.OneToOneField(Job, on_delete=models.PROTECT, primary_key=True)
+    #: See ``jobs.loss_curves``.
+    file = models.FileField(max_length=255)
+    points = models.PositiveIntegerField()
+    bytes = models.PositiveBigIntegerField()
+    archived_at = models.DateTimeField()
+
+    job_id: str
+
+    def __str__(self) -> str:
+        return f"loss curve of {self.job_id}"
 
 
 class JobEvent(models.Model):

@@ -10,12 +10,14 @@ from typing import Any
 from django.db import transaction
 
 from marketplace.accounts.models import User
+from marketplace.common.durable.services import enqueue_work
 from marketplace.common.errors import Conflict
 from marketplace.common.queue import enqueue
 from marketplace.fleet.models import GONE, Node
 from marketplace.fleet.selectors import slot_at, slot_ends_at
 from marketplace.jobs import locks
 from marketplace.jobs.journal import record_event
+from marketplace.jobs.loss_curves import build_archiving
 from marketplace.jobs.models import (
     Dataset,
     EventKind,
@@ -236,6 +238,7 @@ def mark_job_settled(*, job: Job, now: datetime, message: str = "", **data: Any)
         if job.settled_at is None:
             job.settled_at = now
             job.save(update_fields=["settled_at"])
+            enqueue_work(build_archiving(job, now=now))
             record_event(
                 job=job,
                 kind=EventKind.SETTLED,
