@@ -196,9 +196,14 @@ def list_wallet_rows(
     # most, stand together.
     newest = postings.select_related("entry", "account").order_by("-pk")[: 2 * limit]
     entries = [(entry, list(group)) for entry, group in groupby(newest, lambda p: p.entry)]
-    after_micros = postings.filter(account__kind=AccountKind.WALLET_AVAILABLE).aggregate(
-        total=Coalesce(Sum("amount_micros"), 0)
-    )["total"]
+    available = LedgerAccount.objects.filter(
+        organisation=organisation, kind=AccountKind.WALLET_AVAILABLE
+    )
+    after_micros = available.values_list("balance_micros", flat=True).first() or 0
+    if before is not None:
+        # What came later, and not what came before, which may be years.
+        later = Posting.objects.filter(account__in=available, pk__gte=before)
+        after_micros -= later.aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"]
     rows: list[StatementRow] = []
     for entry, group in entries[:limit]:
         changes = {posting.account.kind: posting.amount_micros for posting in group}
