@@ -108,7 +108,7 @@ def load_overview(*, now: datetime) -> Overview:
             )
         ),
         bids=list(
-            Bid.objects.select_related("zone", "organisation").order_by("-arrival")[:BIDS_LISTED]
+            Bid.objects.select_related("zone", "organisation").order_by("-created_at")[:BIDS_LISTED]
         ),
         jobs=_count_jobs(now),
         machines=list_machines(now=now),

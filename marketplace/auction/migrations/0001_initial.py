@@ -256,7 +256,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='bid',
-            index=models.Index(fields=['organisation', '-arrival'], name='auction_bid_of_organisation'),
+            index=models.Index(fields=['organisation', '-id'], name='auction_bid_of_organisation'),
         ),
         migrations.AddIndex(
             model_name='bid',

@@ -249,7 +249,7 @@ class Bid(models.Model):
                 condition=Q(status="pending"),
                 name="auction_bid_pending",
             ),
-            models.Index(fields=["organisation", "-arrival"], name="auction_bid_of_organisation"),
+            models.Index(fields=["organisation", "-id"], name="auction_bid_of_organisation"),
             models.Index(fields=["zone", "-position"], name="auction_bid_decided"),
             # The figures of a day, however many there were before.
             models.Index(fields=["created_at"], name="auction_bid_of_day"),

@@ -350,7 +350,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='job',
-            index=models.Index(fields=['organisation', '-created_at'], name='jobs_job_of'),
+            index=models.Index(fields=['organisation', '-id'], name='jobs_job_of'),
         ),
         migrations.AddIndex(
             model_name='job',

@@ -147,7 +147,7 @@ class Job(models.Model):
                 condition=Q(status__in=["queued", "running", "moving"]),
                 name="jobs_job_cells",
             ),
-            models.Index(fields=["organisation", "-created_at"], name="jobs_job_of"),
+            models.Index(fields=["organisation", "-id"], name="jobs_job_of"),
             models.Index(fields=["zone"], condition=Q(needs_replan=True), name="jobs_job_replan"),
             # The work a zone has now, however many jobs it has had, and what ended since.
             models.Index(

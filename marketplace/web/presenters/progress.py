@@ -76,7 +76,7 @@ def find_earlier_run(job: Job) -> Job | None:
             status=JobStatus.SUCCEEDED,
             created_at__lt=job.created_at,
         )
-        .order_by("-created_at")
+        .order_by("-pk")
         .first()
     )
 
