@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 FORMATS = (DataFormat.CHAT, DataFormat.COMPLETION, DataFormat.INSTRUCTION, DataFormat.TEXT)
 #: Adapters listed by one run; the next one takes the rest.
 BATCH_LIMIT = 50
+#: An adapter is listed within seconds; one that still is not by then never will be.
+FRESH_FOR = timedelta(days=7)
 #: Share of its training rows that an adapter may say by heart and be given to others.
 MEMORISED_SHARE_MAX = 0.01
 #: Seconds that a zone's list of given donors may be old; the choice is checked once more. With
@@ -66,6 +68,7 @@ def list_new_donors(*, now: datetime) -> int:
     listed = Donor.objects.filter(artifact=OuterRef("pk"))
     fresh = (
         Artifact.objects.filter(
+            created_at__gt=now - FRESH_FOR,
             job__status=JobStatus.SUCCEEDED,
             # Its adapter goes to nodes of verified providers only.
             job__verified_only=False,

@@ -441,6 +441,10 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(condition=models.Q(models.Q(('closed_at__isnull', True), ('status', 'open')), models.Q(models.Q(('status', 'open'), _negated=True), ('closed_at__isnull', False)), _connector='OR'), name='jobs_slice_closed_when_ended'),
         ),
         migrations.AddIndex(
+            model_name='slice',
+            index=models.Index(fields=['node', '-closed_at'], name='jobs_slice_of_node'),
+        ),
+        migrations.AddIndex(
             model_name='metricpoint',
             index=models.Index(fields=['job', 'id'], name='jobs_metric_series'),
         ),
@@ -451,6 +455,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='checkpoint',
             index=models.Index(fields=['job', '-step'], name='jobs_checkpoint_newest'),
+        ),
+        migrations.AddIndex(
+            model_name='artifact',
+            index=models.Index(fields=['created_at'], name='jobs_artifact_newest'),
         ),
         migrations.AddConstraint(
             model_name='checkpoint',

@@ -83,6 +83,7 @@ class Artifact(models.Model):
 
     class Meta:
         default_manager_name = "objects"
+        indexes = [models.Index(fields=["created_at"], name="jobs_artifact_newest")]
 
     def __str__(self) -> str:
         return f"adapter of {self.job_id}"

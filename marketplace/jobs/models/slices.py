@@ -66,6 +66,8 @@ class Slice(models.Model):
         ]
         indexes = [
             models.Index(fields=["node"], condition=Q(status="open"), name="jobs_slice_open"),
+            # What nodes did lately, however much they did before.
+            models.Index(fields=["node", "-closed_at"], name="jobs_slice_of_node"),
             models.Index(
                 fields=["lease_expires_at"], condition=Q(status="open"), name="jobs_slice_expiry"
             ),
