@@ -1,0 +1,278 @@
+"""What an act costs depends on what it is about, not on how much there was before.
+
+Rows that the database reads are counted, never time. The house of this test has one life of
+everything: a job that was sold, prepared, trained and paid for, a refused bid, a grant. All of it
+is copied, each copy a little earlier. Then every page, every list of the API, every task of the
+clock and some commands are asked for. What reads as many rows as there are copies reads all of
+them, or most.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from io import StringIO
+from typing import Any
+
+import pytest
+import time_machine
+from django.apps import apps
+from django.conf import settings
+from django.core.cache import cache
+from django.core.management import CommandError, call_command
+from django.core.signals import request_finished
+from django.db import close_old_connections
+from django.test import Client
+
+from marketplace.accounts.models import Organisation
+from marketplace.api.callers import ORGANISATION_HEADER
+from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.models import Bid
+from marketplace.auction.preparations import conclude_preparations
+from marketplace.common.ttl_cache import TtlCache
+from marketplace.config.celery import app
+from marketplace.config.routes import list_routes
+from marketplace.exports.models import HubPush
+from marketplace.fleet.models import Node, NodeStatus
+from marketplace.jobs.models import Checkpoint, Job
+from marketplace.jobs.services import dispatch_slots, record_progress
+from marketplace.payments.funding import grant_funds, request_funds
+from marketplace.vendors.models import Preparation
+from marketplace.webhooks.services import create_endpoint
+from tests import builders, job_builders, vendor_builders
+from tests import market_builders as market
+from tests.builders import NOW
+from tests.grown_house import copy_rows, count_reads
+from tests.vendor_builders import clock, prepare_next
+from workers.protocol.reports import SliceEnd
+
+pytestmark = pytest.mark.django_db
+
+COPIES = 800
+#: All is settled and told by then, in a month before: what pages sum up of a month is of a month.
+LATER = NOW + timedelta(days=35)
+#: One a zone, an organisation or a person, or the state of the whole market; by app.
+FIXED_NAMES = {
+    "accounts": "User Organisation Membership ApiKey",
+    "auction": "Alert LogEntry MarketHead MarketKey PublishedHead Snapshot WitnessCursor",
+    "common": "DurableWork Heartbeat",
+    "express": "BankConsent ExpressLane",
+    "fleet": "Ask GpuType JoinToken JoinUse Node Provider SharedDevice Zone",
+    "jobs": "NodePlan",
+    "payments": "BillingDetails InvoiceSeries LedgerAccount LedgerSeal PayoutAccount SealedSum"
+    " UnsealedEntry WalletRules",
+    "tiers": "ProfitCursor ProfitSum ZoneTiers",
+    "vendors": "Listing Vendor",
+    "webhooks": "WebhookEndpoint",
+}
+FIXED = {f"{app}.{name}" for app, names in FIXED_NAMES.items() for name in names.split()}
+OURS = {
+    model._meta.label
+    for model in apps.get_models()
+    if model.__module__.startswith("marketplace.") and model._meta.managed
+}
+#: Not pages, or without an end.
+ENDLESS = "api/jobs/<str:job_id>/events/stream"
+PASSED_OVER = ("admin/", "accounts/", "internal/", "webhooks/", ENDLESS)
+#: Sum a month or an account up, or count or list all of something: pages that somebody opens now
+#: and then, the home page once in five seconds, and two tasks once an hour. What is mended goes.
+LINEAR = {
+    "/",
+    "/bids/new",
+    "/bundles/new",
+    "/datasets/<str:dataset_id>/report",
+    "/jobs",
+    "/market/<slug:zone_name>",
+    "/nodes",
+    "/nodes/payouts",
+    "/nodes/payouts/<str:month>",
+    "/operator/money/books",
+    "/operator/money/books/<str:month>",
+    "/operator/money/books/<str:month>/csv",
+    "/operator/vendors",
+    "/settings/data",
+    "/v1/files",
+    "/v1/models",
+    "/vendor",
+    "/wallet/invoices",
+    "/wallet/months",
+    "/wallet/months/<str:month>",
+    "/wallet/months/<str:month>/csv",
+    "auction.invoices_issue",
+    "jobs.delete_unretained",
+}
+#: What calls other companies' servers.
+OUTSIDE = {"payments.gateway_compare", "payments.events_fetch", "tiers.reconcile"}
+COMMANDS = ("doctor", "ledger_check")
+
+
+class House:
+    """A market in which everything happened once."""
+
+    def __init__(self) -> None:
+        self.zone = vendor_builders.zone()
+        self.owner = builders.organisation(usd="100")
+        self.provider = market.provider()
+        self.node = market.node(self.zone, of=self.provider)
+        self.vendor = vendor_builders.vendor(self.zone)
+        self.endpoint, _ = create_endpoint(
+            organisation=self.owner,
+            created_by=builders.owner_of(self.owner),
+            url="https://8.8.8.8/hook",
+            events=["job.failed"],
+            now=NOW,
+        )
+        self.key, self.secret = builders.api_key(self.owner)
+        self.bid, self.job = self._sell()
+        self._train()
+        self.refused = market.bid(self.owner, self.zone, price_micros=1)
+        decide_pending_bids(zone=self.zone, now=NOW)
+        asked = request_funds(
+            organisation=self.owner,
+            amount_micros=1_000_000,
+            asked_by=builders.owner_of(self.owner),
+            now=NOW,
+        )
+        grant_funds(
+            request_id=asked.pk, amount_micros=1_000_000, granted_by=builders.operator(), now=NOW
+        )
+
+    def _sell(self) -> tuple[Bid, Job]:
+        bid, job = vendor_builders.sell(self.owner, self.zone)
+        assert job is not None
+        assert prepare_next(clock=clock)
+        conclude_preparations(now=clock())
+        return bid, job
+
+    def _train(self) -> None:
+        now = market.slot_at(self.zone, 103)
+        Node.objects.update(last_heartbeat_at=now)
+        dispatch_slots(now=now)
+        self.job.refresh_from_db()
+        held = job_builders.lease(self.job)
+        report = job_builders.report(held, job_builders.event(1, step=1, train_loss=2.0))
+        record_progress(node=self.node, report=report, now=now)
+        Checkpoint.objects.create(
+            job=self.job, slice=held, step=1, sha256="0" * 64, bytes=3, created_at=now
+        )
+        market.end_slice(self.job, status=SliceEnd.FINISHED, now=now)
+        HubPush.objects.create(
+            organisation=self.owner,
+            job=self.job,
+            repository="ada/tone",
+            created_at=now,
+            finished_at=now,
+            status="pushed",
+        )
+
+    def come_to_rest(self, *, rounds: int) -> None:
+        """Do all that the clock has to do, until nothing is due."""
+        for _ in range(rounds):
+            self.see_nodes()
+            for name in list_tasks():
+                app.tasks[name].run()
+        builders.beat_everything(now=LATER)
+
+    def see_nodes(self) -> None:
+        Node.objects.update(last_heartbeat_at=LATER, status=NodeStatus.ONLINE)
+
+    def list_values(self) -> dict[str, object]:
+        """What stands for each part of an address."""
+        preparation = Preparation.objects.get(job=self.job)
+        return {
+            "job_id": self.job.pk,
+            "bid_id": self.bid.pk,
+            "dataset_id": self.bid.dataset_id,
+            "file_id": self.bid.dataset_id,
+            "zone_name": self.zone.name,
+            "node_id": self.node.pk,
+            "organisation_id": self.owner.pk,
+            "provider_id": self.provider.pk,
+            "vendor_id": self.vendor.pk,
+            "webhook_id": self.endpoint.pk,
+            "preparation_id": preparation.pk,
+            "key_id": self.key.pk,
+            "month": f"{NOW:%Y-%m}",
+            "model": self.job.pk,
+            "tab": "receipt",
+        }
+
+    def sign_in(self, organisation: Organisation) -> Client:
+        client = Client(headers={ORGANISATION_HEADER: organisation.pk})
+        client.force_login(builders.owner_of(organisation))
+        return client
+
+
+def list_tasks() -> list[str]:
+    app.loader.import_default_modules()
+    names = {str(entry["task"]) for entry in settings.CELERY_BEAT_SCHEDULE.values()}
+    return sorted(names - OUTSIDE)
+
+
+def list_acts(house: House) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Everything that is asked for, by name."""
+    owner, provider = house.sign_in(house.owner), house.sign_in(house.provider.organisation)
+    vendor, operator = house.sign_in(house.vendor.organisation), Client()
+    operator.force_login(builders.operator())
+    values = house.list_values()
+    for route in list_routes():
+        if route.method not in ("*", "GET") or route.path.startswith(PASSED_OVER):
+            continue
+        who = owner
+        if route.path.startswith(("nodes", "api/nodes", "api/earnings")):
+            who = provider
+        elif route.path.startswith("vendor"):
+            who = vendor
+        elif route.audience == "operator":
+            who = operator
+        address = re.sub(r"<\w+:(\w+)>", lambda found: str(values.get(found[1], "1")), route.path)
+        yield f"/{route.path}", partial(read, who, f"/{address}")
+    for name in list_tasks():
+        yield name, app.tasks[name].run
+    for name in COMMANDS:
+        yield f"manage.py {name}", partial(run_command, name)
+
+
+def read(client: Client, address: str) -> int:
+    cache.clear()
+    answer: Any = client.get(address)
+    # Files are sent by another loop, and are not rows.
+    if answer.streaming and not answer.is_async:
+        for _ in answer:
+            pass
+    # As Django's own client does: the connection is the test's.
+    request_finished.disconnect(close_old_connections)
+    answer.close()
+    request_finished.connect(close_old_connections)
+    return answer.status_code
+
+
+def run_command(name: str) -> None:
+    with suppress(SystemExit, CommandError):
+        call_command(name, stdout=StringIO(), stderr=StringIO())
+
+
+@pytest.fixture
+def house(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[House]:
+    settings.API_REQUESTS_PER_MINUTE = dict.fromkeys(settings.API_REQUESTS_PER_MINUTE, 10**6)
+    # What a cache would spare is read.
+    monkeypatch.setattr(
+        TtlCache, "get_many", lambda _, keys, *, now, read: dict(read(list(dict.fromkeys(keys))))
+    )
+    with time_machine.travel(NOW, tick=False) as travel:
+        made = House()
+        travel.move_to(LATER, tick=False)
+        made.come_to_rest(rounds=3)
+        yield made
+
+
+def test_nothing_reads_all_that_there_was(house: House) -> None:
+    copy_rows([apps.get_model(label) for label in sorted(OURS - FIXED)], times=COPIES)
+    house.come_to_rest(rounds=1)
+    found = {name: count_reads(act) for name, act in list_acts(house)}
+    assert len(found) > 250
+    linear = {name: reads for name, reads in found.items() if reads >= COPIES}
+    assert linear.keys() - LINEAR == set(), linear
