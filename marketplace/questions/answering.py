@@ -20,6 +20,7 @@ from marketplace.questions.models import AskedQuestion, QuestionStatus
 from marketplace.questions.prices import compute_price
 from marketplace.questions.wakeups import wake_owners
 from workers.protocol.generation import (
+    BAD_SCHEMA,
     QUESTIONS_MAX,
     TOO_LONG,
     TOP_TOKENS_MAX,
@@ -178,7 +179,7 @@ def _finish_from_node(question: AskedQuestion, item: Written, now: datetime) -> 
         end_question(question, QuestionStatus.ANSWERED, now=now)
         return
     question.reason = _clean(item.reason)[:_REASON_CHARS]
-    question.finish = TOO_LONG if item.finish == TOO_LONG else ""
+    question.finish = item.finish if item.finish in (TOO_LONG, BAD_SCHEMA) else ""
     question.is_owners_fault = item.fault is Fault.USER
     end_question(question, QuestionStatus.FAILED, now=now)
 

@@ -35,6 +35,7 @@ ANSWERED_WITHIN = timedelta(seconds=120)
 OPEN_MAX = 16
 #: What tools that shorten their prompts look for.
 CONTEXT_EXCEEDED = "context_length_exceeded"
+INVALID_SCHEMA = "invalid_schema"
 _TOKEN_BYTES = 32
 
 
@@ -53,6 +54,7 @@ class QuestionTerms:
     logit_bias: tuple[TokenBias, ...] = ()
     seed: int = 0
     stop: tuple[str, ...] = ()
+    schema: str = ""
     top_tokens: int | None = None
 
 

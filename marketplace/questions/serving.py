@@ -171,10 +171,19 @@ def _build_body(question: AskedQuestion, model: str) -> dict[str, Any]:
         "logit_bias": {str(one.token): one.bias for one in terms.logit_bias} or None,
         "seed": terms.seed,
         "stop": list(terms.stop) or None,
+        "response_format": _build_format(terms.schema),
         "logprobs": terms.top_tokens,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+
+
+def _build_format(schema: str) -> dict[str, Any] | None:
+    """As vLLM takes a schema for ``/v1/completions``."""
+    if not schema:
+        return None
+    form = {"name": "answer", "schema": json.loads(schema)}
+    return {"type": "json_schema", "json_schema": form}
 
 
 async def _ask(server: httpx.AsyncClient, body: Mapping[str, Any]) -> AsyncIterator[Written]:

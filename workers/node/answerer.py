@@ -27,6 +27,7 @@ from workers.node.market_client import (
     ShuttingDownError,
 )
 from workers.protocol.generation import (
+    BAD_SCHEMA,
     PATH_NEXT_QUESTIONS,
     PATH_WRITTEN,
     QUESTIONS_MAX,
@@ -39,7 +40,7 @@ from workers.protocol.generation import (
     WrittenReport,
 )
 from workers.protocol.reports import Fault
-from workers.training.faults import PromptTooLong, TrainingFault, UserFault
+from workers.training.faults import PromptTooLong, SchemaFault, TrainingFault, UserFault
 
 log = logging.getLogger(__name__)
 
@@ -137,8 +138,7 @@ class Answerer:
                 self._runtime.answer(question, path, self._written.put)
         except (TrainingFault, MarketError, DiskFullError) as error:
             fault = Fault.USER if isinstance(error, UserFault) else Fault.SYSTEM
-            finish = TOO_LONG if isinstance(error, PromptTooLong) else "error"
-            self._refuse(question, str(error), fault, finish=finish)
+            self._refuse(question, str(error), fault, finish=_name_end(error))
         # Nothing of an answer may end the node.
         except Exception:
             log.exception("a question failed")
@@ -186,6 +186,13 @@ class Answerer:
         with self._room:
             self._open -= ended | {item.token for item in items if item.finish}
             self._room.notify_all()
+
+
+def _name_end(error: Exception) -> str:
+    """How an answer that cannot be begun ends."""
+    if isinstance(error, PromptTooLong):
+        return TOO_LONG
+    return BAD_SCHEMA if isinstance(error, SchemaFault) else "error"
 
 
 def merge_written(items: list[Written]) -> list[Written]:

@@ -21,6 +21,8 @@ PATH_WRITTEN = "/internal/v1/questions/written"
 QUESTIONS_MAX = 8
 #: Of an answer whose prompt is longer than the model reads.
 TOO_LONG = "too_long"
+#: Of an answer whose schema cannot be followed.
+BAD_SCHEMA = "schema"
 #: Tokens that a question makes likelier or less likely, and how far.
 BIASED_MAX, BIAS_MAX = 300, 100.0
 #: Stop texts of a question, most characters of one, and likeliest tokens given for a place.
@@ -66,6 +68,8 @@ class Question:
     logit_bias: tuple[TokenBias, ...] = ()
     seed: int = 0
     stop: tuple[str, ...] = ()
+    #: A JSON schema, as text, that the whole answer follows; empty: any text.
+    schema: str = ""
     #: How many of the likeliest tokens are given for each place; ``None``: no probabilities.
     top_tokens: int | None = None
 
@@ -110,7 +114,8 @@ class Written:
     #: Of the whole answer so far.
     prompt_tokens: int = 0
     answer_tokens: int = 0
-    #: ``stop`` or ``length`` once it is whole; ``error`` or ``too_long``: it cannot be written.
+    #: ``stop`` or ``length`` once it is whole; ``error``, ``TOO_LONG`` or ``BAD_SCHEMA``: it cannot
+    #: be written.
     finish: str = ""
     #: A sentence, where it cannot be written, and whose fault it is.
     reason: str = ""

@@ -14,6 +14,7 @@ from workers.protocol.memory import GB
 from workers.protocol.pass_bytes import answer_bytes
 from workers.runtime.resident import ResidentBase
 from workers.training.faults import SystemFault, UserFault, is_device_lost
+from workers.training.grammars import AnswerGrammar
 from workers.training.writing import Load, Tell, Writer
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,12 @@ class Answers:
         return ref in self._writers
 
     def begin(
-        self, resident: ResidentBase, question: Question, load: Load | None, tell: Tell
+        self,
+        resident: ResidentBase,
+        question: Question,
+        load: Load | None,
+        tell: Tell,
+        grammar: AnswerGrammar | None = None,
     ) -> None:
         """Begin an answer; ``tell`` gets its words, on this thread.
 
@@ -74,7 +80,7 @@ class Answers:
         resident.apply_threads()
         began = time.monotonic()
         try:
-            writer.begin(question, load, tell)
+            writer.begin(question, load, tell, grammar)
         finally:
             self._forget_idle()
         self._owed_s -= time.monotonic() - began

@@ -249,7 +249,7 @@ class NodeRuntime:
         Raises
         ------
         UserFault, SystemFault
-            As ``load_resident``, or the prompt or the adapter cannot be used.
+            As ``load_resident``, or the prompt, the adapter or the schema cannot be used.
         """
         resident = self.resident(question.base_model)
         load = None
@@ -260,7 +260,8 @@ class NodeRuntime:
             if not resident.adapters.holds(question.adapter):
                 # here, and not between two steps of the jobs
                 load()
-        self._commands.call(lambda: self._answers.begin(resident, question, load, tell))
+        grammar = resident.grammars.build(question.schema) if question.schema else None
+        self._commands.call(lambda: self._answers.begin(resident, question, load, tell, grammar))
 
     def end_answer(self, token: str) -> None:
         """Write no more of an answer."""

@@ -40,10 +40,12 @@ from workers.training.architectures import (
 )
 from workers.training.faults import SystemFault, UserFault
 from workers.training.fused_trainer import FusedTrainer
+from workers.training.grammars import Grammars
 from workers.training.job import TrainingJob
 from workers.training.kept_bytes import describe_model
 from workers.training.packed_model import PackedModel
 from workers.training.part_pass import divide_passes, list_ending
+from workers.training.samples import find_stop_tokens
 from workers.training.step_results import StepFailure, StepResult
 from workers.training.tuning import build_plain_trainer, build_tuned_trainer
 
@@ -64,6 +66,7 @@ class ResidentBase:
     trainer: FusedTrainer
     plan: MemoryPlan
     adapters: AnswerAdapters
+    grammars: Grammars
     #: ``hash_base_files`` of what was loaded; empty for a model that was not loaded from files.
     sha256: str = ""
     #: CPU threads it is trained with; ``None`` until measured on the loop's thread.
@@ -360,7 +363,9 @@ def build_resident(
     )
     adapters = AnswerAdapters(packed, limit_bytes=plan.answer_adapters_gb * GB)
     threads = 1 if reproducible else None
-    return ResidentBase(ref, tokenizer, packed, trainer, plan, adapters, threads=threads)
+    stops = find_stop_tokens(packed, tokenizer)
+    grammars = Grammars(tokenizer, stops=stops, vocabulary=packed.shape.vocab_size)
+    return ResidentBase(ref, tokenizer, packed, trainer, plan, adapters, grammars, threads=threads)
 
 
 def resolve_model_source(source: str) -> str:

@@ -19,6 +19,10 @@ class PromptTooLong(UserFault):
     """A prompt that the model cannot read whole."""
 
 
+class SchemaFault(UserFault):
+    """A schema that an answer cannot follow."""
+
+
 class SystemFault(TrainingFault):
     """The node is the cause: the same job may well run elsewhere."""
 

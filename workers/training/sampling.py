@@ -17,6 +17,7 @@ def choose_token(
     random: torch.Generator,
     *,
     written: Sequence[int] = (),
+    forbidden_V: torch.Tensor | None = None,
 ) -> int:
     """The likeliest token, or one drawn by temperature from ``top_k`` and the nucleus of ``top_p``.
 
@@ -26,6 +27,8 @@ def choose_token(
         ``float[V]``; it stays as it is.
     written
         Tokens of the answer so far, which penalties are for.
+    forbidden_V : Tensor, optional
+        ``bool[V]``: tokens that cannot come here, and not all of them.
 
     Raises
     ------
@@ -38,6 +41,8 @@ def choose_token(
     nucleus. Penalties are those of OpenAI's API, of the answer's tokens and not the prompt's.
     """
     logits_V = _change(logits_V, question, written)
+    if forbidden_V is not None:
+        logits_V = logits_V.masked_fill(forbidden_V, -torch.inf)
     if question.temperature == 0.0:
         return int(logits_V.argmax())
     probability_V = (logits_V / question.temperature).softmax(-1)

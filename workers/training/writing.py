@@ -14,11 +14,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from workers.protocol.generation import QUESTIONS_MAX, LikelyToken, Question, Written, WrittenToken
+from workers.protocol.generation import (
+    BAD_SCHEMA,
+    QUESTIONS_MAX,
+    LikelyToken,
+    Question,
+    Written,
+    WrittenToken,
+)
 from workers.protocol.token_layout import TemplateError
 from workers.training.answer_adapters import AnswerAdapters, Values
 from workers.training.data import TokenizerEncoder
-from workers.training.faults import PromptTooLong, SystemFault, UserFault
+from workers.training.faults import PromptTooLong, SchemaFault, SystemFault, UserFault
+from workers.training.grammars import AnswerGrammar
 from workers.training.key_values import KeyValues
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Example, PackShare, TokenSequence, build_pack
@@ -53,6 +61,8 @@ class _Answer:
     random: torch.Generator
     #: Of the prompt.
     tokens_read: np.ndarray
+    #: What may come next; ``None``: anything.
+    grammar: AnswerGrammar | None = None
     written: list[int] = field(default_factory=list)
     #: Characters of the text that were sent.
     sent: int = 0
@@ -109,8 +119,19 @@ class Writer:
         return bool(self._answers)
 
     @torch.no_grad()
-    def begin(self, question: Question, load: Load | None, tell: Tell) -> None:
+    def begin(
+        self,
+        question: Question,
+        load: Load | None,
+        tell: Tell,
+        grammar: AnswerGrammar | None = None,
+    ) -> None:
         """Read a question's prompt and write its first token.
+
+        Parameters
+        ----------
+        grammar
+            Of the question's schema, where it has one.
 
         Raises
         ------
@@ -142,6 +163,7 @@ class Writer:
             limit=limit,
             random=torch.Generator().manual_seed(question.seed),
             tokens_read=tokens,
+            grammar=grammar,
         )
         self._answers[question.token] = answer
         try:
@@ -274,7 +296,12 @@ class Writer:
 
     def _choose(self, answer: _Answer, logits_V: torch.Tensor) -> None:
         """Choose the answer's next token, and report what is certain of it."""
-        token = choose_token(logits_V, answer.question, answer.random, written=answer.written)
+        try:
+            token = self._choose_token(answer, logits_V)
+        except SchemaFault as fault:
+            # The other answers go on.
+            self._finish(answer, "", BAD_SCHEMA, str(fault))
+            return
         if token in self._stop_tokens:
             self._finish(answer, self._decode(answer)[answer.sent :], "stop")
             return
@@ -285,6 +312,8 @@ class Writer:
         stop_at = _find_stop(text, answer.question.stop)
         if stop_at is not None:
             self._finish(answer, text[answer.sent : max(stop_at, answer.sent)], "stop")
+        elif answer.grammar is not None and answer.grammar.is_whole:
+            self._finish(answer, text[answer.sent :], "stop")
         elif len(answer.written) >= answer.limit:
             self._finish(answer, text[answer.sent :], "length")
         else:
@@ -292,6 +321,20 @@ class Writer:
             if certain > answer.sent:
                 self._tell(answer, text[answer.sent : certain])
                 answer.sent = certain
+
+    def _choose_token(self, answer: _Answer, logits_V: torch.Tensor) -> int:
+        grammar = answer.grammar
+        forbidden_V = None if grammar is None else grammar.find_forbidden()
+        token = choose_token(
+            logits_V,
+            answer.question,
+            answer.random,
+            written=answer.written,
+            forbidden_V=forbidden_V,
+        )
+        if grammar is not None and token not in self._stop_tokens:
+            grammar.write(token)
+        return token
 
     def _finish(self, answer: _Answer, text: str, finish: str, reason: str = "") -> None:
         self._remove(answer)

@@ -44,13 +44,14 @@ from marketplace.questions.answering import cancel_question
 from marketplace.questions.asking import (
     ANSWER_TOKENS_MAX,
     CONTEXT_EXCEEDED,
+    INVALID_SCHEMA,
     QuestionTerms,
     ask_questions,
 )
 from marketplace.questions.models import AskedQuestion, QuestionStatus
 from marketplace.questions.serving import find_served_model, start_forwarding
 from marketplace.questions.wakeups import written_listener
-from workers.protocol.generation import TOO_LONG, ChatTurn
+from workers.protocol.generation import BAD_SCHEMA, TOO_LONG, ChatTurn
 
 #: Seconds a waiting request trusts the listener before it looks itself.
 LOOK_EVERY_S = 1.0
@@ -87,6 +88,7 @@ class ChatView(OpenAiView):
         top_tokens = (asked.get("top_logprobs") or 0) if asked.get("logprobs") else None
         terms = QuestionTerms(
             turns=tuple(_read_turn(message) for message in asked["messages"]),
+            schema=asked.get("response_format") or "",
             **_read_settings(asked, limit=limit, top_tokens=top_tokens),
         )
         return _answer(request, asked, terms, ChatShape)
@@ -308,6 +310,8 @@ class _Words:
 def _build_failure(question: AskedQuestion) -> UserError:
     if question.finish == TOO_LONG:
         return UserError(CONTEXT_EXCEEDED, question.reason, param="messages")
+    if question.finish == BAD_SCHEMA:
+        return UserError(INVALID_SCHEMA, question.reason, param="response_format")
     if question.is_owners_fault:
         return UserError("invalid_prompt", question.reason, param="messages")
     return UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,8 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from marketplace.common.errors import UserError
+from marketplace.questions.asking import INVALID_SCHEMA
+from workers.protocol.answer_schema import describe_schema_fault
 from workers.protocol.generation import (
     BIAS_MAX,
     BIASED_MAX,
@@ -106,6 +109,57 @@ class LogitBiasField(serializers.DictField):
         return tuple(TokenBias(int(token), bias) for token, bias in biases.items())
 
 
+@extend_schema_field(
+    {
+        "type": "object",
+        "required": ["type"],
+        "properties": {
+            "type": {"type": "string", "enum": ["text", "json_object", "json_schema"]},
+            "json_schema": {
+                "type": "object",
+                "required": ["schema"],
+                "properties": {
+                    "name": {"type": "string"},
+                    "schema": {"type": "object", "additionalProperties": {}},
+                },
+                "additionalProperties": {},
+            },
+        },
+    }
+)
+class ResponseFormatField(serializers.Field):
+    """The JSON schema that the answer follows, as text; empty: any text."""
+
+    def to_internal_value(self, data: Any) -> str:
+        match data:
+            case {"type": "text"}:
+                return ""
+            case {"type": "json_object"}:
+                return json.dumps({"type": "object"})
+            case {"type": "json_schema", "json_schema": {"schema": schema}}:
+                return write_schema(schema, param="response_format")
+        raise serializers.ValidationError(
+            "Give the type text, json_object, or json_schema with a schema in json_schema."
+        )
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+def write_schema(schema: Any, *, param: str) -> str:
+    """A schema as nodes take it.
+
+    Raises
+    ------
+    UserError
+        ``invalid_schema``.
+    """
+    if fault := describe_schema_fault(schema):
+        raise UserError(INVALID_SCHEMA, fault, param=param)
+    # In the order of its members, which is the answer's; the database would change it.
+    return json.dumps(schema)
+
+
 class AnswerRequest(serializers.Serializer[Any]):
     """What questions of both kinds have in common."""
 
@@ -177,10 +231,7 @@ class AnswerRequest(serializers.Serializer[Any]):
     )
 
     #: What would change the answer, and is not done here; empty and 0 change nothing.
-    refused = (
-        *("tools", "functions", "response_format"),
-        *("min_p", "repetition_penalty"),
-    )
+    refused = ("tools", "functions", "min_p", "repetition_penalty")
 
     def to_internal_value(self, data: Any) -> Any:
         for name in self.refused:
@@ -198,8 +249,6 @@ def _is_default(name: str, asked: Mapping[str, Any]) -> bool:
             return asked.get("tool_choice") == "none"
         case "functions":
             return asked.get("function_call") == "none"
-        case "response_format":
-            return asked[name] == {"type": "text"}
         case "repetition_penalty":
             return asked[name] == 1
         case _:
@@ -219,6 +268,11 @@ class ChatRequest(AnswerRequest):
         required=False,
         allow_null=True,
         help_text="Most tokens of the answer; it counts before max_tokens.",
+    )
+    response_format = ResponseFormatField(
+        required=False,
+        allow_null=True,
+        help_text="The form of the answer: any text, a JSON object, or JSON of a schema.",
     )
     logprobs = serializers.BooleanField(
         required=False, allow_null=True, help_text="Give the logarithm of each token's probability."
@@ -254,4 +308,4 @@ class CompletionRequest(AnswerRequest):
         help_text="Give the logarithm of each token's probability, and as many likeliest tokens.",
     )
 
-    refused = (*AnswerRequest.refused, "suffix", "echo", "best_of")
+    refused = (*AnswerRequest.refused, "response_format", "suffix", "echo", "best_of")

@@ -26,7 +26,8 @@ from workers.protocol.generation import ChatTurn, Question, TokenBias
 from workers.protocol.job_spec import BlobRef
 from workers.protocol.probes import ProbeAdapter
 from workers.runtime.node_runtime import NodeRuntime
-from workers.training.faults import PromptTooLong, UserFault
+from workers.training.faults import PromptTooLong, SchemaFault, UserFault
+from workers.training.grammars import AnswerGrammar
 from workers.training.sampling import choose_token
 
 PROMPTS = ("item 3 is", "item 17 is", "what is item 5?", "a")
@@ -209,6 +210,41 @@ def test_probabilities_are_told_of_each_token(runtime, base):
             (one.logprob for one in token.likeliest), reverse=True
         )
         assert token.logprob == token.likeliest[0].logprob <= 0
+
+
+SCHEMA = """{"type": "object", "properties": {"b": {"type": "integer", "maximum": 99},
+"a": {"enum": ["x", "y"]}}, "required": ["b", "a"], "additionalProperties": false}"""
+
+
+def test_an_answer_follows_its_schema_beside_one_that_is_free(runtime, base, adapters):
+    free = text_of(ask(runtime, base, adapter=adapters[0], max_tokens=40))
+    told = [Told(), Told()]
+    bound = question(base, "bound", schema=SCHEMA, max_tokens=200, temperature=1.0)
+    runtime.answer(bound, None, told[0])
+    beside = question(base, "free", adapter=adapters[0], max_tokens=40)
+    runtime.answer(beside, adapters[0][1], told[1])
+    value = json.loads(told[0].wait())
+    assert list(value) == ["b", "a"]
+    assert value["a"] in ("x", "y")
+    assert told[0].last.finish == "stop"
+    assert told[1].wait() == free
+
+
+def test_a_schema_that_fails_on_the_way_ends_its_own_answer_alone(
+    runtime, base, adapters, monkeypatch
+):
+    free = text_of(ask(runtime, base, max_tokens=40))
+
+    def fail(grammar, token):
+        raise SchemaFault("It takes too much.")
+
+    told = [Told(), Told()]
+    runtime.answer(question(base, "free", max_tokens=40), None, told[0])
+    monkeypatch.setattr(AnswerGrammar, "write", fail)
+    runtime.answer(question(base, "bound", schema=SCHEMA), None, told[1])
+    assert told[1].wait() == ""
+    assert (told[1].last.finish, told[1].last.reason) == ("schema", "It takes too much.")
+    assert told[0].wait() == free
 
 
 def test_a_nucleus_of_one_token_is_greedy():

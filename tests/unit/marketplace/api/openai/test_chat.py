@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import openai
+import pydantic
 import pytest
 
 from marketplace.common import clock
@@ -338,6 +340,40 @@ def test_without_money_or_without_a_node_there_is_no_answer(connect, client, ask
     assert not AskedQuestion.objects.exists()
 
 
+def form(schema):
+    return {"type": "json_schema", "json_schema": {"name": "f", "schema": schema}}
+
+
+class Parcel(pydantic.BaseModel):
+    weight: int
+    address: str
+
+
+def test_a_schema_comes_to_the_node_in_its_own_order_and_its_answer_is_parsed(
+    client, runtime, zone
+):
+    text = '{"weight": 3, "address": "x"}'
+    runtime.script = [Written("", text, answer_tokens=9, finish="stop")]
+    answer = client.chat.completions.parse(
+        model=zone.name, messages=MESSAGES, response_format=Parcel
+    )
+    assert answer.choices[0].message.parsed == Parcel(weight=3, address="x")
+    schema = json.loads(runtime.asked[0][0].schema)
+    assert list(schema["properties"]) == ["weight", "address"]
+    assert schema["additionalProperties"] is False
+
+
+def test_a_schema_that_the_node_cannot_follow_costs_nothing_and_says_so(ask, runtime, owner):
+    before = get_wallet(organisation=owner).available_micros
+    reason = "The schema takes too much to compile."
+    runtime.script = [Written("", finish="schema", reason=reason, fault=Fault.USER)]
+    with pytest.raises(openai.BadRequestError, match="too much to compile") as refused:
+        ask(response_format={"type": "json_object"})
+    assert (refused.value.code, refused.value.param) == ("invalid_schema", "response_format")
+    assert json.loads(runtime.asked[0][0].schema) == {"type": "object"}
+    assert get_wallet(organisation=owner).available_micros == before
+
+
 def test_wrong_questions_are_refused(client, zone, node):
     tool = {"type": "function", "function": {"name": "f"}}
     wrong = [
@@ -348,7 +384,9 @@ def test_wrong_questions_are_refused(client, zone, node):
         ({"n": 2, "stream": True}, "n"),
         ({"tools": [tool]}, "tools"),
         ({"tools": [tool], "tool_choice": "auto"}, "tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"response_format": form({"$ref": "http://x/y"})}, "response_format"),
         ({"frequency_penalty": 2.5}, "frequency_penalty"),
         ({"presence_penalty": -3}, "presence_penalty"),
         ({"logit_bias": {"hello": -100}}, "logit_bias"),

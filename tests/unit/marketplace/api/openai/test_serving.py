@@ -207,6 +207,12 @@ def test_the_servers_words_are_given_metered_and_paid_to_the_house(ask, server, 
     assert of_the_house.aggregate(micros=Sum("amount_micros"))["micros"] == price
 
 
+def test_a_schema_is_passed_on_as_vllm_takes_it(ask, server):
+    ask(response_format={"type": "json_object"})
+    form = {"name": "answer", "schema": {"type": "object"}}
+    assert server.asked[0]["response_format"] == {"type": "json_schema", "json_schema": form}
+
+
 def test_words_are_streamed_before_the_answer_is_whole(ask, server):
     server.goes_on.clear()
     chunks = iter(ask(stream=True))
