@@ -23,6 +23,7 @@ from marketplace.questions.models import AskedQuestion, QuestionStatus
 from marketplace.questions.prices import compute_price, find_rate
 from marketplace.questions.wakeups import wake_nodes
 from workers.protocol.generation import ChatTurn, TokenBias
+from workers.protocol.prompts import encode_prompt
 from workers.protocol.token_layout import TemplateError
 from workers.protocol.wire import to_json
 
@@ -45,6 +46,8 @@ class QuestionTerms:
 
     turns: tuple[ChatTurn, ...] = ()
     prompt: str = ""
+    tools: str = ""
+    opening: str = ""
     max_tokens: int = 256
     temperature: float = 1.0
     top_p: float = 1.0
@@ -175,11 +178,11 @@ def _check_open_questions(organisation: Organisation) -> None:
 
 
 def count_prompt(zone: Zone, terms: QuestionTerms) -> int:
-    """Number of a prompt's tokens; raises as ``encode_prompt``."""
-    return len(encode_prompt(zone, terms))
+    """Number of a prompt's tokens; raises as ``encode_question``."""
+    return len(encode_question(zone, terms))
 
 
-def encode_prompt(zone: Zone, terms: QuestionTerms) -> list[int]:
+def encode_question(zone: Zone, terms: QuestionTerms) -> list[int]:
     """A prompt with the zone's tokenizer and chat template, as nodes read it.
 
     Raises
@@ -187,7 +190,8 @@ def encode_prompt(zone: Zone, terms: QuestionTerms) -> list[int]:
     UserError
         ``context_length_exceeded`` or ``invalid_prompt``.
     """
-    characters = len(terms.prompt) + sum(len(turn.content) for turn in terms.turns)
+    turns = sum(len(turn.content) + len(turn.calls) for turn in terms.turns)
+    characters = len(terms.prompt) + len(terms.tools) + turns
     if characters > PROMPT_CHARS_MAX:
         raise UserError(
             CONTEXT_EXCEEDED,
@@ -195,14 +199,10 @@ def encode_prompt(zone: Zone, terms: QuestionTerms) -> list[int]:
             param="messages",
         )
     encoder = load_text_encoder(find_zone_tokenizer(zone))
-    if not terms.turns:
-        return encoder.prefix + encoder.encode([terms.prompt])[0]
-    turns = [{"role": turn.role, "content": turn.content} for turn in terms.turns]
     try:
-        text = encoder.render(turns, tools=None, generation=True)
+        return list(encode_prompt(encoder, terms))
     except TemplateError as error:
         raise UserError("invalid_prompt", str(error), param="messages") from None
-    return encoder.encode([text])[0]
 
 
 def count_answer(zone: Zone, text: str) -> int:

@@ -26,7 +26,7 @@ from marketplace.common.threads import run_in_thread
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Artifact
 from marketplace.questions.answering import record_forwarded
-from marketplace.questions.asking import QuestionTerms, encode_prompt
+from marketplace.questions.asking import QuestionTerms, encode_question
 from marketplace.questions.models import AskedQuestion
 from workers.protocol.adapter_check import WEIGHTS_NAME
 from workers.protocol.adapter_files import CONFIG_NAME
@@ -160,7 +160,7 @@ def _build_body(question: AskedQuestion, model: str) -> dict[str, Any]:
     terms = from_json(QuestionTerms, question.terms)
     return {
         "model": model,
-        "prompt": encode_prompt(question.zone, terms),
+        "prompt": encode_question(question.zone, terms),
         "max_tokens": terms.max_tokens,
         "temperature": terms.temperature,
         "top_p": terms.top_p,

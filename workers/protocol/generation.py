@@ -33,6 +33,11 @@ STOPS_MAX, STOP_CHARS_MAX, TOP_TOKENS_MAX = 4, 200, 20
 class ChatTurn:
     role: str
     content: str
+    #: Of an assistant's turn: the functions that it calls, as JSON.
+    calls: str = ""
+    #: Of a tool's turn: the call that it answers, and the tool.
+    call_id: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,10 @@ class Question:
     #: A conversation to be answered; empty: ``prompt`` is continued.
     turns: tuple[ChatTurn, ...] = ()
     prompt: str = ""
+    #: Functions that the model may call, as JSON.
+    tools: str = ""
+    #: What a conversation's answer begins with; it is read, and not written again.
+    opening: str = ""
     max_tokens: int = 256
     #: 0: always the likeliest token.
     temperature: float = 0.0

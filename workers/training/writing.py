@@ -22,6 +22,7 @@ from workers.protocol.generation import (
     Written,
     WrittenToken,
 )
+from workers.protocol.prompts import encode_prompt
 from workers.protocol.token_layout import TemplateError
 from workers.training.answer_adapters import AnswerAdapters, Values
 from workers.training.data import TokenizerEncoder
@@ -246,16 +247,10 @@ class Writer:
             self._adapters.release(name)
 
     def _read_prompt(self, question: Question) -> np.ndarray:
-        if question.turns:
-            turns = [{"role": turn.role, "content": turn.content} for turn in question.turns]
-            try:
-                text = self._encoder.render(turns, tools=None, generation=True)
-            except TemplateError as error:
-                raise UserFault(str(error)) from error
-            [tokens] = self._encoder.encode([text])
-        else:
-            [tokens] = self._encoder.encode([question.prompt])
-            tokens = [*self._encoder.prefix, *tokens]
+        try:
+            tokens = encode_prompt(self._encoder, question)
+        except TemplateError as error:
+            raise UserFault(str(error)) from error
         if not tokens:
             raise UserFault("The prompt is empty. Give at least one character.")
         return np.asarray(tokens, dtype=np.int64)

@@ -10,7 +10,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +26,9 @@ from marketplace.api.callers import Standing, find_standing, get_caller
 from marketplace.api.market.requests import check_body
 from marketplace.api.openai import schemas
 from marketplace.api.openai.chat_requests import ChatRequest, CompletionRequest
+from marketplace.api.openai.chat_tools import find_tool_use
 from marketplace.api.openai.chat_values import (
+    AnswerShape,
     ChatShape,
     CompletionShape,
     CreateChatCompletionResponseSerializer,
@@ -51,14 +53,13 @@ from marketplace.questions.asking import (
 from marketplace.questions.models import AskedQuestion, QuestionStatus
 from marketplace.questions.serving import find_served_model, start_forwarding
 from marketplace.questions.wakeups import written_listener
-from workers.protocol.generation import BAD_SCHEMA, TOO_LONG, ChatTurn
+from workers.protocol.generation import BAD_SCHEMA, TOO_LONG
 
 #: Seconds a waiting request trusts the listener before it looks itself.
 LOOK_EVERY_S = 1.0
 #: How long an answer may go on for somebody who may ask no more.
 CHECK_EVERY_S = 2.0
 DEFAULT_TOKENS = 256
-_ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
 _SEED_BITS = 31
 #: Settings that questions have by the same names.
 _SAMPLING = (
@@ -84,14 +85,7 @@ class ChatView(OpenAiView):
     )
     def post(self, request: Request) -> Coroutine[Any, Any, Any]:
         asked = check_body(ChatRequest, request.data)
-        limit = asked.get("max_completion_tokens") or asked.get("max_tokens")
-        top_tokens = (asked.get("top_logprobs") or 0) if asked.get("logprobs") else None
-        terms = QuestionTerms(
-            turns=tuple(_read_turn(message) for message in asked["messages"]),
-            schema=asked.get("response_format") or "",
-            **_read_settings(asked, limit=limit, top_tokens=top_tokens),
-        )
-        return _answer(request, asked, terms, ChatShape)
+        return answer_request(request, asked, build_chat_terms(asked), ChatShape)
 
 
 class CompletionView(OpenAiView):
@@ -115,11 +109,18 @@ class CompletionView(OpenAiView):
             asked, limit=asked.get("max_tokens") or 16, top_tokens=asked.get("logprobs")
         )
         terms = QuestionTerms(prompt=asked["prompt"], **settings)
-        return _answer(request, asked, terms, CompletionShape)
+        return answer_request(request, asked, terms, CompletionShape)
 
 
-def _read_turn(message: Mapping[str, Any]) -> ChatTurn:
-    return ChatTurn(_ROLES[message["role"]], message["content"])
+def build_chat_terms(asked: Mapping[str, Any]) -> QuestionTerms:
+    """What a checked ``ChatRequest`` asks, but for its tools."""
+    limit = asked.get("max_completion_tokens") or asked.get("max_tokens")
+    top_tokens = (asked.get("top_logprobs") or 0) if asked.get("logprobs") else None
+    return QuestionTerms(
+        turns=tuple(asked["messages"]),
+        schema=asked.get("response_format") or "",
+        **_read_settings(asked, limit=limit, top_tokens=top_tokens),
+    )
 
 
 def _read_settings(
@@ -137,17 +138,21 @@ def _read_settings(
     }
 
 
-def _answer(
+def answer_request(
     request: Request,
     asked: Mapping[str, Any],
     terms: QuestionTerms,
-    shape: type[ChatShape] | type[CompletionShape],
+    shape: Callable[..., AnswerShape],
 ) -> Coroutine[Any, Any, Any]:
     """Ask the question; gives what waits for its answer."""
     who, standing = get_caller(request), find_standing(request, Scope.MODELS_USE)
     model = find_model(asked["model"], organisation=who.organisation)
     written_listener.listen()
     served_model = find_served_model(model.zone)
+    use = find_tool_use(asked, model.zone)
+    if use is not None:
+        opening, schema = use.opening, use.schema or terms.schema
+        terms = replace(terms, tools=use.tools, opening=opening, schema=schema)
     count = asked.get("n") or 1
     if count > 1 and asked.get("stream"):
         raise UserError(
@@ -165,7 +170,8 @@ def _answer(
     )
     first = questions[0]
     reply = Reply(first.pk, asked["model"], int(first.created_at.timestamp()))
-    made = shape(reply, has_logprobs=terms.top_tokens is not None)
+    reader = None if use is None else use.reader
+    made = shape(reply, has_logprobs=terms.top_tokens is not None, reader=reader)
     with_usage = (asked.get("stream_options") or {}).get("include_usage", False)
     answer: Coroutine[Any, Any, Any] = (
         _stream(_Words(first.pk, standing), made, with_usage=with_usage)
@@ -189,7 +195,7 @@ async def _forward(
     return await answer
 
 
-async def _wait(answers: Sequence[_Words], shape: ChatShape | CompletionShape) -> Response:
+async def _wait(answers: Sequence[_Words], shape: AnswerShape) -> Response:
     """All answers whole; where one fails, the others end with it."""
     reading = [asyncio.ensure_future(_read_all(words)) for words in answers]
     try:
@@ -205,9 +211,7 @@ async def _read_all(words: _Words) -> list[Part]:
     return [part async for part in words.read()]
 
 
-async def _stream(
-    words: _Words, shape: ChatShape | CompletionShape, *, with_usage: bool
-) -> StreamingHttpResponse:
+async def _stream(words: _Words, shape: AnswerShape, *, with_usage: bool) -> StreamingHttpResponse:
     """Stream the answer once it begins, so that a refusal has a status of its own."""
     parts = words.read()
     first = await anext(parts, None)
@@ -217,19 +221,22 @@ async def _stream(
             yield _event(value)
         try:
             if first is not None:
-                yield _event(shape.build_part(first))
+                for value in shape.build_part(first):
+                    yield _event(value)
             async for part in parts:
-                yield _event(shape.build_part(part))
+                for value in shape.build_part(part):
+                    yield _event(value)
         except UserError as error:
             problem = build_problem_body(code=error.code, detail=error.message, status=error.status)
             yield _event(build_openai_error(problem))
             return
         finally:
             await parts.aclose()
-        yield _event(shape.build_end(words.question))
+        for value in shape.build_end(words.question):
+            yield _event(value)
         if with_usage:
             yield _event(shape.build_usage(words.question))
-        yield b"data: [DONE]\n\n"
+        yield shape.ending
 
     response = StreamingHttpResponse(write(), content_type="text/event-stream")
     response["Cache-Control"] = "no-store"
@@ -239,7 +246,8 @@ async def _stream(
 
 
 def _event(value: Mapping[str, Any]) -> bytes:
-    return b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"
+    named = f"event: {value['type']}\n" if "type" in value else ""
+    return f"{named}data: {json.dumps(value, ensure_ascii=False)}\n\n".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +319,8 @@ def _build_failure(question: AskedQuestion) -> UserError:
     if question.finish == TOO_LONG:
         return UserError(CONTEXT_EXCEEDED, question.reason, param="messages")
     if question.finish == BAD_SCHEMA:
-        return UserError(INVALID_SCHEMA, question.reason, param="response_format")
+        param = "tools" if question.terms["tools"] else "response_format"
+        return UserError(INVALID_SCHEMA, question.reason, param=param)
     if question.is_owners_fault:
         return UserError("invalid_prompt", question.reason, param="messages")
     return UserError(

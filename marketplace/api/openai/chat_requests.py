@@ -10,8 +10,10 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from marketplace.api.openai.chat_tools import ToolChoiceField, ToolsField, check_surrogates
 from marketplace.common.errors import UserError
 from marketplace.questions.asking import INVALID_SCHEMA
+from marketplace.questions.tool_calls import CALLS_MAX
 from workers.protocol.answer_schema import describe_schema_fault
 from workers.protocol.generation import (
     BIAS_MAX,
@@ -20,8 +22,11 @@ from workers.protocol.generation import (
     STOP_CHARS_MAX,
     STOPS_MAX,
     TOP_TOKENS_MAX,
+    ChatTurn,
     TokenBias,
 )
+from workers.protocol.record_messages import parse_message
+from workers.protocol.record_types import ValueRefusal
 
 _TOKEN = re.compile("[0-9]{1,9}")
 
@@ -49,9 +54,41 @@ class ContentField(TextField):
 
 class MessageRequest(serializers.Serializer[Any]):
     role = serializers.ChoiceField(
-        ["developer", "system", "user", "assistant"], help_text="Who wrote it."
+        ["developer", "system", "user", "assistant", "tool"], help_text="Who wrote it."
     )
-    content = ContentField(help_text="What was written: a text, or parts with a text each.")
+    content = ContentField(
+        required=False,
+        allow_null=True,
+        help_text="What was written: a text, or parts with a text each; null beside calls.",
+    )
+    tool_calls = serializers.ListField(
+        child=serializers.DictField(),
+        required=False,
+        allow_null=True,
+        max_length=CALLS_MAX,
+        help_text="Functions that an assistant's message calls.",
+    )
+    tool_call_id = TextField(
+        required=False, allow_null=True, help_text="The call that a tool's message answers."
+    )
+    name = TextField(required=False, allow_null=True, help_text="The tool that answers.")
+
+    def to_internal_value(self, data: Any) -> ChatTurn:
+        """The message as a turn, read as rows of training files are."""
+        given = super().to_internal_value(data)
+        known = {name: value for name, value in given.items() if value is not None}
+        if known["role"] != "tool":
+            # Of others it is somebody's name, which templates have no place for.
+            known.pop("name", None)
+        try:
+            said = parse_message(known, (), train=False)
+        except ValueRefusal as refusal:
+            where = ".".join(map(str, refusal.path)) or "content"
+            raise serializers.ValidationError({where: refusal.message}) from None
+        except RecursionError:
+            raise serializers.ValidationError({"tool_calls": "They are nested too deep."}) from None
+        check_surrogates(said.calls)
+        return ChatTurn(said.role, said.text, said.calls, call_id=said.call_id, name=said.name)
 
 
 @extend_schema_field(
@@ -231,7 +268,7 @@ class AnswerRequest(serializers.Serializer[Any]):
     )
 
     #: What would change the answer, and is not done here; empty and 0 change nothing.
-    refused = ("tools", "functions", "min_p", "repetition_penalty")
+    refused = ("functions", "min_p", "repetition_penalty")
 
     def to_internal_value(self, data: Any) -> Any:
         for name in self.refused:
@@ -245,8 +282,6 @@ class AnswerRequest(serializers.Serializer[Any]):
 def _is_default(name: str, asked: Mapping[str, Any]) -> bool:
     """Whether what is asked for is what is done without it."""
     match name:
-        case "tools":
-            return asked.get("tool_choice") == "none"
         case "functions":
             return asked.get("function_call") == "none"
         case "repetition_penalty":
@@ -273,6 +308,17 @@ class ChatRequest(AnswerRequest):
         required=False,
         allow_null=True,
         help_text="The form of the answer: any text, a JSON object, or JSON of a schema.",
+    )
+    tools = ToolsField(
+        required=False, allow_null=True, help_text="Functions that the answer may call."
+    )
+    tool_choice = ToolChoiceField(
+        required=False,
+        allow_null=True,
+        help_text="Whether the answer calls none, any (auto), at least one, or a certain function.",
+    )
+    parallel_tool_calls = serializers.BooleanField(
+        required=False, allow_null=True, help_text="Whether an answer may call more than once."
     )
     logprobs = serializers.BooleanField(
         required=False, allow_null=True, help_text="Give the logarithm of each token's probability."
@@ -308,4 +354,4 @@ class CompletionRequest(AnswerRequest):
         help_text="Give the logarithm of each token's probability, and as many likeliest tokens.",
     )
 
-    refused = (*AnswerRequest.refused, "response_format", "suffix", "echo", "best_of")
+    refused = (*AnswerRequest.refused, "response_format", "tools", "suffix", "echo", "best_of")

@@ -11,6 +11,7 @@ from rest_framework import serializers as s
 from marketplace.api.answers import Answer, AsStored, ConstantText, Usd
 from marketplace.questions.models import AskedQuestion
 from marketplace.questions.prices import compute_price
+from marketplace.questions.tool_calls import CallReader, CallStream, ToolCall
 
 
 class Words(Protocol):
@@ -21,6 +22,24 @@ class Words(Protocol):
 
     @property
     def tokens(self) -> Sequence[Mapping[str, Any]]: ...
+
+
+class AnswerShape(Protocol):
+    """How answers to one request are written, whole or in events."""
+
+    @property
+    def ending(self) -> bytes:
+        """What a stream ends with."""
+        ...
+
+    def build_whole(
+        self, answers: Sequence[Sequence[Words]], questions: Sequence[AskedQuestion]
+    ) -> dict[str, Any]: ...
+
+    def build_opening(self) -> list[dict[str, Any]]: ...
+    def build_part(self, part: Words) -> list[dict[str, Any]]: ...
+    def build_end(self, question: AskedQuestion) -> list[dict[str, Any]]: ...
+    def build_usage(self, question: AskedQuestion) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +97,30 @@ class CreateCompletionResponseSerializer(CreateChatCompletionResponseSerializer)
     object = ConstantText("text_completion")
 
 
-class ChatShape:
-    """``chat.completion`` and its chunks."""
+def read_answer(parts: Sequence[Words], reader: CallReader | None) -> tuple[str, list[ToolCall]]:
+    """The text of a whole answer, and its calls."""
+    text = "".join(part.text for part in parts)
+    return (text, []) if reader is None else reader.read(text)
 
-    def __init__(self, reply: Reply, *, has_logprobs: bool) -> None:
+
+class ChatShape:
+    """``chat.completion`` and its chunks.
+
+    Parameters
+    ----------
+    reader
+        Finds calls in the answer, where it may have some.
+    """
+
+    ending = b"data: [DONE]\n\n"
+
+    def __init__(
+        self, reply: Reply, *, has_logprobs: bool, reader: CallReader | None = None
+    ) -> None:
         self._reply = reply
         self._has_logprobs = has_logprobs
+        self._reader = reader
+        self._stream = CallStream(reader)
 
     def build_whole(
         self, answers: Sequence[Sequence[Words]], questions: Sequence[AskedQuestion]
@@ -95,26 +132,45 @@ class ChatShape:
         return self._build("chat.completion", choices) | {"usage": _show_usage(questions)}
 
     def _build_choice(self, index: int, parts: Sequence[Words], finish: str) -> dict[str, Any]:
-        message = {
-            "role": "assistant",
-            "content": "".join(part.text for part in parts),
-            "refusal": None,
-        }
+        text, calls = read_answer(parts, self._reader)
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            shown = self._show_calls(calls, number=index)
+            message |= {"content": text or None, "tool_calls": shown}
         return {
             "index": index,
             "message": message,
             "logprobs": self._build_logprobs([token for part in parts for token in part.tokens]),
-            "finish_reason": finish,
+            "finish_reason": "tool_calls" if calls else finish,
         }
+
+    def _show_calls(self, calls: Sequence[ToolCall], *, number: int = 0) -> list[dict[str, Any]]:
+        """Of the answer of a number, those of one request."""
+        return [
+            {
+                "id": f"call_{self._reply.question_id}_{number}_{index}",
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for index, call in enumerate(calls)
+        ]
 
     def build_opening(self) -> list[dict[str, Any]]:
         return [self._build_chunk({"role": "assistant", "content": ""})]
 
-    def build_part(self, part: Words) -> dict[str, Any]:
-        return self._build_chunk({"content": part.text}, tokens=part.tokens)
+    def build_part(self, part: Words) -> list[dict[str, Any]]:
+        text = self._stream.add(part.text)
+        return [self._build_chunk({"content": text}, tokens=part.tokens)]
 
-    def build_end(self, question: AskedQuestion) -> dict[str, Any]:
-        return self._build_chunk({}, finish=question.finish)
+    def build_end(self, question: AskedQuestion) -> list[dict[str, Any]]:
+        rest, calls = self._stream.finish()
+        chunks = [self._build_chunk({"content": rest})] if rest else []
+        if calls:
+            shown = enumerate(self._show_calls(calls))
+            deltas = [{"index": index} | call for index, call in shown]
+            chunks.append(self._build_chunk({"tool_calls": deltas}))
+        finish = "tool_calls" if calls else question.finish
+        return [*chunks, self._build_chunk({}, finish=finish)]
 
     def build_usage(self, question: AskedQuestion) -> dict[str, Any]:
         return self._build("chat.completion.chunk", []) | {"usage": _show_usage([question])}
@@ -164,9 +220,13 @@ def _build_token(token: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class CompletionShape:
-    """``text_completion``, whole and in parts."""
+    """``text_completion``, whole and in parts; it has no calls."""
 
-    def __init__(self, reply: Reply, *, has_logprobs: bool) -> None:
+    ending = ChatShape.ending
+
+    def __init__(
+        self, reply: Reply, *, has_logprobs: bool, reader: CallReader | None = None
+    ) -> None:
         self._reply = reply
         self._has_logprobs = has_logprobs
 
@@ -183,11 +243,11 @@ class CompletionShape:
     def build_opening(self) -> list[dict[str, Any]]:
         return []
 
-    def build_part(self, part: Words) -> dict[str, Any]:
-        return self._build([self._build_choice(part.text, part.tokens, None)])
+    def build_part(self, part: Words) -> list[dict[str, Any]]:
+        return [self._build([self._build_choice(part.text, part.tokens, None)])]
 
-    def build_end(self, question: AskedQuestion) -> dict[str, Any]:
-        return self._build([self._build_choice("", (), question.finish)])
+    def build_end(self, question: AskedQuestion) -> list[dict[str, Any]]:
+        return [self._build([self._build_choice("", (), question.finish)])]
 
     def build_usage(self, question: AskedQuestion) -> dict[str, Any]:
         return self._build([]) | {"usage": _show_usage([question])}

@@ -25,7 +25,9 @@ from tests.unit.workers.training_builders import (
 from workers.protocol.generation import ChatTurn, Question, TokenBias
 from workers.protocol.job_spec import BlobRef
 from workers.protocol.probes import ProbeAdapter
+from workers.protocol.prompts import encode_prompt
 from workers.runtime.node_runtime import NodeRuntime
+from workers.training.data import TokenizerEncoder
 from workers.training.faults import PromptTooLong, SchemaFault, UserFault
 from workers.training.grammars import AnswerGrammar
 from workers.training.sampling import choose_token
@@ -316,3 +318,21 @@ def test_conversations_stand_in_the_chat_template(runtime, base):
     template = "### User:\nhello\n### Assistant:\n"
     expected = text_of(ask(runtime, base, prompt=template))
     assert text_of(ask(runtime, base, prompt="", turns=turns)) == expected
+
+
+def test_tools_calls_and_an_opening_are_read_before_the_answer(runtime, base):
+    tools, call = '[{"name": "f"}]', '{"name": "f", "arguments": {}}'
+    turns = (
+        ChatTurn("user", "hello"),
+        ChatTurn("assistant", "", f'[{{"id": "aaaaaaaaa", "function": {call}}}]'),
+        ChatTurn("tool", "7", call_id="aaaaaaaaa"),
+    )
+    encoder = TokenizerEncoder(byte_tokenizer())
+    asked = question(base, prompt="", turns=turns, tools=tools, opening="It is")
+    assert byte_tokenizer().decode(encode_prompt(encoder, asked)) == (
+        f"### Tools:\n{tools}\n### User:\nhello\n### Assistant:\n\n[{call}]\n</s>"
+        "### Tool:\n7\n### Assistant:\nIt is"
+    )
+    expected = ask(runtime, base, prompt="### User:\nhello\n### Assistant:\nIt is")
+    told = ask(runtime, base, prompt="", turns=turns[:1], opening="It is")
+    assert text_of(told) == text_of(expected)

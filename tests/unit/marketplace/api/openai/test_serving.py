@@ -27,7 +27,7 @@ from marketplace.payments.freezes import freeze_organisation
 from marketplace.payments.models import AccountKind, LedgerAccount, Posting
 from marketplace.payments.selectors import get_wallet
 from marketplace.questions import serving
-from marketplace.questions.asking import QuestionTerms, encode_prompt
+from marketplace.questions.asking import QuestionTerms, encode_question
 from marketplace.questions.models import AskedQuestion, QuestionStatus
 from tests import builders
 from tests import job_builders as build
@@ -192,7 +192,7 @@ def test_the_servers_words_are_given_metered_and_paid_to_the_house(ask, server, 
     assert (answer.choices[0].finish_reason, answer.model) == ("stop", zone.name)
     [asked] = server.asked
     turns = QuestionTerms(turns=(ChatTurn("user", "hello"),))
-    assert asked["prompt"] == encode_prompt(zone, turns)
+    assert asked["prompt"] == encode_question(zone, turns)
     assert (asked["model"], asked["stop"], asked["seed"]) == ("tiny", ["\n"], 3)
     assert set(server.headers_seen) == {"Bearer operators"}
     usage = answer.usage
