@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path
 
-from marketplace.api.openai import catalogue, chat, files, fine_tuning, uploads
+from marketplace.api.openai import catalogue, chat, files, fine_tuning, responses, uploads
 from marketplace.api.openai.views import UnknownOpenAiAddressView
 from marketplace.api.openapi import OpenAiSchemaView
 
@@ -26,6 +26,7 @@ urlpatterns = [
     path(f"{_JOB}/checkpoints", fine_tuning.FineTuningJobCheckpointsView.as_view()),
     path("chat/completions", chat.ChatView.as_view()),
     path("completions", chat.CompletionView.as_view()),
+    path("responses", responses.ResponsesView.as_view()),
     path("models", catalogue.ModelsView.as_view()),
     path("models/<path:model>", catalogue.ModelView.as_view()),
     re_path(r"^.*$", UnknownOpenAiAddressView.as_view()),
