@@ -4,10 +4,17 @@ What the blaming provider's nodes did since they took the job over is trained ag
 provider that has no part in the job, which is drawn; where no such node is there, by one of the
 same provider's. Where the same steps end in a fault of the input, the job ends as its owner's
 doing. The blaming provider is paid up to the last checkpoint if a stranger, or a node of a verified
-provider, has trained all of that again. Otherwise, as where it would take too long, nothing of it
-is paid: what the node stored itself may be what the steps fail on. So blaming the input earns a
-node no more than honest work does. A single word for the input counts against the node only from
-a verified provider, or its own; otherwise a third one has to say the same.
+provider, has trained all of that again, and no further than the step where a verified provider's
+node met the fault: the first one could go on with noise after it. Otherwise, as where it would take
+too long, nothing of it is paid: what the node stored itself may be what the steps fail on. So
+blaming the input earns a node no more than honest work does. What is not paid is not handed out
+either: its checkpoints go, since settings that diverge late would else be a way to train for a fee.
+A single word for the input counts against the node only from a verified provider, or its own;
+otherwise a third one has to say the same.
+
+The house rents no machine for a fault check: for one step's price, owners could have it pay a
+machine's start each time. A zone's only provider has its own word count once the operator verifies
+it.
 """
 
 from __future__ import annotations
@@ -118,6 +125,9 @@ class FaultCheckErrands(ErrandHandler[FaultCheck]):
     def accept(self, errand: FaultCheck, found: FaultCheckResult, *, now: datetime) -> bool:
         assert errand.node is not None
         errand.found_fault = bool(found.fault)
+        if errand.found_fault:
+            step = errand.until_step if found.step is None else found.step
+            errand.found_step = min(max(step, errand.from_step), errand.until_step)
         provider = errand.node.provider
         is_own = provider.pk == errand.checked_node.provider_id
         is_verified = provider.verified_at is not None
@@ -127,11 +137,14 @@ class FaultCheckErrands(ErrandHandler[FaultCheck]):
             if not errand.found_fault and self._ask_another(errand, now=now):
                 return True
             decided = None
+        is_covered = errand.from_step <= find_unsuspected_step(errand.job)
+        # An owner's puppet could say that the first step fails, and so take the work unpaid.
+        seen = errand.found_step if is_verified else None
+        covered = errand.until_step if seen is None else seen + STEPS_LATER
         decide_user_fault(
             slice_id=errand.slice_id,
             is_confirmed=decided,
-            is_covered=(is_verified or not is_own)
-            and errand.from_step <= find_unsuspected_step(errand.job),
+            covered_step=covered if is_covered and (is_verified or not is_own) else None,
             now=now,
         )
         return True
@@ -152,13 +165,17 @@ class FaultCheckErrands(ErrandHandler[FaultCheck]):
     def pay(self, errand: FaultCheck, *, now: datetime) -> int:
         """Pay for the steps; who repeats its own claim is paid nothing for it.
 
-        How many steps they are is what the checked node said, which may be the checker's friend;
-        so all checks of a job together have a limit.
+        How many steps they are is what the two nodes said, which may be friends; so all checks of a
+        job together have a limit.
         """
         assert errand.node is not None
         if errand.node.provider_id == errand.checked_node.provider_id:
             return 0
-        units = load_work_plan(errand.job).count_between(errand.from_step, errand.until_step)
+        last = errand.until_step
+        if errand.found_step is not None:
+            # The one that failed was computed, too.
+            last = min(last, errand.found_step + 1)
+        units = load_work_plan(errand.job).count_between(errand.from_step, last)
         paid = FaultCheck.objects.filter(job=errand.job).aggregate(sum=Sum("paid_micros"))["sum"]
         most = max(0, math.floor(errand.job.price_micros * PAY_SHARE) - paid)
         return pay_for_units(errand, units=units, most_micros=most, now=now)

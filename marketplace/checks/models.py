@@ -26,6 +26,8 @@ class FaultCheck(Errand):
     until_step = models.PositiveIntegerField()
     #: Whether the input is at fault for the checker, too; null: nothing is known yet.
     found_fault = models.BooleanField(null=True)
+    #: The last step that the checker could train before that; null: nothing was at fault.
+    found_step = models.PositiveIntegerField(null=True)
 
     job_id: str
     slice_id: str

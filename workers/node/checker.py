@@ -109,10 +109,10 @@ class FaultChecker(Checker):
                 is_ended = self._wait(end.ended, errand)
                 self._runtime.detach(task.job.job_id, checkpoint=False)
         except UserFault as fault:
-            return FaultCheckResult(str(fault))
+            return FaultCheckResult(str(fault), task.resume_from.step if task.resume_from else 0)
         if not is_ended or end.fault is Fault.SYSTEM:
             raise SystemFault(end.reason or "The steps took too long.")
-        return FaultCheckResult(end.reason)
+        return FaultCheckResult(end.reason, end.step)
 
 
 class _EndSink:
@@ -123,6 +123,7 @@ class _EndSink:
         self.fault: Fault | None = None
         #: Empty: it failed at nothing.
         self.reason = ""
+        self.step: int | None = None
 
     def progress(self, event: ProgressEvent) -> None: ...
 
@@ -135,7 +136,7 @@ class _EndSink:
         self.ended.set()
 
     def failed(self, fault: Fault, reason: str, summary: JobSummary) -> None:
-        self.fault, self.reason = fault, reason
+        self.fault, self.reason, self.step = fault, reason, summary.step
         self.ended.set()
 
 

@@ -22,3 +22,5 @@ class FaultCheckTask:
 class FaultCheckResult:
     #: The sentence by which the input is at fault here, too; empty: the steps can be trained.
     fault: str = ""
+    #: The last step that could be trained before the fault; ``None``: it is not said.
+    step: int | None = None

@@ -20,6 +20,7 @@ class Migration(migrations.Migration):
                 ('from_step', models.PositiveIntegerField()),
                 ('until_step', models.PositiveIntegerField()),
                 ('found_fault', models.BooleanField(null=True)),
+                ('found_step', models.PositiveIntegerField(null=True)),
                 ('confirms', models.OneToOneField(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='confirmation', to='checks.faultcheck')),
                 ('job', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='jobs.job')),
                 ('slice', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='jobs.slice')),

@@ -7,6 +7,7 @@ deleted again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import partial
 
@@ -22,6 +23,7 @@ from marketplace.jobs.adapter_files import compose_adapter
 from marketplace.jobs.journal import record_event
 from marketplace.jobs.lease_checks import get_current_slice, lock_current_slice
 from marketplace.jobs.models import Artifact, Checkpoint, EventKind, Job, MetricPoint
+from marketplace.jobs.selectors import list_job_checkpoints
 from marketplace.jobs.spooling import Content, spool_upload, store_file
 from marketplace.jobs.upload_checks import check_adapter, check_safetensors
 
@@ -150,34 +152,29 @@ def store_adapter(
 
 def set_aside_checkpoint(job: Job) -> None:
     """Drop the newest checkpoint of a locked job: it may be what every node fails on."""
-    newest, *older = job.checkpoints.exclude(file="").order_by("-step", "-pk")[:2] or (None,)
-    if newest is None:
-        return
-    _delete_on_commit(newest.file.name)
-    newest.file.name = ""
-    newest.save(update_fields=["file"])
-    job.checkpoint_step = older[0].step if older else 0
+    _drop(list_job_checkpoints(job)[:1])
+    _find_newest(job)
 
 
 def discard_checkpoints_of(job: Job, node: Node) -> bool:
     """Drop a locked job's checkpoints that a node made; whether it goes on from an earlier one."""
     before = job.checkpoint_step
-    own = job.checkpoints.exclude(file="")
-    for checkpoint in own.filter(slice__node=node):
-        _delete_on_commit(checkpoint.file.name)
-        checkpoint.file.name = ""
-        checkpoint.save(update_fields=["file"])
-    newest = own.exclude(slice__node=node).order_by("-step", "-pk").first()
-    job.checkpoint_step = 0 if newest is None else newest.step
+    _drop(list_job_checkpoints(job).filter(slice__node=node))
+    _find_newest(job)
     return job.checkpoint_step < before
+
+
+def discard_checkpoints_after(job: Job, step: int, providers: Sequence[str]) -> None:
+    """Drop a locked job's checkpoints of later steps that these providers' nodes made."""
+    later = list_job_checkpoints(job).filter(step__gt=step)
+    _drop(later.filter(slice__node__provider__in=providers))
+    _find_newest(job)
+    job.save(update_fields=["checkpoint_step"])
 
 
 def drop_checkpoints(job: Job) -> None:
     """Drop all checkpoints of a locked job: it begins again."""
-    for checkpoint in job.checkpoints.exclude(file=""):
-        _delete_on_commit(checkpoint.file.name)
-        checkpoint.file.name = ""
-        checkpoint.save(update_fields=["file"])
+    _drop(list_job_checkpoints(job))
     job.checkpoint_step = 0
 
 
@@ -188,8 +185,17 @@ def _check_step(job: Job, step: int) -> None:
 
 
 def _prune_checkpoints(job: Job) -> None:
-    old = job.checkpoints.exclude(file="").order_by("-step", "-pk")[CHECKPOINTS_KEPT:]
-    for checkpoint in old:
+    _drop(list_job_checkpoints(job)[CHECKPOINTS_KEPT:])
+
+
+def _find_newest(job: Job) -> None:
+    newest = list_job_checkpoints(job).first()
+    job.checkpoint_step = 0 if newest is None else newest.step
+
+
+def _drop(checkpoints: Iterable[Checkpoint]) -> None:
+    """Keep the rows without their files."""
+    for checkpoint in checkpoints:
         _delete_on_commit(checkpoint.file.name)
         checkpoint.file.name = ""
         checkpoint.save(update_fields=["file"])

@@ -14,7 +14,7 @@ from marketplace.jobs.models import EventKind, FaultOf, Job, JobStatus, Slice, S
 from marketplace.jobs.selectors import find_unsuspected_step, list_blames
 from marketplace.jobs.services.life import fail
 from marketplace.jobs.services.system_faults import count_system_fault, rewind_to_checkpoint
-from marketplace.jobs.services.uploads import discard_checkpoints_of
+from marketplace.jobs.services.uploads import discard_checkpoints_after, discard_checkpoints_of
 from marketplace.jobs.transitions import set_status
 
 #: As often as this a job's input may be blamed and not be found at fault.
@@ -42,7 +42,7 @@ def note_user_fault(job: Job, held: Slice, reason: str, now: datetime) -> None:
 
 
 def decide_user_fault(
-    *, slice_id: str, is_confirmed: bool | None, now: datetime, is_covered: bool = True
+    *, slice_id: str, is_confirmed: bool | None, now: datetime, covered_step: int | None = None
 ) -> None:
     """End a job whose input is at fault, or let it go on; deciding twice changes nothing.
 
@@ -50,9 +50,9 @@ def decide_user_fault(
     ----------
     is_confirmed
         What the steps came to that were trained again; ``None``: nobody knows.
-    is_covered
-        Whether somebody who may be believed trained again all that the provider did which blames
-        the input. What was not does not count.
+    covered_step
+        Up to which step somebody who may be believed trained again what the provider did which
+        blames the input; ``None``: not all of it. What was not does not count.
     """
     held = Slice.objects.select_related("node").get(pk=slice_id)
     with transaction.atomic():
@@ -62,8 +62,7 @@ def decide_user_fault(
         job.awaits_fault_check = False
         job.save(update_fields=["awaits_fault_check"])
         if is_confirmed:
-            if not is_covered:
-                _discount_work(job)
+            _discount_work(job, covered_step=covered_step or 0)
             fail(job=job, fault=FaultOf.USER, reason=held.reason, now=now, actor=held.node_id)
             return
         reason = "Nobody knows whether the input is at fault."
@@ -73,7 +72,7 @@ def decide_user_fault(
         else:
             fleet.note_node_fault(node=held.node, now=now)
             # They may be what the steps failed on: the next node would blame the input, too.
-            if is_covered and discard_checkpoints_of(job, held.node):
+            if covered_step is not None and discard_checkpoints_of(job, held.node):
                 job.save(update_fields=["checkpoint_step"])
                 rewind_to_checkpoint(job)
             reason = f"The fault that node {held.node.name} found with the input is none."
@@ -88,14 +87,18 @@ def decide_user_fault(
         if blames < BLAMES_MAX:
             count_system_fault(job, reason, now)
             return
-        _discount_work(job)
+        _discount_work(job, covered_step=0)
         reason = f"Given up after nodes blamed its input {blames} times; the last: {reason}"
         fail(job=job, fault=FaultOf.SYSTEM, reason=reason, now=now)
 
 
-def _discount_work(job: Job) -> None:
-    """Count nothing of those who blame the input since the last checkpoint of somebody else."""
-    step = find_unsuspected_step(job)
+def _discount_work(job: Job, *, covered_step: int) -> None:
+    """Count of those who blame the input what others have, and no step after that.
+
+    Their checkpoints of later steps go: an owner who has settings diverge late would have them for
+    the fee alone.
+    """
+    step = max(find_unsuspected_step(job), covered_step)
     providers = list(list_blames(job).values_list("node__provider", flat=True))
     own = job.slices.filter(node__provider__in=providers, last_step__gt=step)
     # What another run of the job finished stays.
@@ -104,3 +107,4 @@ def _discount_work(job: Job) -> None:
         held.steps_lost += held.last_step - kept
         held.last_step = kept
         held.save(update_fields=["steps_lost", "last_step"])
+    discard_checkpoints_after(job, step, providers)

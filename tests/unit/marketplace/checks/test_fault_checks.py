@@ -22,7 +22,9 @@ from marketplace.fleet.models import Node, NodeStatus, Provider
 from marketplace.jobs.errands import find_errand_blob, hand_out_errands, sweep_errands
 from marketplace.jobs.executed_work import list_organisations_at_fault, list_slices
 from marketplace.jobs.models import Checkpoint, ErrandState, Job, Slice, SliceStatus
+from marketplace.jobs.selectors import list_job_checkpoints
 from marketplace.jobs.services import cancel_job, dispatch_slots, record_progress, store_checkpoint
+from marketplace.jobs.work import load_work_plan
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Earning
 from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
@@ -37,7 +39,7 @@ from workers.protocol.reports import Fault, SliceEnd
 
 pytestmark = pytest.mark.django_db
 
-FOUND, NOTHING = FaultCheckResult("The loss is not a number."), FaultCheckResult()
+FOUND, NOTHING = FaultCheckResult("The loss is not a number.", 5), FaultCheckResult()
 
 
 @pytest.fixture
@@ -50,8 +52,8 @@ def owner():
     return builders.organisation(usd="10")
 
 
-def blamed(owner, zone):
-    """A job of 36 steps that its node stored at step 3, and blamed at step 5; bid, job, when."""
+def blamed(owner, zone, *, step=3):
+    """A job of 36 steps that its node stored, and blamed two steps later; bid, job, when."""
     bid = market.bid(owner, zone, epochs=3)
     decide_pending_bids(zone=zone, now=NOW)
     bid.refresh_from_db()
@@ -59,13 +61,13 @@ def blamed(owner, zone):
     now = market.slot_at(zone, 101)
     dispatch_slots(now=now)
     held = build.lease(job)
-    event = build.event(1, step=3, total_steps=36)
+    event = build.event(1, step=step, total_steps=36)
     record_progress(node=held.node, report=build.report(held, event), now=now)
     content = io.BytesIO(build.safetensors())
-    store_checkpoint(node=held.node, lease_token=held.lease_token, step=3, content=content, now=now)
-    market.end_slice(
-        job, status=SliceEnd.FAILED, step=5, now=now, fault=Fault.USER, reason="It diverged."
-    )
+    lease = {"node": held.node, "lease_token": held.lease_token}
+    store_checkpoint(step=step, content=content, now=now, **lease)
+    end = {"status": SliceEnd.FAILED, "fault": Fault.USER, "reason": "It diverged."}
+    market.end_slice(job, step=step + 2, now=now, **end)
     return bid, job, now
 
 
@@ -128,6 +130,8 @@ def test_settings_that_diverge_are_their_owners_end_and_pay_for_what_was_trained
     answer_errand(asked, errand.token, FOUND, now=now)
     job.refresh_from_db()
     assert (job.status, job.fault, job.failure_reason) == ("failed", "user", "It diverged.")
+    # What is not paid for is not handed out.
+    assert list_job_checkpoints(job).exists() is bool(pay)
     assert settle_finished(now=now) == 1
     bid.refresh_from_db()
     # 24 of 270 units stand in the checkpoint, and the fee is up to a tenth of the price.
@@ -139,6 +143,30 @@ def test_settings_that_diverge_are_their_owners_end_and_pay_for_what_was_trained
     assert (earned(node), paid) == (pay, 0 if alone else 6_000)
     assert sum(Earning.objects.values_list("amount_micros", flat=True)) == pay + paid
     assert verify_zone(zone).problems == []
+    assert check_ledger().balanced
+
+
+@pytest.mark.parametrize(
+    ("verified", "step", "counted"), [(True, 4, 12), (True, None, 30), (False, 4, 30)]
+)
+def test_steps_after_the_one_where_the_fault_shows_elsewhere_are_not_paid(
+    zone, owner, verified, step, counted
+):
+    node = market.node(zone)
+    _, job, now = blamed(owner, zone, step=30)
+    second = market.node(zone)
+    if verified:
+        verify(second)
+    asked, errand = ask(now)
+    answer_errand(asked, errand.token, FaultCheckResult("It is no number.", step), now=now)
+    check = FaultCheck.objects.get()
+    assert (check.found_step, check.until_step) == (step or 40, 40)
+    assert settle_finished(now=now) == 1
+    plan = load_work_plan(job)
+    assert Slice.objects.get().steps_lost == 32 - counted
+    # Another device may come to it a few steps later.
+    assert earned(node) == -(-300_000 * plan.count_until(counted) // plan.total_units)
+    assert list_job_checkpoints(job).exists() is (counted == 30)
     assert check_ledger().balanced
 
 

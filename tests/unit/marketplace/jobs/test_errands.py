@@ -138,7 +138,7 @@ def ask_about_a_fault(zone, node):
     dispatch_slots(now=NOW)
     market.end_slice(job, status=SliceEnd.FAILED, step=3, now=at(1), fault=Fault.USER)
     assert open_fault_checks(now=at(2)) == 1
-    return FaultCheck, FaultCheckResult("The loss is not a number.")
+    return FaultCheck, FaultCheckResult("The loss is not a number.", 3)
 
 
 KINDS = {

@@ -281,6 +281,7 @@ def test_a_fault_of_the_input_is_found_again_and_only_where_there_is_one(
     found = wait_for_result(market, FaultCheckResult)
     assert ("training diverged" in found.fault) is diverges
     assert bool(found.fault) is diverges
+    assert (f"at step {(found.step or 0) + 1}: " in found.fault) is diverges
     assert runtime.jobs() == ()
     assert not (tmp_path / "work" / "chk-1").exists()
 
