@@ -48,7 +48,6 @@ def has_work(*, now: datetime) -> bool:
     from marketplace.common.models import DurableWork, WorkState
     from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
     from marketplace.jobs.models import Errand, Job, PartedUpload, Slice, SliceStatus
-    from marketplace.jobs.services.parts import OPEN as OPEN_PARTS
     from marketplace.payments.models import CardPayment, PaymentPurpose, PaymentStatus
     from marketplace.questions.models import AskedQuestion
     from marketplace.tiers.models import LIVE, Machine
@@ -68,7 +67,7 @@ def has_work(*, now: datetime) -> bool:
             Errand.objects.filter(state__in=Errand.OPEN),
             AskedQuestion.objects.filter(status__in=AskedQuestion.OPEN),
             CardPayment.objects.filter(purpose=PaymentPurpose.BID, status=PaymentStatus.AUTHORISED),
-            PartedUpload.objects.filter(status__in=OPEN_PARTS),
+            PartedUpload.objects.filter(status__in=PartedUpload.OPEN),
             Machine.objects.filter(status__in=LIVE),
             ExpressRequest.objects.filter(status=RequestStatus.PENDING),
             Seat.objects.filter(settled_at__isnull=True),

@@ -4,9 +4,10 @@ Django's ASGI handler spools a body whole before any view sees the request, what
 without this anybody could fill the disk. A body that comes too slowly is refused as well, since
 each that is open holds a connection and a file. Without a session, an API key or a node's token a
 body may be as long as a form; with one, as long as a list of bids; at the addresses of uploads, as
-long as a data set. A node's upload may be as long as a checkpoint or an errand's file where the
-node has that lease or was asked for that file, and a vendor's delivery as long as its link allows.
-One sender has a few such files under way at once, and a disk that is nearly full takes none.
+long as a data set, or as a part of an upload that is open. A node's upload may be as long as a
+checkpoint or an errand's file where the node has that lease or was asked for that file, and a
+vendor's delivery as long as its link allows. One sender has a few such files under way at once, and
+a disk that is nearly full takes none.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import find_node_by_api_token
 from marketplace.jobs.errands import find_file_limit
 from marketplace.jobs.selectors import has_lease
-from marketplace.jobs.services.parts import PART_BYTES_MAX
+from marketplace.jobs.services.parts import find_part_limit
 from marketplace.jobs.services.uploads import CHECKPOINT_BYTES_MAX
 from marketplace.vendors.deliveries import compute_delivery_limit
 from marketplace.vendors.handover import open_link
@@ -53,7 +54,7 @@ NODE_ERRAND_FILES = re.compile(r"/internal/v1/errands/[^/]*/file")
 #: Where people and programs send data sets.
 UPLOADS = frozenset({"/api/datasets", "/v1/files", "/datasets", "/bids/new"})
 #: Where parts of files arrive.
-_PARTS = re.compile(r"/v1/uploads/[^/]{1,60}/parts")
+_PARTS = re.compile(r"/v1/uploads/([^/]{1,60})/parts")
 #: Where outside vendors deliver; their links say who they are.
 VENDOR_WORK = "/api/vendor-work/"
 #: Of a request without a known sender: enough for any form and for a join's self-test.
@@ -78,6 +79,8 @@ class Allowance:
     bytes: int
     #: Whose file it is; empty for what is no file.
     sender: str = ""
+    #: What to do about one that is longer.
+    advice: str = "Send less."
 
 
 SHORT = Allowance(ANONYMOUS_BYTES)
@@ -115,7 +118,7 @@ class BodyLimitMiddleware:
         headers: Headers,
     ) -> None:
         limit = allowed.bytes
-        detail = f"The body is larger than {limit:,} bytes. Send less."
+        detail = f"The body is larger than {limit:,} bytes. {allowed.advice}"
         declared = headers.get(b"content-length", b"0")
         if not declared.isdigit() or int(declared) > limit:
             await _refuse(send, scope["path"], 413, "file_too_large", detail)
@@ -178,8 +181,8 @@ async def _find_allowance(scope: Message, headers: Headers) -> Allowance | None:
         return SHORT
     if path in UPLOADS:
         return Allowance(settings.UPLOAD_BYTES_MAX + FORM_BYTES, sender)
-    if _PARTS.fullmatch(path):
-        return Allowance(PART_BYTES_MAX + FORM_BYTES, sender)
+    if part := _PARTS.fullmatch(path):
+        return await run_in_thread(lambda: _find_part_allowance(part[1], sender))
     return Allowance(settings.DATA_UPLOAD_MAX_MEMORY_SIZE + FORM_BYTES)
 
 
@@ -218,6 +221,14 @@ def _find_upload_allowance(path: str, headers: Headers) -> Allowance | None:
     if not has_lease(node=node, lease_token=token):
         return SHORT
     return Allowance(getattr(settings, "CHECKPOINT_BYTES_MAX", CHECKPOINT_BYTES_MAX), node.pk)
+
+
+def _find_part_allowance(upload_id: str, sender: str) -> Allowance:
+    """What an upload that was announced takes; its view asks whose it is."""
+    limit = find_part_limit(upload_id, now=clock.now())
+    if not limit:
+        return Allowance(ANONYMOUS_BYTES, advice="This upload is not open. Begin a new one.")
+    return Allowance(limit + FORM_BYTES, sender)
 
 
 def _find_delivery_allowance(path: str) -> Allowance:

@@ -167,6 +167,9 @@ class PartedStatus(models.TextChoices):
 class PartedUpload(models.Model):
     """A file that arrives in parts; once it is whole, an ``Upload`` like any other."""
 
+    #: Announced and not completed.
+    OPEN = (PartedStatus.PENDING, PartedStatus.JOINING)
+
     id = IdField(prefix="upload")
     organisation = models.ForeignKey(
         "accounts.Organisation", on_delete=models.PROTECT, related_name="+"

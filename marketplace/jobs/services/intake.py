@@ -24,7 +24,7 @@ from marketplace.common.locks import lock_until_commit
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import list_open_zones
 from marketplace.jobs.locks import lock_upload
-from marketplace.jobs.models import Dataset, Upload, UploadStatus
+from marketplace.jobs.models import Dataset, PartedUpload, Upload, UploadStatus
 from marketplace.jobs.services.readings import READ, delete_file
 from marketplace.jobs.spooling import Content, spool_upload
 from marketplace.jobs.upload_choices import UploadChoices, check_choices
@@ -79,12 +79,18 @@ def receive_upload(
 
 
 def store_upload(
-    upload: Upload, content: Content, *, on_stored: Callable[[Upload], None] | None = None
+    upload: Upload,
+    content: Content,
+    *,
+    announced_as: str | None = None,
+    on_stored: Callable[[Upload], None] | None = None,
 ) -> Upload:
     """Store the file of an upload that is not in the database yet, and have it read.
 
     Parameters
     ----------
+    announced_as
+        The id of the upload in parts whose whole it is; its room was taken then.
     on_stored
         Called in the transaction that makes the upload; if it raises, nothing is stored.
 
@@ -99,14 +105,14 @@ def store_upload(
             earlier = _find_earlier(owner, upload.key, spooled.sha256)
             if earlier is not None:
                 return earlier
-        check_room(owner, spooled.bytes, now=upload.created_at)
+        check_room(owner, spooled.bytes, now=upload.created_at, announced_as=announced_as)
         upload.sha256, upload.bytes = spooled.sha256, spooled.bytes
         upload.file.save(upload.name, File(spooled.file), save=False)
     try:
         with transaction.atomic():
             lock_room(owner)
             # Others may have come since.
-            check_room(owner, upload.bytes, now=upload.created_at)
+            check_room(owner, upload.bytes, now=upload.created_at, announced_as=announced_as)
             upload.save(force_insert=True)
             if on_stored is not None:
                 on_stored(upload)
@@ -187,13 +193,19 @@ def lock_room(organisation: Organisation) -> None:
     lock_until_commit(_ROOM, organisation.pk)
 
 
-def check_room(organisation: Organisation, size: int, *, now: datetime) -> None:
-    """Refuse what an organisation has no room for."""
+def check_room(
+    organisation: Organisation, size: int, *, now: datetime, announced_as: str | None = None
+) -> None:
+    """Refuse what an organisation has no room for, beside what it announced in parts."""
+    announced = PartedUpload.objects.filter(organisation=organisation, status__in=PartedUpload.OPEN)
     held = sum(
-        rows.exclude(file="").aggregate(bytes=Sum("bytes"))["bytes"] or 0
+        rows.aggregate(bytes=Sum("bytes"))["bytes"] or 0
         for rows in (
-            Dataset.everything.filter(organisation=organisation, is_withheld=False),
-            Upload.objects.filter(organisation=organisation),
+            Dataset.everything.filter(organisation=organisation, is_withheld=False).exclude(
+                file=""
+            ),
+            Upload.objects.filter(organisation=organisation).exclude(file=""),
+            announced.exclude(pk=announced_as),
         )
     )
     limit = settings.DATASET_BYTES_PER_ORGANISATION
@@ -202,7 +214,8 @@ def check_room(organisation: Organisation, size: int, *, now: datetime) -> None:
     if held + size > limit:
         raise UserError(
             "storage_full",
-            f"{organisation.name} may store {limit:,} bytes of data sets. Delete some.",
+            f"{organisation.name} may store {limit:,} bytes of data sets. Delete some, "
+            "or cancel uploads in parts.",
             param="file",
             status=413,
         )

@@ -42,7 +42,6 @@ PARTED_LIFE = timedelta(hours=24)
 #: A claim that was not renewed for this time belongs to a process that is gone. It is renewed at
 #: each part; then 2 GB are stored.
 CLAIM_LIFE = timedelta(minutes=3)
-OPEN = (PartedStatus.PENDING, PartedStatus.JOINING)
 #: Announced by one organisation and not completed.
 PENDING_MAX = 20
 
@@ -68,15 +67,16 @@ def open_parted_upload(
     with transaction.atomic():
         # Several that are announced at once share one room.
         lock_room(organisation)
-        pending = PartedUpload.objects.filter(organisation=organisation, status__in=OPEN)
+        pending = PartedUpload.objects.filter(
+            organisation=organisation, status__in=PartedUpload.OPEN
+        )
         if pending.count() >= PENDING_MAX:
             raise UserError(
                 "too_many_uploads",
                 f"{PENDING_MAX} uploads are not completed. Complete or cancel one of them.",
                 status=429,
             )
-        announced = pending.aggregate(bytes=Sum("bytes"))["bytes"] or 0
-        check_room(organisation, size + announced, now=now)
+        check_room(organisation, size, now=now)
         return PartedUpload.objects.create(
             organisation=organisation,
             created_by=created_by,
@@ -85,6 +85,13 @@ def open_parted_upload(
             created_at=now,
             expires_at=now + PARTED_LIFE,
         )
+
+
+def find_part_limit(upload_id: str, *, now: datetime) -> int:
+    """Bytes that a part of an upload may have; 0: it takes none now."""
+    rows = PartedUpload.objects.filter(pk=upload_id.replace("\0", ""), status__in=PartedUpload.OPEN)
+    found = rows.filter(expires_at__gt=now).first()
+    return 0 if found is None else min(found.bytes, PART_BYTES_MAX)
 
 
 def add_part(*, upload: PartedUpload, content: Content, now: datetime) -> UploadPart:
@@ -173,6 +180,7 @@ def complete_parted_upload(
                 created_at=clock(),
             ),
             _JoinedParts(claimed, md5=md5, renew=renew),
+            announced_as=upload.pk,
             on_stored=partial(_complete, upload.pk, claim),
         )
     except _JoinClaimLost:
@@ -294,11 +302,11 @@ def cancel_parted_upload(*, upload: PartedUpload, now: datetime) -> PartedUpload
 
 def sweep_parted_uploads(*, now: datetime) -> None:
     """Delete the parts of files that were not completed in time."""
-    late = PartedUpload.objects.filter(status__in=OPEN, expires_at__lte=now)
+    late = PartedUpload.objects.filter(status__in=PartedUpload.OPEN, expires_at__lte=now)
     for pk in list(late.values_list("pk", flat=True)[:100]):
         with transaction.atomic():
             upload = lock_parted_upload(pk)
-            if upload.status in OPEN and not _is_joined(upload, now):
+            if upload.status in PartedUpload.OPEN and not _is_joined(upload, now):
                 _end(upload, PartedStatus.EXPIRED)
 
 

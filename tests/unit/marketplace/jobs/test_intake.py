@@ -358,6 +358,24 @@ def test_an_organisation_stores_so_much_and_no_more(zone, owner, settings):
     receive(owner, ROW)
 
 
+def test_what_was_announced_in_parts_takes_room(zone, owner, settings):
+    settings.DATASET_BYTES_PER_ORGANISATION = 2 * len(ROW)
+    terms = {"organisation": owner, "created_by": None, "name": "a", "now": NOW}
+    upload = parts.open_parted_upload(size=len(ROW), **terms)
+    with pytest.raises(UserError) as refused:
+        receive(owner, ROW + b"x")
+    assert refused.value.code == "storage_full"
+    receive(owner, ROW)
+    part = parts.add_part(upload=upload, content=io.BytesIO(ROW), now=NOW)
+    choices = UploadChoices()
+    whole = parts.complete_parted_upload(
+        upload=upload, part_ids=[part.pk], md5=None, choices=choices, clock=lambda: NOW
+    )
+    assert whole.bytes == len(ROW)
+    with pytest.raises(UserError):
+        receive(owner, b"x")
+
+
 @pytest.mark.django_db(transaction=True)
 def test_two_files_at_once_do_not_both_take_the_last_room(zone, owner, settings, monkeypatch):
     settings.DATASET_BYTES_PER_ORGANISATION = 100

@@ -20,7 +20,7 @@ from marketplace.api.internal.body_limit import (
 )
 from marketplace.exports.models import Export, ExportForm
 from marketplace.jobs.models import ErrandKind, ErrandState
-from marketplace.jobs.services import dispatch_slots
+from marketplace.jobs.services import cancel_parted_upload, dispatch_slots, open_parted_upload
 from tests import builders
 from tests import job_builders as build
 from tests import market_builders as market
@@ -88,7 +88,8 @@ async def exchange(
     }
     await BodyLimitMiddleware(application)(scope, receive, send)
     body = b"".join(message.get("body", b"") for message in sent)
-    code = "" if body == b"ok" else json.loads(body)["code"]
+    said = {"code": ""} if body == b"ok" else json.loads(body)
+    code = said.get("error", said)["code"]
     return sent[0]["status"], code, application
 
 
@@ -187,6 +188,21 @@ def test_a_person_who_signed_in_may_upload(client):
     assert call("/datasets", [ANONYMOUS_BYTES, 1], cookie=cookie)[0] == 200
     client.logout()
     assert call("/datasets", [ANONYMOUS_BYTES, 1], cookie=cookie)[0] == 413
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_part_is_as_long_as_its_upload_and_needs_an_open_one(monkeypatch):
+    monkeypatch.setattr("marketplace.common.clock.now", lambda: builders.NOW)
+    owner = builders.organisation()
+    mine = {"authorization": f"Bearer {builders.api_key(owner)[1]}"}
+    terms = {"organisation": owner, "created_by": None, "name": "a", "now": builders.NOW}
+    upload = open_parted_upload(size=3 * FORM_BYTES, **terms)
+    path = f"/v1/uploads/{upload.pk}/parts"
+    assert call(path, [4 * FORM_BYTES], **mine)[0] == 200
+    assert call(path, [4 * FORM_BYTES, 1], **mine)[:2] == (413, "file_too_large")
+    cancel_parted_upload(upload=upload, now=builders.NOW)
+    for ended in (path, "/v1/uploads/made-up/parts"):
+        assert call(ended, [ANONYMOUS_BYTES + 1], **mine)[:2] == (413, "file_too_large")
 
 
 @pytest.mark.django_db(transaction=True)
