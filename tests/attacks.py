@@ -38,6 +38,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     ),
     "A body or a stream fills the disk, the memory or the connections": (
         "tests/unit/marketplace/api/internal/test_body_limit.py",
+        "tests/unit/marketplace/api/test_full_disk.py",
         "tests/unit/marketplace/api/test_stream_limits.py",
         "tests/properties/test_hostile_requests.py",
     ),

@@ -17,7 +17,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
-from marketplace.common.errors import StorageUnavailable, UserError
+from marketplace.common.errors import DiskFull, StorageUnavailable, UserError, is_disk_full
 from marketplace.common.problems import CONTENT_TYPE, build_problem_body
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,9 @@ def build_problem(
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
     """Any exception of a view as a problem; what was begun in the database is undone."""
     set_rollback()
+    if is_disk_full(error):
+        log.error("%r failed", context["request"].path, exc_info=error)
+        error = DiskFull()
     if isinstance(error, UserError):
         headers = {"Retry-After": str(RETRY_SOON_S)} if error.extra.get("retry") else None
         return build_problem(
@@ -79,7 +82,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
             detail="The request has too many parts, or a value that cannot be stored.",
             status=400,
         )
-    log.error("%s failed", context["request"].path, exc_info=error)
+    log.error("%r failed", context["request"].path, exc_info=error)
     if isinstance(error, OperationalError):
         return build_problem(
             code="busy",

@@ -1,6 +1,10 @@
 """The two kinds of failure: the caller's, with words for them, and the market's own."""
 
+import errno
 from typing import Any
+
+#: As PostgreSQL says that it cannot extend a file.
+_PG_DISK_FULL = "53100"
 
 
 class UserError(Exception):
@@ -64,3 +68,19 @@ class MarketFault(Exception):
 
 class StorageUnavailable(OSError):
     """The market's file storage does not answer, or refuses the market."""
+
+
+class DiskFull(UserError):
+    """The market's disk has no room for a file, or for a body on its way."""
+
+    default_status = 503
+
+    def __init__(self) -> None:
+        super().__init__("disk_full", "The market has no room for files now. Try again later.")
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether a disk, or what one user may take of it, was full: here or at the database."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return getattr(getattr(error, "__cause__", None), "sqlstate", None) == _PG_DISK_FULL

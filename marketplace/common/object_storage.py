@@ -7,10 +7,8 @@ asked for, from any place on, and are never held in memory or on disk as a whole
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import PurePosixPath
 from typing import IO, Any, cast
 
 from boto3.exceptions import Boto3Error
@@ -22,6 +20,7 @@ from smart_open import s3
 from storages.backends.s3 import S3Storage
 
 from marketplace.common.errors import StorageUnavailable
+from marketplace.common.file_storage import add_unique_part
 
 _MIB = 1024**2
 #: Sent at a time, and how many at once: what an upload holds in memory.
@@ -64,8 +63,7 @@ class ObjectStorage(S3Storage):
 
     def get_available_name(self, name: str, max_length: int | None = None) -> str:
         """A name of its own for each file, without asking the server."""
-        path = PurePosixPath(name)
-        return str(path.with_name(f"{path.stem}-{secrets.token_hex(8)}{path.suffix}"))
+        return add_unique_part(name)
 
     def _open(self, name: str, mode: str = "rb") -> File:
         """Raise ``FileNotFoundError``, or ``StorageUnavailable``."""

@@ -6,6 +6,8 @@ from django.urls import include, path
 from marketplace.auction.probes import HealthPart
 from marketplace.config.health import health_of_part, healthz, metrics
 
+handler500 = "marketplace.web.views.failures.show_failure"
+
 urlpatterns = [
     path("healthz", healthz, name="healthz"),
     *(

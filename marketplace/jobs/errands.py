@@ -19,7 +19,6 @@ from django.db.models import Q
 from django.utils.module_loading import autodiscover_modules
 
 from marketplace.common.errors import Conflict, NotFound, UserError
-from marketplace.common.ids import new_id
 from marketplace.common.locks import advisory_lock
 from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import list_trusted_nodes
@@ -248,9 +247,7 @@ def take_file(
             raise
         if errand.state == ErrandState.DONE and errand.sha256 == made.sha256:
             return made.sha256
-        # Two may bring a file at once, and one of an errand may be there before.
-        path = f"{errand_path(errand, '')}-{new_id('file')}"
-        with store_file(path, made.file) as name, transaction.atomic():
+        with store_file(errand_path(errand, ""), made.file) as name, transaction.atomic():
             held = _lock_asked(node=node, token=token, now=now)
             if held is None:
                 raise _over()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Protocol
 
@@ -75,18 +75,9 @@ def spool_upload(
 
 @contextmanager
 def store_file(path: str, file: IO[bytes]) -> Iterator[str]:
-    """Store a file for the block, and for good only if the block succeeds.
-
-    ``path`` names no other file. Of one that could not be written whole nothing is kept: a disk
-    that is full would stay full of parts that no row names.
-    """
+    """Store a file for the block, and for good only if the block succeeds."""
     file.seek(0)
-    try:
-        name = default_storage.save(path, File(file))
-    except OSError:
-        with suppress(OSError):
-            default_storage.delete(path)
-        raise
+    name = default_storage.save(path, File(file))
     try:
         yield name
     except BaseException:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import shutil
 import tempfile
@@ -30,7 +31,7 @@ from django.http import parse_cookie
 
 from marketplace.api.callers import find_keys
 from marketplace.common import clock
-from marketplace.common.errors import NotFound
+from marketplace.common.errors import DiskFull, NotFound, is_disk_full
 from marketplace.common.problems import build_early_error
 from marketplace.common.threads import run_in_thread
 from marketplace.fleet.models import Node
@@ -41,6 +42,8 @@ from marketplace.jobs.services.parts import find_part_limit
 from marketplace.jobs.services.uploads import CHECKPOINT_BYTES_MAX
 from marketplace.vendors.deliveries import compute_delivery_limit
 from marketplace.vendors.handover import open_link
+
+log = logging.getLogger(__name__)
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -123,9 +126,9 @@ class BodyLimitMiddleware:
         if not declared.isdigit() or int(declared) > limit:
             await _refuse(send, scope["path"], 413, "file_too_large", detail)
             return
-        full = "The market has no room for files now. Try again later."
-        if allowed.sender and _is_disk_full():
-            await _refuse(send, scope["path"], 503, "disk_full", full)
+        full = DiskFull()
+        if allowed.sender and _is_disk_nearly_full():
+            await _refuse(send, scope["path"], full.status, full.code, full.message)
             return
         ends_at = asyncio.get_running_loop().time() + BODY_WITHIN_S
         received, looks_at = 0, LOOK_BYTES
@@ -148,7 +151,7 @@ class BodyLimitMiddleware:
             received += len(message.get("body", b""))
             is_whole = not message.get("more_body", False)
             if allowed.sender and received >= looks_at:
-                looks_at, is_full = received + LOOK_BYTES, _is_disk_full()
+                looks_at, is_full = received + LOOK_BYTES, _is_disk_nearly_full()
             return gone if received > limit or is_full else message
 
         async def pass_on(message: Message) -> None:
@@ -156,14 +159,26 @@ class BodyLimitMiddleware:
             answered = True
             await send(message)
 
-        await self._application(scope, count, pass_on)
+        if await self._finds_no_room(scope, count, pass_on):
+            is_full = True
         if received > limit and not answered:
             await _refuse(send, scope["path"], 413, "file_too_large", detail)
         elif is_full and not answered:
-            await _refuse(send, scope["path"], 503, "disk_full", full)
+            await _refuse(send, scope["path"], full.status, full.code, full.message)
         elif is_late and not answered:
             detail = f"The body came too slowly. Send {BODY_BYTES_PER_S:,} bytes a second or more."
             await _refuse(send, scope["path"], 408, "body_too_slow", detail)
+
+    async def _finds_no_room(self, scope: Message, receive: Receive, send: Send) -> bool:
+        """Answer a request, if the disk does not fill up under its body."""
+        try:
+            await self._application(scope, receive, send)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            log.error("there is no room for the body of %r", scope["path"], exc_info=error)
+            return True
+        return False
 
 
 async def _find_allowance(scope: Message, headers: Headers) -> Allowance | None:
@@ -201,7 +216,7 @@ def _counted(sender: str) -> Iterator[None]:
             del _open_files[sender]
 
 
-def _is_disk_full() -> bool:
+def _is_disk_nearly_full() -> bool:
     """Whether the disk on which bodies are spooled is nearly full."""
     return shutil.disk_usage(tempfile.gettempdir()).free < SPARE_BYTES
 

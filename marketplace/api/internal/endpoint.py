@@ -19,7 +19,7 @@ from django.http.request import UnreadablePostError
 from django.views.decorators.csrf import csrf_exempt
 
 from marketplace.common import clock
-from marketplace.common.errors import UserError
+from marketplace.common.errors import DiskFull, UserError, is_disk_full
 from marketplace.common.problems import CONTENT_TYPE, build_problem_body
 from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import find_node_by_api_token
@@ -118,6 +118,9 @@ def refuse_method(method: str) -> HttpResponse:
 
 def build_refusal(request: HttpRequest, error: Exception) -> HttpResponse:
     """An exception as a problem document."""
+    if is_disk_full(error):
+        log.error("%r failed", request.path, exc_info=error)
+        error = DiskFull()
     if isinstance(error, UserError):
         response = build_problem(code=error.code, detail=error.message, status=error.status)
         if error.status == HTTPStatus.UNAUTHORIZED:
@@ -139,7 +142,7 @@ def build_refusal(request: HttpRequest, error: Exception) -> HttpResponse:
             detail="The message holds a value that cannot be stored.",
             status=HTTPStatus.BAD_REQUEST,
         )
-    log.error("%s failed", request.path, exc_info=error)
+    log.error("%r failed", request.path, exc_info=error)
     if isinstance(error, (OperationalError, InterfaceError, OSError)):
         return build_problem(
             code="try_again",

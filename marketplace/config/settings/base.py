@@ -285,7 +285,7 @@ STORAGES = {
         },
     }
     if S3_BUCKET
-    else {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    else {"BACKEND": "marketplace.common.file_storage.FolderStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
 LANGUAGE_CODE = "en-us"

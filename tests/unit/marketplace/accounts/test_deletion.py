@@ -151,8 +151,10 @@ def test_a_data_set_goes_and_its_hash_and_counts_stay(zone, owner, boss):
 def test_what_vendors_have_of_a_data_set_goes_with_it(zone, owner, boss):
     data = data_of(owner, zone)
     request_plan(dataset=data, zone=zone, wish=PreparationWish(), now=NOW)
-    for name in ("copy", "submission", "changes", "origins"):
-        default_storage.save(f"preparations/{name}", ContentFile(b"its rows"))
+    files = {
+        name: default_storage.save(f"preparations/{name}", ContentFile(b"its rows"))
+        for name in ("copy", "submission", "changes", "origins")
+    }
     held = Preparation.objects.create(
         job=settled(owner, zone),
         source=data,
@@ -166,7 +168,7 @@ def test_what_vendors_have_of_a_data_set_goes_with_it(zone, owner, boss):
         due_at=NOW,
         created_at=NOW,
         wish={},
-        **{name: f"preparations/{name}" for name in ("copy", "submission", "changes", "origins")},
+        **files,
     )
     delete_dataset(dataset=data, asked_by=boss, now=NOW)
     assert erase() == 1

@@ -201,7 +201,7 @@ def test_a_line_of_megabytes_is_a_fault_of_that_line_alone(zone, owner):
 def test_a_hostile_name_is_cleaned_and_never_part_of_a_path(zone, owner, given, kept):
     data = upload(owner, completion("a", " b"), name=given)
     assert data.name == kept
-    assert data.file.name == f"datasets/{owner.pk}/{data.pk}"
+    assert data.file.name.startswith(f"datasets/{owner.pk}/{data.pk}")
 
 
 def test_nothing_is_left_when_the_row_cannot_be_written(zone, owner, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections import namedtuple
 from collections.abc import Sequence
@@ -311,3 +312,19 @@ def test_a_disk_that_is_nearly_full_takes_no_file(monkeypatch, key):
     # What is no file goes on.
     assert call("/api/bids:batch", [ANONYMOUS_BYTES + 1], **key)[0] == 200
     assert not free
+
+
+def test_a_disk_that_fills_up_under_a_body_is_said(key):
+    class Full(Application):
+        """As Django where it cannot write the body down."""
+
+        number = errno.ENOSPC
+
+        async def __call__(self, scope, receive, send) -> None:
+            await receive()
+            raise OSError(self.number, "of the spool")
+
+    assert call("/api/bids:batch", [10], application=Full(), **key)[:2] == (503, "disk_full")
+    Full.number = errno.EIO
+    with pytest.raises(OSError, match="of the spool"):
+        call("/api/bids:batch", [10], application=Full(), **key)
