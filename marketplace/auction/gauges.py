@@ -34,7 +34,6 @@ from marketplace.auction.probes import run_probes
 from marketplace.common import clock
 from marketplace.common.durable.selectors import summarize_kinds
 from marketplace.common.heartbeats import is_watched, read_heartbeats
-from marketplace.common.ids import first_id
 from marketplace.fleet.models import Node, Zone
 from marketplace.jobs.models import Job, JobStatus, Slice, SliceStatus
 
@@ -100,9 +99,11 @@ def _of_bids(zones: dict[str, str], now: datetime) -> Iterator[Metric]:
     decided = HistogramMetricFamily(
         "finetender_bid_decision_seconds", "From bid to answer", labels=["zone"]
     )
-    recent = Bid.objects.filter(pk__gte=first_id("bid", now - DECIDED_WITHIN), slo_s=None)
+    # Whenever they were placed: a lane that stood still has answered after a long time.
+    recent = Bid.objects.filter(decided_at__gt=now - DECIDED_WITHIN, slo_s=None)
     times: dict[str, list[float]] = {}
-    rows = recent.exclude(decided_at=None).values_list("zone_id", "created_at", "decided_at")
+    recent = recent.exclude(status=BidStatus.CANCELLED)
+    rows = recent.values_list("zone_id", "created_at", "decided_at")
     for zone_id, created_at, decided_at in rows.iterator():
         seconds = (decided_at - created_at).total_seconds()
         times.setdefault(zone_id, []).append(max(0.0, seconds))

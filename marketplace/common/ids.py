@@ -1,7 +1,6 @@
 """Names of rows: a prefix that says what it is, then a ULID, which sorts by time."""
 
 import re
-from datetime import datetime
 
 from ulid import ULID
 
@@ -15,11 +14,6 @@ def new_id(prefix: str) -> str:
     if not PREFIX.fullmatch(prefix):
         raise ValueError(f"{prefix!r} is not a prefix: 2 to 12 lower-case letters or digits")
     return f"{prefix}_{str(ULID()).lower()}"
-
-
-def first_id(prefix: str, at: datetime) -> str:
-    """Give the least id that a row made at that time may have, for a range over the primary key."""
-    return f"{prefix}_{str(ULID.from_timestamp(int(at.timestamp() * 1000)))[:10].lower()}"
 
 
 def is_id(text: str) -> bool:

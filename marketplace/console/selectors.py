@@ -97,7 +97,7 @@ def load_overview(*, now: datetime) -> Overview:
     return Overview(
         now=now,
         figures=_count_day(day),
-        hours=_draw_hours(day, now=now),
+        hours=_draw_hours(now),
         books=Heartbeat.objects.filter(task=BOOKS_TASK).first(),
         troubles=[probe for probe in run_probes(now=now) if not probe.is_ok],
         balances=get_house_balances(),
@@ -148,11 +148,14 @@ def _count_day(day: QuerySet[Bid]) -> DayFigures:
     )
 
 
-def _draw_hours(day: QuerySet[Bid], *, now: datetime) -> list[dict[str, Any]]:
+def _draw_hours(now: datetime) -> list[dict[str, Any]]:
     """Admitted and refused in each of the last 24 hours, as heights of bars."""
     counts = [[0, 0] for _ in range(24)]
-    decided = day.filter(decided_at__isnull=False)
-    for decided_at, status in decided.values_list("decided_at", "status"):
+    # Whenever they were placed: a bid may have waited for its lane.
+    answered = Bid.objects.filter(
+        status__in=(BidStatus.ADMITTED, BidStatus.REFUSED), decided_at__gt=now - DAY
+    )
+    for decided_at, status in answered.values_list("decided_at", "status"):
         hour = min(23, int((now - decided_at).total_seconds() // 3600))
         counts[23 - hour][status == BidStatus.REFUSED] += 1
     most = max(1, *(sum(pair) for pair in counts))

@@ -268,6 +268,10 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='bid',
+            index=models.Index(fields=['decided_at'], name='auction_bid_answered'),
+        ),
+        migrations.AddIndex(
+            model_name='bid',
             index=models.Index(condition=models.Q(('validation_dataset__isnull', False)), fields=['validation_dataset'], name='auction_bid_validated_with'),
         ),
         migrations.AddConstraint(

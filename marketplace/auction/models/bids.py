@@ -253,6 +253,7 @@ class Bid(models.Model):
             models.Index(fields=["zone", "-position"], name="auction_bid_decided"),
             # The figures of a day, however many there were before.
             models.Index(fields=["created_at"], name="auction_bid_of_day"),
+            models.Index(fields=["decided_at"], name="auction_bid_answered"),
             models.Index(
                 fields=["validation_dataset"],
                 condition=Q(validation_dataset__isnull=False),

@@ -75,6 +75,17 @@ def test_waiting_and_decided_bids_are_counted_by_zone(zone):
     assert found[f"finetender_nodes{json.dumps({'status': 'online', 'zone': zone.name})}"] == 1
 
 
+def test_a_bid_that_waited_for_hours_is_among_those_decided_lately(zone):
+    bid = market.bid(builders.organisation(usd=20), zone)
+    old, lately = NOW - timedelta(hours=3), NOW - timedelta(minutes=1)
+    # Its id is as old as it is.
+    Bid.objects.filter(pk=bid.pk).update(status="refused", created_at=old, decided_at=lately)
+    of_zone = json.dumps({"zone": zone.name})
+    assert read_gauges()[f"finetender_bid_decision_seconds_sum{of_zone}"] == 10_740
+    Bid.objects.update(status="cancelled")
+    assert read_gauges()[f"finetender_bid_decision_seconds_count{of_zone}"] == 0
+
+
 def test_rules_and_pictures_name_figures_that_there_are(zone, settings):
     settings.METRICS_TOKEN = "one"
     request = RequestFactory().get("/metrics", headers={"Authorization": "Bearer one"})

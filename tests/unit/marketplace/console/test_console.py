@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import time
+from datetime import time, timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from marketplace.auction.models import Bid, Pricing
 from marketplace.auction.pay_rule import PAY_RULE
 from marketplace.auction.pricing.solve import apply_prices, solve_zone_prices
 from marketplace.common.errors import NotAllowed
+from marketplace.console.selectors import load_overview
 from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider
 from marketplace.fleet.releases import IMAGE_CONTEXT, INSTALL_FILES, WHEEL
 from marketplace.fleet.services import (
@@ -334,6 +335,17 @@ def test_the_operator_sees_why_prices_were_not_solved_and_which_bids_wait(
     assert bid.pk in text
     assert "TypeError: odd" in text
     assert "cannot be settled" not in text
+
+
+def test_the_hours_show_what_was_decided_in_them_whenever_it_was_placed(node: Node) -> None:
+    owner = builders.organisation(usd="100")
+    for status, hours in (("refused", 0.5), ("refused", 23.5), ("refused", 24.5), ("cancelled", 1)):
+        bid = market_builders.bid(owner, node.zone)
+        decided_at = NOW - timedelta(hours=hours)
+        times = {"created_at": NOW - timedelta(hours=30), "decided_at": decided_at}
+        Bid.objects.filter(pk=bid.pk).update(status=status, **times)
+    bars = [(bar["admitted"], bar["refused"]) for bar in load_overview(now=NOW).hours]
+    assert bars == [(0, 1), *[(0, 0)] * 22, (0, 1)]
 
 
 # -- who may list nodes --------------------------------------------------------------------
