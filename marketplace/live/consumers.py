@@ -31,7 +31,7 @@ from marketplace.live import snapshots
 CLOSE_OFFSET = 4000
 #: Websockets that one address may hold open, in each process of the web server.
 SOCKETS_PER_ADDRESS = 200
-#: Snapshots that one websocket may ask for at once, and how long each then takes to be due again.
+#: Snapshots and pings that one websocket may send at once, and after how long each is due again.
 SNAPSHOTS_AT_ONCE, SNAPSHOT_EVERY_S = 5, 1.0
 #: How long somebody who signed out, or left the organisation, may still be sent events.
 CHECK_EVERY_S = 10.0
@@ -50,8 +50,8 @@ class StreamConsumer(AsyncJsonWebsocketConsumer):
     stream_seq: Callable[[], int]
     #: Of the last message sent; nothing older or equal is sent again.
     sent = -1
-    #: Times of the event loop: of the next snapshot that may be asked for without a wait, and of
-    #: the latest check of who follows.
+    #: Times of the event loop: of the next question that is answered without a wait, and of the
+    #: latest check of who follows.
     snapshot_due_at = 0.0
     checked_at = 0.0
     counted_as: str | None = None
@@ -73,6 +73,13 @@ class StreamConsumer(AsyncJsonWebsocketConsumer):
         UserError
         """
 
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            # Also where a handler failed: the place would else be taken for good.
+            self._give_place_back()
+
     async def connect(self) -> None:
         self.follow()
         address = group_address(find_websocket_address(cast(dict[str, Any], self.scope)))
@@ -88,17 +95,30 @@ class StreamConsumer(AsyncJsonWebsocketConsumer):
     async def disconnect(self, code: int) -> None:
         if self.counted_as is None:
             return
+        self._give_place_back()
+        await self.channel_layer.group_discard(self.stream, self.channel_name)
+
+    def _give_place_back(self) -> None:
+        if self.counted_as is None:
+            return
         _open_sockets[self.counted_as] -= 1
         if not _open_sockets[self.counted_as]:
             del _open_sockets[self.counted_as]
         self.counted_as = None
-        await self.channel_layer.group_discard(self.stream, self.channel_name)
+
+    async def receive(
+        self, text_data: str | None = None, bytes_data: bytes | None = None, **kwargs: Any
+    ) -> None:
+        """Take text; bytes say nothing here."""
+        if text_data:
+            await super().receive(text_data, **kwargs)
 
     async def receive_json(self, content: Any, **kwargs: Any) -> None:
         """``snapshot`` asks for a fresh one; ``ping`` for one only if something was missed."""
         asked = content.get("type") if isinstance(content, dict) else None
-        if asked == "snapshot":
+        if asked in ("snapshot", "ping"):
             await self._wait_for_turn()
+        if asked == "snapshot":
             await self.send_snapshot()
         elif asked == "ping":
             if not await self._may_follow():
@@ -153,7 +173,7 @@ class StreamConsumer(AsyncJsonWebsocketConsumer):
     async def decode_json(cls, text_data: str) -> Any:
         try:
             return await super().decode_json(text_data)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 

@@ -12,6 +12,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from asgiref.testing import ApplicationCommunicator
 from channels.layers import channel_layers, get_channel_layer
 from django.contrib.auth.models import AnonymousUser
+from django.db import OperationalError
 from django.test import Client
 
 from marketplace.config.routing import websocket_router
@@ -267,6 +268,36 @@ def test_snapshots_can_be_asked_for_a_few_times_at_once_and_then_in_turn(monkeyp
 
     async_to_sync(story)()
     assert [round(seconds) for seconds in waited] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "nonsense", [{"bytes": b"x"}, {"text": "[" * 100_000}, {"text": "{"}, {"text": "[]"}]
+)
+def test_nonsense_is_left_unanswered(job: Job, nonsense: dict[str, Any]) -> None:
+    async def story() -> None:
+        async with followed(f"/ws/market/{job.zone.name}/", AnonymousUser()) as socket:
+            await socket.heard()
+            await socket.application.send_input({"type": "websocket.receive"} | nonsense)
+            await socket.ask("ping")
+            assert (await socket.heard())["type"] == "pong"
+
+    async_to_sync(story)()
+
+
+def test_a_websocket_that_fails_gives_its_place_back(job: Job, monkeypatch) -> None:
+    async def story() -> None:
+        async with followed(f"/ws/market/{job.zone.name}/", AnonymousUser()) as socket:
+            await socket.heard()
+            assert consumers._open_sockets.total() == 1
+            monkeypatch.setattr(consumers.StreamConsumer, "send_snapshot", fail)
+            await socket.ask("snapshot")
+
+    async def fail(_: Any) -> None:
+        raise OperationalError("the connection is lost")
+
+    with pytest.raises(OperationalError):
+        async_to_sync(story)()
+    assert consumers._open_sockets.total() == 0
 
 
 def test_one_address_holds_so_many_websockets_and_no_more(job: Job, monkeypatch) -> None:
