@@ -139,15 +139,16 @@ def resolve_host(host: str, *, port: int, allows_private: bool) -> str:
     FetchFailed
         It has none, or one that is not public.
     """
+    kind = "" if allows_private else "public "
     try:
         rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise FetchFailed(f"{host} has no address: {error}") from error
+        raise FetchFailed(f"{host} has no {kind}address") from error
     addresses = [str(row[4][0]) for row in rows]
     for address in addresses:
         if not allows_private and not _is_public(address):
-            # Not which: the sentence is shown to people who may not look up names in here.
-            raise FetchFailed(f"{host} is not at a public address")
+            # As of one that there is not: people who read it may not look up names in here.
+            raise FetchFailed(f"{host} has no {kind}address")
     return addresses[0]
 
 

@@ -86,7 +86,7 @@ def _nothing_asked() -> None:
     ],
 )
 def test_an_address_inside_the_network_is_not_asked(host: str) -> None:
-    with pytest.raises(FetchFailed, match="not at a public address"):
+    with pytest.raises(FetchFailed, match="has no public address"):
         ask(f"https://{host}/heads", allows_private=False)
 
 
@@ -113,8 +113,19 @@ def test_a_host_with_one_private_address_among_others_is_not_asked(
         return [(*kind, ("93.184.216.34", 443)), (*kind, ("10.0.0.8", 443))]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    with pytest.raises(FetchFailed, match=r"market\.example is not at a public address"):
+    with pytest.raises(FetchFailed, match=r"^market\.example has no public address$"):
         ask("https://market.example/heads", allows_private=False)
+
+
+def test_a_name_that_leads_nowhere_reads_like_one_that_leads_inside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def resolve(*_: object, **__: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with pytest.raises(FetchFailed, match=r"^no-such\.invalid has no public address$"):
+        ask("https://no-such.invalid/heads", allows_private=False)
 
 
 def test_the_address_that_was_looked_at_is_the_one_that_is_asked(

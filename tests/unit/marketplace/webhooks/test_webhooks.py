@@ -268,7 +268,7 @@ def test_inner_addresses_are_not_asked_when_a_message_is_sent(
     deliver_due(now=NOW)
     [entry] = WebhookMessage.objects.get().log
     assert entry["status"] is None
-    assert "not at a public address" in entry["error"] or "not encrypted" in entry["error"]
+    assert "has no public address" in entry["error"] or "not encrypted" in entry["error"]
     assert receiver.received == []
 
 
