@@ -115,7 +115,7 @@ def _is_recorded(request: HttpRequest, match: ResolverMatch, response: HttpRespo
 
 
 def record_call(request: Request, *, scopes: Mapping[str, str], done: bool) -> None:
-    """Record a request to the API that commits an organisation, or takes something away.
+    """Record a request to the API that commits an organisation, sets or takes something away.
 
     Looks are not recorded, but for those that need a scope of changes: they give all away.
     """
@@ -123,7 +123,7 @@ def record_call(request: Request, *, scopes: Mapping[str, str], done: bool) -> N
     scope = scopes.get("GET" if request.method == "HEAD" else request.method or "", "")
     if not scope or (request.method in READS and not scope.endswith(":write")):
         return
-    if scope in RECORDED_SCOPES or request.method == "DELETE":
+    if scope in RECORDED_SCOPES or request.method in ("PUT", "DELETE"):
         of_django = request._request  # it has the caller that the view found
         match = of_django.resolver_match
         act = f"{request.method} /{match.route if match else ''}"

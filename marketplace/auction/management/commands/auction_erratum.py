@@ -5,15 +5,16 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
+from marketplace.accounts.operator_command import OperatorCommand
 from marketplace.auction.lane.errata import note_erratum
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = "Say in a zone's log that one of its entries is wrong; verifiers name it and go on."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

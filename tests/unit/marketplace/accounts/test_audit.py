@@ -6,12 +6,13 @@ from datetime import timedelta
 from io import StringIO
 
 import pytest
-from django.core.management import call_command
+from django.core.management import call_command, get_commands, load_command_class
 from django.db import DatabaseError, connection, transaction
 from django.test import Client
 
 from marketplace.accounts.audit import list_entries, write_csv
 from marketplace.accounts.models import AuditEntry, Membership, Role, Scope, User
+from marketplace.accounts.operator_command import OperatorCommand
 from marketplace.web.current_organisation import CHOSEN
 from tests import builders
 from tests.builders import PASSWORD
@@ -124,7 +125,13 @@ def test_what_an_operator_opens_of_others_is_on_record(client) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_what_commits_over_the_api_is_on_record_and_everyday_work_is_not(organisation) -> None:
     key, secret = builders.api_key(
-        organisation, scopes=[Scope.WEBHOOKS_WRITE, Scope.DATASETS_READ, Scope.DATASETS_WRITE]
+        organisation,
+        scopes=[
+            Scope.WEBHOOKS_WRITE,
+            Scope.DATASETS_READ,
+            Scope.DATASETS_WRITE,
+            Scope.JOBS_WRITE,
+        ],
     )
     client = Client(headers={"Authorization": f"Bearer {secret}"})
     client.get("/api/datasets")
@@ -132,13 +139,16 @@ def test_what_commits_over_the_api_is_on_record_and_everyday_work_is_not(organis
     assert AuditEntry.objects.count() == 0
     client.delete("/api/webhooks/wh_none")
     client.delete("/api/datasets/ds_none")
-    first, second = AuditEntry.objects.order_by("pk")
+    client.put("/api/integrations/wandb", {"key": "k"}, content_type="application/json")
+    first, second, third = AuditEntry.objects.order_by("pk")
     assert (first.act, first.subject) == (
         "DELETE /api/webhooks/<str:webhook_id>",
         "wh_none",
     )
     assert (first.key_id, first.organisation_id, first.done) == (key.pk, organisation.pk, False)
     assert second.act == "DELETE /api/datasets/<str:dataset_id>"
+    # Where an organisation's figures go.
+    assert (third.act, third.details) == ("PUT /api/integrations/wandb", {})
 
 
 def test_a_command_that_changes_the_market_is_on_record(organisation) -> None:
@@ -149,6 +159,22 @@ def test_a_command_that_changes_the_market_is_on_record(organisation) -> None:
     assert entry.act == "manage.py wallet_grant"
     assert entry.details["by"]
     assert organisation.slug in entry.details.values()
+
+
+#: Commands that change nothing of a market that runs.
+SILENT = {"auction_transcript", "auction_verify", "backup", "doctor", "ledger_check", "migrate"} | {
+    "openapi_write",
+    "print_routes",
+    "restore",
+    "settings_write",
+    "storage_check",
+}
+
+
+def test_every_other_command_is_on_record() -> None:
+    ours = {name: app for name, app in get_commands().items() if app.startswith("marketplace.")}
+    classes = {name: type(load_command_class(app, name)) for name, app in ours.items()}
+    assert {name for name, of in classes.items() if not issubclass(of, OperatorCommand)} == SILENT
 
 
 def test_who_takes_all_data_away_is_on_record(owner, organisation) -> None:
