@@ -38,7 +38,7 @@ def build_page(
     UserError
         ``invalid_limit``, ``invalid_cursor``, ``invalid_order`` or ``invalid_moment``.
     """
-    limit = read_page_limit(request)
+    limit = read_limit(request)
     after = request.query_params.get("after")
     order = request.query_params.get("order", "desc")
     if order not in ("desc", "asc"):
@@ -86,10 +86,18 @@ def _read_moment(name: str, text: str) -> datetime:
     return found
 
 
-def read_page_limit(request: Request) -> int:
-    text = request.query_params.get("limit", str(LIMIT_DEFAULT))
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= LIMIT_MAX:
+def read_limit(request: Request, *, default: int = LIMIT_DEFAULT, most: int = LIMIT_MAX) -> int:
+    """How many items a page shall have.
+
+    Raises
+    ------
+    UserError
+        ``invalid_limit``.
+    """
+    text = request.query_params.get("limit", str(default))
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(most))
+    if not is_number or not 1 <= int(text) <= most:
         raise UserError(
-            "invalid_limit", f"'limit' must be a number from 1 to {LIMIT_MAX}.", param="limit"
+            "invalid_limit", f"'limit' must be a number from 1 to {most}.", param="limit"
         )
     return int(text)

@@ -20,7 +20,7 @@ from marketplace.api.market.job_serializers import (
 from marketplace.api.market.own_data import DeletionSerializer
 from marketplace.api.market.owned import get_job, list_jobs
 from marketplace.api.market.requests import DisputeRequest, check_body
-from marketplace.api.pagination import build_page, read_page_limit
+from marketplace.api.pagination import build_page, read_limit
 from marketplace.api.views import AlwaysJson, MarketView
 from marketplace.auction.endings import CancelQuote, quote_cancelling
 from marketplace.auction.selectors import get_bid
@@ -93,7 +93,7 @@ class JobEventsView(MarketView):
             raise UserError(
                 "invalid_cursor", "'after' must be the seq of the last event seen.", param="after"
             )
-        limit = read_page_limit(request)
+        limit = read_limit(request)
         found = list(list_job_events(job, after_seq=int(after[:18]))[: limit + 1])
         data = JobEventSerializer.show_each(found[:limit])
         return Response({"data": data, "has_more": len(found) > limit})

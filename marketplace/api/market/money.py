@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from marketplace.api.answers import Answer, ConstantText, Moment, Usd, page_of, usd
 from marketplace.api.callers import get_caller
 from marketplace.api.market import schemas
-from marketplace.api.pagination import build_page, read_page_limit
+from marketplace.api.pagination import build_page, read_limit
 from marketplace.api.views import MarketView
 from marketplace.common import clock
 from marketplace.common.errors import UserError
@@ -144,7 +144,7 @@ class WalletEntriesView(MarketView):
         responses={200: page_of(WalletEntrySerializer)},
     )
     def get(self, request: Request) -> Response:
-        limit = read_page_limit(request)
+        limit = read_limit(request)
         after = request.query_params.get("after")
         if after is not None and not (after.isascii() and after.isdigit()):
             raise UserError(

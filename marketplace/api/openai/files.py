@@ -23,11 +23,12 @@ from marketplace.api.callers import Caller, get_caller
 from marketplace.api.idempotency import answer_once, find_shared_key
 from marketplace.api.market.requests import check_body
 from marketplace.api.openai import schemas
-from marketplace.api.openai.lists import build_list, read_after, read_limit
+from marketplace.api.openai.lists import build_list, read_after
 from marketplace.api.openai.names import JOB, name_file, parse_file, unknown_file
 from marketplace.api.openai.requests import FINE_TUNE, RESULTS, FileRequest
 from marketplace.api.openai.schemas import list_of
 from marketplace.api.openai.views import OpenAiView
+from marketplace.api.pagination import read_limit
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload, LinesDownload
 from marketplace.common.errors import Conflict, UserError

@@ -33,12 +33,13 @@ from marketplace.api.openai.job_serializers import (
     serialize_checkpoints,
     serialize_jobs,
 )
-from marketplace.api.openai.lists import build_list, read_after, read_limit
+from marketplace.api.openai.lists import build_list, read_after
 from marketplace.api.openai.names import JOB
 from marketplace.api.openai.requests import FineTuningJobRequest
 from marketplace.api.openai.schemas import list_of
 from marketplace.api.openai.terms import FineTuningTerms, resolve_request
 from marketplace.api.openai.views import OpenAiView
+from marketplace.api.pagination import read_limit
 from marketplace.api.problems import build_problem
 from marketplace.auction.bidding.place import NewBid, place_bid
 from marketplace.auction.bidding.refusals import REFUSAL_CODES, describe_bid_refusal

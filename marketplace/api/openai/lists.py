@@ -11,22 +11,6 @@ from marketplace.common.errors import UserError
 from marketplace.common.ids import ULID_LENGTH, is_id
 
 
-def read_limit(request: Request, *, default: int, most: int) -> int:
-    """How many items a page shall have.
-
-    Raises
-    ------
-    UserError
-        ``invalid_limit``.
-    """
-    text = request.query_params.get("limit", str(default))
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= most:
-        raise UserError(
-            "invalid_limit", f"'limit' must be a number from 1 to {most}.", param="limit"
-        )
-    return int(text)
-
-
 def read_after(request: Request) -> str | None:
     """The ULID of the id that a page begins after; only its form is looked at.
 

@@ -355,6 +355,8 @@ def test_bids_are_chosen_by_name_zone_and_age_in_either_order(api, zone):
         ("limit=101", "invalid_limit"),
         ("limit=ten", "invalid_limit"),
         ("limit=²", "invalid_limit"),
+        # Its first nine digits are 1.
+        ("limit=00000000199999", "invalid_limit"),
         ("after=bid_nothing", "invalid_cursor"),
         ("after=%00", "invalid_cursor"),
         ("status=lost", "invalid_status"),
