@@ -96,14 +96,14 @@ def add_to_plan(zone: Zone, node: Node, errand: ErrandSpec, *, now: datetime) ->
     """Give the node's plan of this slot again with a further errand.
 
     Call under the dispatch lock. ``False``: the slot's dispatch, which names the leases that go on
-    into it, is still to come.
+    into it, is still to come; or the clock was set back.
     """
     slot = slot_at(zone, now)
     latest = NodePlan.objects.filter(node=node).order_by("-slot", "-revision").first()
     if latest is not None and latest.slot == slot:
         plan, tokens, revision = latest.plan, latest.lease_tokens, latest.revision + 1
     else:
-        if latest is not None and latest.lease_tokens:
+        if latest is not None and (latest.lease_tokens or latest.slot > slot):
             return False
         tokens, revision = [], 1
         empty = SlotPlan(

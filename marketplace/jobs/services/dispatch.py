@@ -149,6 +149,9 @@ class _ZoneView:
 
 def _dispatch_zone(zone: Zone, now: datetime) -> Dispatch:
     slot = slot_at(zone, now)
+    if NodePlan.objects.filter(node__zone=zone, slot__gt=slot).exists():
+        # The clock was set back. Nodes take no plan of an earlier slot than they have.
+        return Dispatch(started=(), plans=())
     leased = Slice.objects.filter(job__zone=zone, status=SliceStatus.OPEN)
     held_jobs = list(leased.select_related("job").only(*_LOOKED_AT))
     _extend_leases(zone, slot, held_jobs)

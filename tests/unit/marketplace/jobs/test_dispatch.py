@@ -6,6 +6,7 @@ import pytest
 
 from marketplace.fleet.models import NodeStatus
 from marketplace.jobs.models import EventKind, Job, JobStatus, NodePlan, Slice, SliceStatus
+from marketplace.jobs.plans import add_to_plan
 from marketplace.jobs.services import (
     cancel_job,
     dispatch_slots,
@@ -19,6 +20,7 @@ from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
 from tests.job_builders import SLOT, at
+from workers.protocol.errands import ErrandSpec
 from workers.protocol.messages import SlotPlan
 from workers.protocol.reports import SliceEnd as Ended
 from workers.protocol.wire import from_json
@@ -105,6 +107,25 @@ def test_jobs_of_one_node_are_in_one_plan_in_the_order_they_began():
 
     plan = from_json(SlotPlan, NodePlan.objects.latest("pk").plan)
     assert [held.job.job_id for held in plan.slices] == [early.pk, late.pk]
+
+
+def test_a_clock_that_is_set_back_makes_no_plan_of_an_earlier_slot():
+    zone = market.zone()
+    node, other = market.node(zone), market.node(zone)
+    errand = ErrandSpec("check", "token", at(60).timestamp(), {})
+    job = build.job(zone, (0, node), (1, node))
+    for seconds in (0, 10):
+        dispatch_slots(now=at(seconds))
+        assert add_to_plan(zone, other, errand, now=at(seconds))
+    later = build.job(zone, (0, node), (1, node))
+
+    # Nor a lease, of which its node would not hear.
+    done = dispatch_slots(now=at(9))
+    assert (done.started, done.plans) == ((), ())
+    assert not add_to_plan(zone, other, errand, now=at(9))
+
+    dispatch_slots(now=at(11))
+    assert plans()[-1] == (node.name, 1, 2, sorted([job.pk, later.pk]))
 
 
 def test_a_job_admitted_in_its_slot_starts_in_it_by_a_second_revision():
