@@ -40,6 +40,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
         "tests/unit/marketplace/api/internal/test_body_limit.py",
         "tests/unit/marketplace/api/test_full_disk.py",
         "tests/unit/marketplace/api/test_stream_limits.py",
+        "tests/unit/marketplace/live/test_consumers.py",
         "tests/properties/test_hostile_requests.py",
     ),
     "A webhook or a vendor's address leads into the house's own network": (
