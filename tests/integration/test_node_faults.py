@@ -145,6 +145,8 @@ def test_a_job_outlives_the_killing_of_its_node(market, node):
     assert second.result is not None
     assert second.result.status is SliceEnd.PAUSED
     assert max(second.checkpoints) == second.result.step
+    # It may come back, and its job with it.
+    assert list((node.state.work / JOB).glob("step-*")) != []
 
 
 def test_a_node_goes_on_without_its_market_and_takes_its_plan_when_it_is_back(market, node):
@@ -178,9 +180,14 @@ def test_a_node_is_one_process_and_ends_once_its_token_was_taken_back(market, no
     assert node.start().wait(60) == EXIT_SETTINGS
     assert "Another process runs this node already" in node.log.read_text()
     assert first.poll() is None
+    send(market, 1, lease(market, "first"))
+    market.wait_until(lambda: market.leases["first"].events, timeout_s=120)
+    assert list(node.state.cache.iterdir()) != []
     market.token = "another"
     assert first.wait(60) == EXIT_SENT_AWAY
     assert "The market does not accept this node" in node.log.read_text()
+    assert "adapters and checkpoints of owners are deleted" in node.log.read_text()
+    assert sorted(path.name for path in node.state.path.iterdir()) == ["lock", "node.json"]
 
 
 def test_a_damaged_base_model_ends_the_node_with_a_sentence(tmp_path, market):

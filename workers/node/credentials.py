@@ -6,6 +6,7 @@ Everything a node keeps lies in one directory that only its user may read::
     cache/           data sets by their hash
     work/            the runtime's files: checkpoints and adapters, a folder per job
     outbox/          files on their way to the market
+    leaving          there until a node that left has deleted the three above
 """
 
 from __future__ import annotations
@@ -76,6 +77,10 @@ class StateDir:
     @property
     def outbox(self) -> Path:
         return self.path / "outbox"
+
+    @property
+    def leaving(self) -> Path:
+        return self.path / "leaving"
 
     def prepare(self) -> None:
         """Make the directories, for this user only.

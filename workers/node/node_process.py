@@ -22,6 +22,7 @@ from workers.node.answerer import Answerer
 from workers.node.blob_cache import BlobCache
 from workers.node.credentials import Credentials, StateDir, save_credentials
 from workers.node.heartbeats import Heartbeats
+from workers.node.leaving import forget_owners
 from workers.node.market_client import MarketClient
 from workers.node.plan_receiver import PlanReceiver
 from workers.node.process import EXIT_OK, EXIT_SENT_AWAY, EXIT_UNUSABLE
@@ -169,6 +170,8 @@ class NodeProcess:
         self._node.close()
         self._runtime.close()
         self._client.close()
+        if self._node.leaves and self._node.finished.is_set():
+            forget_owners(self._state)
         if refusal is not None:
             print(f"The market does not accept this node: {refusal}", file=sys.stderr)
             return EXIT_SENT_AWAY
@@ -178,6 +181,9 @@ class NodeProcess:
 
 def remove_leftovers(state: StateDir) -> None:
     """Remove what an earlier process left that is no longer of use."""
+    if state.leaving.exists():
+        forget_owners(state)
+        state.prepare()
     shutil.rmtree(state.outbox, ignore_errors=True)
     oldest = time.time() - _WORK_KEPT_S
     for folder in state.work.iterdir():

@@ -50,7 +50,8 @@ class PlanPuller:
     Parameters
     ----------
     refused
-        Called with a sentence when the market has this process go.
+        Called with a sentence when the market has this process go, and whether it is for good:
+        another process or another release of the node may take its place.
     rotated
         Called with the node's new token, before it is used.
     """
@@ -60,7 +61,7 @@ class PlanPuller:
         client: MarketClient,
         *,
         node_id: str,
-        refused: Callable[[str], None],
+        refused: Callable[..., None],
         rotated: Callable[[str], None],
     ) -> None:
         self._client = client
@@ -103,8 +104,9 @@ class PlanPuller:
             except ShuttingDownError:
                 return
             except MarketRefusal as refusal:
-                if refusal.status in SENT_AWAY or refusal.code in (SUPERSEDED, VERSION_NOT_SPOKEN):
-                    self._refused(str(refusal))
+                is_replaced = refusal.code in (SUPERSEDED, VERSION_NOT_SPOKEN)
+                if is_replaced or refusal.status in SENT_AWAY:
+                    self._refused(str(refusal), for_good=not is_replaced)
                     return
                 log.error("asking for plans was refused: %s", refusal)
             except MarketError as error:

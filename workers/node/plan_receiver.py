@@ -37,7 +37,7 @@ class PlanReceiver:
         client: MarketClient,
         *,
         offer: Callable[[SlotPlan], None],
-        refused: Callable[[str], None],
+        refused: Callable[..., None],
         rotated: Callable[[str], None],
     ) -> None:
         self._puller = PlanPuller(

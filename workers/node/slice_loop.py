@@ -96,6 +96,8 @@ class SliceLoop:
         self._draining = False
         self._stopping = False
         self._refused: str | None = None
+        #: The market had it leave for good.
+        self.leaves = False
         #: Set when nothing is left to do for a node that drains or stops.
         self.finished = threading.Event()
         self._thread = threading.Thread(target=self._run, name="node", daemon=True)
@@ -111,9 +113,9 @@ class SliceLoop:
         """Take the market's answer to a heartbeat."""
         self._inbox.put(lambda: self._apply_heartbeat_reply(reply))
 
-    def refused(self, reason: str) -> None:
-        """The market does not know this node's token any more: stop."""
-        self._inbox.put(lambda: self._give_up(reason))
+    def refused(self, reason: str, *, for_good: bool = True) -> None:
+        """The market does not know this node's token any more, or has this process go: stop."""
+        self._inbox.put(lambda: self._give_up(reason, for_good=for_good))
 
     def drain(self) -> None:
         """Checkpoint and hand back every job; ``finished`` is set when all is sent."""
@@ -311,17 +313,15 @@ class SliceLoop:
             self._stop(run)
 
     def _apply_heartbeat_reply(self, reply: HeartbeatReply) -> None:
-        for token in reply.revoked:
-            run = self._slices.get(token)
-            if run is not None:
-                self._drop(run)
+        for token in self._slices.keys() & reply.revoked:
+            self._drop(self._slices[token])
         for job_id in reply.closed_jobs:
             is_here = job_id in self._next or self._of_job(job_id)
             if _JOB_ID.fullmatch(job_id) and not is_here:
                 self.kept.forget(job_id)
-        if reply.drain and not self._draining:
+        if reply.drain and not self.leaves:
             log.info("the market asks this node to leave once its jobs are done")
-            self._draining = True
+            self.leaves = self._draining = True
             self._next.clear()
 
     def _stop_all(self) -> None:
@@ -330,8 +330,8 @@ class SliceLoop:
         for run in list(self._slices.values()):
             self._stop(run)
 
-    def _give_up(self, reason: str) -> None:
-        self._refused = reason
+    def _give_up(self, reason: str, *, for_good: bool = True) -> None:
+        self._refused, self.leaves = reason, self.leaves or for_good
         self._draining = True
         self._next.clear()
         for run in list(self._slices.values()):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from workers.node.backoff import Backoff
 from workers.node.credentials import NodeSettingsError, StateDir, load_credentials
+from workers.node.leaving import forget_owners
 from workers.node.market_client import MarketClient, MarketError, MarketRefusal, Patience
 from workers.node.process import EXIT_OK, EXIT_SENT_AWAY, find_running
 from workers.protocol.turns import PATH_TURN, DeviceTurn, DeviceTurnRequest
@@ -109,6 +110,8 @@ class TurnKeeper:
                 # A process that runs hears it by itself, and ends.
                 if folder != running:
                     log.error("the node of %s: %s", folder, error)
+                    if find_running(StateDir(folder)) is None:
+                        forget_owners(StateDir(folder))
                     self._end(folder, EXIT_SENT_AWAY)
                 continue
             if turn is not None:

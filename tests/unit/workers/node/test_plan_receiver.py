@@ -90,7 +90,7 @@ class Node:
             CREDENTIALS,
             self.client,
             offer=lambda plan: self._note(self.offered, plan),
-            refused=lambda reason: self._note(self.refusals, reason),
+            refused=lambda reason, for_good: self._note(self.refusals, (reason, for_good)),
             rotated=lambda token: self._note(self.tokens, token),
         )
 
@@ -179,7 +179,7 @@ class TestReceiving:
             second.wait_until(lambda: second.offered)
         finally:
             second.close()
-        assert node.refusals == [f"The market says {SUPERSEDED}."]
+        assert node.refusals == [(f"The market says {SUPERSEDED}.", False)]
         assert (node.offered, second.offered, second.refusals) == ([], [plan(3)], [])
 
 

@@ -144,10 +144,12 @@ def test_one_that_does_not_hand_over_in_time_is_killed(device, monkeypatch):
 
 def test_one_whose_credentials_are_revoked_is_left_alone_and_the_other_goes_on(device):
     revoked = SentAwayError("revoked")
+    StateDir(device.day).prepare()
     both = {device.day: RESTS, device.night: SERVES}
     alone = {device.night: SERVES}
     device.rounds = [both, {device.day: revoked, device.night: SERVES}, alone, alone]
     assert device.keeper.run() == EXIT_SENT_AWAY
+    assert list(device.day.iterdir()) == []
     assert device.names() == ["night"]
     assert [name for name, _ in device.asked] == ["day", "night", "day", "night", "night", "night"]
 
