@@ -8,7 +8,7 @@ from datetime import datetime
 from django.db import transaction
 from django.db.models.functions import Coalesce
 
-from marketplace.common.errors import UserError
+from marketplace.common.errors import NotAllowed, UserError
 from marketplace.fleet import device_timeslices, locks, selectors
 from marketplace.fleet.models import Node, NodeStatus, Zone
 from workers.protocol.messages import Heartbeat
@@ -63,10 +63,12 @@ def answer_turn(
     Raises
     ------
     UserError
-        ``wrong_node``.
+        ``wrong_node``; ``node_left``, from which its machine knows that it has no turn any more.
     """
     if request.node_id != node.pk:
         raise UserError("wrong_node", "This request names another node than its token.")
+    if node.status == NodeStatus.LEFT:
+        raise NotAllowed("node_left", "This node has left already.")
     with transaction.atomic():
         node = locks.lock_node(node.pk)
         is_loading = request.is_up and node.status == NodeStatus.RESTING

@@ -11,7 +11,7 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import BidStatus
 from marketplace.checks.reliability import measure_reliability
-from marketplace.common.errors import UserError
+from marketplace.common.errors import NotAllowed, UserError
 from marketplace.fleet.device_timeslices import Rest, find_rest
 from marketplace.fleet.models import Node, NodeStatus, SharedDevice
 from marketplace.fleet.sale_hours import SaleHours
@@ -314,6 +314,17 @@ def test_a_machine_that_dies_takes_its_resting_node_off_sale():
     turn(second, NOW + timedelta(seconds=40))
     second.refresh_from_db()
     assert second.status == NodeStatus.RESTING
+
+
+def test_a_node_that_left_while_it_rested_is_told_so_when_its_machine_asks():
+    first, second = pair()
+    retire_node(node=second, now=NOW)
+    second.refresh_from_db()
+    assert refused(lambda: turn(second, NOW)) == "node_left"
+    # What its supervisor takes for an end; anything else is asked again.
+    with pytest.raises(NotAllowed):
+        turn(second, NOW)
+    assert turn(first, NOW).serves
 
 
 def test_one_nodes_credentials_are_revoked_alone_and_the_others_turn_comes():
