@@ -13,7 +13,8 @@ from workers.protocol.messages import KEPT_JOBS_MOST, SliceSpec
 
 log = logging.getLogger(__name__)
 
-_BLOBS = "blobs.json"
+#: In the folder of each job that may come back: the hashes of what it was fed with.
+BLOBS = "blobs.json"
 
 
 class KeptJobs:
@@ -39,7 +40,7 @@ class KeptJobs:
             job.lookup and job.lookup.prompts,
         ]
         used = self._read(job.job_id) | {blob.sha256 for blob in blobs if blob is not None}
-        path = self._work / job.job_id / _BLOBS
+        path = self._work / job.job_id / BLOBS
         try:
             path.parent.mkdir(exist_ok=True)
             path.write_text(json.dumps(sorted(used)))
@@ -50,7 +51,7 @@ class KeptJobs:
     def list(self) -> tuple[str, ...]:
         """The jobs, those that changed longest ago first."""
         found: list[tuple[float, str]] = []
-        for path in self._work.glob(f"*/{_BLOBS}"):
+        for path in self._work.glob(f"*/{BLOBS}"):
             # another thread may have deleted it just now
             with suppress(OSError):
                 found.append((path.parent.stat().st_mtime, path.parent.name))
@@ -66,7 +67,7 @@ class KeptJobs:
 
     def _read(self, job_id: str) -> set[str]:
         try:
-            return set(json.loads((self._work / job_id / _BLOBS).read_text()))
+            return set(json.loads((self._work / job_id / BLOBS).read_text()))
         # the process may have ended while it wrote; what is old is swept anyway
         except (OSError, ValueError):
             return set()

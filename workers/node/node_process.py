@@ -22,6 +22,7 @@ from workers.node.answerer import Answerer
 from workers.node.blob_cache import BlobCache
 from workers.node.credentials import Credentials, StateDir, save_credentials
 from workers.node.heartbeats import Heartbeats
+from workers.node.kept_jobs import BLOBS
 from workers.node.leaving import forget_owners
 from workers.node.market_client import MarketClient
 from workers.node.plan_receiver import PlanReceiver
@@ -187,5 +188,6 @@ def remove_leftovers(state: StateDir) -> None:
     shutil.rmtree(state.outbox, ignore_errors=True)
     oldest = time.time() - _WORK_KEPT_S
     for folder in state.work.iterdir():
-        if folder.stat().st_mtime < oldest:
+        # a check or an export does not go on, and no heartbeat names it
+        if folder.stat().st_mtime < oldest or not (folder / BLOBS).exists():
             shutil.rmtree(folder, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from workers.node import leaving
 from workers.node.credentials import StateDir
+from workers.node.kept_jobs import BLOBS
 from workers.node.leaving import forget_owners
 from workers.node.node_process import remove_leftovers
 from workers.protocol.messages import HeartbeatReply
@@ -51,6 +53,20 @@ def test_a_start_after_a_kill_goes_on_with_it(state, monkeypatch, capsys):
     remove_leftovers(state)
     assert list_files(state) == ["node.json"]
     assert "are deleted" in capsys.readouterr().out
+
+
+def test_a_start_keeps_what_jobs_may_come_back_to_and_nothing_of_checks(state, capsys):
+    old = state.work / "job-b"
+    for folder in (state.work / "job-a", old):
+        folder.mkdir(exist_ok=True)
+        (folder / BLOBS).write_text("[]")
+    (state.work / "check-1").mkdir()
+    (state.work / "check-1" / "step-1").write_text("of an owner")
+    os.utime(old, (1000, 1000))
+    remove_leftovers(state)
+    assert [path.name for path in state.work.iterdir()] == ["job-a"]
+    assert sorted(path.name for path in (state.work / "job-a").iterdir()) == [BLOBS, "step-1"]
+    assert capsys.readouterr().out == ""
 
 
 def test_what_cannot_be_deleted_is_named_and_tried_again(state, monkeypatch, capsys):
