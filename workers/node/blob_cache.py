@@ -44,6 +44,8 @@ class BlobCache:
         self._kept_s = kept_days * 24 * 3600
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._users: defaultdict[str, int] = defaultdict(int)
+        #: Of closed jobs, but in use.
+        self._forgotten: set[str] = set()
         self._guard = threading.Lock()
 
     @contextlib.contextmanager
@@ -76,6 +78,8 @@ class BlobCache:
             for blob in blobs:
                 if blob is not None:
                     self._users[blob.sha256] += 1
+                    # of another job, which may come back
+                    self._forgotten.discard(blob.sha256)
 
     def release(self, *blobs: BlobRef | None) -> None:
         """Let go of blobs that were held."""
@@ -83,13 +87,20 @@ class BlobCache:
             for blob in blobs:
                 if blob is not None:
                     self._users[blob.sha256] -= 1
+            self._delete_forgotten()
 
     def forget(self, hashes: Iterable[str]) -> None:
-        """Delete blobs of a closed job; what is in use is swept a day after its last use."""
+        """Delete blobs of a closed job, and what has come of them; what is in use, after it."""
         with self._guard:
-            for name in filter(_is_sha256, hashes):
-                if not self._users[name]:
-                    (self._folder / name).unlink(missing_ok=True)
+            self._forgotten |= set(filter(_is_sha256, hashes))
+            self._delete_forgotten()
+
+    def _delete_forgotten(self) -> None:
+        """Call while holding the guard."""
+        for name in [name for name in self._forgotten if not self._users[name]]:
+            self._forgotten.remove(name)
+            for path in (self._folder / name, self._folder / f"{name}.part"):
+                path.unlink(missing_ok=True)
 
     def _fetch(self, blob: BlobRef, path: Path) -> None:
         self.sweep(room_for=blob.bytes)

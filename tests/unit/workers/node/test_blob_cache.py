@@ -63,7 +63,16 @@ def test_files_of_a_closed_job_go_but_for_those_that_another_uses(market, client
         assert path.read_bytes() == b"used"
         assert cached(tmp_path / "cache") == {used.sha256}
     assert (tmp_path / "own").exists()
+    # It goes with who used it last, and so does what came of a file before a job closed.
+    assert cached(tmp_path / "cache") == set()
+    with cache.opened(used):
+        cache.forget([used.sha256])
+        cache.hold(used)
+    cache.release(used)
+    assert cached(tmp_path / "cache") == {used.sha256}
     cache.forget([used.sha256])
+    (tmp_path / "cache" / f"{idle.sha256}.part").write_bytes(b"id")
+    cache.forget([idle.sha256])
     assert cached(tmp_path / "cache") == set()
 
 
