@@ -91,6 +91,13 @@ class Answers:
             writer.end(token)
         self._forget_idle()
 
+    def give_way(self) -> None:
+        """End all answers, with their caches: a job needs the memory, and was sold."""
+        for resident, writer in self._writers.values():
+            writer.fail_all("The node needs its memory for a job. Ask again later.")
+            resident.adapters.drop_unused()
+        self._forget_idle()
+
     def write(self, *, trained_s: float) -> bool:
         """Write the next tokens, after a round of the loop that trained for so long.
 

@@ -381,19 +381,19 @@ class NodeRuntime:
             self._memory.fit(running.resident)
 
     def _make_room(self, newcomer: RunningJob) -> None:
-        """Size the packs for a newcomer; where it does not fit, idle adapters and jobs leave.
+        """Size the packs for a newcomer; raises as ``MemoryShares.fit``.
 
-        Raises
-        ------
-        SystemFault
-            As ``MemoryShares.fit``.
+        While it does not fit, others leave: adapters that no answer uses, and for what was sold
+        also jobs that have only to end, and then answers. A check, which pauses, is an extra.
         """
-        try:
-            self._memory.fit(newcomer.resident, newcomer=newcomer)
-        except SystemFault:
-            dropped = [resident.adapters.drop_unused() for resident in self._residents.list()]
-            if not self._leaving and not any(dropped):
-                raise
-            for job_id in sorted(self._leaving):
-                self._detach(job_id, True)
-            self._memory.fit(newcomer.resident, newcomer=newcomer)
+        others = (self._pause_leaving, self._answers.give_way)
+        is_sold = newcomer.pause_at is None
+        for leave in (self._residents.drop_adapters, *(others if is_sold else ())):
+            with contextlib.suppress(SystemFault):
+                return self._memory.fit(newcomer.resident, newcomer=newcomer)
+            leave()
+        return self._memory.fit(newcomer.resident, newcomer=newcomer)
+
+    def _pause_leaving(self) -> None:
+        for job_id in sorted(self._leaving):
+            self._detach(job_id, True)

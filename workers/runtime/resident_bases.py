@@ -62,6 +62,11 @@ class ResidentBases:
         """All of them, in the order in which they were loaded."""
         return list(self._loaded.values())
 
+    def drop_adapters(self) -> None:
+        """Give back the adapters that no answer uses."""
+        for resident in self.list():
+            resident.adapters.drop_unused()
+
     def close(self) -> None:
         """End the processes of their gangs."""
         for resident in self._loaded.values():

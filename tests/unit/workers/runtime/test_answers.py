@@ -26,9 +26,10 @@ from workers.protocol.generation import ChatTurn, Question, TokenBias
 from workers.protocol.job_spec import BlobRef
 from workers.protocol.probes import ProbeAdapter
 from workers.protocol.prompts import encode_prompt
+from workers.runtime import answers
 from workers.runtime.node_runtime import NodeRuntime
 from workers.training.data import TokenizerEncoder
-from workers.training.faults import PromptTooLong, SchemaFault, UserFault
+from workers.training.faults import PromptTooLong, SchemaFault, SystemFault, UserFault
 from workers.training.grammars import AnswerGrammar
 from workers.training.sampling import choose_token
 
@@ -311,6 +312,40 @@ def test_an_answer_ends_when_asked_and_its_adapter_goes(runtime, base, adapters)
     # The next one is begun after it was ended.
     assert ask(runtime, base, token="next", max_tokens=1).last.finish
     assert model.trained == set()
+
+
+def test_a_job_that_fits_alone_comes_and_answers_give_way(base, tmp_path, monkeypatch):
+    # As if texts were that long.
+    monkeypatch.setattr(answers, "answer_bytes", lambda *_, tokens: 1e7)
+    data = write_jsonl(tmp_path / "rows.jsonl", completion_rows(24))
+    spec = job_spec("a", base, data, adapter={"rank": 256}, training={"epochs": 1})
+    full = NodeRuntime(device="cpu", cache_dir=tmp_path / "cache", memory_limit_gb=0.001)
+    with pytest.raises(SystemFault, match="base and jobs need") as refused:
+        attach(full, spec, data)
+    full.close()
+    needed_gb = float(str(refused.value).partition("need ")[2].partition(" GB")[0])
+    runtime = NodeRuntime(
+        device="cpu", cache_dir=tmp_path / "cache", memory_limit_gb=needed_gb + 0.001
+    )
+    told, sink = Told(), RecordingSink()
+    endless = question(base, max_tokens=10_000, prompt="a", temperature=5.0)
+
+    def come_while_it_writes():
+        runtime.answer(endless, None, told)
+        with pytest.raises(SystemFault, match="does not fit"):
+            attach(runtime, spec, data, pause_at=1)
+        assert not any(item.finish for item in told.items)
+        attach(runtime, spec, data, sink=sink)
+
+    try:
+        runtime._commands.call(come_while_it_writes)
+        told.wait()
+        assert told.last.finish == "error"
+        assert told.last.reason == "The node needs its memory for a job. Ask again later."
+        sink.wait()
+        assert sink.outcome == "finished", sink.reason
+    finally:
+        runtime.close()
 
 
 def test_conversations_stand_in_the_chat_template(runtime, base):
