@@ -30,6 +30,8 @@ from functools import partial
 from pathlib import Path
 from queue import Queue
 
+from workers.protocol.memory import GB
+from workers.runtime.memory_plan import find_host_gb
 from workers.runtime.running_job import RunningJob, metrics_to_table
 from workers.training.checkpoint import TrainingState, save_checkpoint
 
@@ -59,11 +61,23 @@ class CheckpointPipe:
         Has something run on the loop's thread between two steps.
     tell : callable
         Calls a sink safely.
+    limit_bytes : float, optional
+        Once so much waits for the disk, jobs that go on wait with their checkpoints, and the loop
+        with jobs that leave; by default an eighth of the host's memory, shared by its GPUs.
     """
 
-    def __init__(self, *, post: Callable[[Call], None], tell: Callable[[Call], None]) -> None:
+    def __init__(
+        self,
+        *,
+        post: Callable[[Call], None],
+        tell: Callable[[Call], None],
+        limit_bytes: float | None = None,
+    ) -> None:
         self._post = post
         self._tell = tell
+        self._limit_bytes = find_host_gb() * GB / 4 if limit_bytes is None else limit_bytes
+        self._waiting_bytes = 0
+        self._room = threading.Condition()
         self._queue: Queue[_TakenCheckpoint | None] = Queue()
         self._thread = threading.Thread(target=self._write_files, name="checkpoints", daemon=True)
         self._thread.start()
@@ -75,7 +89,7 @@ class CheckpointPipe:
 
     def request(self, running: RunningJob) -> None:
         """Have a checkpoint taken now, or right after the one being written."""
-        if running.writing:
+        if running.writing or self._is_full:
             running.checkpoint_wanted = True
         else:
             self._take_between(running)
@@ -83,12 +97,19 @@ class CheckpointPipe:
     def take_if_due(self, running: RunningJob) -> None:
         """After a step: take one that was asked for, or whose time has come."""
         due = running.checkpoint_wanted or time.monotonic() >= running.checkpoint_due_at
-        if due and not running.writing:
+        if due and not running.writing and not self._is_full:
             self._take_between(running)
 
     def take(self, running: RunningJob, state: TrainingState, then: Then) -> None:
-        """Queue a state for writing; its tensors must not change any more."""
+        """Queue a state for writing once there is room; its tensors must not change any more."""
+        with self._room:
+            self._room.wait_for(lambda: not self._is_full)
+            self._waiting_bytes += state.nbytes
         self._queue.put(_TakenCheckpoint(running, state, then))
+
+    @property
+    def _is_full(self) -> bool:
+        return self._waiting_bytes > self._limit_bytes
 
     def _take_between(self, running: RunningJob) -> None:
         running.writing = True
@@ -100,30 +121,37 @@ class CheckpointPipe:
 
     def _write_files(self) -> None:
         while (taken := self._queue.get()) is not None:
-            directory = taken.running.directory
-            path = directory / format_checkpoint_name(taken.state.progress.step)
+            running, step = taken.running, taken.state.progress.step
+            path = running.directory / format_checkpoint_name(step)
             error: OSError | None = None
             try:
                 save_checkpoint(taken.state, path)
-            except OSError as caught:
-                error = caught
-            else:
-                for old in list_checkpoints(directory)[FILES_PER_JOB:]:
+            # whatever it is, it is this job's alone: others wait for this thread
+            except Exception as caught:
+                error = caught if isinstance(caught, OSError) else OSError(str(caught))
+            with self._room:
+                self._waiting_bytes -= taken.state.nbytes
+                self._room.notify()
+            if error is None:
+                for old in list_checkpoints(running.directory)[FILES_PER_JOB:]:
                     with contextlib.suppress(OSError):
                         old.unlink()
-            self._post(partial(self._announce, taken, path, error))
+            # not with the state, whose memory is free again
+            self._post(partial(self._announce, running, step, path, error, taken.then))
+            del taken
 
     # On the loop's thread again.
 
-    def _announce(self, taken: _TakenCheckpoint, path: Path, error: OSError | None) -> None:
-        running, step = taken.running, taken.state.progress.step
+    def _announce(
+        self, running: RunningJob, step: int, path: Path, error: OSError | None, then: Then
+    ) -> None:
         running.writing = False
         if error is None:
             running.checkpoint_path, running.checkpoint_step = path, step
             self._tell(lambda: running.sink.checkpointed(path, step))
         else:
             running.log.append(f"A checkpoint was not written: {error}. Training goes on.")
-        taken.then(error)
+        then(error)
 
 
 def snapshot_job(running: RunningJob) -> TrainingState:

@@ -50,6 +50,12 @@ class TrainingState:
     #: The adapter at the lowest validation loss so far, where early stopping keeps it.
     best: dict[str, torch.Tensor] = field(default_factory=dict)
 
+    @property
+    def nbytes(self) -> int:
+        """Of its tensors."""
+        kinds = (self.params, self.means, self.squares, self.best)
+        return sum(tensor.nbytes for kind in kinds for tensor in kind.values())
+
 
 def fingerprint(spec: JobSpec, *, data_sha256: str) -> str:
     """What two slices must share for one to continue the other."""
