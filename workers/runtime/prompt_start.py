@@ -9,7 +9,6 @@ import torch
 
 from workers.protocol.adapter_names import PROMPT
 from workers.protocol.job_spec import PromptLookup
-from workers.protocol.pass_bytes import PACK_TOKENS
 from workers.protocol.reports import LookupFigures
 from workers.runtime.running_job import RunningJob
 from workers.training.prompt_lookup import LookupRun, read_candidates
@@ -36,7 +35,7 @@ def look_up_start(
         running.job,
         candidates=read_candidates(prompts_path),
         own=values[PROMPT],
-        token_budget=PACK_TOKENS[running.resident.model.device.type],
+        token_budget=running.resident.trainer.token_budget,
         budget_s=lookup.budget_s,
     )
     model = running.resident.model

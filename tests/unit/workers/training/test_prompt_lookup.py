@@ -28,6 +28,8 @@ from tests.unit.workers.training_builders import (
 from workers.protocol.adapter_names import PROMPT
 from workers.protocol.job_spec import AdapterKind, BlobRef, PromptLookup
 from workers.runtime.node_runtime import NodeRuntime
+from workers.training import prompt_lookup
+from workers.training.packing import Pack
 from workers.training.prompt_lookup import LookupRun, find_longest_run, read_candidates
 
 SOFT = {"kind": AdapterKind.SOFT_PROMPT, "virtual_tokens": 4}
@@ -146,7 +148,7 @@ def test_a_lookup_that_runs_out_of_time_takes_the_best_so_far(tuned):
     assert figures.score < figures.own_score
 
 
-def test_a_job_starts_from_the_prompt_found_and_says_what_it_gained(tmp_path, tuned):
+def test_a_job_starts_from_the_prompt_found_and_says_what_it_gained(tmp_path, tuned, monkeypatch):
     base = save_tiny_base(tmp_path / "base")
     data = write_jsonl(tmp_path / "rows.jsonl", completion_rows(24))
     prompts = tmp_path / "prompts.safetensors"
@@ -162,7 +164,16 @@ def test_a_job_starts_from_the_prompt_found_and_says_what_it_gained(tmp_path, tu
         lookup=PromptLookup(BlobRef("/p", "0" * 64, 1), 30.0),
     )
     runtime, sink = NodeRuntime(device="cpu", cache_dir=tmp_path / "cache"), RecordingSink()
+    plain, packs = prompt_lookup.build_pack, list[Pack]()
+
+    def build(shares, **settings):
+        packs.append(plain(shares, **settings))
+        return packs[-1]
+
+    monkeypatch.setattr(prompt_lookup, "build_pack", build)
     try:
+        # As where memory leaves no more.
+        runtime.resident(base).trainer.token_budget = 64
         runtime.attach(
             job=spec, data_path=data, validation_path=None, prompts_path=prompts, sink=sink
         )
@@ -172,6 +183,7 @@ def test_a_job_starts_from_the_prompt_found_and_says_what_it_gained(tmp_path, tu
     assert sink.outcome == "finished", sink.reason
     assert summary.lookup is not None
     assert summary.lookup.candidates == 3
+    assert max(pack.tokens for pack in packs) <= 64
     assert summary.lookup.score <= summary.lookup.own_score
     started = {"a": table[words], "b": tuned[2]["best"]}.get(summary.lookup.prompt_id)
     if started is None:
