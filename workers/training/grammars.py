@@ -8,6 +8,7 @@ a process that may take little of it first; ``LIMITS`` bound what each token cos
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Collection
@@ -21,7 +22,12 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from workers.protocol.answer_schema import describe_schema_fault
 from workers.training.faults import SchemaFault, SystemFault
-from workers.training.grammar_check import LIMITS, build_grammar
+from workers.training.grammar_check import (
+    LIMITS,
+    STACK_BYTES,
+    build_grammar,
+    call_with_stack,
+)
 
 #: Seconds after which a check that has not ended is given up; its processor time is bounded too.
 _CHECK_S = 20.0
@@ -101,10 +107,12 @@ class Grammars:
         """
         if fault := _find_fault(schema):
             raise SchemaFault(fault)
-        matcher = LLMatcher(
-            self._tokenizer, build_grammar(schema), log_level=0, limits=LLParserLimits(**LIMITS)
-        )
+        matcher = call_with_stack(STACK_BYTES, lambda: self._compile(schema))
         return AnswerGrammar(matcher, stops=self._stops, vocabulary=self._vocabulary)
+
+    def _compile(self, schema: str) -> LLMatcher:
+        limits = LLParserLimits(**LIMITS)
+        return LLMatcher(self._tokenizer, build_grammar(schema), log_level=0, limits=limits)
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
@@ -131,7 +139,7 @@ def _find_fault(schema: str) -> str:
     SchemaFault
         The process took too long, of which this machine's load may be the reason.
     SystemFault
-        It could not be started.
+        It could not be started, or was ended by others.
     """
     try:
         fault = describe_schema_fault(json.loads(schema))
@@ -148,6 +156,9 @@ def _find_fault(schema: str) -> str:
         raise SchemaFault("The schema takes too long to compile. Make it simpler.") from None
     except OSError as error:
         raise SystemFault("The node could not check the schema. Ask again.") from error
+    if done.returncode == -signal.SIGKILL:
+        # By the machine, for want of memory: that says nothing of the schema.
+        raise SystemFault("The node could not check the schema. Ask again.")
     if done.returncode != 0:
         return "The schema takes too much to compile. Make it simpler."
     return done.stdout and _CANNOT + _shorten(done.stdout)

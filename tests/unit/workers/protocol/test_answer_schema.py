@@ -7,6 +7,7 @@ import pytest
 from workers.protocol.answer_schema import (
     COUNT_MAX,
     PATTERN_CHARS_MAX,
+    REFERENCES_MAX,
     SCHEMA_CHARS_MAX,
     SCHEMA_DEPTH_MAX,
     describe_schema_fault,
@@ -20,6 +21,18 @@ def nested(levels):
     return schema
 
 
+def chain(length, *, levels=1):
+    """A schema with as many definitions, each of which refers to the next some levels below."""
+
+    def build(number):
+        inner = {"$ref": f"#/$defs/k{number + 1}"} if number < length else {"type": "string"}
+        for _ in range(levels):
+            inner = {"items": inner}
+        return inner
+
+    return {"$ref": "#/$defs/k1", "$defs": {f"k{n}": build(n) for n in range(1, length + 1)}}
+
+
 @pytest.mark.parametrize(
     "schema",
     [
@@ -28,6 +41,7 @@ def nested(levels):
         {"pattern": "a" * PATTERN_CHARS_MAX, "maxItems": COUNT_MAX},
         {"$ref": "#/$defs/a", "$defs": {"a": {"type": "string"}}},
         {"title": "x" * (SCHEMA_CHARS_MAX - 13)},
+        chain(REFERENCES_MAX),
     ],
 )
 def test_what_is_in_bounds_may_be_compiled(schema):
@@ -45,6 +59,7 @@ def test_what_is_in_bounds_may_be_compiled(schema):
         ({"items": {"pattern": "a" * (PATTERN_CHARS_MAX + 1)}}, "A pattern has 501"),
         ({"maxLength": COUNT_MAX + 1}, "maxLength is 10001"),
         ({"items": {"$ref": "https://example.org/s.json"}}, "Put its definition"),
+        (chain(REFERENCES_MAX + 1), "refers to 129 parts"),
         ({"x-guidance": {"lenient": True}}, "x-guidance"),
     ],
 )

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jsonschema
 import pytest
 import torch
 
+from tests.unit.workers.protocol.test_answer_schema import chain
 from tests.unit.workers.training_builders import byte_tokenizer
 from workers.protocol.generation import Question
 from workers.training.faults import SchemaFault
+from workers.training.grammar_check import LIMITS, find_grammar_fault
 from workers.training.grammars import Grammars
 from workers.training.sampling import choose_token
 
@@ -131,3 +135,37 @@ def test_no_schema_at_all_is_refused(grammars):
     for text in ("", "{", "[" * 100_000, '"\\ud800"', '{"const": "\\ud800"}'):
         with pytest.raises(SchemaFault):
             grammars.build(text)
+
+
+def test_a_schema_that_takes_a_deep_stack_is_refused_by_the_check(grammars):
+    # Within the bounds on levels and references, and 8 MB of stack would do.
+    with pytest.raises(SchemaFault, match="takes too much to compile"):
+        grammars.build(json.dumps(chain(100, levels=8)))
+
+
+def test_a_schema_is_compiled_on_a_stack_of_its_own(grammars):
+    usual = threading.stack_size(512 << 10)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            # On the thread's own stack this ended the process.
+            grammar = pool.submit(grammars.build, json.dumps(chain(64))).result()
+    finally:
+        threading.stack_size(usual)
+    assert not grammar.find_forbidden().all()
+    assert threading.stack_size() == usual
+
+
+@pytest.mark.parametrize("count", [250, 700])
+def test_a_plain_object_of_many_members_is_followed(grammars, count):
+    schema = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(count)}}
+    grammar = grammars.build(json.dumps(schema))
+    for letter in '{"p1':
+        grammar.write(byte_tokenizer().convert_tokens_to_ids(letter))
+    assert not grammar.find_forbidden().all()
+
+
+def test_a_schema_whose_first_words_cost_too_much_is_refused_before_any(monkeypatch):
+    monkeypatch.setitem(LIMITS, "max_items_in_row", 1_000)
+    schema = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(250)}}
+    assert "Current row has 1007 items" in find_grammar_fault(json.dumps(schema))
+    assert find_grammar_fault(json.dumps(PERSON)) == ""
