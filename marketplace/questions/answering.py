@@ -49,12 +49,15 @@ def list_zones_asked(zone_ids: Iterable[str], *, now: datetime) -> set[str]:
     return set(waiting.values_list("zone_id", flat=True).distinct())
 
 
-def hand_out_questions(*, node: Node, room: int, now: datetime) -> tuple[Question, ...]:
-    """Give a node the oldest questions of its zone, each to one node."""
+def hand_out_questions(
+    *, node: Node, room: int, takes_forms: bool, now: datetime
+) -> tuple[Question, ...]:
+    """Give a node the oldest questions of its zone that it can read, each to one node."""
     if node.status != NodeStatus.ONLINE:
         return ()
     with transaction.atomic():
-        taken = lock_waiting(node=node, limit=max(0, min(room, QUESTIONS_MAX)), now=now)
+        limit = max(0, min(room, QUESTIONS_MAX))
+        taken = lock_waiting(node=node, limit=limit, takes_forms=takes_forms, now=now)
         for question in taken:
             question.status, question.node_id = QuestionStatus.WRITING, node.pk
             question.save(update_fields=["status", "node"])
@@ -221,6 +224,13 @@ def cancel_question(*, question_id: str, now: datetime) -> None:
                 question.save()
 
 
+def _describe_lateness(question: AskedQuestion) -> str:
+    has_form = question.terms["schema"] or question.terms["tools"]
+    if has_form and question.status == QuestionStatus.WAITING:
+        return "No node that follows schemas and tools was free in time. Ask again."
+    return "No node answered in time. Ask again."
+
+
 def sweep_questions(*, now: datetime) -> int:
     """End questions that are past their deadline, delete old ones; the number ended."""
     late = AskedQuestion.objects.filter(status__in=AskedQuestion.OPEN, expires_at__lte=now)
@@ -229,7 +239,7 @@ def sweep_questions(*, now: datetime) -> int:
         with transaction.atomic():
             for question in lock_questions([question_id]):
                 if question.is_open:
-                    question.reason = "No node answered in time. Ask again."
+                    question.reason = _describe_lateness(question)
                     end_question(question, QuestionStatus.FAILED, now=now)
                     question.save()
                     wake_owners([question.pk])

@@ -9,13 +9,20 @@ from marketplace.fleet.models import Node
 from marketplace.questions.models import AskedQuestion, QuestionStatus
 
 
-def lock_waiting(*, node: Node, limit: int, now: datetime) -> list[AskedQuestion]:
+def lock_waiting(
+    *, node: Node, limit: int, takes_forms: bool, now: datetime
+) -> list[AskedQuestion]:
     """The oldest questions that a node may take; those that another takes are passed over."""
     waiting = AskedQuestion.objects.select_for_update(of=("self",), skip_locked=True).filter(
         zone_id=node.zone_id, status=QuestionStatus.WAITING, expires_at__gt=now
     )
     if node.provider.verified_at is None:
         waiting = waiting.filter(verified_only=False)
+    if not takes_forms:
+        # An opening comes with a schema, and calls before what a tool said.
+        waiting = waiting.filter(terms__schema="", terms__tools="").exclude(
+            terms__turns__contains=[{"role": "tool"}]
+        )
     return list(waiting.select_related("job__artifact").order_by("created_at", "pk")[:limit])
 
 

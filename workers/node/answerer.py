@@ -105,7 +105,7 @@ class Answerer:
             if self._closing.is_set():
                 return
             try:
-                asked = NextQuestionsRequest(self._node_id, room, WAIT_S)
+                asked = NextQuestionsRequest(self._node_id, room, WAIT_S, takes_forms=True)
                 reply = self._client.post(
                     PATH_NEXT_QUESTIONS, asked, NextQuestionsReply, patience=_ONCE
                 )

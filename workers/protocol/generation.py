@@ -90,6 +90,9 @@ class NextQuestionsRequest:
     room: int
     #: Seconds the market may take to answer; it waits no longer than it wants to.
     wait_s: float = 0.0
+    #: The node reads ``schema``, ``tools``, ``opening`` and a turn's ``calls``. One of an earlier
+    #: release would leave them out and answer something else.
+    takes_forms: bool = False
 
 
 @dataclass(frozen=True, slots=True)

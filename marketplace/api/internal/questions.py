@@ -116,7 +116,10 @@ def _hand_out(
         note_token_use(node=node, token=asked.token, now=now)
         if node.zone_id not in zones:
             return ()
-        return hand_out_questions(node=node, room=asked.request.room, now=now)
+        request = asked.request
+        return hand_out_questions(
+            node=node, room=request.room, takes_forms=request.takes_forms, now=now
+        )
     except Exception as error:
         # The others of the batch have theirs.
         return error

@@ -7,6 +7,9 @@ import json
 import openai
 import pytest
 
+from marketplace.common import clock
+from marketplace.questions.answering import hand_out_questions, sweep_questions
+from marketplace.questions.asking import ANSWERED_WITHIN, QuestionTerms, ask_questions
 from marketplace.questions.models import AskedQuestion
 from tests import market_builders as market
 from tests.unit.marketplace.questions.test_tool_calls import (
@@ -17,7 +20,7 @@ from tests.unit.marketplace.questions.test_tool_calls import (
     TOOLS,
     write_tokenizer,
 )
-from workers.protocol.generation import Written
+from workers.protocol.generation import ChatTurn, Written
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -77,6 +80,37 @@ def test_a_call_is_forced_by_its_schema_after_the_forms_opening(ask, runtime, ch
     schema = json.loads(question.schema)
     calls = schema.get("anyOf", [schema])
     assert [one["properties"]["name"]["const"] for one in calls] == names
+
+
+def test_a_node_that_reads_no_schemas_and_tools_is_given_none(owner, zone, node):
+    now = clock.now()
+    said = (ChatTurn("user", "Rome?"), ChatTurn("tool", "sunny", call_id="1"))
+    terms = [
+        QuestionTerms(prompt="a", schema="{}"),
+        QuestionTerms(prompt="a", tools=json.dumps(TOOLS)),
+        QuestionTerms(turns=said),
+        QuestionTerms(prompt="a"),
+    ]
+    asked = ask_questions(
+        organisation=owner, asked_by=None, zone=zone, job=None, terms=terms, now=now
+    )
+    old, new = (
+        hand_out_questions(node=node, room=8, takes_forms=takes, now=now) for takes in (False, True)
+    )
+    assert [one.token for one in old] == [asked[3].token]
+    assert {one.token for one in new} == {one.token for one in asked[:3]}
+
+
+def test_a_question_that_no_node_could_read_says_so(owner, zone, node):
+    now = clock.now()
+    terms = [QuestionTerms(prompt="a", schema="{}"), QuestionTerms(prompt="a")]
+    ask_questions(organisation=owner, asked_by=None, zone=zone, job=None, terms=terms, now=now)
+    assert sweep_questions(now=now + ANSWERED_WITHIN) == 2
+    reasons = {one.terms["schema"]: one.reason for one in AskedQuestion.objects.all()}
+    assert reasons == {
+        "{}": "No node that follows schemas and tools was free in time. Ask again.",
+        "": "No node answered in time. Ask again.",
+    }
 
 
 def test_calls_are_streamed_whole_after_the_text_before_them(ask, runtime):
