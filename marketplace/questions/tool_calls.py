@@ -36,7 +36,7 @@ _PROBE_CALL = {
     "function": {"name": _NAME, "arguments": _ARGUMENTS},
 }
 #: What may begin the JSON of calls, and stand between two.
-_BEGINS, _BETWEEN = ("{", "["), " \n;,"
+_BEGINS, _BETWEEN = ("{", "["), re.compile(r"[ \n;,]*")
 _decoder = json.JSONDecoder()
 
 
@@ -121,18 +121,22 @@ class CallReader:
     def read(self, text: str) -> tuple[str, list[ToolCall]]:
         """What an answer says before its calls, and the calls; without any, all of it is text."""
         mark = "" if self.is_forced else self.form.mark
-        if mark and mark in text:
-            said, *parts = text.split(mark, CALLS_MAX)
-        else:
+        if not mark or mark not in text:
             # The mark may be a special token, which is not in the text.
-            said, parts = "", [text]
-        calls: list[ToolCall] = []
-        for part in parts:
-            found = self._read_part(part)
-            if not found:
-                return text, []
+            calls, _ = self._read_calls(text, 0)
+            return "" if calls else text, calls[: self.most]
+        said, calls = text, []
+        place = text.find(mark)
+        for _ in range(CALLS_MAX):
+            if place < 0:
+                break
+            found, end = self._read_calls(text, place + len(mark))
+            if found and not calls:
+                said = text[:place].rstrip()
             calls += found
-        return said.rstrip(), calls[: self.most]
+            # A mark within a call's arguments is none.
+            place = text.find(mark, end)
+        return said, calls[: self.most]
 
     def find_certain(self, text: str) -> int:
         """Characters at the beginning of an answer that are text, whatever comes after them."""
@@ -144,24 +148,28 @@ class CallReader:
         lengths = range(min(len(mark) - 1, len(text)), 0, -1)
         return len(text) - next((n for n in lengths if text.endswith(mark[:n])), 0)
 
-    def _read_part(self, text: str) -> list[ToolCall]:
-        """Calls at the beginning of a text; none: it is something else."""
+    def _read_calls(self, text: str, place: int) -> tuple[list[ToolCall], int]:
+        """The calls from a place on, up to the first that is none or not whole, and their end."""
         calls: list[ToolCall] = []
-        while (text := text.lstrip(_BETWEEN)).startswith(_BEGINS) and len(calls) < CALLS_MAX:
-            value, length = _decode(text)
+        while len(calls) < CALLS_MAX:
+            begins = _BETWEEN.match(text, place).end()  # type: ignore[union-attr]
+            if not text.startswith(_BEGINS, begins):
+                break
+            value, end = _decode(text, begins)
             found = [
                 self._read_call(one) for one in (value if isinstance(value, list) else [value])
             ]
             if not found or None in found:
-                return []
+                break
             calls += [call for call in found if call is not None]
-            text = text[length:]
-        return calls
+            place = end
+        return calls, place
 
     def _read_call(self, value: Any) -> ToolCall | None:
         match value:
             case {"name": str(name), self.form.key: dict(arguments)} if name in self.names:
-                return ToolCall(name, json.dumps(arguments, ensure_ascii=False))
+                written = _write_arguments(arguments)
+                return None if written is None else ToolCall(name, written)
         return None
 
 
@@ -194,12 +202,25 @@ class CallStream:
         return said[self._given :], calls
 
 
-def _decode(text: str) -> tuple[Any, int]:
-    """The JSON value that a text begins with, and its length; ``None`` and 0: there is none."""
+def _decode(text: str, place: int = 0) -> tuple[Any, int]:
+    """The JSON value at a place of a text, and where it ends; ``None``: there is none."""
     try:
-        return _decoder.raw_decode(text)
+        return _decoder.raw_decode(text, place)
     except (ValueError, RecursionError):
-        return None, 0
+        return None, place
+
+
+def _write_arguments(arguments: dict[str, Any]) -> str | None:
+    """Arguments as JSON that can be sent; ``None``: a number in them is none of JSON's."""
+    try:
+        written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        written.encode()
+    except UnicodeEncodeError:
+        # Half of a surrogate pair, which only an escape can say.
+        return json.dumps(arguments)
+    except (ValueError, RecursionError):
+        return None
+    return written
 
 
 def build_call_schema(form: CallForm, functions: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -91,6 +91,7 @@ ROME, NOW = ToolCall("weather", '{"town": "Rome"}'), ToolCall("time", "{}")
 ROME_JSON = '{"name": "weather", "arguments": {"town": "Rome"}}'
 NOW_JSON = '{"name": "time", "arguments": {}}'
 CALLED = f"<tool_call>\n{ROME_JSON}\n</tool_call>"
+MARKED, HALF = CALLED.replace("Rome", "x <tool_call> y"), CALLED.replace("Rome", "\\ud83d")
 
 
 @pytest.mark.parametrize(
@@ -109,6 +110,14 @@ CALLED = f"<tool_call>\n{ROME_JSON}\n</tool_call>"
         (f"[{ROME_JSON}, {NOW_JSON}]", "", [ROME, NOW]),
         (f"{ROME_JSON}; {NOW_JSON}", "", [ROME, NOW]),
         ("[1, 2]", "[1, 2]", []),
+        # The mark in a call's arguments; a cut second call; text with the mark before a call.
+        (f"{MARKED}\n{CALLED}", "", [ToolCall("weather", '{"town": "x <tool_call> y"}'), ROME]),
+        (f"{CALLED}\n{CALLED[:-20]}", "", [ROME]),
+        (f"<tool_call> is it. {CALLED}", "<tool_call> is it.", [ROME]),
+        # What cannot be sent as it stands, or is no JSON.
+        (HALF, "", [ToolCall("weather", '{"town": "\\ud83d"}')]),
+        (HALF.replace('"\\ud83d"', "NaN"), HALF.replace('"\\ud83d"', "NaN"), []),
+        (HALF.replace('"\\ud83d"', "1e999"), HALF.replace('"\\ud83d"', "1e999"), []),
     ],
 )
 def test_calls_are_told_from_text(text, said, calls):
