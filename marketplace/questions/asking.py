@@ -22,7 +22,7 @@ from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.questions.models import AskedQuestion, QuestionStatus
 from marketplace.questions.prices import compute_price, find_rate
 from marketplace.questions.wakeups import wake_nodes
-from workers.protocol.generation import ChatTurn, TokenBias
+from workers.protocol.generation import BAD_SCHEMA, ChatTurn, TokenBias
 from workers.protocol.prompts import encode_prompt
 from workers.protocol.token_layout import TemplateError
 from workers.protocol.wire import to_json
@@ -34,6 +34,8 @@ PROMPT_CHARS_MAX = 200_000
 ANSWERED_WITHIN = timedelta(seconds=120)
 #: Questions of one organisation that are open at a time.
 OPEN_MAX = 16
+#: Questions of one organisation whose schema a node refuses, within a time.
+REFUSED_MAX, REFUSED_WITHIN = 16, timedelta(minutes=10)
 #: What tools that shorten their prompts look for.
 CONTEXT_EXCEEDED = "context_length_exceeded"
 INVALID_SCHEMA = "invalid_schema"
@@ -103,7 +105,8 @@ def ask_question(
     NoNodeOnline
         ``no_node``.
     UserError
-        ``context_length_exceeded``, ``invalid_prompt`` or ``too_many_questions``.
+        ``context_length_exceeded``, ``invalid_prompt``, ``too_many_questions``,
+        ``too_many_refused_schemas`` or ``unsupported_parameter``.
     PaymentRequired
         ``insufficient_funds``.
     """
@@ -126,6 +129,7 @@ def ask_question(
         expires_at=now + ANSWERED_WITHIN,
     )
     _check_open_questions(organisation)
+    _check_schema(organisation, terms, is_forwarded=is_forwarded, now=now)
     most_micros = compute_price(tokens=prompt_tokens + terms.max_tokens, rate_micros=rate_micros)
     with transaction.atomic():
         wanted = [
@@ -174,6 +178,31 @@ def _check_open_questions(organisation: Organisation) -> None:
             f"{OPEN_MAX} answers are being written for you. Wait for one of them.",
             status=429,
             extra={"retry": True},
+        )
+
+
+def _check_schema(
+    organisation: Organisation, terms: QuestionTerms, *, is_forwarded: bool, now: datetime
+) -> None:
+    """A schema costs the machine that compiles it, and nothing where it is refused there."""
+    if not terms.schema:
+        return
+    if is_forwarded and not settings.SERVING_SCHEMAS:
+        raise UserError(
+            "unsupported_parameter",
+            "The server that answers for this model takes no schemas. Leave the schema out.",
+            param="tools" if terms.tools else "response_format",
+        )
+    refused = AskedQuestion.objects.filter(
+        organisation=organisation, finish=BAD_SCHEMA, finished_at__gt=now - REFUSED_WITHIN
+    )
+    if refused.count() >= REFUSED_MAX:
+        minutes = REFUSED_WITHIN // timedelta(minutes=1)
+        raise UserError(
+            "too_many_refused_schemas",
+            f"{REFUSED_MAX} of your schemas could not be followed within {minutes} minutes. "
+            "Make them simpler, and ask again later.",
+            status=429,
         )
 
 

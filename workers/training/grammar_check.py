@@ -7,6 +7,7 @@ bounded as well, far below what the same schema has on a node.
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 import threading
@@ -55,6 +56,8 @@ def call_with_stack(stack_bytes: int, work: Callable[[], T]) -> T:
 
 
 def main() -> None:
+    # Jobs train on the same processors.
+    os.nice(19)
     # The hard limit is a second later, so that SIGKILL means somebody else.
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))

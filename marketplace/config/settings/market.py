@@ -76,6 +76,8 @@ SERVING_MODELS = environment.words("SERVING_MODELS")
 SERVING_ADAPTERS = environment.folder("SERVING_ADAPTERS", DATA_DIR / "served-adapters")
 #: Micro-dollars for a million tokens while no node of a zone is on sale; none: questions wait.
 SERVING_RATE_MICROS = int(environment.number("SERVING_RATE_MICROS", 0)) or None
+#: Answers of the server follow schemas. It compiles those of strangers, for all that it serves.
+SERVING_SCHEMAS = environment.flag("SERVING_SCHEMAS", default=False)
 
 # --- Files ----------------------------------------------------------------------------------------
 

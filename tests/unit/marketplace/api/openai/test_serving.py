@@ -207,7 +207,13 @@ def test_the_servers_words_are_given_metered_and_paid_to_the_house(ask, server, 
     assert of_the_house.aggregate(micros=Sum("amount_micros"))["micros"] == price
 
 
-def test_a_schema_is_passed_on_as_vllm_takes_it(ask, server):
+def test_a_schema_is_passed_on_as_vllm_takes_it_where_the_operator_says_so(ask, server, settings):
+    with pytest.raises(openai.BadRequestError, match="takes no schemas") as refused:
+        ask(response_format={"type": "json_object"})
+    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "response_format")
+    assert not server.asked
+    assert not AskedQuestion.objects.exists()
+    settings.SERVING_SCHEMAS = True
     ask(response_format={"type": "json_object"})
     form = {"name": "answer", "schema": {"type": "object"}}
     assert server.asked[0]["response_format"] == {"type": "json_schema", "json_schema": form}

@@ -8,8 +8,16 @@ import openai
 import pytest
 
 from marketplace.common import clock
-from marketplace.questions.answering import hand_out_questions, sweep_questions
-from marketplace.questions.asking import ANSWERED_WITHIN, QuestionTerms, ask_questions
+from marketplace.common.errors import UserError
+from marketplace.questions.answering import hand_out_questions, record_written, sweep_questions
+from marketplace.questions.asking import (
+    ANSWERED_WITHIN,
+    REFUSED_MAX,
+    REFUSED_WITHIN,
+    QuestionTerms,
+    ask_question,
+    ask_questions,
+)
 from marketplace.questions.models import AskedQuestion
 from tests import market_builders as market
 from tests.unit.marketplace.questions.test_tool_calls import (
@@ -20,7 +28,8 @@ from tests.unit.marketplace.questions.test_tool_calls import (
     TOOLS,
     write_tokenizer,
 )
-from workers.protocol.generation import ChatTurn, Written
+from workers.protocol.generation import BAD_SCHEMA, ChatTurn, Written
+from workers.protocol.reports import Fault
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -111,6 +120,22 @@ def test_a_question_that_no_node_could_read_says_so(owner, zone, node):
         "{}": "No node that follows schemas and tools was free in time. Ask again.",
         "": "No node answered in time. Ask again.",
     }
+
+
+def test_schemas_that_nodes_refuse_again_and_again_are_taken_no_more(owner, zone, node):
+    now = clock.now()
+    asked = {"organisation": owner, "asked_by": None, "zone": zone, "job": None}
+    schema, plain = QuestionTerms(prompt="a", schema="{}"), QuestionTerms(prompt="a")
+    for _ in range(REFUSED_MAX):
+        question = ask_question(terms=schema, now=now, **asked)
+        hand_out_questions(node=node, room=8, takes_forms=True, now=now)
+        refused = Written(question.token, finish=BAD_SCHEMA, reason="No.", fault=Fault.USER)
+        record_written(node=node, items=[refused], now=now)
+    with pytest.raises(UserError, match="16 of your schemas") as error:
+        ask_question(terms=schema, now=now, **asked)
+    assert (error.value.code, error.value.status) == ("too_many_refused_schemas", 429)
+    ask_question(terms=plain, now=now, **asked)
+    ask_question(terms=schema, now=now + REFUSED_WITHIN, **asked)
 
 
 def test_calls_are_streamed_whole_after_the_text_before_them(ask, runtime):
