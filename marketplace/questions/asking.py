@@ -219,8 +219,10 @@ def encode_question(zone: Zone, terms: QuestionTerms) -> list[int]:
     UserError
         ``context_length_exceeded`` or ``invalid_prompt``.
     """
-    turns = sum(len(turn.content) + len(turn.calls) for turn in terms.turns)
-    characters = len(terms.prompt) + len(terms.tools) + turns
+    turns = [
+        text for turn in terms.turns for text in (turn.content, turn.calls, turn.call_id, turn.name)
+    ]
+    characters = sum(map(len, [terms.prompt, terms.tools, *turns]))
     if characters > PROMPT_CHARS_MAX:
         raise UserError(
             CONTEXT_EXCEEDED,

@@ -12,11 +12,14 @@ from marketplace.common.errors import UserError
 from marketplace.questions.answering import hand_out_questions, record_written, sweep_questions
 from marketplace.questions.asking import (
     ANSWERED_WITHIN,
+    CONTEXT_EXCEEDED,
+    PROMPT_CHARS_MAX,
     REFUSED_MAX,
     REFUSED_WITHIN,
     QuestionTerms,
     ask_question,
     ask_questions,
+    count_prompt,
 )
 from marketplace.questions.models import AskedQuestion
 from tests import market_builders as market
@@ -136,6 +139,14 @@ def test_schemas_that_nodes_refuse_again_and_again_are_taken_no_more(owner, zone
     assert (error.value.code, error.value.status) == ("too_many_refused_schemas", 429)
     ask_question(terms=plain, now=now, **asked)
     ask_question(terms=schema, now=now + REFUSED_WITHIN, **asked)
+
+
+@pytest.mark.parametrize("member", ["content", "calls", "call_id", "name"])
+def test_all_that_a_turn_holds_counts_as_prompt(zone, member):
+    values = {"role": "tool", "content": "x"} | {member: "x" * (PROMPT_CHARS_MAX + 1)}
+    with pytest.raises(UserError, match="has 200,00") as refused:
+        count_prompt(zone, QuestionTerms(turns=(ChatTurn(**values),)))
+    assert refused.value.code == CONTEXT_EXCEEDED
 
 
 def test_calls_are_streamed_whole_after_the_text_before_them(ask, runtime):
