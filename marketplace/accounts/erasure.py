@@ -60,8 +60,8 @@ class KeptData:
     list_needs: Callable[[str], Iterable[str]] = _list_nothing
     #: Names of stored files. A node deletes its copies once their job is closed.
     list_files: Callable[[str], Iterable[str]] = _list_nothing
-    #: Takes away what is neither in the storage nor in rows; it may be done again. Call with no
-    #: transaction open.
+    #: Takes away what is elsewhere, and files that no row names; it may be done again. Call with
+    #: no transaction open.
     remove: Callable[[str], None] = _remove_nothing
     #: ``erase(subject_id, now=)`` takes content out of rows. Call in a transaction.
     erase: Callable[..., None] = _erase_nothing

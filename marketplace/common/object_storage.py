@@ -95,6 +95,10 @@ class ObjectStorage(S3Storage):
         with _translate_errors(name):
             return super().exists(name)
 
+    def listdir(self, name: str) -> tuple[list[str], list[str]]:
+        with _translate_errors(name):
+            return super().listdir(name)
+
     def size(self, name: str) -> int:
         with _translate_errors(name):
             return super().size(name)

@@ -13,7 +13,7 @@ from marketplace.accounts.erasure import KeptData, register_kept_data
 from marketplace.accounts.models import Subject, User
 from marketplace.accounts.own_data import read_file, write_rows
 from marketplace.jobs.locks import lock_job
-from marketplace.jobs.loss_curves import write_loss_curve
+from marketplace.jobs.loss_curves import remove_loss_curves, write_loss_curve
 from marketplace.jobs.models import (
     Artifact,
     CandidatePrompts,
@@ -181,6 +181,7 @@ register_kept_data(
         mark=_mark_adapter,
         list_needs=_list_adapter_needs,
         list_files=_list_job_files,
+        remove=remove_loss_curves,
         erase=_erase_job,
     ),
     KeptData(

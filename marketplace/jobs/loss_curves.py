@@ -1,7 +1,8 @@
 """A job's measurements: rows at first, one compressed file from a day after its money is settled.
 
 A row takes some 480 bytes with its indexes, and a long job has thousands of them. Who reads them
-sees no difference: rows are looked for first, and the file only where there are none.
+sees no difference: rows are looked for first, and the file only where there are none. Pages do
+without a curve while the storage does not answer; what its owner takes away is whole or fails.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -27,10 +29,14 @@ from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import Job, LossCurve, MetricPoint
 from marketplace.jobs.spooling import store_file
 
+log = logging.getLogger(__name__)
+
 #: Also the name of the Celery task.
 ARCHIVE = "jobs.archive_loss_curve"
 #: Whoever watched the job has seen its end by then.
 ARCHIVED_AFTER = timedelta(days=1)
+#: How long a job waits whose rows were not those that its file has.
+_AGAIN_AFTER = timedelta(hours=1)
 
 
 class Point(NamedTuple):
@@ -52,22 +58,55 @@ class Point(NamedTuple):
     log: list[str]
 
 
-def read_points(job_id: str, *, newest: int | None = None, after: int = 0) -> list[Point]:
-    """A job's measurements in the order of their arrival: the newest, or those after an id."""
-    rows = MetricPoint.objects.filter(job=job_id, pk__gt=after).order_by("-pk")
-    points = [Point(*row) for row in rows.values_list(*Point._fields)[:newest]]
+def read_points(
+    job_id: str, *, newest: int | None = None, after: int = 0, is_shown: bool = False
+) -> list[Point]:
+    """A job's measurements in the order of their arrival: the newest, or those after an id.
+
+    Raises as ``read_archive`` does.
+    """
+    points = read_rows(job_id, newest=newest, after=after)
     # Only then the file: the rows go in the transaction that it comes with.
-    points = points[::-1] or [point for point in read_archive(job_id) if point.id > after]
+    archived = [] if points else read_archive(job_id, is_shown=is_shown)
+    points = points or [point for point in archived if point.id > after]
     return points if newest is None else points[-newest:]
 
 
-def read_archive(job_id: str) -> list[Point]:
-    """The measurements of a job that are in a file; none where they are rows."""
+def read_rows(job_id: str, *, newest: int | None = None, after: int = 0) -> list[Point]:
+    """The measurements of a job that are rows; none where they are in a file."""
+    rows = MetricPoint.objects.filter(job=job_id, pk__gt=after).order_by("-pk")
+    return [Point(*row) for row in rows.values_list(*Point._fields)[:newest]][::-1]
+
+
+def read_archive(job_id: str, *, is_shown: bool = False) -> list[Point]:
+    """The measurements of a job that are in a file; none where they are rows.
+
+    The storage is asked over the network: call with no transaction open that others wait for.
+
+    Parameters
+    ----------
+    is_shown
+        For a page, which has no curve while the file cannot be read.
+
+    Raises
+    ------
+    OSError
+        The file cannot be read. One that went with its job's deletion has no measurements.
+    """
     curve = LossCurve.objects.filter(job=job_id).first()
     if curve is None:
         return []
-    with curve.file.open("rb") as file:
-        return _unpack(file.read())
+    try:
+        with curve.file.open("rb") as file:
+            return _unpack(file.read())
+    except Exception as error:
+        is_gone = isinstance(error, FileNotFoundError)
+        if is_gone and find_deletion(Subject.JOB, job_id) is not None:
+            return []
+        if not is_shown:
+            raise
+        log.warning("the measurements of job %s cannot be read", job_id, exc_info=error)
+        return []
 
 
 def write_loss_curve(job_id: str) -> Iterator[bytes]:
@@ -115,20 +154,21 @@ def load_points(work: HeldWork) -> list[Point] | None:
 def store_loss_curve(work: HeldWork, points: Sequence[Point]) -> StoredLossCurve:
     """Store the file."""
     content = _pack(points)
-    path = f"jobs/{work.key}/loss_curves/{new_id('curve')}.json.gz"
+    path = f"{_find_folder(work.key)}/{new_id('curve')}.json.gz"
     with store_file(path, io.BytesIO(content)) as name:
         return StoredLossCurve(name, len(points), len(content))
 
 
 def replace_points(
     work: HeldWork, points: Sequence[Point], stored: StoredLossCurve, *, now: datetime
-) -> None:
-    """Let the file take the place of the rows, unless the job was deleted meanwhile."""
+) -> datetime | None:
+    """Let the file take the place of the rows, unless they or the job are others by now."""
     lock_job(work.key)
     rows = MetricPoint.objects.filter(job=work.key)
-    if find_deletion(Subject.JOB, work.key) is not None or rows.count() != stored.points:
+    is_deleted = find_deletion(Subject.JOB, work.key) is not None
+    if is_deleted or rows.count() != stored.points:
         transaction.on_commit(partial(discard_loss_curve, stored), robust=True)
-        return
+        return None if is_deleted else now + _AGAIN_AFTER
     LossCurve.objects.create(
         job_id=work.key,
         file=stored.name,
@@ -137,8 +177,24 @@ def replace_points(
         archived_at=now,
     )
     rows.delete()
+    return None
 
 
 def discard_loss_curve(stored: StoredLossCurve) -> None:
     """Delete a file that no row names."""
     default_storage.delete(stored.name)
+
+
+def remove_loss_curves(job_id: str) -> None:
+    """Delete all files of a job's measurements: a worker that died leaves one that no row names."""
+    folder = _find_folder(job_id)
+    try:
+        _, names = default_storage.listdir(folder)
+    except FileNotFoundError:
+        return
+    for name in filter(None, names):
+        default_storage.delete(f"{folder}/{name}")
+
+
+def _find_folder(job_id: str) -> str:
+    return f"jobs/{job_id}/loss_curves"

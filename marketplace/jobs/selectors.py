@@ -269,13 +269,15 @@ def add_excerpts(outliers: list[Outlier], *, dataset: Dataset) -> list[Outlier]:
     return [replace(outlier, excerpt=found.get(outlier.line, "")) for outlier in outliers]
 
 
-def load_metric_series(job: Job, *, limit: int | None = 5_000) -> list[Point]:
-    """The job's progress as one rising series.
+def load_metric_series(
+    job: Job, *, limit: int | None = 5_000, is_shown: bool = False
+) -> list[Point]:
+    """The job's progress as one rising series, read as ``read_points`` does.
 
     Steps done again after a lost node replace what was reported for them before.
     """
     series: list[Point] = []
-    for point in read_points(job.pk, newest=limit):
+    for point in read_points(job.pk, newest=limit, is_shown=is_shown):
         while series and series[-1].step >= point.step:
             if series[-1].slice_id == point.slice_id:
                 break

@@ -22,7 +22,7 @@ from marketplace.auction.models import Bid, MarketHead
 from marketplace.common.errors import NotFound
 from marketplace.fleet.selectors import get_open_zone
 from marketplace.jobs.journal import serialize_event, serialize_progress
-from marketplace.jobs.loss_curves import read_points
+from marketplace.jobs.loss_curves import read_archive, read_rows
 from marketplace.jobs.models import Job, JobEvent
 
 #: Decisions a market page lists.
@@ -75,18 +75,22 @@ def find_job_seq(*, job_id: str) -> int:
 def load_job_snapshot(*, watcher: User | ApiKey | None, job_id: str) -> dict[str, Any]:
     with _one_moment():
         job = find_job_for(watcher=watcher, job_id=job_id)
-        points = read_points(job.pk)
-        events = JobEvent.objects.filter(job=job).order_by("seq")
-        return {
-            "type": "snapshot",
-            "seq": job.seq,
-            "job_id": job.pk,
-            "status": str(job.status),
-            "progress": serialize_progress(job),
-            "points": extend_series([], (point._asdict() for point in points)),
-            "events": [serialize_event(event) for event in events],
-            "log": [line for point in points for line in point.log][-LOG_SHOWN:],
-        }
+        points = read_rows(job.pk)
+        events = [
+            serialize_event(event) for event in JobEvent.objects.filter(job=job).order_by("seq")
+        ]
+    # A file never changes, and its storage may take long to answer.
+    points = points or read_archive(job.pk, is_shown=True)
+    return {
+        "type": "snapshot",
+        "seq": job.seq,
+        "job_id": job.pk,
+        "status": str(job.status),
+        "progress": serialize_progress(job),
+        "points": extend_series([], (point._asdict() for point in points)),
+        "events": events,
+        "log": [line for point in points for line in point.log][-LOG_SHOWN:],
+    }
 
 
 #: What a chart needs of a progress event.

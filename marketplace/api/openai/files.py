@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -44,6 +45,8 @@ from marketplace.jobs.services import (
 )
 from marketplace.jobs.upload_choices import CUT, REFUSE, UploadChoices
 
+log = logging.getLogger(__name__)
+
 #: As OpenAI's: lines that are no rows are refused, examples that are too long are cut.
 CHOICES = UploadChoices(faulty_lines=REFUSE, long_rows=CUT)
 #: How long a request waits for its file to be read.
@@ -52,6 +55,8 @@ LIMIT_MAX = 10_000
 #: The same where results are among them, each of which is written to see how long it is.
 RESULTS_LIMIT = 100
 _SIZE_KEPT_S = 24 * 3600
+#: A list does not wait for a storage that did not answer, once for each of its files.
+_AWAY, _AWAY_S = "api:results-away", 60
 _PURPOSES = (FINE_TUNE, RESULTS)
 _RESULT_COLUMNS = ("step", "epoch", "train_loss", "valid_loss", "learning_rate")
 
@@ -83,10 +88,7 @@ class OpenAIFileSerializer(Answer):
     def get_bytes(self, row: _File) -> int:
         if not isinstance(row, Job):
             return row.bytes
-        # Nothing is added to a job that has succeeded.
-        key = f"api:results:{row.pk}"
-        size: Any = cache.get_or_set(key, lambda: _measure_results(row), _SIZE_KEPT_S)
-        return size
+        return _find_results_size(row)
 
     def get_created_at(self, row: _File) -> datetime:
         return row.finished_at or row.created_at if isinstance(row, Job) else row.created_at
@@ -339,8 +341,24 @@ def _find_file(organisation: Organisation, file_id: str, *, param: str | None = 
     raise unknown_file(file_id, param=param)
 
 
-def _measure_results(job: Job) -> int:
-    return sum(len(line) + 1 for line in _write_results(job))
+def _find_results_size(job: Job) -> int:
+    """The length of a job's results; 0 while they cannot be read."""
+    # Nothing is added to a job that has succeeded.
+    key = f"api:results:{job.pk}"
+    size: int | None = cache.get(key)
+    if size is not None:
+        return size
+    if cache.get(_AWAY):
+        return 0
+    try:
+        size = sum(len(line) + 1 for line in _write_results(job))
+    except OSError as error:
+        log.warning("the results of job %s cannot be measured", job.pk, exc_info=error)
+        if not isinstance(error, FileNotFoundError):
+            cache.set(_AWAY, True, _AWAY_S)
+        return 0
+    cache.set(key, size, _SIZE_KEPT_S)
+    return size
 
 
 def _write_results(job: Job) -> Iterator[str]:

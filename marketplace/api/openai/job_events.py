@@ -97,7 +97,7 @@ def _list_points(job: Job, place: tuple[datetime, str, int] | None, limit: int) 
     rows = _newest(MetricPoint.objects.filter(job=job), _POINT, place)
     if points := [Point(*row) for row in rows.values_list(*Point._fields)[:limit]]:
         return points
-    archived = (((p.at, _POINT, p.id), p) for p in read_archive(job.pk))
+    archived = (((p.at, _POINT, p.id), p) for p in read_archive(job.pk, is_shown=True))
     behind = [item for item in archived if place is None or item[0] < place]
     return [point for _, point in sorted(behind, reverse=True)[:limit]]
 

@@ -82,7 +82,7 @@ def find_earlier_run(job: Job) -> Job | None:
 
 
 def _loss(job: Job) -> list[tuple[int, float]]:
-    points = [(point.step, point.train_loss) for point in load_metric_series(job)]
+    points = [(point.step, point.train_loss) for point in load_metric_series(job, is_shown=True)]
     known = [(step, loss) for step, loss in points if loss is not None]
     every = max(1, -(-len(known) // EARLIER_POINTS))
     return known[::every]

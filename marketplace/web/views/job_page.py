@@ -125,7 +125,7 @@ def _describe_progress(bid: Bid, job: Job, tab: str, now: datetime) -> dict[str,
         "events": _list_events(events),
         "latest_events": _list_events(events[:LATEST_EVENTS]),
         "checkpoints": checkpoints,
-        "series": load_metric_series(job)[-400:],
+        "series": load_metric_series(job, is_shown=True)[-400:],
     }
 
 
