@@ -1,8 +1,8 @@
 """The form that a file's rows have in common: what a row alone leaves open, the others decide.
 
 A question with its answer may stand as prompt and completion or as a chat, and a text that belongs
-to a question before it or as the system message. Rows that train as they stand keep their form, and
-a text has the same place in all rows of a file: a model learns how it is asked.
+to a question before it or as the system message. A model learns how it is asked, so rows that train
+as they stand keep their form, unless so many rows of the file have another that it sets theirs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from workers.preparation.duplicates import COMMON_ROWS_MIN, COMMON_SHARE, hash_t
 from workers.protocol.job_spec import DataFormat
 
 BECAME_CHAT = "Question and answer became chat messages."
+_BECAME_PAIR = "Keys 'instruction' and 'output' became 'prompt' and 'completion'."
 _PUT = "Key '{}' was put {} what is asked."
 _HASH_BYTES = 8
 
@@ -37,12 +38,13 @@ class FileForm:
     """Counts the forms of a file's rows, and gives the others the form of most."""
 
     def __init__(self) -> None:
-        self._pairs = self._named = self._others = 0
-        self._systems: set[bytes] = set()
+        self._rows = self._pairs = self._named = self._others = 0
+        self._systems: Counter[bytes] = Counter()
         self._frames: defaultdict[str, Counter[bytes]] = defaultdict(Counter)
 
     def note(self, value: Mapping[str, Any], kind: DataFormat, pair: OpenPair | None) -> None:
         """Count a row. All rows are counted before one is settled."""
+        self._rows += 1
         if pair is not None:
             self._pairs += 1
             self._named += pair.kind == DataFormat.COMPLETION
@@ -50,21 +52,25 @@ class FileForm:
             if pair.frame:
                 self._frames[pair.keys[0]][_hash(pair.frame)] += 1
             return
-        # A completion without a prompt is no other form.
-        self._others += kind is not DataFormat.COMPLETION
+        # What is no pair and no chat, a pair cannot become.
         if kind is DataFormat.CHAT:
+            self._others += 1
             first = value["messages"][0]
             if first["role"] == "system" and isinstance(first["content"], str):
-                self._systems.add(_hash(first["content"]))
+                self._systems[_hash(first["content"])] += 1
 
     def settle(
         self, value: dict[str, Any], pair: OpenPair, reasons: Sequence[str]
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Write a row as the others are written; the row, and what is noted of it."""
         # A chat says all that a pair says, and may say more: of different forms, all become chats.
-        if not self._others and 2 * self._named > self._pairs:
-            return value, tuple(reasons)
-        if not pair.frame or _hash(pair.frame) not in self._system_texts:
+        # A few chats are rather lost than let them change how all others are learnt.
+        is_stray = self._others < COMMON_SHARE * self._rows
+        if is_stray and 2 * self._named > self._pairs:
+            renamed = (_BECAME_PAIR,) * (pair.kind == DataFormat.INSTRUCTION)
+            return value, (*reasons, *renamed)
+        systems = self._set_systems if pair.kind == DataFormat.INSTRUCTION else self._any_systems
+        if not pair.frame or _hash(pair.frame) not in systems:
             return write_chat(value), (*reasons, BECAME_CHAT)
         first, second, *_ = pair.keys
         joined = {_PUT.format(first, "before"), _PUT.format(second, "after")}
@@ -73,13 +79,20 @@ class FileForm:
         return write_chat(value, pair.frame), (*kept, moved, BECAME_CHAT)
 
     @cached_property
-    def _system_texts(self) -> set[bytes]:
-        """System messages of chats, and what stands in their place in the same key as often."""
-        found = set(self._systems)
+    def _any_systems(self) -> set[bytes]:
+        return self._add_common(set(self._systems))
+
+    @cached_property
+    def _set_systems(self) -> set[bytes]:
+        """Those of so many chats that rows which train as they stand follow them."""
+        return self._add_common(_list_common(self._systems, self._rows))
+
+    def _add_common(self, systems: set[bytes]) -> set[bytes]:
+        """System messages, and what stands in their place in the same key as often."""
+        found = set(systems)
         for texts in self._frames.values():
-            least = max(COMMON_ROWS_MIN, COMMON_SHARE * texts.total())
-            common = {text for text, rows in texts.items() if rows >= least}
-            if common & self._systems:
+            common = _list_common(texts, texts.total())
+            if common & systems:
                 found |= common
         return found
 
@@ -99,6 +112,11 @@ def write_chat(value: Mapping[str, str], system: str = "") -> dict[str, Any]:
             {"role": role, "content": text.strip()} for role, text in turns.items() if text
         ]
     }
+
+
+def _list_common(texts: Counter[bytes], rows: int) -> set[bytes]:
+    least = max(COMMON_ROWS_MIN, COMMON_SHARE * rows)
+    return {text for text, found in texts.items() if found >= least}
 
 
 def _hash(text: str) -> bytes:

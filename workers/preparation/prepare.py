@@ -237,7 +237,6 @@ def _spool_rows(
             tokens.lost[step] += found
             log.add(Change(raw.line, step, Action.DROPPED, (str(dropped),), excerpts.cut_raw(raw)))
             continue
-        spool.form.note(row.value, row.format, row.pair)
         unwanted = refuse_unwanted(row.value, settings)
         is_shown = row.reasons or row.pair is not None or unwanted is not None
         before = excerpts.cut_raw(raw) if is_shown else ""

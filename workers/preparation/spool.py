@@ -47,12 +47,13 @@ class RowSpool:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        #: Counts every row that is read, held or not.
+        #: Counts the rows that are held.
         self.form = FileForm()
         self.rows: list[SpooledRow] = []
 
     def add(self, row: RepairedRow, *, tokens: int, before: str) -> None:
         """Hold a row; ``before`` is an excerpt of it as it was found."""
+        self.form.note(row.value, row.format, row.pair)
         is_open = row.pair is not None
         held = (row.value, astuple(row.pair), row.reasons, before) if row.pair else row.value
         start, size = self._write(held)

@@ -100,13 +100,14 @@ def test_a_text_beside_a_question_stands_where_chats_of_the_file_have_it(tmp_pat
         {"context": SYSTEM, "question": "Where is it?", "answer": "Here."},
         {"instruction": SYSTEM, "input": "Who is it?", "output": "Ann."},
         {"context": "A thing.", "question": "What is it?", "answer": "A thing."},
-        chat(SYSTEM, "When is it?", "Now."),
+        *(chat(SYSTEM, f"When is {n}?", f"At {n}.") for n in range(4)),
+        drop_duplicates=False,
     )
     assert read(tmp_path) == [
         chat(SYSTEM, "Where is it?", "Here."),
         chat(SYSTEM, "Who is it?", "Ann."),
         chat("A thing.\n\nWhat is it?", "A thing."),
-        chat(SYSTEM, "When is it?", "Now."),
+        *(chat(SYSTEM, f"When is {n}?", f"At {n}.") for n in range(4)),
     ]
     assert made.keys == {
         "Keys 'question' and 'answer' became 'prompt' and 'completion'.": 2,
@@ -115,6 +116,19 @@ def test_a_text_beside_a_question_stands_where_chats_of_the_file_have_it(tmp_pat
         "Key 'instruction' became the system message, which chats of the file have.": 1,
     }
     assert made.summary.changed == {"repair": 3}
+
+
+@pytest.mark.parametrize(("chats", "is_set"), [(1, False), (3, False), (4, True)])
+def test_instructions_keep_their_form_unless_many_chats_have_another(
+    chats: int, is_set: bool, tmp_path: Path
+) -> None:
+    rows = [{"instruction": SYSTEM, "input": f"{n}?", "output": f"It is {n}."} for n in range(20)]
+    others = [chat(SYSTEM, f"Who is {n}?", f"Ann {n}.") for n in range(chats)]
+    made = prepare(tmp_path, *rows, *others, drop_duplicates=False)
+    joined = chat(f"{SYSTEM}\n\n0?", "It is 0.")
+    assert read(tmp_path)[0] == (chat(SYSTEM, "0?", "It is 0.") if is_set else joined)
+    moved = "Key 'instruction' became the system message, which chats of the file have."
+    assert made.keys.get(moved, 0) == 20 * is_set
 
 
 def test_what_a_key_holds_as_often_stands_in_the_same_place_and_what_differs_does_not(
@@ -151,5 +165,24 @@ def test_pairs_take_the_form_of_most_of_them_unless_rows_have_others(tmp_path: P
         prepare(tmp_path, *sound, other, another)
         assert read(tmp_path)[0] == chat("Thing 0 is", "number 0")
         assert read(tmp_path)[-1] == chat("Who?", "Ann.")
+    # The form of so many rows is no stray one's, nor that of rows which are filtered or no pairs.
+    many = [{"prompt": f"Thing {n} is", "completion": f" number {n}"} for n in range(20)]
+    long = chat("Who?", "Ann. " * 40)
+    for stray in (
+        {"text": "A thing."},
+        {"text": "A thing.", "label": "good"},
+        {"prompt": "What?", "chosen": "A thing.", "rejected": "None."},
+        chat("Who?", "Ann."),
+    ):
+        made = prepare(tmp_path, *many, stray, drop_duplicates=False)
+        assert read(tmp_path) == many
+        assert (made.summary.changed, made.summary.dropped) == ({}, {"repair": 1})
+    prepare(tmp_path, *many[:3], long, max_chars=100)
+    assert read(tmp_path) == many[:3]
+    made = prepare(tmp_path, *many, {"instruction": "Who?", "output": "Ann."})
+    assert read(tmp_path)[-1] == {"prompt": "Who?", "completion": "Ann."}
+    assert made.keys == {"Keys 'instruction' and 'output' became 'prompt' and 'completion'.": 1}
+    prepare(tmp_path, *many[:19], chat("Who?", "Ann."))
+    assert read(tmp_path)[0] == chat("Thing 0 is", "number 0")
     prepare(tmp_path, sound[0], other)
     assert read(tmp_path) == [chat("Thing 0 is", "number 0"), chat("What is it?", "A thing.")]
