@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler.auction import (
     Engine,
+    ReleasedCells,
     Replan,
     entry_from_json,
     entry_to_json,
@@ -325,3 +326,49 @@ def test_releasing_all_of_an_admission_puts_its_empty_cells_back_as_they_were(
         sold = before.memory_sold > 0
         assert now[sold] == pytest.approx(was[sold], rel=1e-9, abs=1e-12)
         assert (now[~sold] <= was[~sold] + 1e-12).all()
+
+
+@POLICIES
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=SEEDS,
+    before=st.integers(0, 40),
+    between=st.integers(0, 20),
+    left=st.sampled_from((1, 2, 4)),
+    begun=st.sampled_from((0, 2, 4)),
+)
+def test_to_give_a_job_back_and_buy_it_again_gains_nothing(
+    policy: str, seed: int, before: int, between: int, left: int, begun: int
+) -> None:
+    market = Market(seed, policy=policy)
+    market.run(before)
+    for _ in range(30):
+        bid = market.bid()
+        decision = market.engine.transition(bid)
+        assert isinstance(decision, Decision)
+        if decision.admitted:
+            break
+    assume(decision.admitted)
+    assert decision.parts is not None
+    market.run(between)
+    engine, name = market.engine, bid.task.id
+    held = tuple(one.cell for one in engine.reservations() if one.task_id == name)
+    slot = engine.horizon.first_slot
+    # A part of it is left, and a part of that was to be done in the cell that runs.
+    units = bid.task.compute_demand / left
+    rest = replace(bid.task, arrival_slot=slot, compute_demand=units, bid=0.0, vendors=(), owner="")
+    paid = int(decision.payment - decision.parts.vendor) // left
+    giving = events.CellsReleased(name, held, rest=rest, paid=paid)
+    if begun:
+        asks = int(decision.parts.operational) // left // begun
+        giving = replace(giving, begun=units / begun, begun_asks=min(asks, paid))
+    released = engine.transition(giving)
+    assert isinstance(released, ReleasedCells)
+    assert released.refund is not None
+    assert released.refund <= paid * 98 // 100
+    again = engine.transition(events.BidArrived(replace(rest, bid=1e12), slot))
+    assert isinstance(again, Decision)
+    if again.admitted:
+        # What is left costs as much as was said, and a fiftieth more than came back for it.
+        assert again.payment == released.price
+        assert released.refund * 100 <= again.payment * 98

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from scheduler.auction.audit.faults import Fault, Faults, KnownFault, WrongPrices
+from scheduler.auction.audit.give_backs import GiveBackAudit
 from scheduler.auction.audit.solve_again import SolveAudit
 from scheduler.auction.engine.decide import DeadlineHint
 from scheduler.auction.engine.engine import Engine
@@ -84,11 +85,12 @@ def verify(
     begins_at = engine.position
     audit = SolveAudit(begins_at)
     faults = Faults()
+    give_backs = GiveBackAudit()
     count = 0
     for entry in audit.read_ahead(entries, list_inputs=_list_solve_inputs):
         head = entry.prev_hash if count == 0 else engine.head_hash
         fault = audit.find_problem(engine, entry.event, position=engine.position)
-        problem = _compare(engine, entry)
+        problem = _compare(engine, entry) or give_backs.find_problem(entry.event, entry.outcome)
         if problem is not None:
             found = Fault(entry.position, problem, count, head)
             return _build_failure(faults.find_unnamed() or found, begins_at)
@@ -122,6 +124,15 @@ def _build_failure(fault: Fault, begins_at: int) -> Verification:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _PublicChecks:
+    """What a replay of a published log goes by, beside the engine."""
+
+    solves: SolveAudit
+    faults: Faults
+    give_backs: GiveBackAudit
+
+
 def verify_public(
     entries: Iterable[Mapping[str, Any]],
     snapshot: Mapping[str, Any] | None = None,
@@ -146,11 +157,12 @@ def verify_public(
     begins_at = position = engine.position
     head = engine.head_hash
     audit = SolveAudit(begins_at, knows_bids=False)
-    faults = Faults()
+    checks = _PublicChecks(audit, Faults(), GiveBackAudit())
+    faults = checks.faults
     count = 0
     for data in audit.read_ahead(entries, list_inputs=_list_public_inputs):
         at = partial(Fault, int(data["position"]), entries=count, head_hash=head)
-        problem, fault = _compare_public(engine, data, audit, faults, position=position, head=head)
+        problem, fault = _compare_public(engine, data, checks, position=position, head=head)
         if problem is not None:
             return _build_failure(faults.find_unnamed() or at(problem), begins_at)
         if fault is not None:
@@ -189,8 +201,7 @@ _NOT_SHOWN: dict[str, Any] = {
 def _compare_public(
     engine: Engine,
     data: Mapping[str, Any],
-    audit: SolveAudit,
-    faults: Faults,
+    checks: _PublicChecks,
     *,
     position: int,
     head: str,
@@ -228,8 +239,8 @@ def _compare_public(
     hash_ = hash_entry(position=position + 1, event=shown, outcome=public_outcome, prev_hash=head)
     if hash_ != data["hash"]:
         return "the hash is not that of the entry", None
-    fault = audit.find_problem(engine, event, position=position)
-    faults.read(event, position=position + 1)
+    fault = checks.solves.find_problem(engine, event, position=position)
+    checks.faults.read(event, position=position + 1)
     sealed = None
     if hidden:
         arrivals = shown.get("arrivals", [shown])
@@ -241,7 +252,7 @@ def _compare_public(
     left_out = PRIVATE_PARTS if hidden else ()
     fields = [name for name in found if found[name] != expected.get(name) and name not in left_out]
     differs = f"the replay differs from the log in {', '.join(fields)}" if fields else None
-    return differs, fault
+    return differs or checks.give_backs.find_problem(event, logged), fault
 
 
 def _list_tasks(event: Mapping[str, Any]) -> list[dict[str, Any]]:

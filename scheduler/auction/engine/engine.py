@@ -11,6 +11,7 @@ from scheduler.auction.engine import (
     bundles,
     decide,
     fleet_events,
+    give_backs,
     plan_moves,
     replans,
     retrace,
@@ -47,7 +48,7 @@ from scheduler.auction.log.events import (
     VendorChanged,
 )
 from scheduler.auction.log.limits import check_event
-from scheduler.auction.log.outcomes import GridChange, Outcome, ReleasedCells
+from scheduler.auction.log.outcomes import GridChange, Outcome
 from scheduler.auction.log.rules import ZoneRules
 from scheduler.auction.search.holdings import CellReservation
 from scheduler.auction.search.room import Room
@@ -167,8 +168,8 @@ class Engine:
                 return fleet_events.change_node(zone, node)
             case NodeLeft(node_id=node_id, from_slot=from_slot):
                 return fleet_events.remove_node(zone, node_id, from_slot)
-            case CellsReleased(task_id=task_id, cells=cells):
-                return ReleasedCells(cells=zone.release(task_id, cells))
+            case CellsReleased():
+                return give_backs.release_cells(zone, event)
             case VendorChanged(vendor=vendor):
                 zone.grid.vendors.capacity[vendor.id] = vendor.capacity
                 return GridChange()

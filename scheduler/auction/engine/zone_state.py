@@ -155,6 +155,18 @@ class ZoneState:
         self.posted = event
         move_prices(self.grid, self._find_reserves())
 
+    def find_last_reserves(self) -> Floats:
+        """Give the reserves of all cells, and of those off sale the day-ahead rates.
+
+        Infinite where a node has no posted rate; empty where asks are paid.
+        """
+        grid = self.grid
+        if self.posted is None or not len(grid.reserve_price):
+            return grid.reserve_price
+        rates, _ = find_rates(self.posted, grid.nodes, first_slot=grid.first_slot, slots=grid.slots)
+        off_sale = np.where(rates > 0, rates, np.inf)
+        return np.where(grid.reserve_price < np.inf, grid.reserve_price, off_sale)
+
     def _find_reserves(self, worth: Mapping[str, tuple[float, ...]] | None = None) -> Floats:
         """Give the reserves of all cells, infinite before rates are posted.
 

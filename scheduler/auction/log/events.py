@@ -110,6 +110,19 @@ class CellsReleased:
     cells: tuple[Cell, ...]
     #: Most of the job's work was never done, so that most of its price went back.
     refunded: bool = False
+    #: Its owner ended the job: the work that is left, as a task that could be bought from the next
+    #: slot on, without a bid. ``None``: nothing goes back for the cells by their value.
+    rest: Task | None = None
+    #: What was paid for that work, without a vendor's price, and for the part of it in ``begun``
+    #: only the operational cost; whole units of money.
+    paid: int = 0
+    #: The part of that work that was to be done in a cell that has begun, in samples, and its
+    #: operational cost in ``paid``.
+    begun: float = 0.0
+    begun_asks: int = 0
+    #: What its owner was told as it ended the job, a moment before; no less goes back, also where a
+    #: cell has begun since.
+    promised: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,8 +108,20 @@ def check_event(event: Event) -> None:
                         "characters at most, and without control characters"
                     )
             _numbers(f"how far entry {entry} is off", off_by.values(), 0.0, MOST_MONEY)
-        case CellsReleased() | BidsReceived() | ReceiptsVoided():
+        case CellsReleased():
+            _check_release(event)
+        case BidsReceived() | ReceiptsVoided():
             pass
+
+
+def _check_release(event: CellsReleased) -> None:
+    rest, of = event.rest, f"of task {event.task_id}"
+    _numbers(f"what was paid for the rest {of}", (event.paid,), 0.0, MOST_MONEY)
+    _numbers(f"operational cost begun {of}", (event.begun_asks,), 0.0, float(event.paid))
+    _numbers(f"refund promised {of}", (event.promised,), 0.0, MOST_MONEY)
+    if rest is not None:
+        _task_check(rest)
+        _numbers(f"work begun {of}", (event.begun,), 0.0, rest.compute_demand)
 
 
 def _check_bundle(event: BundleArrived) -> None:

@@ -27,6 +27,11 @@ class ReleasedCells:
     """Cells that went back on sale; those not held any more are left out."""
 
     cells: tuple[Cell, ...]
+    #: What the rest of the job costs now, where its owner gave it back; ``None`` also where no plan
+    #: for it ends in time.
+    price: float | None = None
+    #: What goes back to the owner for it (``engine.give_backs``).
+    refund: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

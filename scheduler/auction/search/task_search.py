@@ -11,6 +11,7 @@ may be ready later than a + h (constraint 4c; see ``vendor_book``).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -28,7 +29,7 @@ from scheduler.auction.search.kernels.deadlines import (
 )
 from scheduler.auction.search.rates import Rates, find_rates
 from scheduler.auction.search.task_plan import TaskPlan
-from scheduler.types import NO_VENDOR, LaborVendor, PriceParts, Refusal, Schedule, Task
+from scheduler.types import NO_VENDOR, Cell, LaborVendor, PriceParts, Refusal, Schedule, Task
 
 #: Above this many counts of cells and slots a curve is found tread by tread instead of
 #: in one pass over them.
@@ -304,16 +305,18 @@ class Search:
                 picked.append(
                     min(
                         range(begin, end),
-                        key=lambda j: (
-                            -cells.cls[j],
-                            cells.own[j],
-                            cells.node[j],
-                        ),
+                        key=lambda j: (-cells.cls[j], cells.own[j], cells.node[j]),
                     )
                 )
         if not picked:
             return None
         return self._plan_of(cells, np.array(picked, np.int64), self._start)
+
+    def plan_cells(self, cells: Sequence[Cell]) -> TaskPlan:
+        """Price cells of the grid as a plan, whether they are on sale or not."""
+        slots = np.array([cell.slot - self._begin for cell in cells], np.int64)
+        columns = np.array([self._grid.column[cell.node] for cell in cells], np.int64)
+        return self._plan_at(slots, columns, None)
 
     def _plan_of(self, cells: Cells, picked: Ints, vendor_slot: int) -> TaskPlan:
         return self._plan_at(cells.slot[picked], cells.node[picked], vendor_slot)
