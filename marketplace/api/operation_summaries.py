@@ -57,7 +57,7 @@ SUMMARIES = {
     "list_fine_tuning_jobs": "Your jobs, the latest first.",
     "create_fine_tuning_job": "Bid for a job; 402 with the price if the bid does not win.",
     "retrieve_fine_tuning_job": "One job.",
-    "cancel_fine_tuning_job": "End a job; work not done is refunded, less the reservation fee.",
+    "cancel_fine_tuning_job": "End a job; what is left of it goes back at 98 % of its value.",
     "list_models": "The base models on sale and your adapters.",
     "retrieve_model": "One base model or adapter.",
     "create_upload": "Announce a file that is sent in parts.",

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
 
@@ -17,6 +17,7 @@ from django.db.models import Q
 
 from marketplace.accounts.selectors import is_run_by_operator, share_members
 from marketplace.auction.exposure import find_exposure_left
+from marketplace.auction.give_backs import UndoneWork, split_undone
 from marketplace.auction.models import Bid, Reservation
 from marketplace.auction.pay_rule import (
     EXPRESS_LEAST_PERCENT,
@@ -41,7 +42,11 @@ from marketplace.jobs.executed_work import (
 )
 from marketplace.jobs.models import FaultOf, Job, JobStatus, Slice
 from marketplace.vendors.acceptance import DELIVERED
-from marketplace.vendors.selectors import find_preparation, is_held_up_by_owner
+from marketplace.vendors.selectors import (
+    find_preparation,
+    is_held_up_by_owner,
+    list_failed_vendors,
+)
 
 _NOT_DONE = "Work that was not done"
 
@@ -58,8 +63,10 @@ class EndedJob:
     reason: str = ""
     #: Why a part of the charge does, where that is another reason.
     refund_reason: str = ""
-    #: Its owner ended it, or let it end before all of its work was done.
-    owes_fee: bool = False
+    #: Its owner ended it, or let it end before all of its work was done, and so gives it back.
+    is_given_back: bool = False
+    #: Its owner let its cells pass: the data waited, or people of its own lost them.
+    is_own_delay: bool = False
 
     @property
     def why_refunded(self) -> str:
@@ -72,8 +79,12 @@ class EndedJob:
 
 def compute_dues(*, bid: Bid, job: Job, case: EndedJob, now: datetime) -> Settlement:
     """What is due for a job that ended, within the market's limits for today."""
+    sold = describe_sale(bid, job, case, now=now, credit_percent=_find_credit_percent(bid, job))
+    slot = slot_at(bid.zone, job.finished_at or now)
+    # Where the log says nothing of it, no cell was on sale in time.
+    undone = find_undone(bid, sold, case, slot=slot, first_slot=MAX_MICROS)
     return compute_settlement(
-        sold=_describe_sale(bid, job, case, now=now, credit_percent=_find_credit_percent(bid, job)),
+        sold=replace(sold, kept_micros=_choose_kept(undone, bid.kept_micros)),
         work=case.work,
         ending=case.ending,
         at_fault=case.at_fault,
@@ -84,36 +95,54 @@ def compute_dues(*, bid: Bid, job: Job, case: EndedJob, now: datetime) -> Settle
 def compute_excess(*, bid: Bid, case: EndedJob, due: Settlement) -> int:
     """What a warm start cost more than a cold one would have, for the work that was done.
 
-    Neither the nodes' pay nor a reservation fee comes out of it, and with the refund and a credit
-    no more goes back than was paid.
+    Neither the nodes' pay nor what is kept of work not done comes out of it, and with the refund
+    and a credit no more goes back than was paid.
     """
-    left = (bid.payment_micros or 0) - due.refund_micros - due.fee_micros
+    left = (bid.payment_micros or 0) - due.refund_micros - due.kept_micros
     executed = sum(pay.earned_micros - pay.added_micros for pay in due.nodes)
     excess = math.floor(bid.excess_micros * case.work.share)
     return max(0, min(excess, left - executed, left - due.credit_micros))
 
 
-@dataclass(frozen=True, slots=True)
-class CancelQuote:
-    """What cancelling a job now does to its owner's money, micro-dollars."""
-
-    refund_micros: int
-    #: Of what is not returned, the reservation fee beyond the work that was done.
-    fee_micros: int
+def may_give_back(bid: Bid, case: EndedJob) -> bool:
+    """Whether something of the job goes back at its value; an express job has no such price."""
+    return case.is_given_back and bid.slo_s is None and case.work.share < 1
 
 
-def quote_cancelling(*, bid: Bid, job: Job, now: datetime) -> CancelQuote:
-    """What the owner would get back by cancelling now, for the page that asks."""
-    case = _judge_stopping(job, at=now)
-    due = compute_settlement(
-        sold=_describe_sale(bid, job, case, now=now),
-        work=case.work,
-        ending=case.ending,
-        at_fault=case.at_fault,
-        limits=HouseLimits(),
+def _choose_kept(undone: UndoneWork | None, logged_micros: int | None) -> int:
+    """What is kept of the price of a job: what the log says, where something is given back."""
+    if undone is None:
+        return 0
+    return undone.compute_kept(None) if logged_micros is None else logged_micros
+
+
+def find_undone(
+    bid: Bid, sold: SoldJob, case: EndedJob, *, slot: int, first_slot: int
+) -> UndoneWork | None:
+    """What is left of a job that its owner gives back; ``None`` where nothing is given back.
+
+    It ended in ``slot``, and ``first_slot`` is the first whose cells can be sold again.
+    """
+    undone = 1 - case.work.share
+    if not may_give_back(bid, case):
+        return None
+    assert bid.payment_micros is not None
+    whole = bid.payment_micros - math.ceil((bid.parts or {}).get("vendor", 0.0))
+    price = min(whole, sold.payment_micros - sold.vendor_micros)
+    if not whole or not price:
+        return None
+    # Prepared data left as much of the work as of the price.
+    bought = min(Fraction(1), Fraction(price, whole)) * Fraction(bid.compute_demand)
+    return split_undone(
+        bid=bid,
+        bought=bought,
+        units=undone * bought,
+        paid_micros=math.floor(price * undone),
+        asks_micros=math.floor(sold.asks_micros * undone),
+        is_own_delay=case.is_own_delay,
+        slot=slot,
+        first_slot=first_slot,
     )
-    excess = compute_excess(bid=bid, case=case, due=due)
-    return CancelQuote(due.refund_micros + excess, due.fee_micros)
 
 
 def judge_ending(job: Job) -> EndedJob:
@@ -121,23 +150,32 @@ def judge_ending(job: Job) -> EndedJob:
     work, slices = measure_executed_work(job), list_slices(job)
     at_fault = tuple(list_organisations_at_fault(job, slices))
     assert job.finished_at is not None
-    is_own_delay = is_held_up_by_owner(job)
+    is_own_delay = _is_own_doing(job, at_fault)
     if job.status == JobStatus.SUCCEEDED:
         refuted = find_refuted_organisation(job)
-        if refuted is not None:
+        # Otherwise an own node could make any job one that all comes back of.
+        if refuted is not None and not share_members(job.organisation_id, refuted):
             reason = "Another node found a higher loss on the held-out rows than was reported"
             at_fault = (*(one for one in at_fault if one != refuted), refuted)
             return EndedJob(Ending.FAILED_BY_HOUSE, work, at_fault, reason)
         undone = "Work that early stopping spared"
         if job.finished_at <= job.deadline_at or is_own_delay:
             # To have a job stop at its first evaluation would be another way to cancel it.
-            return EndedJob(Ending.IN_TIME, work, reason=undone, owes_fee=True)
+            return EndedJob(
+                Ending.IN_TIME,
+                work,
+                reason=undone,
+                is_given_back=True,
+                is_own_delay=is_own_delay,
+            )
         # Steps that a warm start took beyond those sold are no delay of its nodes.
         if not at_fault and not work.overrun:
             at_fault = _find_organisation_at(slices, job.deadline_at)
         return EndedJob(Ending.LATE, work, at_fault, "Credit for the missed deadline", undone)
     if is_own_delay:
-        return EndedJob(Ending.STOPPED, work, reason=_NOT_DONE, owes_fee=True)
+        return EndedJob(
+            Ending.STOPPED, work, reason=_NOT_DONE, is_given_back=True, is_own_delay=True
+        )
     if job.status == JobStatus.FAILED and job.fault == FaultOf.SYSTEM:
         return EndedJob(Ending.FAILED_BY_HOUSE, work, at_fault, "The house failed the job")
     is_late = job.finished_at > job.deadline_at
@@ -145,24 +183,37 @@ def judge_ending(job: Job) -> EndedJob:
         # A provider could have its late jobs end so.
         return EndedJob(Ending.LATE, work, at_fault, "Credit for the missed deadline", _NOT_DONE)
     # It was cancelled, or a fault check found the input at fault.
-    return _judge_stopping(job, at=job.finished_at)
+    return _judge_stop(job, work, is_own_delay=is_own_delay, at=job.finished_at)
 
 
-def _judge_stopping(job: Job, *, at: datetime) -> EndedJob:
+def judge_stopping(job: Job, *, at: datetime) -> EndedJob:
     """How a job ends that its owner cancels, or whose input is at fault, at a moment.
 
-    It may leave one that the market does not keep its promise to, without a fee.
+    All goes back of one that the market does not keep its promise to.
     """
+    at_fault = list_organisations_at_fault(job, list_slices(job))
+    is_own_delay = _is_own_doing(job, at_fault)
+    return _judge_stop(job, measure_executed_work(job), is_own_delay=is_own_delay, at=at)
+
+
+def _judge_stop(job: Job, work: ExecutedWork, *, is_own_delay: bool, at: datetime) -> EndedJob:
     is_late = at > job.deadline_at
     if job.finish_planned_at is not None:
         is_late = is_late or job.finish_planned_at > job.deadline_at
-    own_doing = (
-        not is_late
-        or is_held_up_by_owner(job)
-        or job.organisation_id in list_organisations_at_fault(job, list_slices(job))
-    )
     return EndedJob(
-        Ending.STOPPED, measure_executed_work(job), reason=_NOT_DONE, owes_fee=own_doing
+        Ending.STOPPED,
+        work,
+        reason=_NOT_DONE,
+        is_given_back=not is_late or is_own_delay,
+        is_own_delay=is_own_delay,
+    )
+
+
+def _is_own_doing(job: Job, at_fault: Collection[str]) -> bool:
+    """Whether its owner, or people of its own, held a job up: also as its vendors."""
+    failed = list_failed_vendors(job)
+    return is_held_up_by_owner(job) or any(
+        share_members(job.organisation_id, one) for one in (*at_fault, *failed)
     )
 
 
@@ -175,7 +226,7 @@ def _find_organisation_at(slices: Sequence[Slice], at: datetime) -> tuple[str, .
     )
 
 
-def _describe_sale(
+def describe_sale(
     bid: Bid, job: Job, case: EndedJob, *, now: datetime, credit_percent: int = 0
 ) -> SoldJob:
     """What the owner paid, after what went back when the data were prepared."""
@@ -186,44 +237,40 @@ def _describe_sale(
         operational=float(parts.get("operational", 0.0)), payment_micros=bid.payment_micros
     )
     vendor = math.ceil(parts.get("vendor", 0.0))
-    # Of what went back, the part that the vendor cost less, and the share of unneeded cells.
-    back = late = 0
+    # What the vendor cost less went back, and so did the price of unneeded cells, or a part of it.
+    late = spared = kept = 0
     if preparation is not None:
-        back = preparation.refund_micros
+        back, spared = preparation.refund_micros, preparation.spared_micros
         late = min(back, max(0, preparation.sold_micros - preparation.price_micros))
-    # What waits for its owner, or for an operator, is paid for if the job is cancelled.
-    is_prepared = preparation is not None and preparation.status in DELIVERED
+        kept = spared - (back - late)
+    # What waits for its owner, or for an operator, is paid for if the job is cancelled; so is what
+    # was handed in before, if it is what was ordered.
+    is_prepared = preparation is not None and (
+        preparation.status in DELIVERED or preparation.is_handed_in
+    )
     return SoldJob(
         owner_id=bid.organisation_id,
-        payment_micros=bid.payment_micros - back,
+        payment_micros=bid.payment_micros - late - spared,
         asks_micros=cut_asks(
             asks_micros=asks,
             payment_micros=bid.payment_micros - vendor,
-            back_micros=back - late,
+            back_micros=spared,
         ),
         house_fee_micros=cut_asks(
             asks_micros=math.floor(parts.get("fee", 0.0)),
             payment_micros=bid.payment_micros - vendor,
-            back_micros=back - late,
+            back_micros=spared,
         ),
         vendor_micros=vendor - late if is_prepared else 0,
         is_own_vendor=preparation is not None
         and share_members(bid.organisation_id, preparation.vendor.organisation_id),
         posted_rates=_load_posted_rates(bid),
-        least_percent=_find_least_percent(bid, case),
-        starts_micros=_sum_starts(bid, at=job.finished_at or now) if case.owes_fee else 0,
+        given_back_kept_micros=kept,
+        # An express job's seat was held for all of it.
+        least_percent=0 if bid.slo_s is None else EXPRESS_LEAST_PERCENT,
+        starts_micros=_sum_starts(bid, at=job.finished_at or now) if case.is_given_back else 0,
         credit_percent=credit_percent,
     )
-
-
-def _find_least_percent(bid: Bid, case: EndedJob) -> int:
-    """The share of the price that is kept however much work was spared.
-
-    Of an express job a late end is no exception: what comes back for it has a schedule of its own.
-    """
-    if bid.slo_s is not None:
-        return EXPRESS_LEAST_PERCENT
-    return bid.reservation_fee_percent if case.owes_fee else 0
 
 
 def _sum_starts(bid: Bid, *, at: datetime) -> int:

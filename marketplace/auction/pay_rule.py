@@ -6,21 +6,22 @@
 - Work that was never done is refunded: the share of the whole payment that it is, without a
   vendor's price once the vendor's work was accepted.
 - The same holds for cells that prepared data do not need: their share of the whole payment, again
-  without the vendor's price, goes back at once. Where the vendor is the owner's own, the
-  reservation fee stays. A vendor that is paid less because it was late, or that replaced a dearer
-  one, leaves the difference to the owner, who waited.
+  without the vendor's price, goes back at once. Where the vendor is the owner's own, it is given
+  back at its value, as below. A vendor that is paid less because it was late, or that replaced a
+  dearer one, leaves the difference to the owner, who waited.
 - A warm start that falls behind goes on at no cost to its owner: the market pays for what is done
   beyond the work that was sold, at the same rate, up to a limit a day for its owner and for each
   provider. An owner's own nodes are not paid for that.
 - **Failed by the house**: the owner gets everything back. Providers at fault get nothing for
   the job; the house pays the others for what they did. A vendor whose work was accepted keeps its
   price, so the house bears that too, unless the vendor is the owner's own.
-- What an owner ends after it was sold (a cancellation, its own input, its own early stop) pays for
-  the work that was done, and no less than the **reservation fee**: a share of the price that was
-  recorded when the bid was placed. Without it, a purchase would be a free option and a free way to
-  block cells. Where machines were started for the job alone, it pays no less than its first slot on
-  each, whose price holds the start. The fee stays with the market. Nothing is kept where the market
-  failed the job, was late, or has a plan that ends too late.
+- What an owner ends after it was sold (a cancellation, its own input, its own early stop) is
+  **given back at its value**: 98 % of the smaller of what was paid for the work that is left and of
+  what the same work costs now (``give_backs``). Of the cell that runs as it ends only the
+  operational cost goes back. Without this, a purchase would be a free option. Where machines were
+  started for the job alone, it pays no less than its first slot on each, whose price holds the
+  start. What is kept stays with the market. Nothing is kept where the market failed the job, was
+  late, or has a plan that ends too late.
 - The house's fee is a fixed amount for each work unit, and so a part of the price that goes back
   with the work that was not done. A job that the house fails earns it none.
 - An express job holds a seat for all of its work: its share is a quarter.
@@ -49,8 +50,8 @@ from marketplace.jobs.executed_work import ExecutedWork, NodeWork
 PAY_RULE = (
     "The operational cost of a job goes to the nodes that did its work, in proportion to the "
     "work each of them did, at the posted rate where rates are posted. Work that was never "
-    "done is refunded, less the reservation fee of a job that its owner ends. The house earns "
-    "this part only for machines that it rents itself."
+    "done is refunded; of a job that its owner ends, 98 % of the smaller of what was paid for it "
+    "and of what it costs now. The house earns this part only for machines that it rents itself."
 )
 #: Sums of costs below a millionth of a micro-dollar are rounding errors.
 _TOLERANCE = 1e-6
@@ -65,13 +66,13 @@ EXPRESS_REFUNDS = ((0.1, 25), (0.5, 50), (math.inf, 100))
 EXPRESS_LEAST_PERCENT = 25
 
 
-def explain_reservation_fee(percent: int) -> str:
-    """Say before a bid what a job costs that its owner ends."""
-    least = f" and no less than {percent} % of its price" if percent else ""
-    return (
-        f"If you cancel a job that was sold to you, you pay for the work that was done{least}, "
-        "and for a machine that was started for it alone no less than its first slot there."
-    )
+#: What a job costs that its owner ends, as bidders read it before a bid.
+GIVE_BACK_RULE = (
+    "If you cancel a job that was sold to you, you get back 98 % of what is left of it: of what "
+    "you paid for that work, or of what it costs by then, whichever is less. You pay for the work "
+    "that was done, for room in the slot that runs, and for a machine that was started for the "
+    "job alone no less than its first slot there."
+)
 
 
 def find_express_refund(*, late_s: float, slo_s: float) -> int:
@@ -119,7 +120,11 @@ class SoldJob:
     #: By node, what a work unit in its cells was sold for; ``None``: asks are paid, and every
     #: unit counts alike.
     posted_rates: Mapping[str, Fraction] | None = None
-    #: Of the payment, what is kept however much work was spared: the reservation fee.
+    #: Of the price of the work that was not done, what stays as its owner gave the job back.
+    kept_micros: int = 0
+    #: What stayed of the price of cells that it gave back before; no part of the payment.
+    given_back_kept_micros: int = 0
+    #: Of an express job's payment, what is kept however much work was spared.
     least_percent: int = 0
     #: The same in micro-dollars: what it was sold its first slots on machines for that were started
     #: for it alone.
@@ -168,9 +173,11 @@ class Settlement:
     borne_credit_micros: int
     #: The part of the refund that a vendor keeps; the market pays it to the owner.
     borne_vendor_micros: int = 0
-    #: The reservation fee, as far as the work that was done does not come to it.
-    fee_micros: int = 0
-    #: Of the operational cost, what is part of that fee.
+    #: Of the price of work that was not done, what stays with the market.
+    kept_micros: int = 0
+    #: The same of cells that were given back before the job ended.
+    given_back_kept_micros: int = 0
+    #: Of the operational cost, what is part of that.
     asks_kept_micros: int = 0
     #: The house's fee for the work that was done.
     house_fee_micros: int = 0
@@ -181,16 +188,9 @@ def compute_asks(*, operational: float, payment_micros: int) -> int:
     return min(payment_micros, max(0, math.ceil(operational - _TOLERANCE)))
 
 
-def compute_spared(
-    *, payment_micros: int, vendor_micros: int, share: Fraction, least_percent: int = 0
-) -> int:
-    """Compute what goes back for a share of the work that is not needed.
-
-    It is that share of the payment without the vendor's price; ``least_percent`` of the payment
-    stays.
-    """
-    spared = math.floor((payment_micros - vendor_micros) * share)
-    return max(0, min(spared, payment_micros - -(-payment_micros * least_percent // 100)))
+def compute_spared(*, payment_micros: int, vendor_micros: int, share: Fraction) -> int:
+    """Compute the price of a share of the work: that share of the payment without the vendor's."""
+    return max(0, math.floor((payment_micros - vendor_micros) * share))
 
 
 def cut_asks(*, asks_micros: int, payment_micros: int, back_micros: int) -> int:
@@ -230,8 +230,8 @@ def compute_settlement(
     vendor = sold.vendor_micros
     spared = compute_spared(payment_micros=payment, vendor_micros=vendor, share=undone)
     least = max(-(-payment * sold.least_percent // 100), sold.starts_micros)
-    refund = max(0, min(spared, payment - least))
-    # The fee comes out of the house's own part of the price first.
+    refund = max(0, min(spared - sold.kept_micros, payment - least))
+    # What is kept comes out of the house's own part of the price first.
     asks_spared = math.floor(sold.asks_micros * undone)
     asks_kept = max(0, asks_spared - refund)
     credit, withheld = 0, [0] * len(earned)
@@ -255,7 +255,8 @@ def compute_settlement(
         asks_returned_micros=asks_spared - asks_kept + sum(withheld),
         borne_pay_micros=sum(added),
         borne_credit_micros=credit - sum(withheld),
-        fee_micros=spared - refund,
+        kept_micros=spared - refund,
+        given_back_kept_micros=sold.given_back_kept_micros,
         asks_kept_micros=asks_kept,
         house_fee_micros=math.floor(sold.house_fee_micros * work.share),
     )
@@ -351,6 +352,7 @@ def _pay_failed(
         borne_pay_micros=borne,
         borne_credit_micros=0,
         borne_vendor_micros=vendor,
+        given_back_kept_micros=sold.given_back_kept_micros,
     )
 
 

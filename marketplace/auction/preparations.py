@@ -21,6 +21,7 @@ from marketplace.accounts.selectors import share_members
 from marketplace.auction.book.engine_cache import get_commitment_salt
 from marketplace.auction.book.reservations import release_reservations
 from marketplace.auction.exposure import find_exposure_left
+from marketplace.auction.give_backs import UndoneWork, build_release, list_held
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.plan_changes import PlannedJob, give_new_cells, measure_work_left
@@ -50,6 +51,7 @@ from marketplace.vendors.services import close, forget_copies, give_to_next_vend
 from scheduler import types as scheduler
 from scheduler.auction import Replan
 from scheduler.auction.log import events
+from scheduler.auction.log.outcomes import ReleasedCells
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +105,7 @@ def _conclude(lane: Lane, preparation_id: str) -> bool:
         )
         _end_vendor_work(lane, held)
         if held.job.is_active:
-            held.refund_micros = _give_cells_back(lane, held, bid)
+            held.spared_micros, held.refund_micros = _give_cells_back(lane, held, bid)
         held.refund_micros += _refund(
             lane, held, bid, max(0, held.sold_micros - held.price_micros), LATE_REASON
         )
@@ -115,7 +117,7 @@ def _conclude(lane: Lane, preparation_id: str) -> bool:
             now=lane.now,
         )
         held.concluded_at, held.paid_from = lane.now, bid.hold_reference
-        held.save(update_fields=["concluded_at", "paid_from", "refund_micros"])
+        held.save(update_fields=["concluded_at", "paid_from", "refund_micros", "spared_micros"])
         wait_for_opinions(held, now=lane.now)
         forget_copies(held)
         return True
@@ -135,8 +137,7 @@ def _conclude(lane: Lane, preparation_id: str) -> bool:
             else:
                 mark_accepted(held, now=lane.now)
             return True
-    is_checked = held.status == PreparationStatus.WORKING and held.submitted_at is not None
-    if is_checked and not held.problem:
+    if held.is_handed_in:
         # What was handed in before the job ended is paid if it is what was ordered.
         return False
     if not held.job.is_active:
@@ -156,18 +157,15 @@ def _end_vendor_work(lane: Lane, held: Preparation) -> None:
         lane.apply(events.PreparationEnded(task_id=held.bid_id, slot=lane.first_free_slot))
 
 
-def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> int:
-    """Put the last cells on sale again that the prepared data do not need, and refund their share.
+def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> tuple[int, int]:
+    """Put the last cells on sale again that the prepared data do not need: price, and refund.
 
-    Of an owner's own vendor the reservation fee stays: data made small would be a free way to block
-    cells.
+    Where the vendor is the owner's own, they are given back at their value, and cells that passed
+    meanwhile are paid for: data made small would be a free way to block cells.
     """
     assert held.prepared is not None
-    rows = list(
-        Reservation.objects.filter(
-            bid=bid, released_at__isnull=True, slot__gte=lane.first_free_slot
-        ).order_by("slot")
-    )
+    is_own = share_members(bid.organisation_id, held.vendor.organisation_id)
+    rows = list_held(bid=bid, first_slot=lane.first_free_slot)
     needed = measure_job_work(held.job).compute_demand
     spare: list[Reservation] = []
     sold = left = sum(row.samples for row in rows)
@@ -175,9 +173,21 @@ def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> int:
         left -= rows[-1].samples
         spare.append(rows.pop())
     if not spare:
-        return 0
-    cells = tuple(scheduler.Cell(row.slot, row.node_id) for row in reversed(spare))
-    lane.apply(events.CellsReleased(task_id=bid.pk, cells=cells))
+        return 0, 0
+    vendor = math.ceil((bid.parts or {}).get("vendor", 0.0))
+    paid_for = list_held(bid=bid, first_slot=0 if is_own else lane.first_free_slot)
+    spared = compute_spared(
+        payment_micros=bid.payment_micros or 0,
+        vendor_micros=vendor,
+        share=Fraction(sold - left) / Fraction(sum(row.samples for row in paid_for)),
+    )
+    undone = None
+    if is_own and spared:
+        part = Fraction(spared, (bid.payment_micros or 0) - vendor)
+        undone = UndoneWork(part * Fraction(bid.compute_demand), paid_micros=spared)
+    event = build_release(bid=bid, rows=spare[::-1], undone=undone, first_slot=lane.first_free_slot)
+    outcome = lane.apply(event).outcome
+    assert isinstance(outcome, ReleasedCells)
     release_reservations(bid_id=bid.pk, which=Q(pk__in=[row.pk for row in spare]), now=lane.now)
     replace_job_cells(
         job=held.job,
@@ -185,14 +195,8 @@ def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> int:
         reason=f"The prepared data need {len(spare)} slots less; they are on sale again.",
         now=lane.now,
     )
-    is_own = share_members(bid.organisation_id, held.vendor.organisation_id)
-    spared = compute_spared(
-        payment_micros=bid.payment_micros or 0,
-        vendor_micros=math.ceil((bid.parts or {}).get("vendor", 0.0)),
-        share=1 - Fraction(left) / Fraction(sold),
-        least_percent=bid.reservation_fee_percent if is_own else 0,
-    )
-    return _refund(lane, held, bid, spared, REFUND_REASON)
+    back = spared if outcome.refund is None else outcome.refund
+    return spared, _refund(lane, held, bid, back, REFUND_REASON)
 
 
 def _refund(lane: Lane, held: Preparation, bid: Bid, amount_micros: int, reason: str) -> int:

@@ -8,25 +8,28 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from fractions import Fraction
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import QuerySet
 
 from marketplace.auction import locks
-from marketplace.auction.book.reservations import release_reservations
-from marketplace.auction.endings import EndedJob, compute_dues, compute_excess, judge_ending
-from marketplace.auction.lane.enter import enter_lane
-from marketplace.auction.models import Bid, BidStatus, Reservation, WorkShare
+from marketplace.auction.endings import (
+    EndedJob,
+    compute_dues,
+    compute_excess,
+    judge_ending,
+)
+from marketplace.auction.give_backs import list_unreleased_jobs
+from marketplace.auction.lane.sweep import refresh_zone
+from marketplace.auction.models import Bid, BidStatus, WorkShare
 from marketplace.auction.pay_rule import Ending, Settlement
+from marketplace.auction.retries import put_off
 from marketplace.checks.scores import exclude_unmeasured, open_score_checks
-from marketplace.common.backoff import compute_backoff
 from marketplace.common.money import format_usd, format_usd_exact
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import slot_at
-from marketplace.jobs.executed_work import measure_executed_work
+from marketplace.fleet.slots import slot_at
 from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import EventKind, Job
 from marketplace.jobs.selectors import list_unsettled_jobs
@@ -44,21 +47,14 @@ from marketplace.vendors.selectors import exclude_open
 from marketplace.warm.models import Offer
 from marketplace.warm.outcomes import find_taken_offer, record_outcome
 from marketplace.warm.overruns import record_overruns
-from scheduler.auction.log import events
-from scheduler.types import Cell
 
 log = logging.getLogger(__name__)
 
 #: Events in a job's history that mean a delay, and how many of these its owner is shown.
 _HELD_UP = (EventKind.NODE_LOST, EventKind.FAULT, EventKind.REPLAN_WANTED)
 CAUSES_TOLD = 3
-#: Share of its work that a job has to have done for its bid to count in prices as one that won.
-LEAST_PAID = Fraction(1, 2)
 #: Jobs of one run; the next sweep takes the rest.
 BATCH_LIMIT = 200
-#: A job that could not be settled is tried again after this, and then after longer.
-RETRY_AFTER = timedelta(seconds=30)
-RETRY_MOST = timedelta(hours=1)
 
 
 def settle_finished(*, now: datetime) -> int:
@@ -67,70 +63,58 @@ def settle_finished(*, now: datetime) -> int:
     One that cannot be settled is tried again with backoff, while the others go on; the operator
     sees why.
     """
+    unreleased = _release_unused_cells(now=now)
     waiting = Bid.objects.filter(status=BidStatus.ADMITTED, retry_at__gt=now)
     unsettled = list_unsettled_jobs().exclude(bid_id__in=waiting.values("pk"))
-    # A vendor is paid, and cells are given back, before the rest is shared out.
+    unsettled = unsettled.exclude(pk__in=unreleased)
+    # A vendor is paid before the rest is shared out.
     jobs = list(exclude_unmeasured(exclude_open(unsettled))[:BATCH_LIMIT])
     # Nor is a job that ended at what its node said of held-out rows, before another looked at them.
-    jobs = open_score_checks(jobs, now=now)
-    by_zone: defaultdict[Zone, list[Job]] = defaultdict(list)
-    for job in jobs:
-        by_zone[job.zone].append(job)
     settled = 0
-    for zone, ended in by_zone.items():
+    for job in open_score_checks(jobs, now=now):
         try:
-            release_unused_cells(zone=zone, jobs=ended, now=now)
+            settle_job(job=job, now=now)
+            settled += 1
         except Exception as error:
-            # If one zone's lane cannot be entered, the others go on.
-            for job in ended:
-                _put_off(job, error, now=now)
-            continue
-        for job in ended:
-            try:
-                settle_job(job=job, now=now)
-                settled += 1
-            except Exception as error:
-                _put_off(job, error, now=now)
+            put_off(job, error, now=now)
     return settled
 
 
-def _put_off(job: Job, error: Exception, *, now: datetime) -> None:
-    """Note why a job's money could not be settled, and when that is tried again."""
-    log.error("job %s cannot be settled and is tried again", job.pk, exc_info=error)
-    bid = Bid.objects.filter(pk=job.bid_id)
-    failures = (bid.values_list("failures", flat=True).first() or 0) + 1
-    bid.update(
-        failure=f"{type(error).__name__}: {error}"[:500],
-        failures=failures,
-        retry_at=now + compute_backoff(failures=failures, first=RETRY_AFTER, most=RETRY_MOST),
-    )
+def _release_unused_cells(*, now: datetime) -> list[str]:
+    """Have a turn of each zone put the cells of ended jobs on sale, whatever their money waits for.
+
+    Returns
+    -------
+    list of str
+        Jobs whose cells can still be sold and are not on sale: their zone had no turn.
+    """
+    left: list[str] = []
+    zones = list_unreleased_jobs().order_by().values("zone")
+    for zone in Zone.objects.filter(pk__in=zones).order_by("pk"):
+        try:
+            refresh_zone(zone=zone, now=now)
+        except Exception:
+            log.exception("zone %s: cells of ended jobs are not on sale yet", zone.name)
+        left += _list_unreleased(zone, now=now).values_list("pk", flat=True)
+    return left
 
 
-def release_unused_cells(*, zone: Zone, jobs: Sequence[Job], now: datetime) -> None:
-    """Give the cells that ended jobs still hold back to the market."""
-    bid_ids = [job.bid_id for job in jobs]
-    held = Reservation.objects.filter(
-        bid_id__in=bid_ids, released_at__isnull=True, slot__gt=slot_at(zone, now)
-    )
-    if not held.exists():
-        return
-    refunded = {job.bid_id for job in jobs if measure_executed_work(job).share < LEAST_PAID}
-    with enter_lane(zone=zone, now=now) as lane:
-        cells: defaultdict[str, list[Cell]] = defaultdict(list)
-        for row in held.filter(slot__gte=lane.first_free_slot).order_by("bid_id", "slot"):
-            cells[row.bid_id].append(Cell(slot=row.slot, node=row.node_id))
-        for bid_id, own in cells.items():
-            lane.apply(
-                events.CellsReleased(task_id=bid_id, cells=tuple(own), refunded=bid_id in refunded)
-            )
-            release_reservations(bid_id=bid_id, which=Q(slot__gte=lane.first_free_slot), now=now)
+def _list_unreleased(zone: Zone, *, now: datetime) -> QuerySet[Job]:
+    """Jobs whose money waits for a turn of their zone, for as long as their cells can be sold.
+
+    A zone that is broken holds up nobody's money for longer than the job's plan would have taken.
+    What it did not sell again goes back whole.
+    """
+    return list_unreleased_jobs(after_slot=slot_at(zone, now)).filter(zone=zone).order_by()
 
 
 def settle_job(*, job: Job, now: datetime) -> Settlement | None:
-    """Move the money of one ended job, once; ``None`` when it was done before."""
+    """Move the money of one ended job, once; ``None``: it was, or its cells go on sale first."""
     with transaction.atomic():
         job = lock_job(job.pk)
         if job.settled_at is not None or job.finished_at is None:
+            return None
+        if _list_unreleased(job.zone, now=now).filter(pk=job.pk).exists():
             return None
         bid = locks.lock_bid(bid_id=job.bid_id)
         assert bid.payment_micros is not None
@@ -246,7 +230,7 @@ def _move_money(
         asks_micros=due.asks_micros,
         asks_returned_micros=due.asks_returned_micros,
         asks_kept_micros=due.asks_kept_micros,
-        reservation_fee_micros=due.fee_micros,
+        kept_micros=due.kept_micros + due.given_back_kept_micros,
         house_fee_micros=due.house_fee_micros,
         shares=(
             *(Share(pay.work.organisation_id, pay.paid_micros) for pay in due.nodes),
@@ -277,10 +261,10 @@ def _add_events(job: Job, case: EndedJob, due: Settlement, now: datetime) -> Non
 
 
 def _explain_refund(case: EndedJob, due: Settlement) -> str:
-    """Why money goes back, and the reservation fee that was taken off it."""
-    if not due.fee_micros:
+    """Why money goes back, and what was kept of it."""
+    if not due.kept_micros:
         return case.why_refunded
-    return f"{case.why_refunded}, less the reservation fee of {format_usd_exact(due.fee_micros)}"
+    return f"{case.why_refunded}, but for {format_usd_exact(due.kept_micros)} that is kept"
 
 
 def _explain_lateness(job: Job, now: datetime) -> None:

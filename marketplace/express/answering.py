@@ -22,7 +22,6 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Bid, BidStatus
-from marketplace.auction.pay_rule import EXPRESS_LEAST_PERCENT
 from marketplace.express.bank import prepare_lookup, read_features
 from marketplace.express.fair_share import find_share, limit_seats
 from marketplace.express.gangs import count_wanted_seats, find_gang_rules, limit_gang
@@ -323,7 +322,6 @@ def _store_bid(
         },
         finish_planned_at=request.created_at + timedelta(seconds=answer["end_s"]),
         slo_s=answer["slo_s"],
-        reservation_fee_percent=EXPRESS_LEAST_PERCENT,
     )
     bid.save(force_insert=True)
 

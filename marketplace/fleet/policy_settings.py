@@ -67,17 +67,8 @@ RATE_PARAMETERS = {
 BID_PARAMETERS = {
     #: While the zone is new, one organisation may hold a part of it only.
     "holding_limit": Parameter(bool),
-    #: Of a job's price, what is kept at least if its owner ends it; of bids from then on.
-    "reservation_fee_percent": Parameter(int, most=25),
 }
-#: The reservation fee of a zone whose operator has set none, percent of a job's price.
-RESERVATION_FEE_PERCENT = 10
 PARAMETERS = RULE_PARAMETERS | POLICY_PARAMETERS | RATE_PARAMETERS | BID_PARAMETERS
-
-
-def find_reservation_fee(zone: Zone) -> int:
-    """Of the price of a job that is sold in the zone, percent kept if its owner ends it."""
-    return int(zone.settings.get("reservation_fee_percent", RESERVATION_FEE_PERCENT))
 
 
 def find_unit_fee(zone: Zone) -> float:

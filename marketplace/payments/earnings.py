@@ -40,7 +40,7 @@ class CostSplit:
     """How the operational cost in one payment is shared out, to the micro-dollar.
 
     ``asks_micros + borne_pay_micros`` is what providers get, what went back to the owner and what
-    is kept as part of the reservation fee.
+    was kept of work that was not done.
     """
 
     #: The operational cost in the payment.
@@ -57,8 +57,8 @@ class CostSplit:
     #: The part of a refund that a vendor keeps; the market pays it to the owner.
     borne_vendor_micros: int = 0
     #: Kept of the price of a job that its owner ended, beyond the work that was done.
-    reservation_fee_micros: int = 0
-    #: Of that fee, the part that was operational cost.
+    kept_micros: int = 0
+    #: Of that, the part that was operational cost.
     asks_kept_micros: int = 0
     #: The house's fee for the work that was done.
     house_fee_micros: int = 0
@@ -75,7 +75,7 @@ class CostSplit:
             self.borne_vendor_micros,
             self.asks_kept_micros,
             self.house_fee_micros,
-            self.reservation_fee_micros - self.asks_kept_micros,
+            self.kept_micros - self.asks_kept_micros,
             *(share.amount_micros for share in self.shares),
         )
         if min(amounts) < 0:
@@ -187,7 +187,7 @@ def _list_distribution_amounts(
     amounts[house(AccountKind.CLEARING)] = -left_micros
     amounts[house(AccountKind.REFUNDS)] = -split.borne_pay_micros
     amounts[house(AccountKind.SLA_CREDITS)] = split.credit_withheld_micros
-    amounts[house(AccountKind.RESERVATION_FEES)] = split.reservation_fee_micros
+    amounts[house(AccountKind.CONGESTION)] = split.kept_micros
     revenue_micros = -sum(amounts.values())
     # A vendor whose work was accepted keeps its pay: what a refund of the whole payment, or a
     # vendor that asks more than the one sold, leaves uncovered is borne by the market.

@@ -109,23 +109,23 @@ def _load_due(*, before: datetime) -> dict[tuple[str, date], list[_DueEntry]]:
 def _build_lines(entries: Sequence[_DueEntry], name_references: NameReferences) -> list[_DueLine]:
     """A line for each name and kind of amount, in the order of their first entries."""
     references = {entry.hold_reference for entry in entries}
-    names, fees = name_references(references), _load_reservation_fees(references)
+    names, kept = name_references(references), _load_kept(references)
     lines: dict[tuple[str, str], _DueLine] = {}
     for entry in entries:
         text = names.get(entry.hold_reference, entry.hold_reference)
-        if entry.kind == InvoiceLineKind.REFUND and entry.hold_reference in fees:
-            fee = format_usd_exact(fees[entry.hold_reference])
-            text = f"{text}, less the reservation fee of {fee}"
+        if entry.kind == InvoiceLineKind.REFUND and entry.hold_reference in kept:
+            amount = format_usd_exact(kept[entry.hold_reference])
+            text = f"{text}, but for {amount} that is kept"
         line = lines.setdefault((text, entry.kind), _DueLine(entry.kind, text))
         line.amount_micros += entry.amount_micros
         line.entry_ids.append(entry.entry_id)
     return list(lines.values())
 
 
-def _load_reservation_fees(references: Collection[str]) -> dict[str, int]:
+def _load_kept(references: Collection[str]) -> dict[str, int]:
     """What was kept of the prices of jobs that their owners ended, by hold."""
     kept = Posting.objects.filter(
-        account__kind=AccountKind.RESERVATION_FEES,
+        account__kind=AccountKind.CONGESTION,
         entry__kind=EntryKind.DISTRIBUTION,
         entry__reference__in=references,
     )

@@ -53,7 +53,7 @@ class SharedAsks:
     returned_micros: int
     #: What the market added for work of jobs that it refunded.
     borne_micros: int
-    #: What was kept as part of reservation fees.
+    #: What was kept of work that was not done.
     kept_micros: int = 0
 
     def __add__(self, other: "SharedAsks") -> "SharedAsks":

@@ -129,10 +129,10 @@ def measure_refundable(*, hold_reference: str) -> int:
 def find_house_fees(*, hold_reference: str) -> dict[str, int]:
     """What the house earned with a job by the entry that shared its payment, by kind of account.
 
-    The kinds are its fee for work units, and the reservation fee of a job that its owner ended.
+    The kinds are its fee for work units, and what is kept of a job that its owner ended.
     """
     fees = Posting.objects.filter(
-        account__kind__in=(AccountKind.HOUSE_FEES, AccountKind.RESERVATION_FEES),
+        account__kind__in=(AccountKind.HOUSE_FEES, AccountKind.CONGESTION),
         entry__kind=EntryKind.DISTRIBUTION,
         entry__reference=hold_reference,
     )

@@ -229,6 +229,13 @@ def is_held_up_by_owner(job: Job) -> bool:
     return lost.filter(decided_at__gt=F("preparation__accept_by")).exists()
 
 
+def list_failed_vendors(job: Job) -> list[str]:
+    """Organisations whose vendors had a job's data and did not deliver them in time."""
+    missed = Preparation.objects.filter(job=job).values_list("missed", flat=True).first() or []
+    vendors = Vendor.objects.filter(pk__in=[one["vendor"] for one in missed])
+    return list(vendors.values_list("organisation_id", flat=True)) if missed else []
+
+
 def find_report(dataset: Dataset) -> dict[str, Any] | None:
     """What a preparation would find in a data set; ``None`` while it is not known."""
     found = DataReport.objects.filter(dataset=dataset).values_list("report", flat=True).first()

@@ -15,7 +15,8 @@ from marketplace.auction.models import Bid, BidStatus, Reservation, WorkShare
 from marketplace.auction.selectors import annotate_refunds
 from marketplace.exports.models import Export
 from marketplace.fleet.models import Node, Zone
-from marketplace.jobs.models import Job, Slice, SliceStatus
+from marketplace.fleet.selectors import slot_at as zone_slot
+from marketplace.jobs.models import Job, JobStatus, Slice, SliceStatus
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.selectors import get_wallet
 from marketplace.webhooks.models import MessageStatus, WebhookMessage
@@ -122,6 +123,20 @@ def _check_money(world: World) -> None:
         assert has == FUNDED_MICROS - spent, (owner.organisation.name, has, spent)
 
 
+def _check_ends(world: World) -> None:
+    """Who was shown an amount got it, and cells of jobs that ended are on sale again."""
+    cancelled = Job.objects.filter(status=JobStatus.CANCELLED).values("bid_id")
+    for owner in world.owners:
+        bids = Bid.objects.filter(organisation=owner.organisation, pk__in=cancelled)
+        for bid in annotate_refunds(bids):
+            shown = owner.shown.get(bid.pk, 0)
+            assert bid.refund_micros >= shown, (bid.pk, bid.refund_micros, shown)
+    slot = zone_slot(world.zone, world.now)
+    ended = Job.objects.exclude(settled_at=None).values("bid_id")
+    held = Reservation.objects.filter(bid__in=ended, released_at=None, slot__gt=slot)
+    assert not held.exists(), list(held)
+
+
 def check_log(zone: Zone) -> None:
     """Rows and log agree, as the market's own audit sees them."""
     verify_zone(zone)
@@ -147,6 +162,7 @@ def check_rest(world: World) -> None:
     for bid in Bid.objects.filter(status=BidStatus.ADMITTED):
         earned = sum(share.earned_micros for share in WorkShare.objects.filter(bid=bid))
         assert earned <= (bid.payment_micros or 0), bid.pk
+    _check_ends(world)
     check_log(world.zone)
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "zone.jsonl"

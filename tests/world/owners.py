@@ -10,11 +10,11 @@ from marketplace.accounts.models import Organisation
 from marketplace.auction.bidding.cancel import cancel_bid
 from marketplace.auction.bidding.card_bids import authorise_bid, place_authorised_bid
 from marketplace.auction.bidding.place import NewBid
+from marketplace.auction.cancelling import cancel_sold_job, quote_cancelling
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.common.errors import PaymentRequired
 from marketplace.fleet.selectors import slot_at as zone_slot
 from marketplace.jobs.models import Dataset, Job
-from marketplace.jobs.services import cancel_job
 from marketplace.payments.models import CardPayment, PaymentStatus
 from tests import builders
 from tests import market_builders as market
@@ -32,6 +32,8 @@ class Owner:
     asked: dict[str, dict[str, Any]] = field(default_factory=dict)
     #: The bid that answered each key.
     answers: dict[str, str] = field(default_factory=dict)
+    #: By bid, what it was last shown to get back for its job.
+    shown: dict[str, int] = field(default_factory=dict)
 
     def bid(self, world: World) -> None:
         key = f"key-{len(self.asked)}"
@@ -61,7 +63,12 @@ class Owner:
         bid = Bid.objects.get(pk=self.answers[key])
         job = Job.objects.filter(bid_id=bid.pk).first()
         if job is not None:
-            cancel_job(job=job, cancelled_by=None, now=world.now)
+            if job.is_active:
+                is_asked = world.rng.random() < 0.5
+                due = quote_cancelling(bid=bid, job=job, now=world.now) if is_asked else None
+                self.shown[bid.pk] = 0 if due is None else due.refund_micros
+            shown = self.shown.get(bid.pk)
+            cancel_sold_job(job=job, cancelled_by=None, at_least_micros=shown, now=world.now)
         elif bid.status == BidStatus.PENDING:
             cancel_bid(bid=bid, now=world.now)
 

@@ -70,7 +70,10 @@ def _add_jobs(parsers: Any) -> None:
     watch.add_argument("job", metavar="JOB")
 
     cancel = _add(
-        parsers, "cancel", commands.cancel_job, "end a job; work not done is refunded, less its fee"
+        parsers,
+        "cancel",
+        commands.cancel_job,
+        "end a job; 98 % of what is left goes back",
     )
     cancel.add_argument("job", metavar="JOB")
 

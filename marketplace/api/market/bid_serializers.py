@@ -193,9 +193,6 @@ class BidSerializer(TermsAnswer):
     )
     job_id = s.CharField(source=GIVEN, allow_null=True)
     bundle_id = s.CharField(allow_null=True, help_text="The bundle it was placed with.")
-    reservation_fee_percent = s.IntegerField(
-        help_text="Of the price of a job that its owner ends, what is kept at least, percent."
-    )
     refunded = Usd(source="refund_micros", help_text="What came back of the payment.")
     credit = Usd(
         source="credit_micros", help_text="What was paid to you because the deadline was missed."

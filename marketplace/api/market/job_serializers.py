@@ -267,6 +267,6 @@ class CancelPreviewSerializer(Answer):
     )
     payment = Usd(source="bid.payment_micros", help_text="What the job paid.")
     refund = Usd(source="due.refund_micros", help_text="What would come back now.")
-    reservation_fee = Usd(
-        source="due.fee_micros", help_text="What would be kept for the reservation."
+    kept = Usd(
+        source="due.kept_micros", help_text="Of what is not refunded, what no work was done for."
     )

@@ -19,10 +19,10 @@ from marketplace.api.market.job_serializers import (
 )
 from marketplace.api.market.own_data import DeletionSerializer
 from marketplace.api.market.owned import get_job, list_jobs
-from marketplace.api.market.requests import DisputeRequest, check_body
+from marketplace.api.market.requests import CancelRequest, DisputeRequest, check_body
 from marketplace.api.pagination import build_page, read_limit
 from marketplace.api.views import AlwaysJson, MarketView
-from marketplace.auction.endings import CancelQuote, quote_cancelling
+from marketplace.auction.cancelling import CancelQuote, cancel_sold_job, quote_cancelling
 from marketplace.auction.selectors import get_bid
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload
@@ -30,7 +30,7 @@ from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.downloads import get_artifact, get_checkpoint, open_adapter, open_checkpoint
 from marketplace.jobs.models import JobStatus
 from marketplace.jobs.selectors import list_job_checkpoints, list_job_events, list_samples
-from marketplace.jobs.services import cancel_job, delete_adapter, delete_job
+from marketplace.jobs.services import delete_adapter, delete_job
 from marketplace.vendors.acceptance import accept, refuse_delivery
 from marketplace.vendors.downloads import download_changes, download_origins
 from marketplace.vendors.models import Preparation
@@ -247,24 +247,32 @@ class JobAdapterView(MarketView):
 
 
 class JobCancelView(MarketView):
-    """End a job; work not done is refunded, less the reservation fee. ``GET`` says the amounts."""
+    """End a job; what is left goes back at 98 % of its value. ``GET`` says the amounts."""
 
     scopes = {"GET": "jobs:read", "POST": "jobs:write"}
+    # Both may search for a price.
+    throttle_kind_of_reads = "quotes"
+    throttle_kind = "cancels"
 
     @extend_schema(operation_id="jobs_cancel_preview", responses={200: CancelPreviewSerializer})
     def get(self, request: Request, job_id: str) -> Response:
         organisation = get_caller(request).organisation
         job = get_job(organisation, job_id)
         bid = get_bid(organisation, job.bid_id)
-        due = CancelQuote(0, 0)
+        due = CancelQuote(0, 0, 0)
         if job.is_active:
             due = quote_cancelling(bid=bid, job=job, now=clock.now())
         return Response(CancelPreviewSerializer.show({"job": job, "bid": bid, "due": due}))
 
-    @extend_schema(operation_id="jobs_cancel", request=None, responses={200: JobSerializer})
+    @extend_schema(
+        operation_id="jobs_cancel", request=CancelRequest, responses={200: JobSerializer}
+    )
     def post(self, request: Request, job_id: str) -> Response:
         who = get_caller(request)
-        job = get_job(who.organisation, job_id)
-        return Response(
-            JobSerializer.show(cancel_job(job=job, cancelled_by=who.user, now=clock.now()))
+        job = cancel_sold_job(
+            job=get_job(who.organisation, job_id),
+            cancelled_by=who.user,
+            now=clock.now(),
+            at_least_micros=check_body(CancelRequest, request.data).get("refund_at_least"),
         )
+        return Response(JobSerializer.show(job))

@@ -17,6 +17,7 @@ from marketplace.api.market.setting_schemas import COMPONENTS, WORDS
 from marketplace.api.views import build_object
 from marketplace.auction.bidding.job_request import ASKED_AS_IS
 from marketplace.auction.bidding.terms import name_settings
+from marketplace.common.money import to_micros
 from marketplace.exports.links import ADAPTER, LIFETIME_MAX
 from workers.protocol.exports import FORMS
 
@@ -378,4 +379,21 @@ def _reader(kind: type[serializers.Serializer[Any]]) -> serializers.Serializer[A
 class DisputeRequest(StrictSerializer):
     reason = serializers.CharField(
         max_length=1000, help_text="What is wrong, in your words; whoever decides reads it."
+    )
+
+
+class RefundField(PriceField):
+    """What goes back, in dollars; nothing may."""
+
+    def to_internal_value(self, data: Any) -> int:
+        return to_micros(str(data), param=self.field_name or "refund")
+
+
+class CancelRequest(StrictSerializer):
+    refund_at_least = RefundField(
+        required=False,
+        allow_null=True,
+        help_text="Dollars that GET said would go back. If less does by now, the answer is 409 "
+        "refund_changed with the amount, and the job goes on; refund_unknown, if prices cannot be "
+        "read. Without an amount it ends in any case.",
     )

@@ -27,7 +27,7 @@ from marketplace.auction.selectors import MarketNow, get_policy_in_force, load_m
 from marketplace.common import clock
 from marketplace.common.downloads import LinesDownload
 from marketplace.fleet.models import Zone
-from marketplace.fleet.policy_settings import find_reservation_fee, find_unit_fee
+from marketplace.fleet.policy_settings import find_unit_fee
 from marketplace.fleet.selectors import (
     get_open_zone,
     list_nodes_on_sale,
@@ -49,9 +49,6 @@ class ZoneSerializer(Answer):
     earliest_deadline = Moment(help_text="The earliest deadline that can be bid by.")
     latest_deadline = Moment(help_text="The latest deadline that can be bid by.")
     nodes_on_sale = s.IntegerField(help_text="Nodes that are on sale now.")
-    reservation_fee_percent = s.IntegerField(
-        help_text="Of the price of a job that its owner ends, what is kept at least, percent."
-    )
     fee_per_million_units = Usd(
         help_text="The house's fee, in every price of the zone; "
         "work that is not done gives it back."
@@ -72,9 +69,6 @@ class ZoneSerializer(Answer):
 
     def get_nodes_on_sale(self, zone: Zone) -> int:
         return list_nodes_on_sale(zone).count()
-
-    def get_reservation_fee_percent(self, zone: Zone) -> int:
-        return find_reservation_fee(zone)
 
     def get_fee_per_million_units(self, zone: Zone) -> int:
         return round(find_unit_fee(zone) * 1_000_000)

@@ -44,12 +44,12 @@ from marketplace.api.problems import build_problem
 from marketplace.auction.bidding.place import NewBid, place_bid
 from marketplace.auction.bidding.refusals import REFUSAL_CODES, describe_bid_refusal
 from marketplace.auction.bidding.wait import wait_for_bid
+from marketplace.auction.cancelling import cancel_sold_job
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.common import clock
 from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.models import Job
 from marketplace.jobs.selectors import list_job_checkpoints
-from marketplace.jobs.services import cancel_job
 from marketplace.tracking.services import track_bid
 from scheduler.types import Refusal
 
@@ -121,7 +121,7 @@ class FineTuningJobCancelView(OpenAiView):
     def post(self, request: Request, job_id: str) -> Response:
         who = get_caller(request)
         job = get_job(who.organisation, job_id)
-        return Response(_show(cancel_job(job=job, cancelled_by=who.user, now=clock.now())))
+        return Response(_show(cancel_sold_job(job=job, cancelled_by=who.user, now=clock.now())))
 
 
 class FineTuningJobPauseView(OpenAiView):
@@ -144,7 +144,7 @@ class FineTuningJobPauseView(OpenAiView):
         raise UserError(
             "unsupported_operation",
             "A job runs in the slots that it bought and is not paused. Cancel it, and work not "
-            "done is refunded, less the reservation fee.",
+            "done goes back at 98 % of its value.",
         )
 
 

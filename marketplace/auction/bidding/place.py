@@ -29,7 +29,6 @@ from marketplace.auction.bidding.terms import check_deadline, check_name, check_
 from marketplace.auction.lane import wakeups
 from marketplace.auction.models import Bid
 from marketplace.common.errors import Conflict, UserError
-from marketplace.fleet.policy_settings import find_reservation_fee
 from marketplace.jobs.terms import derive_columns
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.locks import LockedAccounts, lock_wallets
@@ -174,7 +173,6 @@ def draft_bid(asked: NewBid, *, now: datetime) -> Bid:
         memory_demand_gb=measured.work.memory_demand_gb,
         rates=measured.work.rates,
         offers=[offer.to_json() for offer in offers],
-        reservation_fee_percent=find_reservation_fee(asked.zone),
     )
 
 

@@ -2,10 +2,11 @@
 
 Every change of a zone's book goes through ``enter_lane``: a transaction that holds the zone's
 advisory lock from its first look at the log to its commit. Bids that were received are decided
-before it. It first brings the engine up to date (the slot, the fleet) and plans jobs again that
-lost cells. Then the caller applies events. At the end everything is written at once: log entries,
-the head, rows derived from them. Either all of it is committed or none, so a lane killed at any
-point has decided nothing, and the next one decides the same bids.
+before it. It first puts cells of jobs that ended on sale, then brings the engine up to date (the
+slot, the fleet) and plans jobs again that lost cells. Then the caller applies events. At the end
+everything is written at once: log entries, the head, rows derived from them. Either all of it is
+committed or none, so a lane killed at any point has decided nothing, and the next one decides the
+same bids.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from django.db import OperationalError, connection, transaction
 
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.lane.decisions import decide_received_bids
+from marketplace.auction.lane.ended_jobs import list_ended_jobs, release_ended_jobs
 from marketplace.auction.lane.first_rates import post_first_rates
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.price_changes import sync_rules
@@ -58,6 +60,12 @@ def enter_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
     while True:
         with open_lane(zone=zone, now=now) as lane:
             if not lane.book.engine.open_receipts:
+                ended = list_ended_jobs(lane)
+                if ended:
+                    # A single one with very many rows may take longer than other work.
+                    _end_transaction_after(LOAD_WITHIN_S)
+                    release_ended_jobs(lane, ended)
+                    _end_transaction_after(WORK_WITHIN_S)
                 _sync_slot(lane)
                 sync_rules(lane)
                 _sync_fleet(lane)

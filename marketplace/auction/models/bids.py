@@ -207,8 +207,11 @@ class Bid(models.Model):
     #: The others go ahead of it until then; null: it has its turn.
     retry_at = models.DateTimeField(null=True)
 
-    #: Of its price, what is kept at least if its owner ends the job: the zone's when it was placed.
-    reservation_fee_percent = models.PositiveSmallIntegerField(default=0, db_default=0)
+    #: Of a job that its owner ended: what is kept of the price of work that was not done, found as
+    #: its cells went back on sale; null: they did not.
+    kept_micros = models.BigIntegerField(null=True)
+    #: What its owner was told the log would give back for its cells, as it ended the job.
+    promised_micros = models.BigIntegerField(default=0, db_default=0)
     #: Seconds from its request in which the express lane certified its end; null: an auction's bid.
     slo_s = models.FloatField(null=True)
 

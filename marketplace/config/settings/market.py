@@ -163,6 +163,7 @@ API_REQUESTS_PER_MINUTE = {
         "read": 1200,
         "quotes": 600,
         "bids": 1200,
+        "cancels": 120,
         "uploads": 60,
         "public": 300,
         "transcripts": 30,

@@ -139,7 +139,7 @@ class Distribution(models.Model):
     """How the operational cost in one charge was shared out, which no posting tells apart.
 
     ``asks_micros + borne_pay_micros`` is what providers earned with the hold, what went back to
-    the owner and what was kept as part of a reservation fee; ``check_ledger`` sees to it.
+    the owner and what was kept of work that was not done; ``check_ledger`` sees to it.
     """
 
     hold_id: str
@@ -152,7 +152,7 @@ class Distribution(models.Model):
     asks_micros = models.BigIntegerField()
     #: Of it, what went back to the owner, with a refund or in a credit.
     asks_returned_micros = models.BigIntegerField()
-    #: Of it, what is part of the reservation fee.
+    #: Of it, what was kept of work that was not done.
     asks_kept_micros = models.BigIntegerField(default=0, db_default=0)
     #: What the house added for work of a job that it refunded, and its part of a credit.
     borne_pay_micros = models.BigIntegerField()

@@ -52,9 +52,9 @@ class AccountKind(models.TextChoices):
     RENT = "rent"
     #: Of the market: what it owes to those it rents from.
     SUPPLIERS = "suppliers"
-    #: Of the house: what is kept of the prices of jobs that their owners ended, beyond the work
+    #: Of the market: what is kept of the prices of jobs that their owners ended, beyond the work
     #: that was done.
-    RESERVATION_FEES = "reservation_fees"
+    CONGESTION = "congestion"
     #: Of the house: its fee for the work units of jobs that were done.
     HOUSE_FEES = "house_fees"
     #: Of the house: tax in its prices, owed to tax offices.
@@ -79,7 +79,7 @@ HOUSE_KINDS = (
     AccountKind.PAYOUTS,
     AccountKind.RENT,
     AccountKind.SUPPLIERS,
-    AccountKind.RESERVATION_FEES,
+    AccountKind.CONGESTION,
     AccountKind.HOUSE_FEES,
     AccountKind.TAXES,
     AccountKind.BANK,

@@ -126,8 +126,10 @@ class Preparation(models.Model):
     paid_from = models.CharField(max_length=200, default="", db_default="", blank=True)
     #: When what follows from it was done: the plan cut, the vendor paid, the rest refunded.
     concluded_at = models.DateTimeField(null=True)
-    #: Given back for cells that the prepared data do not need.
+    #: Given back for cells that the prepared data do not need, and for a vendor that cost less.
     refund_micros = models.PositiveBigIntegerField(default=0)
+    #: The price of those cells. Less of it goes back where the vendor is the owner's own.
+    spared_micros = models.PositiveBigIntegerField(default=0, db_default=0)
 
     class Meta:
         constraints = [
@@ -147,6 +149,12 @@ class Preparation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.pk} ({self.status})"
+
+    @property
+    def is_handed_in(self) -> bool:
+        """Whether what its vendor handed in is being checked, and is paid for if it passes."""
+        is_submitted = self.submitted_at is not None and not self.problem
+        return self.status == PreparationStatus.WORKING and is_submitted
 
     @property
     def work_key(self) -> str:

@@ -31,7 +31,7 @@ _LABELS = {
 }
 #: What the house gets of a price, by account.
 _HOUSE_FEES = {
-    AccountKind.RESERVATION_FEES: "the reservation fee beyond the work that was done",
+    AccountKind.CONGESTION: "kept of the work that was not done",
     AccountKind.HOUSE_FEES: "its fee for the work that was done",
 }
 

@@ -20,11 +20,10 @@ from marketplace.auction.bidding.place import NewBid, place_bid
 from marketplace.auction.bidding.quotes import BidQuote, make_quote
 from marketplace.auction.bidding.terms import parse_price
 from marketplace.auction.bidding.wait import wait_for_bid
-from marketplace.auction.pay_rule import explain_reservation_fee
+from marketplace.auction.pay_rule import GIVE_BACK_RULE
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
-from marketplace.fleet.policy_settings import find_reservation_fee
 from marketplace.fleet.selectors import list_nodes_on_sale, list_open_zones
 from marketplace.jobs.models import Dataset
 from marketplace.payments.freezes import list_freezes
@@ -190,9 +189,7 @@ def _form_page(
         "pays_with": request.POST.get("card", "new"),
         "freezes": list_freezes([request.organisation.pk]),
         "zone": zone,
-        "reservation_fee": ""
-        if zone is None
-        else explain_reservation_fee(find_reservation_fee(zone)),
+        "give_back_rule": GIVE_BACK_RULE,
         "dataset": dataset,
         "shown": upload,
         "upload_error": upload_error,

@@ -15,7 +15,7 @@ from marketplace.auction.bidding.refusals import describe_bid_refusal
 from marketplace.auction.bidding.terms import parse_price
 from marketplace.auction.bidding.wait import wait_for_bid
 from marketplace.auction.models import BidStatus
-from marketplace.auction.pay_rule import explain_reservation_fee
+from marketplace.auction.pay_rule import GIVE_BACK_RULE
 from marketplace.auction.selectors import (
     annotate_refunds,
     find_bundle_status,
@@ -24,7 +24,6 @@ from marketplace.auction.selectors import (
 )
 from marketplace.common import clock
 from marketplace.common.errors import UserError
-from marketplace.fleet.policy_settings import find_reservation_fee
 from marketplace.fleet.selectors import list_open_zones
 from marketplace.payments.selectors import get_wallet
 from marketplace.web.bundle_form import BundleForm, get_bundle_defaults, list_datasets
@@ -98,14 +97,12 @@ def _quote(form: BundleForm, asked: NewBundle, *, now: datetime) -> SweepQuote |
 def _form_page(
     request: PageRequest, form: BundleForm, quote: SweepQuote | None, *, status: int
 ) -> HttpResponse:
-    zones = list_open_zones()
-    zone = zones.filter(name=form["zone"].value()).first() or zones.first()
     context = {
         "form": form,
         "quote": quote,
         "wallet": get_wallet(organisation=request.organisation),
         "most_jobs": MOST_JOBS,
-        "reservation_fee": zone and explain_reservation_fee(find_reservation_fee(zone)),
+        "give_back_rule": GIVE_BACK_RULE,
     }
     return render(request, "web/bundle_new.html", context, status=status)
 

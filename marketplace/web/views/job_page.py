@@ -11,17 +11,17 @@ from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from marketplace.accounts.erasure import find_deletion
 from marketplace.accounts.models import Subject, User
 from marketplace.auction.bidding.auto_settings import explain_choices
-from marketplace.auction.endings import quote_cancelling
+from marketplace.auction.cancelling import cancel_sold_job, quote_cancelling
 from marketplace.auction.models import Bid
 from marketplace.auction.models.disputes import DISPUTABLE_FOR
 from marketplace.auction.result_disputes import can_be_disputed, find_dispute, open_result_dispute
 from marketplace.common import clock
-from marketplace.common.errors import NotFound
+from marketplace.common.errors import Conflict, NotFound
 from marketplace.exports.selectors import list_export_choices, list_pushes
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, EventKind, Job, JobEvent, JobStatus
@@ -33,7 +33,6 @@ from marketplace.jobs.selectors import (
     list_samples,
     load_metric_series,
 )
-from marketplace.jobs.services import cancel_job
 from marketplace.vendors import selectors as vendors
 from marketplace.vendors.agreement import count_agreement
 from marketplace.vendors.models import Preparation
@@ -42,7 +41,6 @@ from marketplace.web.presenters.plans import build_job_ribbon, find_ribbon_nodes
 from marketplace.web.presenters.progress import compute_done_share, compute_left_s, serialize_plan
 from marketplace.web.presenters.receipt import build_receipt, find_kept, list_bid_lines
 from marketplace.web.presenters.warm import present_lineage
-from marketplace.web.templatetags.finetender import usd
 from marketplace.web.views.jobs import find_own_job
 from marketplace.web.views.requests import PageRequest, page, show_refusal
 from workers.protocol.memory import find_row_limit
@@ -148,7 +146,6 @@ def _describe_money(bid: Bid, job: Job, now: datetime) -> dict[str, Any]:
         "paid_share": min(1.0, bid.paid_micros / bid.price_micros),
         "lines": list_bid_lines(bid),
         "receipt": build_receipt(bid, job=job),
-        **_cancel_effect(bid, job, now=now),
     }
 
 
@@ -235,37 +232,35 @@ def _list_events(events: Iterable[JobEvent]) -> list[dict[str, Any]]:
     ]
 
 
-def _cancel_effect(bid: Bid, job: Job, *, now: datetime) -> dict[str, str]:
-    """What cancelling does to the money, before it is pressed."""
-    if not job.is_active:
-        return {}
-    due = quote_cancelling(bid=bid, job=job, now=now)
-    used_micros = (bid.payment_micros or 0) - due.refund_micros - due.fee_micros
-    kept = []
-    if used_micros:
-        kept.append(f"{usd(used_micros)} for what was done is not returned.")
-    if due.fee_micros:
-        kept.append(
-            f"{usd(due.fee_micros)} is the reservation fee: slots were kept for this job, and "
-            + ("it did little of its work." if used_micros else "nothing has run yet.")
-        )
-    words = " ".join(kept) or "Nothing has run yet, so all of it returns."
-    return {
-        "cancel_words": f"You get back {usd(due.refund_micros)} of "
-        f"{usd(bid.payment_micros or 0)}. {words}",
-        "cancel_label": f"Cancel and get {usd(due.refund_micros)} back",
-    }
-
-
 def _current_node(job: Job) -> str:
     held = job.slices.filter(status="open").select_related("node").first()
     return label_node(held.node) if held else ""
 
 
 @page
-@require_POST
+@require_http_methods(["GET", "POST"])
 def stop_job(request: PageRequest, job_id: str) -> HttpResponse:
-    cancel_job(
-        job=find_own_job(request.organisation, job_id), cancelled_by=request.user, now=clock.now()
+    """Say what goes back for a job, and end it at its owner's word if no less does by then."""
+    now, job = clock.now(), find_own_job(request.organisation, job_id)
+    if request.method == "POST":
+        shown = request.POST.get("at_least", "")
+        with show_refusal(request):
+            cancel_sold_job(
+                job=job,
+                cancelled_by=request.user,
+                now=now,
+                at_least_micros=int(shown[:18]) if shown.isdecimal() else None,
+            )
+            return redirect("job_detail", job_id=job.pk)
+        return redirect("job_stop", job_id=job.pk)
+    if not job.is_active:
+        return redirect("job_detail", job_id=job.pk)
+    bid = Bid.objects.select_related("zone").get(pk=job.bid_id)
+    try:
+        due, problem = quote_cancelling(bid=bid, job=job, now=now), ""
+    except Conflict as error:
+        # It can be ended all the same.
+        due, problem = None, str(error)
+    return render(
+        request, "web/job_cancel.html", {"job": job, "bid": bid, "due": due, "problem": problem}
     )
-    return redirect("job_detail", job_id=job_id)

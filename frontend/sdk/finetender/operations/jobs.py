@@ -20,9 +20,13 @@ def get_job(job_id: str) -> Operation[Job]:
     return Job.read(answer.body)
 
 
-def cancel_job(job_id: str) -> Operation[Job]:
-    """End a job; work not done is refunded, less the reservation fee."""
-    answer = yield from send(Call("POST", f"/api/jobs/{check_id(job_id)}/cancel", json={}))
+def cancel_job(job_id: str, *, refund_at_least: str | None = None) -> Operation[Job]:
+    """End a job; what is left of it goes back at 98 % of its value.
+
+    With ``refund_at_least``, dollars, the job goes on where less would go back.
+    """
+    body = {} if refund_at_least is None else {"refund_at_least": refund_at_least}
+    answer = yield from send(Call("POST", f"/api/jobs/{check_id(job_id)}/cancel", json=body))
     return Job.read(answer.body)
 
 

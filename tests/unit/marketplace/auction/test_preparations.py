@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
@@ -11,12 +12,15 @@ from unittest.mock import patch
 import pytest
 import time_machine
 from django.db.models import F
+from django.test import Client
 
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.measure import measure_job
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.cancelling import cancel_sold_job
 from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, BidStatus, Reservation
 from marketplace.auction.preparations import conclude_preparations
 from marketplace.auction.settlement import settle_finished
@@ -138,18 +142,69 @@ def test_cells_that_are_not_needed_give_back_their_share_of_the_whole_price(zone
     assert check_ledger().balanced
 
 
-def test_an_owners_own_vendor_cannot_free_its_cells_without_the_fee(zone, owner):
+def test_an_owners_own_vendor_frees_its_cells_at_their_value(zone, owner):
     market.node(zone)
     vendor = build.vendor(zone)
     member = vendor.organisation.memberships.first().user
     owner.memberships.create(user=member, role="owner")
     bid, job = sell(owner, zone)
-    Bid.objects.filter(pk=bid.pk).update(reservation_fee_percent=80)
     _prepare_and_finish(zone, operational=300_000.0, job=job)
     bid.refresh_from_db()
-    # A fifth of 320,000 instead of a third of 300,000.
-    assert bid.refund_micros == 64_000
+    assert bid.refund_micros == 98_000
     assert check_ledger().balanced
+
+
+def test_data_made_small_by_an_own_vendor_make_no_cheap_way_to_give_a_job_back(zone, owner):
+    node = market.node(zone)
+    vendor = build.vendor(zone)
+    owner.memberships.create(user=vendor.organisation.memberships.first().user, role="owner")
+    bid, job = sell(owner, zone)
+    assert prepare_next(clock=clock)
+    # While one of three cells goes back, room costs half of what it did.
+    market.node(zone, ask_micros=node.ask_micros // 2)
+    refresh_zone(zone=zone, now=clock())
+    assert conclude_preparations(now=clock()) == 1
+    made = Preparation.objects.get()
+    assert (made.spared_micros, made.refund_micros) == (100_000, 49_000)
+    client = Client()
+    client.force_login(builders.owner_of(owner))
+    with time_machine.travel(clock(), tick=False):
+        page = client.get(f"/jobs/{job.pk}/cancel").content.decode()
+    assert re.findall(r"<dt>([^<]*)</dt><dd>\$([0-9.]+)</dd>", page) == [
+        ("Paid", "0.32"),
+        ("Returned before", "0.049"),
+        ("Kept before", "0.051"),
+        ("For what was done", "0.02"),
+        ("Kept", "0.102"),
+        ("You get back", "0.098"),
+    ]
+    job.refresh_from_db()
+    cancel_sold_job(job=job, cancelled_by=None, now=clock())
+    assert settle_finished(now=clock()) == 1
+    bid.refresh_from_db()
+    # And of the 200,000 for the two that are left, what two cost now.
+    assert bid.refund_micros == 49_000 + 98_000
+    balances = get_house_balances()
+    assert (balances["congestion"], balances["revenue"]) == (51_000 + 102_000, 0)
+    assert check_ledger().balanced
+    assert verify_zone(zone).problems == []
+
+
+def test_a_job_that_runs_on_fewer_cells_than_were_sold_is_given_back_by_those_it_has(zone, owner):
+    market.node(zone)
+    build.vendor(zone)
+    bid, job = sell(owner, zone)
+    assert prepare_next(clock=clock)
+    assert conclude_preparations(now=clock()) == 1
+    now = market.slot_at(zone, 103)
+    Node.objects.update(last_heartbeat_at=now)
+    dispatch_slots(now=now)
+    cancel_sold_job(job=job, cancelled_by=None, now=now)
+    assert settle_finished(now=now) == 1
+    bid.refresh_from_db()
+    # 100,000 for the cell that went back with the data, and all that is left but a fiftieth.
+    assert bid.refund_micros == 100_000 + 196_000
+    assert verify_zone(zone).problems == []
 
 
 def test_what_a_late_vendor_loses_goes_to_the_owner_who_waited(zone, owner):
@@ -311,6 +366,22 @@ def test_a_late_vendor_is_replaced_and_the_last_failure_refunds_everything(zone,
     assert verify_zone(zone).problems == []
 
 
+def test_a_vendor_of_the_owners_that_does_not_deliver_is_no_way_out(zone, owner):
+    market.node(zone)
+    vendor = build.vendor(zone, kind=VendorKind.HUMAN)
+    owner.memberships.create(user=vendor.organisation.memberships.first().user, role="owner")
+    bid, job = sell(owner, zone, preparation={"kinds": ["human"]})
+    now = slot_starts_at(zone, 103)
+    assert conclude_preparations(now=now) == 1
+    job.refresh_from_db()
+    assert job.status == JobStatus.FAILED
+    assert settle_finished(now=now) == 1
+    bid.refresh_from_db()
+    # The vendor's 20,000 go back, and of the rest a fiftieth is kept.
+    assert (bid.payment_micros, bid.paid_micros) == (320_000, 6_000)
+    assert verify_zone(zone).problems == []
+
+
 def test_a_next_vendor_that_asks_more_is_paid_by_the_house(zone, owner):
     market.node(zone)
     build.vendor(zone, "Cheap", kind=VendorKind.HUMAN)
@@ -323,9 +394,9 @@ def test_a_next_vendor_that_asks_more_is_paid_by_the_house(zone, owner):
     cancel_job(job=job, cancelled_by=None, now=now)
     assert settle_finished(now=now) == 1
     bid.refresh_from_db()
-    # The vendor's part of the price was used, the cells were not.
+    # The vendor's part of the price was used, the cells were not: a fiftieth of theirs is kept.
     assert bid.payment_micros == 120_000
-    assert bid.paid_micros == 20_000
+    assert bid.paid_micros == 22_000
     assert get_earnings(organisation=other.organisation).pending_micros == 900_000
     assert check_ledger().balanced
 
@@ -358,7 +429,7 @@ def test_what_a_next_vendor_asks_more_is_borne_up_to_the_days_limit(zone, owner,
 def test_a_cancelled_job_withdraws_the_work_and_pays_no_vendor(zone, owner):
     market.node(zone)
     vendor = build.vendor(zone, rows_per_slot=50)
-    bid, job = sell(owner, zone)
+    _, job = sell(owner, zone)
     cancel_job(job=job, cancelled_by=None, now=clock())
     # Settlement waits for the vendor to be told.
     assert settle_finished(now=clock()) == 0
@@ -367,10 +438,10 @@ def test_a_cancelled_job_withdraws_the_work_and_pays_no_vendor(zone, owner):
     # What was to be done is forgotten.
     assert prepare_next(clock=clock)
     assert Preparation.objects.get().status == PreparationStatus.WITHDRAWN
-    # The reservation fee is of the whole price, and it stays with the market.
-    fee = bid.payment_micros // 10
-    assert get_wallet(organisation=owner).available_micros == 10_000_000 - fee
-    assert get_house_balances()["reservation_fees"] == fee == 32_000
+    # The vendor's 20,000 go back, and of the rest a fiftieth stays with the market.
+    kept = 6_000
+    assert get_wallet(organisation=owner).available_micros == 10_000_000 - kept
+    assert get_house_balances()["congestion"] == kept
     assert get_earnings(organisation=vendor.organisation).pending_micros == 0
     # Its slots are free for the next bid.
     again, _ = sell(owner, zone, epochs=1, slots=5)
@@ -563,8 +634,8 @@ def test_what_the_rule_does_not_accept_trains_nothing_and_costs_nothing(zone, ow
     assert (objected.status, objected.prepared_id) == (ended, None)
     assert Dataset.everything.count() == 1
     assert get_earnings(organisation=objected.vendor.organisation).pending_micros == 0
-    # Who cancels pays the reservation fee, as without a delivery.
-    fee = Bid.objects.get().payment_micros // 10 if is_cancelled else 0
-    assert get_wallet(organisation=owner).available_micros == 10_000_000 - fee
+    # Who cancels gets back what the rest is worth, as without a delivery.
+    kept = (Bid.objects.get().payment_micros - 20_000) // 50 if is_cancelled else 0
+    assert get_wallet(organisation=owner).available_micros == 10_000_000 - kept
     assert check_ledger().balanced
     assert verify_zone(zone).problems == []

@@ -60,7 +60,7 @@ CARDS = ("pm_card_visa", "pm_card_visa", "pm_card_createDispute")
 #: What the house gains or loses; everything else is somebody's money.
 OWN_KINDS = (
     AccountKind.REVENUE,
-    AccountKind.RESERVATION_FEES,
+    AccountKind.CONGESTION,
     AccountKind.HOUSE_FEES,
     AccountKind.REFUNDS,
     AccountKind.SLA_CREDITS,
@@ -181,6 +181,7 @@ class Spite:
         )
         ending = self.random.choice(list(Ending))
         share = Fraction(1) if ending is Ending.IN_TIME else Fraction(self.random.randint(0, 4), 4)
+        left = int((price - vendor) * (1 - share)) if ending is Ending.STOPPED else 0
         work = (NodeWork("node", self.provider.pk, 1, 1),) if share else ()
         at_fault = () if ending is Ending.STOPPED else (self.provider.pk,)
         today = self.now.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -191,7 +192,7 @@ class Spite:
                 payment_micros=price,
                 asks_micros=price - vendor,
                 vendor_micros=vendor,
-                least_percent=10 if ending is Ending.STOPPED else 0,
+                kept_micros=-(-left // 50),
                 credit_percent=settings.SLA_CREDIT_PERCENT,
             ),
             work=ExecutedWork(work, share),

@@ -134,9 +134,10 @@ def test_settings_that_diverge_are_their_owners_end_and_pay_for_what_was_trained
     assert list_job_checkpoints(job).exists() is bool(pay)
     assert settle_finished(now=now) == 1
     bid.refresh_from_db()
-    # 24 of 270 units stand in the checkpoint, and the fee is up to a tenth of the price.
-    assert (bid.refund_micros, get_house_balances()["reservation_fees"]) == (270_000, 30_000 - pay)
-    assert get_wallet(organisation=owner).available_micros == 9_970_000
+    # 24 of 270 units stand in the checkpoint; 98 % of what the rest is worth goes back.
+    back = (300_000 - pay) * 98 // 100
+    assert (bid.refund_micros, get_house_balances()["congestion"]) == (back, 300_000 - pay - back)
+    assert get_wallet(organisation=owner).available_micros == 9_700_000 + back
     # Who repeats its own claim is paid nothing for it.
     paid = FaultCheck.objects.get().paid_micros
     # Ten steps cost more than a fiftieth of the price.
@@ -216,7 +217,7 @@ def test_a_job_whose_input_is_sound_goes_on_elsewhere_at_no_cost_to_its_owner(zo
     assert settle_finished(now=last) == 1
     bid.refresh_from_db()
     assert (bid.refund_micros, bid.credit_micros) == (0, 0)
-    assert get_house_balances()["reservation_fees"] == 0
+    assert get_house_balances()["congestion"] == 0
     assert check_ledger().balanced
 
 
@@ -328,7 +329,7 @@ def test_a_job_that_is_blamed_twice_for_nothing_is_ended_by_the_house(zone, owne
 
 
 @pytest.mark.parametrize(("alone", "ending"), [(True, Ending.LATE), (False, Ending.STOPPED)])
-def test_a_late_job_whose_input_is_at_fault_owes_no_fee(zone, owner, alone, ending):
+def test_a_late_job_whose_input_is_at_fault_goes_back_whole(zone, owner, alone, ending):
     market.node(zone)
     _, job, now = blamed(owner, zone)
     if not alone:
@@ -338,7 +339,7 @@ def test_a_late_job_whose_input_is_at_fault_owes_no_fee(zone, owner, alone, endi
     answer_errand(asked, errand.token, FOUND, now=now)
     job.refresh_from_db()
     case = judge_ending(job)
-    assert (case.ending, case.owes_fee) == (ending, False)
+    assert (case.ending, case.is_given_back) == (ending, False)
 
 
 def test_a_check_that_cannot_be_opened_keeps_no_other_from_it(zone, owner):

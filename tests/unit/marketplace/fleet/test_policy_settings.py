@@ -67,7 +67,7 @@ def test_every_parameter_is_one_that_the_engine_or_the_solver_knows():
     assert set(RULE_PARAMETERS) <= set(ZoneRules.__dataclass_fields__)
     assert set(Settings.__dataclass_fields__) <= set(POLICY_PARAMETERS)
     assert set(RATE_PARAMETERS) == {"ask_cap_micros", "reference_rate_micros"}
-    assert set(BID_PARAMETERS) == {"holding_limit", "reservation_fee_percent"}
+    assert set(BID_PARAMETERS) == {"holding_limit"}
     groups = (RULE_PARAMETERS, POLICY_PARAMETERS, RATE_PARAMETERS, BID_PARAMETERS)
     assert len(PARAMETERS) == sum(map(len, groups))
 

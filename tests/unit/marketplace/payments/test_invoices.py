@@ -92,14 +92,14 @@ def _lines(invoice: Invoice) -> list[tuple[str, str, int, int]]:
     ]
 
 
-def test_the_refund_of_a_cancelled_job_names_its_reservation_fee(buyer: Organisation) -> None:
+def test_the_refund_of_a_cancelled_job_names_what_was_kept(buyer: Organisation) -> None:
     _charge(buyer, "bid:1", 1_000_000)
     refund_charge(hold_reference="bid:1", amount_micros=900_000, reason="not done", now=PAID)
     split = CostSplit(
         asks_micros=950_000,
         asks_returned_micros=900_000,
         asks_kept_micros=50_000,
-        reservation_fee_micros=100_000,
+        kept_micros=100_000,
         shares=(),
     )
     distribute_charge(hold_reference="bid:1", split=split, now=PAID)
@@ -107,11 +107,11 @@ def test_the_refund_of_a_cancelled_job_names_its_reservation_fee(buyer: Organisa
     [invoice] = list_invoices(buyer)
     assert _lines(invoice) == [
         ("job of bid:1", "charge", 1, 1_000_000),
-        ("job of bid:1, less the reservation fee of $0.10", "refund", 1, -900_000),
+        ("job of bid:1, but for $0.10 that is kept", "refund", 1, -900_000),
     ]
     check, balances = check_ledger(), get_house_balances()
     assert (check.balanced, check.shared_asks.kept_micros) == (True, 50_000)
-    assert balances[AccountKind.RESERVATION_FEES] == 100_000
+    assert balances[AccountKind.CONGESTION] == 100_000
 
 
 def test_a_month_has_one_invoice_with_all_that_was_paid_and_came_back(buyer: Organisation) -> None:

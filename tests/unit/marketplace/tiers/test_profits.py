@@ -41,7 +41,7 @@ NEXT = NOW + timedelta(days=40)
 OWN = (
     AccountKind.HOUSE_FEES,
     AccountKind.REVENUE,
-    AccountKind.RESERVATION_FEES,
+    AccountKind.CONGESTION,
     AccountKind.REFUNDS,
     AccountKind.SLA_CREDITS,
     AccountKind.GATEWAY_FEES,

@@ -10,6 +10,7 @@ import pytest
 from marketplace.accounts.erasure import list_kept_data, list_needs
 from marketplace.accounts.models import Subject
 from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.cancelling import cancel_sold_job
 from marketplace.auction.models import Bid
 from marketplace.auction.preparations import conclude_preparations
 from marketplace.auction.settlement import settle_finished
@@ -59,6 +60,8 @@ from tests.vendor_builders import chat, clock, prepare_next
 from workers.protocol.reports import SliceEnd
 
 pytestmark = pytest.mark.django_db
+#: Of the cells of a job that its owner ends, which were sold for 100,000.
+KEPT = 2_000
 
 
 @pytest.fixture
@@ -371,7 +374,7 @@ def test_work_handed_in_before_the_job_ended_is_checked_and_paid(zone, owner, te
     assert conclude_preparations(now=clock()) == 1
     assert settle_finished(now=clock()) == 1
     assert get_earnings(organisation=team.organisation).pending_micros == 20_000
-    assert get_wallet(organisation=owner).available_micros == 10_000_000 - 20_000
+    assert get_wallet(organisation=owner).available_micros == 10_000_000 - 20_000 - KEPT
     assert check_ledger().balanced
 
 
@@ -495,15 +498,16 @@ def test_an_owner_who_disputes_without_reason_gains_neither_time_nor_money(zone,
     found = dispute(work, owner)
     job = Job.objects.get()
     # Cancelling does not get them out of it.
-    cancel_job(job=job, cancelled_by=None, now=clock())
+    cancel_sold_job(job=job, cancelled_by=None, now=clock())
     assert conclude_preparations(now=work.accept_by) == 0
     assert settle_finished(now=work.accept_by) == 0
-    decide_it(found, is_for_owner=False, now=work.accept_by + timedelta(seconds=50))
-    now = work.accept_by + timedelta(seconds=60)
+    # All of its cells would have passed by then.
+    now = slot_starts_at(zone, job.cells[-1][0] + 2)
+    decide_it(found, is_for_owner=False, now=now)
     assert conclude_preparations(now=now) == 1
     assert settle_finished(now=now) == 1
     assert get_earnings(organisation=team.organisation).pending_micros == 20_000
-    assert get_wallet(organisation=owner).available_micros == 10_000_000 - 20_000
+    assert get_wallet(organisation=owner).available_micros == 10_000_000 - 20_000 - KEPT
     assert check_ledger().balanced
     assert verify_zone(zone).problems == []
 
@@ -542,9 +546,9 @@ def test_what_the_rule_accepted_may_be_disputed_and_its_price_goes_back(zone, ow
     decide_it(found, is_for_owner=True, now=clock() + timedelta(days=30), by=own)
     assert measure_reliability([team.pk]) == {team.pk: 0.0}
     assert get_earnings(organisation=team.organisation).pending_micros == 0
-    assert before == 10_000_000 - 20_000
-    assert get_wallet(organisation=owner).available_micros == 10_000_000
-    assert Bid.objects.get().paid_micros == 0
+    assert before == 10_000_000 - 20_000 - KEPT
+    assert get_wallet(organisation=owner).available_micros == 10_000_000 - KEPT
+    assert Bid.objects.get().paid_micros == KEPT
     # The data stay what they were, and there is no second dispute about them.
     work.refresh_from_db()
     assert work.status == PreparationStatus.ACCEPTED
@@ -643,8 +647,8 @@ def test_time_lost_by_a_lost_dispute_earns_no_credit_and_no_whole_refund(zone, o
     )
     assert conclude_preparations(now=late) == 1
     assert settle_finished(now=late) == 1
-    # The vendor's work was done; what was never run goes back.
-    assert get_wallet(organisation=owner).available_micros == 10_000_000 - 20_000
+    # The vendor's work was done; what was never run goes back at its value.
+    assert get_wallet(organisation=owner).available_micros == 10_000_000 - 20_000 - KEPT
     assert get_earnings(organisation=team.organisation).pending_micros == 20_000
     assert check_ledger().balanced
 
@@ -656,7 +660,7 @@ def test_an_owner_who_cancels_after_the_delivery_pays_for_the_work(zone, owner, 
     assert conclude_preparations(now=clock()) == 1
     assert settle_finished(now=clock()) == 1
     assert get_earnings(organisation=team.organisation).pending_micros == 20_000
-    assert get_wallet(organisation=owner).available_micros == 10_000_000 - 20_000
+    assert get_wallet(organisation=owner).available_micros == 10_000_000 - 20_000 - KEPT
     assert work.job.organisation_id == owner.pk
     assert check_ledger().balanced
 

@@ -201,14 +201,17 @@ def test_a_receipt_says_who_got_the_price_and_adds_up(site: Site) -> None:
     settle_finished(now=held.opened_at)
     bid.refresh_from_db()
     job.refresh_from_db()
-    provider, returned = build_receipt(bid, job=job).payees
+    provider, returned, kept = build_receipt(bid, job=job).payees
     assert provider[:2] == (
         site.node.provider.organisation.name,
         f"{site.node.name}, 48 work units",
     )
     assert provider[2] > 0
     assert returned == ("You", "returned to you", bid.refund_micros)
-    assert provider[2] + returned[2] == bid.payment_micros == (bid.parts or {})["operational"]
+    assert kept[:2] == ("The house", "kept of the work that was not done")
+    assert kept[2] == -(-(bid.payment_micros - provider[2]) // 50)
+    paid = provider[2] + returned[2] + kept[2]
+    assert paid == bid.payment_micros == (bid.parts or {})["operational"]
     shown = read_page(site.client.get(f"/jobs/{job.pk}/receipt"))
     assert "Who got the price" in shown
     assert PAY_RULE in shown

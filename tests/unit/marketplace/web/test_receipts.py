@@ -43,7 +43,7 @@ def read_receipt(bid: Bid) -> PaymentReceipt:
     assert sum(micros for _, _, micros in receipt.payees) == bid.payment_micros
     house = sum(micros for name, _, micros in receipt.payees if name == "The house")
     books = get_house_balances()
-    assert house == sum(books[kind] for kind in ("revenue", "refunds", "sla_credits"))
+    assert house == sum(books[kind] for kind in ("revenue", "refunds", "sla_credits", "congestion"))
     client = Client()
     client.force_login(builders.owner_of(bid.organisation))
     shown = read_lists(client.get(f"/jobs/{job.pk}/receipt"))
@@ -93,7 +93,8 @@ def test_a_next_vendor_that_asks_more_than_was_sold_shows_what_the_house_added(
     settle_finished(now=now)
     assert [(name, micros) for name, _, micros in read_receipt(bid).payees] == [
         (other.organisation.name, 900_000),
-        ("You", 100_000),
+        ("You", 98_000),
+        ("The house", 2_000),
         ("The house", -880_000),
     ]
 
@@ -106,7 +107,7 @@ def test_an_express_job_says_what_it_pays_though_its_work_was_spared() -> None:
     job = express_builders.job_of(asked)
     bid = Bid.objects.get(pk=job.bid_id)
     cancel_job(job=job, cancelled_by=None, now=now)
-    before = get_house_balances()["reservation_fees"]
+    before = get_house_balances()["congestion"]
     settle_finished(now=now)
     bid.refresh_from_db()
     receipt = build_receipt(bid, job=job)
@@ -118,7 +119,7 @@ def test_an_express_job_says_what_it_pays_though_its_work_was_spared() -> None:
         ("You", payment - least),
         ("The house", least),
     ]
-    assert get_house_balances()["reservation_fees"] - before == least
+    assert get_house_balances()["congestion"] - before == least
     assert find_kept(bid) is None
     assert "Your limit" not in receipt.limit
 

@@ -136,6 +136,19 @@ def test_more_keys_do_not_raise_an_organisations_limit(api, settings):
     assert_problem(Api(api.owner).get("/api/jobs"), 429, "too_many_requests")
 
 
+def test_cancellations_have_a_limit_of_their_own(api, zone, settings):
+    of_kinds = {"cancels": 1, "quotes": 1}
+    settings.API_REQUESTS_PER_MINUTE = settings.API_REQUESTS_PER_MINUTE | of_kinds
+    _, job = sold(api, zone)
+    asked = f"/api/jobs/{job.pk}/cancel"
+    # Each may search for a price; a refused one counts.
+    assert_problem(api.post(asked, {"refund_at_least": "9"}), 409, "refund_changed")
+    assert_problem(api.post(asked), 429, "too_many_requests")
+    assert api.get(asked).json()["can_cancel"] is True
+    assert_problem(api.get(asked), 429, "too_many_requests")
+    assert api.get(f"/api/jobs/{job.pk}").json()["status"] == "queued"
+
+
 def test_a_transcript_can_be_fetched_less_often_than_other_pages(api, zone, settings, client):
     sold(api, zone)
     settings.API_REQUESTS_PER_MINUTE = settings.API_REQUESTS_PER_MINUTE | {"transcripts": 1}
@@ -320,14 +333,17 @@ def test_cancelling_says_the_money_first_and_then_happens_once(api, zone):
         "job_id": job.pk,
         "can_cancel": True,
         "payment": "0.300000",
-        "refund": "0.270000",
-        "reservation_fee": "0.030000",
+        "refund": "0.294000",
+        "kept": "0.006000",
     }
-    assert api.get(f"/api/bids/{bid.pk}").json()["reservation_fee_percent"] == 10
-    assert api.post(f"/api/jobs/{job.pk}/cancel").json()["status"] == "cancelled"
-    assert api.post(f"/api/jobs/{job.pk}/cancel").status_code == 200
+    asked = f"/api/jobs/{job.pk}/cancel"
+    refused = api.post(asked, {"refund_at_least": "0.294001"})
+    assert_problem(refused, 409, "refund_changed")
+    assert refused.json()["refund_micros"] == 294_000
+    assert api.post(asked, {"refund_at_least": "0.294"}).json()["status"] == "cancelled"
+    assert api.post(asked).status_code == 200
     settle_finished(now=clock.now())
-    assert api.get(f"/api/bids/{bid.pk}").json()["refunded"] == "0.270000"
+    assert api.get(f"/api/bids/{bid.pk}").json()["refunded"] == "0.294000"
     assert api.get(f"/api/jobs/{job.pk}/cancel").json()["can_cancel"] is False
 
 

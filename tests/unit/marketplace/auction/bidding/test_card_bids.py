@@ -16,6 +16,7 @@ from marketplace.auction.bidding.card_bids import (
 )
 from marketplace.auction.bidding.place import NewBid, place_bid
 from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid
 from marketplace.auction.settlement import settle_job
 from marketplace.common.errors import UserError
@@ -108,6 +109,8 @@ def test_the_card_payment_is_locked_before_the_wallet_when_its_job_is_settled(as
     decide_pending_bids(zone=asked.zone, now=NOW)
     job = Job.objects.get(bid_id=bid.pk)
     cancel_job(job=job, cancelled_by=None, now=NOW)
+    assert settle_job(job=job, now=NOW) is None
+    refresh_zone(zone=asked.zone, now=NOW)
     order = LockOrder()
 
     def watch(execute, sql, params, many, context):

@@ -1,0 +1,188 @@
+"""What an owner gets back that ends its job, by the value of what is left of it.
+
+The engine finds that value (``scheduler.auction.engine.give_backs``) as the cells go back on sale,
+and the log says it, so that anybody can check it. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from django.db.models import Exists, OuterRef, QuerySet, Subquery, Value
+from django.db.models.functions import Greatest
+
+from marketplace.auction.models import Bid, MarketHead, Reservation
+from marketplace.fleet.selectors import last_slot_until, load_rates
+from marketplace.jobs.models import Job
+from marketplace.jobs.selectors import list_unsettled_jobs
+from scheduler.auction.engine.give_backs import compute_refund
+from scheduler.auction.log import events
+from scheduler.types import Cell, Task
+
+
+@dataclass(frozen=True, slots=True)
+class UndoneWork:
+    """Work of a job that its owner gives back, by the cells it was to be done in, and its price."""
+
+    #: Work units of cells that had not begun; these go back on sale.
+    coming: Fraction
+    #: Without a vendor's price.
+    paid_micros: int
+    #: The operational cost in that.
+    asks_micros: int = 0
+    #: Work units of the cell that runs, or of cells that the owner let pass: nobody can buy them.
+    begun: Fraction = Fraction(0)
+    #: Work units of cells that the market took away; their price goes back whole.
+    taken: Fraction = Fraction(0)
+    #: Work units of cells that began before the market put them on sale; of what was paid for
+    #: them, as much goes back as of a job that costs no less by now.
+    passed: Fraction = Fraction(0)
+
+    @property
+    def price_micros(self) -> int:
+        """What was paid for the cells to come, and for those that nobody can buy."""
+        return self._find_share(self.paid_micros, self.coming + self.begun)
+
+    @property
+    def begun_asks_micros(self) -> int:
+        """The operational cost of the work whose cells nobody can buy."""
+        return self._find_share(self.asks_micros, self.begun)
+
+    @property
+    def most_micros(self) -> int:
+        """What was paid for the cells that had not begun, and the operational cost of the others.
+
+        No more goes back of it, whatever the work is worth.
+        """
+        whole = self.paid_micros * self.coming + self.asks_micros * self.begun
+        return math.floor(whole / self._units)
+
+    @property
+    def passed_refund_micros(self) -> int:
+        """What goes back for the cells that passed."""
+        paid = self._find_share(self.paid_micros, self.passed)
+        return compute_refund(paid=paid, price=None)
+
+    @property
+    def _units(self) -> Fraction:
+        return self.coming + self.begun + self.taken + self.passed
+
+    def compute_kept(self, refund_micros: int | None) -> int:
+        """Compute what stays of the price.
+
+        ``refund_micros`` is what goes back as the log says it; ``None`` where no cell was left to
+        go back on sale.
+        """
+        back = refund_micros
+        if back is None:
+            back = compute_refund(paid=self.begun_asks_micros, price=None)
+        back += self.passed_refund_micros + self._find_share(self.paid_micros, self.taken)
+        return self.paid_micros - back
+
+    def _find_share(self, amount_micros: int, units: Fraction) -> int:
+        return math.floor(amount_micros * units / self._units)
+
+
+def split_undone(
+    *,
+    bid: Bid,
+    bought: Fraction,
+    units: Fraction,
+    paid_micros: int,
+    asks_micros: int,
+    is_own_delay: bool,
+    slot: int,
+    first_slot: int,
+) -> UndoneWork:
+    """Tell in which cells the work was to be done that is left of a job as its owner ends it.
+
+    Of the work that was bought (``bought``), each cell is for as large a part as of the room that
+    the job has had: the price pays for every cell, also for one that it does not fill. What is left
+    beyond the part of the cells to come was to be done in the cell of the ``slot`` that ran as it
+    ended, or in cells that its owner let pass (``is_own_delay``); the rest in cells that the market
+    took away. Of the cells to come, those before ``first_slot`` passed before they went on sale.
+    """
+    room = running = later = free = Fraction(0)
+    rows = Reservation.objects.filter(bid=bid, released_at=None)
+    for of_cell, samples in rows.values_list("slot", "samples"):
+        room += Fraction(samples)
+        if of_cell == slot:
+            running += Fraction(samples)
+        elif of_cell > slot:
+            later += Fraction(samples)
+            free += Fraction(samples) if of_cell >= first_slot else 0
+    part = bought * later / room if later else Fraction(0)
+    left = min(units, part)
+    begun = units - left if is_own_delay else min(running, units - left)
+    left = min(later, units - begun)
+    coming = left if free == later else min(left, part) * free / later
+    return UndoneWork(
+        coming,
+        paid_micros,
+        asks_micros,
+        begun,
+        taken=units - begun - left,
+        passed=left - coming,
+    )
+
+
+def build_release(
+    *,
+    bid: Bid,
+    rows: Sequence[Reservation],
+    undone: UndoneWork | None,
+    first_slot: int,
+    promised_micros: int = 0,
+) -> events.CellsReleased:
+    """Build the entry by which a job's cells go back on sale.
+
+    ``rows`` are those cells, all of slots that have not begun; ``undone`` is ``None`` where the
+    owner did not end the job, or no part of its work can be sold again. The rest is priced by the
+    rates of today, as a new bid would be. A type of GPU that is not on sale keeps the rate that the
+    job was sold at. ``promised_micros`` is what its owner was told as it ended the job.
+    """
+    cells = tuple(Cell(row.slot, row.node_id) for row in rows)
+    if undone is None or not undone.coming:
+        return events.CellsReleased(task_id=bid.pk, cells=cells)
+    return events.CellsReleased(
+        task_id=bid.pk,
+        cells=cells,
+        rest=Task(
+            id=bid.pk,
+            arrival_slot=first_slot,
+            deadline_slot=last_slot_until(bid.zone, bid.deadline_at),
+            compute_demand=float(undone.coming + undone.begun),
+            memory_demand=bid.memory_demand_gb,
+            bid=0.0,
+            rates=dict(sorted((bid.rates | load_rates(bid.zone)).items())),
+            verified_only=bid.verified_only,
+        ),
+        paid=undone.most_micros,
+        begun=float(undone.begun),
+        begun_asks=undone.begun_asks_micros,
+        # A cell that has begun since is a part of what was promised.
+        promised=min(
+            max(0, promised_micros - undone.passed_refund_micros),
+            compute_refund(paid=undone.price_micros, price=None),
+        ),
+    )
+
+
+def list_held(*, bid: Bid, first_slot: int) -> list[Reservation]:
+    """The cells that a job holds from a slot on."""
+    held = Reservation.objects.filter(bid=bid, released_at=None, slot__gte=first_slot)
+    return list(held.order_by("slot"))
+
+
+def list_unreleased_jobs(*, after_slot: int = 0) -> QuerySet[Job]:
+    """Ended jobs that hold cells after the slot that their zone's log knows, and after another."""
+    slot = MarketHead.objects.filter(zone_id=OuterRef("zone_id")).values("slot")
+    held = Reservation.objects.filter(
+        bid_id=OuterRef("bid_id"),
+        released_at=None,
+        slot__gt=Greatest(Subquery(slot), Value(after_slot)),
+    )
+    return list_unsettled_jobs().filter(Exists(held))
