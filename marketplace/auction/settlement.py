@@ -103,7 +103,7 @@ def _list_unreleased(zone: Zone, *, now: datetime) -> QuerySet[Job]:
     """Jobs whose money waits for a turn of their zone, for as long as their cells can be sold.
 
     A zone that is broken holds up nobody's money for longer than the job's plan would have taken.
-    What it did not sell again goes back whole.
+    For what it did not put on sale again, 98 % of what was paid goes back.
     """
     return list_unreleased_jobs(after_slot=slot_at(zone, now)).filter(zone=zone).order_by()
 

@@ -121,8 +121,9 @@ def _end_transaction_after(seconds: int) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT set_config('transaction_timeout', '0', true),"
-            " set_config('transaction_timeout', %s, true)",
-            [f"{seconds}s"],
+            " set_config('transaction_timeout', %(within)s, true),"
+            " set_config('idle_in_transaction_session_timeout', %(within)s, true)",
+            {"within": f"{seconds}s"},
         )
 
 
