@@ -49,6 +49,7 @@ SUMMARIES = {
     # /v1
     "create_chat_completion": "Answer a conversation with a base model or an adapter of yours.",
     "create_completion": "Go on from a text with a base model or an adapter of yours.",
+    "create_response": "Answer a text or a conversation; nothing is stored.",
     "list_files": "Your training files, the latest first.",
     "create_file": "Upload a training file.",
     "retrieve_file": "One file and whether it can be trained on.",

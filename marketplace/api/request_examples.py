@@ -19,6 +19,7 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "BidRequest": _BID,
     "BundleQuoteRequest": _SWEEP,
     "BundleRequest": {**_SWEEP, "price": "8.00"},
+    "CancelRequest": {"refund_at_least": "3.92"},
     "DatasetUploadRequest": {"file": _ROWS, "name": "answers", "zone": "llama-8b"},
     "DisputeRequest": {"reason": "It answers in another language than the rows."},
     "ExportRequest": {"form": "merged"},
@@ -54,5 +55,6 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
         "bytes": 5_000_000_000,
         "mime_type": "application/jsonl",
     },
+    "ResponseRequest": {"model": "llama-8b", "input": "Where is my order?"},
     "UploadCompletion": {"part_ids": ["part_01kbe3v6m2n4p8q0r5s7t9v1w3"]},
 }
