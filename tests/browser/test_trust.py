@@ -119,9 +119,9 @@ def test_a_bid_is_placed_without_a_mouse(owner: Visitor, support_tone: bytes) ->
     tab_to(page, page.get_by_role("button", name="Check it here"))
     page.keyboard.press("Enter")
     expect(page.locator(".verdict")).to_contain_text("Everything holds.")
-    page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("link", name="Follow the job").click()
-    page.get_by_role("button", name=re.compile("^Cancel")).click()
+    page.get_by_role("link", name="Cancel…").click()
+    page.get_by_role("button", name=re.compile("^Cancel and get ")).click()
     expect(page.locator("#part-pill")).to_have_text("Cancelled")
 
 
