@@ -21,6 +21,8 @@ pytestmark = pytest.mark.browser
 #: Quickly learnt, and what the second job is trained with too. The start is then a near one, quoted
 #: by what near starts needed; this house sells none but this one, so no other test moves the share.
 TRAINING = {"epochs": 10, "learning_rate": 2e-3, "batch_size": 16}
+#: Time for two probes.
+OFFER_WITHIN_MS = 150_000
 ANSWER = "Thank you for asking. We answer within a day. Warmly, your friends at Northwind"
 
 
@@ -66,8 +68,10 @@ def test_a_job_on_nearly_the_same_rows_as_anothers_costs_less_and_pays_a_royalty
     for name, value in TRAINING.items():
         page.locator(f"#id_{name}").fill(str(value))
     fill_bid(owner, name="taken", limit="5")
+    # A busy node may not answer the first probe in time; the next one is asked a minute later.
     expect(page.locator("#q-warm")).to_have_text(
-        re.compile(r"About \d+ % less with a warm start from a given adapter")
+        re.compile(r"About \d+ % less with a warm start from a given adapter"),
+        timeout=OFFER_WITHIN_MS,
     )
     expect(page.locator("#q-pill")).to_have_text("This bid wins")
     page.locator("#place").click()
