@@ -104,6 +104,7 @@ def take_screens(camera: Camera) -> None:
     with camera.person(place.owner) as owner:
         job = _job_sold(owner)
         camera.take(owner, "job", job)
+        camera.take(owner, "job-cancel", f"{job}/cancel")
         for theme, phone, suffix in (("dark", False, "dark"), ("light", True, "phone")):
             with camera.person(place.owner, theme=theme, phone=phone) as other:
                 camera.take(other, f"job-{suffix}", job)
