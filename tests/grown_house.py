@@ -15,6 +15,8 @@ from typing import Any
 
 from django.db import connection, models, transaction
 
+from tests.outer_blocks import build_outer_block
+
 #: Stands in a row's text where the number of the copy does.
 _MARK = "¤"
 #: How much earlier each copy happened than the one before.
@@ -149,10 +151,7 @@ def count_reads(act: Callable[[], object]) -> int:
         statements += 1
         return execute(*args)
 
-    block = transaction.atomic()
-    # Of a test, as the transaction around it: what is durable elsewhere is taken back here.
-    block._from_testcase = True  # type: ignore[attr-defined]
-    with block:
+    with build_outer_block():
         with connection.cursor() as cursor:
             cursor.execute("SET LOCAL enable_seqscan = off")
         before = _count_read()

@@ -152,7 +152,10 @@ class CallReader:
         """The calls from a place on, up to the first that is none or not whole, and their end."""
         calls: list[ToolCall] = []
         while len(calls) < CALLS_MAX:
-            begins = _BETWEEN.match(text, place).end()  # type: ignore[union-attr]
+            between = _BETWEEN.match(text, place)
+            # It matches nothing too.
+            assert between is not None
+            begins = between.end()
             if not text.startswith(_BEGINS, begins):
                 break
             value, end = _decode(text, begins)

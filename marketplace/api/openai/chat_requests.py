@@ -197,8 +197,8 @@ def write_schema(schema: Any, *, param: str) -> str:
     return json.dumps(schema)
 
 
-class AnswerRequest(serializers.Serializer[Any]):
-    """What questions of both kinds have in common."""
+class SampledRequest(serializers.Serializer[Any]):
+    """What every request for an answer has in common: who answers, and how tokens are chosen."""
 
     model = serializers.CharField(
         max_length=400,
@@ -218,6 +218,11 @@ class AnswerRequest(serializers.Serializer[Any]):
         allow_null=True,
         help_text="Choose among the likeliest tokens that make up this share.",
     )
+
+
+class AnswerRequest(SampledRequest):
+    """What questions of both kinds have in common."""
+
     seed = serializers.IntegerField(
         min_value=-(2**63),
         max_value=2**63 - 1,

@@ -19,7 +19,7 @@ from marketplace.api.answers import AsStored, ConstantText, usd
 from marketplace.api.market.requests import check_body
 from marketplace.api.openai import schemas
 from marketplace.api.openai.chat import answer_request, build_chat_terms
-from marketplace.api.openai.chat_requests import ChatRequest
+from marketplace.api.openai.chat_requests import ChatRequest, SampledRequest
 from marketplace.api.openai.chat_values import Reply, Words, read_answer, sum_usage
 from marketplace.api.openai.views import OpenAiView
 from marketplace.common.errors import UserError
@@ -72,11 +72,9 @@ def _add_item(messages: list[dict[str, Any]], item: Any) -> None:
             )
 
 
-class ResponseRequest(s.Serializer[Any]):
-    model = s.CharField(
-        max_length=400,
-        help_text="A zone's name, its base model, or the name of an adapter of yours.",
-    )
+class ResponseRequest(SampledRequest):
+    """A text or a conversation to answer."""
+
     input = InputField(help_text="A text, or the conversation so far as a list of items.")
     instructions = s.CharField(
         required=False, allow_null=True, allow_blank=True, help_text="The system's message."
@@ -87,20 +85,6 @@ class ResponseRequest(s.Serializer[Any]):
         required=False,
         allow_null=True,
         help_text="Most tokens of the answer.",
-    )
-    temperature = s.FloatField(
-        min_value=0,
-        max_value=2,
-        required=False,
-        allow_null=True,
-        help_text="How far from the likeliest token the answer may go; 0 takes the likeliest.",
-    )
-    top_p = s.FloatField(
-        min_value=1e-6,
-        max_value=1,
-        required=False,
-        allow_null=True,
-        help_text="Choose among the likeliest tokens that make up this share.",
     )
     stream = s.BooleanField(
         required=False, allow_null=True, help_text="Send the answer as server-sent events."

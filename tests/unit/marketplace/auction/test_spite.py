@@ -50,6 +50,7 @@ from marketplace.payments.top_ups import start_top_up
 from tests import builders
 from tests.builders import NOW
 from tests.durable_work import make_calls
+from tests.outer_blocks import build_outer_block
 from tests.stand_in import GatewayControl
 
 pytestmark = pytest.mark.django_db
@@ -277,10 +278,7 @@ def _run(cards: GatewayControl, *, seeds: range, acts: int) -> None:
 @contextmanager
 def _undone() -> Iterator[None]:
     """A transaction that leaves nothing behind, after its deferred checks were made."""
-    block = transaction.atomic()
-    # The market's durable blocks may be nested in a test's.
-    block._from_testcase = True  # type: ignore[attr-defined]
-    with block:
+    with build_outer_block():
         yield
         with connection.cursor() as cursor:
             cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")

@@ -69,6 +69,7 @@ from marketplace.payments.webhooks import fetch_missed_events, receive_webhook
 from tests import builders
 from tests.builders import NOW
 from tests.durable_work import apply_events, make_calls
+from tests.outer_blocks import build_outer_block
 from tests.stand_in import GatewayControl
 
 pytestmark = pytest.mark.django_db
@@ -148,9 +149,7 @@ class MoneyMachine(RuleBasedStateMachine):
         super().__init__()
         self.stack = ExitStack()
         self.cards.control("reset")
-        outer = transaction.atomic()
-        outer._from_testcase = True  # type: ignore[attr-defined]
-        self.stack.enter_context(outer)
+        self.stack.enter_context(build_outer_block())
         self.now = NOW
         self.made = 0
         self.deaths = Deaths()
