@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from django.conf import settings as django_settings
 from django.test import TransactionTestCase
 from hypothesis import HealthCheck, settings
 
@@ -49,14 +50,16 @@ USED_SETTINGS = "_hypothesis_internal_use_settings"
 GC_THRESHOLDS = (10_000, 10, 50)
 
 
-def pytest_configure() -> None:
+def _compare_answers() -> None:
     """Have every answer of the API compared with its OpenAPI document, see ``answer_check``."""
-    from django.conf import settings as market
-
     for name in ("MIDDLEWARE", "API_MIDDLEWARE"):
         # Last, so that it sees what views answer.
-        names = [*getattr(market, name), "tests.answer_check.AnswerCheckMiddleware"]
-        setattr(market, name, names)
+        names = [*getattr(django_settings, name), "tests.answer_check.AnswerCheckMiddleware"]
+        setattr(django_settings, name, names)
+
+
+# Not in a hook: a conftest below that makes the application may be imported before any runs.
+_compare_answers()
 
 
 def pytest_collection_finish() -> None:
