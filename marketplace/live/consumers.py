@@ -77,8 +77,8 @@ class StreamConsumer(AsyncJsonWebsocketConsumer):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            # Also where a handler failed: the place would else be taken for good.
-            self._give_place_back()
+            # Also where a handler failed: it would else stay in its group for good.
+            await self._leave()
 
     async def connect(self) -> None:
         self.follow()
@@ -92,19 +92,13 @@ class StreamConsumer(AsyncJsonWebsocketConsumer):
         await self.accept()
         await self.send_snapshot()
 
-    async def disconnect(self, code: int) -> None:
-        if self.counted_as is None:
-            return
-        self._give_place_back()
-        await self.channel_layer.group_discard(self.stream, self.channel_name)
-
-    def _give_place_back(self) -> None:
+    async def _leave(self) -> None:
         if self.counted_as is None:
             return
         _open_sockets[self.counted_as] -= 1
         if not _open_sockets[self.counted_as]:
             del _open_sockets[self.counted_as]
-        self.counted_as = None
+        await self.channel_layer.group_discard(self.stream, self.channel_name)
 
     async def receive(
         self, text_data: str | None = None, bytes_data: bytes | None = None, **kwargs: Any

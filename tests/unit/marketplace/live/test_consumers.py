@@ -284,10 +284,14 @@ def test_nonsense_is_left_unanswered(job: Job, nonsense: dict[str, Any]) -> None
     async_to_sync(story)()
 
 
-def test_a_websocket_that_fails_gives_its_place_back(job: Job, monkeypatch) -> None:
+def test_a_websocket_that_fails_leaves_its_group_and_gives_its_place_back(
+    job: Job, monkeypatch
+) -> None:
     async def story() -> None:
         async with followed(f"/ws/market/{job.zone.name}/", AnonymousUser()) as socket:
             await socket.heard()
+            groups.append(get_channel_layer()._get_layer().groups)
+            assert [len(members) for members in groups[0].values()] == [1]
             assert consumers._open_sockets.total() == 1
             monkeypatch.setattr(consumers.StreamConsumer, "send_snapshot", fail)
             await socket.ask("snapshot")
@@ -295,8 +299,10 @@ def test_a_websocket_that_fails_gives_its_place_back(job: Job, monkeypatch) -> N
     async def fail(_: Any) -> None:
         raise OperationalError("the connection is lost")
 
+    groups: list[dict[str, set[str]]] = []
     with pytest.raises(OperationalError):
         async_to_sync(story)()
+    assert groups == [{}]
     assert consumers._open_sockets.total() == 0
 
 
