@@ -82,7 +82,9 @@ class Allowance:
     bytes: int
     #: Whose file it is; empty for what is no file.
     sender: str = ""
-    #: What to do about one that is longer.
+    #: The answer to one that is longer, and what to do.
+    status: int = 413
+    code: str = "file_too_large"
     advice: str = "Send less."
 
 
@@ -124,7 +126,7 @@ class BodyLimitMiddleware:
         detail = f"The body is larger than {limit:,} bytes. {allowed.advice}"
         declared = headers.get(b"content-length", b"0")
         if not declared.isdigit() or int(declared) > limit:
-            await _refuse(send, scope["path"], 413, "file_too_large", detail)
+            await _refuse(send, scope["path"], allowed.status, allowed.code, detail)
             return
         full = DiskFull()
         if allowed.sender and _is_disk_nearly_full():
@@ -162,7 +164,7 @@ class BodyLimitMiddleware:
         if await self._finds_no_room(scope, count, pass_on):
             is_full = True
         if received > limit and not answered:
-            await _refuse(send, scope["path"], 413, "file_too_large", detail)
+            await _refuse(send, scope["path"], allowed.status, allowed.code, detail)
         elif is_full and not answered:
             await _refuse(send, scope["path"], full.status, full.code, full.message)
         elif is_late and not answered:
@@ -242,7 +244,8 @@ def _find_part_allowance(upload_id: str, sender: str) -> Allowance:
     """What an upload that was announced takes; its view asks whose it is."""
     limit = find_part_limit(upload_id, now=clock.now())
     if not limit:
-        return Allowance(ANONYMOUS_BYTES, advice="This upload is not open. Begin a new one.")
+        advice = "This upload is not open. Begin a new one."
+        return Allowance(ANONYMOUS_BYTES, status=409, code="upload_not_pending", advice=advice)
     return Allowance(limit + FORM_BYTES, sender)
 
 

@@ -203,7 +203,7 @@ def test_a_part_is_as_long_as_its_upload_and_needs_an_open_one(monkeypatch):
     assert call(path, [4 * FORM_BYTES, 1], **mine)[:2] == (413, "file_too_large")
     cancel_parted_upload(upload=upload, now=builders.NOW)
     for ended in (path, "/v1/uploads/made-up/parts"):
-        assert call(ended, [ANONYMOUS_BYTES + 1], **mine)[:2] == (413, "file_too_large")
+        assert call(ended, [ANONYMOUS_BYTES + 1], **mine)[:2] == (409, "upload_not_pending")
 
 
 @pytest.mark.django_db(transaction=True)
