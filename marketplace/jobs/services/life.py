@@ -30,6 +30,7 @@ from marketplace.jobs.models import (
 )
 from marketplace.jobs.services.fault_attribution import blame_nodes
 from marketplace.jobs.services.opening import serialize_cells
+from marketplace.jobs.services.result_checks import find_believed_step
 from marketplace.jobs.transitions import WrongTransition, set_status
 from scheduler.types import Cell
 from workers.protocol.starts import Drop
@@ -318,7 +319,8 @@ def revoke_slice(*, job: Job, reason: str, now: datetime) -> Slice | None:
     """Take the job's current lease back. Call while holding the job."""
     held = locks.lock_open_slice(job)
     if held is not None:
-        close_slice(held, status=SliceStatus.REVOKED, reason=reason, now=now)
+        step = find_believed_step(job, held, now=now)
+        close_slice(held, status=SliceStatus.REVOKED, reason=reason, now=now, counted_step=step)
     return held
 
 
@@ -328,13 +330,13 @@ def close_slice(
     status: SliceStatus,
     reason: str,
     now: datetime,
+    counted_step: int,
     reached_step: int = 0,
-    counted_step: int | None = None,
 ) -> None:
     """End a lease for good. Call while holding the slice.
 
-    ``counted_step`` is the step up to which its work counts; ``None`` is the last one reported.
-    What lies between it and ``reached_step`` is lost.
+    ``counted_step`` is the step up to which its work counts. What lies between it and
+    ``reached_step`` is lost.
 
     Raises
     ------
@@ -346,9 +348,8 @@ def close_slice(
     held.status = status
     held.reason = reason[:1000]
     held.closed_at = now
-    if counted_step is not None:
-        held.last_step = max(held.first_step, counted_step)
-        held.steps_lost = max(0, reached_step - held.last_step)
+    held.last_step = max(held.first_step, counted_step)
+    held.steps_lost = max(0, reached_step - held.last_step)
     held.save(update_fields=["status", "reason", "closed_at", "result", "last_step", "steps_lost"])
 
 

@@ -6,6 +6,7 @@ measured by another node (``checks.scores``).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -16,8 +17,8 @@ from marketplace.jobs.models import Job, Slice
 from marketplace.jobs.work import load_job_totals, load_work_plan
 from workers.protocol.reports import SliceResult
 
-#: How many times faster than sold a node may be. Self-tests on busy machines find a fourth of the
-#: speed; noise takes no time at all.
+#: How many times faster than in its self-test a node may be. Those on busy machines find a fourth
+#: of the speed; noise takes no time at all.
 PACE_MOST = 8
 
 
@@ -52,7 +53,7 @@ def check_result(job: Job, held: Slice, result: SliceResult, now: datetime) -> N
 
 
 def check_pace(job: Job, held: Slice, *, step: int, now: datetime) -> None:
-    """Refuse a result whose steps the node cannot have done yet; call while holding the slice.
+    """Refuse a result or a checkpoint whose steps the node cannot have done yet.
 
     Raises
     ------
@@ -66,13 +67,29 @@ def check_pace(job: Job, held: Slice, *, step: int, now: datetime) -> None:
     if early_by > timedelta(0):
         raise UserError(
             "result_too_soon",
-            f"This is more than {PACE_MOST} times as fast as the node was sold. Send the result "
-            f"again in {early_by.total_seconds():.0f} s.",
+            f"This is more than {PACE_MOST} times as fast as the node's self-test. Send it again "
+            f"in {early_by.total_seconds():.0f} s.",
             status=503,
         )
 
 
+def find_believed_step(job: Job, held: Slice, *, now: datetime) -> int:
+    """The last step that was reported, or an earlier one where the node cannot be so far yet."""
+    if not settings.SPOT_CHECK_SHARE or held.last_step <= held.first_step:
+        return held.last_step
+    plan, took = load_work_plan(job), now - held.opened_at
+    steps = range(held.first_step + 1, held.last_step + 1)
+    return held.first_step + bisect_right(
+        steps,
+        took,
+        key=lambda step: compute_least_time(held.node, plan.count_between(held.first_step, step)),
+    )
+
+
 def compute_least_time(node: Node, units: int) -> timedelta:
-    """The shortest time in which a node is believed to do work units."""
-    pace = PACE_MOST * node.compute_capacity / node.zone.slot_s
-    return timedelta(seconds=units / pace)
+    """The shortest time in which a node is believed to do work units.
+
+    Its reports raise the speed that it is sold at, and so do not count here.
+    """
+    speed = min(node.self_test_speed, node.compute_capacity / node.zone.slot_s)
+    return timedelta(seconds=units / (PACE_MOST * speed))

@@ -24,12 +24,13 @@ from marketplace.jobs.journal import record_event
 from marketplace.jobs.lease_checks import get_current_slice, lock_current_slice
 from marketplace.jobs.models import Artifact, Checkpoint, EventKind, Job, MetricPoint
 from marketplace.jobs.selectors import list_job_checkpoints
+from marketplace.jobs.services.result_checks import check_pace
 from marketplace.jobs.spooling import Content, spool_upload, store_file
-from marketplace.jobs.upload_checks import check_adapter, check_safetensors
+from marketplace.jobs.upload_checks import check_adapter, check_checkpoint
+from marketplace.jobs.work import load_job_totals
 
 #: The newest is where a job goes on; should it prove useless, the one before it is.
 CHECKPOINTS_KEPT = 3
-STEPS_MAX = 2**31 - 1
 CHECKPOINT_BYTES_MAX = 8 * 1024**3
 ADAPTER_BYTES_MAX = 4 * 1024**3
 
@@ -52,19 +53,23 @@ def store_checkpoint(
     LeaseLost
         Nothing is kept.
     UserError
-        ``invalid_checkpoint``, ``file_empty``, ``file_too_large`` or ``file_damaged``.
+        ``invalid_checkpoint``, ``file_empty``, ``file_too_large``, ``file_damaged`` or
+        ``result_too_soon`` (503).
     """
     held = get_current_slice(lease_token=lease_token, node=node, now=now)
+    if not 0 <= step <= load_job_totals(held.job).steps:
+        raise UserError("invalid_checkpoint", f"Step {step} is not one of this job.")
+    # Its node is paid up to there, however the slice ends.
+    check_pace(held.job, held, step=step, now=now)
     limit = getattr(settings, "CHECKPOINT_BYTES_MAX", CHECKPOINT_BYTES_MAX)
     with spool_upload(content, limit_bytes=limit, what="The checkpoint", sha256=sha256) as upload:
-        check_safetensors(upload.file, size=upload.bytes, what="The checkpoint")
+        check_checkpoint(upload.file, size=upload.bytes)
         had = Checkpoint.objects.filter(slice=held, step=step, sha256=upload.sha256)
         if (same := had.exclude(file="").first()) is not None:
             return same
         path = f"jobs/{held.job_id}/checkpoints/{new_id('ckpt')}.safetensors"
         with store_file(path, upload.file) as name, transaction.atomic():
             job, held = lock_current_slice(lease_token=lease_token, node=node, now=now)
-            _check_step(job, step)
             checkpoint = Checkpoint.objects.filter(slice=held, step=step).first()
             if checkpoint is not None:
                 _delete_on_commit(checkpoint.file.name)
@@ -176,12 +181,6 @@ def drop_checkpoints(job: Job) -> None:
     """Drop all checkpoints of a locked job: it begins again."""
     _drop(list_job_checkpoints(job))
     job.checkpoint_step = 0
-
-
-def _check_step(job: Job, step: int) -> None:
-    most = STEPS_MAX if job.total_steps is None else job.total_steps
-    if not 0 <= step <= most:
-        raise UserError("invalid_checkpoint", f"Step {step} is not one of this job.")
 
 
 def _prune_checkpoints(job: Job) -> None:

@@ -17,15 +17,19 @@ from safetensors.numpy import load
 
 from marketplace.common.errors import UserError
 from marketplace.fleet.base_models import find_bundled_directory
+from marketplace.jobs.executed_work import measure_executed_work
 from marketplace.jobs.models import Artifact, Checkpoint, EventKind, Job, MetricPoint, Slice
 from marketplace.jobs.selectors import list_job_checkpoints
 from marketplace.jobs.services import (
     LeaseLost,
     cancel_job,
     dispatch_slots,
+    record_progress,
     store_adapter,
     store_checkpoint,
 )
+from marketplace.jobs.services.result_checks import compute_least_time
+from marketplace.jobs.work import load_work_plan
 from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
@@ -166,18 +170,41 @@ def test_what_is_no_whole_checkpoint_leaves_no_trace(leased, content, code):
 
 
 def test_a_tensor_whose_place_is_not_in_the_file_is_refused(leased):
-    for offsets in ([0, 999], [-4, 16], [8, 4], [0, True], "0", None):
-        header = json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": offsets}}).encode()
+    # The last one is where another tensor is.
+    for offsets in ([0, 999], [-4, 16], [8, 4], [0, True], "0", None, [0, 16]):
+        there = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
+        tensors = {"v": there, "w": there | {"data_offsets": offsets}}
+        header = json.dumps(tensors).encode()
         content = struct.pack("<Q", len(header)) + header + bytes(16)
         with pytest.raises(UserError, match="is no safetensors file"):
             store(leased, content)
 
 
-@pytest.mark.parametrize("step", [-1, 2**31])
+@pytest.mark.parametrize("step", [-1, 13, 2**31])
 def test_a_step_no_job_has_is_refused(leased, step):
     with pytest.raises(UserError, match="not one of this job"):
         store(leased, build.safetensors(), step=step)
     assert stored_files(leased[0]) == []
+
+
+def test_steps_that_take_time_count_once_it_has_passed(leased, settings):
+    settings.SPOT_CHECK_SHARE = 0.02
+    job, node, held = leased
+    seq = Job.objects.get(pk=job.pk).seq
+    with pytest.raises(UserError) as refused:
+        store(leased, build.safetensors(), step=12)
+    assert (refused.value.code, refused.value.status) == ("result_too_soon", 503)
+    assert_no_trace(job, seq=seq)
+    # What a node says without any proof does not count either, where its owner ends the job, nor
+    # does a speed that it was learnt to have from what it said.
+    record_progress(node=node, report=build.report(held, build.event(1, step=12)), now=NOW)
+    work = load_work_plan(job)
+    took = compute_least_time(node, work.count_between(0, 5))
+    node.compute_capacity *= 1000
+    node.save(update_fields=["compute_capacity"])
+    cancel_job(job=job, cancelled_by=None, now=NOW + took)
+    [done] = measure_executed_work(Job.objects.get(pk=job.pk)).by_node
+    assert (done.steps, done.units) == (5, work.count_between(0, 5))
 
 
 def test_an_upload_beyond_the_limit_stops_at_the_limit(leased, settings):
