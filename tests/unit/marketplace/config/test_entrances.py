@@ -75,8 +75,10 @@ def test_the_back_office_alone_has_a_wider_policy_that_still_loads_nothing_forei
 
 
 def test_answers_to_programs_have_the_policy_of_pages_without_a_nonce(client) -> None:
-    for address in ("/api/zones", "/api/nothing"):
-        of_program = client.get(address)["Content-Security-Policy"].split("; ")
+    for address in ("/api/zones", "/api/nothing", "/api/vendor-work/x/data", "/v1/models"):
+        answer = client.get(address)
+        assert answer["Cache-Control"] == "private, no-cache"
+        of_program = answer["Content-Security-Policy"].split("; ")
         of_page = client.get("/accounts/login/")["Content-Security-Policy"].split("; ")
         without_nonce = {re.sub(" 'nonce-[^']+'", "", directive) for directive in of_page}
         assert set(of_program) == without_nonce
