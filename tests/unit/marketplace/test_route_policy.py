@@ -123,6 +123,18 @@ def test_a_page_changes_nothing_for_a_role_that_may_not(shop, role):
             assert read_code(answer) in REFUSALS, (role, route)
 
 
+def test_no_other_site_changes_anything_with_somebodys_session(shop):
+    operator = builders.operator()
+    Membership.objects.create(organisation=shop, user=operator, role=Role.OWNER, created_at=NOW)
+    client = sign_in(shop, operator)
+    client.handler.enforce_csrf_checks = True
+    for route in [*RIGHTS, *OPERATOR_PAGES]:
+        if route.method != "GET" and not route.path.startswith("live/"):
+            answer = send(client, route)
+            assert answer.status_code == 403, (route, answer.status_code)
+            assert b"CSRF" in answer.content or not route.scope, route
+
+
 def test_nobody_signed_in_may_do_nothing():
     client = Client(raise_request_exception=False)
     for route in API:
