@@ -17,7 +17,7 @@ import numpy as np
 from scheduler.auction.holding_limit import find_most_held
 from scheduler.auction.prices import Settings
 from scheduler.experiments.attack.decoy_kinds import ATTACKS, FLOODS, HOARDING, REFUSED, Attack
-from scheduler.experiments.attack.findings import Finding, Measure
+from scheduler.experiments.attack.findings import Finding, Measure, find_worst
 from scheduler.experiments.auction.run import make_rules, run_policy
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Task
@@ -115,20 +115,17 @@ def run(size: DecoySize) -> Iterator[Finding]:
             }
             is_flood = name.startswith(FLOODS)
             payments = "payments shown beside: a flood is demand" if is_flood else "payments 5 %"
+            limit = inf if is_flood else MOST_PAYMENTS
             yield Finding(
                 experiment="decoys",
                 case=f"{name}, {zone.name}",
                 measures=found,
-                goal=f"by prices alone, not beyond with 95 % confidence: welfare 3 %, {payments}",
-                ok=not _is_beyond(found["price_welfare"], MOST_WELFARE, falls=True)
-                and (is_flood or not _is_beyond(found["price_payments"], MOST_PAYMENTS)),
+                goal=f"by prices alone: welfare falls by 3 % at most, {payments}",
+                verdict=find_worst(
+                    found["price_welfare"].judge(least=-MOST_WELFARE),
+                    found["price_payments"].judge(least=-limit, most=limit),
+                ),
             )
-
-
-def _is_beyond(measure: Measure, most: float, *, falls: bool = False) -> bool:
-    """Tell whether a change is greater than that with 95 % confidence; or only a fall."""
-    change = -measure.mean if falls else abs(measure.mean)
-    return change - measure.half_width > most
 
 
 def _list_cases(zone: AttackedZone) -> dict[str, _Case]:
@@ -214,8 +211,8 @@ def _compare_owners(zone: AttackedZone, size: DecoySize) -> Finding:
         experiment="decoys",
         case=f"no attack, {_OWNERS} owners of unequal size, {zone.name}",
         measures={"welfare": welfare, "payments": payments},
-        goal="welfare within 1 %",
-        ok=welfare.mean >= -0.01,
+        goal="welfare falls by 1 % at most",
+        verdict=welfare.judge(least=-0.01),
     )
 
 

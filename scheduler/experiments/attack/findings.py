@@ -6,11 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Literal
 
 #: Two-sided 95 % points of Student's t by degrees of freedom; beyond these the normal one.
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 _NORMAL = 1.96
+#: Whether a goal is met: ``open`` where an interval lies only partly inside it.
+Verdict = Literal["holds", "open", "missed"]
+_FROM_BEST: tuple[Verdict, ...] = ("holds", "open", "missed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,18 @@ class Measure:
         quantile = _STUDENT[count - 2] if count - 2 < len(_STUDENT) else _NORMAL
         return cls(fmean(values), quantile * stdev(values) / math.sqrt(count), count)
 
+    def judge(self, *, least: float = -math.inf, most: float = math.inf) -> Verdict:
+        """Say whether the whole interval lies between two bounds, part of it or nothing."""
+        low, high = self.mean - self.half_width, self.mean + self.half_width
+        if least <= low and high <= most:
+            return "holds"
+        return "missed" if high < least or low > most else "open"
+
+
+def find_worst(*verdicts: Verdict) -> Verdict:
+    """Give the verdict on goals that are all to be met."""
+    return max(verdicts, key=_FROM_BEST.index)
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -39,9 +54,9 @@ class Finding:
     case: str
     #: By what is measured; shares, so 0.01 is one percent.
     measures: Mapping[str, Measure]
-    #: What should hold, in words, and whether it does; of the means unless it says otherwise.
+    #: What should hold, in words; without a verdict the figures only stand beside others.
     goal: str
-    ok: bool
+    verdict: Verdict | None
 
     def to_json(self) -> dict[str, Any]:
         """Give plain JSON values; half widths stand beside the means."""
@@ -57,5 +72,5 @@ class Finding:
             **measured,
             "trials": trials,
             "goal": self.goal,
-            "ok": self.ok,
+            "verdict": self.verdict,
         }

@@ -89,7 +89,7 @@ def run(size: ForgerySize) -> Iterator[Finding]:
                 "pass_no_witness": Measure.of(without),
             },
             goal="none passes a witness that has one head from after the forged place",
-            ok=not any(with_head),
+            verdict="missed" if any(with_head) else "holds",
         )
 
 

@@ -205,7 +205,7 @@ def _compare(case: str, days: Sequence[Sequence[Sight]]) -> Finding:
         case=case,
         measures={**measures, "gain_of_log": gain},
         goal="the whole log betters the estimate from price and needs by 5 % of its error at most",
-        ok=gain.mean <= MOST_GAIN,
+        verdict=gain.judge(most=MOST_GAIN),
     )
 
 

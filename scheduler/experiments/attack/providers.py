@@ -20,7 +20,7 @@ from scheduler.auction.prices.posted_rates import (
     RegisteredNode,
     post_rates,
 )
-from scheduler.experiments.attack.findings import Finding, Measure
+from scheduler.experiments.attack.findings import Finding, Measure, find_worst
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Decision, NodeSpec, Task
 
@@ -303,8 +303,9 @@ def find_best_response(
             gains[i, j] = (lie.profits[0] - truth.profits[0]) / truth.revenue
     best = int(gains.mean(axis=1).argmax())
     gain, profit = Measure.of(gains[best].tolist()), Measure.of(truthful)
-    # The best of many is lucky, too: what is not above the goal for certain passes.
-    ok = gain.mean - gain.half_width <= MOST_GAIN * profit.mean
+    verdict = gain.judge(most=MOST_GAIN * profit.mean)
+    if zone.name == "busy":
+        verdict = find_worst(verdict, profit.judge(least=0.0))
     return Finding(
         experiment="providers",
         case=f"best response {_name(grid[best])}, {_rule(posts_rates)}, {zone.name}",
@@ -315,7 +316,7 @@ def find_best_response(
             "welfare": Measure.of(welfare),
         },
         goal="gain at most 1 % of the truthful profit" if posts_rates else "none: shown beside",
-        ok=not posts_rates or (ok and (zone.name != "busy" or profit.mean > 0)),
+        verdict=verdict if posts_rates else None,
     )
 
 
@@ -351,7 +352,7 @@ def try_misreports(zone: ProviderZone, *, seeds: Sequence[int], each: int) -> Fi
         case=f"random misreports, {_rule(True)}, {zone.name}",
         measures={"truthful_profit": profit, "gain": gain},
         goal="mean gain at most 1 % of the truthful profit",
-        ok=gain.mean <= MOST_GAIN * profit.mean,
+        verdict=gain.judge(most=MOST_GAIN * profit.mean),
     )
 
 
