@@ -21,6 +21,7 @@ from scheduler.auction import ZoneRules
 from scheduler.auction.audit.solve_choices import find_timing_problem
 from scheduler.auction.log import events
 from scheduler.auction.log.codec import event_from_json
+from scheduler.auction.prices.solve import SOLVER
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,8 @@ def _explain_staleness(lane: Lane, pricing: Pricing, solved: events.Event) -> st
     """
     if not isinstance(solved, events.PricesSolved):
         return f"{type(solved).__name__} is not a solve."
+    if solved.inputs["solver"] != SOLVER:
+        return "Another version of the program solved them."
     position = int(solved.inputs["position"])
     if position > lane.book.engine.position:
         return "They were solved on entries that this log does not have."

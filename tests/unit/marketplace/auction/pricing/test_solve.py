@@ -356,6 +356,18 @@ def test_prices_solved_earlier_never_replace_later_ones(zone, owner):
     assert kinds(zone).count("PricesSolved") == 1
 
 
+def test_prices_that_another_version_of_the_program_solved_are_discarded(zone, owner, monkeypatch):
+    crowd(owner, zone)
+    later = at(101, zone)
+    solve(zone, later)
+    monkeypatch.setattr(price_changes, "SOLVER", price_changes.SOLVER + 1)
+    assert not apply(zone, later)
+    row = pricing(zone)
+    assert (row.status, row.waiting) == ("discarded", None)
+    assert row.problem == "Another version of the program solved them."
+    assert "PricesSolved" not in kinds(zone)
+
+
 @pytest.mark.parametrize("waiting", ["{}", "nonsense", '{"type": "SlotAdvanced", "slot": 900}'])
 def test_what_the_lane_cannot_read_is_discarded_and_moves_nothing(zone, owner, waiting):
     crowd(owner, zone)
