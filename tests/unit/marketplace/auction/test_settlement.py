@@ -886,6 +886,7 @@ def test_a_turn_that_took_long_for_ended_jobs_leaves_the_rest_to_the_next(zone, 
     for job in [sold(owner, zone)[1] for _ in range(3)]:
         cancel_sold_job(job=job, cancelled_by=None, now=NOW)
     ticks = partial(next, count(step=0.6))
+    monkeypatch.setattr(ended_jobs, "RELEASE_FOR_S", 1.0)
     monkeypatch.setattr(ended_jobs, "time", SimpleNamespace(monotonic=ticks))
     refresh_zone(zone=zone, now=NOW)
     # At 0.6 s the first and at 1.2 s no other.
