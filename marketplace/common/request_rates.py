@@ -98,11 +98,23 @@ def check_public_rate(request: HttpRequest, *, kind: str = "public") -> None:
     UserError
         ``too_many_requests``.
     """
-    [counted] = count_requests([Counter(kind, group_address(find_client_address(request)))])
+    address = group_address(find_client_address(request))
+    check_rate(Counter(kind, address), whose="your address")
+
+
+def check_rate(counter: Counter, *, whose: str) -> None:
+    """Count a request for a caller, and refuse one above its limit.
+
+    Raises
+    ------
+    UserError
+        ``too_many_requests``.
+    """
+    [counted] = count_requests([counter])
     if counted is not None and counted.wait_s is not None:
         wait_s = int(counted.wait_s)
         raise UserError(
             "too_many_requests",
-            f"Too many requests from your address; try again in {wait_s} s.",
+            f"Too many requests from {whose}; try again in {wait_s} s.",
             status=429,
         )

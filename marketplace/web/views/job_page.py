@@ -22,6 +22,7 @@ from marketplace.auction.models.disputes import DISPUTABLE_FOR
 from marketplace.auction.result_disputes import can_be_disputed, find_dispute, open_result_dispute
 from marketplace.common import clock
 from marketplace.common.errors import Conflict, NotFound
+from marketplace.common.request_rates import Counter, check_rate
 from marketplace.exports.selectors import list_export_choices, list_pushes
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, EventKind, Job, JobEvent, JobStatus
@@ -255,6 +256,8 @@ def stop_job(request: PageRequest, job_id: str) -> HttpResponse:
         return redirect("job_stop", job_id=job.pk)
     if not job.is_active:
         return redirect("job_detail", job_id=job.pk)
+    # As the API's preview: it searches for a price.
+    check_rate(Counter("quotes", job.organisation_id), whose="your organisation")
     bid = Bid.objects.select_related("zone").get(pk=job.bid_id)
     try:
         due, problem = quote_cancelling(bid=bid, job=job, now=now), ""

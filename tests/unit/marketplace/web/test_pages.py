@@ -141,6 +141,14 @@ def test_cancelling_says_the_amount_first_and_goes_by_it(site: Site, job: Job) -
     assert site.client.post(asked).status_code == site.client.get(asked).status_code == 302
 
 
+def test_what_a_cancel_gives_back_is_searched_for_within_the_limit_of_quotes(
+    site: Site, job: Job, settings: Any
+) -> None:
+    settings.API_REQUESTS_PER_MINUTE = settings.API_REQUESTS_PER_MINUTE | {"quotes": 1}
+    asked = f"/jobs/{job.pk}/cancel"
+    assert [site.client.get(asked).status_code for _ in range(2)] == [200, 429]
+
+
 def test_an_adapter_is_handed_to_its_owner_only(site: Site, job: Job) -> None:
     assert site.client.get(f"/jobs/{job.pk}/adapter").status_code == 404
     first_slot = job.cells[0][0] - build.SLOT
