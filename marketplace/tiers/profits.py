@@ -42,7 +42,6 @@ NO_ZONE = "No zone"
 LINES = {
     AccountKind.HOUSE_FEES: "House fees for work that was done",
     AccountKind.REVENUE: "Congestion, and what is for cards and tax in prices",
-    AccountKind.CONGESTION: "Kept of jobs that owners gave back",
     AccountKind.EARNINGS_PENDING: "Earned by the house's own nodes",
     AccountKind.TAXES: "Tax on invoices",
     AccountKind.GATEWAY_FEES: "Card fees",

@@ -109,7 +109,7 @@ OPEN = """
 GAINED = """
     SELECT a.kind, sum(p.amount_micros) FROM payments_posting p JOIN payments_ledgeraccount a
     ON a.id = p.account_id WHERE a.organisation_id IS NULL AND a.kind NOT IN ('clearing',
-    'gateway', 'authorised', 'card_refunds', 'payouts', 'suppliers', 'taxes', 'bank')
+    'gateway', 'authorised', 'card_refunds', 'payouts', 'suppliers', 'congestion', 'taxes', 'bank')
     GROUP BY a.kind"""
 PROFITS = """
 import json

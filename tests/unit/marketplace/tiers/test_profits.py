@@ -41,7 +41,6 @@ NEXT = NOW + timedelta(days=40)
 OWN = (
     AccountKind.HOUSE_FEES,
     AccountKind.REVENUE,
-    AccountKind.CONGESTION,
     AccountKind.REFUNDS,
     AccountKind.SLA_CREDITS,
     AccountKind.GATEWAY_FEES,
