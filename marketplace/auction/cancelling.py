@@ -17,7 +17,12 @@ from marketplace.auction.endings import (
     judge_stopping,
     may_give_back,
 )
-from marketplace.auction.give_backs import UndoneWork, build_release, list_held
+from marketplace.auction.give_backs import (
+    UndoneWork,
+    build_release,
+    list_earlier_releases,
+    list_held,
+)
 from marketplace.auction.models import Bid
 from marketplace.auction.pay_rule import HouseLimits, SoldJob, compute_settlement
 from marketplace.common.errors import Conflict
@@ -138,6 +143,8 @@ def _try_release(
     rows = list_held(bid=bid, first_slot=first)
     if undone is None or not rows:
         return undone, None
+    for release in list_earlier_releases(bid.zone, first_slot=first):
+        engine.transition(release)
     outcome = engine.transition(build_release(bid=bid, rows=rows, undone=undone, first_slot=first))
     assert isinstance(outcome, ReleasedCells)
     return undone, outcome.refund

@@ -13,7 +13,7 @@ from datetime import datetime
 from fractions import Fraction
 
 from django.conf import settings
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 
 from marketplace.accounts.selectors import is_run_by_operator, share_members
 from marketplace.auction.exposure import find_exposure_left
@@ -287,7 +287,9 @@ def _sum_starts(bid: Bid, *, at: datetime) -> int:
         .order_by("-slot")
         .values_list("node_id", "operational_cost_micros")
     )
-    others = cells.filter(node__in=first).exclude(bid=bid)
+    # The cells of one that ended before may not be on sale yet.
+    ended = Job.objects.filter(bid_id=OuterRef("bid_id"), finished_at__lt=at)
+    others = cells.filter(~Exists(ended), node__in=first).exclude(bid=bid)
     shared = set(others.values_list("node_id", flat=True))
     return sum(cost for node_id, cost in first.items() if node_id not in shared)
 

@@ -7,6 +7,7 @@ and the log says it, so that anybody can check it. Nothing here writes.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,6 +16,7 @@ from django.db.models import Exists, OuterRef, QuerySet, Subquery, Value
 from django.db.models.functions import Greatest
 
 from marketplace.auction.models import Bid, MarketHead, Reservation
+from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import last_slot_until, load_rates
 from marketplace.jobs.models import Job
 from marketplace.jobs.selectors import list_unsettled_jobs
@@ -169,6 +171,22 @@ def build_release(
             compute_refund(paid=undone.price_micros, price=None),
         ),
     )
+
+
+def list_earlier_releases(zone: Zone, *, first_slot: int) -> list[events.CellsReleased]:
+    """Build what a turn now would put on sale of jobs that ended, for a replica; it says no prices.
+
+    One that ends now comes after these.
+    """
+    held = Reservation.objects.filter(
+        bid_id__in=list_unreleased_jobs().filter(zone=zone).order_by().values("bid_id"),
+        released_at=None,
+        slot__gte=first_slot,
+    )
+    cells: defaultdict[str, list[Cell]] = defaultdict(list)
+    for bid_id, slot, node_id in held.order_by("slot").values_list("bid_id", "slot", "node_id"):
+        cells[bid_id].append(Cell(slot, node_id))
+    return [events.CellsReleased(task_id=one, cells=tuple(of)) for one, of in cells.items()]
 
 
 def list_held(*, bid: Bid, first_slot: int) -> list[Reservation]:

@@ -561,6 +561,21 @@ def test_an_owner_gets_what_its_job_was_worth_when_it_was_cancelled(zone, owner)
     assert verify_zone(zone).problems == []
 
 
+def test_what_is_shown_counts_cells_that_wait_to_go_on_sale(zone, owner):
+    node = market.node(zone)
+    market.node(zone, ask_micros=node.ask_micros // 2)
+    first, *_, (bid, job) = [sold(owner, zone, slots=1, price_micros=1_000_000) for _ in range(5)]
+    assert (first[0].payment_micros, bid.payment_micros) == (50_000, 100_000)
+    assert quote_cancelling(bid=bid, job=job, now=NOW).refund_micros == 98_000
+    cancel_sold_job(job=first[1], cancelled_by=None, now=NOW)
+    shown = quote_cancelling(bid=bid, job=job, now=NOW).refund_micros
+    cancel_sold_job(job=job, cancelled_by=None, at_least_micros=shown, now=NOW)
+    assert settle_finished(now=NOW) == 2
+    bid.refresh_from_db()
+    assert bid.refund_micros == shown == 49_000
+    assert verify_zone(zone).problems == []
+
+
 def test_a_job_goes_on_where_less_would_go_back_than_its_owner_was_shown(zone, owner, monkeypatch):
     node = market.node(zone)
     bid, job = sold(owner, zone, epochs=3)

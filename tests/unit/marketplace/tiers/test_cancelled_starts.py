@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from marketplace.accounts.models import Organisation
-from marketplace.auction.cancelling import quote_cancelling
+from marketplace.auction.cancelling import cancel_sold_job, quote_cancelling
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid
@@ -100,3 +100,17 @@ def test_a_start_that_was_not_for_the_job_alone_costs_it_nothing(
     if when == "others":
         # The one that is left has it for itself.
         assert cancel(zone, other, seconds=121) == FIRST_SLOT
+
+
+def test_the_second_of_two_jobs_of_one_owner_gets_what_it_was_shown(zone, listed, owner):
+    bids = [buy(zone, owner, seconds=seconds) for seconds in (102, 103)]
+    tick(118)
+    shown = []
+    for seconds, bid in enumerate(bids, 120):
+        job = Job.objects.get(bid_id=bid.pk)
+        shown.append(quote_cancelling(bid=bid, job=job, now=at(seconds)).refund_micros)
+        cancel_sold_job(job=job, cancelled_by=None, at_least_micros=shown[-1], now=at(seconds))
+    assert settle_finished(now=at(122)) == 2
+    paid = Bid.objects.filter(pk__in=[bid.pk for bid in bids]).order_by("created_at")
+    # Whoever goes last pays for the machine.
+    assert [bid.refund_micros for bid in paid] == shown == [98 * 42, 3 * FIRST_SLOT]
