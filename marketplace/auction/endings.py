@@ -84,7 +84,7 @@ def compute_dues(*, bid: Bid, job: Job, case: EndedJob, now: datetime) -> Settle
     # Where the log says nothing of it, no cell was on sale in time.
     undone = find_undone(bid, sold, case, slot=slot, first_slot=MAX_MICROS)
     return compute_settlement(
-        sold=replace(sold, kept_micros=_choose_kept(undone, bid.kept_micros)),
+        sold=replace(sold, kept_micros=_choose_kept(undone, bid, case)),
         work=case.work,
         ending=case.ending,
         at_fault=case.at_fault,
@@ -109,11 +109,15 @@ def may_give_back(bid: Bid, case: EndedJob) -> bool:
     return case.is_given_back and bid.slo_s is None and case.work.share < 1
 
 
-def _choose_kept(undone: UndoneWork | None, logged_micros: int | None) -> int:
+def _choose_kept(undone: UndoneWork | None, bid: Bid, case: EndedJob) -> int:
     """What is kept of the price of a job: what the log says, where something is given back."""
     if undone is None:
         return 0
-    return undone.compute_kept(None) if logged_micros is None else logged_micros
+    if bid.kept_micros is None:
+        return undone.compute_kept(None)
+    # Its dispute may have been open as its cells went on sale, and decided since.
+    if_won = bid.kept_if_won_micros
+    return bid.kept_micros if case.is_own_delay or if_won is None else if_won
 
 
 def find_undone(
@@ -150,7 +154,7 @@ def judge_ending(job: Job) -> EndedJob:
     work, slices = measure_executed_work(job), list_slices(job)
     at_fault = tuple(list_organisations_at_fault(job, slices))
     assert job.finished_at is not None
-    is_own_delay = _is_own_doing(job, at_fault)
+    is_own_delay = _is_own_doing(job, at_fault, at=job.finished_at)
     if job.status == JobStatus.SUCCEEDED:
         refuted = find_refuted_organisation(job)
         # Otherwise an own node could make any job one that all comes back of.
@@ -192,7 +196,7 @@ def judge_stopping(job: Job, *, at: datetime) -> EndedJob:
     All goes back of one that the market does not keep its promise to.
     """
     at_fault = list_organisations_at_fault(job, list_slices(job))
-    is_own_delay = _is_own_doing(job, at_fault)
+    is_own_delay = _is_own_doing(job, at_fault, at=at)
     return _judge_stop(job, measure_executed_work(job), is_own_delay=is_own_delay, at=at)
 
 
@@ -209,10 +213,10 @@ def _judge_stop(job: Job, work: ExecutedWork, *, is_own_delay: bool, at: datetim
     )
 
 
-def _is_own_doing(job: Job, at_fault: Collection[str]) -> bool:
+def _is_own_doing(job: Job, at_fault: Collection[str], *, at: datetime) -> bool:
     """Whether its owner, or people of its own, held a job up: also as its vendors."""
     failed = list_failed_vendors(job)
-    return is_held_up_by_owner(job) or any(
+    return is_held_up_by_owner(job, at=at) or any(
         share_members(job.organisation_id, one) for one in (*at_fault, *failed)
     )
 

@@ -84,6 +84,17 @@ class UndoneWork:
         back += self.passed_refund_micros + self._find_share(self.paid_micros, self.taken)
         return self.paid_micros - back
 
+    def compute_kept_if_won(self, refund_micros: int | None, *, won: UndoneWork) -> int:
+        """Compute what stays if the cells that passed turn out to be the market's own delay.
+
+        ``won`` is the same work then. Of what the log gave back, the operational cost of those
+        cells goes, for their whole price comes instead.
+        """
+        if refund_micros is not None:
+            asks = self.begun_asks_micros - won.begun_asks_micros
+            refund_micros -= compute_refund(paid=asks, price=None)
+        return max(0, won.compute_kept(refund_micros))
+
     def _find_share(self, amount_micros: int, units: Fraction) -> int:
         return math.floor(amount_micros * units / self._units)
 

@@ -218,15 +218,20 @@ def sum_extra_pay(*, organisation_id: str, since: datetime) -> int:
     return extra["total"] or 0
 
 
-def is_held_up_by_owner(job: Job) -> bool:
-    """Whether a dispute that its owner lost kept a job from its data beyond its first slot."""
-    lost = Dispute.objects.filter(
-        preparation__job=job,
-        is_for_owner=False,
-        # Not those about pay only, once the data were there.
-        opened_at__lt=F("preparation__accepted_at"),
-    )
-    return lost.filter(decided_at__gt=F("preparation__accept_by")).exists()
+def is_held_up_by_owner(job: Job, *, at: datetime) -> bool:
+    """Whether by ``at`` its owner's dispute kept a job from its data beyond its first slot.
+
+    One that the owner won did not; one that waits for an operator does, until it is decided.
+    """
+    preparation = find_preparation(job)
+    if preparation is None or preparation.accept_by is None:
+        return False
+    # Not those about pay only, once the data were there.
+    until = preparation.accepted_at or at
+    disputes = Dispute.objects.filter(preparation=preparation, opened_at__lt=until)
+    unfounded = disputes.exclude(is_for_owner=True)
+    ends = unfounded.values_list("decided_at", flat=True)
+    return any(min(end or at, at) > preparation.accept_by for end in ends)
 
 
 def list_failed_vendors(job: Job) -> list[str]:

@@ -27,6 +27,7 @@ from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.retries import put_off
 from marketplace.fleet.selectors import slot_at
+from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import Job
 from scheduler.auction.log import events
 from scheduler.auction.log.outcomes import ReleasedCells
@@ -42,6 +43,8 @@ BATCH_LIMIT = 200
 class _Release(NamedTuple):
     event: events.CellsReleased
     undone: UndoneWork | None
+    #: The same had its owner not held the job up; ``None``: nobody says so.
+    undone_if_won: UndoneWork | None
 
 
 def list_ended_jobs(lane: Lane) -> list[Job]:
@@ -72,8 +75,15 @@ def release_ended_jobs(lane: Lane, ended: Iterable[Job]) -> None:
 
 
 def _prepare_release(lane: Lane, job: Job) -> _Release | None:
-    """Build a job's entry; ``None`` while it ended in a slot that this turn does not know yet."""
+    """Build a job's entry.
+
+    ``None`` while it ended in a slot that this turn does not know yet, and where it was settled
+    since the turn began: its cells have passed.
+    """
+    job = lock_job(job.pk)
     assert job.finished_at is not None
+    if job.settled_at is not None:
+        return None
     slot = slot_at(lane.zone, job.finished_at)
     if slot > lane.slot:
         return None
@@ -95,7 +105,11 @@ def _prepare_release(lane: Lane, job: Job) -> _Release | None:
     event = replace(event, refunded=case.work.share < LEAST_PAID)
     # What the engine cannot answer fails here, before it can change the zone.
     lane.book.engine.replica().transition(event)
-    return _Release(event, undone)
+    won = replace(case, is_own_delay=False)
+    undone_if_won = (
+        find_undone(bid, sold, won, slot=slot, first_slot=first) if case.is_own_delay else None
+    )
+    return _Release(event, undone, undone_if_won)
 
 
 def _release(lane: Lane, job: Job, release: _Release) -> None:
@@ -105,5 +119,8 @@ def _release(lane: Lane, job: Job, release: _Release) -> None:
     slots = [cell.slot for cell in release.event.cells]
     release_reservations(bid_id=job.bid_id, which=Q(slot__in=slots), now=job.finished_at)
     if release.undone is not None:
-        kept = release.undone.compute_kept(outcome.refund)
-        Bid.objects.filter(pk=job.bid_id).update(kept_micros=kept)
+        undone, won = release.undone, release.undone_if_won
+        Bid.objects.filter(pk=job.bid_id).update(
+            kept_micros=undone.compute_kept(outcome.refund),
+            kept_if_won_micros=won and undone.compute_kept_if_won(outcome.refund, won=won),
+        )

@@ -143,6 +143,7 @@ class Migration(migrations.Migration):
                 ('failures', models.PositiveIntegerField(db_default=0, default=0)),
                 ('retry_at', models.DateTimeField(null=True)),
                 ('kept_micros', models.BigIntegerField(null=True)),
+                ('kept_if_won_micros', models.BigIntegerField(null=True)),
                 ('promised_micros', models.BigIntegerField(db_default=0, default=0)),
                 ('slo_s', models.FloatField(null=True)),
                 ('replanned_slot', models.BigIntegerField(null=True)),

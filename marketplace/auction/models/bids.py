@@ -210,6 +210,8 @@ class Bid(models.Model):
     #: Of a job that its owner ended: what is kept of the price of work that was not done, found as
     #: its cells went back on sale; null: they did not.
     kept_micros = models.BigIntegerField(null=True)
+    #: The same if an open dispute, which held the job up, is decided for its owner.
+    kept_if_won_micros = models.BigIntegerField(null=True)
     #: What its owner was told the log would give back for its cells, as it ended the job.
     promised_micros = models.BigIntegerField(default=0, db_default=0)
     #: Seconds from its request in which the express lane certified its end; null: an auction's bid.

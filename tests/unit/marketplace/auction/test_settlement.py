@@ -15,7 +15,7 @@ from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.cancelling import CancelQuote, cancel_sold_job, quote_cancelling
 from marketplace.auction.lane import ended_jobs
 from marketplace.auction.lane.decide import decide_pending_bids
-from marketplace.auction.lane.enter import enter_lane
+from marketplace.auction.lane.enter import enter_lane, open_lane
 from marketplace.auction.lane.replan import replan_jobs
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Reservation, WorkShare
@@ -574,6 +574,16 @@ def test_what_is_shown_counts_cells_that_wait_to_go_on_sale(zone, owner):
     bid.refresh_from_db()
     assert bid.refund_micros == shown == 49_000
     assert verify_zone(zone).problems == []
+
+
+def test_a_job_that_was_settled_since_a_turn_began_says_nothing_in_the_log(zone, owner):
+    market.node(zone)
+    _, job = sold(owner, zone)
+    cancel_sold_job(job=job, cancelled_by=None, now=NOW)
+    Job.objects.update(settled_at=NOW)
+    with open_lane(zone=zone, now=NOW) as lane:
+        ended_jobs.release_ended_jobs(lane, [job])
+        assert lane.entries == []
 
 
 def test_a_job_goes_on_where_less_would_go_back_than_its_owner_was_shown(zone, owner, monkeypatch):

@@ -191,7 +191,7 @@ def test_the_owners_words_are_added_once_to_what_opinions_dispute(work, owner, c
         decided_by=builders.operator(),
         now=clock(),
     )
-    assert not is_held_up_by_owner(work.job)
+    assert not is_held_up_by_owner(work.job, at=clock())
 
 
 def test_an_opinion_that_is_far_longer_than_its_row_is_refused(work, colleague):

@@ -11,7 +11,7 @@ from marketplace.accounts.erasure import list_kept_data, list_needs
 from marketplace.accounts.models import Subject
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.cancelling import cancel_sold_job
-from marketplace.auction.models import Bid
+from marketplace.auction.models import Bid, Reservation
 from marketplace.auction.preparations import conclude_preparations
 from marketplace.auction.settlement import settle_finished
 from marketplace.common.durable.selectors import is_begun
@@ -510,6 +510,46 @@ def test_an_owner_who_disputes_without_reason_gains_neither_time_nor_money(zone,
     assert get_wallet(organisation=owner).available_micros == 10_000_000 - 20_000 - KEPT
     assert check_ledger().balanced
     assert verify_zone(zone).problems == []
+
+
+@pytest.mark.parametrize(
+    ("is_decided_first", "is_for_owner", "kept"),
+    [(True, False, 182_400), (False, False, 182_400), (False, True, 113_334)],
+)
+def test_a_dispute_counts_alike_before_and_after_the_cells_of_its_job_are_on_sale(
+    zone, owner, team, is_decided_first, is_for_owner, kept
+):
+    wish = {"kinds": ["human"], "validation_share": 0.0, "review_s": 30}
+    rows = "\n".join(map(chat, range(10)))
+    data = build.upload(owner, zone, rows, faulty=0)
+    build.sell(owner, zone, data=data, epochs=30, preparation=wish)
+    assert prepare_next(clock=clock)
+    work = Preparation.objects.select_related("vendor", "job").get()
+    by = builders.owner_of(team.organisation)
+    assert accept_rows(preparation=work, user=by, first=1, last=10, now=NOW) == 10
+    hand_in(preparation=work, user=by, now=NOW)
+    assert prepare_next(clock=clock)
+    work.refresh_from_db()
+    found = dispute(work, owner)
+    # A tenth of the price is asks, the rest the fee.
+    bid = Bid.objects.get()
+    Bid.objects.update(parts=bid.parts | {"operational": 30_000.0, "fee": 270_000.0})
+    job = Job.objects.get()
+    assert (bid.payment_micros, len(job.cells)) == (320_000, 3)
+    # The first cell has passed, which counts in full for who wins; the second runs.
+    now = slot_starts_at(zone, job.cells[1][0])
+    assert now > work.accept_by
+    if is_decided_first:
+        decide_it(found, is_for_owner=is_for_owner, now=now)
+    cancel_sold_job(job=job, cancelled_by=None, now=now)
+    if not is_decided_first:
+        assert settle_finished(now=now) == 0
+        assert Reservation.objects.filter(released_at=None).count() == 2
+        decide_it(found, is_for_owner=is_for_owner, now=now)
+    assert conclude_preparations(now=now) == 1
+    assert settle_finished(now=now) == 1
+    assert get_house_balances()["congestion"] == kept
+    assert check_ledger().balanced
 
 
 def accept_by_rule(owner, zone, team):
