@@ -51,7 +51,8 @@ PAY_RULE = (
     "The operational cost of a job goes to the nodes that did its work, in proportion to the "
     "work each of them did, at the posted rate where rates are posted. Work that was never "
     "done is refunded; of a job that its owner ends, 98 % of the smaller of what was paid for it "
-    "and of what it costs now. The house earns this part only for machines that it rents itself."
+    "and of what it costs now. Cells that it gives back earn their provider something only if they "
+    "are sold again. The house earns this part only for machines that it rents itself."
 )
 #: Sums of costs below a millionth of a micro-dollar are rounding errors.
 _TOLERANCE = 1e-6
