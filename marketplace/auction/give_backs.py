@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from django.db.models import Exists, OuterRef, QuerySet, Subquery, Value
@@ -87,13 +87,17 @@ class UndoneWork:
     def compute_kept_if_won(self, refund_micros: int | None, *, won: UndoneWork) -> int:
         """Compute what stays if the cells that passed turn out to be the market's own delay.
 
-        ``won`` is the same work then. Of what the log gave back, the operational cost of those
-        cells goes, for their whole price comes instead.
+        ``won`` is the same work then. Work whose cells nobody can buy only because of that delay
+        counts as taken by the market: its whole price comes back, in place of the operational cost
+        of it that the log gave back. For the cells to come the log's word stays.
         """
+        kept = self.compute_kept(refund_micros)
         if refund_micros is not None:
             asks = self.begun_asks_micros - won.begun_asks_micros
             refund_micros -= compute_refund(paid=asks, price=None)
-        return max(0, won.compute_kept(refund_micros))
+        taken = self.taken + self.begun - won.begun
+        then = replace(self, begun=won.begun, taken=taken)
+        return max(0, min(kept, then.compute_kept(refund_micros)))
 
     def _find_share(self, amount_micros: int, units: Fraction) -> int:
         return math.floor(amount_micros * units / self._units)

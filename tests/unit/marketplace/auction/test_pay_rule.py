@@ -10,6 +10,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marketplace.auction.give_backs import UndoneWork
 from marketplace.auction.pay_rule import (
     EXPRESS_LEAST_PERCENT,
     PAY_RULE,
@@ -281,3 +282,27 @@ def test_what_is_left_of_a_payment_covers_what_is_left_of_its_asks(payment, asks
     left = cut_asks(asks_micros=asks, payment_micros=payment, back_micros=back)
     assert 0 <= left <= payment - back
     assert left >= asks * (1000 - part) // 1000
+
+
+def test_who_wins_a_dispute_gets_more_back_than_who_loses_it():
+    """Three cells of four units for nine of work: one passed in the dispute; prices stand."""
+    lost = UndoneWork(Fraction(6), 1000, 800, begun=Fraction(3))
+    won = UndoneWork(Fraction(8), 1000, 800, taken=Fraction(1))
+    assert lost.compute_kept(914) == 86
+    # Of the passed cell 333 come back in place of 98 % of its operational cost, 266.
+    assert lost.compute_kept_if_won(914, won=won) == 1000 - 333 - (914 - 260)
+    assert lost.compute_kept_if_won(None, won=won) <= lost.compute_kept(None)
+
+
+@given(
+    paid=st.integers(1, 10**6),
+    units=st.tuples(*[st.integers(0, 50)] * 4),
+    back=st.none() | st.integers(0, 10**6),
+)
+def test_a_dispute_won_never_leaves_its_owner_worse_off(paid, units, back):
+    coming, begun, taken, now_begun = map(Fraction, units)
+    lost = UndoneWork(coming, paid, paid // 2, begun=begun + now_begun, taken=taken + 1)
+    won = UndoneWork(coming + 1, paid, paid // 2, begun=begun, taken=taken + now_begun)
+    back = back and min(back, lost.most_micros)
+    kept = lost.compute_kept(back)
+    assert 0 <= lost.compute_kept_if_won(back, won=won) <= kept
