@@ -20,7 +20,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from marketplace.accounts.models import Deletion, Organisation, Subject, User
 from marketplace.common.durable.kinds import HeldWork
-from marketplace.common.durable.services import NewWork, enqueue_work
+from marketplace.common.durable.services import NewWork, schedule_work
 
 ERASE = "accounts.erase"
 #: Requests that found a thing before it was marked are over by then, and what they began shows.
@@ -119,7 +119,7 @@ def ask_deletion(
     )
     if deletion.erased_at is None:
         work = NewWork(ERASE, deletion.pk, due_at=now + GRACE, owner=organisation_id)
-        enqueue_work(work)
+        schedule_work(work)
     return deletion
 
 

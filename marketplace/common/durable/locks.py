@@ -10,7 +10,7 @@ from django.db import transaction
 from marketplace.common.durable.kinds import HeldWork, WorkKind
 from marketplace.common.ids import new_id
 from marketplace.common.locks import advisory_lock
-from marketplace.common.models import DurableWork
+from marketplace.common.models import DurableWork, WorkState
 
 #: The owners take turns; what a worker has counts among the pieces of its owner.
 _DUE = """
@@ -80,3 +80,12 @@ def lock_held_work(work: HeldWork) -> DurableWork | None:
     """Lock a piece; ``None`` where another worker has it by now, or it is done."""
     held = DurableWork.objects.select_for_update().filter(pk=work.id, lease_token=work.token)
     return held.first()
+
+
+def put_off_work(kind: str, *, until: datetime, now: datetime) -> None:
+    """Let all pieces of a kind wait that are due and that no worker has."""
+    due = DurableWork.objects.filter(
+        kind=kind, state=WorkState.WAITING, due_at__lte=now, lease_until=None
+    )
+    free = due.select_for_update(skip_locked=True).values_list("pk", flat=True)
+    DurableWork.objects.filter(pk__in=list(free)).update(due_at=until)

@@ -15,7 +15,8 @@ from typing import Any
 from django.db import transaction
 
 from marketplace.common.durable.kinds import Failure, HeldWork, WorkFailed, WorkKind
-from marketplace.common.durable.locks import lock_held_work, take_due_work
+from marketplace.common.durable.locks import lock_held_work, put_off_work, take_due_work
+from marketplace.common.errors import StorageUnavailable
 from marketplace.common.models import DurableWork, WorkState
 
 log = logging.getLogger(__name__)
@@ -130,6 +131,10 @@ def _record_failure(kind: WorkKind, work: HeldWork, error: Exception, *, now: da
             row.state = WorkState.FAILED if retry_at is None else WorkState.WAITING
             text = str(error) if is_told else f"{type(error).__name__}: {error}"
             _give_back(row, due_at=retry_at or now, error=text)
+            if isinstance(error, StorageUnavailable) and retry_at is not None:
+                # Each of the others would wait for an answer, one after the other. They come before
+                # this one again: it may be the only piece that is refused.
+                put_off_work(kind.name, until=now + (kind.backoff(1) or kind.lease), now=now)
     except Exception:
         # Its lease runs out, and another worker tries.
         log.exception("the failure of %s %s could not be stored", work.kind, work.key)

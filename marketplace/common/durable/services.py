@@ -38,8 +38,13 @@ class NewWork:
 
 def enqueue_work(*works: NewWork) -> None:
     """Have work done after the commit; what waits already under its key stays as it is."""
-    DurableWork.objects.bulk_create(map(_build_row, works), ignore_conflicts=True)
+    schedule_work(*works)
     _wake({work.kind for work in works})
+
+
+def schedule_work(*works: NewWork) -> None:
+    """Have work done that is not due yet: the sweep finds it then."""
+    DurableWork.objects.bulk_create(map(_build_row, works), ignore_conflicts=True)
 
 
 def restart_work(work: NewWork) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from django.db import transaction
 
 from marketplace.accounts.models import User
-from marketplace.common.durable.services import enqueue_work
+from marketplace.common.durable.services import schedule_work
 from marketplace.common.errors import Conflict
 from marketplace.common.queue import enqueue
 from marketplace.fleet.models import GONE, Node
@@ -239,7 +239,7 @@ def mark_job_settled(*, job: Job, now: datetime, message: str = "", **data: Any)
         if job.settled_at is None:
             job.settled_at = now
             job.save(update_fields=["settled_at"])
-            enqueue_work(build_archiving(job, now=now))
+            schedule_work(build_archiving(job, now=now))
             record_event(
                 job=job,
                 kind=EventKind.SETTLED,

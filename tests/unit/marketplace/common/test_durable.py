@@ -23,9 +23,11 @@ from marketplace.common.durable.services import (
     enqueue_work,
     extend_lease,
     restart_work,
+    schedule_work,
     sweep_work,
     try_again,
 )
+from marketplace.common.errors import StorageUnavailable
 from marketplace.common.models import DurableWork, WorkState
 from tests.builders import NOW
 
@@ -106,6 +108,27 @@ def test_workers_together_have_no_more_than_the_kind_allows(kind):
     assert seen[0] == "a"
     # Of the first owner one is held already.
     assert sorted(seen[1:]) == ["b", "d"]
+
+
+def test_a_storage_that_is_away_is_asked_for_one_piece_and_puts_off_all_that_are_due(kind, done):
+    for key in "ab":
+        add(key)
+    add("later", due_at=NOW + timedelta(seconds=20))
+    assert run(kind, do=_raise(StorageUnavailable("it does not answer"))) == 1
+    assert run(kind, batch=8) == 0
+    again = NOW + timedelta(seconds=10)
+    rows = DurableWork.objects.order_by("key").values_list("key", "due_at", "attempts")
+    assert list(rows) == [
+        ("a", again, 1),
+        ("b", again, 0),
+        ("later", NOW + timedelta(seconds=20), 0),
+    ]
+    assert run(kind, again, do=_raise(StorageUnavailable("not this one"))) == 1
+    # One piece that is always refused keeps no other from its turn.
+    then = again + timedelta(seconds=10)
+    assert DurableWork.objects.get(key="a").due_at == then + timedelta(seconds=10)
+    assert run(kind, then, batch=8) == 2
+    assert [key for key, _ in done] == ["b", "later"]
 
 
 def test_work_that_is_due_again_begins_with_no_failures(kind):
@@ -244,11 +267,9 @@ def test_the_sweep_wakes_a_worker_of_each_kind_that_is_due_and_forgets_old_failu
     target = "marketplace.common.durable.services.enqueue"
     monkeypatch.setattr(target, lambda name, **_: woken.append(name))
     known = sorted(get_kinds())[0]
-    enqueue_work(
-        NewWork(known, "due", due_at=NOW),
-        NewWork(known, "later", due_at=NOW + LEASE),
-        NewWork("tests.unknown", "due", due_at=NOW),
-    )
+    schedule_work(NewWork(known, "later", due_at=NOW + LEASE))
+    assert woken == []
+    enqueue_work(NewWork(known, "due", due_at=NOW), NewWork("tests.unknown", "due", due_at=NOW))
     assert woken == [known, "tests.unknown"]
     woken.clear()
     sweep_work(now=NOW - LEASE)
