@@ -11,7 +11,7 @@ from django.views.decorators.http import require_GET, require_POST
 from marketplace.accounts.models import Organisation
 from marketplace.common import clock
 from marketplace.common.downloads import LinesDownload
-from marketplace.common.money import count_decimals, to_micros
+from marketplace.common.money import to_micros
 from marketplace.payments.closed_months import close_month, find_next_to_close, list_closed_months
 from marketplace.payments.manual_entries import (
     CORRECTABLE,
@@ -21,11 +21,11 @@ from marketplace.payments.manual_entries import (
     list_manual_entries,
     propose_entry,
 )
-from marketplace.payments.models import HOUSE_KINDS, AccountKind, ManualKind
+from marketplace.payments.models import AccountKind, ManualKind
 from marketplace.payments.month_statements import (
-    list_statement_months,
-    load_house_month,
-    write_house_csv,
+    ALL_KINDS,
+    load_account_months,
+    write_accounts_csv,
 )
 from marketplace.web.views.requests import PageRequest, operator_page, show_refusal
 
@@ -73,18 +73,10 @@ def show_books(request: PageRequest, month: str = "") -> HttpResponse:
     """One month; the present one where none is named."""
     now = clock.now()
     name = month or f"{now:%Y-%m}"
-    accounts = load_house_month(month=name)
     closed = list_closed_months()
     context = {
         "month": name,
-        "months": list_statement_months(organisation=None, kinds=HOUSE_KINDS),
-        "accounts": accounts,
-        "total_micros": sum(account.closing_micros for account in accounts),
-        "decimals": count_decimals(
-            amount
-            for account in accounts
-            for amount in (account.opening_micros, account.change_micros, account.closing_micros)
-        ),
+        "books": load_account_months(organisation=None, kinds=ALL_KINDS, month=name),
         "closed": closed,
         "closed_month": next((row for row in closed if row.month == name), None),
         "next_to_close": find_next_to_close(now=now),
@@ -98,8 +90,9 @@ def show_books(request: PageRequest, month: str = "") -> HttpResponse:
 @operator_page
 @require_GET
 def download_books(request: PageRequest, month: str) -> LinesDownload:
+    books = load_account_months(organisation=None, kinds=ALL_KINDS, month=month)
     return LinesDownload(
-        write_house_csv(load_house_month(month=month)),
+        write_accounts_csv(books.accounts),
         content_type="text/csv; charset=utf-8",
         name=f"books-{month}.csv",
     )

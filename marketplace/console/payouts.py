@@ -18,23 +18,30 @@ from marketplace.common.errors import UserError
 from marketplace.common.money import count_decimals
 from marketplace.payments.freezes import list_freezes
 from marketplace.payments.models import Payout, PayoutAccount
-from marketplace.payments.month_statements import EARNINGS, load_month_statement
+from marketplace.payments.month_statements import (
+    EARNINGS,
+    load_account_months,
+    load_month_statement,
+    write_month_csv,
+)
 from marketplace.payments.payouts import open_payout_account, refresh_payout_account
 from marketplace.payments.reserves import compute_reserve
 from marketplace.payments.selectors import get_earnings
-from marketplace.payments.statements import list_months, load_statement, write_csv
+from marketplace.payments.statements import load_statement, write_csv
 from marketplace.payments.stripe_client import GatewayFault, is_configured, is_test_money
 from marketplace.web.views.requests import PageRequest, owner_page, page
 
 log = logging.getLogger(__name__)
 
 PAYOUTS_LISTED = 24
+#: On the page of a month; the CSV has all.
+EARNINGS_LISTED = 200
 
 
 @page
 @require_GET
 def show_payouts(request: PageRequest) -> HttpResponse:
-    organisation = request.organisation
+    organisation, now = request.organisation, clock.now()
     account = PayoutAccount.objects.filter(organisation=organisation).first()
     if account is not None and not account.is_ready:
         # Somebody may come from the gateway's pages just now.
@@ -51,9 +58,11 @@ def show_payouts(request: PageRequest) -> HttpResponse:
         "payouts": Payout.objects.filter(organisation=organisation).order_by("-made_at")[
             :PAYOUTS_LISTED
         ],
-        "reserve_micros": compute_reserve(organisation_id=organisation.pk, now=clock.now()),
+        "reserve_micros": compute_reserve(organisation_id=organisation.pk, now=now),
         "reserve_days": settings.PAYOUT_RESERVE_DAYS,
-        "months": list_months(organisation=organisation),
+        "months": load_account_months(
+            organisation=organisation, kinds=EARNINGS, month=f"{now:%Y-%m}"
+        ).months,
         "threshold_micros": settings.PAYOUT_THRESHOLD_MICROS,
         "every_days": settings.PAYOUT_EVERY_DAYS,
         "delay_days": settings.PAYOUT_DELAY_DAYS,
@@ -89,13 +98,13 @@ def set_up_payouts(request: PageRequest) -> HttpResponse:
 @page
 @require_GET
 def show_statement(request: PageRequest, month: str) -> HttpResponse:
-    statement = load_statement(organisation=request.organisation, month=month)
-    account = load_month_statement(organisation=request.organisation, kinds=EARNINGS, month=month)
-    amounts = [line.amount_micros for line in (*statement.earnings, *account.lines)]
+    organisation = request.organisation
+    statement = load_statement(organisation=organisation, month=month, limit=EARNINGS_LISTED)
     context = {
         "statement": statement,
-        "account": account,
-        "decimals": count_decimals([account.opening_micros, *amounts]),
+        "is_cut": len(statement.earnings) == EARNINGS_LISTED,
+        "owed": load_account_months(organisation=organisation, kinds=EARNINGS, month=month),
+        "decimals": count_decimals(line.amount_micros for line in statement.earnings),
     }
     return render(request, "console/statement.html", context)
 
@@ -103,9 +112,12 @@ def show_statement(request: PageRequest, month: str) -> HttpResponse:
 @page
 @require_GET
 def download_statement(request: PageRequest, month: str) -> LinesDownload:
-    statement = load_statement(organisation=request.organisation, month=month)
-    return LinesDownload(
-        write_csv(statement),
-        content_type="text/csv; charset=utf-8",
-        name=f"statement-{statement.name}.csv",
-    )
+    """What was earned and paid; ``?entries`` each entry of the ledger, also what was taken back."""
+    organisation, content_type = request.organisation, "text/csv; charset=utf-8"
+    if "entries" in request.GET:
+        owed = load_month_statement(organisation=organisation, kinds=EARNINGS, month=month)
+        name = f"entries-{owed.name}.csv"
+        return LinesDownload(write_month_csv(owed), content_type=content_type, name=name)
+    statement = load_statement(organisation=organisation, month=month)
+    name = f"statement-{statement.name}.csv"
+    return LinesDownload(write_csv(statement), content_type=content_type, name=name)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from datetime import datetime, timedelta
 
 import rfc8785
 from django.db import transaction
-from django.db.models import Sum
 
 from marketplace.accounts.models import User
 from marketplace.common.errors import Conflict, NotAllowed
 from marketplace.common.locks import advisory_lock
+from marketplace.payments.account_sums import sum_by_month
 from marketplace.payments.ledger_checks import check_ledger
-from marketplace.payments.models import ClosedMonth, Entry, Posting, UnsealedEntry
+from marketplace.payments.models import ClosedMonth, Entry, LedgerAccount, UnsealedEntry
 from marketplace.payments.seals import find_last_seal, seal_ledger
 from marketplace.payments.statements import read_month
 
@@ -53,7 +54,7 @@ def close_month(*, month: str, closed_by: User, now: datetime) -> ClosedMonth:
             )
         if UnsealedEntry.objects.filter(entry__booked_at__lt=ends_at).exists():
             raise Conflict("month_open", "Its last entries are being sealed. Try again.")
-        sums = sum_accounts(before=ends_at)
+        sums = sum_accounts(until=month)
         return ClosedMonth.objects.create(
             month=month,
             ends_at=ends_at,
@@ -65,10 +66,13 @@ def close_month(*, month: str, closed_by: User, now: datetime) -> ClosedMonth:
         )
 
 
-def sum_accounts(*, before: datetime) -> dict[str, int]:
-    """By kind of account, the sum of all postings that were booked before a moment."""
-    postings = Posting.objects.filter(entry__booked_at__lt=before).order_by("account__kind")
-    return dict(postings.values_list("account__kind").annotate(total=Sum("amount_micros")))
+def sum_accounts(*, until: str) -> dict[str, int]:
+    """By kind of account, what was booked in ``2026-03`` and all months before."""
+    sums: defaultdict[str, int] = defaultdict(int)
+    for (kind, month), amount in sum_by_month(LedgerAccount.objects.all()).items():
+        if month <= until:
+            sums[kind] += amount
+    return sums
 
 
 def compute_month_digest(month: str, sums: dict[str, int], seal_digest: str) -> str:

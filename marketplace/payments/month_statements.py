@@ -1,4 +1,4 @@
-"""One month of an account, from its postings alone: what it began with, each entry, how it ended.
+"""One month of accounts, from their postings alone: what it began with, entries, how it ended.
 
 Anybody with the ledger adds the same up again: closing is opening and the lines, and the closing of
 one month is the opening of the next.
@@ -6,17 +6,24 @@ one month is the opening of the next.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
-from django.db.models import QuerySet, Sum
-from django.db.models.functions import Coalesce
+from django.db.models import Sum
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.csv_rows import write_csv_row
-from marketplace.common.money import from_micros
-from marketplace.payments.models import HOUSE_KINDS, AccountKind, EntryKind, Posting
+from marketplace.common.money import count_decimals, from_micros
+from marketplace.payments.account_sums import sum_by_month
+from marketplace.payments.models import (
+    HOUSE_KINDS,
+    AccountKind,
+    EntryKind,
+    LedgerAccount,
+    Posting,
+)
 from marketplace.payments.statements import read_month
 
 COLUMNS = ("date", "kind", "reference", "memo", "amount_usd", "after_usd")
@@ -24,6 +31,7 @@ HOUSE_COLUMNS = ("account", "opening_usd", "change_usd", "closing_usd")
 #: An owner's wallet, and what a provider or vendor earned and was not paid yet.
 WALLET = (AccountKind.WALLET_AVAILABLE, AccountKind.WALLET_HELD)
 EARNINGS = (AccountKind.EARNINGS_PENDING, AccountKind.EARNINGS_PAYABLE)
+ALL_KINDS = (*WALLET, *EARNINGS, *HOUSE_KINDS)
 MONTHS_LISTED = 36
 
 
@@ -60,7 +68,7 @@ class MonthStatement:
 
 @dataclass(frozen=True, slots=True)
 class AccountMonth:
-    """One account of the house in a month."""
+    """One account in a month; of organisations' accounts without one, all of the kind."""
 
     label: str
     opening_micros: int
@@ -69,6 +77,58 @@ class AccountMonth:
     @property
     def closing_micros(self) -> int:
         return self.opening_micros + self.change_micros
+
+
+@dataclass(frozen=True, slots=True)
+class AccountMonths:
+    """Accounts in one of the months in which something was booked to them."""
+
+    #: ``2026-03``.
+    name: str
+    accounts: tuple[AccountMonth, ...]
+    #: The latest first.
+    months: tuple[str, ...]
+
+    @property
+    def closing_micros(self) -> int:
+        return sum(account.closing_micros for account in self.accounts)
+
+    @property
+    def decimals(self) -> int:
+        """Those that each amount needs to be shown whole."""
+        return count_decimals(
+            amount
+            for account in self.accounts
+            for amount in (account.opening_micros, account.change_micros, account.closing_micros)
+        )
+
+
+def load_account_months(
+    *, organisation: Organisation | None, kinds: Collection[AccountKind], month: str
+) -> AccountMonths:
+    """Accounts of an organisation in ``2026-03``, or all of these kinds; sums, and no entries.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_month``.
+    """
+    read_month(month)
+    accounts = LedgerAccount.objects.filter(kind__in=kinds)
+    if organisation is not None:
+        accounts = accounts.filter(organisation=organisation)
+    sums = sum_by_month(accounts)
+    before: defaultdict[str, int] = defaultdict(int)
+    for (kind, booked_in), amount in sums.items():
+        if booked_in < month:
+            before[kind] += amount
+    shown = (
+        AccountMonth(AccountKind(kind).label, before.get(kind, 0), sums.get((kind, month), 0))
+        for kind in kinds
+        if kind in before or (kind, month) in sums
+    )
+    months = sorted({booked_in for _, booked_in in sums}, reverse=True)
+    return AccountMonths(month, tuple(shown), tuple(months[:MONTHS_LISTED]))
 
 
 def load_month_statement(
@@ -82,10 +142,13 @@ def load_month_statement(
         ``unknown_month``.
     """
     starts_at, ends_at = read_month(month)
-    postings = Posting.objects.filter(account__organisation=organisation, account__kind__in=kinds)
-    opening = after = _sum(postings.filter(entry__booked_at__lt=starts_at))
+    accounts = LedgerAccount.objects.filter(organisation=organisation, kind__in=kinds)
+    sums = sum_by_month(accounts)
+    opening = after = sum(amount for (_, booked_in), amount in sums.items() if booked_in < month)
     entries = (
-        postings.filter(entry__booked_at__gte=starts_at, entry__booked_at__lt=ends_at)
+        Posting.objects.filter(
+            account__in=accounts, entry__booked_at__gte=starts_at, entry__booked_at__lt=ends_at
+        )
         .values_list("entry__booked_at", "entry__kind", "entry__reference", "entry__memo")
         .annotate(total=Sum("amount_micros"))
         .exclude(total=0)
@@ -96,38 +159,6 @@ def load_month_statement(
         after += total
         lines.append(MonthLine(at, EntryKind(kind).label, reference, memo, total, after))
     return MonthStatement(starts_at, opening, tuple(lines))
-
-
-def load_house_month(*, month: str) -> list[AccountMonth]:
-    """Every account of the house in ``2026-03``, and the organisations' by kind; sums are zero.
-
-    Raises
-    ------
-    NotFound
-        ``unknown_month``.
-    """
-    starts_at, ends_at = read_month(month)
-    before = _sum_by_kind(Posting.objects.filter(entry__booked_at__lt=starts_at))
-    within = _sum_by_kind(
-        Posting.objects.filter(entry__booked_at__gte=starts_at, entry__booked_at__lt=ends_at)
-    )
-    kinds = (*WALLET, *EARNINGS, *HOUSE_KINDS)
-    return [
-        AccountMonth(AccountKind(kind).label, before.get(kind, 0), within.get(kind, 0))
-        for kind in kinds
-        if kind in before or kind in within
-    ]
-
-
-def list_statement_months(
-    *, organisation: Organisation | None, kinds: Collection[AccountKind]
-) -> list[str]:
-    """Months with entries, the latest first; without an organisation those of all."""
-    postings = Posting.objects.filter(account__kind__in=kinds)
-    if organisation is not None:
-        postings = postings.filter(account__organisation=organisation)
-    months = postings.datetimes("entry__booked_at", "month", order="DESC", tzinfo=UTC)
-    return [f"{month:%Y-%m}" for month in months[:MONTHS_LISTED]]
 
 
 def write_month_csv(statement: MonthStatement) -> Iterator[str]:
@@ -141,17 +172,8 @@ def write_month_csv(statement: MonthStatement) -> Iterator[str]:
         )
 
 
-def write_house_csv(accounts: Collection[AccountMonth]) -> Iterator[str]:
+def write_accounts_csv(accounts: Collection[AccountMonth]) -> Iterator[str]:
     yield write_csv_row(HOUSE_COLUMNS)
     for account in accounts:
         amounts = (account.opening_micros, account.change_micros, account.closing_micros)
         yield write_csv_row((account.label, *map(from_micros, amounts)))
-
-
-def _sum(postings: QuerySet[Posting]) -> int:
-    return postings.aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"]
-
-
-def _sum_by_kind(postings: QuerySet[Posting]) -> dict[str, int]:
-    rows = postings.values_list("account__kind").annotate(total=Sum("amount_micros")).order_by()
-    return dict(rows)

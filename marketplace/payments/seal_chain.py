@@ -16,11 +16,16 @@ from marketplace.payments.models import Entry, LedgerSeal, Posting, SealedSum, U
 NO_DIGEST = "0" * 64
 
 
+#: An account and a month like ``2026-03``.
+SumKey = tuple[str, str]
+
+
 def compute_digest(
-    before: str, entries: Sequence[Mapping[str, Any]], sums: Mapping[str, int]
+    before: str, entries: Sequence[Mapping[str, Any]], sums: Mapping[SumKey, int]
 ) -> str:
     """The digest of a seal: SHA-256 over canonical JSON (RFC 8785), in hex."""
-    text = {"before": before, "entries": list(entries), "sums": _write_amounts(sums)}
+    by_name = {" ".join(key): amount for key, amount in sums.items()}
+    text = {"before": before, "entries": list(entries), "sums": _write_amounts(by_name)}
     return hashlib.sha256(rfc8785.dumps(text)).hexdigest()
 
 
@@ -53,20 +58,31 @@ def _write_amounts(amounts: Mapping[str, int]) -> dict[str, str]:
     return {name: str(amount) for name, amount in sorted(amounts.items())}
 
 
-def add_up(rows: Iterable[Mapping[str, Any]], *, before: Mapping[str, int]) -> dict[str, int]:
-    """The sums of the accounts that the entries move, after them."""
-    sums = dict(before)
+def add_up(rows: Iterable[Mapping[str, Any]]) -> dict[SumKey, int]:
+    """What the entries add to the sums of accounts by month."""
+    added: defaultdict[SumKey, int] = defaultdict(int)
     for row in rows:
         for account_id, amount in row["postings"].items():
-            sums[account_id] = sums.get(account_id, 0) + int(amount)
-    return sums
+            added[account_id, row["booked_at"][:7]] += int(amount)
+    return added
+
+
+def read_sums(account_ids: Iterable[str] | None = None) -> dict[SumKey, int]:
+    """The sealed sums of some accounts, or of all."""
+    sums = SealedSum.objects.all()
+    if account_ids is not None:
+        sums = sums.filter(account__in=set(account_ids))
+    return {
+        (account_id, f"{month:%Y-%m}"): amount
+        for account_id, month, amount in sums.values_list("account_id", "month", "amount_micros")
+    }
 
 
 def find_broken_seals() -> list[str]:
     """Compute every seal again from the entries as they are now; what is wrong, in words."""
     problems: list[str] = []
     digest, number, covered = NO_DIGEST, 0, 0
-    totals: dict[str, int] = {}
+    totals: dict[SumKey, int] = {}
     for seal in LedgerSeal.objects.order_by("number").iterator(chunk_size=20):
         number += 1
         if seal.number != number:
@@ -74,13 +90,12 @@ def find_broken_seals() -> list[str]:
             number = seal.number
         rows = read_entries(seal.entry_ids)
         covered += len(rows)
-        touched = {account_id for row in rows for account_id in row["postings"]}
-        sums = add_up(rows, before={pk: totals.get(pk, 0) for pk in sorted(touched)})
+        sums = {key: totals.get(key, 0) + amount for key, amount in add_up(rows).items()}
         totals |= sums
         if compute_digest(digest, rows, sums) != seal.digest:
             problems.append(f"the entries of seal {seal.number} are not what was sealed")
         digest = seal.digest
-    stored = dict(SealedSum.objects.values_list("pk", "amount_micros"))
+    stored = read_sums()
     # One statement: an entry that is written meanwhile is in both or in neither.
     hidden = Entry.objects.exclude(pk__in=UnsealedEntry.objects.values("pk")).count() - covered
     if LedgerSeal.objects.filter(number__gt=number).exists():

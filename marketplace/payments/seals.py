@@ -1,4 +1,4 @@
-"""Sealing the ledger: a chain of hashes over its entries, and the sums of accounts up to there.
+"""Sealing the ledger: a chain of hashes over its entries, and the sums of accounts by month.
 
 A seal takes the entries that none covers yet, whatever their transactions began in: the order of
 commits is no order of keys. The auction's lane signs a seal as it signs the heads of its logs, so
@@ -7,17 +7,22 @@ that witnesses keep what the books said. Checks read the last seal and what came
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from datetime import datetime
-from typing import Any
 
 from django.db import transaction
 
 from marketplace.common.locks import advisory_lock
 from marketplace.payments.ledger_checks import SharedAsks, check_recent, sum_shared_asks
 from marketplace.payments.models import LedgerSeal, SealedSum, UnsealedEntry
-from marketplace.payments.seal_chain import NO_DIGEST, add_up, compute_digest, read_entries
+from marketplace.payments.seal_chain import (
+    NO_DIGEST,
+    add_up,
+    compute_digest,
+    read_entries,
+    read_sums,
+)
 
 #: Entries of one seal; the next takes the rest.
 ENTRIES_OF_SEAL = 5000
@@ -48,7 +53,9 @@ def _seal_some(checked_ids: Sequence[str], *, now: datetime) -> bool:
             return False
         before = find_last_seal()
         rows = read_entries(entry_ids)
-        sums = add_up(rows, before=_read_sums(rows))
+        moved = add_up(rows)
+        sealed = read_sums(account_id for account_id, _ in moved)
+        sums = {key: sealed.get(key, 0) + amount for key, amount in moved.items()}
         asks = SharedAsks(**before.shared_asks) if before else SharedAsks(0, 0, 0, 0, 0)
         added = sum_shared_asks(entry_ids)
         LedgerSeal.objects.create(
@@ -64,19 +71,16 @@ def _seal_some(checked_ids: Sequence[str], *, now: datetime) -> bool:
             sealed_at=now,
         )
         SealedSum.objects.bulk_create(
-            [SealedSum(account_id=pk, amount_micros=amount) for pk, amount in sums.items()],
+            [
+                SealedSum(account_id=pk, month=f"{month}-01", amount_micros=amount)
+                for (pk, month), amount in sums.items()
+            ],
             update_conflicts=True,
-            unique_fields=["account"],
+            unique_fields=["account", "month"],
             update_fields=["amount_micros"],
         )
         UnsealedEntry.objects.filter(pk__in=entry_ids).delete()
     return True
-
-
-def _read_sums(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    touched = {account_id for row in rows for account_id in row["postings"]}
-    found = SealedSum.objects.filter(pk__in=touched).values_list("pk", "amount_micros")
-    return dict.fromkeys(sorted(touched), 0) | dict(found)
 
 
 def find_last_seal() -> LedgerSeal | None:

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from django.db.models import Sum
+from django.db.models.functions import Coalesce
+
 from marketplace.accounts.models import Organisation
 from marketplace.common.csv_rows import write_csv_row
 from marketplace.common.errors import NotFound
@@ -21,17 +24,15 @@ class EarningsStatement:
 
     starts_at: datetime
     ends_at: datetime
+    #: The first ones, where a limit was named.
     earnings: tuple[Earning, ...]
+    earned_micros: int
     payouts: tuple[Payout, ...]
 
     @property
     def name(self) -> str:
         """``2026-03``."""
         return f"{self.starts_at:%Y-%m}"
-
-    @property
-    def earned_micros(self) -> int:
-        return sum(line.amount_micros for line in self.earnings)
 
     @property
     def paid_micros(self) -> int:
@@ -41,8 +42,10 @@ class EarningsStatement:
         )
 
 
-def load_statement(*, organisation: Organisation, month: str) -> EarningsStatement:
-    """The statement of ``2026-03``.
+def load_statement(
+    *, organisation: Organisation, month: str, limit: int | None = None
+) -> EarningsStatement:
+    """The statement of ``2026-03``, with its first earnings or all.
 
     Raises
     ------
@@ -62,7 +65,8 @@ def load_statement(*, organisation: Organisation, month: str) -> EarningsStateme
     return EarningsStatement(
         starts_at=starts_at,
         ends_at=ends_at,
-        earnings=tuple(earnings.select_related("payout").order_by("accrued_at", "pk")),
+        earnings=tuple(earnings.select_related("payout").order_by("accrued_at", "pk")[:limit]),
+        earned_micros=earnings.aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"],
         payouts=tuple(payouts.order_by("made_at")),
     )
 
@@ -84,14 +88,6 @@ def read_month(month: str) -> tuple[datetime, datetime]:
     except ValueError:
         raise NotFound("unknown_month", "Name a month like 2026-03.") from None
     return starts_at, ends_at
-
-
-def list_months(*, organisation: Organisation) -> list[str]:
-    """Months with earnings, the latest first."""
-    months = Earning.objects.filter(organisation=organisation).datetimes(
-        "accrued_at", "month", order="DESC", tzinfo=UTC
-    )
-    return [f"{month:%Y-%m}" for month in months[:36]]
 
 
 def write_csv(statement: EarningsStatement) -> Iterator[str]:

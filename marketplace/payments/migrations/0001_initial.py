@@ -475,8 +475,10 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='SealedSum',
             fields=[
-                ('account', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, primary_key=True, related_name='sealed', serialize=False, to='payments.ledgeraccount')),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('month', models.DateField()),
                 ('amount_micros', models.BigIntegerField()),
+                ('account', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='sealed', to='payments.ledgeraccount')),
             ],
         ),
         migrations.AddField(
@@ -820,6 +822,10 @@ class Migration(migrations.Migration):
         pgtrigger.migrations.AddTrigger(
             model_name='earning',
             trigger=pgtrigger.compiler.Trigger(name='keep_terms', sql=pgtrigger.compiler.UpsertTriggerSql(condition='WHEN (OLD."id" IS DISTINCT FROM (NEW."id") OR OLD."organisation_id" IS DISTINCT FROM (NEW."organisation_id") OR OLD."kind" IS DISTINCT FROM (NEW."kind") OR OLD."reference" IS DISTINCT FROM (NEW."reference") OR OLD."amount_micros" IS DISTINCT FROM (NEW."amount_micros") OR OLD."accrued_at" IS DISTINCT FROM (NEW."accrued_at"))', func="RAISE EXCEPTION 'pgtrigger: Cannot update rows from % table', TG_TABLE_NAME;", hash='4108b4a89e31cb3320a7003e2be0f0afbc37d868', operation='UPDATE', pgid='pgtrigger_keep_terms_89638', table='payments_earning', when='BEFORE')),
+        ),
+        migrations.AddConstraint(
+            model_name='sealedsum',
+            constraint=models.UniqueConstraint(fields=('account', 'month'), name='sealed_sum_once'),
         ),
         migrations.AddConstraint(
             model_name='posting',

@@ -1,4 +1,4 @@
-"""Seals of the ledger: a chain of hashes over entries, with the sums of accounts up to each."""
+"""Seals of the ledger: a chain of hashes over entries, with accounts' sums up to each by month."""
 
 import pgtrigger
 from django.db import models
@@ -36,7 +36,7 @@ class LedgerSeal(models.Model):
     postings = models.PositiveBigIntegerField()
     #: Where the operational cost of all jobs up to here went: the fields of ``SharedAsks``.
     shared_asks = models.JSONField()
-    #: SHA-256 in hex over the digest before, the entries and the sums of the accounts they moved.
+    #: SHA-256 in hex over the digest before, the entries and the sums of months that they moved.
     digest = models.CharField(max_length=64, unique=True)
     sealed_at = models.DateTimeField()
 
@@ -50,17 +50,21 @@ class LedgerSeal(models.Model):
 
 
 class SealedSum(models.Model):
-    """The sum of an account's postings in all sealed entries; the latest seal moved it there."""
+    """The sum of an account's postings of one month in all sealed entries; seals move it on."""
 
     account_id: str
 
-    account = models.OneToOneField(
-        LedgerAccount, primary_key=True, on_delete=models.PROTECT, related_name="sealed"
+    # The constraint below has an index that begins with it.
+    account = models.ForeignKey(
+        LedgerAccount, on_delete=models.PROTECT, related_name="sealed", db_index=False
     )
+    #: The first day of the month in UTC in which the entries are booked.
+    month = models.DateField()
     amount_micros = models.BigIntegerField()
 
     class Meta:
+        constraints = [models.UniqueConstraint(name="sealed_sum_once", fields=["account", "month"])]
         triggers = [pgtrigger.Protect(name="keep", operation=pgtrigger.Delete)]
 
     def __str__(self) -> str:
-        return f"{self.amount_micros} of {self.account_id}"
+        return f"{self.amount_micros} of {self.account_id} in {self.month:%Y-%m}"

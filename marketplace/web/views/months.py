@@ -8,10 +8,9 @@ from django.views.decorators.http import require_GET
 
 from marketplace.common import clock
 from marketplace.common.downloads import LinesDownload
-from marketplace.common.money import count_decimals
 from marketplace.payments.month_statements import (
     WALLET,
-    list_statement_months,
+    load_account_months,
     load_month_statement,
     write_month_csv,
 )
@@ -22,16 +21,10 @@ from marketplace.web.views.requests import PageRequest, money_page
 @require_GET
 def show_wallet_month(request: PageRequest, month: str = "") -> HttpResponse:
     """One month; the present one where none is named."""
-    account = load_month_statement(
+    wallet = load_account_months(
         organisation=request.organisation, kinds=WALLET, month=month or f"{clock.now():%Y-%m}"
     )
-    amounts = [line.amount_micros for line in account.lines]
-    context = {
-        "account": account,
-        "months": list_statement_months(organisation=request.organisation, kinds=WALLET),
-        "decimals": count_decimals([account.opening_micros, *amounts]),
-    }
-    return render(request, "web/wallet_month.html", context)
+    return render(request, "web/wallet_month.html", {"wallet": wallet})
 
 
 @money_page

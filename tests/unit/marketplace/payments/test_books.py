@@ -29,17 +29,19 @@ from marketplace.payments.manual_entries import (
 from marketplace.payments.maturity import mature_earnings
 from marketplace.payments.models import ClosedMonth, Entry, LedgerSeal, ManualEntry, ManualKind
 from marketplace.payments.month_statements import (
+    ALL_KINDS,
     EARNINGS,
     WALLET,
-    load_house_month,
+    load_account_months,
     load_month_statement,
     write_month_csv,
 )
+from marketplace.payments.seals import seal_ledger
 from marketplace.payments.selectors import get_house_balances, get_wallet
 from marketplace.payments.services import grant_money
 from tests import builders
 from tests.builders import NOW
-from tests.pages import read_amounts, read_lists, read_text
+from tests.pages import read_amounts, read_download, read_lists, read_text
 
 pytestmark = pytest.mark.django_db
 
@@ -136,7 +138,7 @@ def test_nothing_is_booked_into_a_closed_month(books) -> None:
     assert find_next_to_close(now=later) == MONTH
     closed = close_month(month=MONTH, closed_by=operator, now=later)
     assert closed.sums == {"grants": -10_000_000, "wallet_available": 10_000_000}
-    assert closed.sums == sum_accounts(before=NEXT)
+    assert closed.sums == sum_accounts(until=MONTH)
     seal = LedgerSeal.objects.get(number=closed.seal)
     assert closed.digest == compute_month_digest(MONTH, closed.sums, seal.digest)
     assert find_next_to_close(now=later) is None
@@ -169,8 +171,23 @@ def test_statements_go_on_from_month_to_month_and_add_up(books) -> None:
     rows = list(csv.DictReader(write_month_csv(first)))
     assert sum(Decimal(row["amount_usd"] or 0) for row in rows) == Decimal("8.75")
     assert Decimal(rows[-1]["after_usd"]) == Decimal("8.75")
-    house = load_house_month(month=MONTH)
-    assert sum(account.closing_micros for account in house) == 0
+    house = load_account_months(organisation=None, kinds=ALL_KINDS, month=MONTH)
+    assert (house.closing_micros, house.months) == (0, (MONTH,))
+    for amount, at in ((1_000, NOW), (20_000, NEXT)):
+        builders.hold_funds(
+            organisation=owner, amount_micros=amount, reference=f"bid_{amount}", now=at
+        )
+        # What is sealed counts as what is not.
+        seal_ledger(now=at)
+        builders.hold_funds(
+            organisation=owner, amount_micros=2 * amount, reference=f"bid_{2 * amount}", now=at
+        )
+    later = load_account_months(organisation=owner, kinds=WALLET, month=f"{NEXT:%Y-%m}")
+    assert later.months == (f"{NEXT:%Y-%m}", MONTH)
+    assert [(of.opening_micros, of.change_micros) for of in later.accounts] == [
+        (8_747_000, -60_000),
+        (3_000, 60_000),
+    ]
     earned = load_month_statement(organisation=owner, kinds=EARNINGS, month=MONTH)
     assert (earned.opening_micros, earned.lines) == (0, ())
 
@@ -180,11 +197,13 @@ def test_the_pages_add_up_as_they_are_read(books, client: Client) -> None:
     builders.hold_funds(organisation=owner, amount_micros=3_000_000, reference="bid_1")
     builders.settle_hold(hold_reference="bid_1", charge_micros=1_250_000)
     client.force_login(builders.owner_of(owner))
-    [opening], *lines, [closing] = read_amounts(client.get(f"/wallet/months/{MONTH}"))
-    for amount, after in lines:
-        opening += amount
-        assert opening == after
-    assert opening == closing == Decimal("8.75")
+    held = [0, 0, 0]
+    available = [0, Decimal("8.75"), Decimal("8.75")]
+    assert read_amounts(client.get(f"/wallet/months/{MONTH}")) == [
+        available,
+        held,
+        [Decimal("8.75")],
+    ]
 
     client.force_login(operator)
     asked = {"kind": "write_off", "usd": "2.50", "reason": "The buyer is insolvent"}
@@ -220,6 +239,9 @@ def test_the_statement_of_who_earns_adds_up_as_it_is_read(books, client: Client)
     for kind, earned in (("provider", Decimal("0.9")), ("vendor", Decimal("0.25"))):
         client.force_login(builders.owner_of(earners[kind]))
         reply = client.get(f"/nodes/payouts/{MONTH}")
-        # Each earning, then the account: what it began with, its lines, what it ended with.
-        assert read_amounts(reply) == [[earned], [0], [earned, earned], [earned]]
+        # Each earning, then what is owed: at the beginning, the change, at the end.
+        assert read_amounts(reply) == [[earned], [0, earned, earned], [earned]]
         assert read_lists(reply) == [[earned, 0]]
+        entries = read_download(client.get(f"/nodes/payouts/{MONTH}/csv?entries=1")).decode()
+        owed = [Decimal(row["after_usd"]) for row in csv.DictReader(entries.splitlines())]
+        assert owed == [0, earned]
