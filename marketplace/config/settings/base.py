@@ -138,6 +138,7 @@ if DATABASES["default"]["ENGINE"] != "django.db.backends.postgresql":
     raise environment.ImproperlyConfigured(
         "DATABASE_URL must name a PostgreSQL database, such as postgresql://localhost/finetender."
     )
+DATABASES["default"]["ENGINE"] = "marketplace.common.db"
 _OPTIONS = DATABASES["default"].setdefault("OPTIONS", {})
 # A forgotten transaction or a stuck lock must not stop the auction for good. What is looked up many
 # times a second is in memory, and a plan that is kept must not be one for a table still empty:
