@@ -9,12 +9,14 @@ from datetime import UTC, date, datetime
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Max
 from django_countries.data import COUNTRIES
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound, UserError
 from marketplace.common.money import format_usd_exact
 from marketplace.payments.caps import find_period_start
+from marketplace.payments.closed_months import CLOSES_AFTER
 from marketplace.payments.ledger import house, post_entry
 from marketplace.payments.locks import lock_invoice_series
 from marketplace.payments.models import (
@@ -28,6 +30,7 @@ from marketplace.payments.models import (
     InvoicedEntry,
     InvoiceLine,
     InvoiceLineKind,
+    InvoiceSeries,
     Posting,
 )
 from marketplace.payments.outbox import WantedCall, add_calls
@@ -41,6 +44,8 @@ _LINE_KINDS = {
     EntryKind.REFUND: InvoiceLineKind.REFUND,
     EntryKind.SLA_CREDIT: InvoiceLineKind.CREDIT,
 }
+#: On the page that lists them.
+INVOICES_LISTED = 120
 #: What these accounts gain by such an entry, an organisation paid.
 _SIDES = (AccountKind.CLEARING, AccountKind.REFUNDS, AccountKind.SLA_CREDITS)
 
@@ -66,10 +71,15 @@ class _DueLine:
 def issue_due_invoices(*, now: datetime, name_references: NameReferences) -> int:
     """Issue an invoice for every organisation and month that is over; how many.
 
-    An invoice without the gateway's answer about tax waits for the next run.
+    An invoice without the gateway's answer about tax waits for the next run. A month whose entries
+    are all on invoices, and that gets no more, is not looked at again.
     """
-    due = _load_due(before=find_period_start(CapPeriod.MONTH, now))
-    return sum(
+    before = find_period_start(CapPeriod.MONTH, now)
+    since = InvoiceSeries.objects.aggregate(latest=Max("due_from"))["latest"]
+    if since == before:
+        return 0
+    due = _load_due(since=since, before=before)
+    issued = [
         _issue_invoice(
             organisation_id=organisation_id,
             month=month,
@@ -77,16 +87,26 @@ def issue_due_invoices(*, now: datetime, name_references: NameReferences) -> int
             now=now,
         )
         for (organisation_id, month), entries in sorted(due.items())
-    )
+    ]
+    if all(issued) and now >= before + CLOSES_AFTER:
+        with transaction.atomic():
+            series = lock_invoice_series(now.astimezone(UTC).year)
+            series.due_from = before
+            series.save(update_fields=["due_from"])
+    return sum(issued)
 
 
-def _load_due(*, before: datetime) -> dict[tuple[str, date], list[_DueEntry]]:
+def _load_due(
+    *, since: datetime | None, before: datetime
+) -> dict[tuple[str, date], list[_DueEntry]]:
     """Entries on no invoice, by organisation and month, in the order they were booked."""
+    begins = {} if since is None else {"entry__booked_at__gte": since}
     postings = (
         Posting.objects.filter(
             account__kind__in=_SIDES,
             entry__kind__in=list(_LINE_KINDS),
             entry__booked_at__lt=before,
+            **begins,
             entry__invoiced__isnull=True,
         )
         .order_by("entry__booked_at", "entry_id")
@@ -269,8 +289,9 @@ def set_billing_details(
 
 
 def list_invoices(organisation: Organisation) -> list[Invoice]:
-    """The latest first."""
-    return list(Invoice.objects.filter(organisation=organisation).order_by("-issued_at", "-number"))
+    """Those of the latest years, the latest first."""
+    invoices = Invoice.objects.filter(organisation=organisation)
+    return list(invoices.order_by("-issued_at", "-number")[:INVOICES_LISTED])
 
 
 def get_invoice(*, organisation: Organisation, number: str) -> Invoice:

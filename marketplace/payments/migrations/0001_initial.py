@@ -141,6 +141,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('year', models.PositiveSmallIntegerField(primary_key=True, serialize=False)),
                 ('last_number', models.PositiveIntegerField(default=0)),
+                ('due_from', models.DateTimeField(null=True)),
             ],
             options={
                 'verbose_name_plural': 'invoice series',

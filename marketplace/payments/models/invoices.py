@@ -44,6 +44,8 @@ class InvoiceSeries(models.Model):
 
     year = models.PositiveSmallIntegerField(primary_key=True)
     last_number = models.PositiveIntegerField(default=0)
+    #: All that was booked before it and belongs on invoices is on one.
+    due_from = models.DateTimeField(null=True)
 
     class Meta:
         verbose_name_plural = "invoice series"

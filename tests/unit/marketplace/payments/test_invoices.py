@@ -114,6 +114,24 @@ def test_the_refund_of_a_cancelled_job_names_what_was_kept(buyer: Organisation) 
     assert balances[AccountKind.CONGESTION] == 100_000
 
 
+def test_a_month_is_not_looked_at_again_once_it_gets_no_more_entries(
+    buyer: Organisation, django_assert_num_queries: Any
+) -> None:
+    _charge(buyer, "bid:1", 1_000_000)
+    assert _issue() == 1
+    # A clock was slow, and the first of the new month is no matter of this one.
+    _charge(buyer, "bid:2", 2_000_000, now=PAID)
+    _charge(buyer, "bid:3", 3_000_000, now=ISSUED)
+    closed = datetime(2026, 4, 2, tzinfo=UTC)
+    assert _issue(now=closed - timedelta(seconds=1)) == 1
+    assert _issue(now=closed) == 0
+    with django_assert_num_queries(1):
+        assert _issue(now=closed + timedelta(days=20)) == 0
+    assert _issue(now=closed + timedelta(days=30)) == 1
+    totals = [invoice.total_micros for invoice in list_invoices(buyer)]
+    assert totals == [3_000_000, 2_000_000, 1_000_000]
+
+
 def test_a_month_has_one_invoice_with_all_that_was_paid_and_came_back(buyer: Organisation) -> None:
     set_billing_details(
         organisation=buyer, legal_name="Tidewater GmbH", address="2 Dock", country="DE", tax_id=""
