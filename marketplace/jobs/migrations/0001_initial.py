@@ -103,9 +103,9 @@ class Migration(migrations.Migration):
                 ('is_withheld', models.BooleanField(db_default=False, default=False)),
                 ('created_at', models.DateTimeField()),
                 ('deleted_at', models.DateTimeField(editable=False, null=True)),
-                ('organisation', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='datasets', to='accounts.organisation')),
+                ('organisation', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='datasets', to='accounts.organisation')),
                 ('uploaded_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('zone', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='fleet.zone')),
+                ('zone', models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='fleet.zone')),
             ],
             options={
                 'default_manager_name': 'objects',
@@ -383,6 +383,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='dataset',
             index=models.Index(fields=['organisation', '-created_at'], name='jobs_dataset_of'),
+        ),
+        migrations.AddIndex(
+            model_name='dataset',
+            index=models.Index(fields=['zone', 'created_at'], name='jobs_dataset_of_zone'),
         ),
         migrations.AddConstraint(
             model_name='dataset',

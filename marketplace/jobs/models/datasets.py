@@ -27,7 +27,7 @@ class Dataset(models.Model):
 
     id = IdField(prefix="ds")
     organisation = models.ForeignKey(
-        "accounts.Organisation", on_delete=models.PROTECT, related_name="datasets"
+        "accounts.Organisation", on_delete=models.PROTECT, related_name="datasets", db_index=False
     )
     uploaded_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, related_name="+"
@@ -52,7 +52,12 @@ class Dataset(models.Model):
     tokens = models.PositiveBigIntegerField()
     longest_row_tokens = models.PositiveIntegerField()
     zone = models.ForeignKey(
-        "fleet.Zone", on_delete=models.PROTECT, null=True, blank=True, related_name="+"
+        "fleet.Zone",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="+",
+        db_index=False,
     )
     faulty = models.PositiveIntegerField(default=0)
     #: Line numbers, from 1, that training leaves out.
@@ -84,7 +89,10 @@ class Dataset(models.Model):
         constraints = [
             models.CheckConstraint(condition=Q(rows__gt=0), name="jobs_dataset_has_rows"),
         ]
-        indexes = [models.Index(fields=["organisation", "-created_at"], name="jobs_dataset_of")]
+        indexes = [
+            models.Index(fields=["organisation", "-created_at"], name="jobs_dataset_of"),
+            models.Index(fields=["zone", "created_at"], name="jobs_dataset_of_zone"),
+        ]
 
     def __str__(self) -> str:
         return self.name

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import transaction
-from django.db.models import (
-    DateTimeField,
-    DurationField,
-    Exists,
-    ExpressionWrapper,
-    F,
-    OuterRef,
-    Q,
-    QuerySet,
-    Subquery,
-    Value,
-)
-from django.db.models.functions import Greatest, Least
+from django.db.models import Exists, OuterRef, Q
 
 from marketplace.accounts.erasure import ask_deletion
-from marketplace.accounts.models import Deletion, Subject, User
+from marketplace.accounts.models import Deletion, Organisation, Subject, User
 from marketplace.common.errors import Conflict, NotFound
+from marketplace.fleet.models import Zone
 from marketplace.jobs.locks import lock_artifact, lock_dataset, lock_job
 from marketplace.jobs.models import Artifact, Dataset, Job
 
@@ -84,30 +74,44 @@ def delete_unretained(*, now: datetime) -> int:
     A data set is used by jobs until they end, and a result by ``note_adapter_use``. The shorter of
     two times counts. Each is looked at again under its lock: it may have been used meanwhile.
     """
-    days = Least(F("organisation__retain_days"), F("zone__retain_days"))
-    jobs = Job.objects.filter(finished_at__isnull=False, settled_at__isnull=False)
-    used_at = Greatest("finished_at", "artifact__used_at")
-    old_jobs = _filter_old(jobs.annotate(days=days, used_at=used_at), now)
+    count = 0
+    for of, model in (("organisation", Organisation), ("zone", Zone)):
+        limits = model.objects.filter(retain_days__isnull=False)
+        for pk, days in limits.values_list("pk", "retain_days"):
+            # The days again: under the lock they are still those.
+            retained = {of: pk, f"{of}__retain_days": days}
+            before = now - timedelta(days=days)
+            count += _delete_old_jobs(retained, before=before, now=now)
+            count += _delete_old_datasets(retained, before=before, now=now)
+    return count
+
+
+def _delete_old_jobs(retained: dict[str, Any], *, before: datetime, now: datetime) -> int:
+    ended = Job.objects.filter(**retained, settled_at__isnull=False, finished_at__lt=before)
+    unused = ended.exclude(artifact__used_at__gte=before)
     asked = Deletion.objects.filter(subject=Subject.JOB, subject_id=OuterRef("pk"))
-    old_jobs, count = old_jobs.exclude(Exists(asked)), 0
-    for job in list(old_jobs[:BATCH_LIMIT]):
+    old, count = unused.exclude(Exists(asked)), 0
+    for job in list(old[:BATCH_LIMIT]):
         with transaction.atomic():
             lock_job(job.pk)
             lock_artifact(job.pk)
-            if old_jobs.filter(pk=job.pk).exists():
+            if old.filter(pk=job.pk).exists():
                 delete_job(job=job, asked_by=None, now=now)
                 count += 1
-    with_it = Job.objects.filter(Q(dataset=OuterRef("pk")) | Q(validation_dataset=OuterRef("pk")))
-    ended = with_it.order_by("-finished_at").values("finished_at")[:1]
-    sets = Dataset.everything.filter(deleted_at=None, is_withheld=False).annotate(
-        days=days, used_at=Greatest("created_at", Subquery(ended))
+    return count
+
+
+def _delete_old_datasets(retained: dict[str, Any], *, before: datetime, now: datetime) -> int:
+    sets = Dataset.everything.filter(
+        **retained, deleted_at=None, is_withheld=False, created_at__lt=before
     )
-    running = with_it.filter(status__in=Job.ACTIVE)
-    old_sets = _filter_old(sets, now).exclude(Exists(running))
-    for dataset in list(old_sets[:BATCH_LIMIT]):
+    with_it = Job.objects.filter(Q(dataset=OuterRef("pk")) | Q(validation_dataset=OuterRef("pk")))
+    in_use = with_it.filter(Q(status__in=Job.ACTIVE) | Q(finished_at__gte=before))
+    old, count = sets.exclude(Exists(in_use)), 0
+    for dataset in list(old[:BATCH_LIMIT]):
         with transaction.atomic():
             lock_dataset(dataset.pk)
-            if old_sets.filter(pk=dataset.pk).exists():
+            if old.filter(pk=dataset.pk).exists():
                 delete_dataset(dataset=dataset, asked_by=None, now=now)
                 count += 1
     return count
@@ -118,12 +122,6 @@ def note_adapter_use(*, job_ids: Collection[str], now: datetime) -> None:
     if job_ids:
         noted = Q(used_at__gt=now - USE_NOTED_EVERY)
         Artifact.objects.filter(job__in=job_ids).exclude(noted).update(used_at=now)
-
-
-def _filter_old(rows: QuerySet, now: datetime) -> QuerySet:
-    kept_for = ExpressionWrapper(F("days") * Value(timedelta(days=1)), output_field=DurationField())
-    until = ExpressionWrapper(F("used_at") + kept_for, output_field=DateTimeField())
-    return rows.annotate(kept_until=until).filter(kept_until__lt=now)
 
 
 def _ask(
