@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import BinaryIO, cast
 
-from django.db.models import Count, F, Q, QuerySet
+from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
 from django.db.models.fields.files import FieldFile
 
 from marketplace.accounts.models import Organisation
@@ -142,8 +142,12 @@ def list_unsettled_jobs() -> QuerySet[Job]:
 def list_continuable_jobs(organisation: Organisation) -> QuerySet[Job]:
     """Jobs whose adapters a new job may begin with, newest first."""
     done = Job.objects.filter(organisation=organisation, status=JobStatus.SUCCEEDED)
-    present = Artifact.objects.filter(job__in=done).values("job")
-    return done.filter(pk__in=present).order_by("-finished_at", "-pk")
+    return done.filter(Exists(Artifact.objects.filter(job=OuterRef("pk")))).order_by("-pk")
+
+
+def list_datasets(organisation: Organisation) -> QuerySet[Dataset]:
+    """What an organisation may train on, newest first."""
+    return Dataset.objects.filter(organisation=organisation).order_by("-created_at", "-pk")
 
 
 def list_job_events(job: Job, *, after_seq: int = 0) -> QuerySet[JobEvent]:

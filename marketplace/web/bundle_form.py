@@ -14,7 +14,9 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Dataset
+from marketplace.jobs.selectors import list_datasets
 from marketplace.web.forms import AUTO, HyperField
+from marketplace.web.latest_choice import LatestChoiceField
 
 #: Fields that take several values, by the setting they are of.
 SWEPT = {
@@ -71,13 +73,13 @@ class BundleForm(forms.Form):
         empty_label=None,
         widget=forms.Select(attrs={"class": "field"}),
     )
-    dataset = forms.ModelChoiceField(
+    dataset = LatestChoiceField(
         label="Data set",
         queryset=Dataset.objects.none(),
         empty_label=None,
         widget=forms.Select(attrs={"class": "field"}),
     )
-    validation = forms.ModelChoiceField(
+    validation = LatestChoiceField(
         label="Validation data",
         queryset=Dataset.objects.none(),
         required=False,
@@ -115,7 +117,9 @@ class BundleForm(forms.Form):
         super().__init__(data)
         self.fields["zone"].queryset = zones  # type: ignore[attr-defined]
         for name in ("dataset", "validation"):
-            self.fields[name].queryset = list_datasets(organisation)  # type: ignore[attr-defined]
+            self.fields[name].offer(  # type: ignore[attr-defined]
+                list_datasets(organisation), chosen=self.data.get(name)
+            )
 
     @property
     def training(self) -> dict[str, Any]:
@@ -140,11 +144,6 @@ class BundleForm(forms.Form):
         """Put a service's refusal beside the field that it is about."""
         param = (error.param or "").rpartition(".")[2]
         self.add_error(PARAMS.get(param), error.message)
-
-
-def list_datasets(organisation: Organisation) -> Any:
-    """What an organisation may train on, newest first."""
-    return Dataset.objects.filter(organisation=organisation).order_by("-created_at")
 
 
 def get_bundle_defaults(*, zone: Zone, now: datetime) -> dict[str, Any]:

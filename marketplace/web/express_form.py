@@ -8,6 +8,7 @@ from typing import Any
 from django import forms
 
 from marketplace.express.previews import SloPreview
+from marketplace.web.latest_choice import LatestChoiceField
 from marketplace.web.prompt_form import AUTO, HyperField, PromptTuningForm
 
 
@@ -15,7 +16,7 @@ class ExpressForm(PromptTuningForm):
     zone = forms.ModelChoiceField(
         label="Model", queryset=None, to_field_name="zone__name", empty_label=None
     )
-    dataset = forms.ModelChoiceField(
+    dataset = LatestChoiceField(
         label="Rows",
         queryset=None,
         empty_label=None,
@@ -32,7 +33,9 @@ class ExpressForm(PromptTuningForm):
     def __init__(self, data: dict[str, Any], *, lanes: Any, datasets: Any) -> None:
         super().__init__(data)
         self.fields["zone"].queryset = lanes  # type: ignore[attr-defined]
-        self.fields["dataset"].queryset = datasets  # type: ignore[attr-defined]
+        self.fields["dataset"].offer(  # type: ignore[attr-defined]
+            datasets, chosen=self.data.get("dataset")
+        )
         self.fields["initial_prompt"].required = True
 
     @property

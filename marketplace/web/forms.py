@@ -19,10 +19,11 @@ from marketplace.common.money import to_micros
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Dataset, Job
-from marketplace.jobs.selectors import list_continuable_jobs
+from marketplace.jobs.selectors import list_continuable_jobs, list_datasets
 from marketplace.vendors.models import VendorKind
 from marketplace.vendors.wishes import GOLD_CHARS_MAX, GOLD_ROWS_MAX, INSTRUCTIONS_CHARS_MAX
 from marketplace.web.expert_form import CHOICES, EXPERT, NUMBERS, ExpertForm
+from marketplace.web.latest_choice import LatestChoiceField
 from marketplace.web.prompt_form import AUTO, HyperField, PromptTuningForm
 from marketplace.webhooks.outbox import EVENT_TYPES
 from workers.protocol.job_spec import AdapterKind
@@ -64,14 +65,14 @@ class BidForm(PromptTuningForm, ExpertForm):
     zone = forms.ModelChoiceField(
         label="Model", queryset=Zone.objects.none(), to_field_name="name", empty_label=None
     )
-    dataset = forms.ModelChoiceField(
+    dataset = LatestChoiceField(
         label="Data set",
         queryset=Dataset.objects.none(),
         required=False,
         empty_label="Choose an uploaded data set",
         widget=forms.Select(attrs={"class": "field"}),
     )
-    validation = forms.ModelChoiceField(
+    validation = LatestChoiceField(
         label="Validation data",
         queryset=Dataset.objects.none(),
         required=False,
@@ -100,7 +101,7 @@ class BidForm(PromptTuningForm, ExpertForm):
     learning_rate = HyperField(label="Learning rate")
     batch_size = HyperField(label="Batch size")
     early_stopping = HyperField(label="Stop early after (checks)")
-    model = forms.ModelChoiceField(
+    model = LatestChoiceField(
         label="Begin with",
         queryset=Job.objects.none(),
         required=False,
@@ -158,10 +159,11 @@ class BidForm(PromptTuningForm, ExpertForm):
         super().__init__(*args, **kwargs)
         self.fields["zone"].queryset = zones  # type: ignore[attr-defined]
         for name in ("dataset", "validation"):
-            self.fields[name].queryset = Dataset.objects.filter(  # type: ignore[attr-defined]
-                organisation=organisation
-            ).order_by("-created_at")
-        self.fields["model"].queryset = list_continuable_jobs(organisation)  # type: ignore[attr-defined]
+            self._offer(name, list_datasets(organisation))
+        self._offer("model", list_continuable_jobs(organisation))
+
+    def _offer(self, name: str, rows: Any) -> None:
+        self.fields[name].offer(rows, chosen=self.data.get(name))  # type: ignore[attr-defined]
 
     def clean_price(self) -> str:
         """``9,50`` is nine and a half; ``1,000`` could be two amounts and is refused as it is."""

@@ -25,8 +25,9 @@ from marketplace.auction.selectors import (
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.selectors import list_open_zones
+from marketplace.jobs.selectors import list_datasets
 from marketplace.payments.selectors import get_wallet
-from marketplace.web.bundle_form import BundleForm, get_bundle_defaults, list_datasets
+from marketplace.web.bundle_form import BundleForm, get_bundle_defaults
 from marketplace.web.views.requests import PageRequest, page
 
 

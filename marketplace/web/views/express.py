@@ -34,7 +34,8 @@ from marketplace.express.requests import (
     place_request,
     wait_for_answer,
 )
-from marketplace.jobs.models import Dataset, Job, JobStatus
+from marketplace.jobs.models import Job, JobStatus
+from marketplace.jobs.selectors import list_datasets
 from marketplace.payments.selectors import get_wallet
 from marketplace.web.express_form import ExpressForm
 from marketplace.web.views.requests import PageRequest, page
@@ -47,7 +48,7 @@ def show_express_form(request: PageRequest) -> HttpResponse:
     now = clock.now()
     lanes = ExpressLane.objects.filter(is_open=True, rate_micros__isnull=False)
     lanes = lanes.select_related("zone").order_by("zone__name")
-    datasets = Dataset.objects.filter(organisation=request.organisation).order_by("-created_at")
+    datasets = list_datasets(request.organisation)
     values = request.POST if request.method == "POST" else request.GET
     form = ExpressForm(_fill(values, lanes, datasets), lanes=lanes, datasets=datasets)
     terms, refusal = _measure(request, form, now=now)

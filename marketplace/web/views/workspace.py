@@ -7,6 +7,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
+from django.db.models import Q
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.debug import sensitive_variables
@@ -20,6 +21,7 @@ from marketplace.common import clock
 from marketplace.common.downloads import LinesDownload
 from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.models import Dataset, Upload, UploadStatus
+from marketplace.jobs.selectors import list_datasets
 from marketplace.jobs.services import delete_dataset
 from marketplace.warm.selectors import get_consent, get_dataset_consent
 from marketplace.web.current_organisation import CHOSEN
@@ -50,14 +52,20 @@ def show_datasets(request: PageRequest) -> HttpResponse:
         else:
             assert upload is not None
             return _go_to(upload)
-    datasets = Dataset.objects.filter(organisation=request.organisation).order_by("-created_at")
+    datasets = list_datasets(request.organisation)
+    seen = datasets.filter(pk=request.GET.get("before", "").replace("\0", "")).first()
+    if seen is not None:
+        same = Q(created_at=seen.created_at, pk__lt=seen.pk)
+        datasets = datasets.filter(same | Q(created_at__lt=seen.created_at))
+    shown = list(datasets[: DATASETS_LISTED + 1])
     open_uploads = Upload.objects.filter(organisation=request.organisation).exclude(
         status__in=[UploadStatus.STORED, UploadStatus.REFUSED]
     )
     context = {
         "form": form,
         "error": error,
-        "datasets": datasets[:DATASETS_LISTED],
+        "datasets": shown[:DATASETS_LISTED],
+        "older": shown[DATASETS_LISTED - 1].pk if len(shown) > DATASETS_LISTED else None,
         "uploads": open_uploads.order_by("-created_at")[:DATASETS_LISTED],
         "limit_bytes": settings.UPLOAD_BYTES_MAX,
         "consent": get_consent(request.organisation),

@@ -20,8 +20,9 @@ from marketplace.fleet.models import Provider
 from marketplace.jobs.models import Dataset, Upload
 from marketplace.jobs.services import intake
 from marketplace.payments.selectors import get_wallet
+from marketplace.web import latest_choice
 from marketplace.web.presenters.curve import find_horizon_end
-from marketplace.web.views import bid_form, uploads
+from marketplace.web.views import bid_form, uploads, workspace
 from tests import builders, market_builders
 from tests.builders import NOW
 from tests.pages import read_download, read_page
@@ -50,6 +51,28 @@ def test_a_new_form_quotes_a_chosen_data_set_at_once(site: Site) -> None:
     # Left to the house: 10 epochs of 90 rows, which are 9 cells.
     assert page.context["quote"].price_micros == 9 * market_builders.CELL_MICROS
     assert "$0.90" in read_page(page)
+
+
+def test_a_form_offers_the_newest_data_sets_and_the_one_that_is_chosen(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(latest_choice, "OFFERED", 1)
+    made = [market_builders.dataset(site.organisation, site.zone) for _ in range(2)]
+    for age, each in enumerate(made):
+        Dataset.objects.filter(pk=each.pk).update(created_at=NOW + timedelta(hours=2 - age))
+    strange = market_builders.dataset(builders.organisation(), site.zone)
+    for chosen, offered in ((site.dataset.pk, [site.dataset.pk]), (strange.pk, []), ("", [])):
+        form = site.client.get(f"/bids/new?dataset={chosen}").context["form"]
+        keys = [key for key, _ in form.fields["dataset"].choices]
+        assert keys == ["", made[0].pk, *offered]
+    # What no form offers is reached by the pages of all of them.
+    monkeypatch.setattr(workspace, "DATASETS_LISTED", 1)
+    pages, older = [], ""
+    while older is not None:
+        page = site.client.get(f"/datasets?before={older}")
+        pages.append([each.pk for each in page.context["datasets"]])
+        older = page.context["older"]
+    assert pages == [[made[0].pk], [made[1].pk], [site.dataset.pk]]
 
 
 def test_a_bid_above_the_price_is_admitted_and_pays_the_price(site: Site) -> None:

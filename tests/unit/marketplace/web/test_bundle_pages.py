@@ -101,7 +101,8 @@ def test_a_sweep_of_others_is_not_found(site: Site) -> None:
 
 def test_all_jobs_of_a_sweep_are_measured_by_one_file(site: Site) -> None:
     held_out = market_builders.dataset(site.organisation, site.zone, texts=["one", "two"])
-    site.client.post("/bundles/new", FORM | {"validation": held_out.pk, "price": "5"})
+    data = {"dataset": site.dataset.pk, "validation": held_out.pk}
+    site.client.post("/bundles/new", FORM | data | {"price": "5"})
     assert [bid.validation_dataset for bid in Bid.objects.all()] == [held_out] * 3
     assert {job.validation_dataset for job in Job.objects.all()} == {held_out}
     # The quote looks at it as well: rows that stand in both are refused before any bid.
