@@ -1,6 +1,7 @@
 """Names of rows: a prefix that says what it is, then a ULID, which sorts by time."""
 
 import re
+from datetime import datetime
 
 from ulid import ULID
 
@@ -14,6 +15,11 @@ def new_id(prefix: str) -> str:
     if not PREFIX.fullmatch(prefix):
         raise ValueError(f"{prefix!r} is not a prefix: 2 to 12 lower-case letters or digits")
     return f"{prefix}_{str(ULID()).lower()}"
+
+
+def first_id(prefix: str, at: datetime) -> str:
+    """An id that none made at a moment or later comes before."""
+    return f"{prefix}_{str(ULID.from_datetime(at))[:10].lower()}{'0' * 16}"
 
 
 def is_id(text: str) -> bool:

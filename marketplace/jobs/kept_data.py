@@ -35,7 +35,7 @@ from marketplace.webhooks.outbox import forget_messages
 
 #: What the texts of deleted things become.
 DELETED_NAME = "Deleted"
-_RUNS = Q(status__in=Job.ACTIVE) | Q(settled_at=None)
+_RUNS = Q(settled_at=None)
 
 
 def _mark_dataset(dataset_id: str, *, asked_by: User | None, now: datetime) -> None:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.conf import settings
+from django.db.models import Max, Min
 
 from marketplace.accounts.models import Organisation
 from marketplace.jobs.executed_work import ExecutedSlice, list_executed_slices, list_slices
@@ -24,11 +25,16 @@ MONTHS_LISTED = 24
 
 
 def list_usage_months(*, organisation: Organisation, now: datetime) -> list[str]:
-    """Months in which jobs ended, the latest first; the present one is not over."""
-    months = Job.objects.filter(organisation=organisation, finished_at__lte=now).datetimes(
-        "finished_at", "month", order="DESC", tzinfo=UTC
+    """The months from the last in which a job ended back to the first; the present is not over."""
+    ended = Job.objects.filter(organisation=organisation, finished_at__lte=now)
+    ends = ended.aggregate(first=Min("finished_at"), last=Max("finished_at"))
+    if ends["first"] is None:
+        return []
+    first, last = (
+        12 * (at := ends[name].astimezone(UTC)).year + at.month - 1 for name in ("first", "last")
     )
-    return [f"{month:%Y-%m}" for month in months[:MONTHS_LISTED]]
+    months = range(last, max(first - 1, last - MONTHS_LISTED), -1)
+    return [f"{month // 12}-{month % 12 + 1:02}" for month in months]
 
 
 def write_usage(

@@ -74,7 +74,7 @@ class Migration(migrations.Migration):
                 ('finished_at', models.DateTimeField(null=True)),
                 ('settled_at', models.DateTimeField(null=True)),
                 ('created_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('organisation', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to='accounts.organisation')),
+                ('organisation', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to='accounts.organisation')),
                 ('zone', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to='fleet.zone')),
             ],
         ),
@@ -351,6 +351,14 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='job',
             index=models.Index(fields=['organisation', '-id'], name='jobs_job_of'),
+        ),
+        migrations.AddIndex(
+            model_name='job',
+            index=models.Index(fields=['organisation', 'finished_at'], name='jobs_job_finished'),
+        ),
+        migrations.AddIndex(
+            model_name='job',
+            index=models.Index(condition=models.Q(('settled_at__isnull', True)), fields=['organisation'], name='jobs_job_open'),
         ),
         migrations.AddIndex(
             model_name='job',

@@ -34,7 +34,7 @@ class Job(models.Model):
     #: The bid it came from; the auction is above this app, so no foreign key.
     bid_id = models.CharField(max_length=40, unique=True)
     organisation = models.ForeignKey(
-        "accounts.Organisation", on_delete=models.PROTECT, related_name="jobs"
+        "accounts.Organisation", on_delete=models.PROTECT, related_name="jobs", db_index=False
     )
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, related_name="+"
@@ -148,6 +148,10 @@ class Job(models.Model):
                 name="jobs_job_cells",
             ),
             models.Index(fields=["organisation", "-id"], name="jobs_job_of"),
+            models.Index(fields=["organisation", "finished_at"], name="jobs_job_finished"),
+            models.Index(
+                fields=["organisation"], condition=Q(settled_at__isnull=True), name="jobs_job_open"
+            ),
             models.Index(fields=["zone"], condition=Q(needs_replan=True), name="jobs_job_replan"),
             # The work a zone has now, however many jobs it has had, and what ended since.
             models.Index(

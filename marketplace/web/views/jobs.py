@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery, Sum
@@ -16,6 +16,7 @@ from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.selectors import list_bids
 from marketplace.common import clock
 from marketplace.common.errors import NotFound
+from marketplace.common.ids import first_id
 from marketplace.jobs.models import Job, JobStatus
 from marketplace.web.presenters.plans import build_job_ribbon, find_ribbon_nodes
 from marketplace.web.presenters.progress import compute_done_share, compute_left_s
@@ -23,12 +24,7 @@ from marketplace.web.presenters.receipt import find_kept
 from marketplace.web.views.requests import PageRequest, page
 
 ROWS_PER_PAGE = 20
-FILTERS: dict[str, Q] = {
-    "all": Q(),
-    "active": Q(status=BidStatus.PENDING) | Q(job_status__in=Job.ACTIVE),
-    "done": Q(job_status__in=(JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED)),
-    "refused": Q(status__in=(BidStatus.REFUSED, BidStatus.CANCELLED)),
-}
+FILTERS = ("all", "active", "done", "refused")
 
 
 @page
@@ -37,9 +33,10 @@ def list_own_jobs(request: PageRequest) -> HttpResponse:
     now = clock.now()
     chosen = request.GET.get("show", "all")
     chosen = chosen if chosen in FILTERS else "all"
-    find = request.GET.get("find", "").replace("\0", "").strip()[:80]
-    bids = _with_job_status(list_bids(request.organisation))
-    shown = bids.filter(FILTERS[chosen])
+    find, before = (
+        request.GET.get(name, "").replace("\0", "").strip()[:80] for name in ("find", "before")
+    )
+    shown = _choose(_with_job_status(list_bids(request.organisation)), request, chosen)
     if find:
         shown = shown.filter(
             Q(name__icontains=find)
@@ -47,25 +44,36 @@ def list_own_jobs(request: PageRequest) -> HttpResponse:
             | Q(zone__base_model_name__icontains=find)
             | Q(job_id__icontains=find)
         )
-    total = shown.count()
-    start = min(_number(request.GET.get("from")), max(0, total - 1))
+    if before:
+        shown = shown.filter(pk__lt=before)
+    bids = list(shown[: ROWS_PER_PAGE + 1])
     context = {
-        "rows": _rows(list(shown[start : start + ROWS_PER_PAGE]), now=now),
-        "tabs": [
-            (name, name.capitalize(), bids.filter(wanted).count())
-            for name, wanted in FILTERS.items()
-        ],
+        "rows": _rows(bids[:ROWS_PER_PAGE], now=now),
+        "tabs": [(name, name.capitalize()) for name in FILTERS],
         "chosen": chosen,
         "find": find,
-        "total": total,
-        "first": start + 1,
-        "last": min(total, start + ROWS_PER_PAGE),
-        "newer": max(0, start - ROWS_PER_PAGE) if start else None,
-        "older": start + ROWS_PER_PAGE if start + ROWS_PER_PAGE < total else None,
+        "is_later": bool(before),
+        "older": bids[ROWS_PER_PAGE - 1].pk if len(bids) > ROWS_PER_PAGE else None,
         "month": _month(request.organisation, now=now),
         "now": now,
     }
     return render(request, "web/jobs.html", context)
+
+
+def _choose(bids: QuerySet[Bid], request: PageRequest, chosen: str) -> QuerySet[Bid]:
+    if chosen == "active":
+        # By their names: there are few, however many bids there were.
+        own = {"organisation": request.organisation}
+        running = Job.objects.filter(**own, settled_at=None, status__in=Job.ACTIVE)
+        pending = Bid.objects.filter(**own, status=BidStatus.PENDING)
+        names = [*running.values_list("bid_id", flat=True), *pending.values_list("pk", flat=True)]
+        return bids.filter(pk__in=names)
+    if chosen == "done":
+        ended = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED)
+        return bids.filter(status=BidStatus.ADMITTED, job_status__in=ended)
+    if chosen == "refused":
+        return bids.filter(status__in=(BidStatus.REFUSED, BidStatus.CANCELLED))
+    return bids
 
 
 def _with_job_status(bids: QuerySet[Bid]) -> QuerySet[Bid]:
@@ -100,7 +108,9 @@ def _rows(bids: list[Bid], *, now: datetime) -> list[dict[str, Any]]:
 def _month(organisation: Organisation, *, now: datetime) -> dict[str, Any]:
     """The tiles above the list: this month in the visitor's zone."""
     begins_at = timezone.localtime(now).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    bids = list_bids(organisation).filter(created_at__gte=begins_at)
+    # Ids sort by time, by the clock of the process that made them.
+    lately = first_id("bid", begins_at - timedelta(days=1))
+    bids = list_bids(organisation).filter(pk__gte=lately, created_at__gte=begins_at)
     sums = bids.aggregate(
         bids=Count("pk", filter=~Q(status__in=(BidStatus.PENDING, BidStatus.CANCELLED))),
         won=Count("pk", filter=Q(status=BidStatus.ADMITTED)),
@@ -121,10 +131,6 @@ def _month(organisation: Organisation, *, now: datetime) -> dict[str, Any]:
         "done": done.count(),
         "in_time": done.filter(finished_at__lte=F("deadline_at")).count(),
     }
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 9 else 0
 
 
 def find_own_job(organisation: Organisation, job_id: str) -> Job:

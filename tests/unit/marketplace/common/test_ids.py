@@ -1,6 +1,8 @@
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
-from marketplace.common.ids import new_id
+from marketplace.common.ids import first_id, new_id
 
 
 def test_an_id_is_its_prefix_and_a_lower_case_ulid() -> None:
@@ -27,3 +29,9 @@ def test_ten_thousand_ids_are_all_different() -> None:
 def test_a_prefix_that_would_not_read_as_one_is_refused(prefix: str) -> None:
     with pytest.raises(ValueError, match="prefix"):
         new_id(prefix)
+
+
+def test_ids_made_from_a_moment_on_come_after_its_first_one(time_machine) -> None:
+    at = datetime(2026, 3, 1, tzinfo=UTC)
+    time_machine.move_to(at, tick=False)
+    assert first_id("bid", at) <= new_id("bid") < first_id("bid", at + timedelta(milliseconds=1))
