@@ -238,6 +238,10 @@ class Migration(migrations.Migration):
             model_name='preparation',
             index=models.Index(condition=models.Q(('concluded_at__isnull', True)), fields=['due_at'], name='vendors_preparation_open'),
         ),
+        migrations.AddIndex(
+            model_name='preparation',
+            index=models.Index(condition=models.Q(('status__in', ['working', 'delivered', 'disputed'])), fields=['vendor'], name='vendors_preparation_held'),
+        ),
         migrations.AddConstraint(
             model_name='preparation',
             constraint=models.CheckConstraint(condition=models.Q(models.Q(('status', 'accepted'), _negated=True), models.Q(('accepted_at__isnull', False), ('prepared__isnull', False)), _connector='OR'), name='vendors_preparation_accepted_has_data'),

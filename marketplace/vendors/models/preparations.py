@@ -144,7 +144,12 @@ class Preparation(models.Model):
                 fields=["due_at"],
                 condition=Q(concluded_at__isnull=True),
                 name="vendors_preparation_open",
-            )
+            ),
+            models.Index(
+                fields=["vendor"],
+                condition=Q(status__in=["working", "delivered", "disputed"]),
+                name="vendors_preparation_held",
+            ),
         ]
 
     def __str__(self) -> str:

@@ -38,7 +38,9 @@ DECISIONS_LISTED = 8
 #: Nodes in the heat map; the API has all of them.
 ROWS_SHOWN = 24
 
-#: Sums over all bids of a zone, which a crowd of visitors need not cause for each of them.
+#: Decisions and jobs that the figures of a zone are of.
+LATEST = 100
+#: The figures of a zone, which a crowd of visitors need not cause for each of them.
 _figures: TtlCache[dict[str, Any]] = TtlCache(for_s=5.0)
 #: From the tier that starts soonest, as the key under the map.
 _TIERS = tuple(Tier.values)
@@ -165,17 +167,19 @@ def build_market_heat(book: MarketNow, *, now: datetime, rows_max: int) -> Heat:
 
 
 def count_market_figures(zone: Zone) -> dict[str, Any]:
-    """What the page says of the past: how many decisions, how fast, how punctual."""
-    decided = Bid.objects.filter(zone=zone, position__isnull=False)
-    speed = decided.aggregate(mean=Avg(F("decided_at") - F("created_at")))["mean"]
+    """What the page says of the latest bids and jobs: how fast, how punctual."""
+    decided = Bid.objects.filter(zone=zone, position__isnull=False).order_by("-position")
+    speed = decided[:LATEST].aggregate(mean=Avg(F("decided_at") - F("created_at")))["mean"]
     nodes = Node.objects.filter(zone=zone).exclude(status__in=ABSENT)
-    ended = Job.objects.filter(zone=zone, status=JobStatus.SUCCEEDED)
-    in_time = ended.filter(finished_at__lte=F("deadline_at")).count()
+    ended = Job.objects.filter(
+        zone=zone, finished_at__isnull=False, status=JobStatus.SUCCEEDED
+    ).order_by("-finished_at")
+    times = ended.values_list("finished_at", "deadline_at")[:LATEST]
+    in_time = [finished_at <= deadline_at for finished_at, deadline_at in times]
     return {
-        "decided": decided.count(),
         "decide_s": speed.total_seconds() if speed is not None else None,
-        "ended": ended.count(),
-        "in_time_share": in_time / ended.count() if ended.count() else None,
+        "in_time_share": sum(in_time) / len(in_time) if in_time else None,
+        "of": LATEST,
         "nodes_online": nodes.filter(status=NodeStatus.ONLINE).count(),
         "nodes": nodes.count(),
         "nodes_offered": count_offered_nodes(zone),
