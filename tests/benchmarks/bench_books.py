@@ -1,9 +1,9 @@
 """What the operator's overview and pages of money and profits cost at 1,000 to 100,000 bids.
 
 The bids are written by SQL, a thousand for each day before now, with the job, hold, entries and
-earning that a settled one leaves. One JSON line for each size: milliseconds of the three pages, of
-the check behind them, and of the whole check of every posting and seal. The goal is pages that cost
-the same at any size.
+earning that a settled one leaves. One JSON line for each size: milliseconds of the pages, of
+the check behind them, and of the whole check of every posting and seal, and kilobytes of the
+database for each bid. The goal is pages that cost the same at any size.
 """
 
 from __future__ import annotations
@@ -69,8 +69,10 @@ def _measure() -> int:
         "overview_ms": "/operator",
         "money_ms": "/operator/money",
         "profit_ms": f"/operator/money/profit/{builders.NOW:%Y-%m}",
+        "books_ms": f"/operator/money/books/{builders.NOW:%Y-%m}",
     }
     made, first = 0, {}
+    empty = _measure_bytes()
     took: dict[str, float] = {}
     for size in SIZES:
         _write_bids(buyer.pk, earner.pk, made, size)
@@ -96,11 +98,20 @@ def _measure() -> int:
             "recent_check_ms": round(_take(check_recent), 1),
             "whole_check_ms": round(_take(check_ledger, rounds=1), 1),
             "sealed_s": round(sealed_s, 1),
+            "kb_a_bid": round((_measure_bytes() - empty) / size / 1000, 1),
         }
         print(json.dumps(line), flush=True)
     share = max(took[name] / first[name] for name in paths)
     print(json.dumps({"case": "largest beside smallest", "share": round(share, 2), "goal": GOAL}))
     return 0 if share <= GOAL else 1
+
+
+def _measure_bytes() -> int:
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_database_size(current_database())")
+        return cursor.fetchone()[0]
 
 
 def _look_again() -> None:
