@@ -231,7 +231,7 @@ class Migration(migrations.Migration):
                 ('units', models.PositiveBigIntegerField()),
                 ('earned_micros', models.BigIntegerField()),
                 ('paid_micros', models.BigIntegerField()),
-                ('bid', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='work_shares', to='auction.bid')),
+                ('bid', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='work_shares', to='auction.bid')),
                 ('node', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='work_shares', to='fleet.node')),
                 ('organisation', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='accounts.organisation')),
             ],

@@ -59,7 +59,10 @@ class WorkShare(models.Model):
     node_id: str
     organisation_id: str
 
-    bid = models.ForeignKey(Bid, on_delete=models.PROTECT, related_name="work_shares")
+    # An index below begins with it.
+    bid = models.ForeignKey(
+        Bid, on_delete=models.PROTECT, related_name="work_shares", db_index=False
+    )
     node = models.ForeignKey("fleet.Node", on_delete=models.PROTECT, related_name="work_shares")
     #: The provider.
     organisation = models.ForeignKey(

@@ -139,7 +139,7 @@ class Migration(migrations.Migration):
                 ('tokens', models.PositiveBigIntegerField()),
                 ('longest_row_tokens', models.PositiveIntegerField()),
                 ('runs', models.BinaryField()),
-                ('dataset', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='counts', to='jobs.dataset')),
+                ('dataset', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='counts', to='jobs.dataset')),
                 ('zone', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='fleet.zone')),
             ],
         ),
@@ -188,7 +188,7 @@ class Migration(migrations.Migration):
                 ('message', models.CharField(max_length=1000)),
                 ('data', models.JSONField(default=dict)),
                 ('recorded_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('job', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='events', to='jobs.job')),
+                ('job', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='events', to='jobs.job')),
             ],
         ),
         migrations.CreateModel(
@@ -229,7 +229,7 @@ class Migration(migrations.Migration):
                 ('is_excused', models.BooleanField(db_default=False, default=False)),
                 ('reason', models.CharField(blank=True, default='', max_length=1000)),
                 ('job', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='slices', to='jobs.job')),
-                ('node', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='slices', to='fleet.node')),
+                ('node', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='slices', to='fleet.node')),
             ],
         ),
         migrations.CreateModel(
@@ -248,8 +248,8 @@ class Migration(migrations.Migration):
                 ('samples_per_s', models.FloatField(null=True)),
                 ('memory_gb', models.FloatField(null=True)),
                 ('log', models.JSONField(default=list)),
-                ('job', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='metrics', to='jobs.job')),
-                ('slice', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='metrics', to='jobs.slice')),
+                ('job', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='metrics', to='jobs.job')),
+                ('slice', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='metrics', to='jobs.slice')),
             ],
         ),
         migrations.CreateModel(
@@ -273,8 +273,8 @@ class Migration(migrations.Migration):
                 ('train_loss', models.FloatField(null=True)),
                 ('valid_loss', models.FloatField(null=True)),
                 ('created_at', models.DateTimeField()),
-                ('job', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='checkpoints', to='jobs.job')),
-                ('slice', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='checkpoints', to='jobs.slice')),
+                ('job', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='checkpoints', to='jobs.job')),
+                ('slice', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='checkpoints', to='jobs.slice')),
             ],
         ),
         migrations.CreateModel(

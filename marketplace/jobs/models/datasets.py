@@ -253,7 +253,10 @@ class HeldOutCheck(models.Model):
 class DatasetTokens(models.Model):
     """A data set's tokens, counted with a zone's tokenizer and chat template."""
 
-    dataset = models.ForeignKey(Dataset, on_delete=models.CASCADE, related_name="counts")
+    # An index below begins with it.
+    dataset = models.ForeignKey(
+        Dataset, on_delete=models.CASCADE, related_name="counts", db_index=False
+    )
     zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
     tokens = models.PositiveBigIntegerField()
     #: Of its longest sequence.

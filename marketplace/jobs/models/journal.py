@@ -15,8 +15,12 @@ from marketplace.jobs.models.states import EventKind
 class MetricPoint(models.Model):
     """One progress event of a job, as its charts need it; in the end a part of a ``LossCurve``."""
 
-    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="metrics")
-    slice = models.ForeignKey(Slice, on_delete=models.PROTECT, related_name="metrics")
+    # An index below begins with it.
+    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="metrics", db_index=False)
+    # An index below begins with it.
+    slice = models.ForeignKey(
+        Slice, on_delete=models.PROTECT, related_name="metrics", db_index=False
+    )
     #: Of the progress event, per lease.
     seq = models.PositiveBigIntegerField()
     at = models.DateTimeField()
@@ -64,7 +68,8 @@ class LossCurve(models.Model):
 class JobEvent(models.Model):
     """Something that happened to a job. Append-only, by trigger."""
 
-    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="events")
+    # An index below begins with it.
+    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="events", db_index=False)
     #: Of the job's stream: rises, with gaps where progress was published.
     seq = models.PositiveBigIntegerField()
     at = models.DateTimeField()

@@ -23,8 +23,14 @@ class Checkpoint(models.Model):
     """Adapter, optimizer and data position after a step: where the job can go on."""
 
     id = IdField(prefix="ckpt")
-    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="checkpoints")
-    slice = models.ForeignKey(Slice, on_delete=models.PROTECT, related_name="checkpoints")
+    # An index below begins with it.
+    job = models.ForeignKey(
+        Job, on_delete=models.PROTECT, related_name="checkpoints", db_index=False
+    )
+    # An index below begins with it.
+    slice = models.ForeignKey(
+        Slice, on_delete=models.PROTECT, related_name="checkpoints", db_index=False
+    )
     step = models.PositiveIntegerField()
     #: Empty once a newer checkpoint made it superfluous.
     file = models.FileField(upload_to=checkpoint_path, max_length=255, blank=True)

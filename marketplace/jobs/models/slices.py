@@ -17,7 +17,10 @@ class Slice(models.Model):
 
     id = IdField(prefix="slice")
     job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="slices")
-    node = models.ForeignKey("fleet.Node", on_delete=models.PROTECT, related_name="slices")
+    # An index below begins with it.
+    node = models.ForeignKey(
+        "fleet.Node", on_delete=models.PROTECT, related_name="slices", db_index=False
+    )
     lease_token = models.CharField(max_length=64, unique=True)
     status = models.CharField(max_length=12, choices=SliceStatus.choices, default=SliceStatus.OPEN)
     first_slot = models.BigIntegerField()

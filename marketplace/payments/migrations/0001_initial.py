@@ -360,7 +360,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='hold',
             name='organisation',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='holds', to='accounts.organisation'),
+            field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='holds', to='accounts.organisation'),
         ),
         migrations.AddField(
             model_name='hold',
@@ -380,7 +380,7 @@ class Migration(migrations.Migration):
                 ('matured_at', models.DateTimeField(null=True)),
                 ('withheld_at', models.DateTimeField(blank=True, null=True)),
                 ('returned_at', models.DateTimeField(blank=True, null=True)),
-                ('organisation', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='earnings', to='accounts.organisation')),
+                ('organisation', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='earnings', to='accounts.organisation')),
             ],
         ),
         migrations.CreateModel(
@@ -421,7 +421,7 @@ class Migration(migrations.Migration):
                 ('is_granted', models.BooleanField(null=True)),
                 ('answered_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('asked_by', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('organisation', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='funds_requests', to='accounts.organisation')),
+                ('organisation', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='funds_requests', to='accounts.organisation')),
             ],
         ),
         migrations.CreateModel(

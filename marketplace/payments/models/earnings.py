@@ -29,8 +29,9 @@ class Earning(models.Model):
     payout_id: str | None
 
     id = IdField(prefix="earn")
+    # An index below begins with it.
     organisation = models.ForeignKey(
-        Organisation, on_delete=models.PROTECT, related_name="earnings"
+        Organisation, on_delete=models.PROTECT, related_name="earnings", db_index=False
     )
     kind = models.CharField(max_length=10, choices=EarningKind.choices)
     #: What it was earned with: a hold's reference, or the caller's own.

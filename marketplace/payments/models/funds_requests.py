@@ -14,8 +14,9 @@ class FundsRequest(models.Model):
     organisation_id: str
 
     id = IdField(prefix="fund")
+    # An index below begins with it.
     organisation = models.ForeignKey(
-        Organisation, on_delete=models.PROTECT, related_name="funds_requests"
+        Organisation, on_delete=models.PROTECT, related_name="funds_requests", db_index=False
     )
     amount_micros = models.BigIntegerField()
     asked_by = models.ForeignKey(

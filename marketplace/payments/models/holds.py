@@ -32,7 +32,10 @@ class Hold(models.Model):
     api_key_id: str | None
 
     id = IdField(prefix="hold")
-    organisation = models.ForeignKey(Organisation, on_delete=models.PROTECT, related_name="holds")
+    # An index below begins with it.
+    organisation = models.ForeignKey(
+        Organisation, on_delete=models.PROTECT, related_name="holds", db_index=False
+    )
     #: The caller's name for it, such as the bid's id.
     reference = models.CharField(max_length=120, unique=True)
     amount_micros = models.BigIntegerField()

@@ -187,7 +187,7 @@ class Migration(migrations.Migration):
                 ('is_masked', models.BooleanField(default=False)),
                 ('at', models.DateTimeField()),
                 ('person', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('preparation', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='accesses', to='vendors.preparation')),
+                ('preparation', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='accesses', to='vendors.preparation')),
                 ('vendor', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='vendors.vendor')),
             ],
         ),

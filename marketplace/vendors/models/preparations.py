@@ -228,7 +228,10 @@ class DataAccess(models.Model):
         LINK = "link", "Got a link to the data"
         DOWNLOAD = "download", "Downloaded the data"
 
-    preparation = models.ForeignKey(Preparation, on_delete=models.PROTECT, related_name="accesses")
+    # An index below begins with it.
+    preparation = models.ForeignKey(
+        Preparation, on_delete=models.PROTECT, related_name="accesses", db_index=False
+    )
     vendor = models.ForeignKey(Vendor, on_delete=models.PROTECT, related_name="+")
     kind = models.CharField(max_length=8, choices=Kind.choices)
     #: The person; null for a program.
