@@ -46,6 +46,11 @@ def _mark_adapter(job_id: str, *, asked_by: User | None, now: datetime) -> None:
     Artifact.objects.filter(job=job_id).update(deleted_at=now)
 
 
+def _mark_job(job_id: str, *, asked_by: User | None, now: datetime) -> None:
+    Job.objects.filter(pk=job_id, deleted_at=None).update(deleted_at=now)
+    _mark_adapter(job_id, asked_by=asked_by, now=now)
+
+
 def _mark_all(organisation_id: str, *, asked_by: User | None, now: datetime) -> None:
     """Uploads that nobody has read yet go at once: read later, they would stay as data sets."""
     for upload in Upload.objects.filter(organisation=organisation_id):
@@ -178,7 +183,7 @@ register_kept_data(
     ),
     KeptData(
         Subject.JOB,
-        mark=_mark_adapter,
+        mark=_mark_job,
         list_needs=_list_adapter_needs,
         list_files=_list_job_files,
         remove=remove_loss_curves,

@@ -73,6 +73,7 @@ class Migration(migrations.Migration):
                 ('started_at', models.DateTimeField(null=True)),
                 ('finished_at', models.DateTimeField(null=True)),
                 ('settled_at', models.DateTimeField(null=True)),
+                ('deleted_at', models.DateTimeField(editable=False, null=True)),
                 ('created_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('organisation', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to='accounts.organisation')),
                 ('zone', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to='fleet.zone')),
@@ -362,6 +363,14 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='job',
+            index=models.Index(condition=models.Q(('deleted_at__isnull', True)), fields=['organisation', 'finished_at'], name='jobs_job_kept'),
+        ),
+        migrations.AddIndex(
+            model_name='job',
+            index=models.Index(condition=models.Q(('deleted_at__isnull', True)), fields=['zone', 'finished_at'], name='jobs_job_kept_in_zone'),
+        ),
+        migrations.AddIndex(
+            model_name='job',
             index=models.Index(condition=models.Q(('needs_replan', True)), fields=['zone'], name='jobs_job_replan'),
         ),
         migrations.AddIndex(
@@ -390,11 +399,11 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='dataset',
-            index=models.Index(fields=['organisation', '-created_at'], name='jobs_dataset_of'),
+            index=models.Index(condition=models.Q(('deleted_at__isnull', True)), fields=['organisation', '-created_at'], name='jobs_dataset_of'),
         ),
         migrations.AddIndex(
             model_name='dataset',
-            index=models.Index(fields=['zone', 'created_at'], name='jobs_dataset_of_zone'),
+            index=models.Index(condition=models.Q(('deleted_at__isnull', True)), fields=['zone', 'created_at'], name='jobs_dataset_of_zone'),
         ),
         migrations.AddConstraint(
             model_name='dataset',

@@ -90,8 +90,16 @@ class Dataset(models.Model):
             models.CheckConstraint(condition=Q(rows__gt=0), name="jobs_dataset_has_rows"),
         ]
         indexes = [
-            models.Index(fields=["organisation", "-created_at"], name="jobs_dataset_of"),
-            models.Index(fields=["zone", "created_at"], name="jobs_dataset_of_zone"),
+            models.Index(
+                fields=["organisation", "-created_at"],
+                condition=Q(deleted_at__isnull=True),
+                name="jobs_dataset_of",
+            ),
+            models.Index(
+                fields=["zone", "created_at"],
+                condition=Q(deleted_at__isnull=True),
+                name="jobs_dataset_of_zone",
+            ),
         ]
 
     def __str__(self) -> str:

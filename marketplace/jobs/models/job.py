@@ -107,6 +107,8 @@ class Job(models.Model):
     finished_at = models.DateTimeField(null=True)
     #: When its money was settled.
     settled_at = models.DateTimeField(null=True)
+    #: Its deletion was asked for (``accounts.erasure``).
+    deleted_at = models.DateTimeField(null=True, editable=False)
 
     ACTIVE = (JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.MOVING)
     #: Waits for nothing but a cell.
@@ -151,6 +153,17 @@ class Job(models.Model):
             models.Index(fields=["organisation", "finished_at"], name="jobs_job_finished"),
             models.Index(
                 fields=["organisation"], condition=Q(settled_at__isnull=True), name="jobs_job_open"
+            ),
+            # What retention may delete, however much it did.
+            models.Index(
+                fields=["organisation", "finished_at"],
+                condition=Q(deleted_at__isnull=True),
+                name="jobs_job_kept",
+            ),
+            models.Index(
+                fields=["zone", "finished_at"],
+                condition=Q(deleted_at__isnull=True),
+                name="jobs_job_kept_in_zone",
             ),
             models.Index(fields=["zone"], condition=Q(needs_replan=True), name="jobs_job_replan"),
             # The work a zone has now, however many jobs it has had, and what ended since.

@@ -87,10 +87,10 @@ def delete_unretained(*, now: datetime) -> int:
 
 
 def _delete_old_jobs(retained: dict[str, Any], *, before: datetime, now: datetime) -> int:
-    ended = Job.objects.filter(**retained, settled_at__isnull=False, finished_at__lt=before)
-    unused = ended.exclude(artifact__used_at__gte=before)
-    asked = Deletion.objects.filter(subject=Subject.JOB, subject_id=OuterRef("pk"))
-    old, count = unused.exclude(Exists(asked)), 0
+    ended = Job.objects.filter(
+        **retained, deleted_at=None, settled_at__isnull=False, finished_at__lt=before
+    )
+    old, count = ended.exclude(artifact__used_at__gte=before), 0
     for job in list(old[:BATCH_LIMIT]):
         with transaction.atomic():
             lock_job(job.pk)
