@@ -10,17 +10,29 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from hashlib import sha256
 from itertools import count
 from typing import Any
 
+import numpy as np
 from django.core.files.base import ContentFile
+from safetensors.numpy import save
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.bidding.place import NewBid, place_bid
 from marketplace.auction.models import Bid
 from marketplace.fleet.models import GpuType, Node, NodeStatus, Provider, Zone
+from marketplace.fleet.selectors import get_model_shape
 from marketplace.fleet.services import ZoneModel, ZoneSlots, ensure_provider, ensure_zone
-from marketplace.jobs.models import Artifact, Dataset, DatasetTokens, Job, Slice, SliceStatus
+from marketplace.jobs.models import (
+    Artifact,
+    Checkpoint,
+    Dataset,
+    DatasetTokens,
+    Job,
+    Slice,
+    SliceStatus,
+)
 from marketplace.jobs.services import finish_slice
 from marketplace.jobs.token_runs import TokenRunsBuilder
 from marketplace.jobs.work import load_job_totals
@@ -28,6 +40,7 @@ from tests import builders
 from tests.builders import NOW
 from tests.shape_builders import build_llama_shape
 from workers.protocol import reports
+from workers.protocol.job_bytes import find_adapted
 from workers.protocol.work import PARTS
 
 SLOT_S = 10
@@ -200,6 +213,38 @@ def open_slice(job: Job) -> Slice:
     return Slice.objects.select_related("node").get(job=job, status=SliceStatus.OPEN)
 
 
+def artifact(job: Job, *, now: datetime = NOW) -> Artifact:
+    """The adapter of a job, as its last slice sent it."""
+    made = Artifact.objects.filter(job=job).first() or Artifact(job=job)
+    made.slice, made.sha256, made.bytes = Slice.objects.filter(job=job).latest("pk"), "0" * 64, 3
+    made.created_at = now
+    made.file.save("adapter.zip", ContentFile(b"zip"), save=False)
+    made.save()
+    return made
+
+
+def checkpoint(job: Job, *, step: int, now: datetime = NOW, second: float = 0.5) -> Checkpoint:
+    """A checkpoint as a node writes it: ``param/`` has the adapter with the rank first.
+
+    Values of the second matrices are 0 to ``second``.
+    """
+    tensors = {"row_losses": np.zeros(3, "f4")}
+    adapter = job.terms.adapter
+    for part in find_adapted(get_model_shape(job.zone), adapter.target_modules):
+        first = np.arange(adapter.rank * part.inputs, dtype="f4").reshape(adapter.rank, -1)
+        columns = np.arange(part.outputs, dtype="f4") * np.ones((adapter.rank, 1), "f4")
+        of_part = {"lora_A": first / first.size, "lora_B": second * columns / part.outputs}
+        tensors |= {f"param/{part.name}.{name}": values for name, values in of_part.items()}
+        tensors[f"mean/{part.name}.lora_A"] = first
+    content = save(tensors)
+    made = Checkpoint(job=job, slice=Slice.objects.filter(job=job).latest("pk"), step=step)
+    made.sha256, made.bytes = sha256(content).hexdigest(), len(content)
+    made.created_at, made.train_loss, made.valid_loss = now, 0.5, 0.75
+    made.file.save("step", ContentFile(content), save=False)
+    made.save()
+    return made
+
+
 def end_slice(
     job: Job,
     *,
@@ -219,11 +264,7 @@ def end_slice(
         # A node leaves with a checkpoint.
         Job.objects.filter(pk=job.pk).update(checkpoint_step=step)
     if status == reports.SliceEnd.FINISHED:
-        artifact = Artifact.objects.filter(job=job).first() or Artifact(job=job)
-        artifact.slice, artifact.sha256, artifact.bytes = held, "0" * 64, 3
-        artifact.created_at = now
-        artifact.file.save("adapter.zip", ContentFile(b"zip"), save=False)
-        artifact.save()
+        artifact(job, now=now)
     finish_slice(
         node=held.node,
         result=reports.SliceResult(

@@ -79,7 +79,7 @@ class CheckErrands(ErrandHandler[SpotCheck]):
         blob_path = PATH_ERRAND_BLOB.replace("{token}", errand.token)
         spec = build_job_spec(errand.zone, errand.job, blob_path=blob_path, job_id=errand.pk)
         if errand.claimed_score is not None:
-            result = Artifact.everything.only("sha256", "bytes").get(job=errand.job)
+            result = Artifact.everything.get(job=errand.job, checkpoint=None)
             start = WarmStart(adapter=build_blob_ref(errand, ADAPTER_BLOB, result))
             return CheckTask(replace(spec, warm_start=start), until_step=0, scores_start=True)
         resume_from = None
@@ -99,9 +99,10 @@ class CheckErrands(ErrandHandler[SpotCheck]):
             DATASET_BLOB: errand.job.dataset,
             VALIDATION_BLOB: errand.job.validation_dataset,
             CHECKPOINT_BLOB: errand if errand.file else None,
-            ADAPTER_BLOB: None if errand.claimed_score is None else errand.job.artifact,  # type: ignore[attr-defined]
         }
         found = files.get(name)
+        if name == ADAPTER_BLOB and errand.claimed_score is not None:
+            found = Artifact.everything.get(job=errand.job, checkpoint=None)
         if found is None:
             return None
         return Blob(file=found.file, sha256=found.sha256, bytes=found.bytes)

@@ -10,8 +10,9 @@ from marketplace.common.locks import advisory_lock
 from marketplace.exports.models import Export, ExportForm
 from marketplace.exports.prices import compute_price
 from marketplace.fleet.selectors import get_model_shape
-from marketplace.jobs.models import Artifact, ErrandKind, Job
+from marketplace.jobs.models import Artifact, Checkpoint, ErrandKind, Job
 from marketplace.jobs.services import note_adapter_use
+from marketplace.jobs.tuned_models import TunedModel
 from marketplace.payments.holds import HoldRequest, place_holds
 from workers.protocol.job_bytes import find_adapted
 from workers.protocol.job_spec import AdapterKind
@@ -27,29 +28,33 @@ def ask_export(
     job: Job,
     form: ExportForm,
     now: datetime,
+    checkpoint: Checkpoint | None = None,
     api_key_id: str | None = None,
 ) -> Export:
     """Hold the price of an adapter in a form, and have a node make it.
+
+    With a checkpoint it is the adapter as it was then, in place of the finished one.
 
     One that is being made or is there is given again, and costs nothing.
 
     Raises
     ------
     Conflict
-        ``no_adapter``: the job has not succeeded.
+        ``no_adapter``: the job has not succeeded; ``unusable_checkpoint``.
     UserError
         ``unsupported_export``, or ``no_node`` (503).
     PaymentRequired
         ``insufficient_funds``.
     """
-    if not Artifact.objects.filter(job=job).exists():
+    if checkpoint is None and not Artifact.objects.filter(job=job).exists():
         raise Conflict("no_adapter", f"The job is {job.status}; it has no adapter to export.")
     check_exportable(job)
+    artifact = TunedModel(job, checkpoint).take_artifact(now=now)
     note_adapter_use(job_ids=[job.pk], now=now)
     price_micros = compute_price(job.zone, form)
     # Two requests at once are one export.
-    with advisory_lock("exports", f"{job.pk}:{form}", wait=True):
-        existing = find_export(job, form)
+    with advisory_lock("exports", f"{artifact.pk}:{form}", wait=True):
+        existing = find_export(artifact, form)
         if existing is not None:
             return existing
         if price_micros is None:
@@ -61,12 +66,13 @@ def ask_export(
             )
         export = Export(
             kind=ErrandKind.EXPORT,
-            key=f"{job.pk}:{form}",
+            key=f"{artifact.pk}:{form}",
             organisation=organisation,
             asked_by=asked_by,
             zone=job.zone,
             verified_only=job.verified_only,
             job=job,
+            artifact=artifact,
             form=form,
             price_micros=price_micros,
             created_at=now,
@@ -109,6 +115,6 @@ def check_exportable(job: Job) -> None:
     )
 
 
-def find_export(job: Job, form: ExportForm) -> Export | None:
-    """The export of a job that is being made or is there."""
-    return Export.objects.filter(kind=ErrandKind.EXPORT, key=f"{job.pk}:{form}").first()
+def find_export(artifact: Artifact, form: ExportForm) -> Export | None:
+    """The export of an adapter that is being made or is there."""
+    return Export.objects.filter(kind=ErrandKind.EXPORT, key=f"{artifact.pk}:{form}").first()

@@ -58,7 +58,7 @@ def compose_export(export: Export, upload: SpooledFile) -> Iterator[SpooledFile]
             base = stack.enter_context(open_base_weights(job.zone))
             config = read_model_config(job.zone.base_model_source, job.zone.base_model_revision)
             texts = read_tokenizer_texts(job)
-            adapter = stack.enter_context(_open_adapter(job))
+            adapter = stack.enter_context(_open_adapter(export.artifact))
         except (OSError, UserError) as error:
             raise UserError("base_unreachable", f"{error}", status=503) from error
         # It names code in the base model's own repository.
@@ -90,8 +90,7 @@ def compose_export(export: Export, upload: SpooledFile) -> Iterator[SpooledFile]
 
 
 @contextmanager
-def _open_adapter(job: Job) -> Iterator[dict[str, StoredTensor]]:
-    artifact: Artifact = job.artifact  # type: ignore[attr-defined]
+def _open_adapter(artifact: Artifact) -> Iterator[dict[str, StoredTensor]]:
     with (
         artifact.file.open("rb") as file,
         zipfile.ZipFile(file) as archive,

@@ -35,7 +35,7 @@ _GAVE_UP = "No node could make it. Nothing was paid; ask for it again later."
 class ExportErrands(ErrandHandler[Export]):
     kind = ErrandKind.EXPORT
     model = Export
-    related = ("job__artifact",)
+    related = ("artifact",)
 
     @property
     def file_bytes_max(self) -> int:
@@ -52,17 +52,16 @@ class ExportErrands(ErrandHandler[Export]):
             yield made
 
     def find_blob(self, errand: Export, name: str) -> Artifact | None:
-        return errand.job.artifact if name == _ADAPTER else None  # type: ignore[attr-defined]
+        return errand.artifact if name == _ADAPTER else None
 
     def compute_patience(self, errand: Export) -> timedelta:
         seconds = estimate_seconds(errand.zone, ExportForm(errand.form))
         return _PATIENCE_LEAST + timedelta(seconds=_PATIENCE * seconds)
 
     def build_task(self, errand: Export) -> ExportTask:
-        artifact: Artifact = errand.job.artifact  # type: ignore[attr-defined]
         return ExportTask(
             base_model=build_base_model_ref(errand.zone),
-            adapter=build_blob_ref(errand, _ADAPTER, artifact),
+            adapter=build_blob_ref(errand, _ADAPTER, errand.artifact),
             form=errand.form,
         )
 

@@ -101,7 +101,7 @@ def ask_push(
 def load_push(work: HeldWork) -> HubPush | None:
     """The push, unless its owner was told that it ended: its token is forgotten then."""
     pushes = HubPush.objects.filter(pk=work.key, status=PushStatus.WAITING)
-    return pushes.select_related("job__artifact", "export").first()
+    return pushes.select_related("job", "export").first()
 
 
 def send_push(_work: HeldWork, push: HubPush) -> str:
@@ -163,7 +163,7 @@ def _unpack(push: HubPush) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if push.export is None:
-            artifact: Artifact = push.job.artifact  # type: ignore[attr-defined]
+            artifact = Artifact.everything.get(job=push.job, checkpoint=None)
             with artifact.file.open("rb") as file, zipfile.ZipFile(file) as archive:
                 archive.extractall(folder)
         elif push.export.form == MERGED:

@@ -46,6 +46,8 @@ class Export(Errand):
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, related_name="+"
     )
     job = models.ForeignKey("jobs.Job", on_delete=models.PROTECT, related_name="exports")
+    #: Which of the job's: the finished one or a checkpoint's.
+    artifact = models.ForeignKey("jobs.Artifact", on_delete=models.PROTECT, related_name="+")
     form = models.CharField(max_length=12, choices=ExportForm.choices)
     #: Held when it was asked for, and paid when it is ready.
     price_micros = models.BigIntegerField()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db.models import QuerySet
+
 from marketplace.common.downloads import FileDownload
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.exports.asking import check_exportable
@@ -12,6 +14,11 @@ from marketplace.exports.models import Export, ExportForm, ExportStatus, HubPush
 from marketplace.exports.prices import compute_price
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import note_adapter_use
+
+
+def list_exports(job: Job) -> QuerySet[Export]:
+    """All exports of a job's adapters."""
+    return Export.objects.filter(job=job).select_related("artifact__checkpoint")
 
 
 def get_export(job: Job, export_id: str) -> Export:
@@ -22,7 +29,7 @@ def get_export(job: Job, export_id: str) -> Export:
     NotFound
         ``unknown_export``.
     """
-    export = Export.objects.filter(job=job, pk=export_id.replace("\0", "")).first()
+    export = list_exports(job).filter(pk=export_id.replace("\0", "")).first()
     if export is None:
         raise NotFound("unknown_export", f"The job has no export {export_id[:60]!r}.")
     return export
@@ -51,9 +58,11 @@ def open_export(export: Export, *, range_header: str | None, now: datetime) -> F
 
 
 def name_export_file(export: Export) -> str:
+    checkpoint = export.artifact.checkpoint
+    model = export.job_id + ("" if checkpoint is None else f"-step-{checkpoint.step}")
     if export.form == ExportForm.MERGED:
-        return f"{export.job_id}-merged.tar"
-    return f"{export.job_id}-{export.form.removeprefix('gguf-')}.gguf"
+        return f"{model}-merged.tar"
+    return f"{model}-{export.form.removeprefix('gguf-')}.gguf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +83,8 @@ def list_export_choices(job: Job) -> list[ExportChoice]:
     except UserError:
         return []
     newest: dict[str, Export] = {}
-    for export in Export.objects.filter(job=job).order_by("created_at", "pk"):
+    finished = Export.objects.filter(job=job, artifact__checkpoint=None)
+    for export in finished.order_by("created_at", "pk"):
         newest[export.form] = export
     return [
         ExportChoice(form, newest.get(form), compute_price(job.zone, form)) for form in ExportForm

@@ -10,6 +10,7 @@ import csv
 import hashlib
 import io
 import json
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,28 +21,56 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.selectors import build_base_model_ref, find_zone_tokenizer, get_model_shape
 from marketplace.fleet.text_encoder import load_text_encoder
 from marketplace.jobs.held_out import list_labels
-from marketplace.jobs.models import Job
+from marketplace.jobs.models import Checkpoint, Job
 from marketplace.jobs.selectors import load_metric_series
 from marketplace.jobs.spooling import CHUNK_BYTES, SpooledFile
 from workers.protocol.adapter_files import CONFIG_NAME, build_peft_config, write_adapter_zip
 from workers.protocol.job_bytes import find_adapted
 from workers.protocol.job_spec import AdapterKind, DataFormat
-from workers.protocol.safetensors_header import read_header, write_header
+from workers.protocol.safetensors_header import TensorEntry, read_header, write_header
+from workers.protocol.weight_sketch import lay_out_peft, read_checkpoint_weights
 
 _CONVERSATIONS = (DataFormat.CHAT, DataFormat.INSTRUCTION, DataFormat.PREFERENCE)
 _METRICS = ("step", "epoch", "train_loss", "valid_loss", "learning_rate", "grad_norm")
 
 
 @contextmanager
-def compose_adapter(job: Job, weights: SpooledFile) -> Iterator[SpooledFile]:
-    """Write the zip of a finished adapter around weights that were checked.
+def spool_checkpoint_weights(checkpoint: Checkpoint) -> Iterator[SpooledFile]:
+    """Write the adapter in a checkpoint as the safetensors file of a finished one.
+
+    Raises
+    ------
+    WeightsUnreadable
+    FileNotFoundError
+    """
+    entries: list[TensorEntry] = []
+    with (
+        checkpoint.file.open("rb") as stored,
+        tempfile.TemporaryFile() as values,
+        tempfile.TemporaryFile() as made,
+    ):
+        for name, tensor in lay_out_peft(read_checkpoint_weights(stored, size=checkpoint.bytes)):
+            count = values.write(tensor.tobytes())
+            entries.append(TensorEntry(name, "F32", tensor.shape, 0, count))
+        size = made.write(write_header(entries)) + values.tell()
+        values.seek(0)
+        shutil.copyfileobj(values, made, CHUNK_BYTES)
+        made.seek(0)
+        yield SpooledFile(file=made, sha256="", bytes=size)
+
+
+@contextmanager
+def compose_adapter(
+    job: Job, weights: SpooledFile, *, checkpoint: Checkpoint | None = None
+) -> Iterator[SpooledFile]:
+    """Write the zip of a finished adapter, or a checkpoint's, around weights that were checked.
 
     Raises
     ------
     UserError
         ``base_unreachable`` (503): the base model's tokenizer cannot be had now.
     """
-    texts = build_adapter_texts(job)
+    texts = _build_texts(job, checkpoint)
     with tempfile.TemporaryFile() as made:
         write_adapter_zip(made, texts=texts, weights=_copy_weights(weights))
         size = made.tell()
@@ -51,14 +80,8 @@ def compose_adapter(job: Job, weights: SpooledFile) -> Iterator[SpooledFile]:
         yield SpooledFile(file=made, sha256=digest, bytes=size)
 
 
-def build_adapter_texts(job: Job) -> dict[str, bytes]:
-    """Write all files of an adapter but its weights, by name.
-
-    Raises
-    ------
-    UserError
-        ``base_unreachable`` (503).
-    """
+def _build_texts(job: Job, checkpoint: Checkpoint | None) -> dict[str, bytes]:
+    """All files of an adapter but its weights, by name."""
     try:
         tokenizer = read_tokenizer_texts(job)
     except UserError as error:
@@ -75,8 +98,8 @@ def build_adapter_texts(job: Job) -> dict[str, bytes]:
     )
     return {
         CONFIG_NAME: write_json(config),
-        "README.md": _write_card(job).encode(),
-        "metrics.csv": _write_metrics(job).encode(),
+        "README.md": _write_card(job, checkpoint).encode(),
+        "metrics.csv": _write_metrics(job, checkpoint).encode(),
     } | tokenizer
 
 
@@ -133,7 +156,7 @@ def _read_exactly(file: IO[bytes], left: int) -> Iterator[bytes]:
         yield chunk
 
 
-def _write_metrics(job: Job) -> str:
+def _write_metrics(job: Job, checkpoint: Checkpoint | None) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_METRICS)
@@ -142,22 +165,24 @@ def _write_metrics(job: Job) -> str:
     for point in load_metric_series(job, limit=None):
         said = {name: getattr(point, name) for name in _METRICS}
         steps.setdefault(point.step, {}).update({k: v for k, v in said.items() if v is not None})
-    writer.writerows([row.get(name) for name in _METRICS] for row in steps.values())
+    rows = [row for row in steps.values() if checkpoint is None or row["step"] <= checkpoint.step]
+    writer.writerows([row.get(name) for name in _METRICS] for row in rows)
     return out.getvalue()
 
 
-def _write_card(job: Job) -> str:
+def _write_card(job: Job, checkpoint: Checkpoint | None) -> str:
     """The card that hubs show, with everything needed to train the same adapter again."""
-    base, terms = build_base_model_ref(job.zone), job.terms
+    base, terms, at = build_base_model_ref(job.zone), job.terms, checkpoint or job
     facts: dict[str, object] = {
         "Base model": base.source,
         "Base revision": base.revision or "not pinned",
         "Data SHA-256": job.dataset.sha256,
-        "Optimizer steps": job.step,
-        "Tokens trained": job.trained_tokens,
-        "First and last training loss": _format_pair(job.first_train_loss, job.train_loss),
-        "Validation loss before and after": _format_pair(job.valid_loss_before, job.valid_loss),
+        "Optimizer steps": at.step,
+        "First and last training loss": _format_pair(job.first_train_loss, at.train_loss),
+        "Validation loss before and after": _format_pair(job.valid_loss_before, at.valid_loss),
     }
+    if checkpoint is None:
+        facts["Tokens trained"] = job.trained_tokens
     if job.dataset.format == DataFormat.CLASSIFICATION:
         facts["Labels, by number"] = ", ".join(list_labels(job.dataset))
     settings = asdict(terms.adapter) | asdict(terms.training)

@@ -43,7 +43,7 @@ def _mark_dataset(dataset_id: str, *, asked_by: User | None, now: datetime) -> N
 
 
 def _mark_adapter(job_id: str, *, asked_by: User | None, now: datetime) -> None:
-    Artifact.objects.filter(job=job_id).update(deleted_at=now)
+    Artifact.everything.filter(job=job_id, deleted_at=None).update(deleted_at=now)
 
 
 def _mark_job(job_id: str, *, asked_by: User | None, now: datetime) -> None:
@@ -67,12 +67,11 @@ def _list_dataset_needs(dataset_id: str) -> Iterator[str]:
 
 
 def _list_adapter_needs(job_id: str) -> Iterator[str]:
-    """So do a job itself and those that begin with its adapter."""
+    """So do a job itself and those that begin with one of its adapters."""
     if Job.objects.filter(_RUNS, pk=job_id).exists():
         yield "The job is not settled."
-    artifact = Artifact.everything.filter(job=job_id).values_list("pk", flat=True).first()
-    begun = Job.objects.filter(_RUNS, terms__start__artifact_id=artifact)
-    if artifact is not None and begun.exists():
+    artifacts = list(Artifact.everything.filter(job=job_id).values_list("pk", flat=True))
+    if Job.objects.filter(_RUNS, terms__start__artifact_id__in=artifacts).exists():
         yield "A job that has begun with the adapter needs it."
 
 

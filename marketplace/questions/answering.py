@@ -73,14 +73,14 @@ def _build_question(question: AskedQuestion, base_model: object) -> Question:
             "token": question.token,
             "expires_at": question.expires_at.timestamp(),
             "base_model": to_json(base_model),
-            "adapter": None if question.job is None else to_json(_build_adapter(question)),
+            "adapter": None if question.artifact is None else to_json(_build_adapter(question)),
         },
     )
 
 
 def _build_adapter(question: AskedQuestion) -> ProbeAdapter:
-    assert question.job is not None
-    artifact: Artifact = question.job.artifact  # type: ignore[attr-defined]
+    artifact = question.artifact
+    assert artifact is not None
     return ProbeAdapter(
         name=artifact.pk,
         blob=BlobRef(
@@ -88,7 +88,7 @@ def _build_adapter(question: AskedQuestion) -> ProbeAdapter:
             sha256=artifact.sha256,
             bytes=artifact.bytes,
         ),
-        spec=question.job.terms.adapter,
+        spec=artifact.job.terms.adapter,
     )
 
 
@@ -103,8 +103,8 @@ def find_question_blob(*, node: Node, token: str, name: str, now: datetime) -> A
     held = AskedQuestion.objects.filter(
         token=token, node=node, status=QuestionStatus.WRITING, expires_at__gt=now
     )
-    question = held.select_related("job__artifact").first()
-    artifact = None if question is None or question.job is None else question.job.artifact  # type: ignore[attr-defined]
+    question = held.select_related("artifact").first()
+    artifact = None if question is None else question.artifact
     if artifact is None or artifact.pk != name:
         raise NotFound("unknown_blob", f"This question has no file {name[:80]!r}.")
     return artifact

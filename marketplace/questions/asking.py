@@ -16,7 +16,7 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import find_zone_tokenizer, list_trusted_nodes
 from marketplace.fleet.text_encoder import load_text_encoder
-from marketplace.jobs.models import Job
+from marketplace.jobs.models import Artifact
 from marketplace.jobs.services import note_adapter_use
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.questions.models import AskedQuestion, QuestionStatus
@@ -82,7 +82,7 @@ def ask_question(
     organisation: Organisation,
     asked_by: User | None,
     zone: Zone,
-    job: Job | None,
+    artifact: Artifact | None,
     terms: QuestionTerms,
     now: datetime,
     api_key_id: str | None = None,
@@ -92,8 +92,8 @@ def ask_question(
 
     Parameters
     ----------
-    job
-        Whose adapter answers; ``None``: the base model.
+    artifact
+        The adapter that answers; ``None``: the base model.
     api_key_id
         The API key whose caps it counts for.
     is_forwarded
@@ -110,14 +110,14 @@ def ask_question(
     PaymentRequired
         ``insufficient_funds``.
     """
-    only = organisation.verified_only or (job is not None and job.verified_only)
+    only = organisation.verified_only or (artifact is not None and artifact.job.verified_only)
     rate_micros = _find_rate_now(zone, verified_only=only, is_forwarded=is_forwarded)
     prompt_tokens = count_prompt(zone, terms)
     question = AskedQuestion(
         organisation=organisation,
         asked_by=asked_by,
         zone=zone,
-        job=job,
+        artifact=artifact,
         token=secrets.token_urlsafe(_TOKEN_BYTES),
         terms=to_json(terms),
         is_forwarded=is_forwarded,
@@ -145,8 +145,8 @@ def ask_question(
         if isinstance(hold, UserError):
             raise hold
         question.save(force_insert=True)
-        if job is not None:
-            note_adapter_use(job_ids=[job.pk], now=now)
+        if artifact is not None:
+            note_adapter_use(job_ids=[artifact.job_id], now=now)
         if not is_forwarded:
             wake_nodes(zone.pk)
     return question

@@ -17,7 +17,11 @@ def _list_needs(**which: str) -> Iterator[str]:
 
 register_kept_data(
     *(
-        KeptData(subject, list_needs=lambda job_id: _list_needs(job=job_id), remove=unserve_adapter)
+        KeptData(
+            subject,
+            list_needs=lambda job_id: _list_needs(artifact__job=job_id),
+            remove=unserve_adapter,
+        )
         for subject in (Subject.ADAPTER, Subject.JOB)
     ),
     KeptData(Subject.ORGANISATION, list_needs=lambda owner: _list_needs(organisation=owner)),

@@ -23,7 +23,7 @@ def lock_waiting(
         waiting = waiting.filter(terms__schema="", terms__tools="").exclude(
             terms__turns__contains=[{"role": "tool"}]
         )
-    return list(waiting.select_related("job__artifact").order_by("created_at", "pk")[:limit])
+    return list(waiting.select_related("artifact__job").order_by("created_at", "pk")[:limit])
 
 
 def lock_questions(ids: Iterable[str]) -> list[AskedQuestion]:

@@ -38,8 +38,10 @@ class AskedQuestion(models.Model):
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, related_name="+"
     )
     zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
-    #: Whose adapter answers; null: the base model.
-    job = models.ForeignKey("jobs.Job", on_delete=models.PROTECT, null=True, related_name="+")
+    #: The adapter that answers; null: the base model.
+    artifact = models.ForeignKey(
+        "jobs.Artifact", on_delete=models.PROTECT, null=True, related_name="+"
+    )
     #: Names it between market and node; only the node that took it knows it.
     token = models.CharField(max_length=64, unique=True)
     #: ``QuestionTerms`` as JSON.
@@ -74,7 +76,7 @@ class AskedQuestion(models.Model):
     asked_by_id: str | None
     organisation_id: str
     zone_id: str
-    job_id: str | None
+    artifact_id: str | None
     node_id: str | None
 
     class Meta:

@@ -258,9 +258,9 @@ _loaded: set[str] = set()
 
 def _find_adapter(question: AskedQuestion) -> ServedAdapter | None:
     """The adapter that answers, unpacked where the server reads it."""
-    if question.job_id is None:
+    artifact = question.artifact
+    if artifact is None:
         return None
-    artifact = Artifact.objects.get(job=question.job_id)
     folder = Path(settings.SERVING_ADAPTERS) / artifact.pk
     if artifact.served_at is None:
         # Before it is: what is deleted later has to be taken away from there.
@@ -301,7 +301,7 @@ async def _ensure_loaded(server: httpx.AsyncClient, adapter: ServedAdapter) -> N
 
 
 def unserve_adapter(job_id: str) -> None:
-    """Take a deleted adapter from the folder that the model server reads, and from the server.
+    """Take a job's deleted adapters from the folder that the model server reads, and from it.
 
     Without a server that is set now there is the folder alone.
 
@@ -311,11 +311,14 @@ def unserve_adapter(job_id: str) -> None:
         The server still has it, or the folder is on another machine; this is asked again.
     """
     served = Artifact.everything.filter(job=job_id, served_at__isnull=False)
-    artifact_id, root = served.values_list("pk", flat=True).first(), settings.SERVING_ADAPTERS
-    if artifact_id is None:
-        return
-    if not Path(root).is_dir():
-        raise ServerRefusal(503, f"{root}, which an adapter was served from, is not on this host.")
+    root = settings.SERVING_ADAPTERS
+    for artifact_id in served.values_list("pk", flat=True):
+        if not Path(root).is_dir():
+            raise ServerRefusal(503, f"{root}, which adapters were served from, is not here.")
+        _unserve(artifact_id, root)
+
+
+def _unserve(artifact_id: str, root: str) -> None:
     if (folder := Path(root) / artifact_id).is_dir():
         shutil.rmtree(folder)
     if not settings.SERVING_URL:

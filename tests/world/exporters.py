@@ -13,7 +13,7 @@ from marketplace.exports import errands
 from marketplace.exports.asking import ask_export
 from marketplace.exports.models import Export, ExportForm
 from marketplace.jobs.errands import take_file, take_result
-from marketplace.jobs.models import ErrandState, Job, JobStatus
+from marketplace.jobs.models import Artifact, ErrandState, Job, JobStatus
 from marketplace.jobs.spooling import SpooledFile
 from marketplace.payments.models import Hold, HoldStatus
 from tests import builders
@@ -71,7 +71,7 @@ class Exporters(Actor):
         jobs = Job.objects.filter(
             organisation__in=[owner.organisation for owner in payers],
             status=JobStatus.SUCCEEDED,
-            artifact__isnull=False,
+            pk__in=Artifact.objects.values("job"),
         )
         return list(jobs.select_related("organisation").order_by("created_at", "pk"))
 

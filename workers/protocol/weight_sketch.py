@@ -135,6 +135,14 @@ def lay_out_weights(tensors: Weights, *, shapes: Mapping[str, tuple[int, ...]]) 
         yield names[name], values.swapaxes(0, 1) if is_second and values.ndim == 3 else values
 
 
+def lay_out_peft(weights: Weights) -> Weights:
+    """Give tensors as ``lay_out_weights`` lays them out the layout of PEFT's files."""
+    for name, values in weights:
+        # PEFT has no dimension for experts: those of a rank, or of an expert, stand side by side
+        flat = values.reshape(-1, values.shape[-1]) if values.ndim == 3 else values
+        yield name, flat.T if name.endswith(_BEGINS_AT_ZERO) else flat
+
+
 def read_adapter_weights(file: IO[bytes]) -> Weights:
     """Give a finished adapter likewise.
 

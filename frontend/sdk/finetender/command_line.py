@@ -89,6 +89,8 @@ def _add_results(parsers: Any) -> None:
     export.add_argument("form", choices=["merged", "gguf-f16", "gguf-q8_0"])
     export.add_argument("-o", "--output", help="file to write (default: named by the market)")
 
+    export.add_argument("--checkpoint", metavar="ID", help="the adapter as it was at this one")
+
     push = _add(parsers, "push", commands.push_adapter, "push a finished adapter to a model hub")
     push.add_argument("job", metavar="JOB")
     push.add_argument("repository", metavar="NAME/MODEL")

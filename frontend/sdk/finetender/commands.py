@@ -214,7 +214,7 @@ def download_files(chosen: argparse.Namespace) -> None:
 
 def export_adapter(chosen: argparse.Namespace) -> None:
     with Client() as client:
-        export = client.export_adapter(chosen.job, chosen.form)
+        export = client.export_adapter(chosen.job, chosen.form, chosen.checkpoint)
         path = Path(chosen.output or Path(export["filename"]).name)
         found = client.download_export(chosen.job, export["id"], path)
     _tell(chosen, str(found), {"path": str(found), "export": export})

@@ -166,8 +166,8 @@ class JobTerms(TypedDict, total=False):
     #: organisation has it. It leaves fewer plans to choose from; slots cost the same.
     verified_only: bool | None
     #: What to begin with: 'ft:' and the id of a job of yours whose adapter is to be
-    #: continued, or, for one job, the model of a quote's warm start. Without it, the zone's
-    #: base model.
+    #: continued, with ':ckpt-step-' and a step for that of a checkpoint, or, for one job, the
+    #: model of a quote's warm start. Without it, the zone's base model.
     model: str
     #: Have a vendor prepare the data first: {} takes the defaults; null trains on the data as
     #: they are.

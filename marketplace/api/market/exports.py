@@ -13,8 +13,9 @@ from rest_framework.response import Response
 from marketplace.api.answers import GIVEN, Answer, ConstantText, Moment, NullText, Usd, page_of, usd
 from marketplace.api.callers import get_caller
 from marketplace.api.market import schemas
+from marketplace.api.market.fields import StrictSerializer
 from marketplace.api.market.owned import get_job
-from marketplace.api.market.requests import ExportRequest, LinkRequest, PushRequest, check_body
+from marketplace.api.market.requests import check_body
 from marketplace.api.pagination import build_page
 from marketplace.api.views import MarketView
 from marketplace.common import clock
@@ -23,16 +24,74 @@ from marketplace.common.errors import NotFound
 from marketplace.exports.asking import ask_export
 from marketplace.exports.errands import KEPT_FOR
 from marketplace.exports.hub import ask_push
-from marketplace.exports.links import make_link
+from marketplace.exports.links import ADAPTER, LIFETIME_MAX, make_link
 from marketplace.exports.models import Export, ExportForm, ExportStatus, HubPush, PushStatus
 from marketplace.exports.prices import compute_price
-from marketplace.exports.selectors import get_export, name_export_file, open_export
+from marketplace.exports.selectors import (
+    get_export,
+    list_exports,
+    name_export_file,
+    open_export,
+)
+from marketplace.jobs.downloads import get_checkpoint
+from workers.protocol.exports import FORMS
+
+
+class ExportRequest(StrictSerializer):
+    form = s.ChoiceField(
+        FORMS, help_text="merged: a tar with weights, configuration and tokenizer for transformers."
+    )
+    checkpoint_id = s.CharField(
+        max_length=40,
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="A checkpoint of the job, whose adapter is taken in place of the finished one.",
+    )
+
+
+class LinkRequest(StrictSerializer):
+    file = s.CharField(
+        max_length=60,
+        default=ADAPTER,
+        help_text="adapter, or the id of a checkpoint or of an export of the job.",
+    )
+    expires_in_s = s.IntegerField(
+        min_value=1,
+        max_value=int(LIFETIME_MAX.total_seconds()),
+        default=3600,
+        help_text="Seconds for which the link works.",
+    )
+
+
+class PushRequest(StrictSerializer):
+    repository = s.CharField(
+        max_length=200, help_text="Such as name/model; it is made where it is not there."
+    )
+    token = s.CharField(
+        max_length=500, help_text="Of the hub, with the right to write to the repository."
+    )
+    private = s.BooleanField(
+        required=False, default=True, help_text="Whether a repository that is made is private."
+    )
+    export_id = s.CharField(
+        max_length=40,
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="An export that is ready; without it, the adapter is pushed.",
+    )
 
 
 class ExportSerializer(Answer):
     id = s.CharField()
     object = ConstantText("export")
     job_id = s.CharField()
+    checkpoint_id = s.CharField(
+        source="artifact.checkpoint_id",
+        allow_null=True,
+        help_text="The checkpoint whose adapter it is; null: the finished one.",
+    )
     form = s.ChoiceField(ExportForm.values, help_text="What the file holds.")
     status = s.ChoiceField(ExportStatus.values, help_text="ready: the file can be fetched.")
     price = Usd(source="price_micros", help_text="Held, and paid when the file is there.")
@@ -105,7 +164,7 @@ class JobExportsView(MarketView):
     def get(self, request: Request, job_id: str) -> Response:
         job = get_job(get_caller(request).organisation, job_id)
         prices = {form: usd(compute_price(job.zone, form)) for form in ExportForm}
-        page = build_page(request, Export.objects.filter(job=job), ExportSerializer.show_each)
+        page = build_page(request, list_exports(job), ExportSerializer.show_each)
         return Response(page | {"prices": prices})
 
     @extend_schema(
@@ -124,12 +183,14 @@ class JobExportsView(MarketView):
         who = get_caller(request)
         job = get_job(who.organisation, job_id)
         asked = check_body(ExportRequest, request.data)
+        checkpoint_id = asked["checkpoint_id"]
         export = ask_export(
             organisation=who.organisation,
             asked_by=who.user,
             api_key_id=who.key_id,
             job=job,
             form=ExportForm(asked["form"]),
+            checkpoint=None if checkpoint_id is None else get_checkpoint(job, checkpoint_id),
             now=clock.now(),
         )
         where = f"/api/jobs/{export.job_id}/exports/{export.pk}"

@@ -18,8 +18,6 @@ from marketplace.api.views import build_object
 from marketplace.auction.bidding.job_request import ASKED_AS_IS
 from marketplace.auction.bidding.terms import name_settings
 from marketplace.common.money import to_micros
-from marketplace.exports.links import ADAPTER, LIFETIME_MAX
-from workers.protocol.exports import FORMS
 
 DEADLINE = (
     "When it is to be done: a moment, or a time from now. A time from now that lies beyond what is "
@@ -117,8 +115,8 @@ class TermsRequest(WorkRequest):
         default="",
         allow_blank=True,
         help_text="What to begin with: 'ft:' and the id of a job of yours whose adapter is to be "
-        "continued, or, for one job, the model of a quote's warm start. Without it, the zone's "
-        "base model.",
+        "continued, with ':ckpt-step-' and a step for that of a checkpoint, or, for one job, the "
+        "model of a quote's warm start. Without it, the zone's base model.",
     )
     preparation = PreparationField()
     metadata = MetadataField(
@@ -270,45 +268,6 @@ class PlanRequest(StrictSerializer):
     )
     zone = serializers.CharField(
         max_length=40, required=False, help_text="Zone to count for; the data set's own if none."
-    )
-
-
-class ExportRequest(StrictSerializer):
-    form = serializers.ChoiceField(
-        FORMS, help_text="merged: a tar with weights, configuration and tokenizer for transformers."
-    )
-
-
-class LinkRequest(StrictSerializer):
-    file = serializers.CharField(
-        max_length=60,
-        default=ADAPTER,
-        help_text="adapter, or the id of a checkpoint or of an export of the job.",
-    )
-    expires_in_s = serializers.IntegerField(
-        min_value=1,
-        max_value=int(LIFETIME_MAX.total_seconds()),
-        default=3600,
-        help_text="Seconds for which the link works.",
-    )
-
-
-class PushRequest(StrictSerializer):
-    repository = serializers.CharField(
-        max_length=200, help_text="Such as name/model; it is made where it is not there."
-    )
-    token = serializers.CharField(
-        max_length=500, help_text="Of the hub, with the right to write to the repository."
-    )
-    private = serializers.BooleanField(
-        required=False, default=True, help_text="Whether a repository that is made is private."
-    )
-    export_id = serializers.CharField(
-        max_length=40,
-        required=False,
-        allow_null=True,
-        default=None,
-        help_text="An export that is ready; without it, the adapter is pushed.",
     )
 
 

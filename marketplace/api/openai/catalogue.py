@@ -23,9 +23,9 @@ from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import list_open_zones
-from marketplace.jobs.models import Job
 from marketplace.jobs.selectors import list_continuable_jobs
 from marketplace.jobs.services import delete_adapter
+from marketplace.jobs.tuned_models import TunedModel
 
 #: Adapters in the list, the newest; each can be asked for by its name.
 TUNED_SHOWN = 1000
@@ -64,7 +64,8 @@ class ModelsView(OpenAiView):
     def get(self, request: Request) -> Response:
         jobs = list_continuable_jobs(get_caller(request).organisation)
         tuned = list(jobs.select_related("zone", "organisation")[:TUNED_SHOWN])
-        models = [_name_base(zone) for zone in list_open_zones()] + _name_tuned(tuned)
+        models = [_name_base(zone) for zone in list_open_zones()]
+        models += _name_tuned([TunedModel(job) for job in tuned])
         return Response({"object": "list", "data": ModelSerializer.show_each(models)})
 
 
@@ -85,7 +86,9 @@ class ModelView(OpenAiView):
     )
     def get(self, request: Request, model: str) -> Response:
         found = find_model(model, organisation=get_caller(request).organisation)
-        named = _name_base(found.zone) if found.job is None else _name_tuned([found.job])[0]
+        if found.tuned is None:
+            return Response(ModelSerializer.show(_name_base(found.zone)))
+        named = _name_tuned([found.tuned])[0]
         return Response(ModelSerializer.show(named))
 
     @extend_schema(
@@ -95,12 +98,14 @@ class ModelView(OpenAiView):
     def delete(self, request: Request, model: str) -> Response:
         """The adapter goes; its job and what it cost stay."""
         who = get_caller(request)
-        job = find_model(model, organisation=who.organisation).job
-        if job is None:
+        tuned = find_model(model, organisation=who.organisation).tuned
+        if tuned is None or tuned.checkpoint is not None:
             raise UserError(
-                "unsupported_operation", "A base model is not yours to delete.", param="model"
+                "unsupported_operation",
+                "A base model is not yours to delete, and a checkpoint goes with its job's model.",
+                param="model",
             )
-        delete_adapter(job=job, asked_by=who.user, now=clock.now())
+        delete_adapter(job=tuned.job, asked_by=who.user, now=clock.now())
         return Response(DeleteModelResponseSerializer.show(model))
 
 
@@ -108,15 +113,17 @@ def _name_base(zone: Zone) -> _Model:
     return _Model(zone.name, zone.created_at, "finetender", zone.base_model_name)
 
 
-def _name_tuned(jobs: Sequence[Job]) -> list[_Model]:
-    requests = FineTuningRequest.objects.in_bulk([job.bid_id for job in jobs])
-    return [
-        _Model(
-            name_tuned_model(job, suffix=find_suffix(job, requests.get(job.bid_id))),
-            job.finished_at,
-            job.organisation_id,
-            job.zone.name,
-            job.pk,
-        )
-        for job in jobs
-    ]
+def _name_tuned(models: Sequence[TunedModel]) -> list[_Model]:
+    requests = FineTuningRequest.objects.in_bulk([model.job.bid_id for model in models])
+    return [_name_one(model, requests.get(model.job.bid_id)) for model in models]
+
+
+def _name_one(model: TunedModel, request: FineTuningRequest | None) -> _Model:
+    job, checkpoint = model.job, model.checkpoint
+    return _Model(
+        name_tuned_model(job, suffix=find_suffix(job, request), checkpoint=checkpoint),
+        job.finished_at if checkpoint is None else checkpoint.created_at,
+        job.organisation_id,
+        job.zone.name,
+        job.pk,
+    )

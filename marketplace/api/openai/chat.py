@@ -163,7 +163,7 @@ def answer_request(
         asked_by=who.user,
         api_key_id=who.key_id,
         zone=model.zone,
-        job=model.job,
+        artifact=None if model.tuned is None else model.tuned.take_artifact(now=clock.now()),
         terms=[replace(terms, seed=_step_seed(terms.seed, by=index)) for index in range(count)],
         is_forwarded=served_model is not None,
         now=clock.now(),

@@ -208,7 +208,7 @@ class FineTuningJobCheckpointSerializer(Answer):
     object = ConstantText("fine_tuning.job.checkpoint")
     created_at = UnixTime()
     fine_tuned_model_checkpoint = s.CharField(
-        source=GIVEN, help_text="Name of the adapter as it was at this step."
+        source=GIVEN, help_text="Name of the model as it was at this step."
     )
     fine_tuning_job_id = s.CharField(source="job_id", help_text="Id of the job.")
     step_number = s.IntegerField(source="step", help_text="Step after which it was written.")
@@ -233,10 +233,10 @@ def serialize_jobs(jobs: Sequence[Job]) -> list[dict[str, Any]]:
 
 def serialize_checkpoints(job: Job, checkpoints: Sequence[Checkpoint]) -> list[dict[str, Any]]:
     request = FineTuningRequest.objects.filter(bid_id=job.bid_id).first()
-    name = name_tuned_model(job, suffix=find_suffix(job, request))
+    suffix = find_suffix(job, request)
     return [
         FineTuningJobCheckpointSerializer.show(
-            of, fine_tuned_model_checkpoint=f"{name}:ckpt-step-{of.step}"
+            of, fine_tuned_model_checkpoint=name_tuned_model(job, suffix=suffix, checkpoint=of)
         )
         for of in checkpoints
     ]

@@ -2,7 +2,8 @@
 
 Files: an upload, the data set that it became and a job's results go by ``file-`` and their ULID.
 Models: a zone's name is its base model; ``ft:<zone>:<organisation>:<suffix>:<ULID>`` is the adapter
-of the job with that ULID, and the ULID alone says which it is.
+of the job with that ULID, and the ULID alone says which it is. With ``:ckpt-step-<N>`` after it, it
+is the adapter as it was at the checkpoint of that step.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from marketplace.common.errors import NotFound
 from marketplace.common.ids import ULID_LENGTH
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import list_open_zones
-from marketplace.jobs.models import Job
-from marketplace.jobs.selectors import list_continuable_jobs
+from marketplace.jobs.models import Checkpoint, Job
+from marketplace.jobs.tuned_models import AT_STEP, TunedModel, find_tuned_model
 
 FILE, JOB, TUNED = "file-", "ftjob-", "ft:"
 _ULID = rf"[0-9a-hjkmnp-tv-z]{{{ULID_LENGTH}}}"
 _FILE = re.compile(rf"file-({_ULID})")
-_TUNED = re.compile(rf"ft:(?:.{{0,200}}:)?(?:ftjob-)?({_ULID})", re.DOTALL)
+_TUNED = re.compile(
+    rf"ft:(?:.{{0,200}}:)?(?:ftjob-)?({_ULID}(?:{AT_STEP}[0-9]{{1,9}})?)", re.DOTALL
+)
 _WORD = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -53,18 +56,19 @@ class ServedModel:
     """A model as a request names it."""
 
     zone: Zone
-    #: Whose adapter it is; ``None``: the base model.
-    job: Job | None = None
+    #: ``None``: the base model.
+    tuned: TunedModel | None = None
 
 
-def name_tuned_model(job: Job, *, suffix: str) -> str:
-    """The name of a job's adapter."""
+def name_tuned_model(job: Job, *, suffix: str, checkpoint: Checkpoint | None = None) -> str:
+    """The name of a job's adapter, or of a checkpoint's."""
     parts = (job.zone.name, job.organisation.slug, _WORD.sub("-", suffix)[:64].strip("-"))
-    return TUNED + ":".join((*parts, job.pk[-ULID_LENGTH:]))
+    model = TunedModel(job, checkpoint).name.removeprefix(JOB)
+    return TUNED + ":".join((*parts, model))
 
 
 def find_model(name: str, *, organisation: Organisation) -> ServedModel:
-    """The base model of an open zone, or the adapter of one of the organisation's jobs.
+    """The base model of an open zone, or an adapter of one of the organisation's jobs.
 
     Raises
     ------
@@ -73,10 +77,9 @@ def find_model(name: str, *, organisation: Organisation) -> ServedModel:
     """
     tuned = _TUNED.fullmatch(name)
     if tuned is not None:
-        jobs = list_continuable_jobs(organisation).select_related("zone", "organisation")
-        job = jobs.filter(pk=JOB + tuned[1]).first()
-        if job is not None:
-            return ServedModel(job.zone, job)
+        model = find_tuned_model(JOB + tuned[1], organisation=organisation)
+        if model is not None:
+            return ServedModel(model.job.zone, model)
     elif "\0" not in name:
         zone = _find_zone(name)
         if zone is not None:

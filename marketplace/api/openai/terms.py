@@ -64,7 +64,7 @@ def resolve_request(asked: Mapping[str, Any], *, who: Caller, now: datetime) -> 
     own = asked.get("bid") or {}
     adapter = own.get("adapter") or {}
     training = _build_training(asked, hyperparameters) | (own.get("training") or {})
-    begins_with = CONTINUED + model.job.pk if model.job is not None else ""
+    begins_with = "" if model.tuned is None else CONTINUED + model.tuned.name
     multiplier = hyperparameters["learning_rate_multiplier"]
     if multiplier != AUTO and "learning_rate" not in training:
         auto_rate = _find_auto_rate(

@@ -1,7 +1,8 @@
 """What a job is to begin with, named as a model is.
 
-- ``ft:`` and a job of one's own that has succeeded, on the same base model: the new job continues
-  from its adapter, with its rank and modules, and does all of its steps.
+- ``ft:`` and a job of one's own that has succeeded, or one of its checkpoints
+  (``ft:JOB:ckpt-step-N``), on the same base model: the new job continues from that adapter, with
+  its rank and modules, and does all of its steps.
 - ``warm:`` and an offer: the job begins with the offer's adapter and is sold fewer steps.
 """
 
@@ -17,7 +18,8 @@ from marketplace.auction.bidding.terms import AUTO
 from marketplace.auction.models import Bid
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.fleet.models import Zone
-from marketplace.jobs.models import Artifact, Dataset, JobStatus
+from marketplace.jobs.models import Dataset
+from marketplace.jobs.tuned_models import find_tuned_model
 from marketplace.warm.models import Offer
 from marketplace.warm.offers import ColdJob, find_taken_offers, find_usable_offer
 from workers.protocol.job_spec import AdapterSpec
@@ -52,7 +54,8 @@ def find_beginning(
     Raises
     ------
     UserError
-        ``unknown_model``: no such job of the organisation's, or one without an adapter;
+        ``unknown_model``: no such job of the organisation's, or one without an adapter, or as
+        ``TunedModel.take_artifact``;
         ``wrong_base_model``: it was trained on another base model; ``offer_ended``: the warm start
         is not to be had any more.
     """
@@ -62,15 +65,10 @@ def find_beginning(
         return _find_offered(model, organisation, zone, dataset, now)
     if not model.startswith(CONTINUED):
         raise _unknown_model(model)
-    artifact = (
-        Artifact.objects.filter(job_id=model.removeprefix(CONTINUED).replace("\0", ""))
-        .filter(job__organisation=organisation, job__status=JobStatus.SUCCEEDED)
-        .select_related("job__zone")
-        .first()
-    )
-    if artifact is None:
+    tuned = find_tuned_model(model.removeprefix(CONTINUED), organisation=organisation)
+    if tuned is None:
         raise _unknown_model(model)
-    job = artifact.job
+    job = tuned.job
     if not _is_same_base(job.zone, zone):
         raise UserError(
             "wrong_base_model",
@@ -78,6 +76,7 @@ def find_beginning(
             f"{zone.name} trains {_name_base(zone)}. Bid in zone {job.zone.name}.",
             param="model",
         )
+    artifact = tuned.take_artifact(now=now)
     return Beginning(StartKind.CONTINUED, artifact.pk, job.pk, job.terms.adapter)
 
 
@@ -214,6 +213,6 @@ def _unknown_model(model: str) -> NotFound:
     return NotFound(
         "unknown_model",
         f"You have no finished job {model[:60]!r} to continue from. Give {CONTINUED} and the id "
-        "of a job of yours that has succeeded.",
+        "of a job of yours that has succeeded, or the name of a checkpoint.",
         param="model",
     )

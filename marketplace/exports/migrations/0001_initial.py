@@ -24,6 +24,7 @@ class Migration(migrations.Migration):
                 ('form', models.CharField(choices=[('merged', 'Merged weights (safetensors)'), ('gguf-f16', 'GGUF, F16'), ('gguf-q8_0', 'GGUF, Q8_0')], max_length=12)),
                 ('price_micros', models.BigIntegerField()),
                 ('asked_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('artifact', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='jobs.artifact')),
                 ('job', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='exports', to='jobs.job')),
                 ('organisation', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='accounts.organisation')),
             ],

@@ -290,7 +290,8 @@ class Migration(migrations.Migration):
                 ('used_at', models.DateTimeField(editable=False, null=True)),
                 ('served_at', models.DateTimeField(editable=False, null=True)),
                 ('deleted_at', models.DateTimeField(editable=False, null=True)),
-                ('job', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, related_name='artifact', to='jobs.job')),
+                ('checkpoint', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='artifacts', to='jobs.checkpoint')),
+                ('job', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='artifacts', to='jobs.job')),
                 ('slice', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='jobs.slice')),
             ],
             options={
@@ -480,6 +481,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='artifact',
             index=models.Index(fields=['created_at'], name='jobs_artifact_newest'),
+        ),
+        migrations.AddConstraint(
+            model_name='artifact',
+            constraint=models.UniqueConstraint(condition=models.Q(('checkpoint', None)), fields=('job',), name='jobs_artifact_once'),
         ),
         migrations.AddConstraint(
             model_name='checkpoint',

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import models
+from django.db.models import Q
 
 from marketplace.common.models import IdField
 from marketplace.jobs.models.job import Job
@@ -53,18 +54,22 @@ class Checkpoint(models.Model):
         return f"{self.job_id} step {self.step}"
 
 
-class PresentArtifacts(models.Manager[Any]):
-    """Adapters that were not deleted."""
+class FinishedArtifacts(models.Manager[Any]):
+    """Finished adapters that were not deleted."""
 
     def get_queryset(self) -> models.QuerySet[Any]:
-        return super().get_queryset().filter(deleted_at=None)
+        return super().get_queryset().filter(checkpoint=None, deleted_at=None)
 
 
 class Artifact(models.Model):
-    """The finished adapter, as one zip of its directory."""
+    """The finished adapter of a job, or that of a checkpoint, as one zip of its directory."""
 
     id = IdField(prefix="art")
-    job = models.OneToOneField(Job, on_delete=models.PROTECT, related_name="artifact")
+    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="artifacts")
+    #: Whose adapter it is; null: the finished one.
+    checkpoint = models.ForeignKey(
+        Checkpoint, on_delete=models.PROTECT, null=True, related_name="artifacts"
+    )
     slice = models.ForeignKey(Slice, on_delete=models.PROTECT, related_name="+")
     #: Empty once it is deleted.
     file = models.FileField(upload_to=artifact_path, max_length=255, blank=True)
@@ -81,14 +86,20 @@ class Artifact(models.Model):
     deleted_at = models.DateTimeField(null=True, editable=False)
 
     job_id: str
+    checkpoint_id: str | None
     slice_id: str
 
-    #: Deleted ones as well.
+    #: Deleted ones and those of checkpoints as well.
     everything = models.Manager()
-    objects = PresentArtifacts()
+    objects = FinishedArtifacts()
 
     class Meta:
         default_manager_name = "objects"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["job"], condition=Q(checkpoint=None), name="jobs_artifact_once"
+            )
+        ]
         indexes = [models.Index(fields=["created_at"], name="jobs_artifact_newest")]
 
     def __str__(self) -> str:

@@ -54,9 +54,9 @@ def delete_job(*, job: Job, asked_by: User | None, now: datetime) -> Deletion:
     Conflict
         ``job_active``: it must end first.
     """
-    if job.is_active:
-        raise Conflict("job_active", "The job is not over. Cancel it first.")
     with transaction.atomic():
+        if lock_job(job.pk).is_active:
+            raise Conflict("job_active", "The job is not over. Cancel it first.")
         return _ask(Subject.JOB, job.pk, job.organisation_id, asked_by, now)
 
 
@@ -90,7 +90,8 @@ def _delete_old_jobs(retained: dict[str, Any], *, before: datetime, now: datetim
     ended = Job.objects.filter(
         **retained, deleted_at=None, settled_at__isnull=False, finished_at__lt=before
     )
-    old, count = ended.exclude(artifact__used_at__gte=before), 0
+    used = Artifact.everything.filter(job=OuterRef("pk"), used_at__gte=before)
+    old, count = ended.exclude(Exists(used)), 0
     for job in list(old[:BATCH_LIMIT]):
         with transaction.atomic():
             lock_job(job.pk)
@@ -121,7 +122,8 @@ def note_adapter_use(*, job_ids: Collection[str], now: datetime) -> None:
     """Note that the adapters of jobs are used now: their time of retention begins again."""
     if job_ids:
         noted = Q(used_at__gt=now - USE_NOTED_EVERY)
-        Artifact.objects.filter(job__in=job_ids).exclude(noted).update(used_at=now)
+        present = Artifact.everything.filter(job__in=job_ids, deleted_at=None)
+        present.exclude(noted).update(used_at=now)
 
 
 def _ask(

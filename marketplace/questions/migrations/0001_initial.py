@@ -39,7 +39,7 @@ class Migration(migrations.Migration):
                 ('expires_at', models.DateTimeField()),
                 ('finished_at', models.DateTimeField(null=True)),
                 ('asked_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('job', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='jobs.job')),
+                ('artifact', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='jobs.artifact')),
                 ('node', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='fleet.node')),
                 ('organisation', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='accounts.organisation')),
                 ('zone', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='fleet.zone')),

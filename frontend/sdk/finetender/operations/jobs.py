@@ -66,7 +66,7 @@ def list_exports(job_id: str) -> Operation[tuple[Raw, ...]]:
     return tuple(answer.body["data"])
 
 
-def export_adapter(job_id: str, form: str) -> Operation[Raw]:
+def export_adapter(job_id: str, form: str, checkpoint_id: str | None = None) -> Operation[Raw]:
     """Have an adapter merged into its base model, and wait for the file.
 
     Parameters
@@ -74,13 +74,16 @@ def export_adapter(job_id: str, form: str) -> Operation[Raw]:
     form
         ``merged`` (a tar for ``transformers``), ``gguf-f16`` or ``gguf-q8_0``. It is paid at the
         market's price; one that is there costs nothing.
+    checkpoint_id
+        The adapter as it was at this checkpoint, in place of the finished one.
 
     Raises
     ------
     ExportFailedError
     """
     where = f"{_job_path(job_id)}/exports"
-    export = (yield from send(Call("POST", where, json={"form": form}))).body
+    body = {"form": form, "checkpoint_id": checkpoint_id}
+    export = (yield from send(Call("POST", where, json=body))).body
     while export["status"] in ("waiting", "asked"):
         yield Pause(LOOK_EVERY_S)
         export = (yield from send(Call("GET", f"{where}/{check_id(export['id'])}"))).body

@@ -383,7 +383,10 @@ def test_what_is_used_while_it_is_looked_at_is_retained(zone, owner, boss, monke
 
 def test_taking_a_checkpoint_or_an_export_is_using_the_adapter(zone, owner):
     job = settled(owner, zone)
-    export = Export(job=job, form=ExportForm.MERGED, state=ErrandState.DONE, bytes=1)
+    artifact = Artifact.objects.get(job=job)
+    export = Export(
+        job=job, artifact=artifact, form=ExportForm.MERGED, state=ErrandState.DONE, bytes=1
+    )
     export.file.save("merged", ContentFile(b"x"), save=False)
     open_export(export, range_header=None, now=LATER)
     assert Artifact.objects.get(job=job).used_at == LATER

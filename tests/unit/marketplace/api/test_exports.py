@@ -37,6 +37,7 @@ from marketplace.exports.hub import PUSH
 from marketplace.exports.merged_values import promote
 from marketplace.exports.models import Export, ExportForm, ExportStatus, HubPush, PushStatus
 from marketplace.exports.prices import compute_price
+from marketplace.exports.selectors import name_export_file
 from marketplace.fleet.models import Zone
 from marketplace.jobs.errands import (
     find_file_limit,
@@ -152,10 +153,10 @@ def tune(folder: Path, *, seed: int) -> Tuned:
     return Tuned(model, path)
 
 
-def ask(job, owner, *, form=ExportForm.GGUF_F16, now=None):
+def ask(job, owner, *, form=ExportForm.GGUF_F16, now=None, **more):
     person = builders.owner_of(owner)
     now = now or clock.now()
-    return ask_export(organisation=owner, asked_by=person, job=job, form=form, now=now)
+    return ask_export(organisation=owner, asked_by=person, job=job, form=form, now=now, **more)
 
 
 def available(owner):
@@ -213,6 +214,21 @@ def hand_out(export):
 
 def content(data: bytes):
     return ContentFile(data)
+
+
+def test_a_checkpoint_is_exported_beside_the_finished_adapter(job, owner, node, tuned, tmp_path):
+    checkpoint = market.checkpoint(job, step=4)
+    export = hand_out(ask(job, owner, checkpoint=checkpoint))
+    assert ask(job, owner, checkpoint=checkpoint) == export
+    assert ask(job, owner).artifact == Artifact.objects.get(job=job)
+    assert export.artifact.checkpoint == checkpoint
+    assert name_export_file(export) == f"{job.pk}-step-4-f16.gguf"
+    with export.artifact.file.open("rb") as file:
+        (tmp_path / "adapter.zip").write_bytes(file.read())
+    made = tuned.export(ExportForm.GGUF_F16, adapter=tmp_path / "adapter.zip")
+    take_file(node=node, token=export.token, content=content(made), now=clock.now())
+    export.refresh_from_db()
+    assert export.status == ExportStatus.READY
 
 
 def test_a_file_is_paid_once_however_often_it_is_sent(job, owner, node, tuned):

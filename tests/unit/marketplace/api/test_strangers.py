@@ -34,7 +34,7 @@ PUBLIC = {"zone_name"}
 #: Of what the builders below do not make, or what is only there later: its owner gets 404 too.
 NOT_MADE = {"/api/express/{request_id}", "/v1/models/{model}"} | {
     f"/api/jobs/{{job_id}}/{part}"
-    for part in ("adapter", "preparation", "preparation/changes", "preparation/origins", "cancel")
+    for part in ("preparation", "preparation/changes", "preparation/origins", "cancel")
 }
 
 
@@ -92,6 +92,7 @@ def ids(settings, tmp_path):
         organisation=owner,
         zone=zone,
         job=job,
+        artifact=market.artifact(job),
         form="merged",
         price_micros=1,
         created_at=NOW,

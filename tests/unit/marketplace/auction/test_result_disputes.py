@@ -23,7 +23,7 @@ from marketplace.checks.models import SpotCheck
 from marketplace.common.errors import Conflict, NotAllowed, UserError
 from marketplace.fleet.models import NodeStatus, Provider
 from marketplace.jobs.errands import hand_out_errands, sweep_errands
-from marketplace.jobs.models import ErrandState, Job, JobStatus
+from marketplace.jobs.models import Artifact, ErrandState, Job, JobStatus
 from marketplace.jobs.services import dispatch_slots, record_progress
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.maturity import mature_earnings
@@ -121,7 +121,7 @@ def opinion(job, checker, key, **found):
         node=checker,
         zone=job.zone,
         job=job,
-        slice=job.artifact.slice,
+        slice=Artifact.objects.get(job=job).slice,
         from_step=0,
         created_at=NOW,
         state=ErrandState.DONE,
@@ -191,7 +191,7 @@ def test_a_result_that_cost_much_is_always_measured(zone, owner, node, monkeypat
     assert settle_finished(now=now) == 0
     assert not ran.exists()
     assert SpotCheck.objects.get().state == ErrandState.WAITING
-    assert other.pk != job.artifact.slice.node_id or node.pk != other.pk
+    assert other.pk != Artifact.objects.get(job=job).slice.node_id or node.pk != other.pk
 
 
 def test_a_disputed_result_that_another_node_refutes_costs_its_owner_nothing(

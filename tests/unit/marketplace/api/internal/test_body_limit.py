@@ -110,11 +110,13 @@ def ask_for_export():
     zone = market.zone()
     node, reply = build.joined(zone)
     job = build.job(zone, (0, node))
+    dispatch_slots(now=builders.NOW)
     export = Export.objects.create(
         kind=ErrandKind.EXPORT,
         organisation_id=job.organisation_id,
         zone=zone,
         job=job,
+        artifact=market.artifact(job),
         form=ExportForm.MERGED,
         node=node,
         token="asked",

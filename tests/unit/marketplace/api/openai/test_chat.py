@@ -105,6 +105,27 @@ def test_an_adapter_answers_under_its_own_name(client, ask, runtime, owner, zone
         ask(model=name[:-1] + "0")
 
 
+def test_a_checkpoint_answers_by_the_name_that_the_list_gives(
+    client, ask, runtime, owner, zone, node
+):
+    job = build.job(zone, (0, node), organisation=owner)
+    finish(job, node)
+    checkpoint = market.checkpoint(job, step=4)
+    [listed] = client.fine_tuning.jobs.checkpoints.list(job.pk).data
+    name = listed.fine_tuned_model_checkpoint
+    assert name.endswith(":ckpt-step-4")
+    assert client.models.retrieve(name).id == name
+    assert ask(model=name).model == name
+    [(question, adapter)] = runtime.asked
+    artifact = Artifact.everything.get(checkpoint=checkpoint)
+    assert question.adapter.name == artifact.pk
+    assert hashlib.sha256(adapter).hexdigest() == artifact.sha256
+    with pytest.raises(openai.NotFoundError):
+        ask(model=f"{name}0")
+    with pytest.raises(openai.BadRequestError, match="goes with its job"):
+        client.models.delete(name)
+
+
 def finish(job, node):
     """The job on its node, up to its end."""
     starts_at = market.slot_at(job.zone, job.cells[0][0])
@@ -239,7 +260,7 @@ def test_a_question_that_no_node_answers_ends_and_is_refunded(zone, node, owner)
         organisation=owner,
         asked_by=None,
         zone=zone,
-        job=None,
+        artifact=None,
         terms=QuestionTerms(prompt="x"),
         now=clock.now(),
     )

@@ -104,7 +104,7 @@ def test_a_node_that_reads_no_schemas_and_tools_is_given_none(owner, zone, node)
         QuestionTerms(prompt="a"),
     ]
     asked = ask_questions(
-        organisation=owner, asked_by=None, zone=zone, job=None, terms=terms, now=now
+        organisation=owner, asked_by=None, zone=zone, artifact=None, terms=terms, now=now
     )
     old, new = (
         hand_out_questions(node=node, room=8, takes_forms=takes, now=now) for takes in (False, True)
@@ -116,7 +116,7 @@ def test_a_node_that_reads_no_schemas_and_tools_is_given_none(owner, zone, node)
 def test_a_question_that_no_node_could_read_says_so(owner, zone, node):
     now = clock.now()
     terms = [QuestionTerms(prompt="a", schema="{}"), QuestionTerms(prompt="a")]
-    ask_questions(organisation=owner, asked_by=None, zone=zone, job=None, terms=terms, now=now)
+    ask_questions(organisation=owner, asked_by=None, zone=zone, artifact=None, terms=terms, now=now)
     assert sweep_questions(now=now + ANSWERED_WITHIN) == 2
     reasons = {one.terms["schema"]: one.reason for one in AskedQuestion.objects.all()}
     assert reasons == {
@@ -127,7 +127,7 @@ def test_a_question_that_no_node_could_read_says_so(owner, zone, node):
 
 def test_schemas_that_nodes_refuse_again_and_again_are_taken_no_more(owner, zone, node):
     now = clock.now()
-    asked = {"organisation": owner, "asked_by": None, "zone": zone, "job": None}
+    asked = {"organisation": owner, "asked_by": None, "zone": zone, "artifact": None}
     schema, plain = QuestionTerms(prompt="a", schema="{}"), QuestionTerms(prompt="a")
     for _ in range(REFUSED_MAX):
         question = ask_question(terms=schema, now=now, **asked)

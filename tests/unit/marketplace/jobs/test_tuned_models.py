@@ -1,0 +1,199 @@
+"""Checkpoints as models: found by name, written as adapters once, and gone when they are."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from datetime import timedelta
+
+import pytest
+import torch
+from safetensors.numpy import load as load_arrays
+from safetensors.torch import load
+
+from marketplace.common.errors import UserError
+from marketplace.jobs import tuned_models
+from marketplace.jobs.models import Artifact, Checkpoint, Job
+from marketplace.jobs.selectors import find_job_blob
+from marketplace.jobs.services import delete_adapter, dispatch_slots
+from marketplace.jobs.tuned_models import TunedModel, find_tuned_model
+from tests import builders
+from tests import job_builders as build
+from tests import market_builders as market
+from tests.builders import NOW
+from workers.protocol.adapter_names import list_peft_names
+from workers.protocol.reports import SliceEnd
+from workers.protocol.weight_sketch import lay_out_peft, lay_out_weights
+from workers.training.adapter_export import to_peft_layout
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def owner():
+    return builders.organisation(usd="20")
+
+
+@pytest.fixture
+def job(owner):
+    """A job that runs."""
+    zone = market.zone()
+    node, _ = build.joined(zone)
+    made = build.job(zone, (0, node), organisation=owner)
+    dispatch_slots(now=NOW)
+    made.refresh_from_db()
+    return made
+
+
+def find(owner, job, step) -> TunedModel:
+    model = find_tuned_model(f"{job.pk}:ckpt-step-{step}", organisation=owner)
+    assert model is not None
+    return model
+
+
+def read_files(artifact) -> dict[str, bytes]:
+    with artifact.file.open("rb") as file, zipfile.ZipFile(file) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_a_checkpoint_is_an_adapter_as_peft_reads_it(owner, job):
+    checkpoint = market.checkpoint(job, step=4)
+    market.checkpoint(job, step=6, second=0.25)
+    artifact = find(owner, job, 4).take_artifact(now=NOW)
+    assert (artifact.checkpoint_id, artifact.job_id) == (checkpoint.pk, job.pk)
+    files = read_files(artifact)
+    assert json.loads(files["adapter_config.json"])["r"] == 8
+    assert "| Optimizer steps | 4 |" in files["README.md"].decode()
+    with checkpoint.file.open("rb") as file:
+        stored = {
+            name.removeprefix("param/"): values
+            for name, values in load(file.read()).items()
+            if name.startswith("param/")
+        }
+    names = list_peft_names((name, values.ndim) for name, values in stored.items())
+    found = load(files["adapter_model.safetensors"])
+    assert found.keys() == set(names.values())
+    for name, values in stored.items():
+        assert torch.equal(found[names[name]], to_peft_layout(name, values))
+    # It is written once, and the finished adapter is another.
+    assert find(owner, job, 4).take_artifact(now=NOW + timedelta(hours=1)) == artifact
+    assert not Artifact.objects.exists()
+
+
+def test_experts_of_a_checkpoint_stand_side_by_side_as_the_engine_exports_them():
+    tensors = {
+        "model.layers.0.mlp.experts.down_proj.lora_A": torch.randn(3, 2, 5),
+        "model.layers.0.mlp.experts.down_proj.lora_B": torch.randn(3, 2, 7),
+        "model.layers.0.self_attn.q_proj.lora_magnitude": torch.randn(4),
+    }
+    shapes = {name: tuple(values.shape) for name, values in tensors.items()}
+    names = list_peft_names((name, len(shape)) for name, shape in shapes.items())
+    arrays = ((name, values.numpy()) for name, values in tensors.items())
+    found = dict(lay_out_peft(lay_out_weights(arrays, shapes=shapes)))
+    for name, values in tensors.items():
+        assert torch.equal(
+            torch.from_numpy(found[names[name]].copy()), to_peft_layout(name, values)
+        )
+
+
+def test_a_job_without_an_adapter_has_the_models_of_its_checkpoints_alone(owner, job):
+    market.checkpoint(job, step=4)
+    assert find_tuned_model(job.pk, organisation=owner) is None
+    assert find(owner, job, 4).name == f"{job.pk}:ckpt-step-4"
+    for name in (
+        f"{job.pk}:ckpt-step-5",
+        f"{job.pk}:ckpt-step-",
+        f"{job.pk}:ckpt-step-4 ",
+        "\0",
+        "",
+    ):
+        assert find_tuned_model(name, organisation=owner) is None
+    other = builders.organisation()
+    assert find_tuned_model(f"{job.pk}:ckpt-step-4", organisation=other) is None
+
+
+def test_a_checkpoint_that_a_newer_one_replaced_has_no_model(owner, job):
+    checkpoint = market.checkpoint(job, step=4)
+    model = find(owner, job, 4)
+    Checkpoint.objects.filter(pk=checkpoint.pk).update(file="")
+    with pytest.raises(UserError) as caught:
+        model.take_artifact(now=NOW)
+    assert caught.value.code == "unknown_checkpoint"
+    assert not Artifact.everything.exists()
+    assert find_tuned_model(f"{job.pk}:ckpt-step-4", organisation=owner) is None
+
+
+def test_a_checkpoint_that_is_sent_anew_is_written_anew(owner, job):
+    checkpoint = market.checkpoint(job, step=4)
+    first = find(owner, job, 4).take_artifact(now=NOW)
+    again = market.checkpoint(build_other(job), step=4, now=NOW + timedelta(seconds=9), second=0.25)
+    Checkpoint.objects.filter(pk=checkpoint.pk).update(
+        file=again.file.name, bytes=again.bytes, created_at=again.created_at
+    )
+    second = find(owner, job, 4).take_artifact(now=NOW + timedelta(minutes=1))
+    assert second != first
+    weights = [load_arrays(read_files(one)["adapter_model.safetensors"]) for one in (first, second)]
+    name = next(name for name in weights[0] if name.endswith("lora_B.weight"))
+    assert (weights[0][name] == 2 * weights[1][name]).all()
+
+
+def build_other(job: Job) -> Job:
+    node = job.slices.get().node
+    other = build.job(job.zone, (0, node))
+    dispatch_slots(now=NOW)
+    return other
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"second": 0.0}, "it was not trained: its second matrices are zero"),
+        ({"second": float("nan")}, "holds values that are not finite numbers"),
+    ],
+)
+def test_a_checkpoint_that_holds_no_adapter_leaves_no_trace(owner, job, changed, reason):
+    market.checkpoint(job, step=4, **changed)
+    with pytest.raises(UserError, match=reason) as caught:
+        find(owner, job, 4).take_artifact(now=NOW)
+    assert caught.value.code == "unusable_checkpoint"
+    assert not Artifact.everything.exists()
+
+
+def test_two_requests_at_once_write_one_adapter(owner, job, monkeypatch):
+    market.checkpoint(job, step=4)
+    model, compose = find(owner, job, 4), tuned_models.compose_adapter
+    first: list[Artifact] = []
+
+    def compose_after_another(*args, **more):
+        monkeypatch.setattr(tuned_models, "compose_adapter", compose)
+        first.append(model.take_artifact(now=NOW))
+        return compose(*args, **more)
+
+    monkeypatch.setattr(tuned_models, "compose_adapter", compose_after_another)
+    assert [model.take_artifact(now=NOW)] == first
+    assert list(Artifact.everything.all()) == first
+
+
+def test_checkpoints_models_go_with_the_jobs_adapter(owner, job):
+    market.checkpoint(job, step=4)
+    artifact = find(owner, job, 4).take_artifact(now=NOW)
+    market.end_slice(job, status=SliceEnd.FINISHED, now=NOW)
+    delete_adapter(job=job, asked_by=builders.owner_of(owner), now=NOW)
+    artifact.refresh_from_db()
+    assert artifact.deleted_at == NOW
+    assert find_tuned_model(f"{job.pk}:ckpt-step-4", organisation=owner) is None
+    assert find_tuned_model(job.pk, organisation=owner) is None
+
+
+def test_nodes_get_the_checkpoints_adapter_that_a_job_begins_with(owner, job):
+    market.checkpoint(job, step=4)
+    auto = {"rank": "auto"}
+    bid = market.bid(owner, job.zone, model=f"ft:{job.pk}:ckpt-step-4", adapter=auto)
+    bid.refresh_from_db()
+    assert bid.terms.adapter.rank == 8
+    artifact = Artifact.everything.get(checkpoint__step=4)
+    assert bid.terms.start.artifact_id == artifact.pk
+    begun = build.job(job.zone, (0, job.slices.get().node), start=bid.terms.start)
+    blob = find_job_blob(begun, "start")
+    assert blob is not None
+    assert blob.sha256 == artifact.sha256
