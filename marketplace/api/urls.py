@@ -27,6 +27,7 @@ from marketplace.api.views import UnknownAddressView
 urlpatterns = [
     path("schema", SchemaView.as_view(), name="api-schema"),
     path("zones", zones.ZonesView.as_view(), name="api-zones"),
+    path("zones/<str:zone_name>/base", zones.ZoneBaseView.as_view(), name="api-zone-base"),
     path("market/<str:zone_name>", zones.MarketNowView.as_view(), name="api-market"),
     path(
         "market/<str:zone_name>/transcript",

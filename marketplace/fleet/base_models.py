@@ -6,14 +6,19 @@ workers), a directory on this machine, or a Hugging Face hub id.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import subprocess
 import sys
+import tarfile
+import tempfile
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import IO
 
 from huggingface_hub import hf_hub_download, is_offline_mode
 from huggingface_hub.errors import (
@@ -24,7 +29,7 @@ from huggingface_hub.errors import (
 )
 
 import workers.protocol
-from marketplace.common.errors import UserError
+from marketplace.common.errors import NotFound, UserError
 from marketplace.fleet.text_encoder import TokenizerFiles
 from workers.protocol.base_files import hash_base_files
 from workers.protocol.model_shape import ModelShape, check_shape
@@ -79,6 +84,41 @@ def hash_bundled_model(source: str) -> str:
     """
     directory = find_bundled_directory(source) if is_bundled(source) else None
     return "" if directory is None else hash_base_files(directory)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedModel:
+    """A model's folder as one tar."""
+
+    name: str
+    file: IO[bytes]
+    bytes: int
+    sha256: str
+
+
+def pack_bundled_model(source: str) -> PackedModel:
+    """Pack a bundled model's folder; equal folders are equal files.
+
+    Raises
+    ------
+    NotFound
+        ``published_base``: others have a name on a hub, or are their operator's own.
+    """
+    directory = find_bundled_directory(source) if is_bundled(source) else None
+    if directory is None:
+        raise NotFound("published_base", f"The market does not give {source} away.")
+    file = tempfile.TemporaryFile()  # noqa: SIM115 (who sends it closes it)
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for path in sorted(directory.iterdir()):
+            entry = tarfile.TarInfo(f"{directory.name}/{path.name}")
+            entry.size = path.stat().st_size
+            with path.open("rb") as content:
+                archive.addfile(entry, content)
+    size = file.tell()
+    file.seek(0)
+    digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    file.seek(0)
+    return PackedModel(directory.name, file, size, digest)
 
 
 def read_model_config(source: str, revision: str | None = None) -> dict[str, object]:

@@ -24,9 +24,14 @@ from marketplace.jobs.held_out import list_labels
 from marketplace.jobs.models import Checkpoint, Job
 from marketplace.jobs.selectors import load_metric_series
 from marketplace.jobs.spooling import CHUNK_BYTES, SpooledFile
-from workers.protocol.adapter_files import CONFIG_NAME, build_peft_config, write_adapter_zip
+from workers.protocol.adapter_files import (
+    CONFIG_NAME,
+    build_peft_config,
+    name_base,
+    write_adapter_zip,
+)
 from workers.protocol.job_bytes import find_adapted
-from workers.protocol.job_spec import AdapterKind, DataFormat
+from workers.protocol.job_spec import AdapterKind, BaseModelRef, DataFormat
 from workers.protocol.safetensors_header import TensorEntry, read_header, write_header
 from workers.protocol.weight_sketch import lay_out_peft, read_checkpoint_weights
 
@@ -174,7 +179,7 @@ def _write_card(job: Job, checkpoint: Checkpoint | None) -> str:
     """The card that hubs show, with everything needed to train the same adapter again."""
     base, terms, at = build_base_model_ref(job.zone), job.terms, checkpoint or job
     facts: dict[str, object] = {
-        "Base model": base.source,
+        "Base model": name_base(base.source),
         "Base revision": base.revision or "not pinned",
         "Data SHA-256": job.dataset.sha256,
         "Optimizer steps": at.step,
@@ -187,9 +192,27 @@ def _write_card(job: Job, checkpoint: Checkpoint | None) -> str:
         facts["Labels, by number"] = ", ".join(list_labels(job.dataset))
     settings = asdict(terms.adapter) | asdict(terms.training)
     facts |= {name.replace("_", " ").capitalize(): value for name, value in settings.items()}
-    front = f"---\nbase_model: {base.source}\nlibrary_name: peft\n---\n\n"
+    front = f"---\nbase_model: {name_base(base.source)}\nlibrary_name: peft\n---\n\n"
     table = "".join(f"| {name} | {value} |\n" for name, value in facts.items())
-    return front + f"# {job.pk}\n\n| | |\n|--|--|\n{table}"
+    return front + f"# {job.pk}\n\n| | |\n|--|--|\n{table}" + _write_use(job, base)
+
+
+def _write_use(job: Job, base: BaseModelRef) -> str:
+    """How programs of others are told of the adapter, where they take such ones."""
+    adapter, name = job.terms.adapter, name_base(base.source)
+    lines = ["", "## Use", "", f"`AutoPeftModel` and others load it where `{name}` is found."]
+    if base.source.startswith("bundled:"):
+        lines[-1] += (
+            f" The market gives that folder: `finetender api zones_base zone_name={job.zone.name}`."
+        )
+    if adapter.kind is AdapterKind.LORA and job.dataset.format != DataFormat.CLASSIFICATION:
+        vllm = f"vllm serve {name} --enable-lora --max-lora-rank {adapter.rank} --lora-modules"
+        gguf = f"{job.pk}-q8_0.gguf"
+        lines += [
+            *("", f"    {vllm} {job.pk}=.", ""),
+            f"Ollama takes the export `{gguf}` by a `Modelfile` beside it: `FROM ./{gguf}`.",
+        ]
+    return "\n".join([*lines, ""])
 
 
 def _format_pair(before: float | None, after: float | None) -> str:

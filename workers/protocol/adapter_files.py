@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import IO, Any
 
 from workers.protocol.adapter_check import WEIGHTS_NAME
@@ -17,6 +18,12 @@ from workers.protocol.model_shape import ModelShape
 CONFIG_NAME = "adapter_config.json"
 #: A fixed date makes equal adapters equal zips.
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def name_base(source: str) -> str:
+    """Give the name by which an owner has a base model: the hub's, or that of a folder beside."""
+    is_folder = source.startswith(("bundled:", "/"))
+    return PurePosixPath(source.removeprefix("bundled:")).name if is_folder else source
 
 
 def build_peft_config(
@@ -37,7 +44,7 @@ def build_peft_config(
         Names of tensors of experts.
     """
     shared = {
-        "base_model_name_or_path": base_model.source,
+        "base_model_name_or_path": name_base(base_model.source),
         "revision": base_model.revision,
         "inference_mode": True,
         "task_type": "SEQ_CLS" if shape.encoder else "CAUSAL_LM",

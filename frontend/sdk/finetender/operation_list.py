@@ -108,4 +108,5 @@ OPERATIONS: Mapping[str, Route] = {
     "webhooks_rotate": Route("POST", "/api/webhooks/{webhook_id}/rotate"),
     "webhooks_test": Route("POST", "/api/webhooks/{webhook_id}/test"),
     "zones_list": Route("GET", "/api/zones"),
+    "zones_base": Route("GET", "/api/zones/{zone_name}/base", is_file=True),
 }

@@ -25,7 +25,8 @@ from marketplace.auction.book.transcript import write_transcript
 from marketplace.auction.models import BidStatus
 from marketplace.auction.selectors import MarketNow, get_policy_in_force, load_market
 from marketplace.common import clock
-from marketplace.common.downloads import LinesDownload
+from marketplace.common.downloads import FileDownload, LinesDownload
+from marketplace.fleet.base_models import pack_bundled_model
 from marketplace.fleet.models import Zone
 from marketplace.fleet.policy_settings import find_unit_fee
 from marketplace.fleet.selectors import (
@@ -134,6 +135,27 @@ class ZonesView(MarketView):
     @extend_schema(operation_id="zones_list", responses={200: ZoneListSerializer})
     def get(self, request: Request) -> Response:
         return Response(ZoneListSerializer.show(list_open_zones()))
+
+
+class ZoneBaseView(MarketView):
+    """The folder of a base model that no hub has, for adapters to be loaded beside it."""
+
+    scopes = {"GET": "jobs:read"}
+
+    @extend_schema(
+        operation_id="zones_base",
+        responses={(200, *schemas.build_file_types("application/x-tar")): schemas.FILE},
+    )
+    def get(self, request: Request, zone_name: str) -> FileDownload:
+        folder = pack_bundled_model(get_open_zone(zone_name).base_model_source)
+        return FileDownload(
+            folder.file,
+            size=folder.bytes,
+            sha256=folder.sha256,
+            range_header=request.headers.get("Range"),
+            content_type="application/x-tar",
+            name=f"{folder.name}.tar",
+        )
 
 
 class MarketNowView(MarketView):

@@ -7,6 +7,7 @@ import io
 import json
 import tarfile
 import threading
+import zipfile
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from functools import cached_property
@@ -18,11 +19,12 @@ from types import SimpleNamespace
 import finetender
 import pytest
 import torch
+from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
 from gguf import GGUFReader
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import AutoPeftModelForCausalLM, LoraConfig, PeftModel, get_peft_model
 from safetensors.numpy import load, save
 from transformers import AutoModelForCausalLM
 
@@ -48,6 +50,7 @@ from marketplace.jobs.errands import (
 )
 from marketplace.jobs.models import Artifact, ErrandState, NodePlan
 from marketplace.jobs.services import dispatch_slots
+from marketplace.jobs.tuned_models import TunedModel
 from marketplace.payments.models import AccountKind, LedgerAccount
 from marketplace.payments.selectors import get_wallet
 from tests import builders
@@ -214,6 +217,38 @@ def hand_out(export):
 
 def content(data: bytes):
     return ContentFile(data)
+
+
+def test_an_adapter_loads_beside_the_base_model_that_the_market_gives(
+    job, owner, zone, tmp_path, monkeypatch
+):
+    artifact = TunedModel(job, market.checkpoint(job, step=4)).take_artifact(now=clock.now())
+    with artifact.file.open("rb") as file, zipfile.ZipFile(file) as archive:
+        archive.extractall(tmp_path / "adapter")
+    card = (tmp_path / "adapter" / "README.md").read_text()
+    assert f"vllm serve {BASE.removeprefix('bundled:')} --enable-lora --max-lora-rank 4" in card
+    api = Api(owner)
+    answer = api.get(f"/api/zones/{zone.name}/base")
+
+    async def read() -> bytes:
+        return b"".join([part async for part in answer.streaming_content])
+
+    assert answer.headers["content-type"] == "application/x-tar"
+    with tarfile.open(fileobj=io.BytesIO(async_to_sync(read)())) as archive:
+        archive.extractall(tmp_path, filter="data")
+    monkeypatch.chdir(tmp_path)
+    found = AutoPeftModelForCausalLM.from_pretrained("adapter")
+    base = AutoModelForCausalLM.from_pretrained(find_bundled_path(BASE))
+    ids = torch.tensor([[2, 300, 17, 901, 4]])
+    with torch.inference_mode():
+        plain = base(ids).logits
+        wanted = PeftModel.from_pretrained(base, "adapter").eval()(ids).logits
+        assert torch.equal(found.eval()(ids).logits, wanted)
+    assert not torch.allclose(plain, wanted, atol=1e-3)
+    # Others are on a hub, or their operator's own.
+    Zone.objects.filter(pk=zone.pk).update(base_model_source="owner/model")
+    refused = api.get(f"/api/zones/{zone.name}/base")
+    assert (refused.status_code, refused.json()["code"]) == (404, "published_base")
 
 
 def test_a_checkpoint_is_exported_beside_the_finished_adapter(job, owner, node, tuned, tmp_path):
