@@ -32,6 +32,11 @@ def _add_bidding(parsers: Any) -> None:
     login.add_argument("--url", help="address of the market")
     login.add_argument("--key", help=f"{_KEY_HELP} (default: asked for, or read from a pipe)")
 
+    check = _add(parsers, "check", commands.check_rows, "read rows here as the market would")
+    check.add_argument("file", metavar="FILE")
+    check.add_argument("--base", required=True, help="the zone's base model: a hub id or a folder")
+    check.add_argument("--longest", type=int, help="most tokens of a row that training reads")
+
     quote = _add(parsers, "quote", commands.show_quote, "what a job would cost, by deadline")
     _add_work(quote)
     quote.add_argument(

@@ -10,11 +10,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
+from finetender import local_programs
 from finetender.client import Client
-from finetender.errors import JobFailedError, NotAuthorizedError, UsageError
+from finetender.errors import InvalidRequestError, JobFailedError, NotAuthorizedError, UsageError
 from finetender.imports import import_settings
 from finetender.job_files import read_job_file, read_settings_file
-from finetender.local_programs import join_node, verify_transcript
 from finetender.progress import choose_view, draw_bar, keep_printable
 from finetender.settings import Access, find_access, store_access
 from finetender.terms import AdapterSettings, TrainingSettings
@@ -329,7 +329,26 @@ def describe_refusal(answer: ExpressAnswer, within_s: float) -> str:
 
 
 def join_nodes(chosen: argparse.Namespace) -> int:
-    return join_node(chosen.rest)
+    return local_programs.join_node(chosen.rest)
+
+
+def check_rows(chosen: argparse.Namespace) -> int:
+    """Read rows on this machine as the market would; nothing is sent."""
+    path = Path(chosen.file)
+    is_usable, found = local_programs.check_rows(path, base=chosen.base, longest=chosen.longest)
+    if chosen.json:
+        print_json(found)
+    else:
+        for fault in found.get("errors", ()):
+            print(f"line {fault['line']}: {keep_printable(fault['message'])}")
+        if found["fatal"]:
+            print(keep_printable(found["fatal"]))
+        else:
+            print(
+                f"{found['rows']:,} rows, {found['tokens']:,} tokens, the longest row has "
+                f"{found['longest_row_tokens']:,}; {found['long_rows']:,} rows are cut."
+            )
+    return 0 if is_usable else InvalidRequestError.exit_code
 
 
 def verify_log(chosen: argparse.Namespace) -> int:
@@ -338,7 +357,7 @@ def verify_log(chosen: argparse.Namespace) -> int:
         with Client() as client:
             path = client.download_transcript(chosen.log, f"{chosen.log}.jsonl")
         print(f"Stored {path}.", file=sys.stderr)
-    return verify_transcript(path)
+    return local_programs.verify_transcript(path)
 
 
 def fetch_log(chosen: argparse.Namespace) -> None:

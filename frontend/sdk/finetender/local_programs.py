@@ -1,15 +1,17 @@
-"""Programs of the market's own package that run on this machine: a node, the auction's replay."""
+"""Programs of the market's own package here: a node, the reader of rows, a replay."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from finetender.errors import UsageError
+from finetender.errors import FinetenderError, UsageError
 from finetender.settings import find_access
 
 
@@ -27,6 +29,17 @@ def verify_transcript(path: Path) -> int:
     """Decide everything in a log again; 0 where all of it is as it stands there."""
     _require("scheduler", "pip install '.[sim]'")
     return _run("scheduler", "verify", str(path))
+
+
+def check_rows(path: Path, *, base: str, longest: int | None) -> tuple[bool, dict[str, Any]]:
+    """Read rows as the market reads them; whether it would take them, and what they are."""
+    _require("marketplace", "pip install .")
+    command = [sys.executable, "-m", "marketplace.jobs.check_file", str(path), "--base", base]
+    limit = [] if longest is None else ["--longest", str(longest)]
+    done = subprocess.run([*command, *limit], check=False, stdout=subprocess.PIPE, text=True)
+    if not done.stdout:
+        raise FinetenderError(f"The reader ended with {done.returncode}.")
+    return done.returncode == 0, json.loads(done.stdout.splitlines()[-1])
 
 
 def _require(package: str, command: str) -> None:
