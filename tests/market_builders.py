@@ -8,7 +8,7 @@ slot and asks 0.40 dollars for it; one job gets 100 of them, so a cell costs a j
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from hashlib import sha256
 from itertools import count
@@ -223,10 +223,17 @@ def artifact(job: Job, *, now: datetime = NOW) -> Artifact:
     return made
 
 
-def checkpoint(job: Job, *, step: int, now: datetime = NOW, second: float = 0.5) -> Checkpoint:
+def checkpoint(
+    job: Job,
+    *,
+    step: int,
+    now: datetime = NOW,
+    second: float = 0.5,
+    more: Mapping[str, Any] | None = None,
+) -> Checkpoint:
     """A checkpoint as a node writes it: ``param/`` has the adapter with the rank first.
 
-    Values of the second matrices are 0 to ``second``.
+    Values of the second matrices are 0 to ``second``; ``more`` are other tensors.
     """
     tensors = {"row_losses": np.zeros(3, "f4")}
     adapter = job.terms.adapter
@@ -236,7 +243,7 @@ def checkpoint(job: Job, *, step: int, now: datetime = NOW, second: float = 0.5)
         of_part = {"lora_A": first / first.size, "lora_B": second * columns / part.outputs}
         tensors |= {f"param/{part.name}.{name}": values for name, values in of_part.items()}
         tensors[f"mean/{part.name}.lora_A"] = first
-    content = save(tensors)
+    content = save(tensors | dict(more or {}))
     made = Checkpoint(job=job, slice=Slice.objects.filter(job=job).latest("pk"), step=step)
     made.sha256, made.bytes = sha256(content).hexdigest(), len(content)
     made.created_at, made.train_loss, made.valid_loss = now, 0.5, 0.75

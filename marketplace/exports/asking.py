@@ -49,21 +49,19 @@ def ask_export(
     if checkpoint is None and not Artifact.objects.filter(job=job).exists():
         raise Conflict("no_adapter", f"The job is {job.status}; it has no adapter to export.")
     check_exportable(job)
-    artifact = TunedModel(job, checkpoint).take_artifact(now=now)
-    note_adapter_use(job_ids=[job.pk], now=now)
     price_micros = compute_price(job.zone, form)
+    model = TunedModel(job, checkpoint)
+    if price_micros is None and not model.is_written:
+        raise _no_node(job)
+    artifact = model.take_artifact(now=now)
+    note_adapter_use(job_ids=[job.pk], now=now)
     # Two requests at once are one export.
     with advisory_lock("exports", f"{artifact.pk}:{form}", wait=True):
         existing = find_export(artifact, form)
         if existing is not None:
             return existing
         if price_micros is None:
-            raise UserError(
-                "no_node",
-                f"No node of zone {job.zone.name} is online to make the file. Try again later.",
-                status=503,
-                extra={"retry": True},
-            )
+            raise _no_node(job)
         export = Export(
             kind=ErrandKind.EXPORT,
             key=f"{artifact.pk}:{form}",
@@ -90,6 +88,15 @@ def ask_export(
             raise hold
         export.save()
     return export
+
+
+def _no_node(job: Job) -> UserError:
+    return UserError(
+        "no_node",
+        f"No node of zone {job.zone.name} is online to make the file. Try again later.",
+        status=503,
+        extra={"retry": True},
+    )
 
 
 def check_exportable(job: Job) -> None:

@@ -60,7 +60,7 @@ def ask_push(
         raise Conflict(
             "export_not_ready", f"The export is {export.status}; push it once it is ready."
         )
-    if not Artifact.objects.filter(job=job).exists():
+    if export is None and not Artifact.objects.filter(job=job).exists():
         raise Conflict("no_adapter", f"The job is {job.status}; it has no adapter to push.")
     try:
         validate_repo_id(repository)

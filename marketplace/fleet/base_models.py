@@ -106,7 +106,7 @@ def pack_bundled_model(source: str) -> PackedModel:
     """
     directory = find_bundled_directory(source) if is_bundled(source) else None
     if directory is None:
-        raise NotFound("published_base", f"The market does not give {source} away.")
+        raise NotFound("published_base", "This base model is on a hub, or is its operator's own.")
     file = tempfile.TemporaryFile()  # noqa: SIM115 (who sends it closes it)
     with tarfile.open(fileobj=file, mode="w") as archive:
         for path in sorted(directory.iterdir()):

@@ -24,6 +24,7 @@ from marketplace.jobs.held_out import list_labels
 from marketplace.jobs.models import Checkpoint, Job
 from marketplace.jobs.selectors import load_metric_series
 from marketplace.jobs.spooling import CHUNK_BYTES, SpooledFile
+from workers.protocol.adapter_check import check_tensors
 from workers.protocol.adapter_files import (
     CONFIG_NAME,
     build_peft_config,
@@ -33,7 +34,11 @@ from workers.protocol.adapter_files import (
 from workers.protocol.job_bytes import find_adapted
 from workers.protocol.job_spec import AdapterKind, BaseModelRef, DataFormat
 from workers.protocol.safetensors_header import TensorEntry, read_header, write_header
-from workers.protocol.weight_sketch import lay_out_peft, read_checkpoint_weights
+from workers.protocol.weight_sketch import (
+    lay_out_peft,
+    list_peft_tensors,
+    read_checkpoint_weights,
+)
 
 _CONVERSATIONS = (DataFormat.CHAT, DataFormat.INSTRUCTION, DataFormat.PREFERENCE)
 _METRICS = ("step", "epoch", "train_loss", "valid_loss", "learning_rate", "grad_norm")
@@ -43,17 +48,24 @@ _METRICS = ("step", "epoch", "train_loss", "valid_loss", "learning_rate", "grad_
 def spool_checkpoint_weights(checkpoint: Checkpoint) -> Iterator[SpooledFile]:
     """Write the adapter in a checkpoint as the safetensors file of a finished one.
 
+    Names and shapes are compared first: no more is read than an adapter has, a tensor at a time.
+
     Raises
     ------
-    WeightsUnreadable
+    AdapterError, WeightsUnreadable
+        It does not hold the adapter that its job asks for.
     FileNotFoundError
     """
+    job = checkpoint.job
     entries: list[TensorEntry] = []
     with (
         checkpoint.file.open("rb") as stored,
         tempfile.TemporaryFile() as values,
         tempfile.TemporaryFile() as made,
     ):
+        listed = list_peft_tensors(stored, size=checkpoint.bytes)
+        check_tensors(listed, shape=get_model_shape(job.zone), adapter=job.terms.adapter)
+        stored.seek(0)
         for name, tensor in lay_out_peft(read_checkpoint_weights(stored, size=checkpoint.bytes)):
             count = values.write(tensor.tobytes())
             entries.append(TensorEntry(name, "F32", tensor.shape, 0, count))

@@ -25,6 +25,8 @@ from marketplace.jobs.spooling import store_file
 from workers.protocol.adapter_check import AdapterError, check_weights
 from workers.protocol.weight_sketch import WeightsUnreadable
 
+#: Checkpoints of a job that may be used as models: each use of a new one keeps a file, for nothing.
+MODELS_KEPT = 8
 #: Of a model's name, before the step of a checkpoint.
 AT_STEP = ":ckpt-step-"
 _NAME = re.compile(rf"([^:\0]{{1,40}})(?:{AT_STEP}([0-9]{{1,9}}))?")
@@ -43,6 +45,11 @@ class TunedModel:
         """The job's id, and the step of a checkpoint; ``find_tuned_model`` reads it."""
         return self.job.pk + ("" if self.checkpoint is None else f"{AT_STEP}{self.checkpoint.step}")
 
+    @property
+    def is_written(self) -> bool:
+        """Whether ``take_artifact`` reads no checkpoint."""
+        return self.checkpoint is None or _find_written(self.checkpoint) is not None
+
     def take_artifact(self, *, now: datetime) -> Artifact:
         """Give the adapter's file; that of a checkpoint is written when it is first taken.
 
@@ -53,7 +60,8 @@ class TunedModel:
         NotFound
             ``unknown_checkpoint``: it was deleted, or replaced by a newer one, meanwhile.
         Conflict
-            ``unusable_checkpoint``: it does not hold the job's adapter.
+            ``unusable_checkpoint``: it does not hold the job's adapter;
+            ``too_many_checkpoint_models``.
         UserError
             ``base_unreachable`` (503).
         """
@@ -89,20 +97,23 @@ def _is_deleted(job: Job) -> bool:
 
 
 def _find_written(checkpoint: Checkpoint) -> Artifact | None:
-    """The adapter of the checkpoint's file, which its node may have sent anew since then."""
-    written = Artifact.everything.filter(checkpoint=checkpoint, deleted_at=None)
-    return written.filter(created_at__gte=checkpoint.created_at).order_by("pk").first()
+    return Artifact.everything.filter(checkpoint=checkpoint, deleted_at=None).first()
 
 
 def _write_artifact(checkpoint: Checkpoint, *, now: datetime) -> Artifact:
     job = Job.objects.select_related("zone", "dataset").get(pk=checkpoint.job_id)
+    checkpoint.job = job
     artifact = Artifact(
         job=job, checkpoint=checkpoint, slice_id=checkpoint.slice_id, created_at=now
     )
+    _check_room(job)
     try:
         with spool_checkpoint_weights(checkpoint) as weights:
             shape, adapter = get_model_shape(job.zone), job.terms.adapter
-            check_weights(weights.file, size=weights.bytes, shape=shape, adapter=adapter)
+            # By its digest a node is found out that hands these weights back as its own work.
+            artifact.weights_sha256 = check_weights(
+                weights.file, size=weights.bytes, shape=shape, adapter=adapter
+            )
             path = f"jobs/{job.pk}/adapters/{new_id('art')}.zip"
             with (
                 compose_adapter(job, weights, checkpoint=checkpoint) as made,
@@ -115,17 +126,30 @@ def _write_artifact(checkpoint: Checkpoint, *, now: datetime) -> Artifact:
                 if (first := _find_written(checkpoint)) is not None:
                     default_storage.delete(name)
                     return first
+                _check_room(job)
                 artifact.file.name, artifact.sha256, artifact.bytes = name, made.sha256, made.bytes
                 artifact.save(force_insert=True)
     except FileNotFoundError:
         raise NotFound("unknown_checkpoint", "This checkpoint is gone.", param="model") from None
-    except (AdapterError, WeightsUnreadable) as error:
+    except (AdapterError, WeightsUnreadable):
+        # What is wrong may name tensors as a node did, and no text of a node reaches an owner.
         raise Conflict(
             "unusable_checkpoint",
-            f"The checkpoint of step {checkpoint.step} cannot be used as a model: {error}.",
+            f"The checkpoint of step {checkpoint.step} does not hold the job's trained adapter.",
             param="model",
         ) from None
     return artifact
+
+
+def _check_room(job: Job) -> None:
+    kept = Artifact.everything.filter(job=job).exclude(checkpoint=None)
+    if kept.count() >= MODELS_KEPT:
+        raise Conflict(
+            "too_many_checkpoint_models",
+            f"{MODELS_KEPT} checkpoints of this job have been used as models, which is the most. "
+            "Use the finished model, or fetch the checkpoint's file.",
+            param="model",
+        )
 
 
 def _is_current(checkpoint: Checkpoint) -> bool:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import IO
 
+from django.db.models import Q
+
 from marketplace.common.errors import UserError
 from marketplace.fleet.selectors import get_model_shape
 from marketplace.jobs.models import Artifact, Job
@@ -56,7 +58,12 @@ def _is_copy(job: Job, digest: str) -> bool:
 
     Equal data and settings give equal weights on the same kind of machine.
     """
-    others = Artifact.everything.filter(weights_sha256=digest).exclude(job=job)
+    # An earlier step of other jobs may well have the weights of a shorter job's last one. Of
+    # checkpoints it is the one that the job began with that must not come back.
+    counted = Q(checkpoint=None)
+    if job.start is not None:
+        counted |= Q(pk=job.start.artifact_id)
+    others = Artifact.everything.filter(counted, weights_sha256=digest).exclude(job=job)
     return any(
         (other.job.zone_id, other.job.dataset.sha256) != (job.zone_id, job.dataset.sha256)
         or other.job.terms.adapter != job.terms.adapter

@@ -264,7 +264,7 @@ def _find_adapter(question: AskedQuestion) -> ServedAdapter | None:
     folder = Path(settings.SERVING_ADAPTERS) / artifact.pk
     if artifact.served_at is None:
         # Before it is: what is deleted later has to be taken away from there.
-        Artifact.objects.filter(pk=artifact.pk).update(served_at=clock.now())
+        Artifact.everything.filter(pk=artifact.pk).update(served_at=clock.now())
     if not folder.is_dir():
         _unpack(artifact, folder)
     return ServedAdapter(artifact.pk, folder)

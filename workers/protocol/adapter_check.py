@@ -12,7 +12,7 @@ import hashlib
 import math
 import sys
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import IO
 
 from workers.protocol.adapter_names import MAGNITUDE, PEFT_PREFIX, PROMPT, name_owners
@@ -57,7 +57,7 @@ def check_weights(file: IO[bytes], *, size: int, shape: ModelShape, adapter: Ada
         entries = read_header(file, size=size)
     except HeaderError as error:
         raise AdapterError(f"{WEIGHTS_NAME} is no safetensors file: {error}") from None
-    _check_tensors(entries, shape=shape, adapter=adapter)
+    check_tensors(entries, shape=shape, adapter=adapter)
     is_trained = adapter.kind is not AdapterKind.LORA
     digests: dict[str, bytes] = {}
     for entry in entries:
@@ -112,9 +112,15 @@ def list_adapter_tensors(
     return tensors
 
 
-def _check_tensors(
-    entries: tuple[TensorEntry, ...], *, shape: ModelShape, adapter: AdapterSpec
+def check_tensors(
+    entries: Sequence[TensorEntry], *, shape: ModelShape, adapter: AdapterSpec
 ) -> None:
+    """Refuse other names, shapes or types of tensors than an adapter has.
+
+    Raises
+    ------
+    AdapterError
+    """
     found = {entry.name: entry for entry in entries}
     labels = _find_labels(found, shape) if shape.encoder else 0
     wanted = list_adapter_tensors(shape, adapter, labels=labels)

@@ -17,6 +17,7 @@ import io
 import math
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import IO
 
 import numpy as np
@@ -112,11 +113,7 @@ def read_checkpoint_weights(file: IO[bytes], *, size: int) -> Weights:
     entries = _read_entries(file, size=size)
     own = [entry for entry in entries if entry.name.startswith(_PARAM)]
     shapes = {entry.name.removeprefix(_PARAM): entry.shape for entry in own}
-    tensors = (
-        (name.removeprefix(_PARAM), values)
-        for name, values in _read_tensors(file, entries)
-        if name.startswith(_PARAM)
-    )
+    tensors = ((name.removeprefix(_PARAM), values) for name, values in _read_tensors(file, own))
     yield from lay_out_weights(tensors, shapes=shapes)
 
 
@@ -167,9 +164,35 @@ def _read_entries(file: IO[bytes], *, size: int) -> tuple[TensorEntry, ...]:
         raise WeightsUnreadable(f"the file cannot be read: {error}") from error
 
 
+def list_peft_tensors(file: IO[bytes], *, size: int) -> list[TensorEntry]:
+    """List the tensors of a checkpoint's adapter as PEFT's files have them; reads no value.
+
+    Raises
+    ------
+    WeightsUnreadable
+    """
+    entries = _read_entries(file, size=size)
+    own = [
+        replace(entry, name=entry.name.removeprefix(_PARAM))
+        for entry in entries
+        if entry.name.startswith(_PARAM)
+    ]
+    names = list_peft_names((entry.name, len(entry.shape)) for entry in own)
+    return [replace(entry, name=names[entry.name], shape=_lay_out_shape(entry)) for entry in own]
+
+
+def _lay_out_shape(entry: TensorEntry) -> tuple[int, ...]:
+    """As ``lay_out_peft`` lays its values out."""
+    *experts, width = entry.shape or (1,)
+    flat = (math.prod(experts), width) if len(entry.shape) == 3 else entry.shape
+    return flat[::-1] if entry.name.endswith(".lora_B") else flat
+
+
 def _read_tensors(file: IO[bytes], entries: Iterable[TensorEntry]) -> Weights:
-    """All of a file's, which stand in this order from where it is read."""
+    """Those of a file, whose values begin where it is read."""
+    begin = file.tell()
     for entry in entries:
+        file.seek(begin + entry.start)
         content = file.read(entry.end - entry.start)
         if entry.dtype == "F32":
             yield entry.name, np.frombuffer(content, "<f4").reshape(entry.shape)

@@ -14,6 +14,7 @@ from marketplace.api.market.requests import read_asked
 from marketplace.auction.bidding.deadlines import settle_deadline
 from marketplace.auction.bidding.measure import refuse_unknown_dataset
 from marketplace.auction.bidding.place import NewBid
+from marketplace.auction.bidding.start_from import find_beginning, is_beginning_written
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.common.threads import run_in_thread
@@ -46,11 +47,13 @@ class AskedBid:
     quotes: Mapping[str, EndpointQuote] | None = None
 
 
-class TokensNotCountedError(Exception):
-    """The tokens of a bid's data set are not counted for its zone yet."""
+class FilesNotReadError(UserError):
+    """A bid's data or the checkpoint that it begins with must be read before it is placed."""
 
     def __init__(self, new_bid: NewBid) -> None:
-        super().__init__(f"data set {new_bid.dataset.pk} and zone {new_bid.zone.name}")
+        super().__init__(
+            "files_not_read", "Files of this bid changed meanwhile. Send it again.", status=503
+        )
         self.new_bid = new_bid
 
 
@@ -62,8 +65,8 @@ def find_new_bids(asked: Sequence[AskedBid]) -> list[NewBid | Exception]:
     Returns
     -------
     list
-        For each bid a ``NewBid``, the ``UserError`` that refuses it, or ``TokensNotCountedError``
-        where ``count_tokens`` has to read the data set first.
+        For each bid a ``NewBid``, the ``UserError`` that refuses it, or ``FilesNotReadError``
+        where ``read_files`` is to be called first.
     """
     zones = get_zones_by_name({item.body["zone"] for item in asked})
     named = (item.body.get(name) for item in asked for name in DATASETS)
@@ -75,7 +78,7 @@ def find_new_bids(asked: Sequence[AskedBid]) -> list[NewBid | Exception]:
         except UserError as error:
             found.append(error)
             continue
-        found.append(new_bid if _is_counted(new_bid) else TokensNotCountedError(new_bid))
+        found.append(new_bid if _has_read_files(new_bid) else FilesNotReadError(new_bid))
     return found
 
 
@@ -101,7 +104,7 @@ async def complete_bid(asked: AskedBid) -> AskedBid:
 
 def _ask_vendors(asked: AskedBid) -> AskedBid:
     [found] = find_new_bids([asked])
-    new_bid = found.new_bid if isinstance(found, TokensNotCountedError) else found
+    new_bid = found.new_bid if isinstance(found, FilesNotReadError) else found
     if isinstance(new_bid, Exception):
         # Placing it says so.
         return asked
@@ -114,31 +117,44 @@ def _ask_vendors(asked: AskedBid) -> AskedBid:
     return replace(asked, quotes=quotes)
 
 
-def count_tokens(new_bid: NewBid) -> None:
-    """Count the tokens of a bid's data for its zone, which reads all of them."""
+def read_files(new_bid: NewBid) -> None:
+    """Count the tokens of a bid's data for its zone, and write the adapter of a checkpoint.
+
+    Each reads a whole file; bids that share a batch do not wait for it.
+    """
     ensure_dataset_tokens(dataset=new_bid.dataset, zone=new_bid.zone)
     if new_bid.validation is not None:
         ensure_dataset_tokens(dataset=new_bid.validation, zone=new_bid.zone)
         check_held_out(dataset=new_bid.dataset, held_out=new_bid.validation)
+    if not is_beginning_written(new_bid.model, organisation=new_bid.organisation):
+        find_beginning(
+            new_bid.model,
+            organisation=new_bid.organisation,
+            zone=new_bid.zone,
+            dataset=new_bid.dataset,
+            now=clock.now(),
+        )
 
 
-def _is_counted(new_bid: NewBid) -> bool:
-    """Whether ``count_tokens`` need not read a file."""
+def _has_read_files(new_bid: NewBid) -> bool:
+    """Whether ``read_files`` need not read a file."""
     held_out = new_bid.validation
     if held_out is not None and not (
         is_dataset_counted(dataset=held_out, zone=new_bid.zone)
         and is_held_out_checked(dataset=new_bid.dataset, held_out=held_out)
     ):
         return False
+    if not is_beginning_written(new_bid.model, organisation=new_bid.organisation):
+        return False
     return is_dataset_counted(dataset=new_bid.dataset, zone=new_bid.zone)
 
 
-def count_tokens_of_all(asked: Sequence[AskedBid]) -> None:
-    """Count those that are not counted yet. What fails fails again when the bid is placed."""
+def read_files_of_all(asked: Sequence[AskedBid]) -> None:
+    """Read what is not read yet. What fails fails again when the bid is placed."""
     for found in find_new_bids(asked):
-        if isinstance(found, TokensNotCountedError):
+        if isinstance(found, FilesNotReadError):
             with suppress(Exception):
-                count_tokens(found.new_bid)
+                read_files(found.new_bid)
 
 
 def _build_new_bid(

@@ -21,10 +21,10 @@ from marketplace.api.batching import Batcher
 from marketplace.api.idempotency import REPLAYED
 from marketplace.api.market.asked_bids import (
     AskedBid,
-    TokensNotCountedError,
+    FilesNotReadError,
     complete_bid,
-    count_tokens,
     find_new_bids,
+    read_files,
 )
 from marketplace.api.market.bid_serializers import serialize_bids
 from marketplace.api.problems import build_problem
@@ -69,8 +69,8 @@ async def place_and_answer(asked: AskedBid) -> Response:
     asked = await complete_bid(asked)
     try:
         placed = await asyncio.wrap_future(_placing.submit(asked))
-    except TokensNotCountedError as error:
-        await sync_to_async(count_tokens)(error.new_bid)
+    except FilesNotReadError as error:
+        await sync_to_async(read_files)(error.new_bid)
         placed = await asyncio.wrap_future(_placing.submit(asked))
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + wait.WAIT_S

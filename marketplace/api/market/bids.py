@@ -20,7 +20,7 @@ from marketplace.api.market import schemas
 from marketplace.api.market.asked_bids import (
     AskedBid,
     complete_bid,
-    count_tokens_of_all,
+    read_files_of_all,
 )
 from marketplace.api.market.bid_answers import place_and_answer
 from marketplace.api.market.bid_serializers import (
@@ -151,7 +151,7 @@ async def _place_each(asked: list[AskedBid | Exception]) -> list[Response | Exce
     # Before any is placed: one that has to wait would come after those behind it.
     ready = await asyncio.gather(*map(complete, asked))
     bids = [item for item in ready if isinstance(item, AskedBid)]
-    await run_in_thread(lambda: count_tokens_of_all(bids))
+    await run_in_thread(lambda: read_files_of_all(bids))
     return await asyncio.gather(*map(answer, ready))
 
 

@@ -102,7 +102,7 @@ class ModelView(OpenAiView):
         if tuned is None or tuned.checkpoint is not None:
             raise UserError(
                 "unsupported_operation",
-                "A base model is not yours to delete, and a checkpoint goes with its job's model.",
+                "A base model is not yours to delete, and a checkpoint goes with its job.",
                 param="model",
             )
         delete_adapter(job=tuned.job, asked_by=who.user, now=clock.now())

@@ -17,9 +17,9 @@ from marketplace.api.callers import Caller, get_caller
 from marketplace.api.idempotency import answer_once, find_shared_key
 from marketplace.api.market.asked_bids import (
     AskedBid,
-    TokensNotCountedError,
-    count_tokens,
+    FilesNotReadError,
     find_new_bids,
+    read_files,
 )
 from marketplace.api.market.bid_serializers import serialize_bids
 from marketplace.api.market.owned import get_job, list_jobs
@@ -268,8 +268,8 @@ def _bid_key(key: str) -> str:
 def _place(terms: FineTuningTerms, who: Caller, key: str) -> Bid:
     asked = AskedBid(terms.bid, who, _bid_key(key))
     [found] = find_new_bids([asked])
-    if isinstance(found, TokensNotCountedError):
-        count_tokens(found.new_bid)
+    if isinstance(found, FilesNotReadError):
+        read_files(found.new_bid)
         found = found.new_bid
     if not isinstance(found, NewBid):
         raise found

@@ -19,7 +19,7 @@ from marketplace.auction.models import Bid
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset
-from marketplace.jobs.tuned_models import find_tuned_model
+from marketplace.jobs.tuned_models import AT_STEP, find_tuned_model
 from marketplace.warm.models import Offer
 from marketplace.warm.offers import ColdJob, find_taken_offers, find_usable_offer
 from workers.protocol.job_spec import AdapterSpec
@@ -78,6 +78,14 @@ def find_beginning(
         )
     artifact = tuned.take_artifact(now=now)
     return Beginning(StartKind.CONTINUED, artifact.pk, job.pk, job.terms.adapter)
+
+
+def is_beginning_written(model: str, *, organisation: Organisation) -> bool:
+    """Whether ``find_beginning`` reads no checkpoint; also where there is no such model."""
+    if not model.startswith(CONTINUED) or AT_STEP not in model:
+        return True
+    tuned = find_tuned_model(model.removeprefix(CONTINUED), organisation=organisation)
+    return tuned is None or tuned.is_written
 
 
 def _find_offered(

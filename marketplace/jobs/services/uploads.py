@@ -73,6 +73,8 @@ def store_checkpoint(
             checkpoint = Checkpoint.objects.filter(slice=held, step=step).first()
             if checkpoint is not None:
                 _delete_on_commit(checkpoint.file.name)
+                # Its adapter was another.
+                Artifact.everything.filter(checkpoint=checkpoint).update(deleted_at=now)
             checkpoint = checkpoint or Checkpoint(job=job, slice=held, step=step)
             checkpoint.file.name = name
             checkpoint.sha256 = upload.sha256

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load as load_arrays
 from safetensors.torch import load
 
+from marketplace.api.market.asked_bids import (
+    AskedBid,
+    FilesNotReadError,
+    find_new_bids,
+    read_files_of_all,
+)
+from marketplace.auction.bidding.place import NewBid
 from marketplace.common.errors import UserError
-from marketplace.jobs import tuned_models
+from marketplace.jobs import adapter_files, tuned_models
 from marketplace.jobs.models import Artifact, Checkpoint, Job
 from marketplace.jobs.selectors import find_job_blob
-from marketplace.jobs.services import delete_adapter, dispatch_slots
+from marketplace.jobs.services import delete_adapter, dispatch_slots, store_checkpoint
 from marketplace.jobs.tuned_models import TunedModel, find_tuned_model
+from marketplace.jobs.upload_checks import check_adapter
 from tests import builders
 from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
 from workers.protocol.adapter_names import list_peft_names
 from workers.protocol.reports import SliceEnd
+from workers.protocol.starts import Start, StartKind
 from workers.protocol.weight_sketch import lay_out_peft, lay_out_weights
 from workers.training.adapter_export import to_peft_layout
 
@@ -54,6 +67,13 @@ def find(owner, job, step) -> TunedModel:
 def read_files(artifact) -> dict[str, bytes]:
     with artifact.file.open("rb") as file, zipfile.ZipFile(file) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
+
+
+def build_other(job: Job, **terms) -> Job:
+    node = job.slices.get().node
+    other = build.job(job.zone, (0, node), **terms)
+    dispatch_slots(now=NOW)
+    return other
 
 
 def test_a_checkpoint_is_an_adapter_as_peft_reads_it(owner, job):
@@ -124,39 +144,90 @@ def test_a_checkpoint_that_a_newer_one_replaced_has_no_model(owner, job):
 
 
 def test_a_checkpoint_that_is_sent_anew_is_written_anew(owner, job):
-    checkpoint = market.checkpoint(job, step=4)
-    first = find(owner, job, 4).take_artifact(now=NOW)
-    again = market.checkpoint(build_other(job), step=4, now=NOW + timedelta(seconds=9), second=0.25)
-    Checkpoint.objects.filter(pk=checkpoint.pk).update(
-        file=again.file.name, bytes=again.bytes, created_at=again.created_at
-    )
-    second = find(owner, job, 4).take_artifact(now=NOW + timedelta(minutes=1))
-    assert second != first
-    weights = [load_arrays(read_files(one)["adapter_model.safetensors"]) for one in (first, second)]
+    held = job.slices.get()
+    contents = []
+    for second in (0.5, 0.25):
+        made = market.checkpoint(job, step=4, second=second)
+        with made.file.open("rb") as file:
+            contents.append(file.read())
+        made.delete()
+    weights = []
+    for content in contents:
+        sent = {"node": held.node, "lease_token": held.lease_token, "step": 4}
+        # What is sent later may have begun to be sent earlier.
+        store_checkpoint(content=io.BytesIO(content), now=NOW, **sent)
+        artifact = find(owner, job, 4).take_artifact(now=NOW + timedelta(minutes=1))
+        weights.append(load_arrays(read_files(artifact)["adapter_model.safetensors"]))
     name = next(name for name in weights[0] if name.endswith("lora_B.weight"))
     assert (weights[0][name] == 2 * weights[1][name]).all()
-
-
-def build_other(job: Job) -> Job:
-    node = job.slices.get().node
-    other = build.job(job.zone, (0, node))
-    dispatch_slots(now=NOW)
-    return other
+    assert weights[0][name].any()
 
 
 @pytest.mark.parametrize(
-    ("changed", "reason"),
+    "tensors",
     [
-        ({"second": 0.0}, "it was not trained: its second matrices are zero"),
-        ({"second": float("nan")}, "holds values that are not finite numbers"),
+        {"second": 0.0},
+        {"second": float("nan")},
+        {"more": {"param/other.lora_A": np.zeros((8, 4), "f4")}},
+        {"more": {"param/model.layers.0.mlp.up_proj.lora_A": np.zeros((3, 0, 0), "f4")}},
     ],
 )
-def test_a_checkpoint_that_holds_no_adapter_leaves_no_trace(owner, job, changed, reason):
-    market.checkpoint(job, step=4, **changed)
-    with pytest.raises(UserError, match=reason) as caught:
+def test_a_checkpoint_that_holds_no_adapter_leaves_no_trace(owner, job, tensors, monkeypatch):
+    market.checkpoint(job, step=4, **tensors)
+    if "more" in tensors:
+        # Names and shapes are compared before a value is read.
+        monkeypatch.setattr(adapter_files, "read_checkpoint_weights", None)
+    with pytest.raises(UserError, match="does not hold the job's trained adapter") as caught:
         find(owner, job, 4).take_artifact(now=NOW)
     assert caught.value.code == "unusable_checkpoint"
     assert not Artifact.everything.exists()
+
+
+def test_a_node_that_hands_the_checkpoints_weights_back_is_found_out(owner, job):
+    market.checkpoint(job, step=4)
+    artifact = find(owner, job, 4).take_artifact(now=NOW)
+    weights = read_files(artifact)["adapter_model.safetensors"]
+    start = Start(StartKind.CONTINUED, artifact.pk, job.pk)
+    for begun in (build_other(job), build_other(job, start=start)):
+        if begun.start is None:
+            # One that comes to them by itself trained for as long.
+            check_adapter(io.BytesIO(weights), size=len(weights), job=begun)
+            continue
+        with pytest.raises(UserError, match="another job's result has its weights"):
+            check_adapter(io.BytesIO(weights), size=len(weights), job=begun)
+
+
+def test_a_job_keeps_so_many_checkpoints_as_models_and_no_more(owner, job, monkeypatch):
+    monkeypatch.setattr(tuned_models, "MODELS_KEPT", 1)
+    for step in (4, 6):
+        market.checkpoint(job, step=step)
+    kept = find(owner, job, 4).take_artifact(now=NOW)
+    with pytest.raises(UserError) as caught:
+        find(owner, job, 6).take_artifact(now=NOW)
+    assert caught.value.code == "too_many_checkpoint_models"
+    assert find(owner, job, 4).take_artifact(now=NOW) == kept
+    assert list(Artifact.everything.all()) == [kept]
+
+
+def test_bids_that_share_a_batch_wait_for_no_checkpoint_to_be_read(owner, job):
+    market.checkpoint(job, step=4)
+    caller = SimpleNamespace(organisation=owner, user=builders.owner_of(owner), key_id=None)
+    dataset = market.dataset(owner, job.zone)
+    body = {"zone": job.zone.name, "dataset_id": dataset.pk, "model": f"ft:{job.pk}:ckpt-step-4"}
+    body |= {
+        "name": "",
+        "price": 1_000_000,
+        "deadline": timedelta(minutes=5),
+        "adapter": {},
+        "training": {},
+    }
+    asked = AskedBid(body, cast(Any, caller), None)
+    [unread] = find_new_bids([asked])
+    assert isinstance(unread, FilesNotReadError)
+    read_files_of_all([asked])
+    assert Artifact.everything.get().checkpoint is not None
+    [new_bid] = find_new_bids([asked])
+    assert isinstance(new_bid, NewBid)
 
 
 def test_two_requests_at_once_write_one_adapter(owner, job, monkeypatch):

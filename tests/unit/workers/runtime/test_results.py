@@ -126,7 +126,7 @@ def test_the_folder_has_metrics_a_card_and_the_tokenizer(tmp_path):
         assert fact in card
     config = json.loads((folder / "adapter_config.json").read_text())
     assert config["r"] == 4
-    assert config["base_model_name_or_path"] == base.source.removeprefix("bundled:")
+    assert config["base_model_name_or_path"] == base.source.rpartition("/")[2]
 
 
 def test_preferences_raise_the_preferred_answers_odds(tmp_path):

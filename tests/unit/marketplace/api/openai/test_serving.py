@@ -23,6 +23,7 @@ from marketplace.common.durable.kinds import get_kinds
 from marketplace.common.durable.run import run_due_work
 from marketplace.jobs.models import Artifact, Job
 from marketplace.jobs.services import delete_adapter, dispatch_slots
+from marketplace.jobs.tuned_models import TunedModel
 from marketplace.payments.freezes import freeze_organisation
 from marketplace.payments.models import AccountKind, LedgerAccount, Posting
 from marketplace.payments.selectors import get_wallet
@@ -366,6 +367,24 @@ def test_a_deleted_adapter_is_taken_from_the_server_too(ask, server, tuned, sett
     run_due_work(erase, clock=lambda: later + timedelta(hours=1))
     assert not folder.exists()
     assert (artifact.pk in server.models) == (state == "unset")
+    assert not Deletion.objects.filter(erased_at=None).exists()
+
+
+def test_a_checkpoints_adapter_leaves_the_server_with_its_jobs(ask, server, tuned, settings):
+    job = Job.objects.get()
+    made = TunedModel(job, market.checkpoint(job, step=4)).take_artifact(now=builders.NOW)
+    # What the server of these tests compares.
+    with Artifact.objects.get().file.open("rb") as file:
+        made.file.save("adapter.zip", file)
+    ask(model=f"{tuned}:ckpt-step-4")
+    [folder] = settings.SERVING_ADAPTERS.iterdir()
+    assert server.models >= {folder.name}
+    AskedQuestion.objects.all().delete()
+    Job.objects.update(settled_at=builders.NOW)
+    delete_adapter(job=job, asked_by=None, now=builders.NOW)
+    run_due_work(get_kinds()[ERASE], clock=lambda: builders.NOW + GRACE)
+    assert not folder.exists()
+    assert folder.name not in server.models
     assert not Deletion.objects.filter(erased_at=None).exists()
 
 
