@@ -5,9 +5,11 @@ from collections.abc import Callable
 from csp.constants import HEADER, NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
 from csp.middleware import CSPMiddleware
 from csp.utils import build_policy
+from django.conf import settings
 from django.db import DataError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
+from django.middleware.gzip import GZipMiddleware
 from django.shortcuts import render
 from django.utils.deprecation import MiddlewareMixin
 from django.utils.functional import cached_property
@@ -19,6 +21,9 @@ from marketplace.common.problems import build_early_error
 CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1"})
 #: Addresses whose callers are programs.
 PROGRAM_ADDRESSES = ("/api/", "/v1/", "/internal/")
+
+#: Less is not worth the work, and more would hold the event loop up.
+COMPRESSED_FROM_BYTES, COMPRESSED_TO_BYTES = 2_000, 1_000_000
 
 #: The admin's pages are Unfold's, whose scripts need more than ours may have.
 ADMIN_POLICY = {
@@ -66,6 +71,27 @@ class AdminContentPolicyMiddleware:
         response = self.get_response(request)
         if request.path_info.startswith("/admin/"):
             response._csp_config = ADMIN_POLICY  # type: ignore[attr-defined]
+        return response
+
+
+class CompressedAnswerMiddleware(GZipMiddleware):
+    """Compress larger answers in JSON for programs that take it, but for streams.
+
+    A program's key stands in its headers. Pages have secrets beside what a visitor sent, whose size
+    would tell them (BREACH), and so would answers to a browser's session.
+    """
+
+    def process_response(
+        self, request: HttpRequest, response: HttpResponseBase
+    ) -> HttpResponseBase:
+        if (
+            isinstance(response, HttpResponse)
+            and COMPRESSED_FROM_BYTES <= len(response.content) <= COMPRESSED_TO_BYTES
+            and "json" in response.headers.get("Content-Type", "")
+            and request.path_info.startswith(("/api/", "/v1/"))
+            and settings.SESSION_COOKIE_NAME not in request.COOKIES
+        ):
+            return super().process_response(request, response)
         return response
 
 

@@ -98,6 +98,7 @@ MIDDLEWARE = [
 #: What the API needs of it; ``marketplace.api.handler`` runs these hooks on the event loop.
 API_MIDDLEWARE = [
     "django_prometheus.middleware.PrometheusBeforeMiddleware",
+    "marketplace.config.security.CompressedAnswerMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "marketplace.config.security.ContentPolicyMiddleware",
     "marketplace.config.security.ReadableTextMiddleware",

@@ -8,6 +8,7 @@ from django.test import Client
 from marketplace.api.versions import VERSIONS
 from tests import builders
 from tests.builders import NOW
+from tests.unit.marketplace.api.web_server import run
 
 pytestmark = pytest.mark.django_db
 
@@ -75,3 +76,23 @@ def test_secrets_are_replaced_with_an_overlap_and_only_by_keys_that_may_as_much(
     assert not any("secret" in each for each in listed.values())
     assert send("delete", f"/{key.pk}", by=made["secret"]).status_code == 204
     assert builders.authenticate(secret=made["secret"], now=NOW) is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_larger_answers_are_compressed_for_programs_that_take_it():
+    async def talk(client):
+        async def ask(path, **headers):
+            return await client.get(path, headers={"accept-encoding": "gzip"} | headers)
+
+        return (
+            await ask("/api/schema"),
+            await ask("/api/schema", **{"accept-encoding": "identity"}),
+            await ask("/api/schema", cookie="sessionid=one"),
+            await ask("/api/zones"),
+        )
+
+    small, *plain, tiny = run(talk)
+    assert (small.status_code, small.headers["content-encoding"]) == (200, "gzip")
+    assert int(small.headers["content-length"]) < len(small.content) / 4
+    assert [one.content for one in plain] == [small.content] * 2
+    assert not any("content-encoding" in one.headers for one in (*plain, tiny))
