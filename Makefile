@@ -36,7 +36,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help installed setup setup-dev pages demo run test compiled test-python test-faults test-attacks test-browser test-nightly test-nightly-slice test-pages browser lint format types contracts lock \
+.PHONY: help installed setup setup-dev pages demo run test compiled test-python test-faults test-attacks test-browser test-nightly test-nightly-slice test-interop test-pages browser lint format types contracts lock \
   bench bench-auction bench-preparation bench-training bench-tiers bench-lane screens clean
 
 help: ## What can be made
@@ -146,6 +146,9 @@ test-nightly: setup-dev ## Longer variants, and properties on examples not tried
 
 test-nightly-slice: setup-dev ## The shortest of the longer variants, with new examples
 	HYPOTHESIS_PROFILE=new $(PYTHON) -m pytest -m nightly tests/properties/test_auction_truthfulness.py
+
+test-interop: setup-dev ## LangChain, instructor and LiteLLM, installed for it, talk to the market
+	$(PYTHON) -m pytest -s tests/unit/marketplace/api/openai/test_interop.py
 
 test-pages: setup-dev
 	cd frontend/web && npm run --silent check && npm test --silent
