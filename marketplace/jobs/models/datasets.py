@@ -100,6 +100,13 @@ class Dataset(models.Model):
                 condition=Q(deleted_at__isnull=True),
                 name="jobs_dataset_of_zone",
             ),
+            # What an organisation has stored: deleted ones count until their content is gone.
+            models.Index(
+                fields=["organisation"],
+                include=["bytes"],
+                condition=Q(is_withheld=False) & ~Q(file=""),
+                name="jobs_dataset_stored",
+            ),
         ]
 
     def __str__(self) -> str:
