@@ -1,11 +1,11 @@
-"""Naming a wrong entry of a zone's log in the log itself, and so under its signed heads."""
+"""What the market says of a zone's log in the log itself, and so under its signed heads."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
 from marketplace.auction.book.verify import verify_zone
-from marketplace.auction.lane.enter import enter_lane
+from marketplace.auction.lane.enter import enter_lane, open_lane
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from scheduler.auction.log import events
@@ -38,3 +38,9 @@ def note_erratum(*, zone: Zone, position: int, problem: str, now: datetime) -> i
         raise UserError("invalid_erratum", f"The log refuses it: {error}.") from None
     with enter_lane(zone=zone, now=now) as lane:
         return lane.apply(erratum).position
+
+
+def note_restore(*, zone: Zone, backed_up_at: datetime, now: datetime) -> None:
+    """Say that a zone goes on from a backup, so that heads of what was lost are explained."""
+    with open_lane(zone=zone, now=now) as lane:
+        lane.apply(events.LogRestored(backed_up_at.isoformat(), now.isoformat()))

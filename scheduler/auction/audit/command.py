@@ -13,7 +13,7 @@ from scheduler.auction.audit.transcripts import verify_transcript
 from scheduler.auction.audit.witness import read_witness
 from scheduler.auction.log.heads import SignedHead
 
-#: As a verification ends where all agrees but for entries that the log itself names as wrong.
+#: As a verification ends where all agrees but for what the log itself names as wrong or as lost.
 EXIT_KNOWN_FAULTS = 3
 #: What a file can bring about that is no transcript.
 _UNREADABLE = (
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     -------
     int
         0; 1 when the verification fails; 2 when the file cannot be read; 3 when all agrees but for
-        entries that the log itself names as wrong.
+        entries that the log itself names as wrong, or as lost.
     """
     arguments = _build_parser().parse_args(argv)
     try:
@@ -43,11 +43,12 @@ def main(argv: Sequence[str]) -> int:
         print(f"{arguments.file}: {error or type(error).__name__}", file=sys.stderr)
         return 2
     print(json.dumps(asdict(found), indent=1))
-    for fault in found.known_faults:
-        print(fault, file=sys.stderr)
+    known = (*found.known_faults, *found.lost_heads)
+    for each in known:
+        print(each, file=sys.stderr)
     if not found.ok:
         return 1
-    return EXIT_KNOWN_FAULTS if found.known_faults else 0
+    return EXIT_KNOWN_FAULTS if known else 0
 
 
 def _read_witnesses(paths: Sequence[str], *, keys: Sequence[str]) -> list[SignedHead] | None:

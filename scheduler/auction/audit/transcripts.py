@@ -158,6 +158,7 @@ def _noted(
     for number, data in numbered:
         try:
             comparison.note(position=int(data["position"]), hash_=str(data["hash"]))
+            comparison.note_event(position=int(data["position"]), event=data["event"])
             if not loose and not _is_as_hashed(data):
                 reason = f"line {number} says something that its hash does not cover"
                 loose.append((int(data["position"]), reason))
@@ -186,7 +187,7 @@ def _is_as_hashed(data: Mapping[str, Any]) -> bool:
 def _with_witness(found: Verification, comparison: HeadComparison) -> Verification:
     """Add what the witness says to what the replay found; a double history comes first."""
     found = replace(found, witnessed=comparison.agreeing)
-    twice = describe_equivocation(comparison.heads)
+    twice = describe_equivocation(comparison.list_standing())
     if twice is not None:
         return replace(found, ok=False, problem=twice)
     if not found.ok:
@@ -195,7 +196,7 @@ def _with_witness(found: Verification, comparison: HeadComparison) -> Verificati
         return replace(found, ok=False, problem="the witness has no head of this log's zone")
     contradicted = comparison.find_problem()
     if contradicted is None:
-        return found
+        return replace(found, lost_heads=tuple(comparison.list_lost()))
     position, problem = contradicted
     return replace(found, ok=False, position=position, problem=problem)
 

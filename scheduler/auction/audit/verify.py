@@ -10,6 +10,7 @@ from typing import Any
 from scheduler.auction.audit.faults import Fault, Faults, KnownFault, WrongPrices
 from scheduler.auction.audit.give_backs import GiveBackAudit
 from scheduler.auction.audit.solve_again import SolveAudit
+from scheduler.auction.audit.witness import LostHeads
 from scheduler.auction.engine.decide import DeadlineHint
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log.chain import (
@@ -49,6 +50,8 @@ class Verification:
     off_by: Mapping[str, float] | None = None
     #: Heads of a witness that the log agrees with.
     witnessed: int = 0
+    #: Those of entries that were lost, as the log itself says.
+    lost_heads: tuple[LostHeads, ...] = ()
     #: Solves and posted rates that were made again and came to what is logged.
     solved_again: int = 0
     #: Those that were not: bids are left out, or stand before the snapshot.

@@ -8,10 +8,12 @@ published while the log grew show which history it was.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, cast
 
+from scheduler.auction.log.events import LogRestored
 from scheduler.auction.log.heads import SignedHead, has_valid_signature, signed_head_from_json
 
 #: What a sentence on a market that showed two histories begins with.
@@ -70,6 +72,25 @@ def describe_equivocation(heads: Iterable[SignedHead]) -> str | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class LostHeads:
+    """Heads and receipts of entries that the market lost, as its log says (``LogRestored``)."""
+
+    count: int
+    #: Of the entry that says so: what came from here on was lost.
+    named_at: int
+    #: As the entry says it, ISO 8601.
+    backed_up_at: str
+    restored_at: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.count} signed heads or receipts are of entries that the market lost: as entry "
+            f"{self.named_at} says, it went on from a backup of {self.backed_up_at} on "
+            f"{self.restored_at}."
+        )
+
+
 @dataclass(slots=True)
 class HeadComparison:
     """The hashes of a log at the positions that witnesses saw, noted as the log is read."""
@@ -79,6 +100,8 @@ class HeadComparison:
     #: Of the log, by position.
     _found: dict[int, str] = field(default_factory=dict[int, str])
     _wanted: frozenset[int] = field(init=False)
+    #: Entries that say that what came from there on was lost, by position.
+    _restored: dict[int, LogRestored] = field(default_factory=dict[int, LogRestored])
     _first: int | None = None
     _last: int = 0
 
@@ -93,6 +116,38 @@ class HeadComparison:
         if position in self._wanted:
             self._found[position] = hash_
 
+    def note_event(self, *, position: int, event: Mapping[str, Any]) -> None:
+        """Note an entry that says that later ones were lost; others say nothing of heads."""
+        if event["type"] == LogRestored.__name__:
+            moments = str(event["backed_up_at"]), str(event["restored_at"])
+            self._restored[position] = LogRestored(*moments)
+
+    def list_lost(self) -> list[LostHeads]:
+        """Count the heads that were signed of lost entries, by the entry that says so."""
+        return [
+            LostHeads(count, at, event.backed_up_at, event.restored_at)
+            for at, event in self._restored.items()
+            if (count := sum(self._find_loss(signed) == at for signed in self.heads))
+        ]
+
+    def list_standing(self) -> list[SignedHead]:
+        """Give the heads that the log has to agree with."""
+        return [signed for signed in self.heads if self._find_loss(signed) is None]
+
+    def _find_loss(self, signed: SignedHead) -> int | None:
+        """Find the entry that says that a head's entry was lost, if one does.
+
+        It speaks of heads that were signed before it alone: what the market signs afterwards it
+        may not take back.
+        """
+        head = signed.head
+        if self._found.get(head.position) == head.hash:
+            return None
+        for at, event in self._restored.items():
+            if head.position >= at and _is_before(signed.signed_at, event.restored_at):
+                return at
+        return None
+
     @property
     def agreeing(self) -> int:
         """Heads that the log has as they were signed."""
@@ -103,7 +158,7 @@ class HeadComparison:
 
         Heads from before the snapshot that a transcript may begin with say nothing of it.
         """
-        for signed in sorted(self.heads, key=lambda s: s.head.position):
+        for signed in sorted(self.list_standing(), key=lambda s: s.head.position):
             head = signed.head
             found = self._found.get(head.position)
             if head.position > self._last:
@@ -117,3 +172,11 @@ class HeadComparison:
                     f"and the market signed {head.hash} on {signed.signed_at}"
                 )
         return None
+
+
+def _is_before(one: str, other: str) -> bool:
+    """Whether a moment is not after another; a text that is no moment is before nothing."""
+    try:
+        return datetime.fromisoformat(one) <= datetime.fromisoformat(other)
+    except (ValueError, TypeError):
+        return False

@@ -34,6 +34,7 @@ from scheduler.auction.log.events import (
     Event,
     ExpressAnswered,
     ExpressPlanned,
+    LogRestored,
     NodeChanged,
     NodeJoined,
     NodeLeft,
@@ -145,7 +146,7 @@ class Engine:
     def _answer(self, event: Event, hint: DeadlineHint | None) -> Outcome:
         zone = self._zone
         match event:
-            case BidsReceived() | ReceiptsVoided() | ErratumNoted():
+            case BidsReceived() | ReceiptsVoided() | ErratumNoted() | LogRestored():
                 return GridChange()
             case BidArrived(task=task, slot=slot):
                 if zone.bundle is not None:

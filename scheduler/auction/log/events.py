@@ -292,6 +292,19 @@ class ErratumNoted:
     off_by: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
+@dataclass(frozen=True, slots=True)
+class LogRestored:
+    """The market goes on from a backup; what came after the entry before this one is lost.
+
+    It changes nothing. Heads and receipts of lost entries are with those who got them: a verifier
+    counts them as lost where the market signed them before it says this, and not after.
+    """
+
+    #: ISO 8601, by the market's clock: when the backup was made, and when it was put back.
+    backed_up_at: str
+    restored_at: str
+
+
 Event = (
     BidsReceived
     | ReceiptsVoided
@@ -312,4 +325,5 @@ Event = (
     | ExpressAnswered
     | ExpressPlanned
     | ErratumNoted
+    | LogRestored
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 from scheduler.auction.log.canonical_json import serialize_canonical
@@ -21,6 +22,7 @@ from scheduler.auction.log.events import (
     Event,
     ExpressAnswered,
     ExpressPlanned,
+    LogRestored,
     NodeChanged,
     NodeJoined,
     NodeLeft,
@@ -98,20 +100,32 @@ def check_event(event: Event) -> None:
         case ExpressAnswered() | ExpressPlanned():
             _text("question", event.question)
             _text("answer", event.answer)
-        case ErratumNoted(entry=entry, off_by=off_by):
-            _slots("entry", entry)
-            # Verifiers print it, also those of strangers.
-            for text in (event.problem, event.rule, *off_by):
-                if len(text) > ERRATUM_CHARS or not text.isprintable():
-                    raise ValueError(
-                        f"what is wrong with entry {entry} is one line of {ERRATUM_CHARS} "
-                        "characters at most, and without control characters"
-                    )
-            _numbers(f"how far entry {entry} is off", off_by.values(), 0.0, MOST_MONEY)
+        case ErratumNoted():
+            _check_erratum(event)
+        case LogRestored():
+            _moments(event.backed_up_at, event.restored_at)
         case CellsReleased():
             _check_release(event)
         case BidsReceived() | ReceiptsVoided():
             pass
+
+
+def _check_erratum(event: ErratumNoted) -> None:
+    _slots("entry", event.entry)
+    # Verifiers print it, also those of strangers.
+    for text in (event.problem, event.rule, *event.off_by):
+        if len(text) > ERRATUM_CHARS or not text.isprintable():
+            raise ValueError(
+                f"what is wrong with entry {event.entry} is one line of {ERRATUM_CHARS} "
+                "characters at most, and without control characters"
+            )
+    _numbers(f"how far entry {event.entry} is off", event.off_by.values(), 0.0, MOST_MONEY)
+
+
+def _moments(*texts: str) -> None:
+    for text in texts:
+        if datetime.fromisoformat(text).utcoffset() is None:
+            raise ValueError(f"{text} is no moment: it has no offset from UTC")
 
 
 def _check_release(event: CellsReleased) -> None:

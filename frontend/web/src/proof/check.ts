@@ -208,7 +208,13 @@ async function nothingBetween(
   };
 }
 
-const QUIET = new Set(["BidsReceived", "ReceiptsVoided", "BidArrived", "BundleArrived"]);
+const QUIET = new Set([
+  "BidsReceived",
+  "ReceiptsVoided",
+  "BidArrived",
+  "BundleArrived",
+  "LogRestored",
+]);
 
 function lists(received: Value, bidId: string, sealed: string): boolean {
   const bids = items(find(received, "event", "bids"));

@@ -1,12 +1,16 @@
 """``manage.py restore FOLDER``: a backup into an empty database, verified."""
 
 from argparse import ArgumentParser
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
 from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.lane.errata import note_restore
+from marketplace.auction.models import MarketHead
+from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.config.backups import compare_with_manifest, restore_backup
 from marketplace.config.database_roles import connect_as_owner, grant_rights
@@ -47,9 +51,12 @@ class Command(BaseCommand):
             self.stdout.write(f"  {problem}")
         if problems:
             raise CommandError("What was restored is not what was backed up.")
+        backed_up_at, now = datetime.fromisoformat(made.made_at), clock.now()
+        for head in MarketHead.objects.select_related("zone").order_by("zone_id"):
+            note_restore(zone=head.zone, backed_up_at=backed_up_at, now=now)
         but = " but for entries that the logs name as wrong" if with_faults else ""
         self.stdout.write(
             f"Restored as of {made.made_at}; the books balance and every log verifies{but}. "
-            "Witnesses may have seen later heads: tell them what happened. Now empty Redis "
-            "(FLUSHALL) and start the market."
+            "The logs say so, for those who have later heads. Now empty Redis (FLUSHALL) and "
+            "start the market."
         )

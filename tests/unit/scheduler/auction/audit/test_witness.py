@@ -11,8 +11,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.audit.command import main
 from scheduler.auction.audit.transcripts import verify_transcript, write_transcript_lines
-from scheduler.auction.audit.witness import read_witness
+from scheduler.auction.audit.witness import LostHeads, read_witness
 from scheduler.auction.log import events
+from scheduler.auction.log.chain import seal
 from scheduler.auction.log.heads import Head, SignedHead, sign_head, signed_head_to_json
 from tests.unit.scheduler.auction.builders import enter, node, task
 
@@ -83,6 +84,63 @@ def test_two_signed_heads_of_one_position_are_named_as_two_histories() -> None:
         assert found.problem.startswith(
             "the market signed two different heads of zone a at position 4"
         )
+
+
+BEFORE, AFTER = "2026-01-01T00:00:00+00:00", "2026-01-01T09:00:00+09:00"
+
+
+def restored_history(*, restored_at: str = AFTER) -> list[str]:
+    """The log put back to its entry 3, with other bids after that."""
+    engine = Engine(RULES)
+    entries = [engine.apply(events.NodeJoined(node(ask=10.0)))]
+    entries += enter(engine, events.BidArrived(task("t0", bid=50.0), 0, "salt 0"))
+    entries.append(engine.apply(events.LogRestored(BEFORE, restored_at)))
+    entries += enter(engine, events.BidArrived(task("t9", bid=61.0), 0, "salt 9"))
+    return list(write_transcript_lines(entries, zone="a", rules=RULES))
+
+
+def test_heads_of_entries_that_the_market_says_it_lost_are_counted_and_excused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = restored_history()
+    witness = [head_of(LINES, 3), head_of(LINES, 4), head_of(LINES, 7), head_of(again, 6)]
+    assert signed_head_to_json(witness[2])["signed_at"] == BEFORE
+    found = verify_transcript(again, witness=witness)
+    assert (found.ok, found.entries, found.witnessed) == (True, 6, 2)
+    assert found.lost_heads == (LostHeads(2, 4, BEFORE, AFTER),)
+    file, heads = tmp_path / "log.jsonl", tmp_path / "heads.jsonl"
+    file.write_text("\n".join(again))
+    heads.write_text("\n".join(json.dumps(signed_head_to_json(each)) for each in witness))
+    assert main([str(file), "--witness", str(heads)]) == 3
+    assert (
+        "2 signed heads or receipts are of entries that the market lost" in capsys.readouterr().err
+    )
+    assert main([str(file)]) == 0
+
+
+@pytest.mark.parametrize("restored_at", ["2025-12-31T23:59:59+00:00", "2026-01-01T08:59:59+09:00"])
+def test_what_the_market_signed_after_it_went_on_from_a_backup_is_not_excused(
+    restored_at: str,
+) -> None:
+    again = restored_history(restored_at=restored_at)
+    found = verify_transcript(again, witness=[head_of(LINES, 3), head_of(LINES, 4)])
+    assert (found.ok, found.position, found.lost_heads) == (False, 4, ())
+
+
+def test_a_backup_excuses_nothing_from_before_its_end() -> None:
+    other = restored_history()
+    _, again = history(51.0, 60.0, 1.0)
+    found = verify_transcript(other, witness=[head_of(again, 3)])
+    assert (found.ok, found.position, found.lost_heads) == (False, 3, ())
+
+
+def test_a_market_may_go_on_from_a_backup_between_a_receipt_and_its_decision() -> None:
+    engine = Engine(RULES)
+    engine.apply(events.NodeJoined(node(ask=10.0)))
+    bid = events.BidArrived(task("t0", bid=50.0), 0, "salt 0")
+    engine.apply(events.BidsReceived((("t0", seal(bid)),)))
+    engine.apply(events.LogRestored(BEFORE, AFTER))
+    assert engine.apply(bid).position == 4
 
 
 def test_heads_of_other_zones_say_nothing_and_are_no_witness() -> None:

@@ -256,6 +256,7 @@ def test_the_command_says_yes_to_a_true_log_and_no_to_one_that_is_off_by_a_cent(
         "taken_as_logged": 0,
         "begins_at": 0,
         "known_faults": [],
+        "lost_heads": [],
     }
     altered = json.loads(lines[4])
     altered["outcome"]["payment"] += 0.01

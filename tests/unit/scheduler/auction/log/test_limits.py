@@ -37,6 +37,15 @@ def test_what_an_erratum_says_is_one_short_line_without_control_characters(probl
             check_event(events.ErratumNoted(2, "x", "x", {"rates": amount}))
 
 
+@pytest.mark.parametrize("moment", ["soon", "2026-01-01T00:00:00", "2026-01-01"])
+def test_when_a_market_went_on_from_a_backup_is_a_moment(moment: str) -> None:
+    known = "2026-01-01T00:00:00+00:00"
+    check_event(events.LogRestored(known, known))
+    for pair in ((moment, known), (known, moment)):
+        with pytest.raises(ValueError, match=r"soon|offset from UTC"):
+            check_event(events.LogRestored(*pair))
+
+
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 @pytest.mark.parametrize(
     ("number", "named"),
