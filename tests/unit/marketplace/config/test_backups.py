@@ -9,6 +9,7 @@ import sys
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
@@ -19,9 +20,10 @@ from django.core.management.base import CommandError
 from django.db import connection
 
 from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.models import MarketKey
 from marketplace.common import clock
 from marketplace.common.errors import UserError
-from marketplace.config.backups import MANIFEST, make_backup, read_manifest
+from marketplace.config.backups import MANIFEST, _find_program, make_backup, read_manifest
 from marketplace.jobs.models import Artifact, Job
 from marketplace.jobs.services import dispatch_slots
 from tests import builders
@@ -100,6 +102,14 @@ def test_a_backup_is_put_back_elsewhere_with_books_logs_and_files(sold, tmp_path
         with psycopg.connect(database) as restored:
             [row] = restored.execute("SELECT id, status FROM jobs_job").fetchall()
             assert row == (sold.pk, "succeeded")
+            # The log itself says what became of entries that others have heads of.
+            [(position, event)] = restored.execute(
+                "SELECT position, event FROM auction_logentry ORDER BY position DESC LIMIT 1"
+            ).fetchall()
+            [head] = made.heads.values()
+            said = json.loads(event)
+            assert (position, said["type"]) == (head[0] + 1, "LogRestored")
+            assert said["backed_up_at"] == made.made_at
         assert (other / "media" / artifact.file.name).read_bytes() == b"zip"
         again = restore(folder, database=database, data=other)
         assert "The database has tables" in again.stderr
@@ -127,6 +137,28 @@ def test_a_dump_that_fails_leaves_no_backup(sold, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="pg_dump"):
         make_backup(tmp_path / "backup", now=clock.now())
     assert not (tmp_path / "backup").exists()
+
+
+def test_a_backup_without_the_markets_key_is_refused_before_anything_is_written(
+    sold, settings, tmp_path
+):
+    # As in the container of the web server, which has no private key.
+    settings.MARKET_KEY_DIR = tmp_path / "no-keys"
+    MarketKey.objects.create(public_key="ab" * 32, created_at=NOW)
+    with pytest.raises(UserError, match=r"is not in .*no-keys,") as refused:
+        make_backup(tmp_path / "backup", now=NOW)
+    assert refused.value.code == "backup_failed"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+
+
+def test_the_newest_of_the_servers_own_programs_is_used(monkeypatch, tmp_path):
+    for folder in ("pginstall18", "pginstall9", "pginstall"):
+        (tmp_path / folder / "bin").mkdir(parents=True)
+        (tmp_path / folder / "bin" / "pg_dump").touch()
+    spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr("marketplace.config.backups.find_spec", lambda _: spec)
+    assert _find_program("pg_dump") == str(tmp_path / "pginstall18" / "bin" / "pg_dump")
+    assert _find_program("pg_restore") == "pg_restore"
 
 
 def test_the_doctor_names_what_does_not_work(capsys):
