@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterator
-from importlib.metadata import version
 
 import httpx
 import pytest
 
 from tests.conftest import Market
-from tests.faults.steps import AVAILABLE_FROM, keep_busy, statuses, until
-from workers.protocol.messages import PROTOCOL_VERSION
-from workers.protocol.node_facts import NodeFacts, SpeedMeasurement
+from tests.faults.steps import AVAILABLE_FROM, build_slow_facts, keep_busy, statuses, until
+from workers.protocol.node_facts import NodeFacts
 
 #: Moving repays only where the reserved node costs less than serverless; prints what it asked.
 ASK = """
@@ -37,38 +33,9 @@ for machine in Machine.objects.exclude(status="ended"):
 """
 
 
-#: Samples a second by tokens of a sample: what half a core reaches. A node that turns out faster
-#: ends its jobs early, and its speed is learnt from them.
-SLOW_SPEEDS = {64: 12.0, 256: 3.0}
-
-
 @pytest.fixture(scope="session")
 def known_facts() -> NodeFacts:
-    """A slow machine's: what is tried here is not the self-test, which takes half a minute."""
-    return NodeFacts(
-        hostname=socket.gethostname(),
-        device="cpu",
-        gpu_type="cpu",
-        gpu_count=0,
-        memory_gb=4.0,
-        cores=os.cpu_count() or 1,
-        torch_version=version("torch"),
-        protocol_version=PROTOCOL_VERSION,
-        speeds=tuple(
-            SpeedMeasurement(
-                base_model="finetender-tiny",
-                batch_size=8,
-                sequence_length=length,
-                jobs=jobs,
-                samples_per_s=speed,
-                tokens_per_s=speed * length,
-                base_memory_gb=0.015,
-                job_memory_gb=0.1,
-            )
-            for length, speed in SLOW_SPEEDS.items()
-            for jobs in (1, 4)
-        ),
-    )
+    return build_slow_facts()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import httpx
@@ -22,6 +24,8 @@ from marketplace.embedded.demo.moving_sale import DEADLINE_S, TIERS
 from marketplace.embedded.demo.opening import NODE
 from tests import waiting
 from tests.conftest import Market
+from workers.protocol.messages import PROTOCOL_VERSION
+from workers.protocol.node_facts import NodeFacts, SpeedMeasurement
 
 #: Seconds for room to be made where there is none for a job.
 ROOM_WITHIN_S = 240
@@ -63,6 +67,38 @@ from datetime import datetime
 from marketplace.fleet.models import Node
 Node.objects.filter(tier="marketplace").update(available_from_at={at})
 """
+
+#: Samples a second by tokens of a sample: what half a core reaches. A node that turns out faster
+#: ends its jobs early, and its speed is learnt from them.
+SLOW_SPEEDS = {64: 12.0, 256: 3.0}
+
+
+def build_slow_facts() -> NodeFacts:
+    """A slow machine's: what is tried here is not the self-test, which takes half a minute."""
+    return NodeFacts(
+        hostname=socket.gethostname(),
+        device="cpu",
+        gpu_type="cpu",
+        gpu_count=0,
+        memory_gb=4.0,
+        cores=os.cpu_count() or 1,
+        torch_version=version("torch"),
+        protocol_version=PROTOCOL_VERSION,
+        speeds=tuple(
+            SpeedMeasurement(
+                base_model="finetender-tiny",
+                batch_size=8,
+                sequence_length=length,
+                jobs=jobs,
+                samples_per_s=speed,
+                tokens_per_s=speed * length,
+                base_memory_gb=0.015,
+                job_memory_gb=0.1,
+            )
+            for length, speed in SLOW_SPEEDS.items()
+            for jobs in (1, 4)
+        ),
+    )
 
 
 def statuses(market: Market) -> dict[str, list[Any]]:
