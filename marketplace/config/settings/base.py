@@ -164,6 +164,8 @@ if _POOL_MAX:
     # The web server's threads share a pool; one-connection processes (commands, Celery
     # workers, which fork) keep theirs instead.
     _OPTIONS["pool"] = POOL_OPTIONS | {"max_size": _POOL_MAX}
+    # Nobody waits for longer: what a slow page asks must not pile up behind those who reload it.
+    _OPTIONS["options"] += " -c statement_timeout=30s"
 else:
     DATABASES["default"]["CONN_MAX_AGE"] = 300
 # A connection that the server closed while it was idle is replaced before it is used.

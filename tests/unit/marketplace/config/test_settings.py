@@ -114,9 +114,12 @@ def test_operators_need_a_second_factor_unless_the_market_is_one_persons_own(kin
 
 def test_the_web_server_shares_connections_and_other_processes_keep_their_own() -> None:
     show = "from django.conf import settings as s; print(s.DATABASES['default']['OPTIONS'])"
-    assert "pool" not in load().DATABASES["default"]["OPTIONS"]
+    others = load().DATABASES["default"]["OPTIONS"]
+    assert "pool" not in others
+    assert "statement_timeout" not in others["options"]
     web = started(f"import marketplace.config.asgi; {show}", DATABASE_POOL_MAX="7")
     assert "'max_size': 7" in web.stdout
+    assert "-c statement_timeout=30s" in web.stdout
 
 
 @pytest.mark.django_db
