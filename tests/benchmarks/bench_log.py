@@ -75,6 +75,7 @@ def bench(wanted: int, *, profile: bool) -> None:
     from marketplace.auction.pricing.solve import DueSolve, _solve
     from marketplace.fleet.selectors import slot_starts_at
     from scheduler.auction import Engine
+    from scheduler.auction.audit.faults import Faults
     from scheduler.auction.audit.solve_again import SolveAudit
     from scheduler.auction.log.events import BidArrived
     from tests import market_builders as market
@@ -131,9 +132,9 @@ def bench(wanted: int, *, profile: bool) -> None:
 
     def replay() -> None:
         fresh = Engine(books.restore_engine(first).rules)
-        audit = SolveAudit(fresh.position, wanted=())
+        audit, faults = SolveAudit(fresh.position, wanted=()), Faults()
         for row in books.read_log_rows(LogEntry.objects.filter(zone=zone)):
-            assert verify._replay_row(fresh, row, audit)[1] is None
+            assert verify._replay_row(fresh, row, audit, faults)[1] is None
 
     slot = engine.horizon.first_slot
     due = DueSolve(slot=slot, fleet="")
