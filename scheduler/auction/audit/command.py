@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
 from scheduler.auction.audit.transcripts import verify_transcript
@@ -35,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         witness = _read_witnesses(arguments.witness, keys=arguments.key)
         with Path(arguments.file).open(encoding="utf-8") as lines:
-            found = verify_transcript(lines, witness=witness)
+            found = verify_transcript(lines, witness=witness, now=datetime.now(UTC))
     except KeyError as error:
         print(f"{arguments.file}: field {error} is missing", file=sys.stderr)
         return 2

@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, cast
 
 from scheduler.auction.audit.verify import Verification, verify, verify_public
-from scheduler.auction.audit.witness import HeadComparison, describe_equivocation
+from scheduler.auction.audit.witness import HeadComparison
 from scheduler.auction.log.canonical_json import parse_json
 from scheduler.auction.log.chain import (
     ChainEntry,
@@ -71,6 +72,7 @@ def verify_transcript(
     lines: Iterable[str],
     *,
     witness: Sequence[SignedHead] | None = None,
+    now: datetime | None = None,
 ) -> Verification:
     """Replay a transcript, and hold it against the heads that a witness has.
 
@@ -79,6 +81,8 @@ def verify_transcript(
     lines : iterable of str
     witness : sequence of SignedHead, optional
         As ``read_witness`` gives them. Heads of other zones are passed over.
+    now : datetime, optional
+        The reader's clock: a restore of a later moment excuses no head.
 
     Raises
     ------
@@ -97,7 +101,7 @@ def verify_transcript(
     if snapshot is None and rules is None:
         raise ValueError("line 1 names neither rules nor a snapshot: this is not a transcript")
     heads = _heads_of_zone(header.get("zone"), witness or ())
-    comparison = HeadComparison(heads)
+    comparison = HeadComparison(heads, now)
     if snapshot is not None:
         try:
             position, head_hash = int(snapshot["position"]), str(snapshot["head_hash"])
@@ -187,9 +191,11 @@ def _is_as_hashed(data: Mapping[str, Any]) -> bool:
 def _with_witness(found: Verification, comparison: HeadComparison) -> Verification:
     """Add what the witness says to what the replay found; a double history comes first."""
     found = replace(found, witnessed=comparison.agreeing)
-    twice = describe_equivocation(comparison.list_standing())
+    # A restore that is said before the transcript begins would explain some heads.
+    whole = f". It begins at {found.begins_at}: take the whole log" if found.begins_at else ""
+    twice = comparison.find_equivocation()
     if twice is not None:
-        return replace(found, ok=False, problem=twice)
+        return replace(found, ok=False, problem=twice + whole)
     if not found.ok:
         return found
     if not comparison.heads:
@@ -198,7 +204,7 @@ def _with_witness(found: Verification, comparison: HeadComparison) -> Verificati
     if contradicted is None:
         return replace(found, lost_heads=tuple(comparison.list_lost()))
     position, problem = contradicted
-    return replace(found, ok=False, position=position, problem=problem)
+    return replace(found, ok=False, position=position, problem=problem + whole)
 
 
 def _naming_lines(check: Callable[[], Verification]) -> Verification:

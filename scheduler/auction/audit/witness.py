@@ -10,12 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from scheduler.auction.log.events import LogRestored
 from scheduler.auction.log.heads import SignedHead, has_valid_signature, signed_head_from_json
 
+#: Seconds from a head's signature to the moment that its backup is of; no lane's turn takes longer.
+BACKUP_WITHIN_S = 60.0
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 #: What a sentence on a market that showed two histories begins with.
 TWO_HISTORIES = "the market signed two different heads"
 
@@ -97,6 +100,8 @@ class HeadComparison:
 
     #: Of the log's own zone.
     heads: Sequence[SignedHead]
+    #: The reader's clock; what a log says of a later moment excuses nothing.
+    now: datetime | None = None
     #: Of the log, by position.
     _found: dict[int, str] = field(default_factory=dict[int, str])
     _wanted: frozenset[int] = field(init=False)
@@ -125,33 +130,47 @@ class HeadComparison:
     def list_lost(self) -> list[LostHeads]:
         """Count the heads that were signed of lost entries, by the entry that says so."""
         return [
-            LostHeads(count, at, event.backed_up_at, event.restored_at)
+            LostHeads(len(lost), at, event.backed_up_at, event.restored_at)
             for at, event in self._restored.items()
-            if (count := sum(self._find_loss(signed) == at for signed in self.heads))
+            if (lost := self._find_lost(at))
         ]
 
     def list_standing(self) -> list[SignedHead]:
         """Give the heads that the log has to agree with."""
-        return [signed for signed in self.heads if self._find_loss(signed) is None]
+        lost = {signed for at in self._restored for signed in self._find_lost(at)}
+        return [signed for signed in self.heads if signed not in lost]
 
-    def _find_loss(self, signed: SignedHead) -> int | None:
-        """Find the entry that says that a head's entry was lost, if one does.
+    def find_equivocation(self) -> str | None:
+        """Say where the market signed two histories: one loss has one history."""
+        groups = (self.list_standing(), *map(self._find_lost, self._restored))
+        return next(filter(None, map(describe_equivocation, groups)), None)
 
-        It speaks of heads that were signed before it alone: what the market signs afterwards it
-        may not take back.
+    def _find_lost(self, at: int) -> list[SignedHead]:
+        """Give the heads of entries that are lost, as the entry at ``at`` says.
+
+        They were signed after the backup, which holds what came before, and not after the market
+        went on from it: no later than it says, than the first head that the log has of this entry
+        or a later one, and than now.
         """
-        head = signed.head
-        if self._found.get(head.position) == head.hash:
-            return None
-        for at, event in self._restored.items():
-            if head.position >= at and _is_before(signed.signed_at, event.restored_at):
-                return at
-        return None
+        event, no_older = self._restored[at], timedelta(seconds=BACKUP_WITHIN_S)
+        begins, ends = _read(event.backed_up_at) - no_older, _read(event.restored_at)
+        if self.now is not None and ends > self.now:
+            return []
+        later = [signed for signed in self.heads if signed.head.position >= at]
+        ends = min([ends, *(_read(each.signed_at) for each in later if self._agrees(each))])
+        return [
+            signed
+            for signed in later
+            if not self._agrees(signed) and begins <= _read(signed.signed_at) <= ends
+        ]
+
+    def _agrees(self, signed: SignedHead) -> bool:
+        return self._found.get(signed.head.position) == signed.head.hash
 
     @property
     def agreeing(self) -> int:
         """Heads that the log has as they were signed."""
-        return sum(self._found.get(s.head.position) == s.head.hash for s in self.heads)
+        return sum(map(self._agrees, self.heads))
 
     def find_problem(self) -> tuple[int, str] | None:
         """Find the earliest head that the log contradicts, with a sentence on it.
@@ -174,9 +193,10 @@ class HeadComparison:
         return None
 
 
-def _is_before(one: str, other: str) -> bool:
-    """Whether a moment is not after another; a text that is no moment is before nothing."""
+def _read(moment: str) -> datetime:
+    """Read a moment; what is none, as a stranger's log may have it, is long before all."""
     try:
-        return datetime.fromisoformat(one) <= datetime.fromisoformat(other)
-    except (ValueError, TypeError):
-        return False
+        found = datetime.fromisoformat(moment)
+    except ValueError:
+        return _LONG_AGO
+    return _LONG_AGO if found.tzinfo is None else max(found, _LONG_AGO)

@@ -103,7 +103,7 @@ def check_event(event: Event) -> None:
         case ErratumNoted():
             _check_erratum(event)
         case LogRestored():
-            _moments(event.backed_up_at, event.restored_at)
+            _check_restore(event)
         case CellsReleased():
             _check_release(event)
         case BidsReceived() | ReceiptsVoided():
@@ -122,10 +122,10 @@ def _check_erratum(event: ErratumNoted) -> None:
     _numbers(f"how far entry {event.entry} is off", event.off_by.values(), 0.0, MOST_MONEY)
 
 
-def _moments(*texts: str) -> None:
-    for text in texts:
-        if datetime.fromisoformat(text).utcoffset() is None:
-            raise ValueError(f"{text} is no moment: it has no offset from UTC")
+def _check_restore(event: LogRestored) -> None:
+    begin, end = map(datetime.fromisoformat, (event.backed_up_at, event.restored_at))
+    if begin.utcoffset() is None or end.utcoffset() is None or end < begin:
+        raise ValueError("a restore follows its backup, both with their offset from UTC")
 
 
 def _check_release(event: CellsReleased) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from tests.unit.scheduler.auction.builders import enter, node, task
 RULES = ZoneRules(horizon_slots=6)
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
 PUBLIC = KEY.public_key().public_bytes_raw().hex()
+NOON = "2026-01-01T12:00:00+00:00"
 OTHER = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
 
 
@@ -33,17 +35,17 @@ def history(*bids: float) -> tuple[Engine, list[str]]:
     return engine, lines
 
 
-def head(position: int, hash_: str, *, zone: str = "a") -> SignedHead:
+def head(position: int, hash_: str, *, zone: str = "a", signed_at: str = NOON) -> SignedHead:
     return sign_head(
         Head(zone, position, hash_),
-        signed_at="2026-01-01T00:00:00+00:00",
+        signed_at=signed_at,
         public_key=PUBLIC,
         sign=KEY.sign,
     )
 
 
-def head_of(lines: list[str], position: int) -> SignedHead:
-    return head(position, json.loads(lines[position])["hash"])
+def head_of(lines: list[str], position: int, signed_at: str = NOON) -> SignedHead:
+    return head(position, json.loads(lines[position])["hash"], signed_at=signed_at)
 
 
 ENGINE, LINES = history(50.0, 60.0, 1.0)
@@ -86,15 +88,15 @@ def test_two_signed_heads_of_one_position_are_named_as_two_histories() -> None:
         )
 
 
-BEFORE, AFTER = "2026-01-01T00:00:00+00:00", "2026-01-01T09:00:00+09:00"
+BACKUP, RESTORE, LATER = (f"2026-01-01T{hour}:00:00+00:00" for hour in (11, 13, 14))
 
 
-def restored_history(*, restored_at: str = AFTER) -> list[str]:
+def restored_history(*, backed_up_at: str = BACKUP, restored_at: str = RESTORE) -> list[str]:
     """The log put back to its entry 3, with other bids after that."""
     engine = Engine(RULES)
     entries = [engine.apply(events.NodeJoined(node(ask=10.0)))]
     entries += enter(engine, events.BidArrived(task("t0", bid=50.0), 0, "salt 0"))
-    entries.append(engine.apply(events.LogRestored(BEFORE, restored_at)))
+    entries.append(engine.apply(events.LogRestored(backed_up_at, restored_at)))
     entries += enter(engine, events.BidArrived(task("t9", bid=61.0), 0, "salt 9"))
     return list(write_transcript_lines(entries, zone="a", rules=RULES))
 
@@ -103,35 +105,70 @@ def test_heads_of_entries_that_the_market_says_it_lost_are_counted_and_excused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     again = restored_history()
-    witness = [head_of(LINES, 3), head_of(LINES, 4), head_of(LINES, 7), head_of(again, 6)]
-    assert signed_head_to_json(witness[2])["signed_at"] == BEFORE
+    witness = [*(head_of(LINES, at) for at in (3, 4, 7)), head_of(again, 6, LATER)]
     found = verify_transcript(again, witness=witness)
     assert (found.ok, found.entries, found.witnessed) == (True, 6, 2)
-    assert found.lost_heads == (LostHeads(2, 4, BEFORE, AFTER),)
+    assert found.lost_heads == (LostHeads(2, 4, BACKUP, RESTORE),)
     file, heads = tmp_path / "log.jsonl", tmp_path / "heads.jsonl"
     file.write_text("\n".join(again))
     heads.write_text("\n".join(json.dumps(signed_head_to_json(each)) for each in witness))
     assert main([str(file), "--witness", str(heads)]) == 3
-    assert (
-        "2 signed heads or receipts are of entries that the market lost" in capsys.readouterr().err
+    assert "2 signed heads or receipts are of entries that the market lost" in (
+        capsys.readouterr().err
     )
     assert main([str(file)]) == 0
 
 
-@pytest.mark.parametrize("restored_at", ["2025-12-31T23:59:59+00:00", "2026-01-01T08:59:59+09:00"])
-def test_what_the_market_signed_after_it_went_on_from_a_backup_is_not_excused(
-    restored_at: str,
+FAR = "2099-01-01T00:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("restored_at", "signed_at", "now"),
+    [
+        pytest.param(RESTORE, LATER, None, id="signed after the restore"),
+        pytest.param(FAR, LATER, datetime(2026, 2, 1, tzinfo=UTC), id="a restore to come"),
+        pytest.param(FAR, "2026-01-01T15:00:00+00:00", None, id="the log had gone on by then"),
+        pytest.param(RESTORE, "2025-01-01T12:00:00+00:00", None, id="the backup holds it"),
+        pytest.param(RESTORE, "2026-01-01T12:00:00", None, id="no moment"),
+        pytest.param(RESTORE, "soon", None, id="no moment at all"),
+    ],
+)
+def test_a_restore_excuses_only_what_was_signed_between_its_backup_and_itself(
+    restored_at: str, signed_at: str, now: datetime | None
 ) -> None:
     again = restored_history(restored_at=restored_at)
-    found = verify_transcript(again, witness=[head_of(LINES, 3), head_of(LINES, 4)])
+    witness = [head_of(again, 6, LATER), head_of(LINES, 4, signed_at)]
+    found = verify_transcript(again, witness=witness, now=now)
     assert (found.ok, found.position, found.lost_heads) == (False, 4, ())
 
 
-def test_a_backup_excuses_nothing_from_before_its_end() -> None:
-    other = restored_history()
+def test_a_restore_excuses_nothing_from_before_its_end() -> None:
     _, again = history(51.0, 60.0, 1.0)
-    found = verify_transcript(other, witness=[head_of(again, 3)])
+    found = verify_transcript(restored_history(), witness=[head_of(again, 3)])
     assert (found.ok, found.position, found.lost_heads) == (False, 3, ())
+
+
+def test_one_loss_has_one_history() -> None:
+    _, other = history(50.0, 62.0, 1.0)
+    witness = [head_of(LINES, 4), head_of(other, 4)]
+    found = verify_transcript(restored_history(), witness=witness)
+    assert not found.ok
+    assert found.problem is not None
+    assert found.problem.startswith("the market signed two different heads of zone a at position 4")
+
+
+def test_a_transcript_that_begins_after_a_restore_asks_for_the_whole_log() -> None:
+    engine = Engine(RULES)
+    engine.apply(events.NodeJoined(node(ask=10.0)))
+    enter(engine, events.BidArrived(task("t0", bid=50.0), 0, "salt 0"))
+    engine.apply(events.LogRestored(BACKUP, RESTORE))
+    snapshot = engine.snapshot()
+    entries = enter(engine, events.BidArrived(task("t9", bid=61.0), 0, "salt 9"))
+    lines = list(write_transcript_lines(entries, zone="a", snapshot=snapshot))
+    found = verify_transcript(lines, witness=[head_of(LINES, 5)])
+    assert (found.ok, found.position) == (False, 5)
+    assert found.problem is not None
+    assert found.problem.endswith("It begins at 4: take the whole log")
 
 
 def test_a_market_may_go_on_from_a_backup_between_a_receipt_and_its_decision() -> None:
@@ -139,7 +176,7 @@ def test_a_market_may_go_on_from_a_backup_between_a_receipt_and_its_decision() -
     engine.apply(events.NodeJoined(node(ask=10.0)))
     bid = events.BidArrived(task("t0", bid=50.0), 0, "salt 0")
     engine.apply(events.BidsReceived((("t0", seal(bid)),)))
-    engine.apply(events.LogRestored(BEFORE, AFTER))
+    engine.apply(events.LogRestored(BACKUP, RESTORE))
     assert engine.apply(bid).position == 4
 
 

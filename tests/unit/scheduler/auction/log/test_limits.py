@@ -44,6 +44,8 @@ def test_when_a_market_went_on_from_a_backup_is_a_moment(moment: str) -> None:
     for pair in ((moment, known), (known, moment)):
         with pytest.raises(ValueError, match=r"soon|offset from UTC"):
             check_event(events.LogRestored(*pair))
+    with pytest.raises(ValueError, match="a restore follows its backup"):
+        check_event(events.LogRestored(known, "2026-01-01T00:59:59+01:00"))
 
 
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
