@@ -20,6 +20,8 @@ from marketplace.common.heartbeats import is_late, is_watched, read_heartbeats
 from marketplace.common.models import Heartbeat
 from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.fleet.selectors import list_open_zones
+from marketplace.payments.restores import HELD, is_gateway_held
+from marketplace.payments.stripe_client import is_configured
 from marketplace.vendors.handover import PREPARE
 
 #: A bid is answered within two seconds; one that waits for longer waits for something broken.
@@ -68,6 +70,7 @@ def run_probes(*, now: datetime) -> list[HealthProbe]:
         _probe_worker(beats, now=now),
         *_probe_nodes(zones),
         _probe_books(beats),
+        *_probe_gateway(),
         *_probe_failures(beats, now=now),
         *_probe_durable_work(now=now),
     ]
@@ -153,6 +156,13 @@ def _probe_books(beats: Mapping[str, Heartbeat]) -> HealthProbe:
     return HealthProbe(
         HealthPart.MONEY, "Books", not error, text, row.failed_at if row and error else None
     )
+
+
+def _probe_gateway() -> list[HealthProbe]:
+    """Money that waits for an operator after a restore; nothing where no gateway is."""
+    if not is_configured() or not is_gateway_held():
+        return []
+    return [HealthProbe(HealthPart.MONEY, "Gateway", is_ok=False, text=HELD)]
 
 
 def _probe_failures(beats: Mapping[str, Heartbeat], *, now: datetime) -> list[HealthProbe]:

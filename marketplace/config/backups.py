@@ -103,16 +103,22 @@ def make_backup(folder: Path, *, now: datetime) -> Manifest:
     return manifest
 
 
-def restore_backup(folder: Path) -> Manifest:
+def restore_backup(folder: Path, *, now: datetime) -> Manifest:
     """Put a backup back into an empty database and an empty folder of files.
 
     Raises
     ------
     UserError
         ``restore_failed``: there is no whole backup, the database or the folder of files is not
-        empty, or the secret key is another one.
+        empty, the secret key is another one, or the clock is behind the backup.
     """
     manifest = read_manifest(folder)
+    if now < datetime.fromisoformat(manifest.made_at):
+        raise UserError(
+            "restore_failed",
+            f"The backup was made at {manifest.made_at}, and the clock here says "
+            f"{now.isoformat()}. Set it first: signatures and leases go by it.",
+        )
     if manifest.key_digest != _digest_key():
         raise UserError(
             "restore_failed",

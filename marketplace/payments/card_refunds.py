@@ -26,6 +26,7 @@ from marketplace.payments.models import (
     RefundStatus,
 )
 from marketplace.payments.outbox import WantedCall, add_calls
+from marketplace.payments.restores import check_gateway_is_free
 from marketplace.payments.stripe_client import GatewayFault, GatewayRefused
 
 
@@ -40,7 +41,8 @@ def return_to_card(
     ------
     Conflict
         ``not_a_top_up``, ``fee_unknown``, ``refund_exceeds_charge``, ``card_limit``,
-        ``payment_charged_back``, or ``organisation_frozen``: what it has may be what it owes.
+        ``payment_charged_back``, ``gateway_held``, or ``organisation_frozen``: what it has may be
+        what it owes.
     PaymentRequired
         ``insufficient_funds``: it was spent.
     """
@@ -63,6 +65,7 @@ def return_to_card(
                 "refund_exceeds_charge",
                 f"Between $0.01 and {most} can go back: the gateway keeps its fee.",
             )
+        check_gateway_is_free()
         locked = lock_wallet(payment.organisation_id)
         if problem := find_refund_problem(payment, amount_cents, now=now):
             raise Conflict("card_limit", problem)

@@ -48,6 +48,7 @@ from marketplace.payments.payouts import (
     make_transfer,
     return_transfer,
 )
+from marketplace.payments.restores import HELD, is_gateway_held
 from marketplace.payments.stripe_client import GatewayFault, GatewayRefused
 from marketplace.payments.taxes import apply_tax, make_tax, make_tax_record
 from marketplace.payments.top_ups import make_detach
@@ -136,7 +137,11 @@ def make_call(_work: HeldWork, call: GatewayCall) -> CallEnd:
     ------
     CallPostponed
         The gateway has a fault.
+    WorkFailed
+        Nothing is asked of it after a restore.
     """
+    if is_gateway_held():
+        raise WorkFailed(HELD)
     steps = STEPS[call.kind]
     is_asked = False
     try:

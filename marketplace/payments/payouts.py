@@ -38,6 +38,7 @@ from marketplace.payments.movements import find_settlement
 from marketplace.payments.outbox import WantedCall, add_calls
 from marketplace.payments.payout_messages import announce_payout
 from marketplace.payments.reserves import compute_reserve
+from marketplace.payments.restores import is_gateway_held
 from marketplace.payments.stripe_accounts import PayoutState
 from marketplace.payments.stripe_client import GatewayFault, GatewayRefused
 
@@ -88,7 +89,8 @@ def start_due_payouts(*, now: datetime) -> int:
 def start_payout(*, organisation_id: str, now: datetime) -> Payout | None:
     """Let payable earnings leave, where they reach the threshold and the schedule says so.
 
-    They stay while the organisation is frozen: it may owe the market what it earned here.
+    They stay while the organisation is frozen: it may owe the market what it earned here. After a
+    restore they may have left already.
     """
     payable = Account(organisation_id, AccountKind.EARNINGS_PAYABLE)
     with transaction.atomic():
@@ -99,6 +101,7 @@ def start_payout(*, organisation_id: str, now: datetime) -> Payout | None:
             earlier.filter(made_at__gt=recent).exists()
             or earlier.filter(status=PayoutStatus.MOVING).exists()
             or list_freezes([organisation_id])
+            or is_gateway_held()
             or _waits_for_bank(organisation_id)
         ):
             return None

@@ -75,6 +75,10 @@ def test_a_market_goes_on_from_its_backup_on_another_machine(tmp_path: Path) -> 
         ) as running:
             took_s["answers"] = time.monotonic() - began
             running.stack.start("node")
+            # What the gateway did since the backup is known to nobody yet.
+            assert '"Gateway"' in httpx.get(f"{running.url}/healthz/money").text
+            running.manage("gateway_resume")
+            assert '"Gateway"' not in httpx.get(f"{running.url}/healthz/money").text
             with api_client(running, seeded["api_key"]) as api:
                 assert get_job(api, job_id)["progress"]["step"] <= at_backup
                 assert api.get(f"/api/jobs/{late['job_id']}").status_code == httpx.codes.NOT_FOUND

@@ -79,6 +79,7 @@ class Migration(migrations.Migration):
                 ('made_at', models.DateTimeField(null=True)),
                 ('problems', models.JSONField(blank=True, default=list)),
                 ('lasting', models.JSONField(blank=True, default=list)),
+                ('held_at', models.DateTimeField(null=True)),
             ],
         ),
         migrations.CreateModel(

@@ -191,6 +191,9 @@ class GatewayComparison(models.Model):
     problems = models.JSONField(default=list, blank=True)
     #: Of these, what the comparison before had found as well.
     lasting = models.JSONField(default=list, blank=True)
+    #: Set while nothing is asked of the gateway: since then it may have money moved that a backup,
+    #: from which the market goes on, does not know.
+    held_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [models.CheckConstraint(name="comparison_is_one", condition=Q(id=1))]

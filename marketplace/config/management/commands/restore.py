@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.db import transaction
 
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.errata import note_restore
@@ -16,6 +17,7 @@ from marketplace.config.backups import compare_with_manifest, restore_backup
 from marketplace.config.database_roles import connect_as_owner, grant_rights
 from marketplace.fleet.models import Zone
 from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.restores import hold_gateway
 
 
 class Command(BaseCommand):
@@ -32,11 +34,12 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, folder: Path, **_options: Any) -> None:
         try:
-            made = restore_backup(folder.resolve())
+            made = restore_backup(folder.resolve(), now=clock.now())
             grant_rights()
         except UserError as error:
             raise CommandError(error.message) from None
         problems = compare_with_manifest(made)
+        hold_gateway(now=clock.now())
         if not check_ledger().balanced:
             problems.append("the books do not balance: run ledger_check --whole")
         with_faults = False
@@ -51,12 +54,17 @@ class Command(BaseCommand):
             self.stdout.write(f"  {problem}")
         if problems:
             raise CommandError("What was restored is not what was backed up.")
-        backed_up_at, now = datetime.fromisoformat(made.made_at), clock.now()
-        for head in MarketHead.objects.select_related("zone").order_by("zone_id"):
-            note_restore(zone=head.zone, backed_up_at=backed_up_at, now=now)
+        self._note_restore(datetime.fromisoformat(made.made_at))
         but = " but for entries that the logs name as wrong" if with_faults else ""
         self.stdout.write(
             f"Restored as of {made.made_at}; the books balance and every log verifies{but}. "
             "The logs say so, for those who have later heads. Now empty Redis (FLUSHALL) and "
-            "start the market."
+            "start the market. Nothing is asked of the payment gateway until gateway_resume."
         )
+
+    @transaction.atomic
+    def _note_restore(self, backed_up_at: datetime) -> None:
+        """Say it in all logs or in none."""
+        now = clock.now()
+        for head in MarketHead.objects.select_related("zone").order_by("zone_id"):
+            note_restore(zone=head.zone, backed_up_at=backed_up_at, now=now)

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import urlsplit, urlunsplit
@@ -23,7 +23,13 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import MarketKey
 from marketplace.common import clock
 from marketplace.common.errors import UserError
-from marketplace.config.backups import MANIFEST, _find_program, make_backup, read_manifest
+from marketplace.config.backups import (
+    MANIFEST,
+    _find_program,
+    make_backup,
+    read_manifest,
+    restore_backup,
+)
 from marketplace.jobs.models import Artifact, Job
 from marketplace.jobs.services import dispatch_slots
 from tests import builders
@@ -107,12 +113,21 @@ def test_a_backup_is_put_back_elsewhere_with_books_logs_and_files(sold, tmp_path
                 "SELECT position, event FROM auction_logentry ORDER BY position DESC LIMIT 1"
             ).fetchall()
             [head] = made.heads.values()
+            [(held_at,)] = restored.execute("SELECT held_at FROM payments_gatewaycomparison")
+            assert held_at > datetime.fromisoformat(made.made_at)
             said = json.loads(event)
             assert (position, said["type"]) == (head[0] + 1, "LogRestored")
             assert said["backed_up_at"] == made.made_at
         assert (other / "media" / artifact.file.name).read_bytes() == b"zip"
         again = restore(folder, database=database, data=other)
         assert "The database has tables" in again.stderr
+
+
+def test_a_machine_whose_clock_is_behind_the_backup_refuses_it(sold, tmp_path):
+    made = make_backup(tmp_path / "backup", now=NOW)
+    with pytest.raises(UserError, match="Set it first"):
+        restore_backup(tmp_path / "backup", now=NOW - timedelta(seconds=1))
+    assert made.made_at == NOW.isoformat()
 
 
 def test_a_backup_that_is_not_whole_is_none(sold, tmp_path):

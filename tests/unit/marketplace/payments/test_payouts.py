@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from marketplace.accounts.models import Organisation
+from marketplace.auction.probes import run_probes
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 from marketplace.payments import stripe_client
 from marketplace.payments import stripe_gateway as gateway
@@ -16,12 +17,15 @@ from marketplace.payments.maturity import mature_earnings
 from marketplace.payments.models import AccountKind, GatewayCall, Payout, PayoutAccount, Transfer
 from marketplace.payments.payouts import (
     make_payout,
+    make_transfer,
     open_payout_account,
     refresh_payout_account,
     retry_failed_payouts,
     start_due_payouts,
     start_payout,
 )
+from marketplace.payments.reconciliation import compare_with_gateway
+from marketplace.payments.restores import HELD, hold_gateway, is_gateway_held, resume_gateway
 from marketplace.payments.selectors import get_earnings, get_house_balances
 from marketplace.payments.services import Share, distribute_charge
 from marketplace.payments.stripe_client import GatewayFault
@@ -383,3 +387,45 @@ def test_a_payout_whose_webhook_was_lost_is_fetched(
     apply_events(now=MATURE)
     payout.refresh_from_db()
     assert (payout.status, payout.failure) == ("failed", "No such account.")
+
+
+def test_after_a_restore_nothing_is_paid_a_second_time(
+    cards: GatewayControl, provider: Organisation
+) -> None:
+    """What a payout and its calls did after the backup is at the gateway, and in no row here."""
+    _earn(provider, job_a=5_000_000)
+    mature_earnings(now=MATURE)
+    hold_gateway(now=MATURE)
+    assert [each.text for each in run_probes(now=MATURE) if each.label == "Gateway"] == [HELD]
+    with pytest.raises(Conflict, match="not compared"):
+        resume_gateway(despite_differences=True)
+    assert start_due_payouts(now=MATURE) == 0
+    assert get_earnings(organisation=provider).payable_micros == 5_000_000
+    compare_with_gateway(now=MATURE + timedelta(hours=1))
+    # The buyer's payment above is in no book of this market.
+    with pytest.raises(Conflict, match="They differ"):
+        resume_gateway(despite_differences=False)
+    assert is_gateway_held()
+    resume_gateway(despite_differences=True)
+    assert [each for each in run_probes(now=MATURE) if each.label == "Gateway"] == []
+    assert start_due_payouts(now=MATURE) == 1
+
+
+def test_a_call_that_waited_at_the_backup_waits_on_and_looks_first(
+    cards: GatewayControl, provider: Organisation
+) -> None:
+    _earn(provider, job_a=5_000_000)
+    mature_earnings(now=MATURE)
+    assert start_due_payouts(now=MATURE) == 1
+    [call] = GatewayCall.objects.filter(kind="transfer")
+    # The lost market made it after the backup, and its key is long forgotten.
+    sent = make_transfer(call)
+    GatewayCall.objects.update(generation=7)
+    hold_gateway(now=MATURE)
+    make_calls(now=MATURE)
+    call.refresh_from_db()
+    assert (call.status, call.attempts) == ("waiting", 2)
+    compare_with_gateway(now=MATURE)
+    resume_gateway(despite_differences=True)
+    make_calls(now=MATURE + timedelta(days=1))
+    assert [transfer.gateway_id for transfer in Transfer.objects.all()] == [sent]
