@@ -76,6 +76,12 @@ images: ## Build both images and start each once, where Docker is there
 	docker run --rm finetender-node --help >/dev/null
 	docker run --rm finetender-web python -c "import marketplace.config.web_server"
 
+.PHONY: test-containers
+test-containers: setup-dev ## Build both images, sell a job, restart each service, put a backup back (STAND_INS=1: no registry is there)
+	@docker info >/dev/null 2>&1 || { echo "No Docker engine answers here: the containers were not run."; exit 1; }
+	$(if $(STAND_INS),mkdir -p .data/stand-ins && tests/containers/stand_ins.sh .data/stand-ins)
+	STAND_INS=$(STAND_INS) $(PYTHON) -m pytest -s tests/containers
+
 .PHONY: dist
 dist: dist/constraints.txt dist/sbom.json ## What providers install, and a CycloneDX list of all packages
 
@@ -118,7 +124,7 @@ test: ## Everything that must hold
 # nodes measure how fast they are. Each of the three needs a process of its own: Playwright leaves an
 # event loop running in which Django does not query.
 TOGETHER := --jobs 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
-WITHOUT_HOUSES := --ignore=tests/faults --ignore=tests/browser
+WITHOUT_HOUSES := --ignore=tests/faults --ignore=tests/browser --ignore=tests/containers
 test-python: setup-dev browser
 	@$(MAKE) --no-print-directory $(TOGETHER) test-faults test-browser & houses=$$!; \
 	nice $(PYTHON) -m pytest -n $(JOBS) --dist worksteal -m "not nightly" $(WITHOUT_HOUSES); rest=$$?; \
@@ -142,6 +148,7 @@ test-nightly: setup-dev ## Longer variants, and properties on examples not tried
 	HYPOTHESIS_PROFILE=new $(PYTHON) -m pytest -n $(JOBS) --dist worksteal $(WITHOUT_HOUSES)
 	$(PYTHON) -m pytest tests/faults
 	$(PYTHON) -m pytest tests/browser
+	@! docker info >/dev/null 2>&1 || $(MAKE) --no-print-directory test-containers
 	@$(MAKE) --no-print-directory audit
 
 test-nightly-slice: setup-dev ## The shortest of the longer variants, with new examples

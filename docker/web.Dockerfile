@@ -22,7 +22,18 @@ ENV PYTHONUNBUFFERED=1 DJANGO_SETTINGS_MODULE=marketplace.config.settings.produc
 WORKDIR /app
 COPY docker/requirements/build.txt docker/requirements/market.txt docker/requirements/
 RUN pip install --no-cache-dir --require-hashes --no-deps --requirement docker/requirements/build.txt --requirement docker/requirements/market.txt
-COPY pyproject.toml constraints.txt README.md manage.py ./
+# The clouds' clients, for machines that the house rents. SkyPilot's pins leave no versions that fit
+# the market's web server: docker/cloud_requirements.py leaves them out. They are imported once here,
+# before the market's own code, with which most builds begin.
+COPY pyproject.toml constraints.txt ./
+COPY docker/cloud_requirements.py docker/cloud_requirements.py
+RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['cloud'], sep='\n')" > /tmp/clouds.txt \
+    && pip install --no-cache-dir --no-deps --requirement /tmp/clouds.txt \
+    && pip install --no-cache-dir packaging && python docker/cloud_requirements.py $(sed 's/==.*//' /tmp/clouds.txt) > /tmp/wanted.txt \
+    && pip install --no-cache-dir --constraint constraints.txt --requirement /tmp/wanted.txt \
+    && rm /tmp/clouds.txt /tmp/wanted.txt && python -c 'import modal, sky'
+COPY README.md manage.py ./
+COPY docker/ask_health.py docker/ask_health.py
 COPY marketplace marketplace
 COPY scheduler scheduler
 COPY docs/api docs/api
@@ -33,21 +44,13 @@ COPY workers/models workers/models
 COPY workers/preparation workers/preparation
 # With what the automatic vendor works with; nothing is left to be fetched but what this Python needs.
 RUN pip install --no-cache-dir --no-build-isolation --constraint constraints.txt '.[web,vendor,tracking]' && pip uninstall --yes finetender-market
-# The clouds' clients, for machines that the house rents. SkyPilot's pins leave no versions that fit
-# the market's web server: docker/cloud_requirements.py leaves them out. They are imported once here.
-COPY docker/cloud_requirements.py docker/cloud_requirements.py
-RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['cloud'], sep='\n')" > /tmp/clouds.txt \
-    && pip install --no-cache-dir --no-deps --requirement /tmp/clouds.txt \
-    && pip install --no-cache-dir packaging && python docker/cloud_requirements.py $(sed 's/==.*//' /tmp/clouds.txt) > /tmp/wanted.txt \
-    && pip install --no-cache-dir --constraint constraints.txt --requirement /tmp/wanted.txt \
-    && rm /tmp/clouds.txt /tmp/wanted.txt && python -c 'import modal, sky'
 COPY --from=node-package /src/dist dist
 COPY --from=pages /src/marketplace/web/static marketplace/web/static
 # The values are for this step only; serving demands real ones.
 RUN SECRET_KEY=for-collecting-static-files-only-never-used-to-serve-anyone PUBLIC_URL=https://localhost \
     ALLOWED_HOSTS=localhost METRICS_TOKEN=unused DATABASE_URL=postgresql://build/build REDIS_URL=redis://:unused@build/0 \
     python manage.py collectstatic --no-input \
-    && useradd --system --uid 10001 --home /data finetender && mkdir -m 700 /data /keys && chown finetender /data /keys
+    && useradd --system --uid 10001 --home /data finetender && mkdir -m 700 /data /keys /backups && chown finetender /data /keys /backups
 USER finetender
 VOLUME /data
 EXPOSE 8000

@@ -20,6 +20,7 @@ import pytest
 import yaml
 from celery.bin.celery import celery as celery_cli
 from django.core.management import get_commands
+from django.urls import resolve
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
@@ -63,8 +64,11 @@ def commands_of_services() -> list[list[str]]:
 def test_there_are_two_images_and_every_service_is_built_or_named() -> None:
     assert [path.name for path in DOCKERFILES] == ["web.Dockerfile", "worker.Dockerfile"]
     for name, row in SERVICES.items():
-        assert ("build" in row) != ("image" in row), name
-        if "build" in row:
+        if "build" not in row:
+            assert "image" in row, name
+        else:
+            # One image for all of them, made once.
+            assert row.get("image") == (None if name == "node" else "finetender-web"), name
             context = (ROOT / "docker" / row["build"]["context"]).resolve()
             assert context == ROOT
             assert (context / row["build"]["dockerfile"]).is_file()
@@ -170,7 +174,7 @@ def test_services_depend_on_services_and_mount_volumes_that_are_declared() -> No
             if condition["condition"] == "service_healthy":
                 assert "healthcheck" in SERVICES[other]
         for mount in row.get("volumes", []):
-            source, separator, _ = mount.partition(":")
+            source, separator, _ = re.sub(r"\$\{\w+:-(\w+)\}", r"\1", mount).partition(":")
             if source.startswith("./"):
                 assert (ROOT / "docker" / source).is_file(), name
             else:
@@ -184,6 +188,10 @@ def test_every_container_may_do_what_its_work_needs_and_no_more() -> None:
         assert row["read_only"] is True, name
         assert row["cap_drop"] == ["ALL"], name
         assert row["security_opt"] == ["no-new-privileges:true"], name
+        # What runs wild takes neither the machine's memory nor its disk.
+        assert "mem_limit" in row or name == "node", name
+        assert row["pids_limit"] == 2000, name
+        assert row["logging"]["options"] == {"max-size": "20m", "max-file": "5"}, name
     # Two images start as root, take over their volume and become their own user; one has low ports.
     added = {name: row["cap_add"] for name, row in SERVICES.items() if "cap_add" in row}
     assert set(added) == {"postgres", "redis", "proxy"}
@@ -201,6 +209,18 @@ def test_postgres_and_redis_are_reached_from_inside_alone() -> None:
             assert COMPOSE["networks"][network] == {"internal": True}
     # A node meets Redis, where it has a user of its own, and never PostgreSQL.
     assert not set(SERVICES["node"]["networks"]) & set(SERVICES["postgres"]["networks"])
+
+
+def test_whatever_runs_says_whether_it_works_and_a_backup_has_the_key() -> None:
+    asked = {
+        name: row["healthcheck"]["test"] for name, row in SERVICES.items() if "healthcheck" in row
+    }
+    assert set(asked) == {"postgres", "redis", "web", "lane", "worker", "beat"}
+    for part in ("lane", "worker", "beat"):
+        assert asked[part] == ["CMD", "python", "docker/ask_health.py", part]
+        assert resolve(f"/healthz/{part}").kwargs == {"part": part}
+    with_keys = {name for name, row in SERVICES.items() if "keys:/keys" in row.get("volumes", [])}
+    assert with_keys == {"lane", "worker", "backup"}
 
 
 def test_redis_has_a_password_a_limit_and_forgets_nothing() -> None:
@@ -259,12 +279,12 @@ def test_the_environment_file_names_every_setting_there_is() -> None:
     assert market["env_file"] == ["market.env"]
     processes = {*COMPUTED, "SECRET_KEY", "METRICS_TOKEN", "POSTGRES_PASSWORD"}
     assert set(market["environment"]) == processes - {"DATABASE_OWNER_URL"}
-    # Only the service that migrates can be the tables' owner.
+    # Only what migrates and what puts a backup back can be the tables' owner.
     assert market["environment"]["POSTGRES_PASSWORD"] == ""
     owners = {
         n for n, row in SERVICES.items() if "DATABASE_OWNER_URL" in row.get("environment", {})
     }
-    assert owners == {"migrate"}
+    assert owners == {"migrate", "backup"}
     # What a container computes must not be overruled by an old line in the file.
     assert named & COMPUTED == set()
 
