@@ -10,7 +10,7 @@ import rfc8785
 from django.db import transaction
 
 from marketplace.accounts.models import User
-from marketplace.common.db.limits import allow_long_statements
+from marketplace.common.db.limits import allow_long_transaction
 from marketplace.common.errors import Conflict, NotAllowed
 from marketplace.common.locks import advisory_lock
 from marketplace.payments.account_sums import sum_by_month
@@ -48,7 +48,7 @@ def close_month(*, month: str, closed_by: User, now: datetime) -> ClosedMonth:
         if ClosedMonth.objects.filter(ends_at__gte=ends_at).exists():
             raise Conflict("month_closed", "This month's books are closed already.")
         # All postings there are.
-        allow_long_statements()
+        allow_long_transaction()
         seal_ledger(now=now)
         seal = find_last_seal()
         if seal is None or not check_ledger().balanced:

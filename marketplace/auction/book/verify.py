@@ -29,6 +29,7 @@ from marketplace.auction.book.row_checks import (
 )
 from marketplace.auction.book.verify_report import PROBLEMS_SHOWN, VerifyReport
 from marketplace.auction.models import LogEntry, MarketHead, Snapshot
+from marketplace.common.db.limits import allow_long_transaction
 from marketplace.fleet.models import Zone
 from scheduler.auction import ChainEntry, DeadlineHint, Engine
 from scheduler.auction.audit.faults import Fault, Faults
@@ -55,6 +56,8 @@ def verify_zone(zone: Zone) -> VerifyReport:
         if alone:
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            # Between two fetches prices may be solved again, or the auction is compiled first.
+            allow_long_transaction()
         return _verify(zone)
 
 

@@ -1,9 +1,12 @@
-"""How long statements may take."""
+"""How long transactions and their statements may take."""
 
 from django.db import connection
 
 
-def allow_long_statements() -> None:
-    """Let the statements of this transaction take as long as they do, in the web server as well."""
+def allow_long_transaction() -> None:
+    """Let this transaction take as long as it does, in statements and between them."""
     with connection.cursor() as cursor:
-        cursor.execute("SET LOCAL statement_timeout = 0")
+        cursor.execute(
+            "SELECT set_config('statement_timeout', '0', true),"
+            " set_config('idle_in_transaction_session_timeout', '0', true)"
+        )

@@ -19,6 +19,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connection
 
+from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import MarketKey
 from marketplace.common import clock
@@ -121,6 +122,19 @@ def test_a_backup_is_put_back_elsewhere_with_books_logs_and_files(sold, tmp_path
         assert (other / "media" / artifact.file.name).read_bytes() == b"zip"
         again = restore(folder, database=database, data=other)
         assert "The database has tables" in again.stderr
+
+
+def test_a_restore_may_compute_for_long_between_two_looks_at_a_log(sold, monkeypatch):
+    """A new machine compiles the auction first, which took longer than a transaction may rest."""
+
+    def show(_zone):
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW idle_in_transaction_session_timeout")
+            return cursor.fetchone()
+
+    monkeypatch.setattr("marketplace.auction.book.verify._verify", show)
+    assert verify_zone(sold.zone) == ("0",)
+    assert show(sold.zone) == ("2min",)
 
 
 def test_a_machine_whose_clock_is_behind_the_backup_refuses_it(sold, tmp_path):
