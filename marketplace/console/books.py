@@ -60,7 +60,7 @@ class ManualEntryForm(forms.Form):
         widget=forms.Select(attrs={"class": "field"}),
     )
     organisation = forms.ModelChoiceField(
-        label="Whose wallet, where one is moved (its key)",
+        label="Whose wallet or earnings, where one is moved (its key)",
         required=False,
         queryset=Organisation.objects.all(),
         widget=forms.TextInput(attrs={"class": "field mono"}),

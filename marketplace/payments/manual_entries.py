@@ -10,14 +10,18 @@ from django.db import transaction
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 from marketplace.payments.ledger import Account, post_entry
-from marketplace.payments.locks import lock_manual_entry, lock_wallet
+from marketplace.payments.locks import lock_accounts, lock_manual_entry
 from marketplace.payments.models import AccountKind, EntryKind, ManualEntry, ManualKind
 
 #: A million dollars: more is several entries.
 AMOUNT_MAX_MICROS = 1_000_000_000_000
-#: What a correction may move: accounts whose balance no other rows explain, and wallets.
+#: An organisation's accounts that a correction may move.
+OF_ORGANISATION = (AccountKind.WALLET_AVAILABLE, AccountKind.EARNINGS_PAYABLE)
+#: What a correction may move: accounts whose balance no other rows explain. The gateway's is for
+#: money that moved after the backup from which a market went on.
 CORRECTABLE = (
-    AccountKind.WALLET_AVAILABLE,
+    *OF_ORGANISATION,
+    AccountKind.GATEWAY,
     AccountKind.REVENUE,
     AccountKind.REFUNDS,
     AccountKind.SLA_CREDITS,
@@ -49,7 +53,7 @@ class ManualTerms:
     #: Of a correction: the account that loses the amount, and the one that gains it.
     source: str = ""
     target: str = ""
-    #: Whose wallet it is, where one of the two is a wallet.
+    #: Whose account it is, where one of the two is an organisation's.
     organisation: Organisation | None = None
 
 
@@ -71,8 +75,9 @@ def propose_entry(*, terms: ManualTerms, proposed_by: User, now: datetime) -> Ma
         raise UserError("invalid_entry", "Say in a sentence why this is booked.", param="reason")
     if source == target or not {source, target} <= set(CORRECTABLE):
         raise UserError("invalid_entry", "Choose two different accounts of those listed.")
-    if (AccountKind.WALLET_AVAILABLE in (source, target)) != (terms.organisation is not None):
-        raise UserError("invalid_entry", "Name an organisation where its wallet is moved, only.")
+    of_organisation = source in OF_ORGANISATION or target in OF_ORGANISATION
+    if of_organisation != (terms.organisation is not None):
+        raise UserError("invalid_entry", "Name an organisation where its money is moved, only.")
     return ManualEntry.objects.create(
         kind=terms.kind,
         source=source,
@@ -97,13 +102,14 @@ def book_proposed(*, manual_id: str, booked_by: User, now: datetime) -> ManualEn
     Conflict
         ``entry_decided``: it was booked or declined before.
     PaymentRequired
-        ``insufficient_funds``: the wallet has less.
+        ``insufficient_funds``: the organisation has less.
     """
     with transaction.atomic():
         manual = _lock(manual_id, decided_by=booked_by)
         if manual.proposed_by_id == booked_by.pk:
             raise NotAllowed("second_operator", "Another operator than you has to book this.")
-        locked = {} if manual.organisation is None else lock_wallet(manual.organisation.pk)
+        of = manual.organisation
+        locked = {} if of is None else lock_accounts([(of.pk, kind) for kind in OF_ORGANISATION])
         amount = manual.amount_micros
         manual.entry = post_entry(
             kind=EntryKind.MANUAL,
@@ -148,8 +154,8 @@ def list_manual_entries(*, limit: int = 50) -> list[ManualEntry]:
 
 
 def _find_account(manual: ManualEntry, kind: str) -> Account:
-    of_wallet = kind == AccountKind.WALLET_AVAILABLE and manual.organisation is not None
-    return Account(manual.organisation.pk if of_wallet and manual.organisation else "", kind)
+    of = manual.organisation if kind in OF_ORGANISATION else None
+    return Account("" if of is None else of.pk, kind)
 
 
 def _lock(manual_id: str, *, decided_by: User) -> ManualEntry:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from datetime import datetime
 
 from django.db import transaction
-from django.db.models import F
 
 from marketplace.common.errors import Conflict
 from marketplace.payments.locks import lock_comparison
@@ -23,13 +22,17 @@ HELD = (
 
 @transaction.atomic
 def hold_gateway(*, now: datetime) -> None:
-    """Ask nothing of the gateway from now on; every waiting call may have been made already."""
+    """Ask nothing of the gateway from now on; every waiting call may have been made already.
+
+    It may be repeated.
+    """
     comparison = lock_comparison()
     comparison.made_at, comparison.problems, comparison.lasting = None, [], []
     comparison.held_at = now
     comparison.save()
     # A second attempt looks first for what the one before did.
-    GatewayCall.objects.filter(status=CallStatus.WAITING).update(attempts=F("attempts") + 1)
+    never = GatewayCall.objects.filter(status=CallStatus.WAITING, attempts=0)
+    never.update(attempts=1)
 
 
 def is_gateway_held() -> bool:

@@ -1,6 +1,7 @@
 """Earnings leave by job, in whole cents, once, and what a bank does not take is tried again."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -8,13 +9,21 @@ import pytest
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.probes import run_probes
-from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
+from marketplace.common.errors import Conflict, NotAllowed, NotFound, PaymentRequired, UserError
 from marketplace.payments import stripe_client
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.freezes import end_freeze, freeze_organisation
 from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.manual_entries import ManualTerms, book_proposed, propose_entry
 from marketplace.payments.maturity import mature_earnings
-from marketplace.payments.models import AccountKind, GatewayCall, Payout, PayoutAccount, Transfer
+from marketplace.payments.models import (
+    AccountKind,
+    GatewayCall,
+    ManualKind,
+    Payout,
+    PayoutAccount,
+    Transfer,
+)
 from marketplace.payments.payouts import (
     make_payout,
     make_transfer,
@@ -409,6 +418,37 @@ def test_after_a_restore_nothing_is_paid_a_second_time(
     resume_gateway(despite_differences=True)
     assert [each for each in run_probes(now=MATURE) if each.label == "Gateway"] == []
     assert start_due_payouts(now=MATURE) == 1
+
+
+def test_a_payout_after_the_backup_is_booked_by_two_operators_and_leaves_once(
+    cards: GatewayControl, provider: Organisation
+) -> None:
+    _earn(provider, job_a=5_000_000)
+    mature_earnings(now=MATURE)
+    hold_gateway(now=MATURE)
+    terms = ManualTerms(
+        ManualKind.CORRECTION,
+        5_000_000,
+        "Transfer tr_1 of after the backup",
+        source=AccountKind.EARNINGS_PAYABLE,
+        target=AccountKind.GATEWAY,
+        organisation=provider,
+    )
+    with pytest.raises(UserError, match="Name an organisation"):
+        propose_entry(
+            terms=replace(terms, organisation=None), proposed_by=builders.operator(), now=MATURE
+        )
+    entry = propose_entry(terms=terms, proposed_by=builders.operator(), now=MATURE)
+    book_proposed(manual_id=entry.pk, booked_by=builders.operator(), now=MATURE)
+    compare_with_gateway(now=MATURE)
+    resume_gateway(despite_differences=True)
+    assert start_due_payouts(now=MATURE) == 0
+    assert get_earnings(organisation=provider).payable_micros == 0
+    assert check_ledger().balanced
+    # It has nothing more to give.
+    again = propose_entry(terms=terms, proposed_by=builders.operator(), now=MATURE)
+    with pytest.raises(PaymentRequired):
+        book_proposed(manual_id=again.pk, booked_by=builders.operator(), now=MATURE)
 
 
 def test_a_call_that_waited_at_the_backup_waits_on_and_looks_first(
