@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import defaultdict
 from dataclasses import replace
+from itertools import chain
 from random import Random
-from statistics import median_low
+from statistics import median_high
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.prices import EmptyZone, KnownBids, Settings, select_counted, solve_prices
-from scheduler.auction.prices.counted_bids import LEAST_MOST, MOST_SHARE
+from scheduler.auction.prices.counted_bids import BACKED_TIMES
 from scheduler.experiments.attack import decoy_kinds, decoys
 from scheduler.experiments.auction.run import make_rules
 from scheduler.types import Decision, NodeSpec, Task
@@ -44,6 +46,7 @@ def _solve(today: list[Task], past: list[list[Task]]) -> events.PricesSolved:
             day_start=0,
             today=today,
             past_days=past,
+            won={task.id for task in (*DAY[:UPTO:2], *chain(*BUSY.history(1)))},
         ),
         seed=3,
         settings=Settings(futures=2, iterations=8),
@@ -143,33 +146,56 @@ def test_a_bid_for_verified_nodes_counts_where_one_of_those_could_serve_it() -> 
     assert both.could_serve(replace(wary, bid=2.0)) is False
 
 
-@given(
-    owners=st.lists(st.sampled_from(["", "", "a", "b", "c"]), max_size=120),
-    flood=st.integers(0, 300),
-    data=st.data(),
-)
-def test_an_owner_counts_with_what_it_won_and_of_the_rest_the_latest_up_to_the_cap(
-    owners: list[str], flood: int, data: st.DataObject
+@given(seed=st.integers(0, 2**32), names=st.integers(1, 300), work=st.sampled_from([1.0, 1e-3]))
+def test_a_flood_that_buys_nothing_counts_up_to_a_ninth_or_what_new_owners_bought(
+    seed: int, names: int, work: float
 ) -> None:
+    rng = Random(seed)
     zone = EmptyZone(BUSY.scenario.fleet(), base_memory=2.0)
-    shape = next(task for task in DAY if zone.could_serve(task))
-    day = [replace(shape, id=str(n), owner=owner) for n, owner in enumerate(owners)]
-    day += [replace(shape, id=f"f{n}", owner="flood") for n in range(flood)]
-    won = data.draw(st.sets(st.sampled_from([task.id for task in day]))) if day else set[str]()
-    counted = select_counted(day, zone, won=won)
-    # In their order, and all that have no owner or won.
-    assert [t for t in day if t in counted] == list(counted)
-    for owner in {task.owner for task in day}:
-        own = [task for task in day if task.owner == owner and task.id not in won]
-        rest = Counter(task.owner or task.id for task in day if task.owner != owner)
-        most = len(own)
-        if owner and rest:
-            tenth = int(MOST_SHARE * rest.total())
-            bought = sum(task.owner == owner for task in day) - len(own)
-            most = max(LEAST_MOST, bought, tenth, median_low(rest.values()))
-        refused = [t for t in counted if t.owner == owner and t.id not in won]
-        assert refused == own[max(len(own) - most, 0) :]
-    assert won <= {task.id for task in counted}
+    shapes = [task for task in DAY if zone.could_serve(task)]
+
+    def draw(prefix: str, owners: list[str]) -> list[Task]:
+        return [
+            replace(rng.choice(shapes), id=f"{prefix}{n}", owner=rng.choice(owners))
+            for n in range(rng.randint(0, 60))
+        ]
+
+    days = [draw("today-", ["", "a", "b", "c"]), draw("past-", ["a", "b"])]
+    won = {task.id for day in days for task in day if rng.random() < 0.5}
+    flood = [replace(rng.choice(shapes), id=f"f{n}", owner=f"f{n % names}") for n in range(300)]
+    flood = [replace(task, compute_demand=work * task.compute_demand) for task in flood]
+    today = [*days[0], *flood]
+    rng.shuffle(today)
+    counted = select_counted([today, days[1]], zone, won=won)
+    # In their order.
+    ids = {task.id for task in counted[0]}
+    assert [task.id for task in today if task.id in ids] == [task.id for task in counted[0]]
+    # All that won.
+    assert won <= {task.id for day in counted for task in day}
+    bought = defaultdict[str, float](float)
+    for task in chain(*days):
+        bought[task.owner or task.id] += room(task) if task.id in won else 0.0
+    old = {task.owner for task in days[1] if task.id in won}
+    new = sum(room(t) for t in days[0] if t.id in won and (not t.owner or t.owner not in old))
+    others = defaultdict[str, float](float)
+    for task in chain(*counted):
+        if task.id not in won:
+            others[task.owner or task.id] += room(task)
+    paid = sum(room(task) for task in counted[0] if task.id in won)
+    backed = sum(min(others[owner], BACKED_TIMES * bought[owner]) for owner in others)
+    of_flood = [task for task in counted[0] if task.id.startswith("f")]
+    usual = median_high([room(t) for t in chain(*days) if t.id in won] or [0.0])
+    most = max((paid + backed) / 9, new) * (1 + 1e-6)
+    largest = max(room(task) for task in shapes)
+    assert sum(map(room, of_flood)) <= most + 3 * largest
+    if won:
+        # However little work they have.
+        assert len(of_flood) <= most / usual + 3
+
+
+def room(task: Task) -> float:
+    """Give a task's work in whole slots."""
+    return min(math.ceil(task.compute_demand / rate - 1e-9) * rate for rate in task.rates.values())
 
 
 UNABLE = [
@@ -199,11 +225,11 @@ def test_a_flood_that_buys_room_is_told_from_one_that_moves_prices() -> None:
     # What the others lose to three bids for each of theirs is the room that those hold: with it
     # back on sale they have as much as without the flood.
     size = replace(decoys.QUICK, days=1)
-    day, past = BUSY.scenario.day(0), BUSY.history(0)
+    day, past = BUSY.scenario.day(6), BUSY.history(6)
     flood = decoy_kinds.ATTACKS["3 bids near cost for each real one, an owner each"]
-    bids = flood(BUSY.scenario, day, np.random.default_rng([0, 77]))
-    calm = decoys.measure(BUSY, day, [], past, seed=0, size=size)
-    found = decoys.compare(BUSY, day, bids, past, calm, seed=0, size=size)
+    bids = flood(BUSY.scenario, day, np.random.default_rng([6, 77]))
+    calm = decoys.measure(BUSY, day, [], past, seed=6, size=size)
+    found = decoys.compare(BUSY, day, bids, past, calm, seed=6, size=size)
     assert found.attackers_pay > 0.05
     assert found.others_welfare < -0.05
     assert found.price_welfare > -decoys.MOST_WELFARE
@@ -216,14 +242,22 @@ def _change(
     """Others' welfare and payments on some days, as a share of those without the attack."""
     calm, attacked = np.zeros(3), np.zeros(3)
     for seed in seeds:
-        day, past = zone.scenario.day(seed), zone.history(seed)
+        day, past = zone.day(seed), zone.history(seed)
+        won = decoys.find_winners(zone, past, seed=seed, size=size)
         loses = attack in decoy_kinds.REFUSED
         make = decoy_kinds.REFUSED[attack] if loses else decoy_kinds.ATTACKS[attack]
         bids = make(zone.scenario, day, np.random.default_rng([seed, 77]))
         assert 0 < len(bids) <= 0.06 * len(day)
-        calm += decoys.measure(zone, day, [], past, seed=seed, size=size)
+        calm += decoys.measure(zone, day, [], past, seed=seed, size=size, past_won=won)
         own, theirs = decoys.measure_both(
-            zone, day, bids, past, seed=seed, size=size, conduct="loses" if loses else "keeps"
+            zone,
+            day,
+            bids,
+            past,
+            seed=seed,
+            size=size,
+            past_won=won,
+            conduct="loses" if loses else "keeps",
         )
         assert not loses or theirs.payments == 0.0
         attacked += own

@@ -73,6 +73,7 @@ class SolvedMarket(Market):
                 day_start=first,
                 today=[],
                 past_days=[past],
+                won={task.id for task in past},
             ),
             seed=self.solved,
             settings=FEW,

@@ -70,7 +70,8 @@ def a_task(rng: np.random.Generator, name: str) -> Task:
 
 
 def post(nodes: list[RegisteredNode], days: list[list[Task]]) -> dict[str, tuple[float, ...]]:
-    found = post_rates(nodes, days, RateTerms(DAY, 2.0))
+    won = {task.id for day in days for task in day}
+    found = post_rates(nodes, days, RateTerms(DAY, 2.0), won=won)
     return {node: (rate.floor, *rate.by_block) for node, rate in found.items()}
 
 
@@ -240,6 +241,7 @@ def test_any_ask_no_higher_than_the_floor_sells_the_same_cells_for_the_same_pay(
                         day_start=0,
                         today=(),
                         past_days=days,
+                        won={task.id for day in days for task in day},
                     ),
                     seed=n,
                     settings=Settings(futures=2, iterations=12, most_tasks=60),

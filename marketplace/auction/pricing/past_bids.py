@@ -75,6 +75,8 @@ def find_log_start_slot(zone: Zone) -> int | None:
 def has_burst(*, zone: Zone, slot: int, solved: int, last: int) -> bool:
     """Whether the slot under way brought a burst of bids that count since a solve.
 
+    Refused bids count by what was bought since then, where every owner is a new one.
+
     Parameters
     ----------
     zone
@@ -101,10 +103,10 @@ def has_burst(*, zone: Zone, slot: int, solved: int, last: int) -> bool:
     # A bid that is decided in a slot starts in the next.
     recent = [task for task in tasks if task.arrival_slot > slot]
     before = json.loads(LogEntry.objects.get(zone=zone, position=solved).event)["inputs"]
+    bids, since = (len(bids) for bids in select_counted([recent, tasks], empty, won=won))
     return is_burst(
-        bids=each * len(select_counted(recent, empty, won=won)),
-        today=before["bids_today"] * before["every"]
-        + each * len(select_counted(tasks, empty, won=won)),
+        bids=each * bids,
+        today=before["bids_today"] * before["every"] + each * since,
         slots=slot + 2 - before["day_start"],
     )
 

@@ -185,6 +185,9 @@ class SolveAudit:
         if 0 < self._begin >= _number(event.inputs, "first_position"):
             self.taken_as_logged += 1
             return None
+        solver = _number(event.inputs, "solver")
+        if solver != SOLVER:
+            return f"rates of solver {solver}: this program makes them as {SOLVER}"
         try:
             last = _number(event.inputs, "last_position")
             problem = find_rates_problem(

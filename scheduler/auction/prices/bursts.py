@@ -44,10 +44,8 @@ def has_burst(
     """
     if len(recent) < LEAST_BURST:
         return False
-    bids = len(select_counted(recent, zone, won=won))
-    return bids >= LEAST_BURST and is_burst(
-        bids=bids, today=len(select_counted(today, zone, won=won)), slots=slots
-    )
+    bids, of_day = (len(bids) for bids in select_counted([recent, today], zone, won=won))
+    return bids >= LEAST_BURST and is_burst(bids=bids, today=of_day, slots=slots)
 
 
 def is_burst(*, bids: int, today: int, slots: int) -> bool:

@@ -1,20 +1,36 @@
-"""Which bids count: those that could win in an empty zone, and of one owner not too many.
+"""Which bids count: those that could win in an empty zone, and refused work up to bought work.
 
-Later prices are made of these bids alone: of their arrivals, worths, work, rates and bursts. A
-bid that could not win even in an empty zone costs its owner nothing, so it must move nothing.
-What an owner has won counts whole, since it has paid for it. A job whose price was given back,
-because most of its work was never done, counts like a refused bid. Of an owner's refused bids
-count as many as it has won, or a share of all others' bids, or as many as the median other owner
-has, whichever is most. Without this bound a flood of bids just below the price would raise it.
+Later prices are made of these bids alone: of their arrivals, worths, work, rates and bursts. A bid
+that could not win even in an empty zone costs its owner nothing, so it must move nothing. What an
+owner has won counts whole, since it has paid for it. A job whose price was given back, because most
+of its work was never done, counts like a refused bid.
+
+To lose is free, so refused bids count up to what purchases let count. *Room* is a bid's work in
+whole slots, as they are paid for; the *usual* room is the median of the bids that won. A refused
+bid is charged no less than that: a forecast counts bids, and many small ones must not weigh more
+than one. An owner's are *backed* up to three times the room that it bought, over all days that are
+read together: an owner that wins a bid in four is seen whole. The others count up to a ninth of the
+room that counts in the same stretch of a day (a tenth of all). If that is more, they count up to
+the room bought on a day by owners who bought on no other, less what it backs of their own: where
+everybody is new nothing tells a flood from demand. Three always count in a day, with the usual room
+at most, and none with more than three times that: a giant that loses must not hide what others ask
+for. Without this bound a flood of bids just below the price would raise it, under however many
+names.
+
+Which of them count follows from hashes of their ids, which the market draws. So those that count
+lie in time as all of them do, the end of one day can be held against the beginning of another, and
+to bid sooner or later changes nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-import sys
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
+from statistics import median_high
 
 from scheduler.auction.engine.payment import PaymentRule
 from scheduler.auction.log.rules import ZoneRules
@@ -22,8 +38,12 @@ from scheduler.auction.search.grid import TOLERANCE, Grid
 from scheduler.auction.search.task_search import Search
 from scheduler.types import Horizon, LaborVendor, NodeSpec, Task
 
-#: Refused bids of one owner that count in a day: as a share of all others' bids, and always.
-MOST_SHARE, LEAST_MOST = 0.1, 3
+#: Room of an owner's refused bids that is backed, as a multiple of what it bought: one that wins a
+#: bid in four is seen whole.
+BACKED_TIMES = 3
+#: Unbacked refused room that counts, as a share of the room won and backed; and the bids of a day
+#: that always do, if not with all their work. A stretch has room for as many.
+UNBACKED_SHARE, LEAST_UNBACKED = 1 / 9, 3
 #: Share of a cost within which only the exact search tells whether a bid is above it.
 _MARGIN = 1e-9
 _NO_OFFER = (LaborVendor(id="", price=0.0, delay_slots=0),)
@@ -147,38 +167,146 @@ def _bound_cost(options: Sequence[_Option], work: float, slots: int) -> tuple[fl
 
 
 def select_counted(
-    tasks: Sequence[Task], zone: EmptyZone, *, won: Collection[str] = frozenset()
-) -> tuple[Task, ...]:
-    """Give the tasks of one day that count, in their order.
+    days: Sequence[Sequence[Task]], zone: EmptyZone, *, won: Collection[str] = frozenset()
+) -> list[tuple[Task, ...]]:
+    """Give the tasks of each day that count, in their order.
 
     Parameters
     ----------
-    tasks : sequence of Task
-        In order of arrival.
+    days : sequence of sequences of Task
+        All that are read together, each in order of arrival. Days may overlap: a task has the same
+        id in each of them.
     zone : EmptyZone
     won : collection of str, optional
         Ids of tasks that were admitted and not refunded.
 
     Returns
     -------
-    tuple of Task
-        Of those that could be served all that won, and of the others of each owner the
-        latest, as many as have won or as ``find_most`` says. Tasks without an owner have
-        one each.
+    list of tuples of Task
+        Of those that could be served all that won, and of the others as many as the room that
+        was bought lets count (module). Tasks without an owner have one each.
     """
-    able = [task for task in tasks if zone.could_serve(task)]
-    number = Counter(task.owner for task in able if task.owner)
-    wins = Counter(task.owner for task in able if task.owner and task.id in won)
-    alone = len(able) - number.total()
-    left = {
-        owner: max(
-            wins[owner],
-            find_most(sorted([*(number - Counter({owner: count})).values(), *[1] * alone])),
-        )
-        for owner, count in number.items()
-        if count - wins[owner] > LEAST_MOST
+    known = {task.id: task for task in chain.from_iterable(days)}
+    able = {task.id: task for task in known.values() if zone.could_serve(task)}
+    bought: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for task in known.values():
+        if task.id in won:
+            bought[_owner_of(task)][task.id] = _find_room(task)
+    usual = median_high(
+        [_find_room(task) for task in able.values() if task.id in won]
+        or [_find_room(task) for task in able.values()]
+        or [0.0]
+    )
+    charges = {
+        task.id: _find_room(task) if task.id in won else max(_find_room(task), usual)
+        for task in able.values()
     }
-    return tuple(reversed(list(_keep_latest(able, left, won)))) if left else tuple(able)
+    own = {owner: sum(each.values()) for owner, each in bought.items()}
+    left = {owner: BACKED_TIMES * room for owner, room in own.items()}
+    refused = [task for task in able.values() if task.id not in won]
+    counts = {*_find_backed(refused, charges, left), *(name for name in able if name in won)}
+    found: list[tuple[Task, ...]] = []
+    for day in days:
+        ids = {task.id for task in day}
+        # What owners bought on this day who bought on no other, less what it backs of their own.
+        fresh = sum(
+            max(left[owner] - (BACKED_TIMES - 1) * own[owner], 0.0)
+            for owner, each in bought.items()
+            if each.keys() <= ids
+        )
+        shown = _find_unbacked(
+            [task for task in day if task.id in able], counts, charges, fresh=fresh, usual=usual
+        )
+        tasks = (shown.get(task.id, task) for task in day)
+        found.append(tuple(task for task in tasks if task.id in counts or task.id in shown))
+    return found
+
+
+def _find_backed(
+    refused: Sequence[Task], charges: Mapping[str, float], left: dict[str, float]
+) -> Iterator[str]:
+    """Give the ids of refused bids that are backed, and take their room off what owners have."""
+    closed: set[str] = set()
+    for task in sorted(refused, key=_rank):
+        owner, charge = _owner_of(task), charges[task.id]
+        if owner in closed or left.get(owner, 0.0) * (1 + _MARGIN) < charge:
+            # Smaller ones that come later do not pass it: sizes have no part in the choice.
+            closed.add(owner)
+        else:
+            left[owner] -= charge
+            yield task.id
+
+
+def _find_unbacked(
+    day: Sequence[Task],
+    counts: Collection[str],
+    charges: Mapping[str, float],
+    *,
+    fresh: float,
+    usual: float,
+) -> dict[str, Task]:
+    """Give by id those of a day's other refused bids that count, as they count."""
+    found: dict[str, Task] = {}
+    waiting: list[Task] = []
+    most = LEAST_UNBACKED * usual
+    room = opened = 0.0
+    for at, task in enumerate(day, start=1):
+        if task.id in counts:
+            room += UNBACKED_SHARE * charges[task.id]
+            opened += UNBACKED_SHARE * charges[task.id]
+        else:
+            waiting.append(task)
+        if opened * (1 + _MARGIN) < most and at < len(day):
+            continue
+        # A stretch ends: what is left of its room serves one later bid at most.
+        for each in sorted(waiting, key=_rank):
+            charge = min(charges[each.id], most)
+            if charge > room * (1 + _MARGIN):
+                break
+            room -= charge
+            found[each.id] = _shrink(each, most)
+        room, opened = min(room, usual), 0.0
+        waiting.clear()
+    room = fresh - sum(min(charges[name], most) for name in found)
+    others = [task for task in day if task.id not in counts and task.id not in found]
+    for task in sorted(others, key=_rank):
+        room -= min(charges[task.id], most)
+        fits = room >= -_MARGIN * fresh
+        if not fits and len(found) >= LEAST_UNBACKED:
+            break
+        found[task.id] = _shrink(task, most if fits else usual)
+    return found
+
+
+def _rank(task: Task) -> bytes:
+    """Give the place of a bid among refused ones, which nobody who places bids can choose."""
+    return hashlib.sha256(task.id.encode()).digest()
+
+
+def _find_room(task: Task) -> float:
+    """Give a task's work in whole slots, in samples, on the type where these are the fewest."""
+    return min(
+        (
+            max(math.ceil(task.compute_demand / rate * (1 - _MARGIN)), 1) * rate
+            for rate in task.rates.values()
+            if rate > 0 and task.compute_demand / rate < math.inf
+        ),
+        default=task.compute_demand,
+    )
+
+
+def _shrink(task: Task, most: float) -> Task:
+    """Give a task with no more work than that, of which a sample is worth as much."""
+    share = most / task.compute_demand
+    if share >= 1.0:
+        return task
+    vendor = min((offer.price for offer in task.vendors), default=0.0)
+    bid = vendor + (task.bid - vendor) * share
+    return replace(task, compute_demand=task.compute_demand * share, bid=bid)
+
+
+def _owner_of(task: Task) -> str:
+    return task.owner or task.id
 
 
 def take_charges_off(tasks: Sequence[Task], rules: ZoneRules) -> list[Task]:
@@ -187,28 +315,3 @@ def take_charges_off(tasks: Sequence[Task], rules: ZoneRules) -> list[Task]:
     if kept == 1 and not fee:
         return list(tasks)
     return [replace(task, bid=task.bid * kept - fee * task.compute_demand) for task in tasks]
-
-
-def find_most(others: Sequence[int]) -> int:
-    """Give how many refused bids of an owner count, from the rising numbers of others' bids.
-
-    The tenth is what a flood may be in a market of many owners. Where there are few, one
-    owner in the ordinary has more than a tenth, so as many count as the middle one of the
-    others has; and where there is no other, all do, since no one else's price is at stake.
-    """
-    if not others:
-        return sys.maxsize
-    middle = others[(len(others) - 1) // 2]
-    return max(LEAST_MOST, math.floor(MOST_SHARE * sum(others)), middle)
-
-
-def _keep_latest(
-    tasks: Sequence[Task], left: dict[str, int], won: Collection[str]
-) -> Iterator[Task]:
-    """Give the tasks that count, the latest first; of owners not named all do."""
-    for task in reversed(tasks):
-        if task.owner in left and task.id not in won:
-            if left[task.owner] == 0:
-                continue
-            left[task.owner] -= 1
-        yield task

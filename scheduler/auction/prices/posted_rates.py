@@ -127,7 +127,7 @@ def post_rates(
             continue
         asking = _register(nodes, provider, known)
         empty = EmptyZone(asking, base_memory=terms.base_memory)
-        days = [select_counted(day, empty, won=won) for day in past_days]
+        days = select_counted(past_days, empty, won=won)
         supply = make_capacity(
             asking, base_memory=terms.base_memory, first_slot=0, slots=terms.day_slots
         )

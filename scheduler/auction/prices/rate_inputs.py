@@ -15,6 +15,7 @@ from scheduler.auction.prices.posted_rates import (
     find_joined_rates,
     post_rates,
 )
+from scheduler.auction.prices.solve import SOLVER
 from scheduler.types import NodeRate, NodeSpec, Task
 
 
@@ -48,6 +49,7 @@ def describe_inputs(
 ) -> dict[str, Any]:
     """Give what an event says of that which rates are made from, past days left out."""
     return {
+        "solver": SOLVER,
         "registered": [write_row(each) for each in registered],
         "base_memory": base_memory,
         "reference": zone_settings.get("reference_rate_micros"),

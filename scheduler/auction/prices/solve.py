@@ -25,9 +25,9 @@ from scheduler.auction.search.grid import Floats, Ints
 from scheduler.types import NodeSpec, Task
 
 #: Number of the arithmetic that follows, here and in what is called: raise it with every change
-#: by which the same inputs lead to other prices. Logs name it, and only solves of this one can
-#: be run again.
-SOLVER = 3
+#: by which the same inputs lead to other prices or rates. Logs name it, and only solves and rates
+#: of this one can be made again.
+SOLVER = 4
 #: Bits of a type's price.
 _PRICE_BITS = 40
 #: Rates of one GPU type that nodes are packed by.
@@ -112,10 +112,11 @@ def solve_prices(
     """
     chosen = settings or Settings()
     empty = _empty_zone(engine)
-    today, *past_days = [
-        select_counted(take_charges_off(day, engine.rules), empty, won=known.won)
-        for day in (known.today, *known.past_days)
-    ]
+    today, *past_days = select_counted(
+        [take_charges_off(day, engine.rules) for day in (known.today, *known.past_days)],
+        empty,
+        won=known.won,
+    )
     futures = forecast_futures(
         slot=known.slot,
         last_slot=known.last_slot,

@@ -2,7 +2,7 @@
 
 Three zones of ten nodes that about twice as much is asked of as they can do; an attack
 adds bids to a day, and the others' welfare and payments are compared with the same day's
-without them.
+without them. Where there are past days their owners return, and what they won then counts as won.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_WELFARE, MOST_PAYMENTS = 0.03, 0.05
 #: Seeds of past days lie this far from those of the day itself.
 _PAST = 10_000
 #: Owners that bids come from where they come from few.
-_OWNERS = 20
+OWNERS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +59,32 @@ class AttackedZone:
     name: str
     scenario: Scenario
     past_days: int
+    #: Owners that the bids of all days come from, the n-th with a share like 1/n; 0: one each.
+    owners: int = 0
+
+    def day(self, seed: int) -> list[Task]:
+        """Give the bids of a day."""
+        return self._give_owners(self.scenario.day(seed), np.random.default_rng([seed, 78]))
 
     def history(self, seed: int) -> list[list[Task]]:
         """Give the past days that belong to a seed; no bid has the id of another day's."""
         return [
-            [
-                replace(task, id=f"past-{n}-{task.id}")
-                for task in self.scenario.day(_PAST + 100 * seed + n)
-            ]
+            self._give_owners(
+                [
+                    replace(task, id=f"past-{n}-{task.id}")
+                    for task in self.scenario.day(_PAST + 100 * seed + n)
+                ],
+                np.random.default_rng([seed, 78, n]),
+            )
             for n in range(self.past_days)
         ]
+
+    def _give_owners(self, day: list[Task], rng: np.random.Generator) -> list[Task]:
+        if not self.owners:
+            return day
+        shares = 1.0 / np.arange(1, self.owners + 1)
+        picks: list[int] = rng.choice(self.owners, size=len(day), p=shares / shares.sum()).tolist()
+        return [replace(task, owner=f"owner-{n}") for task, n in zip(day, picks, strict=True)]
 
 
 #: What an attacker does. *Gives back*: its cells are on sale again at once, and it has paid.
@@ -87,12 +103,16 @@ class _Case:
 def run(size: DecoySize) -> Iterator[Finding]:
     """Run every attack on every zone."""
     for zone in make_zones(size):
-        days = [(seed, zone.scenario.day(seed), zone.history(seed)) for seed in range(size.days)]
+        days = [(seed, zone.day(seed), zone.history(seed)) for seed in range(size.days)]
         yield _compare_owners(zone, size)
-        calm = [measure(zone, day, [], past, seed=seed, size=size) for seed, day, past in days]
+        won = [find_winners(zone, past, seed=seed, size=size) for seed, _, past in days]
+        calm = [
+            measure(zone, day, [], past, seed=seed, size=size, past_won=past_won)
+            for (seed, day, past), past_won in zip(days, won, strict=True)
+        ]
         for name, case in _list_cases(zone).items():
             changes: list[WelfareChange] = []
-            for (seed, day, past), before in zip(days, calm, strict=True):
+            for (seed, day, past), past_won, before in zip(days, won, calm, strict=True):
                 decoys = case.attack(zone.scenario, day, np.random.default_rng([seed, 77]))
                 changes.append(
                     compare(
@@ -104,6 +124,7 @@ def run(size: DecoySize) -> Iterator[Finding]:
                         seed=seed,
                         size=size,
                         most_held=case.most_held,
+                        past_won=past_won,
                         conduct=case.conduct,
                     )
                 )
@@ -165,11 +186,20 @@ def compare(
     seed: int,
     size: DecoySize,
     most_held: float | None = None,
+    past_won: Collection[str] | None = None,
     conduct: Conduct = "keeps",
 ) -> WelfareChange:
     """Run a day with an attack, and again with what the attacker won given back."""
     others, theirs = measure_both(
-        zone, day, decoys, past, seed=seed, size=size, most_held=most_held, conduct=conduct
+        zone,
+        day,
+        decoys,
+        past,
+        seed=seed,
+        size=size,
+        most_held=most_held,
+        past_won=past_won,
+        conduct=conduct,
     )
     alone = others
     if theirs.payments > 0.0:
@@ -181,6 +211,7 @@ def compare(
             seed=seed,
             size=size,
             most_held=most_held,
+            past_won=past_won,
             conduct="gives back",
         )
     return WelfareChange(
@@ -197,26 +228,33 @@ def _compare_owners(zone: AttackedZone, size: DecoySize) -> Finding:
     """Let the same bids come from few owners of unequal size, without any attack."""
     changes: list[tuple[float, float]] = []
     for seed in range(size.days):
-        rng = np.random.default_rng([seed, 78])
-        days = [zone.scenario.day(seed), *zone.history(seed)]
-        owned = [_give_owners(day, rng) for day in days]
-        won = _find_winners(zone, owned[1:], seed=seed, size=size)
+        kinds = [replace(zone, owners=count) for count in (0, OWNERS)]
+        won = find_winners(zone, zone.history(seed), seed=seed, size=size)
         before, after = (
-            measure(zone, day, [], past, seed=seed, size=size, most_held=inf, past_won=won)
-            for day, *past in (days, owned)
+            measure(
+                kind,
+                kind.day(seed),
+                [],
+                kind.history(seed),
+                seed=seed,
+                size=size,
+                most_held=inf,
+                past_won=won,
+            )
+            for kind in kinds
         )
         changes.append((after[0] / before[0] - 1.0, after[1] / before[1] - 1.0))
     welfare, payments = (Measure.of(column) for column in zip(*changes, strict=True))
     return Finding(
         experiment="decoys",
-        case=f"no attack, {_OWNERS} owners of unequal size, {zone.name}",
+        case=f"no attack, {OWNERS} owners of unequal size, {zone.name}",
         measures={"welfare": welfare, "payments": payments},
         goal="welfare falls by 1 % at most",
         verdict=welfare.judge(least=-0.01),
     )
 
 
-def _find_winners(
+def find_winners(
     zone: AttackedZone, past: Sequence[Sequence[Task]], *, seed: int, size: DecoySize
 ) -> frozenset[str]:
     """Give the ids of bids that past days admitted, each as a first day."""
@@ -229,13 +267,6 @@ def _find_winners(
         ).decisions
         if decision.admitted
     )
-
-
-def _give_owners(day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
-    """Give each bid an owner, the n-th with a share like 1/n."""
-    shares = 1.0 / np.arange(1, _OWNERS + 1)
-    picks: list[int] = rng.choice(_OWNERS, size=len(day), p=shares / shares.sum()).tolist()
-    return [replace(task, owner=f"owner-{n}") for task, n in zip(day, picks, strict=True)]
 
 
 def make_zones(size: DecoySize) -> list[AttackedZone]:
@@ -252,9 +283,9 @@ def make_zones(size: DecoySize) -> list[AttackedZone]:
         most_epochs=2,
     ).with_own_asks(0.02)
     return [
-        AttackedZone("flat day with history", base, 2),
+        AttackedZone("flat day with history", base, 2, OWNERS),
         AttackedZone("first day, lognormal worths", replace(base, worth_sigma=0.8), 0),
-        AttackedZone("two peaks with history", replace(base, shape="two peaks"), 2),
+        AttackedZone("two peaks with history", replace(base, shape="two peaks"), 2, OWNERS),
     ]
 
 
@@ -267,7 +298,7 @@ def measure(
     seed: int,
     size: DecoySize,
     most_held: float | None = None,
-    past_won: Collection[str] = frozenset(),
+    past_won: Collection[str] | None = None,
 ) -> Totals:
     """Give the welfare and the payments of a day's own bids."""
     own, _ = measure_both(
@@ -285,7 +316,7 @@ def measure_both(
     seed: int,
     size: DecoySize,
     most_held: float | None = None,
-    past_won: Collection[str] = frozenset(),
+    past_won: Collection[str] | None = None,
     conduct: Conduct = "keeps",
 ) -> tuple[Totals, Totals]:
     """Give what a day's own bids came to, and the decoys."""

@@ -6,7 +6,7 @@ their costs; the days are run under posted rates and, beside them, under pay as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,6 +21,7 @@ from scheduler.auction.prices.posted_rates import (
     post_rates,
 )
 from scheduler.experiments.attack.findings import Finding, Measure, find_worst
+from scheduler.experiments.auction.past_days import list_past_days
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Decision, NodeSpec, Task
 
@@ -139,6 +140,7 @@ def run_day(
     tasks = scenario.day(seed)
     if past_days is None:
         past_days = [scenario.day(1_000 * (back + 1) + seed) for back in range(zone.past_days)]
+    past_days, won = list_past_days(past_days)
     listed = _list_nodes(zone, reports, draw_costs(zone, seed))
     engine = Engine(
         ZoneRules(
@@ -151,8 +153,8 @@ def run_day(
     for each in listed:
         engine.transition(events.NodeJoined(each.node))
     if posts_rates:
-        engine.transition(_post(zone, listed, past_days))
-    return _sell(zone, engine, tasks, past_days, listed, seed=seed)
+        engine.transition(_post(zone, listed, past_days, won))
+    return _sell(zone, engine, tasks, past_days, listed, won=won, seed=seed)
 
 
 def _list_nodes(
@@ -178,12 +180,16 @@ def _list_nodes(
 
 
 def _post(
-    zone: ProviderZone, listed: Sequence[_ListedNode], past_days: Sequence[Sequence[Task]]
+    zone: ProviderZone,
+    listed: Sequence[_ListedNode],
+    past_days: Sequence[Sequence[Task]],
+    past_won: Collection[str],
 ) -> events.RatesPosted:
     rates = post_rates(
         [RegisteredNode(each.node, str(each.provider)) for each in listed],
         past_days,
         RateTerms(zone.scenario.slots, zone.scenario.base_memory_gb, settings=zone.rates),
+        won=past_won,
     )
     return events.RatesPosted(
         first_slot=0,
@@ -200,6 +206,7 @@ def _sell(
     past_days: Sequence[Sequence[Task]],
     listed: Sequence[_ListedNode],
     *,
+    won: set[str],
     seed: int,
 ) -> ProviderDay:
     by_node = {each.node.id: each for each in listed}
@@ -221,6 +228,7 @@ def _sell(
                             day_start=0,
                             today=tasks[:index],
                             past_days=past_days,
+                            won=won,
                         ),
                         seed=seed * 100_003 + index,
                         settings=zone.solve,
@@ -231,6 +239,7 @@ def _sell(
         assert isinstance(decision, Decision)
         if not decision.admitted or decision.schedule is None or decision.parts is None:
             continue
+        won.add(task.id)
         paid = cost = 0.0
         for cell in decision.schedule.cells:
             each, k = by_node[cell.node], prices.node_ids.index(cell.node)

@@ -20,6 +20,7 @@ from scheduler.auction.log.outcomes import Replan
 from scheduler.auction.prices import KnownBids, solve_prices
 from scheduler.auction.search.room import PromisedJob
 from scheduler.experiments.auction.exact_replans import plan_exactly
+from scheduler.experiments.auction.past_days import list_past_days
 from scheduler.experiments.auction.run import SOLVE_EVERY, make_rules
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Cell, Decision, Task
@@ -87,6 +88,7 @@ def _lose_node(scenario: Scenario, at: int, *, node: int, seed: int) -> Loss:
     for one in scenario.fleet():
         engine.transition(events.NodeJoined(one))
     admitted: dict[str, Decision] = {}
+    past_days, won = list_past_days([scenario.day(10_000 + seed)])
     slot = -1
     for index, task in enumerate(tasks):
         if task.arrival_slot > at:
@@ -95,7 +97,15 @@ def _lose_node(scenario: Scenario, at: int, *, node: int, seed: int) -> Loss:
             slot += 1
             engine.transition(events.SlotAdvanced(slot))
             if slot % SOLVE_EVERY == 0:
-                engine.transition(_solve(engine, scenario, tasks[:index], slot, seed))
+                known = KnownBids(
+                    slot=slot,
+                    last_slot=SLOTS - 1,
+                    day_start=0,
+                    today=tasks[:index],
+                    past_days=past_days,
+                    won=won | admitted.keys(),
+                )
+                engine.transition(solve_prices(engine, known, seed=seed * 100_003 + index))
         decision = engine.transition(events.BidArrived(task, slot))
         assert isinstance(decision, Decision)
         if decision.admitted:
@@ -113,22 +123,6 @@ def _lose_node(scenario: Scenario, at: int, *, node: int, seed: int) -> Loss:
             continue
         _file(found, by_id[task_id], cells, types, lost=lost, at=at)
     return found
-
-
-def _solve(
-    engine: Engine, scenario: Scenario, today: Sequence[Task], slot: int, seed: int
-) -> events.PricesSolved:
-    return solve_prices(
-        engine,
-        KnownBids(
-            slot=slot,
-            last_slot=scenario.slots - 1,
-            day_start=0,
-            today=today,
-            past_days=[scenario.day(10_000 + seed)],
-        ),
-        seed=seed * 100_003 + len(today),
-    )
 
 
 def _file(

@@ -22,6 +22,7 @@ from scheduler.experiments.auction.baselines import earliest_finish, no_merging,
 from scheduler.experiments.auction.bounds import make_capacity
 from scheduler.experiments.auction.max_form.engine import make_engine
 from scheduler.experiments.auction.max_form.policies import max_form_rules
+from scheduler.experiments.auction.past_days import list_past_days
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Decision, Task
 
@@ -63,7 +64,7 @@ def run_policy(
     seed: int = 0,
     settings: Settings | None = None,
     most_held: float = inf,
-    past_won: Collection[str] = frozenset(),
+    past_won: Collection[str] | None = None,
     returned: Collection[str] = frozenset(),
     cancelled: Collection[str] = frozenset(),
     at_price: Collection[str] = frozenset(),
@@ -85,7 +86,7 @@ def run_policy(
         Samples that one owner may hold; its bids beyond it are turned away before they
         reach the auction.
     past_won : collection of str
-        Ids of past bids that were admitted; they count whole, however many one owner has.
+        Ids of past bids that were admitted; all of them without.
     returned : collection of str
         Ids of bids whose cells go back on sale as soon as they are won: all that they do to
         prices is done, and they take no room.
@@ -108,7 +109,7 @@ def run_policy(
     empty = EmptyZone(engine.nodes, base_memory=rules.base_memory)
     recent: list[Task] = []
     held: defaultdict[str, float] = defaultdict(float)
-    won = set(past_won)
+    past_days, won = list_past_days(past_days, won=past_won)
     capacities = [node.compute_capacity for node in engine.nodes]
     sold: list[float] = []
 

@@ -10,6 +10,7 @@ from scheduler.auction.log import events
 from scheduler.auction.prices import KnownBids, solve_prices
 from scheduler.auction.search.room import PromisedJob
 from scheduler.experiments.auction.cheaper_plans import find_cheaper_plans
+from scheduler.experiments.auction.past_days import list_past_days
 from scheduler.experiments.auction.run import SOLVE_EVERY, make_rules
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Decision, Task
@@ -44,6 +45,7 @@ def run_day(
         engine.transition(events.NodeJoined(node))
     admitted: dict[str, tuple[Task, Decision]] = {}
     asked: dict[str, float] = {}
+    past, won = list_past_days(past_days)
     revenue, moved, slot = 0.0, 0, -1
     for index, task in enumerate(tasks):
         while slot < task.arrival_slot:
@@ -59,7 +61,8 @@ def run_day(
                         last_slot=scenario.slots - 1,
                         day_start=0,
                         today=tasks[:index],
-                        past_days=past_days,
+                        past_days=past,
+                        won=won | admitted.keys(),
                     ),
                     seed=seed * 100_003 + index,
                 )

@@ -38,6 +38,7 @@ from scheduler.auction.audit.command import main
 from scheduler.auction.audit.faults import KnownFault
 from scheduler.auction.log import events
 from scheduler.auction.log.codec import event_from_json
+from scheduler.auction.prices import bursts
 from tests import builders
 from tests import market_builders as market
 from tests.audits import alter_row
@@ -64,11 +65,11 @@ def at(slot: int, zone: Zone) -> datetime:
     return market.slot_at(zone, slot)
 
 
-def crowd(owner, zone, *, now=NOW, count=16, price_micros=3_000_000) -> None:
-    """Bids of one slot, each for three cells of the next nine."""
+def crowd(owner, zone, *, now=NOW, count=16, price_micros=3_000_000, epochs=3) -> None:
+    """Bids of one slot, each for so many cells of the next nine."""
     for number in range(count):
         amount = price_micros + 10_000 * number
-        market.bid(owner, zone, price_micros=amount, slots=9, epochs=3, now=now)
+        market.bid(owner, zone, price_micros=amount, slots=9, epochs=epochs, now=now)
     decide_pending_bids(zone=zone, now=now)
 
 
@@ -538,24 +539,29 @@ def test_prices_are_solved_again_after_some_slots_and_when_the_fleet_changes(zon
     assert solve(zone, at(116, zone))
 
 
-def test_a_burst_has_prices_solved_again_within_its_slot(zone, owner):
+def test_a_burst_has_prices_solved_again_within_its_slot(zone, owner, monkeypatch):
+    # So much is never sold, so that bids alone make a solve due.
+    monkeypatch.setattr(bursts, "MOST_SOLD", inf)
     crowd(owner, zone)
     for slot in range(101, 107):
         solve(zone, at(slot, zone))
         apply(zone, at(slot, zone))
     quiet = at(107, zone)
     assert not solve(zone, quiet)
-    # Worth more than their cells cost, and less than those sell for.
-    poor = {"now": quiet, "price_micros": 310_000}
-    crowd(owner, zone, count=19, **poor)
+    # Worth more than their cells cost, and less than those sell for: alone they are no burst.
+    poor = {"now": quiet, "price_micros": 110_000, "epochs": 1}
+    crowd(owner, zone, count=30, **poor)
     assert not solve(zone, quiet)
-    # 36 bids of eight slots, with what else is in the log: twenty of one slot are a burst.
-    crowd(owner, zone, count=1, **poor)
+    # Twenty of one slot are a burst. Four jobs let twelve of them count besides the three that
+    # always do, and five let fifteen.
+    crowd(owner, zone, count=4, now=quiet, price_micros=90_000_000, epochs=1)
+    assert not solve(zone, quiet)
+    crowd(owner, zone, count=1, now=quiet, price_micros=90_000_000, epochs=1)
     assert solve(zone, quiet)
     assert apply(zone, quiet)
     # Those have been seen.
     assert not solve(zone, quiet)
-    crowd(owner, zone, count=19, **poor)
+    crowd(owner, zone, count=30, **poor)
     assert not solve(zone, quiet)
     # Nor are bids of the slot before a burst of this one.
     assert not solve(zone, at(108, zone))
@@ -619,21 +625,24 @@ def test_the_seed_of_a_solve_follows_from_rules_and_slot_and_from_no_bid(zone, o
     assert seeds[0] != seeds[1]
 
 
-def test_a_flood_counts_with_what_it_won_and_as_many_of_its_refused_bids(zone, owner):
+def test_a_flood_counts_with_three_times_the_work_that_it_bought(zone, owner):
     for number in range(4):
         other = builders.organisation(usd="100")
         market.bid(other, zone, price_micros=2_000_000 + number, slots=9, now=NOW)
-    crowd(owner, zone, count=30)
-    won = Bid.objects.filter(organisation=owner, status="admitted").count()
-    assert 3 < won < 15
+    crowd(owner, zone, count=60)
+    bids = Bid.objects.filter(organisation=owner)
+    assert bids.filter(status="admitted").count() == 8
     later = at(101, zone)
     assert solve(zone, later)
     assert apply(zone, later)
-    assert solves(zone)[0].inputs["bids_today"] == 4 + won + won
+    # And the three that always do: four jobs of one epoch let one of its jobs of three count.
+    assert solves(zone)[0].inputs["bids_today"] == 4 + 8 + 3 * 8 + 3
     assert verify_zone(zone).problems == []
 
 
 def test_a_burst_is_measured_by_the_slots_of_the_day(zone, owner):
+    # All bids win, and none takes much.
+    market.node(zone, compute_capacity=40_000.0, memory_gb=800.0)
     for slot in range(100, 107):
         crowd(owner, zone, now=at(slot, zone), count=20)
         solve(zone, at(slot + 1, zone))

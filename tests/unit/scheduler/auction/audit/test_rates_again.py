@@ -20,6 +20,7 @@ from scheduler.auction.prices.rate_inputs import (
     find_rates_of_joined,
     write_row,
 )
+from scheduler.auction.prices.solve import SOLVER
 from scheduler.types import Decision, NodeRate, NodeSpec
 from tests.unit.scheduler.auction.builders import node, task
 
@@ -129,6 +130,7 @@ FORGERIES: dict[str, Forge] = {
     "blocks or days have another length": lambda event: replace(
         event, block_slots=3, inputs={**event.inputs, "settings": {"block_slots": 3}}
     ),
+    f"rates of solver {SOLVER - 1}: this program makes them as {SOLVER}": change(solver=SOLVER - 1),
     "the reference, the cap or": change(reference=500.0),
     "the rates are for another day": lambda event: replace(event, first_slot=12),
     "other terms of node a": lambda event: replace(

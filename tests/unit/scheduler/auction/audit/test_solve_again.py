@@ -34,6 +34,7 @@ def solve(engine: Engine, *, slot: int, **changes: Any) -> events.PricesSolved:
             day_start=1,
             today=[bid.task for bid in BIDS],
             past_days=[],
+            won={held.task_id for held in engine.reservations()},
             given=inputs,
         ),
         seed=choose_seed(engine, slot=slot),
@@ -228,6 +229,7 @@ def test_bids_of_seats_that_arrive_later_do_not_refute_a_log_a_day_later() -> No
             day_start=3,
             today=[bid.task for bid in seen],
             past_days=[],
+            won={held.task_id for held in engine.reservations()},
             given={**inputs, "first_position": position},
         )
         state, seed = engine.replica(), choose_seed(engine, slot=5)

@@ -357,15 +357,16 @@ def zone(nodes: int) -> Engine:
 def test_prices_are_positive_where_and_only_where_demand_exceeds_room(
     nodes: int, scarce: bool, count: int
 ) -> None:
-    engine = zone(nodes)
+    engine, today = zone(nodes), tasks(dict.fromkeys(range(10), 5))
     event = solve_prices(
         engine,
         KnownBids(
             slot=10,
             last_slot=39,
             day_start=0,
-            today=tasks(dict.fromkeys(range(10), 5)),
+            today=today,
             past_days=[],
+            won={task.id for task in today},
         ),
         seed=0,
         settings=Settings(iterations=100, futures=count),

@@ -45,7 +45,8 @@ def task(name: str, *, bid: float, arrival: int = 0, deadline: int = 3) -> Task:
 
 def post(nodes: list[RegisteredNode], days: list[list[Task]], **more: Any) -> dict[str, NodeRate]:
     settings = RateSettings(block_slots=2)
-    return post_rates(nodes, days, RateTerms(4, base_memory=0.0, settings=settings, **more))
+    terms = RateTerms(4, base_memory=0.0, settings=settings, **more)
+    return post_rates(nodes, days, terms, won={task.id for day in days for task in day})
 
 
 def test_a_provider_is_held_against_the_median_of_the_others_of_its_type() -> None:
