@@ -136,11 +136,44 @@ def _like_real_ones(share: float, *, owner: str) -> Attack:
     return attack
 
 
+#: Ids of bids by which a flood that loses buys something begin so.
+BOUGHT = "bought-"
+
+
+def _tiny_ones(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
+    """Give as many bids for one sample as there are real ones, from one owner."""
+    return [replace(task, compute_demand=1.0) for task in _copies(day, 1.0, rng)]
+
+
+def _ten_buyers(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
+    """Give as many bids as there are real ones from ten names, each of which buys a tiny job."""
+    flood = [
+        replace(task, owner=f"sybil-{n % 10}") for n, task in enumerate(_copies(day, 1.0, rng))
+    ]
+    tiny = [
+        replace(
+            day[0],
+            id=f"{BOUGHT}{n}",
+            compute_demand=1.0,
+            bid=100.0 * _cost_of_a_slot(scenario, day[0]),
+            vendors=(),
+            owner=f"sybil-{n}",
+        )
+        for n in range(10)
+    ]
+    return [*tiny, *flood]
+
+
 #: Bids that lose by nothing, whatever the price.
 REFUSED: dict[str, Attack] = {
     "5 % bids at the very price, an owner each": _like_real_ones(0.05, owner=""),
     "a bid at the very price for each real one, one owner": _like_real_ones(1.0, owner="attacker"),
     "a bid at the very price for each real one, an owner each": _like_real_ones(1.0, owner=""),
+    "a bid for one sample at the very price for each real one, one owner": _tiny_ones,
+}
+#: The same by names that first buy next to nothing.
+BUYING: dict[str, Attack] = {
+    "a bid at the very price for each real one, ten names that buy a tiny job each": _ten_buyers,
 }
 
 #: What the holding limit is for, and what is tried with jobs that are cancelled.

@@ -16,7 +16,14 @@ import numpy as np
 
 from scheduler.auction.holding_limit import find_most_held
 from scheduler.auction.prices import Settings
-from scheduler.experiments.attack.decoy_kinds import ATTACKS, FLOODS, HOARDING, REFUSED, Attack
+from scheduler.experiments.attack.decoy_kinds import (
+    ATTACKS,
+    BOUGHT,
+    FLOODS,
+    HOARDING,
+    REFUSED,
+    Attack,
+)
 from scheduler.experiments.attack.findings import Finding, Measure, find_worst
 from scheduler.experiments.auction.run import make_rules, run_policy
 from scheduler.experiments.auction.scenario import Scenario
@@ -89,7 +96,8 @@ class AttackedZone:
 
 #: What an attacker does. *Gives back*: its cells are on sale again at once, and it has paid.
 #: *Cancels*: besides, its price goes back. *Loses*: it offers exactly what it would pay, so
-#: it never wins and its bids are as high as bids that cost nothing can be.
+#: it never wins and its bids are as high as bids that cost nothing can be; what it buys besides
+#: is named ``BOUGHT``.
 Conduct = Literal["keeps", "gives back", "cancels", "loses"]
 
 
@@ -334,7 +342,9 @@ def measure_both(
         past_won=past_won,
         returned=added if conduct == "gives back" else frozenset(),
         cancelled=added if conduct == "cancels" else frozenset(),
-        at_price=added if conduct == "loses" else frozenset(),
+        at_price={name for name in added if not name.startswith(BOUGHT)}
+        if conduct == "loses"
+        else frozenset(),
     )
     sums = np.zeros((2, 3))
     for task, decision in zip(tasks, found.decisions, strict=True):
