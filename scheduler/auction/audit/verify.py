@@ -253,7 +253,9 @@ def _compare_public(
     except ValueError as error:
         return f"the entry cannot have happened: {error}", None
     left_out = PRIVATE_PARTS if hidden else ()
-    fields = [name for name in found if found[name] != expected.get(name) and name not in left_out]
+    # Also what the log alone names: a refund, say, where none is due.
+    names = sorted((found.keys() | expected.keys()) - set(left_out))
+    fields = [name for name in names if found.get(name) != expected.get(name)]
     differs = f"the replay differs from the log in {', '.join(fields)}" if fields else None
     return differs or checks.give_backs.find_problem(event, logged), fault
 
