@@ -35,6 +35,8 @@ class UndoneWork:
     paid_micros: int
     #: The operational cost in that.
     asks_micros: int = 0
+    #: In ``paid_micros``, what the prices of cells were above their operational cost.
+    rent_micros: int = 0
     #: Work units of the cell that runs, or of cells that the owner let pass: nobody can buy them.
     begun: Fraction = Fraction(0)
     #: Work units of cells that the market took away; their price goes back whole.
@@ -52,6 +54,11 @@ class UndoneWork:
     def begun_asks_micros(self) -> int:
         """The operational cost of the work whose cells nobody can buy."""
         return self._find_share(self.asks_micros, self.begun)
+
+    @property
+    def coming_rent_micros(self) -> int:
+        """The rent in what was paid for the cells to come."""
+        return self._find_share(self.rent_micros, self.coming)
 
     @property
     def most_micros(self) -> int:
@@ -103,6 +110,14 @@ class UndoneWork:
         return math.floor(amount_micros * units / self._units)
 
 
+def find_rent(bid: Bid, *, paid_micros: int) -> int:
+    """Find the rent in a part of the price of a job without its vendor's."""
+    parts = bid.parts or {}
+    whole = (bid.payment_micros or 0) - math.ceil(parts.get("vendor", 0.0))
+    rent = parts.get("compute", 0.0) + parts.get("memory", 0.0)
+    return min(paid_micros, math.floor(paid_micros * rent / whole)) if whole else 0
+
+
 def split_undone(
     *,
     bid: Bid,
@@ -140,6 +155,7 @@ def split_undone(
         coming,
         paid_micros,
         asks_micros,
+        find_rent(bid, paid_micros=paid_micros),
         begun,
         taken=units - begun - left,
         passed=left - coming,
@@ -180,6 +196,7 @@ def build_release(
         paid=undone.most_micros,
         begun=float(undone.begun),
         begun_asks=undone.begun_asks_micros,
+        rent=undone.coming_rent_micros,
         # A cell that has begun since is a part of what was promised.
         promised=min(
             max(0, promised_micros - undone.passed_refund_micros),
@@ -219,3 +236,9 @@ def list_unreleased_jobs(*, after_slot: int = 0) -> QuerySet[Job]:
         slot__gt=Greatest(Subquery(slot), Value(after_slot)),
     )
     return list_unsettled_jobs().filter(Exists(held))
+
+
+def list_waiting_jobs() -> QuerySet[Job]:
+    """Ended jobs of whose cells the log does not say yet whether they were sold again."""
+    waiting = Bid.objects.filter(pk=OuterRef("bid_id"), waits_micros__gt=0)
+    return list_unsettled_jobs().filter(Exists(waiting))

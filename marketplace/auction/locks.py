@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from django.db.models import Q, QuerySet
 
 from marketplace.auction.models import Alert, Bid, BidStatus, MarketHead, Pricing
+from marketplace.auction.models.bids import WAITING_FIELDS
 from marketplace.common.locks import lock_until_commit
 from marketplace.fleet.queries import read_fleet_digest
 
@@ -80,6 +81,12 @@ def lock_joint_bids(*, bundle_id: str) -> list[Bid]:
     """All bids of a bundle, in order of arrival."""
     bids = Bid.objects.select_for_update(of=("self",)).select_related("zone")
     return list(bids.filter(bundle_id=bundle_id).order_by("arrival"))
+
+
+def lock_waiting_bids(*, bid_ids: Iterable[str]) -> list[Bid]:
+    """Lock those of the bids of which something waits for the log; once settled, none does."""
+    waiting = Bid.objects.select_for_update().filter(pk__in=list(bid_ids), waits_micros__gt=0)
+    return list(waiting.only(*WAITING_FIELDS).order_by("arrival"))
 
 
 def lock_bid(*, bid_id: str) -> Bid:

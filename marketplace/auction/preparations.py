@@ -11,6 +11,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from fractions import Fraction
 from typing import Any
@@ -21,7 +22,7 @@ from marketplace.accounts.selectors import share_members
 from marketplace.auction.book.engine_cache import get_commitment_salt
 from marketplace.auction.book.reservations import release_reservations
 from marketplace.auction.exposure import find_exposure_left
-from marketplace.auction.give_backs import UndoneWork, build_release, list_held
+from marketplace.auction.give_backs import UndoneWork, build_release, find_rent, list_held
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.plan_changes import PlannedJob, give_new_cells, measure_work_left
@@ -184,8 +185,15 @@ def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> tuple[int, int]
     undone = None
     if is_own and spared:
         part = Fraction(spared, (bid.payment_micros or 0) - vendor)
-        undone = UndoneWork(part * Fraction(bid.compute_demand), paid_micros=spared)
+        rent = find_rent(bid, paid_micros=spared)
+        work = part * Fraction(bid.compute_demand)
+        undone = UndoneWork(work, paid_micros=spared, rent_micros=rent)
     event = build_release(bid=bid, rows=spare[::-1], undone=undone, first_slot=lane.first_free_slot)
+    if undone is not None:
+        # The job goes on: nothing of it waits for these cells to be sold again.
+        due = lane.book.engine.replica().transition(event)
+        assert isinstance(due, ReleasedCells)
+        event = replace(event, promised=(due.refund or 0) + due.waits)
     outcome = lane.apply(event).outcome
     assert isinstance(outcome, ReleasedCells)
     release_reservations(bid_id=bid.pk, which=Q(pk__in=[row.pk for row in spare]), now=lane.now)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from fractions import Fraction
 
 from django.db import transaction
@@ -21,9 +21,10 @@ from marketplace.auction.endings import (
     compute_excess,
     judge_ending,
 )
-from marketplace.auction.give_backs import list_unreleased_jobs
+from marketplace.auction.give_backs import list_unreleased_jobs, list_waiting_jobs
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, BidStatus, WorkShare
+from marketplace.auction.models.bids import WAITING_FIELDS
 from marketplace.auction.pay_rule import Ending, Settlement
 from marketplace.auction.retries import put_off
 from marketplace.checks.scores import exclude_unmeasured, open_score_checks
@@ -47,6 +48,7 @@ from marketplace.vendors.selectors import exclude_open
 from marketplace.warm.models import Offer
 from marketplace.warm.outcomes import find_taken_offer, record_outcome
 from marketplace.warm.overruns import record_overruns
+from scheduler.auction.engine.returned_cells import LATE_SLOTS
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +57,8 @@ _HELD_UP = (EventKind.NODE_LOST, EventKind.FAULT, EventKind.REPLAN_WANTED)
 CAUSES_TOLD = 3
 #: Jobs of one run; the next sweep takes the rest.
 BATCH_LIMIT = 200
+#: Slots after a job's end in which its zone has to say what was sold again of its cells.
+WAIT_SLOTS = 2 * LATE_SLOTS
 
 
 def settle_finished(*, now: datetime) -> int:
@@ -86,11 +90,12 @@ def _release_unused_cells(*, now: datetime) -> list[str]:
     Returns
     -------
     list of str
-        Jobs whose cells can still be sold and are not on sale: their zone had no turn.
+        Jobs whose cells can still be sold and are not on sale, as their zone had no turn, and
+        those that wait for cells to be sold again.
     """
     left: list[str] = []
-    zones = list_unreleased_jobs().order_by().values("zone")
-    for zone in Zone.objects.filter(pk__in=zones).order_by("pk"):
+    jobs = list_unreleased_jobs() | list_waiting_jobs()
+    for zone in Zone.objects.filter(pk__in=jobs.order_by().values("zone")).order_by("pk"):
         try:
             refresh_zone(zone=zone, now=now)
         except Exception:
@@ -100,12 +105,16 @@ def _release_unused_cells(*, now: datetime) -> list[str]:
 
 
 def _list_unreleased(zone: Zone, *, now: datetime) -> QuerySet[Job]:
-    """Jobs whose money waits for a turn of their zone, for as long as their cells can be sold.
+    """Jobs whose money waits for a turn of their zone.
 
     A zone that is broken holds up nobody's money for longer than the job's plan would have taken.
-    For what it did not put on sale again, 98 % of what was paid goes back.
+    For what it did not put on sale again, 98 % of what was paid goes back. Whether cells were sold
+    again only the log says, however late its turn is; after ``WAIT_SLOTS``, all of it goes back.
     """
-    return list_unreleased_jobs(after_slot=slot_at(zone, now)).filter(zone=zone).order_by()
+    since = now - timedelta(seconds=WAIT_SLOTS * zone.slot_s)
+    waiting = list_waiting_jobs().filter(finished_at__gt=since)
+    jobs = list_unreleased_jobs(after_slot=slot_at(zone, now)) | waiting
+    return jobs.filter(zone=zone).order_by()
 
 
 def settle_job(*, job: Job, now: datetime) -> Settlement | None:
@@ -118,6 +127,8 @@ def settle_job(*, job: Job, now: datetime) -> Settlement | None:
             return None
         bid = locks.lock_bid(bid_id=job.bid_id)
         assert bid.payment_micros is not None
+        # The log did not say in time what was sold again.
+        bid.give_waiting_back(bid.waits_micros, of_micros=bid.waits_micros)
         case, offer = judge_ending(job), find_taken_offer(job)
         # Before the day's limit is read, so that two jobs of one provider cannot both use it up.
         donors = [] if offer is None else [offer.organisation_of_donor]
@@ -133,7 +144,9 @@ def settle_job(*, job: Job, now: datetime) -> Settlement | None:
         _move_money(bid=bid, case=case, due=due, royalty=royalty, now=now)
         bid.credit_micros = due.credit_micros
         bid.failure, bid.failures, bid.retry_at = "", 0, None
-        bid.save(update_fields=["credit_micros", "failure", "failures", "retry_at"])
+        bid.save(
+            update_fields=["credit_micros", "failure", "failures", "retry_at", *WAITING_FIELDS]
+        )
         WorkShare.objects.bulk_create(
             WorkShare(
                 bid=bid,

@@ -7,6 +7,7 @@ job ended, however long that turn was in coming, unless another was under way ju
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
@@ -24,13 +25,15 @@ from marketplace.auction.give_backs import (
     list_unreleased_jobs,
 )
 from marketplace.auction.lane.lane import Lane
+from marketplace.auction.locks import lock_waiting_bids
 from marketplace.auction.models import Bid, BidStatus
+from marketplace.auction.models.bids import WAITING_FIELDS
 from marketplace.auction.retries import put_off
 from marketplace.fleet.selectors import slot_at
 from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import Job
 from scheduler.auction.log import events
-from scheduler.auction.log.outcomes import ReleasedCells
+from scheduler.auction.log.outcomes import ReleasedCells, SoldAgain
 
 #: Share of its work that a job has to have done for its bid to count in prices as one that won.
 LEAST_PAID = Fraction(1, 2)
@@ -123,4 +126,21 @@ def _release(lane: Lane, job: Job, release: _Release) -> None:
         Bid.objects.filter(pk=job.bid_id).update(
             kept_micros=undone.compute_kept(outcome.refund),
             kept_if_won_micros=won and undone.compute_kept_if_won(outcome.refund, won=won),
+            waits_micros=outcome.waits,
         )
+
+
+def note_sold_again(sold: Iterable[SoldAgain]) -> None:
+    """Keep less of jobs of which cells that begin now were sold again.
+
+    Nothing changes for those that did not wait for it and are settled: nothing of them waits.
+    """
+    waited: Counter[str] = Counter()
+    back: Counter[str] = Counter()
+    for cell in sold:
+        waited[cell.task_id] += cell.waited
+        back[cell.task_id] += cell.rent
+    bids = lock_waiting_bids(bid_ids=waited)
+    for bid in bids:
+        bid.give_waiting_back(back[bid.pk], of_micros=waited[bid.pk])
+    Bid.objects.bulk_update(bids, WAITING_FIELDS, batch_size=1000)

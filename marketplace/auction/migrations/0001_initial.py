@@ -144,6 +144,7 @@ class Migration(migrations.Migration):
                 ('retry_at', models.DateTimeField(null=True)),
                 ('kept_micros', models.BigIntegerField(null=True)),
                 ('kept_if_won_micros', models.BigIntegerField(null=True)),
+                ('waits_micros', models.BigIntegerField(db_default=0, default=0)),
                 ('promised_micros', models.BigIntegerField(db_default=0, default=0)),
                 ('slo_s', models.FloatField(null=True)),
                 ('replanned_slot', models.BigIntegerField(null=True)),

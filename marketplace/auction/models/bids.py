@@ -106,6 +106,10 @@ class Bundle(models.Model):
         return hold_reference(self.id)
 
 
+#: What ``Bid.give_waiting_back`` changes.
+WAITING_FIELDS = ("waits_micros", "kept_micros", "kept_if_won_micros")
+
+
 class Bid(models.Model):
     """One offer for one job; once decided, what the auction answered."""
 
@@ -212,6 +216,8 @@ class Bid(models.Model):
     kept_micros = models.BigIntegerField(null=True)
     #: The same if an open dispute, which held the job up, is decided for its owner.
     kept_if_won_micros = models.BigIntegerField(null=True)
+    #: Of what is kept, what waits for the log to say how much of its cells was sold again.
+    waits_micros = models.BigIntegerField(default=0, db_default=0)
     #: What its owner was told the log would give back for its cells, as it ended the job.
     promised_micros = models.BigIntegerField(default=0, db_default=0)
     #: Seconds from its request in which the express lane certified its end; null: an auction's bid.
@@ -321,6 +327,14 @@ class Bid(models.Model):
         """What of the payment went back, by its hold; for many bids use ``annotate_refunds``."""
         holds = Hold.objects.filter(reference=self.hold_reference)
         return holds.values_list("refunded_micros", flat=True).first() or 0
+
+    def give_waiting_back(self, micros: int, *, of_micros: int) -> None:
+        """Keep so much less, of an amount that waits no longer; saves nothing."""
+        self.waits_micros -= of_micros
+        if self.kept_micros is not None:
+            self.kept_micros -= micros
+        if self.kept_if_won_micros is not None:
+            self.kept_if_won_micros = max(0, self.kept_if_won_micros - micros)
 
     @property
     def paid_micros(self) -> int:

@@ -34,8 +34,9 @@ class _SoldTask:
     task: Task
     #: Without the vendor's part.
     price: float
-    #: The operational cost in that.
+    #: The operational cost in that, and what the cells' prices are above it.
     operational: float
+    rent: float
     #: Those of its cells that it still has, with their room in samples; none once it was planned
     #: again.
     room: dict[Cell, float]
@@ -100,13 +101,14 @@ class GiveBackAudit:
             case BidArrived(task=task) if isinstance(outcome, Decision) and outcome.admitted:
                 parts = outcome.parts
                 vendor, operational = (parts.vendor, parts.operational) if parts else (0.0, 0.0)
+                rent = parts.compute + parts.memory if parts else 0.0
                 cells = outcome.schedule.cells if outcome.schedule else ()
                 types = {cell: self._types.get(cell.node) for cell in cells}
                 room = {cell: task.rates.get(of or "", 0.0) for cell, of in types.items()}
                 # Nothing is known of nodes that joined before the log begins.
                 room = room if all(room.values()) else {}
                 price = outcome.payment - vendor
-                self._sold[task.id] = _SoldTask(task, price, operational, room)
+                self._sold[task.id] = _SoldTask(task, price, operational, rent, room)
             case CellsReleased(task_id=task_id, rest=rest) if task_id in self._sold:
                 problem = None if rest is None else self._compare(self._sold[task_id], event, rest)
                 self._forget(task_id, event.cells)
@@ -151,4 +153,8 @@ class GiveBackAudit:
                 f"{event.paid} was not paid for what is given back: that part of the job cost "
                 f"{coming + begun:g}"
             )
+        # Of what was paid for cells to come, the rent is as large a part as of the price.
+        rent = (event.paid - event.begun_asks) * sold.rent / sold.price if sold.price else 0.0
+        if abs(event.rent - rent) >= 3:
+            return f"{event.rent} is not the rent of that part of the job: it was {rent:g}"
         return None

@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from scheduler.auction.engine.payment import make_payment_rule
+from scheduler.auction.engine.returned_cells import LATE_SLOTS, Claim
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.events import CellsReleased
 from scheduler.auction.log.outcomes import ReleasedCells
+from scheduler.auction.search.grid import Grid
+from scheduler.auction.search.holdings import HeldCell
 from scheduler.types import Cell, PriceParts, Task
 
 #: Of the value, the part that goes back, percent.
@@ -23,15 +26,54 @@ RETURNED_PERCENT = 98
 
 def release_cells(zone: ZoneState, event: CellsReleased) -> ReleasedCells:
     """Put cells on sale again; where their owner gave them back, say what goes back for them."""
+    held = zone.grid.holds.get(event.task_id)
     released = zone.release(event.task_id, event.cells)
     if event.rest is None:
         return ReleasedCells(cells=released)
     price = _find_value(zone, event, event.rest, released)
-    return ReleasedCells(
-        cells=released,
-        price=price,
-        refund=max(compute_refund(paid=event.paid, price=price), event.promised),
-    )
+    refund = max(compute_refund(paid=event.paid, price=price), event.promised)
+    gone = set(released)
+    free = [hold for hold in (held.each() if held else ()) if hold.cell in gone]
+    waits = _hold_back(zone, event, free, refund=refund)
+    return ReleasedCells(cells=released, price=price, refund=refund - waits, waits=waits)
+
+
+def _hold_back(
+    zone: ZoneState, event: CellsReleased, released: Sequence[HeldCell], *, refund: int
+) -> int:
+    """Note the cells that begin soon, and give what of the refund waits for them to be sold again.
+
+    It is their part of the rent in the refund, by what the cells cost above their operational cost
+    now that they are free, as far as the rest of the refund is what was promised.
+    """
+    assert event.rest is not None
+    soon = event.rest.arrival_slot + LATE_SLOTS
+    weights = _weigh(zone.grid, released)
+    late = {hold.cell: hold.rate for hold in released if hold.cell.slot < soon}
+    whole, weight = math.fsum(weights.values()), math.fsum(weights[cell] for cell in late)
+    if not weight:
+        return 0
+    rent = max(0, refund - compute_refund(paid=event.paid - event.rent, price=None))
+    most = min(math.floor(rent * weight / whole), refund - event.promised)
+    waits = 0
+    for cell, room in late.items():
+        part = math.floor(most * weights[cell] / weight)
+        if part > 0:
+            zone.returned.give_back(cell, Claim(event.task_id, room, part))
+            waits += part
+    return waits
+
+
+def _weigh(grid: Grid, cells: Sequence[HeldCell]) -> dict[Cell, float]:
+    """Give the rent of cells at their prices now; their room where none has any."""
+    weights: dict[Cell, float] = {}
+    for hold in cells:
+        at = grid.row(hold.cell.slot), grid.column[hold.cell.node]
+        prices = float(grid.compute_price[at]), float(grid.memory_price[at])
+        weights[hold.cell] = hold.rate * prices[0] + hold.memory * prices[1]
+    if any(weights.values()):
+        return weights
+    return {hold.cell: hold.rate for hold in cells}
 
 
 def compute_refund(*, paid: int, price: float | None) -> int:

@@ -52,6 +52,10 @@ def move_plans(zone: ZoneState, event: PlansMoved) -> MovedPlans:
             memory_rises=(0.0,) * count,
         )
         grid.reserve(one.move.task_id, holding, rows=one.rows, columns=one.columns, rate=one.rate)
+    kept = {move.task_id: set(move.cells) for move in event.moves}
+    for task_id, cells in ((one.task_id, one.cells) for one in released):
+        for cell in set(cells) - kept.get(task_id, set()):
+            zone.returned.release(task_id, cell)
     return MovedPlans(released)
 
 

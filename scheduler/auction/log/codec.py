@@ -58,8 +58,9 @@ _LEFT_OUT: Mapping[type[Any], tuple[str, ...]] = {
     Task: ("owner", "verified_only"),
     ZoneRules: ("posts_rates", "fee_per_unit", "card_share", "tax_share"),
     BidArrived: ("bundle",),
-    CellsReleased: ("refunded", "rest", "paid", "begun", "begun_asks", "promised"),
-    ReleasedCells: ("price", "refund"),
+    CellsReleased: ("refunded", "rest", "paid", "begun", "begun_asks", "rent", "promised"),
+    GridChange: ("sold_again",),
+    ReleasedCells: ("price", "refund", "waits"),
     PricesSolved: ("usual_rates", "own_asks", "sample_worth"),
     TaskReplanned: ("preferred_node", "avoided_nodes", "tolerance"),
 }

@@ -120,6 +120,8 @@ class CellsReleased:
     #: operational cost in ``paid``.
     begun: float = 0.0
     begun_asks: int = 0
+    #: Of ``paid``, what the cells' prices were above their operational cost.
+    rent: int = 0
     #: What its owner was told as it ended the job, a moment before; no less goes back, also where a
     #: cell has begun since.
     promised: int = 0

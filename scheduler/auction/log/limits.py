@@ -132,6 +132,7 @@ def _check_release(event: CellsReleased) -> None:
     rest, of = event.rest, f"of task {event.task_id}"
     _numbers(f"what was paid for the rest {of}", (event.paid,), 0.0, MOST_MONEY)
     _numbers(f"operational cost begun {of}", (event.begun_asks,), 0.0, float(event.paid))
+    _numbers(f"rent {of}", (event.rent,), 0.0, float(event.paid))
     _numbers(f"refund promised {of}", (event.promised,), 0.0, MOST_MONEY)
     if rest is not None:
         _task_check(rest)

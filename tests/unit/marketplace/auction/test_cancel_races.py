@@ -86,7 +86,7 @@ def test_an_owner_gets_what_it_was_shown_while_a_turn_of_its_zone_lowers_prices(
 def test_an_owner_gets_what_it_was_shown_while_a_turn_of_its_zone_begins_a_cell(job: Job) -> None:
     bid = Bid.objects.get(pk=job.bid_id)
     # A tenth of the price is asks: no more would go back of a cell that runs.
-    Bid.objects.update(parts=(bid.parts or {}) | {"operational": 30_000.0, "compute": 270_000.0})
+    Bid.objects.update(parts=(bid.parts or {}) | {"operational": 30_000.0, "fee": 270_000.0})
     with enter_lane(zone=job.zone, now=market_builders.slot_at(job.zone, 101)):
         [done] = at_once(
             [lambda: cancel_sold_job(job=job, cancelled_by=None, at_least_micros=294_000, now=NOW)]

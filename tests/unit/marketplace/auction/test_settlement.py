@@ -21,7 +21,7 @@ from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Reservation, WorkShare
 from marketplace.auction.retries import RETRY_AFTER
 from marketplace.auction.selectors import list_bids_not_settled, list_bids_set_aside
-from marketplace.auction.settlement import settle_finished
+from marketplace.auction.settlement import settle_finished, settle_job
 from marketplace.common.errors import Conflict, UserError
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.slots import slot_ends_at
@@ -43,6 +43,7 @@ from marketplace.payments.selectors import (
     get_wallet,
     sum_borne,
 )
+from scheduler.auction.log import events
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -576,6 +577,73 @@ def test_what_is_shown_counts_cells_that_wait_to_go_on_sale(zone, owner):
     assert verify_zone(zone).problems == []
 
 
+def cancel_rented(zone, owner):
+    """A job whose price is rent by half, cancelled before cells that begin soon."""
+    node = market.node(zone)
+    prices = {node.pk: (1_000.0,) * 144}
+    with enter_lane(zone=zone, now=NOW) as lane:
+        free = dict.fromkeys(prices, (0.0,) * 144)
+        lane.apply(events.PricesSolved(101, compute_price=prices, memory_price=free))
+    bid, job = sold(owner, zone, epochs=3)
+    assert bid.payment_micros == 600_000
+    shown = quote_cancelling(bid=bid, job=job, now=NOW)
+    assert shown == CancelQuote(294_000, 306_000, 0, waits_micros=294_000)
+    cancel_sold_job(job=job, cancelled_by=None, at_least_micros=294_000, now=NOW)
+    assert settle_finished(now=NOW) == 0
+    return bid, job
+
+
+@pytest.mark.parametrize(("buyers", "back"), [(0, 0), (4, 294_000)])
+def test_the_rent_of_cells_that_begin_soon_goes_back_as_they_are_sold_again(
+    zone, owner, buyers, back
+):
+    bid, job = cancel_rented(zone, owner)
+    for _ in range(buyers):
+        other, _ = sold(owner, zone, epochs=3, slots=3)
+        assert other.payment_micros >= 600_000
+    for slot in (101, 102):
+        assert settle_finished(now=market.slot_at(zone, slot)) == 0
+    settled(job, bid, market.slot_at(zone, 103))
+    assert (bid.refund_micros, get_house_balances()["congestion"]) == (
+        294_000 + back,
+        306_000 - back,
+    )
+
+
+def test_money_waits_for_the_log_to_say_what_was_sold_again(zone, owner, monkeypatch):
+    bid, job = cancel_rented(zone, owner)
+    for _ in range(4):
+        sold(owner, zone, epochs=3, slots=3)
+    for slot in (101, 102):
+        refresh_zone(zone=zone, now=market.slot_at(zone, slot))
+    # No turn can run in the last slot whose beginning says something.
+    with monkeypatch.context() as broken:
+        broken.setattr(settlement, "refresh_zone", lambda **_: False)
+        assert settle_finished(now=market.slot_at(zone, 103)) == 0
+        assert settle_job(job=job, now=market.slot_at(zone, 104)) is None
+    settled(job, bid, market.slot_at(zone, 104))
+    assert (bid.waits_micros, bid.refund_micros) == (0, 588_000)
+
+
+def test_a_zone_without_turns_keeps_no_rent_and_its_log_changes_nothing_later(
+    zone, owner, monkeypatch
+):
+    bid, job = cancel_rented(zone, owner)
+    Bid.objects.filter(pk=bid.pk).update(kept_if_won_micros=300_000)
+    with monkeypatch.context() as broken:
+        broken.setattr(settlement, "refresh_zone", lambda **_: False)
+        last = NOW + timedelta(seconds=settlement.WAIT_SLOTS * zone.slot_s)
+        assert settle_finished(now=last - timedelta(microseconds=1)) == 0
+        settled(job, bid, last)
+    # Its owner held nothing up.
+    assert bid.refund_micros == 594_000
+    due = (bid.waits_micros, bid.kept_micros, bid.kept_if_won_micros)
+    assert due == (0, 12_000, 6_000)
+    refresh_zone(zone=zone, now=last)
+    bid.refresh_from_db()
+    assert (bid.waits_micros, bid.kept_micros, bid.kept_if_won_micros) == due
+
+
 def test_a_job_that_was_settled_since_a_turn_began_says_nothing_in_the_log(zone, owner):
     market.node(zone)
     _, job = sold(owner, zone)
@@ -636,8 +704,8 @@ def test_a_job_that_the_market_moved_to_another_type_is_worth_what_that_costs(zo
 def test_the_cell_that_runs_has_its_part_of_a_job_that_does_not_fill_its_cells(zone, owner):
     market.node(zone)
     bid, job = sold(owner, zone, epochs=3)
-    # A tenth of the price is asks, the rest congestion; 270 units have room for 300.
-    Bid.objects.update(parts=bid.parts | {"operational": 30_000.0, "compute": 270_000.0})
+    # A tenth of the price is asks, the rest the fee; 270 units have room for 300.
+    Bid.objects.update(parts=bid.parts | {"operational": 30_000.0, "fee": 270_000.0})
     bid.refresh_from_db()
     run(job, zone, 101)
     now = market.slot_at(zone, 101)
