@@ -4,9 +4,10 @@ from argparse import ArgumentParser
 from datetime import datetime
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import transaction
 
+from marketplace.accounts.operator_command import OperatorCommand
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.errata import note_restore
 from marketplace.auction.models import MarketHead
@@ -17,7 +18,7 @@ from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.restores import hold_gateway
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     help = (
         "Before a market goes on from an earlier moment of its database (PostgreSQL's log, a "
         "snapshot of its disk): ask nothing of the payment gateway, verify books and logs, and "
