@@ -16,7 +16,7 @@ from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.selectors import list_datasets
 from marketplace.web.forms import AUTO, HyperField
-from marketplace.web.latest_choice import LatestChoiceField
+from marketplace.web.latest_choice import LatestChoiceField, offer_rows
 
 #: Fields that take several values, by the setting they are of.
 SWEPT = {
@@ -117,9 +117,7 @@ class BundleForm(forms.Form):
         super().__init__(data)
         self.fields["zone"].queryset = zones  # type: ignore[attr-defined]
         for name in ("dataset", "validation"):
-            self.fields[name].offer(  # type: ignore[attr-defined]
-                list_datasets(organisation), chosen=self.data.get(name)
-            )
+            offer_rows(self, name, list_datasets(organisation))
 
     @property
     def training(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from django import forms
 
 from marketplace.express.previews import SloPreview
-from marketplace.web.latest_choice import LatestChoiceField
+from marketplace.web.latest_choice import LatestChoiceField, offer_rows
 from marketplace.web.prompt_form import AUTO, HyperField, PromptTuningForm
 
 
@@ -33,9 +33,7 @@ class ExpressForm(PromptTuningForm):
     def __init__(self, data: dict[str, Any], *, lanes: Any, datasets: Any) -> None:
         super().__init__(data)
         self.fields["zone"].queryset = lanes  # type: ignore[attr-defined]
-        self.fields["dataset"].offer(  # type: ignore[attr-defined]
-            datasets, chosen=self.data.get("dataset")
-        )
+        offer_rows(self, "dataset", datasets)
         self.fields["initial_prompt"].required = True
 
     @property

@@ -23,7 +23,7 @@ from marketplace.jobs.selectors import list_continuable_jobs, list_datasets
 from marketplace.vendors.models import VendorKind
 from marketplace.vendors.wishes import GOLD_CHARS_MAX, GOLD_ROWS_MAX, INSTRUCTIONS_CHARS_MAX
 from marketplace.web.expert_form import CHOICES, EXPERT, NUMBERS, ExpertForm
-from marketplace.web.latest_choice import LatestChoiceField
+from marketplace.web.latest_choice import LatestChoiceField, offer_rows
 from marketplace.web.prompt_form import AUTO, HyperField, PromptTuningForm
 from marketplace.webhooks.outbox import EVENT_TYPES
 from workers.protocol.job_spec import AdapterKind
@@ -159,11 +159,8 @@ class BidForm(PromptTuningForm, ExpertForm):
         super().__init__(*args, **kwargs)
         self.fields["zone"].queryset = zones  # type: ignore[attr-defined]
         for name in ("dataset", "validation"):
-            self._offer(name, list_datasets(organisation))
-        self._offer("model", list_continuable_jobs(organisation))
-
-    def _offer(self, name: str, rows: Any) -> None:
-        self.fields[name].offer(rows, chosen=self.data.get(name))  # type: ignore[attr-defined]
+            offer_rows(self, name, list_datasets(organisation))
+        offer_rows(self, "model", list_continuable_jobs(organisation))
 
     def clean_price(self) -> str:
         """``9,50`` is nine and a half; ``1,000`` could be two amounts and is refused as it is."""

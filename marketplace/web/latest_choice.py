@@ -14,14 +14,10 @@ OFFERED = 100
 
 
 class LatestChoiceField(forms.ModelChoiceField):
-    """Takes any row, and shows the first ones."""
+    """Takes any row, and shows the first ones (``offer_rows``)."""
 
+    #: The key that the form has now.
     chosen = ""
-
-    def offer(self, rows: QuerySet[Any], *, chosen: object) -> None:
-        """Choose among rows, the newest first; ``chosen`` is the key that the form has now."""
-        self.chosen = str(chosen or "").replace("\0", "")
-        self.queryset = rows
 
 
 class _Shown(BaseChoiceIterator):
@@ -40,3 +36,11 @@ class _Shown(BaseChoiceIterator):
 
 
 LatestChoiceField.iterator = _Shown
+
+
+def offer_rows(form: forms.BaseForm, name: str, rows: QuerySet[Any]) -> None:
+    """Let a form's field choose among rows, the newest first."""
+    field = form.fields[name]
+    assert isinstance(field, LatestChoiceField)
+    field.chosen = str(form.data.get(name) or "").replace("\0", "")
+    field.queryset = rows
