@@ -15,7 +15,12 @@ from marketplace.fleet.models import Node
 from marketplace.jobs.errands import ErrandHandler, build_blob_ref, register_handler
 from marketplace.jobs.models import Artifact, Dataset, ErrandKind, MetricPoint, SliceStatus
 from marketplace.jobs.plans import build_job_spec
-from marketplace.jobs.selectors import DATASET_BLOB, VALIDATION_BLOB, Blob
+from marketplace.jobs.selectors import (
+    DATASET_BLOB,
+    VALIDATION_BLOB,
+    Blob,
+    get_finished_artifact,
+)
 from workers.protocol.checks import STEPS_MAX, CheckResult, CheckTask
 from workers.protocol.errands import PATH_ERRAND_BLOB
 from workers.protocol.job_spec import CheckpointRef, WarmStart
@@ -79,7 +84,7 @@ class CheckErrands(ErrandHandler[SpotCheck]):
         blob_path = PATH_ERRAND_BLOB.replace("{token}", errand.token)
         spec = build_job_spec(errand.zone, errand.job, blob_path=blob_path, job_id=errand.pk)
         if errand.claimed_score is not None:
-            result = Artifact.everything.get(job=errand.job, checkpoint=None)
+            result = get_finished_artifact(errand.job)
             start = WarmStart(adapter=build_blob_ref(errand, ADAPTER_BLOB, result))
             return CheckTask(replace(spec, warm_start=start), until_step=0, scores_start=True)
         resume_from = None
@@ -102,7 +107,7 @@ class CheckErrands(ErrandHandler[SpotCheck]):
         }
         found = files.get(name)
         if name == ADAPTER_BLOB and errand.claimed_score is not None:
-            found = Artifact.everything.get(job=errand.job, checkpoint=None)
+            found = get_finished_artifact(errand.job)
         if found is None:
             return None
         return Blob(file=found.file, sha256=found.sha256, bytes=found.bytes)

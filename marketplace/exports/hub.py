@@ -24,6 +24,7 @@ from marketplace.common.encryption import decrypt_text, encrypt_text
 from marketplace.common.errors import Conflict, UserError
 from marketplace.exports.models import Export, ExportForm, ExportStatus, HubPush, PushStatus
 from marketplace.jobs.models import Artifact, Job
+from marketplace.jobs.selectors import get_finished_artifact
 from marketplace.jobs.services import note_adapter_use
 from workers.protocol.exports import MERGED
 
@@ -163,7 +164,7 @@ def _unpack(push: HubPush) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if push.export is None:
-            artifact = Artifact.everything.get(job=push.job, checkpoint=None)
+            artifact = get_finished_artifact(push.job)
             with artifact.file.open("rb") as file, zipfile.ZipFile(file) as archive:
                 archive.extractall(folder)
         elif push.export.form == MERGED:

@@ -145,6 +145,11 @@ def list_continuable_jobs(organisation: Organisation) -> QuerySet[Job]:
     return done.filter(Exists(Artifact.objects.filter(job=OuterRef("pk")))).order_by("-pk")
 
 
+def get_finished_artifact(job: Job) -> Artifact:
+    """The finished adapter of a job that has one, also a deleted one: its row stays."""
+    return Artifact.everything.get(job=job, checkpoint=None)
+
+
 def list_datasets(organisation: Organisation) -> QuerySet[Dataset]:
     """What an organisation may train on, newest first."""
     return Dataset.objects.filter(organisation=organisation).order_by("-created_at", "-pk")
