@@ -7,18 +7,17 @@ workers), a directory on this machine, or a Hugging Face hub id.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 import tarfile
-import tempfile
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO
 
 from huggingface_hub import hf_hub_download, is_offline_mode
 from huggingface_hub.errors import (
@@ -87,17 +86,17 @@ def hash_bundled_model(source: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedModel:
-    """A model's folder as one tar."""
+class ModelArchive:
+    """A bundled model's folder as one tar."""
 
     name: str
-    file: IO[bytes]
-    bytes: int
+    content: bytes
     sha256: str
 
 
-def pack_bundled_model(source: str) -> PackedModel:
-    """Pack a bundled model's folder; equal folders are equal files.
+@lru_cache(maxsize=1)
+def pack_bundled_model(source: str) -> ModelArchive:
+    """Pack a bundled model's folder, a few MB; equal folders are equal files.
 
     Raises
     ------
@@ -107,18 +106,15 @@ def pack_bundled_model(source: str) -> PackedModel:
     directory = find_bundled_directory(source) if is_bundled(source) else None
     if directory is None:
         raise NotFound("published_base", "This base model is on a hub, or is its operator's own.")
-    file = tempfile.TemporaryFile()  # noqa: SIM115 (who sends it closes it)
+    file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as archive:
         for path in sorted(directory.iterdir()):
             entry = tarfile.TarInfo(f"{directory.name}/{path.name}")
             entry.size = path.stat().st_size
             with path.open("rb") as content:
                 archive.addfile(entry, content)
-    size = file.tell()
-    file.seek(0)
-    digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
-    file.seek(0)
-    return PackedModel(directory.name, file, size, digest)
+    packed = file.getvalue()
+    return ModelArchive(directory.name, packed, hashlib.sha256(packed).hexdigest())
 
 
 def read_model_config(source: str, revision: str | None = None) -> dict[str, object]:

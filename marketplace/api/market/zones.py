@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from io import BytesIO
 from typing import Any
 
 from django.conf import settings
@@ -149,8 +150,8 @@ class ZoneBaseView(MarketView):
     def get(self, request: Request, zone_name: str) -> FileDownload:
         folder = pack_bundled_model(get_open_zone(zone_name).base_model_source)
         return FileDownload(
-            folder.file,
-            size=folder.bytes,
+            BytesIO(folder.content),
+            size=len(folder.content),
             sha256=folder.sha256,
             range_header=request.headers.get("Range"),
             content_type="application/x-tar",
