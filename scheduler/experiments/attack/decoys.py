@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import Literal, NamedTuple
 
@@ -198,30 +199,18 @@ def compare(
     conduct: Conduct = "keeps",
 ) -> WelfareChange:
     """Run a day with an attack, and again with what the attacker won given back."""
-    others, theirs = measure_both(
-        zone,
-        day,
-        decoys,
-        past,
+    attack = partial(
+        measure_both,
+        *(zone, day, decoys, past),
         seed=seed,
         size=size,
         most_held=most_held,
         past_won=past_won,
-        conduct=conduct,
     )
+    others, theirs = attack(conduct=conduct)
     alone = others
     if theirs.payments > 0.0:
-        alone, _ = measure_both(
-            zone,
-            day,
-            decoys,
-            past,
-            seed=seed,
-            size=size,
-            most_held=most_held,
-            past_won=past_won,
-            conduct="gives back",
-        )
+        alone, _ = attack(conduct="gives back")
     return WelfareChange(
         others_welfare=others.welfare / before.welfare - 1.0,
         others_payments=others.payments / before.payments - 1.0,

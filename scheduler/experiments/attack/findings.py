@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 #: Two-sided 95 % points of Student's t by degrees of freedom; beyond these the normal one.
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 _NORMAL = 1.96
 #: Whether a goal is met: ``open`` where an interval lies only partly inside it.
 Verdict = Literal["holds", "open", "missed"]
-_FROM_BEST: tuple[Verdict, ...] = ("holds", "open", "missed")
+_FROM_BEST: tuple[Verdict, ...] = get_args(Verdict)
 
 
 @dataclass(frozen=True, slots=True)
