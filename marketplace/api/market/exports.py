@@ -46,7 +46,7 @@ class ExportRequest(StrictSerializer):
         required=False,
         allow_null=True,
         default=None,
-        help_text="A checkpoint of the job, whose adapter is taken in place of the finished one.",
+        help_text="The checkpoint whose adapter to export; without it, the finished adapter.",
     )
 
 

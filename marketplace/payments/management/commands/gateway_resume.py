@@ -27,4 +27,4 @@ class Command(OperatorCommand):
             resume_gateway(despite_differences=despite_differences)
         except UserError as error:
             raise CommandError(error.message) from None
-        self.stdout.write("The gateway is asked again; calls that waited are made now.")
+        self.stdout.write("The gateway is asked again; waiting calls are retried in turn.")
