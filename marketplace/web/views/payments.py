@@ -110,21 +110,23 @@ def show_payment(request: PageRequest, payment_id: str) -> HttpResponse:
         if bid is not None:
             return redirect("bid_detail", bid_id=wait_for_bid(bid=bid).pk)
         payment.refresh_from_db()
-    refused = GatewayCall.objects.filter(
-        kind=CallKind.INTENT, subject=payment.pk, status="refused"
-    ).first()
+    start = _find_start(payment)
+    is_refused = start is not None and start.status == CallStatus.REFUSED
+    is_over = payment.status in PAYMENT_OVER
+    # A worker may have its answer since the payment was read: the page is wanted again then too.
+    is_waiting = intent is None and not is_over and not is_refused
+    is_down = is_waiting and (is_down or (start is not None and bool(start.error_code)))
     is_open = payment.status == PaymentStatus.OPEN and intent is not None
-    has_failed, is_asked = _look_at_start(payment)
     context: dict[str, Any] = {
         "payment": payment,
-        "is_down": is_down or has_failed,
-        "is_asked": is_asked,
-        "refused": refused,
+        "is_down": is_down,
+        "is_asked": is_waiting and not is_down,
+        "refused": start if is_refused else None,
         "wants_card": is_open,
         "wants_bank": payment.status == PaymentStatus.ACTION and intent is not None,
         "action_url": intent.action_url if intent else "",
         "is_paid": payment.status == PaymentStatus.PAID,
-        "is_over": payment.status in PAYMENT_OVER,
+        "is_over": is_over,
         "is_bid": payment.purpose == PaymentPurpose.BID,
         "is_test_money": stripe_client.is_test_money(),
         "form_key": build_form_key(),
@@ -137,22 +139,18 @@ def show_payment(request: PageRequest, payment_id: str) -> HttpResponse:
         },
     }
     response = render(request, "web/card_payment.html", context)
-    if is_asked:
-        # A worker makes the call at this moment.
+    if is_waiting:
+        # A worker asks the gateway, now or again.
         response["Refresh"] = str(LOOK_AGAIN_S)
     # Only this page talks to the gateway.
     response._csp_update = _list_sources()  # type: ignore[attr-defined]
     return response
 
 
-def _look_at_start(payment: CardPayment) -> tuple[bool, bool]:
-    """Of a payment that the gateway has not answered: whether it failed to, or is being asked."""
-    call = GatewayCall.objects.filter(
-        kind=CallKind.INTENT, subject=payment.pk, status=CallStatus.WAITING
-    ).first()
-    if payment.status != PaymentStatus.STARTED or call is None:
-        return False, False
-    return bool(call.error_code), not call.error_code
+def _find_start(payment: CardPayment) -> GatewayCall | None:
+    """The call that starts a payment, while it has not been answered with a yes."""
+    calls = GatewayCall.objects.filter(kind=CallKind.INTENT, subject=payment.pk)
+    return calls.exclude(status=CallStatus.DONE).first()
 
 
 def _list_sources() -> dict[str, list[str]]:

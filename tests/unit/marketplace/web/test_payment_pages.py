@@ -14,7 +14,12 @@ from marketplace.auction.models import Bid
 from marketplace.common import clock
 from marketplace.payments.card_payments import refresh_payment
 from marketplace.payments.ledger_checks import check_ledger
-from marketplace.payments.models import CardPayment, Hold, SavedCard, WebhookEvent
+from marketplace.payments.models import (
+    CardPayment,
+    Hold,
+    SavedCard,
+    WebhookEvent,
+)
 from marketplace.payments.selectors import Wallet, get_wallet
 from marketplace.payments.webhooks import receive_webhook
 from tests import builders
@@ -95,9 +100,36 @@ def test_while_the_gateway_is_down_the_page_says_so_and_loses_nothing(
 ) -> None:
     cards.control("fail", when="before", times=9)
     payment = _start(site)
-    text = read_page(site.client.get(f"/wallet/payments/{payment.pk}"))
-    assert "The payment service does not answer" in text
+    page = site.client.get(f"/wallet/payments/{payment.pk}")
+    assert "The payment service does not answer" in read_page(page)
+    assert page.headers["Refresh"] == "2"
     assert get_wallet(organisation=site.organisation).available_micros == 100_000_000
+
+
+@pytest.mark.parametrize("pays_for", ["wallet", "bid"])
+def test_an_answer_that_comes_while_the_page_is_made_does_not_end_it(
+    site: Site, cards: GatewayControl, pays_for: str
+) -> None:
+    from marketplace.web.views import bid_form, payments
+
+    with (
+        patch.object(payments, "make_payment_intent"),
+        patch.object(bid_form, "make_payment_intent"),
+    ):
+        payment = _start(site) if pays_for == "wallet" else _start_bid(site)
+
+    def answer_late(*, payment: CardPayment, now: Any) -> Any:
+        read = refresh_payment(payment=payment, now=now)
+        make_calls(now=now)
+        return read
+
+    address = f"/wallet/payments/{payment.pk}"
+    with patch.object(payments, "refresh_payment", answer_late):
+        page = site.client.get(address)
+    assert "This page goes on by itself." in read_page(page)
+    assert page.headers["Refresh"] == "2"
+    assert "Nothing is taken" not in read_page(page)
+    assert site.client.get(address).context["wants_card"]
 
 
 @pytest.mark.parametrize("usd", ["0", "-5", "0.49", "1e9", "nan", "1.005", "", "1000000"])
@@ -130,11 +162,16 @@ def test_objects_of_another_organisation_are_not_there(
     assert CardPayment.objects.count() == 1
 
 
-def _bid_by_card(site: Site, cards: GatewayControl, **changed: Any) -> CardPayment:
+def _start_bid(site: Site, **changed: Any) -> CardPayment:
     reply = site.client.post("/bids/new", site.bid_form(pay="card", **changed))
     payment = CardPayment.objects.get()
     assert reply.headers["Location"] == f"/wallet/payments/{payment.pk}"
     assert not Bid.objects.exists()
+    return payment
+
+
+def _bid_by_card(site: Site, cards: GatewayControl, **changed: Any) -> CardPayment:
+    payment = _start_bid(site, **changed)
     _confirm(cards, site.client.get(f"/wallet/payments/{payment.pk}"))
     return payment
 
