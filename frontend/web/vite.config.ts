@@ -40,6 +40,7 @@ export default defineConfig({
         styles: here("src/styles/main.css"),
         main: here("src/main.ts"),
         job: here("src/job/page.ts"),
+        compare: here("src/job/compare.ts"),
         bid: here("src/bid/page.ts"),
         data: here("src/data/page.ts"),
         decided: here("src/bid/decided.ts"),

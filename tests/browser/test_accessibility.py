@@ -52,6 +52,7 @@ SOLD = (
     "/jobs/{job}/data",
     "/jobs/{job}/config",
     "/jobs/{job}/receipt",
+    "/jobs/compare?job={job}",
 )
 WITHIN_S = 300.0
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from marketplace.auction.models import Bid
 from marketplace.fleet.selectors import slot_starts_at
+from marketplace.jobs.loss_curves import Point
 from marketplace.jobs.models import EventKind, Job, JobStatus
 from marketplace.jobs.selectors import load_metric_series
 from marketplace.web.presenters.timeline import RibbonNode
 
-#: Points of an earlier run's line: it is thin and in the background.
-EARLIER_POINTS = 160
+#: Points of a line that stands beside others.
+LINE_POINTS = 160
 
 
 def serialize_plan(bid: Bid, job: Job, machines: Mapping[str, RibbonNode]) -> dict[str, Any]:
@@ -23,7 +24,11 @@ def serialize_plan(bid: Bid, job: Job, machines: Mapping[str, RibbonNode]) -> di
         "begun": bid.created_at.timestamp(),
         "deadline": job.deadline_at.timestamp(),
         "planned": compute_planned_progress(bid, machines),
-        "earlier": earlier and {"name": earlier.name, "loss": _loss(earlier)},
+        "earlier": earlier
+        and {
+            "name": earlier.name,
+            "loss": sample_losses(load_metric_series(earlier, is_shown=True)),
+        },
         "moves": find_moves(job, machines),
     }
 
@@ -81,10 +86,10 @@ def find_earlier_run(job: Job) -> Job | None:
     )
 
 
-def _loss(job: Job) -> list[tuple[int, float]]:
-    points = [(point.step, point.train_loss) for point in load_metric_series(job, is_shown=True)]
-    known = [(step, loss) for step, loss in points if loss is not None]
-    every = max(1, -(-len(known) // EARLIER_POINTS))
+def sample_losses(series: Sequence[Point]) -> list[tuple[int, float]]:
+    """Steps and training losses, thinned to a line that a chart can hold."""
+    known = [(point.step, point.train_loss) for point in series if point.train_loss is not None]
+    every = max(1, -(-len(known) // LINE_POINTS))
     return known[::every]
 
 
