@@ -30,6 +30,7 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "PlanRequest": {"roles": {"frage": "prompt", "antwort": "completion"}},
     "PushRequest": {"repository": "ada/support-answers", "token": "hf_..."},
     "QuoteRequest": {**_WORK, "deadline": "6h"},
+    "ResumeRequest": {"price": "3.20", "deadline": "12h"},
     "RetentionRequest": {"retain_days": 90},
     "RoleRequest": {"role": "member"},
     "TrackingKeyRequest": {"key": "0123456789abcdef0123456789abcdef01234567"},
@@ -48,6 +49,7 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
         "suffix": "support-answers",
         "bid": {"max_price": "4.50", "deadline": "6h"},
     },
+    "FineTuningResumeRequest": {"bid": {"max_price": "3.20", "deadline": "12h"}},
     "PartRequest": {"data": _ROWS},
     "PartedUploadRequest": {
         "filename": "rows.jsonl",

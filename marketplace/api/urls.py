@@ -120,6 +120,8 @@ urlpatterns = [
     path("jobs/<str:job_id>/pushes", exports.JobPushesView.as_view(), name="api-job-pushes"),
     path("jobs/<str:job_id>/pushes/<str:push_id>", exports.JobPushView.as_view()),
     path("jobs/<str:job_id>/cancel", jobs.JobCancelView.as_view(), name="api-job-cancel"),
+    path("jobs/<str:job_id>/pause", jobs.JobPauseView.as_view(), name="api-job-pause"),
+    path("jobs/<str:job_id>/resume", jobs.JobResumeView.as_view(), name="api-job-resume"),
     path("deletions", own_data.DeletionsView.as_view(), name="api-deletions"),
     path("retention", own_data.RetentionView.as_view(), name="api-retention"),
     path("archive", own_data.ArchiveView.as_view(), name="api-archive"),

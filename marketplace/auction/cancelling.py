@@ -35,7 +35,12 @@ from scheduler.auction.log.outcomes import ReleasedCells
 
 
 def cancel_sold_job(
-    *, job: Job, cancelled_by: User | None, now: datetime, at_least_micros: int | None = None
+    *,
+    job: Job,
+    cancelled_by: User | None,
+    now: datetime,
+    at_least_micros: int | None = None,
+    is_pause: bool = False,
 ) -> Job:
     """End a job at its owner's wish.
 
@@ -62,7 +67,7 @@ def cancel_sold_job(
                 # A turn of the lane that goes on now may move prices.
                 promised = _find_promise(job, at_least_micros, now=now)
                 Bid.objects.filter(pk=job.bid_id).update(promised_micros=promised)
-        return cancel_job(job=job, cancelled_by=cancelled_by, now=now)
+        return cancel_job(job=job, cancelled_by=cancelled_by, now=now, is_pause=is_pause)
 
 
 def _find_promise(job: Job, at_least_micros: int, *, now: datetime) -> int:

@@ -31,9 +31,9 @@ def _list_job_needs(job_id: str) -> Iterator[str]:
     bids = Job.objects.filter(pk=job_id).values("bid_id")
     if ResultDispute.objects.filter(decided_at=None, bid__in=bids).exists():
         yield "Its result is disputed."
-    begun = Bid.objects.filter(status=BidStatus.PENDING, terms__start__job_id=job_id)
-    if begun.exists():
-        yield "A bid for a job that begins with its adapter waits for its answer."
+    begun = Q(terms__start__job_id=job_id) | Q(terms__resumes__job_id=job_id)
+    if Bid.objects.filter(begun, status=BidStatus.PENDING).exists():
+        yield "A bid for a job that begins with what it made waits for its answer."
 
 
 def _list_organisation_needs(organisation_id: str) -> Iterator[str]:

@@ -9,9 +9,11 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.core.files.base import File
 from django.db import transaction
+from django.db.models import Q
 
 from marketplace.checks.models import SpotCheck
 from marketplace.jobs.models import Checkpoint, ErrandKind, Job, Slice, SliceStatus
+from marketplace.jobs.selectors import list_job_checkpoints
 from workers.protocol.job_spec import AdapterKind
 
 #: A checkpoint that is older was drawn before, or its steps are over.
@@ -26,9 +28,15 @@ def choose_checks(*, now: datetime) -> int:
     """
     opened = 0
     running = Slice.objects.filter(status=SliceStatus.OPEN, job__status__in=Job.ACTIVE)
-    fresh = running.filter(first_step=0, opened_at__gt=now - RECENT, checks=None)
-    for held in fresh.select_related("job", "node").order_by("pk"):
-        opened += _open_check(held, None, now=now)
+    fresh = running.filter(opened_at__gt=now - RECENT, checks=None)
+    first = fresh.filter(Q(first_step=0) | Q(job__terms__resumes__step__gt=0))
+    for held in first.select_related("job", "node").order_by("pk"):
+        resumes = held.job.terms.resumes
+        if resumes is None or not resumes.step:
+            opened += _open_check(held, None, now=now)
+        elif held.first_step == resumes.step:
+            checkpoint = list_job_checkpoints(held.job).filter(step=resumes.step).last()
+            opened += checkpoint is not None and _open_check(held, checkpoint, now=now)
     stored = Checkpoint.objects.filter(
         slice__in=running, created_at__gt=now - RECENT, step__gt=0
     ).exclude(file="")

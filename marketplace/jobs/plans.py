@@ -147,9 +147,16 @@ def _load_latest_plans(zone: Zone) -> dict[str, NodePlan]:
 
 def _load_newest_checkpoints(job_ids: Iterable[str]) -> dict[str, Checkpoint]:
     """Where each job would go on, by its id."""
-    stored = Checkpoint.objects.filter(job__in=set(job_ids)).exclude(file="")
-    newest = stored.order_by("job_id", "-step", "-pk").distinct("job_id")
-    return {checkpoint.job_id: checkpoint for checkpoint in newest}
+    wanted = set(job_ids)
+    stored = Checkpoint.objects.exclude(file="")
+    newest = stored.filter(job__in=wanted).order_by("job_id", "-step", "-pk").distinct("job_id")
+    found = {checkpoint.job_id: checkpoint for checkpoint in newest}
+    resumed = Job.objects.filter(pk__in=wanted - found.keys(), terms__resumes__step__gt=0)
+    begun_at = {
+        job_id: terms.resumes.checkpoint_id for job_id, terms in resumed.values_list("pk", "terms")
+    }
+    earlier = stored.in_bulk(begun_at.values())
+    return found | {job: earlier[pk] for job, pk in begun_at.items() if pk in earlier}
 
 
 def _build_slot_plan(

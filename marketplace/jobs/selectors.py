@@ -160,8 +160,11 @@ def list_job_events(job: Job, *, after_seq: int = 0) -> QuerySet[JobEvent]:
 
 
 def list_job_checkpoints(job: Job) -> QuerySet[Checkpoint]:
-    """Checkpoints that can be fetched, newest first."""
-    return job.checkpoints.exclude(file="").order_by("-step", "-pk")
+    """Checkpoints that can be fetched, newest first, with the one that it was resumed from."""
+    own = Q(job=job)
+    if job.terms.resumes is not None:
+        own |= Q(pk=job.terms.resumes.checkpoint_id)
+    return Checkpoint.objects.filter(own).exclude(file="").order_by("-step", "-pk")
 
 
 def list_blames(job: Job) -> QuerySet[Slice]:

@@ -7,16 +7,12 @@ from collections.abc import Mapping
 from marketplace.common.errors import MarketFault
 from marketplace.jobs.models import Job, JobStatus
 
-_ENDS = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED)
-
 ALLOWED: Mapping[JobStatus, frozenset[JobStatus]] = {
-    JobStatus.QUEUED: frozenset({JobStatus.RUNNING, JobStatus.FAILED, JobStatus.CANCELLED}),
-    JobStatus.RUNNING: frozenset({JobStatus.QUEUED, JobStatus.MOVING, *_ENDS}),
+    JobStatus.QUEUED: frozenset({JobStatus.RUNNING, JobStatus.FAILED, *Job.STOPPED}),
+    JobStatus.RUNNING: frozenset({JobStatus.QUEUED, JobStatus.MOVING, *Job.ENDED}),
     # A job with the order to leave a node may end there before it does.
-    JobStatus.MOVING: frozenset({JobStatus.QUEUED, JobStatus.RUNNING, *_ENDS}),
-    JobStatus.SUCCEEDED: frozenset(),
-    JobStatus.FAILED: frozenset(),
-    JobStatus.CANCELLED: frozenset(),
+    JobStatus.MOVING: frozenset({JobStatus.QUEUED, JobStatus.RUNNING, *Job.ENDED}),
+    **dict.fromkeys(Job.ENDED, frozenset()),
 }
 
 

@@ -314,8 +314,10 @@ def _count_virtual_tokens(job: Job) -> int:
 
 
 def count_sold_units(job: Job, plan: WorkPlan) -> int:
-    """Work units that the job's owner bought: fewer than all of a job with a warm start."""
-    start = job.start
+    """Work units that the job's owner bought: fewer than all with a warm start, or resumed."""
+    start, resumes = job.start, job.terms.resumes
+    if resumes is not None:
+        return plan.total_units - plan.count_until(resumes.step)
     if start is None or not start.steps:
         return plan.total_units
     return plan.count_ended_at(start.steps)
@@ -355,7 +357,7 @@ def compute_work_left_share(job: Job) -> float:
     """
     start = job.start
     sold_steps = 0 if start is None else start.sold_steps
-    if not job.total_steps and not sold_steps:
+    if not job.total_steps and not sold_steps and not job.checkpoint_step:
         return 1.0
     running = Slice.objects.filter(job=job, status=SliceStatus.OPEN).exists()
     step = job.step if running else job.checkpoint_step

@@ -33,7 +33,7 @@ from scheduler.tiers.hazard import (
 #: Ended jobs looked at in one tick.
 BATCH_LIMIT = 2000
 #: Ended by their owner's wish or input: they died. What the market failed, did not.
-_DIED = Q(status=JobStatus.CANCELLED) | Q(status=JobStatus.FAILED, fault=FaultOf.USER)
+_DIED = Q(status__in=Job.STOPPED) | Q(status=JobStatus.FAILED, fault=FaultOf.USER)
 
 
 @dataclass(frozen=True, slots=True)

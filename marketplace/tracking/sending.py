@@ -41,7 +41,7 @@ ROWS_MAX = 5_000
 LONGEST_PAUSE = timedelta(hours=1)
 #: A bid without a job was refused.
 UNUSED_FOR = timedelta(days=30)
-_OVER = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED)
+_OVER = Job.ENDED
 _ROOT = Path(__file__).parents[2]
 _ENVIRONMENT = ("PATH", "LANG", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE")
 #: Names under which values are sent, by our own.

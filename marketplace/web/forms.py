@@ -58,6 +58,16 @@ _DECIMAL_COMMA = re.compile(r"\d+,\d{1,2}")
 _INPUT_FORMAT = "%Y-%m-%dT%H:%M:%S"
 
 
+def _build_deadline_field() -> forms.DateTimeField:
+    return forms.DateTimeField(
+        input_formats=[_INPUT_FORMAT, "%Y-%m-%dT%H:%M"],
+        widget=forms.DateTimeInput(
+            format=_INPUT_FORMAT, attrs={"type": "datetime-local", "class": "field num", "step": 1}
+        ),
+        error_messages={"invalid": "Give a day and a time, such as 2026-11-20T18:00."},
+    )
+
+
 class BidForm(PromptTuningForm, ExpertForm):
     name = forms.CharField(
         max_length=64, widget=forms.TextInput(attrs={"class": "field", "autocomplete": "off"})
@@ -108,13 +118,7 @@ class BidForm(PromptTuningForm, ExpertForm):
         empty_label="The base model",
         widget=forms.Select(attrs={"class": "field"}),
     )
-    deadline = forms.DateTimeField(
-        input_formats=[_INPUT_FORMAT, "%Y-%m-%dT%H:%M"],
-        widget=forms.DateTimeInput(
-            format=_INPUT_FORMAT, attrs={"type": "datetime-local", "class": "field num", "step": 1}
-        ),
-        error_messages={"invalid": "Give a day and a time, such as 2026-11-20T18:00."},
-    )
+    deadline = _build_deadline_field()
     price = forms.CharField(
         label="Most it is worth to you",
         required=False,
@@ -280,6 +284,26 @@ def get_bid_defaults(*, zone: Zone | None, now: datetime) -> dict[str, Any]:
             "deadline": slot_starts_at(zone, slot_at(zone, now) + slots),
         }
     return defaults
+
+
+class ResumeForm(forms.Form):
+    """A bid for the rest of a paused job."""
+
+    price = forms.CharField(
+        label="Most the rest is worth to you",
+        max_length=24,
+        widget=forms.TextInput(
+            attrs={"class": "field num", "inputmode": "decimal", "autocomplete": "off"}
+        ),
+    )
+    deadline = _build_deadline_field()
+    #: As of ``BidForm``.
+    key = forms.CharField(max_length=64, widget=forms.HiddenInput)
+
+    def refuse(self, error: UserError) -> None:
+        """Put a service's refusal beside the field that it is about."""
+        field = PARAMS.get(error.param or "", "")
+        self.add_error(field if field in self.fields else None, error.message)
 
 
 class UploadForm(forms.Form):

@@ -13,6 +13,7 @@ from marketplace.web.views import (
     invoices,
     job_downloads,
     job_page,
+    job_stops,
     jobs,
     links,
     market,
@@ -51,7 +52,9 @@ urlpatterns = [
     path("jobs/compare", compare.compare_jobs, name="job_compare"),
     path("jobs/<str:job_id>", job_page.show_job, name="job_detail"),
     path("jobs/<str:job_id>/delete", own_data.remove_job, name="job_delete"),
-    path("jobs/<str:job_id>/cancel", job_page.stop_job, name="job_stop"),
+    path("jobs/<str:job_id>/cancel", job_stops.stop_job, name="job_stop"),
+    path("jobs/<str:job_id>/pause", job_stops.stop_job, {"is_pause": True}, name="job_pause"),
+    path("jobs/<str:job_id>/resume", job_stops.resume_job, name="job_resume"),
     path(
         "jobs/<str:job_id>/changes", job_downloads.download_vendor_changes, name="changes_download"
     ),

@@ -22,7 +22,7 @@ DELIVER = "webhooks.deliver"
 JOB_KINDS = (
     *("opened", "prepared", "disputed", "started", "paused", "moving", "node_lost", "fault"),
     *("checkpointed", "replan_wanted", "replanned", "start_dropped", "adapter_stored"),
-    *("succeeded", "failed", "cancelled", "settled", "refunded"),
+    *("succeeded", "failed", "cancelled", "owner_paused", "settled", "refunded"),
 )
 #: Events that OpenAI's clients know by name, and what they are of ours.
 OPENAI_TYPES = {

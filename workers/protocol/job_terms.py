@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from workers.protocol.job_spec import AdapterSpec, TrainingSpec
-from workers.protocol.starts import Start
+from workers.protocol.starts import Resumption, Start
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +59,5 @@ class JobTerms:
     verified_only: bool = False
     #: The owner's own pairs of texts, which decide nothing.
     metadata: dict[str, str] | None = None
+    #: The paused job that it goes on with; ``None``: it does all of its steps itself.
+    resumes: Resumption | None = None

@@ -26,6 +26,18 @@ class Drop(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Resumption:
+    """Where a job goes on that its owner had paused: it is that job, from a checkpoint of it on."""
+
+    #: The job that was paused.
+    job_id: str
+    #: Empty: it had none yet, and all steps are sold.
+    checkpoint_id: str = ""
+    #: Of the checkpoint: only the steps after it are sold.
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """The adapter that a job begins with, as it stands in bids and jobs."""
 

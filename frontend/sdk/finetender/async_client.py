@@ -73,6 +73,8 @@ class AsyncClient:
     list_jobs = _awaiting(jobs.list_jobs)
     get_job = _awaiting(jobs.get_job)
     cancel_job = _awaiting(jobs.cancel_job)
+    pause_job = _awaiting(jobs.pause_job)
+    resume_job = _awaiting(bids.resume_job)
     list_checkpoints = _awaiting(jobs.list_checkpoints)
     list_samples = _awaiting(jobs.list_samples)
     get_express_quote = _awaiting(express.get_express_quote)

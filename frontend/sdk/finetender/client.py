@@ -77,6 +77,8 @@ class Client:
     list_jobs = _blocking(jobs.list_jobs)
     get_job = _blocking(jobs.get_job)
     cancel_job = _blocking(jobs.cancel_job)
+    pause_job = _blocking(jobs.pause_job)
+    resume_job = _blocking(bids.resume_job)
     list_checkpoints = _blocking(jobs.list_checkpoints)
     list_samples = _blocking(jobs.list_samples)
     get_express_quote = _blocking(express.get_express_quote)

@@ -82,6 +82,16 @@ def _add_jobs(parsers: Any) -> None:
     )
     cancel.add_argument("job", metavar="JOB")
 
+    pause = _add(
+        parsers, "pause", commands.pause_job, "end a job for now, with what cancelling gives back"
+    )
+    pause.add_argument("job", metavar="JOB")
+
+    resume = _add(parsers, "resume", commands.resume_job, "bid for the rest of a paused job")
+    resume.add_argument("job", metavar="JOB")
+    resume.add_argument("--price", help="the most the rest is worth (default: what is left)")
+    resume.add_argument("--deadline", help="a moment, or a time from now such as 6h")
+
 
 def _add_results(parsers: Any) -> None:
     download = _add(parsers, "download", commands.download_files, "fetch a finished adapter")

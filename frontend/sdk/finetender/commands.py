@@ -194,6 +194,18 @@ def cancel_job(chosen: argparse.Namespace) -> None:
     _tell(chosen, f"{job.id} is {job.status}.", job.raw)
 
 
+def pause_job(chosen: argparse.Namespace) -> None:
+    with Client() as client:
+        job = client.pause_job(chosen.job)
+    _tell(chosen, f"{job.id} is {job.status}. 'finetender resume {job.id}' goes on.", job.raw)
+
+
+def resume_job(chosen: argparse.Namespace) -> None:
+    with Client() as client:
+        bid = client.resume_job(chosen.job, price=chosen.price, deadline=chosen.deadline)
+    _tell(chosen, f"{bid.job_id} goes on with {chosen.job}, for ${bid.payment}.", bid.raw)
+
+
 def download_files(chosen: argparse.Namespace) -> None:
     def show(done: int, total: int) -> None:
         if sys.stderr.isatty():

@@ -70,6 +70,8 @@ OPERATIONS: Mapping[str, Route] = {
     "exports_read": Route("GET", "/api/jobs/{job_id}/exports/{export_id}"),
     "exports_content": Route("GET", "/api/jobs/{job_id}/exports/{export_id}/content", is_file=True),
     "links_create": Route("POST", "/api/jobs/{job_id}/links"),
+    "jobs_pause_preview": Route("GET", "/api/jobs/{job_id}/pause"),
+    "jobs_pause": Route("POST", "/api/jobs/{job_id}/pause"),
     "jobs_preparation_retrieve": Route("GET", "/api/jobs/{job_id}/preparation"),
     "jobs_preparation_accept_create": Route("POST", "/api/jobs/{job_id}/preparation/accept"),
     "jobs_preparation_changes_retrieve": Route(
@@ -82,6 +84,7 @@ OPERATIONS: Mapping[str, Route] = {
     "pushes_list": Route("GET", "/api/jobs/{job_id}/pushes"),
     "pushes_create": Route("POST", "/api/jobs/{job_id}/pushes"),
     "pushes_read": Route("GET", "/api/jobs/{job_id}/pushes/{push_id}"),
+    "jobs_resume": Route("POST", "/api/jobs/{job_id}/resume", takes_key=True),
     "jobs_samples_retrieve": Route("GET", "/api/jobs/{job_id}/samples"),
     "keys_list": Route("GET", "/api/keys"),
     "keys_revoke": Route("DELETE", "/api/keys/{key_id}"),

@@ -148,7 +148,7 @@ class Bid:
 
 
 #: Statuses after which a job does not change.
-ENDED = frozenset({"succeeded", "failed", "cancelled"})
+ENDED = frozenset({"succeeded", "failed", "cancelled", "paused"})
 
 
 @dataclass(frozen=True, slots=True)

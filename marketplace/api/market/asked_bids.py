@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -14,13 +15,14 @@ from marketplace.api.market.requests import read_asked
 from marketplace.auction.bidding.deadlines import settle_deadline
 from marketplace.auction.bidding.measure import refuse_unknown_dataset
 from marketplace.auction.bidding.place import NewBid
+from marketplace.auction.bidding.resuming import RESUMED, find_price_left
 from marketplace.auction.bidding.start_from import find_beginning, is_beginning_written
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.common.threads import run_in_thread
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import get_open_zone, get_zones_by_name
-from marketplace.jobs.models import Dataset
+from marketplace.jobs.models import Dataset, Job
 from marketplace.jobs.selectors import get_datasets
 from marketplace.jobs.services import (
     check_held_out,
@@ -33,6 +35,8 @@ from marketplace.vendors.endpoints import ask_for_bid
 
 #: Members of a bid that name data sets.
 DATASETS = ("dataset_id", "validation_dataset_id")
+#: As a deadline: what ``settle_deadline`` cuts to the latest on sale, the same whenever it is sent.
+AS_LATE_AS_CAN_BE = timedelta(days=999)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,6 +159,29 @@ def read_files_of_all(asked: Sequence[AskedBid]) -> None:
         if isinstance(found, FilesNotReadError):
             with suppress(Exception):
                 read_files(found.new_bid)
+
+
+def build_resumed_bid(job: Job, asked: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+    """The members of a ``BidRequest`` for the rest of a paused job.
+
+    Raises
+    ------
+    Conflict, UserError
+        As ``find_price_left``, where ``asked`` names no price.
+    """
+    price, deadline = asked.get("price"), asked.get("deadline")
+    if deadline is None:
+        deadline = job.deadline_at if job.deadline_at > now else AS_LATE_AS_CAN_BE
+    return {
+        "zone": job.zone.name,
+        "dataset_id": job.dataset_id,
+        "name": job.name,
+        "adapter": {},
+        "training": {},
+        "model": RESUMED + job.pk,
+        "price": find_price_left(job) if price is None else price,
+        "deadline": deadline,
+    }
 
 
 def _build_new_bid(

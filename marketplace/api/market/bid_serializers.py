@@ -145,6 +145,11 @@ class StartSerializer(Answer):
         return None if start.kind is StartKind.DONOR else f"ft:{start.job_id}"
 
 
+class ResumptionSerializer(Answer):
+    job_id = s.CharField(help_text="The job that was paused.")
+    step = s.IntegerField(help_text="Step of its checkpoint; only those after it are bought.")
+
+
 class TermsAnswer(Answer):
     """The terms of a bid or a job."""
 

@@ -10,6 +10,7 @@ from marketplace.api.answers import Answer, AsStored, Constant, Moment, NullText
 from marketplace.api.market.bid_serializers import (
     CellSerializer,
     PlannedCell,
+    ResumptionSerializer,
     StartSerializer,
     TermsAnswer,
 )
@@ -109,6 +110,11 @@ class JobSerializer(TermsAnswer):
     failure_reason = NullText()
     start = StartSerializer(
         allow_null=True, help_text="What training begins with; null: the base model alone."
+    )
+    resumes = ResumptionSerializer(
+        source="terms.resumes",
+        allow_null=True,
+        help_text="The paused job that it goes on with; null: it is none.",
     )
     stopped_early = s.BooleanField(help_text="It ended before its last step.")
     best_step = s.IntegerField(
@@ -270,3 +276,16 @@ class CancelPreviewSerializer(Answer):
     kept = Usd(
         source="due.kept_micros", help_text="Of what is not refunded, what no work was done for."
     )
+
+
+class PausePreviewSerializer(CancelPreviewSerializer):
+    checkpoint_step = s.IntegerField(
+        source="job.checkpoint_step", help_text="Step of the checkpoint that it would go on from."
+    )
+    steps_done_again = s.IntegerField(
+        help_text="Steps after that, so far: they are paid, and done and paid again once resumed."
+    )
+
+    def get_steps_done_again(self, shown: dict[str, Any]) -> int:
+        job = shown["job"]
+        return max(0, job.step - job.checkpoint_step)

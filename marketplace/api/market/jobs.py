@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from marketplace.api.answers import page_of
 from marketplace.api.callers import get_caller
+from marketplace.api.idempotency import read_idempotency_key
 from marketplace.api.market import schemas
+from marketplace.api.market.asked_bids import AskedBid, build_resumed_bid
+from marketplace.api.market.bid_answers import place_and_answer
+from marketplace.api.market.bid_serializers import BID_RESPONSES
 from marketplace.api.market.job_serializers import (
     CancelPreviewSerializer,
     CheckpointSerializer,
     JobEventSerializer,
     JobSerializer,
+    PausePreviewSerializer,
     PreparationSerializer,
     SamplesSerializer,
 )
 from marketplace.api.market.own_data import DeletionSerializer
 from marketplace.api.market.owned import get_job, list_jobs
-from marketplace.api.market.requests import CancelRequest, DisputeRequest, check_body
+from marketplace.api.market.requests import (
+    CancelRequest,
+    DisputeRequest,
+    ResumeRequest,
+    check_body,
+)
 from marketplace.api.pagination import build_page, read_limit
 from marketplace.api.views import AlwaysJson, MarketView
+from marketplace.auction.bidding.resuming import find_paused_job
 from marketplace.auction.cancelling import CancelQuote, cancel_sold_job, quote_cancelling
+from marketplace.auction.models import Bid
+from marketplace.auction.pausing import check_can_pause, pause_sold_job
 from marketplace.auction.selectors import get_bid
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload
 from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.downloads import get_artifact, get_checkpoint, open_adapter, open_checkpoint
-from marketplace.jobs.models import JobStatus
+from marketplace.jobs.models import Job, JobStatus
 from marketplace.jobs.selectors import list_job_checkpoints, list_job_events, list_samples
 from marketplace.jobs.services import delete_adapter, delete_job
 from marketplace.vendors.acceptance import accept, refuse_delivery
@@ -259,10 +275,13 @@ class JobCancelView(MarketView):
         organisation = get_caller(request).organisation
         job = get_job(organisation, job_id)
         bid = get_bid(organisation, job.bid_id)
+        return Response(CancelPreviewSerializer.show(self._preview(bid, job)))
+
+    def _preview(self, bid: Bid, job: Job) -> dict[str, Any]:
         due = CancelQuote(0, 0, 0)
         if job.is_active:
             due = quote_cancelling(bid=bid, job=job, now=clock.now())
-        return Response(CancelPreviewSerializer.show({"job": job, "bid": bid, "due": due}))
+        return {"job": job, "bid": bid, "due": due}
 
     @extend_schema(
         operation_id="jobs_cancel", request=CancelRequest, responses={200: JobSerializer}
@@ -276,3 +295,48 @@ class JobCancelView(MarketView):
             at_least_micros=check_body(CancelRequest, request.data).get("refund_at_least"),
         )
         return Response(JobSerializer.show(job))
+
+
+class JobPauseView(JobCancelView):
+    """End a job for now; what is left goes back as by cancelling, and its last checkpoint stays.
+
+    ``GET`` says the amounts and the step that a bid for ``resume:JOB`` goes on from.
+    """
+
+    @extend_schema(operation_id="jobs_pause_preview", responses={200: PausePreviewSerializer})
+    def get(self, request: Request, job_id: str) -> Response:
+        organisation = get_caller(request).organisation
+        job = get_job(organisation, job_id)
+        preview = self._preview(get_bid(organisation, job.bid_id), job)
+        if job.is_active:
+            check_can_pause(job)
+        return Response(PausePreviewSerializer.show(preview))
+
+    @extend_schema(operation_id="jobs_pause", request=CancelRequest, responses={200: JobSerializer})
+    def post(self, request: Request, job_id: str) -> Response:
+        who = get_caller(request)
+        job = pause_sold_job(
+            job=get_job(who.organisation, job_id),
+            paused_by=who.user,
+            now=clock.now(),
+            at_least_micros=check_body(CancelRequest, request.data).get("refund_at_least"),
+        )
+        return Response(JobSerializer.show(job))
+
+
+class JobResumeView(MarketView):
+    """Bid for the rest of a paused job; a new job goes on from its last checkpoint.
+
+    ``POST /api/quotes`` with the model ``resume:JOB`` tells the price.
+    """
+
+    shares_thread = True
+    takes_idempotency_key = True
+    scopes = {"POST": "bids:write"}
+
+    @extend_schema(operation_id="jobs_resume", request=ResumeRequest, responses=BID_RESPONSES)
+    def post(self, request: Request, job_id: str) -> Coroutine[Any, Any, Response]:
+        who, key = get_caller(request), read_idempotency_key(request)
+        job = find_paused_job(job_id, organisation=who.organisation)
+        body = build_resumed_bid(job, check_body(ResumeRequest, request.data), now=clock.now())
+        return place_and_answer(AskedBid(body, who, key))

@@ -116,7 +116,8 @@ class TermsRequest(WorkRequest):
         allow_blank=True,
         help_text="What to begin with: 'ft:' and the id of a job of yours whose adapter is to be "
         "continued, with ':ckpt-step-' and a step for that of a checkpoint, or, for one job, the "
-        "model of a quote's warm start. Without it, the zone's base model.",
+        "model of a quote's warm start. 'resume:' and the id of a paused job of yours goes on with "
+        "that job: its rest, with its own data and settings. Without it, the zone's base model.",
     )
     preparation = PreparationField()
     metadata = MetadataField(
@@ -346,6 +347,21 @@ class RefundField(PriceField):
 
     def to_internal_value(self, data: Any) -> int:
         return to_micros(str(data), param=self.field_name or "refund")
+
+
+class ResumeRequest(StrictSerializer):
+    price = PriceField(
+        required=False,
+        allow_null=True,
+        help_text="The most the rest is worth to you, in dollars. Without it, what the bid for the "
+        "paused job leaves: both cost no more together than was bid then.",
+    )
+    deadline = DeadlineField(
+        required=False,
+        allow_null=True,
+        help_text=DEADLINE + " Without it, the paused job's; once that has passed, the latest on "
+        "sale.",
+    )
 
 
 class CancelRequest(StrictSerializer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ from marketplace.api.idempotency import answer_once, find_shared_key
 from marketplace.api.market.asked_bids import (
     AskedBid,
     FilesNotReadError,
+    build_resumed_bid,
     find_new_bids,
     read_files,
 )
@@ -35,7 +36,7 @@ from marketplace.api.openai.job_serializers import (
 )
 from marketplace.api.openai.lists import build_list, read_after
 from marketplace.api.openai.names import JOB
-from marketplace.api.openai.requests import FineTuningJobRequest
+from marketplace.api.openai.requests import FineTuningJobRequest, FineTuningResumeRequest
 from marketplace.api.openai.schemas import list_of
 from marketplace.api.openai.terms import FineTuningTerms, resolve_request
 from marketplace.api.openai.views import OpenAiView
@@ -43,9 +44,11 @@ from marketplace.api.pagination import read_limit
 from marketplace.api.problems import build_problem
 from marketplace.auction.bidding.place import NewBid, place_bid
 from marketplace.auction.bidding.refusals import REFUSAL_CODES, describe_bid_refusal
+from marketplace.auction.bidding.resuming import find_paused_job, list_resuming_bids
 from marketplace.auction.bidding.wait import wait_for_bid
 from marketplace.auction.cancelling import cancel_sold_job
 from marketplace.auction.models import Bid, BidStatus
+from marketplace.auction.pausing import pause_sold_job
 from marketplace.common import clock
 from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.models import Job
@@ -125,35 +128,47 @@ class FineTuningJobCancelView(OpenAiView):
 
 
 class FineTuningJobPauseView(OpenAiView):
-    """Refuses to pause and to resume: the slots of a job are sold.
-
-    To go on later at the same terms would be a right to slots that no bid has paid for, which its
-    owner uses only where prices have risen: the price would depend on what the bidder does next.
-    """
+    """End a job for now; what is left goes back as by cancelling, and its last checkpoint stays."""
 
     scopes = {"POST": "jobs:write"}
+    throttle_kind = "cancels"
 
     @extend_schema(
-        operation_id="pause_fine_tuning_job", request=None, responses={400: schemas.ERROR}
+        operation_id="pause_fine_tuning_job",
+        request=None,
+        responses={200: FineTuningJobSerializer, **schemas.ERRORS},
     )
     def post(self, request: Request, job_id: str) -> Response:
-        return self._refuse(request, job_id)
+        who = get_caller(request)
+        job = get_job(who.organisation, job_id)
+        return Response(_show(pause_sold_job(job=job, paused_by=who.user, now=clock.now())))
 
-    def _refuse(self, request: Request, job_id: str) -> Response:
-        get_job(get_caller(request).organisation, job_id)
-        raise UserError(
-            "unsupported_operation",
-            "A job runs in the slots that it bought and is not paused. Cancel it, and work not "
-            "done goes back at 98 % of its value.",
+
+class FineTuningJobResumeView(OpenAiView):
+    """Bid for the rest of a paused job, and answer with the new job that goes on with it.
+
+    Without ``bid`` it is bid what the first bid leaves, by the paused job's deadline, or once that
+    has passed by the latest on sale. The answer's ``resumed_from`` names the paused job.
+    """
+
+    takes_idempotency_key = True
+    scopes = {"POST": "bids:write"}
+
+    @extend_schema(
+        operation_id="resume_fine_tuning_job",
+        request=FineTuningResumeRequest,
+        responses={200: FineTuningJobSerializer, **schemas.ERRORS, 402: schemas.ERROR},
+    )
+    def post(self, request: Request, job_id: str) -> Response:
+        who, now = get_caller(request), clock.now()
+        key = find_shared_key(request, who.organisation, now=now)
+        return answer_once(
+            request,
+            who.organisation,
+            lambda: _resume(request, job_id, who, key, now),
+            now=now,
+            key=key,
         )
-
-
-class FineTuningJobResumeView(FineTuningJobPauseView):
-    @extend_schema(
-        operation_id="resume_fine_tuning_job", request=None, responses={400: schemas.ERROR}
-    )
-    def post(self, request: Request, job_id: str) -> Response:
-        return self._refuse(request, job_id)
 
 
 class FineTuningJobEventsView(OpenAiView):
@@ -233,14 +248,36 @@ def _filter_by_metadata(
     return jobs.filter(bid_id__in=with_metadata.filter(metadata__contains=pairs).values("bid_id"))
 
 
+def _resume(request: Request, job_id: str, who: Caller, key: str, now: datetime) -> Response:
+    """Bid for the rest of a paused job; resuming one twice answers with the same job."""
+    paused = find_paused_job(get_job(who.organisation, job_id).pk, organisation=who.organisation)
+    bid = list_resuming_bids(paused.pk).first()
+    if bid is None:
+        own = check_body(FineTuningResumeRequest, request.data).get("bid") or {}
+        asked = {"price": own.get("max_price"), "deadline": own.get("deadline")}
+        bid = _place(build_resumed_bid(paused, asked, now=now), who, key)
+        first = FineTuningRequest.objects.filter(bid_id=paused.bid_id).first()
+        if first is not None:
+            # Named and described as the job that it goes on with.
+            first.pk, first.bid_id = None, bid.pk
+            first.save(force_insert=True)
+            _track(bid, first.integrations)
+    return _answer_decided(bid)
+
+
 def _create(request: Request, who: Caller, key: str, now: datetime) -> Response:
     """Bid for the job that is asked for, and answer with it once the bid is decided."""
     asked = check_body(FineTuningJobRequest, request.data)
     bid = _find_bid(who.organisation, key)
     if bid is None:
         terms = resolve_request(asked, who=who, now=now)
-        bid = _place(terms, who, key)
+        bid = _place(terms.bid, who, key)
         _remember(bid, asked, terms)
+    return _answer_decided(bid)
+
+
+def _answer_decided(bid: Bid) -> Response:
+    """The job that a bid won, once it is decided, or why it did not."""
     bid = wait_for_bid(bid=bid, timeout_s=DECIDED_WITHIN_S)
     if bid.status == BidStatus.PENDING:
         raise UserError(
@@ -265,8 +302,8 @@ def _bid_key(key: str) -> str:
     return f"v1:{key}"[:255]
 
 
-def _place(terms: FineTuningTerms, who: Caller, key: str) -> Bid:
-    asked = AskedBid(terms.bid, who, _bid_key(key))
+def _place(body: Mapping[str, Any], who: Caller, key: str) -> Bid:
+    asked = AskedBid(body, who, _bid_key(key))
     [found] = find_new_bids([asked])
     if isinstance(found, FilesNotReadError):
         read_files(found.new_bid)
@@ -288,7 +325,11 @@ def _remember(bid: Bid, asked: Mapping[str, Any], terms: FineTuningTerms) -> Non
             "integrations": asked.get("integrations") or [],
         },
     )
-    for integration in asked.get("integrations") or []:
+    _track(bid, asked.get("integrations") or [])
+
+
+def _track(bid: Bid, integrations: Sequence[Mapping[str, Any]]) -> None:
+    for integration in integrations:
         wandb = integration["wandb"]
         track_bid(
             bid_id=bid.pk,

@@ -34,6 +34,7 @@ _STATUSES = {
     JobStatus.SUCCEEDED: "succeeded",
     JobStatus.FAILED: "failed",
     JobStatus.CANCELLED: "cancelled",
+    JobStatus.PAUSED: "paused",
 }
 
 
@@ -127,7 +128,7 @@ class FineTuningJobSerializer(Answer):
         help_text="Seed of the order of rows and of the first weights.",
     )
     status = s.CharField(
-        help_text="validating_files, queued, running, succeeded, failed or cancelled."
+        help_text="validating_files, queued, running, succeeded, failed, cancelled or paused."
     )
     trained_tokens = s.IntegerField(
         allow_null=True, help_text="Tokens trained on; null until it has ended."
@@ -149,6 +150,11 @@ class FineTuningJobSerializer(Answer):
         source="bid.continued_job_id",
         allow_null=True,
         help_text="Id of the job whose adapter it continues; null: none.",
+    )
+    resumed_from = s.CharField(
+        source="bid.resumed_job_id",
+        allow_null=True,
+        help_text="Id of the paused job that it goes on with; null: none.",
     )
     bid = FineTuningJobBidSerializer(source="*", help_text="What was bid for it, and what it pays.")
 

@@ -9,7 +9,12 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from marketplace.api.market.fields import MetadataField, PriceField, StrictSerializer
+from marketplace.api.market.fields import (
+    DeadlineField,
+    MetadataField,
+    PriceField,
+    StrictSerializer,
+)
 from marketplace.api.market.requests import JobSettingsField, PreparationField, VerifiedOnlyField
 from marketplace.jobs.services.parts import PARTS_MAX
 
@@ -179,6 +184,24 @@ class BidTerms(StrictSerializer):
     training = JobSettingsField("training")
     preparation = PreparationField()
     verified_only = VerifiedOnlyField()
+
+
+class ResumeTerms(StrictSerializer):
+    """The bid for the rest of a paused job."""
+
+    max_price = PriceField(
+        required=False,
+        help_text="The most the rest is worth, in dollars. Without it, what the first bid leaves.",
+    )
+    deadline = DeadlineField(
+        required=False,
+        help_text="When it is to be done: a moment, or a time from now. Without it, the paused "
+        "job's; once that has passed, the latest on sale.",
+    )
+
+
+class FineTuningResumeRequest(serializers.Serializer[Any]):
+    bid = ResumeTerms(required=False, allow_null=True, help_text="What is bid for the rest.")
 
 
 class FineTuningJobRequest(serializers.Serializer[Any]):

@@ -60,7 +60,7 @@ def find_room_left(*, zone: Zone, organisation_id: str, now: datetime) -> float 
 def _has_sold_to_others(zone: Zone, organisation_id: str) -> bool:
     won = Bid.objects.filter(zone=zone, status=BidStatus.ADMITTED)
     # A job that was cancelled may have cost nothing, and one that failed, too.
-    stopped = Job.objects.filter(zone=zone, status__in=[JobStatus.CANCELLED, JobStatus.FAILED])
+    stopped = Job.objects.filter(zone=zone, status__in=[*Job.STOPPED, JobStatus.FAILED])
     others = won.exclude(organisation_id=organisation_id).exclude(pk__in=stopped.values("bid_id"))
     return others.values("pk")[:OTHERS_WON].count() >= OTHERS_WON
 

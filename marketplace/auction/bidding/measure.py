@@ -11,6 +11,7 @@ from typing import Any
 from marketplace.accounts.models import Organisation
 from marketplace.auction.bidding.deadlines import DEADLINE
 from marketplace.auction.bidding.job_request import JobRequest
+from marketplace.auction.bidding.resuming import RESUMED, measure_rest
 from marketplace.auction.bidding.start_from import (
     build_start,
     build_warm_start,
@@ -78,10 +79,14 @@ def measure_job(asked: JobRequest, *, now: datetime) -> MeasuredJob:
     ------
     UserError
         ``invalid_hyperparameter``, ``unknown_dataset``, ``unfit_dataset``, ``zone_closed`` or
-        those of ``find_beginning``, ``check_held_out`` and ``parse_wish``.
+        those of ``find_beginning``, ``measure_rest``, ``check_held_out`` and ``parse_wish``.
     """
     wish = asked.parse_wish()
     _check_data(asked, wish)
+    if asked.model.startswith(RESUMED):
+        rates = _rates.get(asked.zone.pk, now=now, read=lambda: load_rates(asked.zone))
+        rest = measure_rest(asked, rates=rates)
+        return MeasuredJob(rest.terms, rest.work, resolved=rest.resolved, rows=asked.dataset.rows)
     beginning = find_beginning(
         asked.model,
         organisation=asked.organisation,

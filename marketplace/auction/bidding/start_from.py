@@ -4,6 +4,7 @@
   (``ft:JOB:ckpt-step-N``), on the same base model: the new job continues from that adapter, with
   its rank and modules, and does all of its steps.
 - ``warm:`` and an offer: the job begins with the offer's adapter and is sold fewer steps.
+- ``resume:`` and a paused job of one's own: ``resuming``.
 """
 
 from __future__ import annotations

@@ -295,6 +295,12 @@ class Bid(models.Model):
         return start.job_id if start and start.kind is StartKind.CONTINUED else None
 
     @property
+    def resumed_job_id(self) -> str | None:
+        """The owner's paused job that it goes on with."""
+        resumes = None if self.terms is None else self.terms.resumes
+        return None if resumes is None else resumes.job_id
+
+    @property
     def offer_id(self) -> str:
         """The warm start's offer that it names; empty without one."""
         return "" if self.start is None else self.start.offer_id

@@ -31,7 +31,7 @@ LATER = 1.2
 LATEST_S = 28 * 60.0
 JOB_WITHIN_S = 20 * 60.0
 READ_WITHIN_S = 180.0
-ENDED = ("succeeded", "failed", "cancelled")
+ENDED = ("succeeded", "failed", "cancelled", "paused")
 
 
 class DemoFailed(RuntimeError):

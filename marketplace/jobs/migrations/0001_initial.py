@@ -37,7 +37,7 @@ class Migration(migrations.Migration):
                 ('verified_only', models.BooleanField(db_default=False, default=False)),
                 ('name', models.CharField(max_length=64)),
                 ('terms', marketplace.common.models.ValueField(kind=workers.protocol.job_terms.JobTerms)),
-                ('status', models.CharField(choices=[('queued', 'Queued'), ('running', 'Running'), ('moving', 'Moving'), ('succeeded', 'Succeeded'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], default='queued', max_length=12)),
+                ('status', models.CharField(choices=[('queued', 'Queued'), ('running', 'Running'), ('moving', 'Moving'), ('succeeded', 'Succeeded'), ('failed', 'Failed'), ('cancelled', 'Cancelled'), ('paused', 'Paused')], default='queued', max_length=12)),
                 ('cells', models.JSONField(default=list)),
                 ('deadline_at', models.DateTimeField()),
                 ('finish_planned_at', models.DateTimeField()),
@@ -184,7 +184,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('seq', models.PositiveBigIntegerField()),
                 ('at', models.DateTimeField()),
-                ('kind', models.CharField(choices=[('opened', 'Opened'), ('prepared', 'Data prepared'), ('disputed', 'Delivery disputed'), ('start_dropped', 'Goes on without its warm start'), ('started', 'Started on a node'), ('paused', 'Paused until its next slot'), ('moving', 'Leaving a node for another'), ('node_lost', 'Node lost'), ('fault', 'Failed on a node'), ('checkpointed', 'Checkpoint stored'), ('replan_wanted', 'Needs a new plan'), ('replanned', 'New plan'), ('adapter_stored', 'Adapter stored'), ('succeeded', 'Succeeded'), ('failed', 'Failed'), ('cancelled', 'Cancelled'), ('settled', 'Settled'), ('refunded', 'Refunded')], max_length=24)),
+                ('kind', models.CharField(choices=[('opened', 'Opened'), ('prepared', 'Data prepared'), ('disputed', 'Delivery disputed'), ('start_dropped', 'Goes on without its warm start'), ('started', 'Started on a node'), ('paused', 'Paused until its next slot'), ('moving', 'Leaving a node for another'), ('node_lost', 'Node lost'), ('fault', 'Failed on a node'), ('checkpointed', 'Checkpoint stored'), ('replan_wanted', 'Needs a new plan'), ('replanned', 'New plan'), ('adapter_stored', 'Adapter stored'), ('succeeded', 'Succeeded'), ('failed', 'Failed'), ('cancelled', 'Cancelled'), ('owner_paused', 'Paused by its owner'), ('settled', 'Settled'), ('refunded', 'Refunded')], max_length=24)),
                 ('actor', models.CharField(default='system', max_length=40)),
                 ('message', models.CharField(max_length=1000)),
                 ('data', models.JSONField(default=dict)),
@@ -388,7 +388,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', False), ('status__in', ['succeeded', 'failed', 'cancelled'])), models.Q(('finished_at__isnull', True), ('status__in', ['queued', 'running', 'moving'])), _connector='OR'), name='jobs_job_finished_when_ended'),
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', False), ('status__in', ['succeeded', 'failed', 'cancelled', 'paused'])), models.Q(('finished_at__isnull', True), ('status__in', ['queued', 'running', 'moving'])), _connector='OR'), name='jobs_job_finished_when_ended'),
         ),
         migrations.AddConstraint(
             model_name='job',
@@ -440,7 +440,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='jobevent',
-            constraint=models.CheckConstraint(condition=models.Q(('kind__in', ['opened', 'prepared', 'disputed', 'start_dropped', 'started', 'paused', 'moving', 'node_lost', 'fault', 'checkpointed', 'replan_wanted', 'replanned', 'adapter_stored', 'succeeded', 'failed', 'cancelled', 'settled', 'refunded'])), name='jobs_event_kind_known'),
+            constraint=models.CheckConstraint(condition=models.Q(('kind__in', ['opened', 'prepared', 'disputed', 'start_dropped', 'started', 'paused', 'moving', 'node_lost', 'fault', 'checkpointed', 'replan_wanted', 'replanned', 'adapter_stored', 'succeeded', 'failed', 'cancelled', 'owner_paused', 'settled', 'refunded'])), name='jobs_event_kind_known'),
         ),
         pgtrigger.migrations.AddTrigger(
             model_name='jobevent',

@@ -111,6 +111,9 @@ class Job(models.Model):
     deleted_at = models.DateTimeField(null=True, editable=False)
 
     ACTIVE = (JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.MOVING)
+    #: Ended at its owner's wish.
+    STOPPED = (JobStatus.CANCELLED, JobStatus.PAUSED)
+    ENDED = (JobStatus.SUCCEEDED, JobStatus.FAILED, *STOPPED)
     #: Waits for nothing but a cell.
     MAY_START = Q(awaits_data=False, awaits_fault_check=False)
 
@@ -126,7 +129,8 @@ class Job(models.Model):
         constraints = [
             models.CheckConstraint(
                 condition=Q(
-                    status__in=["succeeded", "failed", "cancelled"], finished_at__isnull=False
+                    status__in=["succeeded", "failed", "cancelled", "paused"],
+                    finished_at__isnull=False,
                 )
                 | Q(status__in=["queued", "running", "moving"], finished_at__isnull=True),
                 name="jobs_job_finished_when_ended",

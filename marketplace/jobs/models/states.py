@@ -14,6 +14,8 @@ class JobStatus(models.TextChoices):
     SUCCEEDED = "succeeded", "Succeeded"
     FAILED = "failed", "Failed"
     CANCELLED = "cancelled", "Cancelled"
+    #: Its owner ended it for now: another job may go on from its last checkpoint.
+    PAUSED = "paused", "Paused"
 
 
 class SliceStatus(models.TextChoices):
@@ -52,5 +54,6 @@ class EventKind(models.TextChoices):
     SUCCEEDED = "succeeded", "Succeeded"
     FAILED = "failed", "Failed"
     CANCELLED = "cancelled", "Cancelled"
+    OWNER_PAUSED = "owner_paused", "Paused by its owner"
     SETTLED = "settled", "Settled"
     REFUNDED = "refunded", "Refunded"

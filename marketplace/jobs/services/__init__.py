@@ -40,6 +40,7 @@ from marketplace.jobs.services.intake import (
 from marketplace.jobs.services.life import (
     add_job_event,
     cancel_job,
+    check_pausable,
     fail_job,
     give_prepared_data,
     mark_job_settled,
@@ -78,6 +79,7 @@ __all__ = [
     "cancel_job",
     "cancel_parted_upload",
     "check_held_out",
+    "check_pausable",
     "complete_parted_upload",
     "decide_upload",
     "decide_user_fault",

@@ -195,29 +195,55 @@ def mark_for_replan(*, job: Job, reason: str, now: datetime, is_trouble: bool = 
     enqueue("auction.jobs_replan")
 
 
-def cancel_job(*, job: Job, cancelled_by: User | None, now: datetime) -> Job:
+def cancel_job(
+    *, job: Job, cancelled_by: User | None, now: datetime, is_pause: bool = False
+) -> Job:
     """End a job at its owner's wish; its node drops it at once.
+
+    One that is paused (``is_pause``) can be resumed from its last checkpoint.
 
     Raises
     ------
     Conflict
-        ``job_ended``: it succeeded or failed before. Cancelling twice is no error.
+        ``job_ended``: it ended in another way before; asking twice is no error.
+        ``not_pausable``: as ``check_pausable``.
     """
     with transaction.atomic():
         job = locks.lock_job(job.pk)
-        if job.status == JobStatus.CANCELLED:
+        status = JobStatus.PAUSED if is_pause else JobStatus.CANCELLED
+        if job.status == status:
             return job
         _check_active(job)
-        revoke_slice(job=job, reason="The job was cancelled.", now=now)
+        if is_pause:
+            check_pausable(job)
+        revoke_slice(job=job, reason=f"The job was {status}.", now=now)
+        goes_on = f"at step {job.checkpoint_step}" if job.checkpoint_step else "at its beginning"
         end_job(
             job=job,
-            status=JobStatus.CANCELLED,
-            kind=EventKind.CANCELLED,
-            message="Cancelled.",
+            status=status,
+            kind=EventKind.OWNER_PAUSED if is_pause else EventKind.CANCELLED,
+            message=f"Paused. It goes on {goes_on} once resumed." if is_pause else "Cancelled.",
             actor="system" if cancelled_by is None else cancelled_by.pk,
             now=now,
         )
     return job
+
+
+def check_pausable(job: Job) -> None:
+    """Refuse to pause a job that no other could go on with as it was sold.
+
+    Raises
+    ------
+    Conflict
+        ``not_pausable``.
+    """
+    why = ""
+    if job.awaits_data:
+        why = "Its data are being prepared. Pause it once it has them, or cancel it."
+    elif job.start is not None and job.start.offer_id:
+        why = "It began warm, by an offer that was for this job alone. Cancel it instead."
+    if why:
+        raise Conflict("not_pausable", f"This job cannot be paused. {why}")
 
 
 def fail_job(*, job: Job, fault: FaultOf, reason: str, now: datetime) -> Job:

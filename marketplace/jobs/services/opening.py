@@ -68,6 +68,8 @@ def _build_job(opening: Opening, now: datetime) -> Job:
     if not opening.cells:
         raise ValueError(f"{opening.bid_id} was admitted without a cell")
     cells = serialize_cells(opening.cells)
+    resumes = opening.columns["terms"].resumes
+    step = 0 if resumes is None else resumes.step
     return Job(
         bid_id=opening.bid_id,
         organisation_id=opening.organisation_id,
@@ -81,6 +83,8 @@ def _build_job(opening: Opening, now: datetime) -> Job:
         awaits_data=opening.awaits_data,
         created_at=now,
         seq=_FIRST_SEQ,
+        step=step,
+        checkpoint_step=step,
         **opening.columns,
     )
 

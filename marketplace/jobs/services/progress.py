@@ -56,7 +56,7 @@ def record_progress(*, node: Node, report: ProgressReport, now: datetime) -> Pro
             _note_warm_start(job, events)
         if events:
             held.last_seq = events[-1].seq
-            held.last_step = max(held.first_step, events[-1].step)
+            held.last_step = max(held.first_step, job.checkpoint_step, events[-1].step)
         held.acknowledged_at = held.acknowledged_at or now
         held.heartbeats_missed = 0
         slot = slot_at(job.zone, now)

@@ -14,6 +14,7 @@ from functools import partial
 from django.conf import settings
 from django.core.files.storage import default_storage
 from django.db import transaction
+from django.db.models import QuerySet
 
 from marketplace.common.errors import UserError
 from marketplace.common.ids import new_id
@@ -83,6 +84,9 @@ def store_checkpoint(
             checkpoint.valid_loss = _find_valid_loss(job, step)
             checkpoint.created_at = now
             checkpoint.save()
+            # A job that ends before its next report counts this work: it may go on from here.
+            held.last_step = max(held.last_step, step)
+            held.save(update_fields=["last_step"])
             note_node_work(node=node)
             if step > job.checkpoint_step:
                 job.checkpoint_step = step
@@ -159,21 +163,21 @@ def store_adapter(
 
 def set_aside_checkpoint(job: Job) -> None:
     """Drop the newest checkpoint of a locked job: it may be what every node fails on."""
-    _drop(list_job_checkpoints(job)[:1])
+    _drop(_list_own(job)[:1])
     _find_newest(job)
 
 
 def discard_checkpoints_of(job: Job, node: Node) -> bool:
     """Drop a locked job's checkpoints that a node made; whether it goes on from an earlier one."""
     before = job.checkpoint_step
-    _drop(list_job_checkpoints(job).filter(slice__node=node))
+    _drop(_list_own(job).filter(slice__node=node))
     _find_newest(job)
     return job.checkpoint_step < before
 
 
 def discard_checkpoints_after(job: Job, step: int, providers: Sequence[str]) -> None:
     """Drop a locked job's checkpoints of later steps that these providers' nodes made."""
-    later = list_job_checkpoints(job).filter(step__gt=step)
+    later = _list_own(job).filter(step__gt=step)
     _drop(later.filter(slice__node__provider__in=providers))
     _find_newest(job)
     job.save(update_fields=["checkpoint_step"])
@@ -181,12 +185,17 @@ def discard_checkpoints_after(job: Job, step: int, providers: Sequence[str]) -> 
 
 def drop_checkpoints(job: Job) -> None:
     """Drop all checkpoints of a locked job: it begins again."""
-    _drop(list_job_checkpoints(job))
+    _drop(_list_own(job))
     job.checkpoint_step = 0
 
 
 def _prune_checkpoints(job: Job) -> None:
-    _drop(list_job_checkpoints(job)[CHECKPOINTS_KEPT:])
+    _drop(_list_own(job)[CHECKPOINTS_KEPT:])
+
+
+def _list_own(job: Job) -> QuerySet[Checkpoint]:
+    """Without the one that it was resumed from, which is the earlier job's."""
+    return list_job_checkpoints(job).filter(job=job)
 
 
 def _find_newest(job: Job) -> None:

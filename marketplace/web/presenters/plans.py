@@ -69,7 +69,7 @@ def build_job_ribbon(
         deadline_at=job.deadline_at,
         now=now,
         ended_at=job.finished_at,
-        was_stopped=job.status in (JobStatus.CANCELLED, JobStatus.FAILED),
+        was_stopped=job.status in (*Job.STOPPED, JobStatus.FAILED),
         marks=marks,
     )
 

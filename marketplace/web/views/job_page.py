@@ -1,4 +1,4 @@
-"""A job's page, and what stops the job."""
+"""A job's page."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_GET, require_http_methods, require_POST
+from django.views.decorators.http import require_GET, require_POST
 
 from marketplace.accounts.erasure import find_deletion
 from marketplace.accounts.models import Subject, User
 from marketplace.auction.bidding.auto_settings import explain_choices
-from marketplace.auction.cancelling import cancel_sold_job, quote_cancelling
+from marketplace.auction.bidding.resuming import list_resuming_bids
 from marketplace.auction.models import Bid
 from marketplace.auction.models.disputes import DISPUTABLE_FOR
+from marketplace.auction.pausing import can_pause
 from marketplace.auction.result_disputes import can_be_disputed, find_dispute, open_result_dispute
 from marketplace.common import clock
-from marketplace.common.errors import Conflict, NotFound
-from marketplace.common.request_rates import Counter, check_rate
+from marketplace.common.errors import NotFound
 from marketplace.exports.selectors import list_export_choices, list_pushes
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, EventKind, Job, JobEvent, JobStatus
@@ -73,6 +73,7 @@ def show_job(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpRes
         **_describe_dispute(job, now),
         "deletion": find_deletion(Subject.JOB, job.pk),
         "lineage": present_lineage(job, bid),
+        **_describe_pauses(job),
         "config_text": _format_config(job),
         "choices": explain_choices(
             bid.resolved,
@@ -114,7 +115,7 @@ def _describe_progress(bid: Bid, job: Job, tab: str, now: datetime) -> dict[str,
         "plan_data": serialize_plan(bid, job, machines) if tab == "metrics" else None,
         "share": compute_done_share(job),
         "left_s": compute_left_s(job, now),
-        "was_stopped": job.status in (JobStatus.CANCELLED, JobStatus.FAILED),
+        "was_stopped": job.status in (*Job.STOPPED, JobStatus.FAILED),
         "decide_s": bid.decided_at and (bid.decided_at - bid.created_at).total_seconds(),
         "finish_at": job.finished_at or job.finish_planned_at,
         "time_shares": _time_shares(bid, job, now),
@@ -138,6 +139,19 @@ def _describe_results(job: Job, tab: str) -> dict[str, Any]:
         "artifact": artifact,
         "export_choices": list_export_choices(job) if artifact is not None else [],
         "pushes": list_pushes(job) if artifact is not None else [],
+    }
+
+
+def _describe_pauses(job: Job) -> dict[str, Any]:
+    """The job that it goes on with, and the one that goes on with it."""
+    own = Job.objects.filter(organisation=job.organisation_id)
+    resumes, resumed_by = job.terms.resumes, None
+    if job.status == JobStatus.PAUSED:
+        resumed_by = own.filter(bid_id__in=list_resuming_bids(job.pk).values("pk")).first()
+    return {
+        "can_pause": job.is_active and can_pause(job),
+        "resumed_from": None if resumes is None else own.filter(pk=resumes.job_id).first(),
+        "resumed_by": resumed_by,
     }
 
 
@@ -236,34 +250,3 @@ def _list_events(events: Iterable[JobEvent]) -> list[dict[str, Any]]:
 def _current_node(job: Job) -> str:
     held = job.slices.filter(status="open").select_related("node").first()
     return label_node(held.node) if held else ""
-
-
-@page
-@require_http_methods(["GET", "POST"])
-def stop_job(request: PageRequest, job_id: str) -> HttpResponse:
-    """Say what goes back for a job, and end it at its owner's word if no less does by then."""
-    now, job = clock.now(), find_own_job(request.organisation, job_id)
-    if request.method == "POST":
-        shown = request.POST.get("at_least", "")
-        with show_refusal(request):
-            cancel_sold_job(
-                job=job,
-                cancelled_by=request.user,
-                now=now,
-                at_least_micros=int(shown[:18]) if shown.isdecimal() else None,
-            )
-            return redirect("job_detail", job_id=job.pk)
-        return redirect("job_stop", job_id=job.pk)
-    if not job.is_active:
-        return redirect("job_detail", job_id=job.pk)
-    # As the API's preview: it searches for a price.
-    check_rate(Counter("quotes", job.organisation_id), whose="your organisation")
-    bid = Bid.objects.select_related("zone").get(pk=job.bid_id)
-    try:
-        due, problem = quote_cancelling(bid=bid, job=job, now=now), ""
-    except Conflict as error:
-        # It can be ended all the same.
-        due, problem = None, str(error)
-    return render(
-        request, "web/job_cancel.html", {"job": job, "bid": bid, "due": due, "problem": problem}
-    )

@@ -69,8 +69,7 @@ def _choose(bids: QuerySet[Bid], request: PageRequest, chosen: str) -> QuerySet[
         names = [*running.values_list("bid_id", flat=True), *pending.values_list("pk", flat=True)]
         return bids.filter(pk__in=names)
     if chosen == "done":
-        ended = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED)
-        return bids.filter(status=BidStatus.ADMITTED, job_status__in=ended)
+        return bids.filter(status=BidStatus.ADMITTED, job_status__in=Job.ENDED)
     if chosen == "refused":
         return bids.filter(status__in=(BidStatus.REFUSED, BidStatus.CANCELLED))
     return bids

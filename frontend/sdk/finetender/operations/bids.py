@@ -88,8 +88,45 @@ def place_bid(
     body["price"] = str(price)
     if name is not None:
         body["name"] = name
+    return (yield from _send_bid("/api/bids", body, idempotency_key))
+
+
+def resume_job(
+    job_id: str,
+    *,
+    price: str | float | Decimal | None = None,
+    deadline: Deadline | None = None,
+    idempotency_key: str | None = None,
+) -> Operation[Bid]:
+    """Bid for the rest of a paused job, and wait until the bid is decided.
+
+    The job of the bid goes on from the paused job's last checkpoint.
+
+    Parameters
+    ----------
+    price
+        The most the rest is worth, in dollars; without it, what the first bid leaves.
+    deadline
+        Without it, the paused job's; once that has passed, the latest on sale.
+
+    Raises
+    ------
+    BidRefusedError
+        With the price that would have won.
+    """
+    body: dict[str, Any] = {}
+    if price is not None:
+        body["price"] = str(price)
+    if deadline is not None:
+        body["deadline"] = write_deadline(deadline)
+    path = f"/api/jobs/{check_id(job_id)}/resume"
+    return (yield from _send_bid(path, body, idempotency_key))
+
+
+def _send_bid(path: str, body: dict[str, Any], idempotency_key: str | None) -> Operation[Bid]:
+    """Place a bid under a key, and wait until it is decided."""
     key = idempotency_key or draw_key()
-    answer = yield from send(Call("POST", "/api/bids", json=body, idempotency_key=key))
+    answer = yield from send(Call("POST", path, json=body, idempotency_key=key))
     bid = Bid.read(answer.body)
     while bid.status == "pending":
         yield Pause(LOOK_EVERY_S)

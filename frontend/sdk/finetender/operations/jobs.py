@@ -30,6 +30,16 @@ def cancel_job(job_id: str, *, refund_at_least: str | None = None) -> Operation[
     return Job.read(answer.body)
 
 
+def pause_job(job_id: str, *, refund_at_least: str | None = None) -> Operation[Job]:
+    """End a job for now; what is left goes back as by ``cancel_job``.
+
+    Its last checkpoint stays, and ``resume_job`` goes on from it.
+    """
+    body = {} if refund_at_least is None else {"refund_at_least": refund_at_least}
+    answer = yield from send(Call("POST", f"/api/jobs/{check_id(job_id)}/pause", json=body))
+    return Job.read(answer.body)
+
+
 def list_checkpoints(job_id: str) -> Operation[tuple[Raw, ...]]:
     """The stored checkpoints, newest first."""
     answer = yield from send(Call("GET", f"/api/jobs/{check_id(job_id)}/checkpoints"))
