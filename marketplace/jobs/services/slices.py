@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
 from django.db import transaction
 from django.db.models import Q
 
-from marketplace.common.errors import UserError
+from marketplace.common.errors import Conflict, UserError
 from marketplace.common.queue import enqueue
 from marketplace.fleet import services as fleet
 from marketplace.fleet.models import GONE, Node, NodeStatus, Zone
@@ -16,10 +17,18 @@ from marketplace.fleet.selectors import slot_at
 from marketplace.jobs import locks
 from marketplace.jobs.journal import record_event
 from marketplace.jobs.lease_checks import LeaseLost, is_current
-from marketplace.jobs.models import EventKind, Job, JobStatus, Slice, SliceStatus
+from marketplace.jobs.models import (
+    Checkpoint,
+    EventKind,
+    FaultOf,
+    Job,
+    JobStatus,
+    Slice,
+    SliceStatus,
+)
 from marketplace.jobs.services.fault_attribution import blame_nodes, blame_overrun
 from marketplace.jobs.services.finished_slices import apply_finished
-from marketplace.jobs.services.life import close_slice, mark_for_replan
+from marketplace.jobs.services.life import close_slice, fail_job, mark_for_replan
 from marketplace.jobs.services.result_checks import check_pace
 from marketplace.jobs.services.system_faults import count_system_fault, rewind_to_checkpoint
 from marketplace.jobs.services.uploads import discard_checkpoints_of
@@ -190,14 +199,19 @@ def discard_node_work(*, node: Node, reason: str, now: datetime) -> tuple[str, .
     """Have other nodes do again what a node did of its running jobs; ids of the jobs.
 
     They go on from the newest checkpoint of another node, so nothing that this one did counts; nor
-    does what was built on it since. What the job loses by that is charged to this node.
+    does what was built on it since. What the job loses by that is charged to this node. Nor is a
+    paused job resumed from its checkpoints; one that was, and has none of its own, has nothing left
+    to go on from, and so the market fails it.
     """
-    own = Q(slices__node=node)
-    jobs = Job.objects.filter(own, status__in=Job.ACTIVE).order_by("pk").distinct()
+    _fail_resumed_from(node, reason, now)
+    kept = (*Job.ACTIVE, JobStatus.PAUSED)
+    jobs = Job.objects.filter(slices__node=node, status__in=kept).order_by("pk").distinct()
     changed: list[str] = []
     for job_id in list(jobs.values_list("pk", flat=True)):
         with transaction.atomic():
             job = locks.lock_job(job_id)
+            if job.status == JobStatus.PAUSED and discard_checkpoints_of(job, node):
+                job.save(update_fields=["checkpoint_step"])
             held = locks.lock_open_slice(job)
             is_its_own = held is not None and held.node_id == node.pk
             if not job.is_active or not (discard_checkpoints_of(job, node) or is_its_own):
@@ -212,6 +226,21 @@ def discard_node_work(*, node: Node, reason: str, now: datetime) -> tuple[str, .
     if changed:
         enqueue("jobs.slots_dispatch")
     return tuple(changed)
+
+
+def _fail_resumed_from(node: Node, reason: str, now: datetime) -> None:
+    """Fail running jobs that were resumed from a checkpoint of a node and have no newer one."""
+    active = Job.objects.filter(status__in=Job.ACTIVE, terms__resumes__step__gt=0)
+    begun_at = {job: job.terms.resumes for job in active.filter(zone=node.zone_id).order_by("pk")}
+    stored = Checkpoint.objects.filter(slice__node=node)
+    names = [resumes.checkpoint_id for resumes in begun_at.values() if resumes]
+    of_node = set(stored.filter(pk__in=names).values_list("pk", flat=True))
+    for job, resumes in begun_at.items():
+        if resumes and resumes.checkpoint_id in of_node and job.checkpoint_step == resumes.step:
+            why = f"{reason} The job was resumed from a checkpoint of that node."
+            # It may end at this moment.
+            with suppress(Conflict):
+                fail_job(job=job, fault=FaultOf.SYSTEM, reason=why, now=now)
 
 
 def _take_back(job: Job, held: Slice | None, reason: str, now: datetime) -> None:

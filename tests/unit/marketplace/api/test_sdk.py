@@ -75,7 +75,13 @@ def test_a_file_is_stored_once_quoted_bid_for_and_lost_below_the_price(
         assert again.id == bid.id
         [job] = client.list_jobs()
         assert (job.id, job.price) == (bid.job_id, bid.payment)
-        assert client.cancel_job(job.id).status == "cancelled"
+        paused = client.pause_job(job.id, refund_at_least="0")
+        assert (paused.status, paused.has_ended) == ("paused", True)
+        rest = client.resume_job(job.id, price="5", deadline="5m", idempotency_key="two")
+        assert client.resume_job(job.id, price="5", deadline="5m", idempotency_key="two") == rest
+        goes_on = client.get_job(rest.job_id)
+        assert goes_on.raw["resumes"] == {"job_id": job.id, "step": 0}
+        assert client.cancel_job(goes_on.id).status == "cancelled"
 
 
 def test_a_job_is_followed_until_it_ends_and_from_the_middle(access, owner):
@@ -187,6 +193,11 @@ def test_commands_print_results_and_end_with_their_codes(
     job_id = told.split()[4].rstrip(",")
     code, told = run(capsys, "jobs")
     assert (code, told.split()[:2]) == (0, [job_id, "queued"])
+    code, told = run(capsys, "pause", job_id)
+    assert (code, told) == (0, f"{job_id} is paused. 'finetender resume {job_id}' goes on.\n")
+    code, told = run(capsys, "resume", job_id, "--price", "5", "--deadline", "5m")
+    assert (code, f" goes on with {job_id}, for $" in told) == (0, True)
+    job_id = told.split()[0]
     code, told = run(capsys, "cancel", job_id, "--json")
     assert (code, json.loads(told)["status"]) == (0, "cancelled")
     assert run(capsys, "watch", job_id)[0] == 8

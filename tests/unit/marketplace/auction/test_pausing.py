@@ -24,7 +24,12 @@ from marketplace.common.errors import Conflict, UserError
 from marketplace.jobs.kept_data import _list_adapter_needs
 from marketplace.jobs.models import Job, JobEvent, JobStatus, NodePlan
 from marketplace.jobs.selectors import find_job_blob, list_job_checkpoints
-from marketplace.jobs.services import delete_dataset, delete_job, store_checkpoint
+from marketplace.jobs.services import (
+    delete_dataset,
+    delete_job,
+    discard_node_work,
+    store_checkpoint,
+)
 from marketplace.jobs.work import compute_work_left_share, load_work_plan
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.selectors import get_wallet
@@ -327,6 +332,25 @@ def test_work_up_to_a_stored_checkpoint_is_paid_though_no_report_said_so(owner, 
     settle(zone, 102)
     # 90 of 270 units.
     assert earned(node) == 100_000
+
+
+def test_nothing_goes_on_from_what_a_node_that_was_set_aside_stored(paused, zone, node):
+    settle(zone, 103)
+    bid, job = resume(paused, slot=103)
+    honest = market.node(zone, last_heartbeat_at=NOW + timedelta(hours=1))
+    now = market.slot_at(zone, 104)
+    discard_node_work(node=honest, reason="Another one.", now=now)
+    job.refresh_from_db()
+    assert job.is_active
+    discard_node_work(node=node, reason="It stored other weights.", now=now)
+    job.refresh_from_db()
+    paused.refresh_from_db()
+    assert (job.status, job.fault, paused.checkpoint_step) == ("failed", "system", 0)
+    settle(zone, 105)
+    bid.refresh_from_db()
+    assert bid.refund_micros == bid.payment_micros
+    again, third = resume(paused, slot=105)
+    assert (again.terms.resumes.step, third.step) == (0, 0)
 
 
 def test_the_first_steps_of_a_resumed_job_may_be_checked_too(paused, zone, settings):

@@ -141,6 +141,36 @@ def test_cancelling_says_the_amount_first_and_goes_by_it(site: Site, job: Job) -
     assert site.client.post(asked).status_code == site.client.get(asked).status_code == 302
 
 
+def test_a_job_is_paused_and_its_rest_is_bid_for(site: Site, job: Job) -> None:
+    asked = f"/jobs/{job.pk}/pause"
+    assert f'href="{asked}"' in read_page(site.client.get(f"/jobs/{job.pk}"))
+    Job.objects.filter(pk=job.pk).update(step=5, checkpoint_step=2)
+    text = read_page(site.client.get(asked))
+    assert "Pause and get $0.098 back" in text
+    assert "3 steps after that checkpoint are paid and will be done, and paid, again." in text
+    assert site.client.post(asked, {"at_least": "98001"}).headers["Location"] == asked
+    assert site.client.post(asked, {"at_least": "98000"}).headers["Location"] == f"/jobs/{job.pk}"
+    settle_finished(now=NOW)
+    resume = f"/jobs/{job.pk}/resume"
+    assert f'href="{resume}"' in read_page(site.client.get(f"/jobs/{job.pk}"))
+    page = site.client.get(resume)
+    form = page.context["form"]
+    assert form.data["price"] == "4.998"
+    assert page.context["quote"].price_micros == 100_000
+    assert "The rest by this deadline costs now" in read_page(page)
+    low = site.client.post(resume, form.data | {"price": "x", "do": "place"})
+    assert low.status_code == 400
+    assert Bid.objects.count() == 1
+    sent = [site.client.post(resume, form.data | {"do": "place"}) for _ in range(2)]
+    rest = Bid.objects.get(price_micros=4_998_000)
+    assert [one.headers["Location"] for one in sent] == [f"/bids/{rest.pk}"] * 2
+    decide_pending_bids(zone=site.zone, now=NOW, limit=10)
+    going = Job.objects.get(bid_id=rest.pk)
+    assert f"{going.pk}</a>" in read_page(site.client.get(f"/jobs/{job.pk}"))
+    assert "It goes on after step 0 of" in read_page(site.client.get(f"/jobs/{going.pk}"))
+    assert site.client.get(f"/jobs/{going.pk}/resume").status_code == 302
+
+
 def test_what_a_cancel_gives_back_is_searched_for_within_the_limit_of_quotes(
     site: Site, job: Job, settings: Any
 ) -> None:

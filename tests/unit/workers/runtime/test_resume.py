@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,27 @@ def test_a_move_to_another_process_changes_no_number(config, tmp_path, capsys):
                     assert float(theirs[key]) == pytest.approx(float(ours[key]), rel=2e-5)
         other = json.loads(moved.stdout.splitlines()[JOBS.index(job)])
         assert other["samples_done"] == whole[JOBS.index(job)]["samples_done"]
+
+
+def test_a_job_goes_on_with_the_checkpoint_of_a_paused_one_of_its_own_settings(config, tmp_path):
+    """A resumed job has another id, and ends with the weights of one that was never paused."""
+    spec, data = (job := plan_jobs(read_config(config), config.parent)[0]).spec, job.data
+    weights = []
+    with contextlib.closing(
+        NodeRuntime(device="cpu", cache_dir=tmp_path / "cache", reproducible=True)
+    ) as runtime:
+        whole = attach(runtime, spec, data)
+        first = attach(runtime, replace(spec, job_id="paused"), data, pause_at=10)
+        first.wait()
+        assert first.outcome == "paused"
+        path, step = first.checkpoints[-1]
+        assert step == 10
+        rest = attach(runtime, replace(spec, job_id="rest"), data, path)
+        for sink in (whole, rest):
+            sink.wait()
+            assert sink.outcome == "finished"
+            weights.append((sink.adapter_dir / "adapter_model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
 
 
 def test_a_reproducible_job_gives_the_same_bits_whatever_is_measured(config, tmp_path, monkeypatch):

@@ -347,6 +347,39 @@ def test_cancelling_says_the_money_first_and_then_happens_once(api, zone):
     assert api.get(f"/api/jobs/{job.pk}/cancel").json()["can_cancel"] is False
 
 
+def test_pausing_says_the_money_and_the_step_first_and_the_rest_is_bid_for(api, zone, lane):
+    bid, job = sold(api, zone)
+    asked = f"/api/jobs/{job.pk}/pause"
+    assert api.get(asked).json() == {
+        "job_id": job.pk,
+        "can_cancel": True,
+        "payment": "0.300000",
+        "refund": "0.294000",
+        "kept": "0.006000",
+        "checkpoint_step": 0,
+        "steps_done_again": 0,
+    }
+    assert_problem(api.post(asked, {"refund_at_least": "0.294001"}), 409, "refund_changed")
+    resume = f"/api/jobs/{job.pk}/resume"
+    assert_problem(api.post(resume), 409, "not_resumable")
+    assert api.post(asked, {"refund_at_least": "0.294"}).json()["status"] == "paused"
+    settle_finished(now=clock.now())
+    quoted = {"zone": zone.name, "dataset_id": bid.dataset_id, "model": f"resume:{job.pk}"}
+    quote = api.post("/api/quotes", quoted | {"deadline": "200s"}).json()
+    assert quote["posted_price"] == "0.300000"
+    answer = api.post(resume, {"deadline": "200s"}, key="r1")
+    assert answer.status_code == 201, answer.json()
+    made = answer.json()
+    assert (made["price"], made["status"]) == ("4.994000", "admitted")
+    assert api.post(resume, {"deadline": "200s"}, key="r1").json()["id"] == made["id"]
+    assert_problem(api.post(resume, {"deadline": "200s"}), 409, "already_resumed")
+    shown = api.get(f"/api/jobs/{made['job_id']}").json()
+    assert shown["resumes"] == {"job_id": job.pk, "step": 0}
+    other = Api(builders.organisation())
+    for path in (asked, resume):
+        assert other.post(path).status_code == 404
+
+
 @pytest.mark.parametrize("after", ["x", "-1", "²"])
 def test_event_cursors_that_are_none_are_refused(api, zone, after):
     _, job = sold(api, zone)

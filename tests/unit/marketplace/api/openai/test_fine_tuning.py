@@ -8,6 +8,7 @@ import pytest
 from marketplace.api.models import FineTuningRequest, IdempotencyRecord
 from marketplace.api.openai.names import name_file
 from marketplace.auction.models import Bid, BidStatus
+from marketplace.auction.settlement import settle_finished
 from marketplace.common import clock
 from marketplace.fleet.models import Provider
 from marketplace.jobs.models import Job, MetricPoint
@@ -219,11 +220,35 @@ def test_a_job_says_what_becomes_of_its_integration(client, create, owner):
     )
 
 
-def test_a_job_is_cancelled_once_and_is_not_paused(client, create):
+def test_a_paused_job_is_resumed_as_another_once(client, create):
+    first = create(suffix="tone", metadata={"team": "a"})
+    with pytest.raises(openai.ConflictError) as refused:
+        client.fine_tuning.jobs.resume(first.id)
+    assert refused.value.code == "not_resumable"
+    assert client.fine_tuning.jobs.pause(first.id).status == "paused"
+    assert client.fine_tuning.jobs.pause(first.id).status == "paused"
+    with pytest.raises(openai.ConflictError) as refused:
+        client.fine_tuning.jobs.resume(first.id)
+    assert refused.value.code == "not_settled"
+    settle_finished(now=clock.now())
+    kept = Bid.objects.get().paid_micros
+    low = {"bid": {"max_price": "0.000001"}}
+    with pytest.raises(openai.APIStatusError) as lost:
+        client.fine_tuning.jobs.resume(first.id, extra_body=low)
+    assert (lost.value.status_code, lost.value.code) == (402, "bid_below_price")
+    second = client.fine_tuning.jobs.resume(first.id)
+    assert client.fine_tuning.jobs.resume(first.id).id == second.id
+    assert (second.resumed_from, second.status) == (first.id, "queued")
+    assert second.metadata == {"team": "a"}
+    assert second.bid["max_price"] == f"{(5_000_000 - kept) / 1e6:.6f}"
+    assert second.bid["deadline"] == first.bid["deadline"]
+    assert first.resumed_from is None
+    assert client.fine_tuning.jobs.retrieve(first.id).status == "paused"
+    assert Job.objects.count() == 2
+
+
+def test_a_job_is_cancelled_once(client, create):
     job_id = create().id
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.fine_tuning.jobs.pause(job_id)
-    assert refused.value.code == "unsupported_operation"
     assert client.fine_tuning.jobs.cancel(job_id).status == "cancelled"
     assert client.fine_tuning.jobs.cancel(job_id).status == "cancelled"
     assert client.fine_tuning.jobs.checkpoints.list(job_id).data == []
