@@ -20,21 +20,26 @@ from marketplace.auction.pay_rule import PAY_RULE
 from marketplace.auction.selectors import MarketNow, load_market
 from marketplace.checks.reliability import measure_reliability
 from marketplace.common import clock
-from marketplace.common.errors import MarketFault, NotFound, UserError
+from marketplace.common.errors import MarketFault, UserError
 from marketplace.common.money import count_decimals, to_micros
 from marketplace.console.forms import NodeForm, SaleHoursForm
-from marketplace.console.install_ways import list_install_ways
 from marketplace.console.join_progress import load_joining
 from marketplace.fleet.device_timeslices import find_rest
+from marketplace.fleet.install_ways import list_install_ways
 from marketplace.fleet.models import ABSENT, JoinToken, Node, NodeStatus
 from marketplace.fleet.sale_hours import SaleHours
-from marketplace.fleet.selectors import find_provider, list_open_join_tokens, list_open_zones
+from marketplace.fleet.selectors import (
+    find_provider,
+    get_own_join_token,
+    get_own_node,
+    list_open_join_tokens,
+    list_open_zones,
+)
 from marketplace.fleet.services import (
     ListingTerms,
     ask_node_to_leave,
-    create_join_token,
     drain_node,
-    ensure_provider,
+    open_listing,
     reset_node_speed,
     revoke_join_token,
     revoke_node_token,
@@ -204,9 +209,9 @@ def add_node(request: PageRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         now = clock.now()
         try:
-            token, secret = create_join_token(
+            token, secret = open_listing(
+                organisation=request.organisation,
                 zone=form.cleaned_data["zone"],
-                provider=ensure_provider(organisation=request.organisation, now=now),
                 created_by=request.user,
                 terms=ListingTerms(
                     ask_micros=to_micros(form.cleaned_data["ask"], param="ask"),
@@ -229,21 +234,10 @@ def add_node(request: PageRequest) -> HttpResponse:
     return render(request, "console/node_new.html", context)
 
 
-def _find_node(request: PageRequest, node_id: str) -> Node:
-    node = (
-        Node.objects.select_related("zone")
-        .filter(pk=node_id.replace("\0", ""), provider__organisation=request.organisation)
-        .first()
-    )
-    if node is None:
-        raise NotFound("unknown_node", f"{request.organisation.name} lists no such node.")
-    return node
-
-
 @owner_page
 @require_POST
 def change_ask(request: PageRequest, node_id: str) -> HttpResponse:
-    node = _find_node(request, node_id)
+    node = get_own_node(request.organisation, node_id)
     text = request.POST.get("ask", "").strip().removeprefix("$")
     with show_refusal(request):
         set_node_ask(
@@ -259,7 +253,7 @@ def change_ask(request: PageRequest, node_id: str) -> HttpResponse:
 @require_POST
 def switch_drain(request: PageRequest, node_id: str) -> HttpResponse:
     """Take a node off sale, or put it back."""
-    node = _find_node(request, node_id)
+    node = get_own_node(request.organisation, node_id)
     if node.drained_at is None:
         drain_node(node=node, now=clock.now())
         words = (
@@ -282,7 +276,7 @@ def switch_drain(request: PageRequest, node_id: str) -> HttpResponse:
 @require_POST
 def change_hours(request: PageRequest, node_id: str) -> HttpResponse:
     """Hours of sale and maintenance; empty fields sell the node all day."""
-    node, form = _find_node(request, node_id), SaleHoursForm(request.POST)
+    node, form = get_own_node(request.organisation, node_id), SaleHoursForm(request.POST)
     if not form.is_valid():
         messages.error(request, "Write times as hours and minutes, UTC.")
         return redirect("node_list")
@@ -298,7 +292,7 @@ def change_hours(request: PageRequest, node_id: str) -> HttpResponse:
 @require_POST
 def reset_speed(request: PageRequest, node_id: str) -> HttpResponse:
     """Forget what a node's jobs were seen to do, as after a change of the machine."""
-    node = reset_node_speed(node=_find_node(request, node_id))
+    node = reset_node_speed(node=get_own_node(request.organisation, node_id))
     messages.success(request, f"{node.name} is sold as fast as its self-test was, until it works.")
     return redirect("node_list")
 
@@ -306,7 +300,7 @@ def reset_speed(request: PageRequest, node_id: str) -> HttpResponse:
 @page
 @require_POST
 def take_node_away(request: PageRequest, node_id: str) -> HttpResponse:
-    node = ask_node_to_leave(node=_find_node(request, node_id), now=clock.now())
+    node = ask_node_to_leave(node=get_own_node(request.organisation, node_id), now=clock.now())
     has_left = node.status == NodeStatus.LEFT
     words = "has left." if has_left else "leaves as soon as what was sold of it is served."
     messages.success(request, f"{node.name} {words}")
@@ -316,7 +310,7 @@ def take_node_away(request: PageRequest, node_id: str) -> HttpResponse:
 @owner_page
 @require_POST
 def end_node_token(request: PageRequest, node_id: str) -> HttpResponse:
-    node = revoke_node_token(node=_find_node(request, node_id), now=clock.now())
+    node = revoke_node_token(node=get_own_node(request.organisation, node_id), now=clock.now())
     messages.success(
         request,
         f"The credentials of {node.name} are revoked. Its jobs go on elsewhere; to bring it back, "
@@ -328,11 +322,7 @@ def end_node_token(request: PageRequest, node_id: str) -> HttpResponse:
 @owner_page
 @require_POST
 def end_join_token(request: PageRequest, token_id: str) -> HttpResponse:
-    token = JoinToken.objects.filter(
-        pk=token_id.replace("\0", ""), provider__organisation=request.organisation
-    ).first()
-    if token is None:
-        raise NotFound("unknown_join_token", "There is no such join token.")
+    token = get_own_join_token(request.organisation, token_id)
     revoke_join_token(token=token, now=clock.now())
     messages.success(request, "The join command is revoked; it lists no node.")
     return redirect("node_list")

@@ -7,7 +7,7 @@ from datetime import datetime, time, timedelta
 
 from django.db import transaction
 
-from marketplace.accounts.models import User
+from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict, NotAllowed, UserError
 from marketplace.fleet import locks, selectors
 from marketplace.fleet.asks import check_ask, check_availability
@@ -24,7 +24,7 @@ from marketplace.fleet.models import (
     Tier,
     Zone,
 )
-from marketplace.fleet.providers import check_may_list
+from marketplace.fleet.providers import check_may_list, ensure_provider
 from marketplace.fleet.releases import agree_on_version
 from marketplace.fleet.sale_hours import SaleHours, check_hours, set_joining_hours
 from marketplace.fleet.secrets import create_join_secret, derive_node_token, hash_secret, hash_user
@@ -126,6 +126,30 @@ def create_join_token(
         uses_left=nodes,
     )
     return token, secret
+
+
+def open_listing(
+    *,
+    organisation: Organisation,
+    zone: Zone,
+    created_by: User,
+    terms: ListingTerms,
+    nodes: int = 1,
+    now: datetime,
+) -> tuple[JoinToken, str]:
+    """As ``create_join_token``, by somebody of the organisation that is to list the nodes.
+
+    It becomes a provider by that, where none need be approved.
+    """
+    with transaction.atomic():
+        return create_join_token(
+            zone=zone,
+            provider=ensure_provider(organisation=organisation, now=now),
+            created_by=created_by,
+            terms=terms,
+            nodes=nodes,
+            now=now,
+        )
 
 
 def list_join_models(*, request: JoinModelsRequest, now: datetime) -> JoinModelsReply:

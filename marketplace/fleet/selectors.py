@@ -42,6 +42,8 @@ __all__ = [
     "first_slot_from",
     "get_model_shape",
     "get_open_zone",
+    "get_own_join_token",
+    "get_own_node",
     "get_work_costs",
     "get_zones_by_name",
     "is_node_silent",
@@ -82,6 +84,37 @@ def list_open_join_tokens(provider: Provider, *, now: datetime) -> QuerySet[Join
     """Join tokens that a machine may still use, newest first."""
     unused = JoinToken.objects.filter(provider=provider, uses_left__gt=0, revoked_at=None)
     return unused.filter(expires_at__gt=now).select_related("zone").order_by("-created_at")
+
+
+def get_own_node(organisation: Organisation, node_id: str) -> Node:
+    """One of the nodes that an organisation lists or listed.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_node``, whether there is none or it is somebody else's.
+    """
+    # PostgreSQL takes no NUL in a text, and no id has one.
+    nodes = Node.objects.filter(provider__organisation=organisation)
+    found = nodes.select_related("zone").filter(pk=node_id.replace("\0", "")).first()
+    if found is None:
+        raise NotFound("unknown_node", f"{organisation.name} lists no such node.")
+    return found
+
+
+def get_own_join_token(organisation: Organisation, token_id: str) -> JoinToken:
+    """One of the join tokens of an organisation, open or not.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_join_token``.
+    """
+    tokens = JoinToken.objects.filter(provider__organisation=organisation)
+    found = tokens.select_related("zone").filter(pk=token_id.replace("\0", "")).first()
+    if found is None:
+        raise NotFound("unknown_join_token", "There is no such join token.")
+    return found
 
 
 def list_open_zones() -> QuerySet[Zone]:

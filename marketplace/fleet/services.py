@@ -19,6 +19,7 @@ from marketplace.fleet.joining import (
     join_node,
     list_join_models,
     note_join_step,
+    open_listing,
 )
 from marketplace.fleet.models import GONE, Ask, Node, NodeStatus, Zone
 from marketplace.fleet.policy_settings import check_policy_settings, set_policy_settings
@@ -67,6 +68,7 @@ __all__ = [
     "note_node_fault",
     "note_node_work",
     "note_token_use",
+    "open_listing",
     "open_plan_session",
     "record_heartbeat",
     "record_node_speed",

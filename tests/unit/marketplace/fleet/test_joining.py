@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from marketplace.common.errors import UserError
-from marketplace.console.join_progress import describe_steps, load_joining
+from marketplace.console.join_progress import load_joining
+from marketplace.fleet.join_progress import describe_steps
 from marketplace.fleet.memory import compute_memory_demand
 from marketplace.fleet.models import Ask, JoinToken, Node, NodeStatus, Tier
 from marketplace.fleet.selectors import (
