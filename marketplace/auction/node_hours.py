@@ -6,7 +6,9 @@ from then on is in the new hours.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from django.db import transaction
 
@@ -15,7 +17,7 @@ from marketplace.auction.models import Reservation
 from marketplace.common.errors import Conflict
 from marketplace.fleet import services as fleet
 from marketplace.fleet.models import Node
-from marketplace.fleet.sale_hours import SaleHours, find_node_window
+from marketplace.fleet.sale_hours import find_node_window
 from marketplace.fleet.selectors import (
     find_node_by_api_token,
     slot_at,
@@ -47,7 +49,7 @@ def list_node(*, request: JoinRequest, now: datetime) -> JoinReply:
     return reply
 
 
-def change_sale_hours(*, node: Node, hours: SaleHours, now: datetime) -> Node:
+def change_sale_hours(*, node: Node, change: Mapping[str, Any], now: datetime) -> Node:
     """As ``fleet.set_sale_hours``.
 
     Raises
@@ -59,7 +61,7 @@ def change_sale_hours(*, node: Node, hours: SaleHours, now: datetime) -> Node:
     with transaction.atomic():
         if node.shared_device_id is not None:
             lock_lanes(_list_zones(node))
-        node = fleet.set_sale_hours(node=node, hours=hours, now=now)
+        node = fleet.set_sale_hours(node=node, change=change, now=now)
         _check_sold_slots(node, now)
     return node
 

@@ -7,8 +7,10 @@ case.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time, timedelta
+from typing import Any
 
 from django.db import transaction
 from django.db.models import Q
@@ -49,8 +51,22 @@ def find_sale_window(
     return hours.maintenance_until_at, offered_until_at
 
 
-def set_sale_hours(*, node: Node, hours: SaleHours, now: datetime) -> Node:
-    """Sell a node in these hours only; ``SaleHours()`` sells it all day.
+def read_sale_hours(node: Node, *, now: datetime) -> SaleHours:
+    """The wish for a node as it is stored; maintenance that is over is none."""
+    ends = node.maintenance_until_at
+    begins = node.maintenance_from_at
+    if ends is not None and ends <= now:
+        begins = ends = None
+    return SaleHours(node.sale_opens, node.sale_closes, begins, ends)
+
+
+def set_sale_hours(*, node: Node, change: Mapping[str, Any], now: datetime) -> Node:
+    """Sell a node in its hours only, and not in its maintenance; without hours, all day.
+
+    Parameters
+    ----------
+    change
+        Members of ``SaleHours``; those that are not named stay as they are.
 
     Raises
     ------
@@ -60,11 +76,12 @@ def set_sale_hours(*, node: Node, hours: SaleHours, now: datetime) -> Node:
     Conflict
         ``hours_overlap`` with those of a node that shares its device.
     """
-    check_hours(hours, now)
     with transaction.atomic():
         # Another node may join on its device meanwhile.
         locks.lock_provider(node.provider_id)
         node = locks.lock_present_node(node.pk)
+        hours = replace(read_sale_hours(node, now=now), **change)
+        check_hours(hours, now)
         if not has_hours(node):
             node.offered_until_at = node.available_until_at
         node.sale_opens, node.sale_closes = hours.opens, hours.closes

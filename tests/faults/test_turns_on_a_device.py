@@ -51,6 +51,7 @@ print(json.dumps(secrets))
 """
 #: The first one's hours end as the slots that are sold of it do, the second one's begin then.
 CHANGE = """
+from dataclasses import asdict
 from datetime import timedelta
 from marketplace.auction.models import Reservation
 from marketplace.auction.node_hours import change_sale_hours
@@ -64,9 +65,9 @@ day, night = (Node.objects.get(zone__name=name) for name in ("turns-day", "turns
 held = Reservation.objects.filter(node=day, released_at=None).order_by("-slot").first()
 over = slot_ends_at(day.zone, held.slot)
 gap = timedelta(seconds=find_changeover_s(day, night) + 1)
-day = change_sale_hours(node=day, hours=SaleHours(day.sale_opens, over.time()), now=now)
+day = change_sale_hours(node=day, change=asdict(SaleHours(day.sale_opens, over.time())), now=now)
 begins = (over + gap).time()
-change_sale_hours(node=night, hours=SaleHours(begins, night.sale_closes), now=now)
+change_sale_hours(node=night, change=asdict(SaleHours(begins, night.sale_closes)), now=now)
 """
 STATUSES = """
 import json

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import time, timedelta
 
 import pytest
@@ -26,6 +26,11 @@ from tests.unit.marketplace.common.threads import at_once
 pytestmark = pytest.mark.django_db
 
 
+def set_hours(node: Node, hours: SaleHours) -> Node:
+    """All of them at once, now."""
+    return change_sale_hours(node=node, change=asdict(hours), now=NOW)
+
+
 def test_hours_cannot_leave_sold_slots_to_another_node():
     _first, second = pair()
     turn(second, NOW)
@@ -35,16 +40,16 @@ def test_hours_cannot_leave_sold_slots_to_another_node():
     sold = Reservation.objects.filter(bid=bid).values_list("slot", flat=True)
     assert set(sold) == {118}
     short = SaleHours(time(9, 4), time(7, 59))
-    assert refused(lambda: change_sale_hours(node=second, hours=short, now=NOW)) == "slots_sold"
+    assert refused(lambda: set_hours(second, short)) == "slots_sold"
     pause = replace(
         SaleHours(*NIGHT),
         maintenance_from_at=clock_at(9, 3),
         maintenance_until_at=clock_at(9, 5),
     )
-    assert refused(lambda: change_sale_hours(node=second, hours=pause, now=NOW)) == "slots_sold"
+    assert refused(lambda: set_hours(second, pause)) == "slots_sold"
     fewer = SaleHours(time(9, 3), time(12))
-    assert change_sale_hours(node=second, hours=fewer, now=NOW).sale_closes == time(12)
-    change_sale_hours(node=second, hours=short, now=clock_at(9, 3, 10))
+    assert set_hours(second, fewer).sale_closes == time(12)
+    change_sale_hours(node=second, change=asdict(short), now=clock_at(9, 3, 10))
 
 
 def test_no_node_joins_where_slots_are_sold_outside_the_hours_of_the_first():
@@ -57,7 +62,7 @@ def test_no_node_joins_where_slots_are_sold_outside_the_hours_of_the_first():
     assert Bid.objects.get(pk=bid.pk).status == BidStatus.ADMITTED
     noon = SaleHours(time(12), time(13))
     # Alone it serves what was sold in any case.
-    change_sale_hours(node=first, hours=noon, now=NOW)
+    set_hours(first, noon)
     others = (time(13, 30), time(11, 30))
     joins = {"hours": others, "name": "night", "neighbour": reply.api_token}
     assert refused(lambda: join(provider, zone, **joins)) == "slots_sold"
@@ -80,7 +85,7 @@ def test_of_a_sale_and_a_change_of_its_hours_at_once_one_is_made():
     _, changed = at_once(
         [
             lambda: decide_pending_bids(zone=second.zone, now=NOW),
-            lambda: change_sale_hours(node=second, hours=later, now=NOW),
+            lambda: set_hours(second, later),
         ]
     )
     # Received before the change and decided after it, it is sold and loses its cells at once.
@@ -96,7 +101,7 @@ def test_a_bid_received_before_its_nodes_hours_change_keeps_no_cell_outside_them
     other = market.node(second.zone, ask_micros=1_000_000)
     with enter_lane(zone=second.zone, now=NOW) as lane:
         receive_bids(lane, limit=50)
-    change_sale_hours(node=second, hours=later, now=NOW)
+    set_hours(second, later)
     refresh_zone(zone=second.zone, now=NOW)
     bid.refresh_from_db()
     assert bid.status == BidStatus.ADMITTED

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, time, timedelta
 
 import pytest
 
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Node
-from marketplace.fleet.sale_hours import SaleHours, find_sale_window
+from marketplace.fleet.sale_hours import SaleHours, find_sale_window, read_sale_hours
 from marketplace.fleet.services import move_sale_windows, set_node_availability, set_sale_hours
 from tests import market_builders as market
 
@@ -71,7 +72,7 @@ def test_a_window_that_is_over_moves_on_and_hours_can_be_taken_back():
     node, other = market.node(zone := market.zone()), market.node(zone)
     end = utc(20, 0)
     set_node_availability(node=node, available_from_at=None, available_until_at=end, now=utc(2, 7))
-    set_sale_hours(node=node, hours=DAY, now=utc(2, 7))
+    set_sale_hours(node=node, change=asdict(DAY), now=utc(2, 7))
     node.refresh_from_db()
     assert (node.available_from_at, node.available_until_at) == (utc(2, 8), utc(2, 18))
     assert move_sale_windows(now=utc(2, 17)) == 0
@@ -79,7 +80,7 @@ def test_a_window_that_is_over_moves_on_and_hours_can_be_taken_back():
     assert move_sale_windows(now=utc(2, 18)) == 0
     node.refresh_from_db()
     assert (node.available_from_at, node.available_until_at) == (utc(3, 8), utc(3, 18))
-    set_sale_hours(node=node, hours=SaleHours(), now=utc(3, 9))
+    set_sale_hours(node=node, change=asdict(SaleHours()), now=utc(3, 9))
     node.refresh_from_db()
     assert (node.available_from_at, node.available_until_at) == (None, end)
     assert Node.objects.get(pk=other.pk).available_until_at is None
@@ -102,7 +103,23 @@ def test_a_window_that_is_over_moves_on_and_hours_can_be_taken_back():
 def test_hours_that_cannot_be_are_refused_and_change_nothing(hours):
     node = market.node(market.zone())
     with pytest.raises(UserError) as refusal:
-        set_sale_hours(node=node, hours=hours, now=utc(2, 7))
+        set_sale_hours(node=node, change=asdict(hours), now=utc(2, 7))
     assert refusal.value.code == "invalid_hours"
     node.refresh_from_db()
     assert (node.sale_opens, node.available_from_at, node.available_until_at) == (None, None, None)
+
+
+@pytest.mark.django_db
+def test_what_a_change_does_not_name_stays_and_maintenance_that_is_over_does_not():
+    node = market.node(market.zone())
+    set_sale_hours(node=node, change=asdict(DAY), now=utc(2, 7))
+    pause = {"maintenance_from_at": utc(2, 9), "maintenance_until_at": utc(2, 10)}
+    node = set_sale_hours(node=node, change=pause, now=utc(2, 7))
+    assert read_sale_hours(node, now=utc(2, 9)) == replace(DAY, **pause)
+    later = {"closes": time(17)}
+    node = set_sale_hours(node=node, change=later, now=utc(2, 7, 30))
+    assert read_sale_hours(node, now=utc(2, 8)) == replace(DAY, **pause, closes=time(17))
+    # Before, the form as it was shown was refused for a time that was over.
+    node = set_sale_hours(node=node, change={"closes": time(16)}, now=utc(2, 10))
+    assert node.maintenance_until_at is None
+    assert node.available_until_at == utc(2, 16)

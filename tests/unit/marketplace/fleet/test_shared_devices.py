@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import time, timedelta
 
 import pytest
@@ -38,6 +39,11 @@ from workers.protocol.turns import DeviceTurn
 pytestmark = pytest.mark.django_db
 
 
+def set_hours(node: Node, hours: SaleHours) -> Node:
+    """All of them at once, now."""
+    return set_sale_hours(node=node, change=asdict(hours), now=NOW)
+
+
 def test_a_second_node_joins_with_the_first_ones_token_and_hours_of_its_own():
     first, second = pair()
     assert first.shared_device == second.shared_device
@@ -72,7 +78,7 @@ def test_hours_that_leave_no_time_to_change_over_are_refused(hours, code):
         lambda: join(provider, zone, hours=hours, name="night", neighbour=reply.api_token)
     )
     _first, second = pair()
-    assert code == refused(lambda: set_sale_hours(node=second, hours=SaleHours(*hours), now=NOW))
+    assert code == refused(lambda: set_hours(second, SaleHours(*hours)))
 
 
 def test_the_first_node_needs_hours_and_the_token_must_be_of_ones_own():
@@ -88,9 +94,7 @@ def test_the_first_node_needs_hours_and_the_token_must_be_of_ones_own():
 
 def test_a_node_that_shares_is_never_sold_all_day():
     first, second = pair()
-    assert refused(lambda: set_sale_hours(node=first, hours=SaleHours(), now=NOW)) == (
-        "invalid_hours"
-    )
+    assert refused(lambda: set_hours(first, SaleHours())) == ("invalid_hours")
     assert (
         refused(
             lambda: set_node_availability(
@@ -103,9 +107,9 @@ def test_a_node_that_shares_is_never_sold_all_day():
         Node.objects.filter(pk=first.pk).update(sale_opens=None, sale_closes=None)
     # The other one's hours are free once it has left.
     retire_node(node=second, now=NOW)
-    set_sale_hours(node=first, hours=SaleHours(time(9, 3), time(9, 1)), now=NOW)
+    set_hours(first, SaleHours(time(9, 3), time(9, 1)))
     # Alone it may be sold all day, and asks for no turns then.
-    assert set_sale_hours(node=first, hours=SaleHours(), now=NOW).shared_device is None
+    assert set_hours(first, SaleHours()).shared_device is None
     assert turn(first, NOW).serves
 
 
@@ -134,22 +138,24 @@ def test_of_two_changes_at_once_that_overlap_one_is_made():
     # By another node that joins on the device, and by two whose hours change.
     results = at_once(
         [
-            lambda: set_sale_hours(node=first, hours=later, now=NOW),
+            lambda: set_hours(first, later),
             lambda: join(provider, zone, hours=NIGHT, name="night", neighbour=reply.api_token),
         ]
     )
     assert sorted(isinstance(result, UserError) for result in results) == [False, True]
     # Whichever it was: the first node has its hours again, and a new one joins beside it.
     Node.objects.exclude(pk=first.pk).update(status=NodeStatus.LEFT)
-    set_sale_hours(node=first, hours=SaleHours(*DAY), now=NOW)
+    set_hours(first, SaleHours(*DAY))
     second, _ = join(provider, zone, hours=NIGHT, name="evening", neighbour=reply.api_token)
     evening = SaleHours(time(12), time(7, 50))
-    set_sale_hours(node=second, hours=evening, now=NOW)
+    set_hours(second, evening)
     earlier = SaleHours(time(10), time(7, 50))
     results = at_once(
         [
-            lambda: set_sale_hours(node=first, hours=SaleHours(time(8), time(11)), now=NOW),
-            lambda: set_sale_hours(node=second, hours=earlier, now=NOW),
+            lambda: set_sale_hours(
+                node=first, change=asdict(SaleHours(time(8), time(11))), now=NOW
+            ),
+            lambda: set_hours(second, earlier),
         ]
     )
     assert sorted(isinstance(result, UserError) for result in results) == [False, True]
@@ -242,7 +248,7 @@ def test_a_node_that_loads_is_heard_until_its_hours_begin_and_is_lost_if_it_is_n
     assert second.load_s == 70.0
     # Hours that are set from then on leave time for that.
     hours = SaleHours(time(9, 3), time(7, 58))
-    assert refused(lambda: set_sale_hours(node=second, hours=hours, now=NOW)) == "hours_overlap"
+    assert refused(lambda: set_hours(second, hours)) == "hours_overlap"
 
 
 def test_a_node_that_is_late_for_its_hours_is_not_planned_on_until_it_is_there():
@@ -282,8 +288,10 @@ def test_a_node_that_is_late_for_its_hours_is_not_planned_on_until_it_is_there()
 def test_a_node_whose_hours_are_to_begin_at_once_is_sold_when_it_can_be_there():
     first, second = pair()
     turn(second, NOW)
-    set_sale_hours(node=first, hours=SaleHours(time(8), time(8, 50)), now=NOW)
-    second = set_sale_hours(node=second, hours=SaleHours(time(8, 52), time(7, 59)), now=NOW)
+    set_hours(first, SaleHours(time(8), time(8, 50)))
+    second = set_sale_hours(
+        node=second, change=asdict(SaleHours(time(8, 52), time(7, 59))), now=NOW
+    )
     # Half a minute of grace, and 1.5 times what loading takes.
     assert second.available_from_at == clock_at(9, 1)
     for second_of in (5, 30, 55):
@@ -297,10 +305,10 @@ def test_a_node_whose_hours_are_to_begin_at_once_is_sold_when_it_can_be_there():
     assert min(slot for slot, _ in Job.objects.get(bid_id=bid.pk).cells) == build.SLOT + 6
     # Changed once more while it loads, it is not later for that; one that runs is sold at once.
     hours = SaleHours(time(8, 53), time(7, 59))
-    later = set_sale_hours(node=second, hours=hours, now=clock_at(9, 0, 55))
+    later = set_sale_hours(node=second, change=asdict(hours), now=clock_at(9, 0, 55))
     assert later.available_from_at == clock_at(9, 1)
     beat(second, clock_at(9, 0, 58))
-    up = set_sale_hours(node=second, hours=hours, now=clock_at(9, 0, 59))
+    up = set_sale_hours(node=second, change=asdict(hours), now=clock_at(9, 0, 59))
     assert up.available_from_at == clock_at(8, 53)
 
 
@@ -334,7 +342,4 @@ def test_one_nodes_credentials_are_revoked_alone_and_the_others_turn_comes():
     assert turn(second, NOW).serves
     second.refresh_from_db()
     assert second.available_from_at == clock_at(9, 3)
-    assert (
-        refused(lambda: set_sale_hours(node=second, hours=SaleHours(time(8), time(7)), now=NOW))
-        == "hours_overlap"
-    )
+    assert refused(lambda: set_hours(second, SaleHours(time(8), time(7)))) == "hours_overlap"
