@@ -102,9 +102,3 @@ class NodeForm(forms.Form):
     def __init__(self, *args: Any, zones: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["zone"].queryset = zones  # type: ignore[attr-defined]
-
-    def clean(self) -> dict[str, Any]:
-        cleaned = super().clean() or {}
-        if cleaned.get("is_shared") and not (cleaned.get("opens") and cleaned.get("closes")):
-            self.add_error("opens", "Say in which hours this node is sold.")
-        return cleaned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -27,8 +28,9 @@ from marketplace.console.join_progress import load_joining
 from marketplace.fleet.device_timeslices import find_rest
 from marketplace.fleet.install_ways import list_install_ways
 from marketplace.fleet.models import ABSENT, JoinToken, Node, NodeStatus
-from marketplace.fleet.sale_hours import SaleHours
+from marketplace.fleet.sale_hours import read_sale_hours
 from marketplace.fleet.selectors import (
+    find_ask_band,
     find_provider,
     get_own_join_token,
     get_own_node,
@@ -56,8 +58,6 @@ EARNINGS_LISTED = 12
 _HEARD = (NodeStatus.ONLINE, NodeStatus.DRAINING, NodeStatus.RESTING)
 #: Where the page shows what is wrong with the terms of a new node.
 _FIELDS = {"invalid_amount": "ask", "invalid_ask": "ask", "invalid_hours": "opens"}
-#: Other providers of a GPU type that a band of asks takes.
-BAND_PROVIDERS = 5
 
 
 @page
@@ -96,10 +96,10 @@ def _load_nodes_page(organisation: Organisation, *, now: datetime) -> dict[str, 
                 "is_heard": node.status in _HEARD,
                 "jobs": running.get(node.pk, 0),
                 "sold": _mean(rows[node.pk].compute_sold) if node.pk in rows else None,
-                "band": _ask_band(node),
+                "band": find_ask_band(node),
                 "switches": switches.get(node.pk),
                 "past": reliability[node.pk],
-                "hours": _build_hours_form(node),
+                "hours": _build_hours_form(node, now=now),
                 "rest": find_rest(node, now=now),
             }
             for node in nodes
@@ -118,14 +118,9 @@ def _load_nodes_page(organisation: Organisation, *, now: datetime) -> dict[str, 
     }
 
 
-def _build_hours_form(node: Node) -> SaleHoursForm:
+def _build_hours_form(node: Node, *, now: datetime) -> SaleHoursForm:
     return SaleHoursForm(
-        initial={
-            "opens": node.sale_opens,
-            "closes": node.sale_closes,
-            "maintenance_from_at": node.maintenance_from_at,
-            "maintenance_until_at": node.maintenance_until_at,
-        },
+        initial=asdict(read_sale_hours(node, now=now)),
         # Every node of the page has one.
         auto_id=f"hours-{node.pk}-%s",
     )
@@ -175,22 +170,6 @@ def _group_heat_rows(nodes: list[Node], books: list[MarketNow]) -> list[dict[str
     return heats
 
 
-def _ask_band(node: Node) -> dict[str, int] | None:
-    """The middle 80 % of asks for the same GPU in the zone.
-
-    ``None`` where so few other providers list one that it would be their asks.
-    """
-    alike = Node.objects.filter(zone=node.zone, gpu_type=node.gpu_type).exclude(
-        status=NodeStatus.LEFT
-    )
-    others = alike.exclude(provider_id=node.provider_id)
-    if others.values("provider").distinct().count() < BAND_PROVIDERS:
-        return None
-    asks = sorted(alike.values_list("ask_micros", flat=True))
-    last = len(asks) - 1
-    return {"low": asks[round(last * 0.1)], "high": asks[round(last * 0.9)]}
-
-
 @sensitive_variables("secret")
 @owner_page
 @require_http_methods(["GET", "POST"])
@@ -219,6 +198,7 @@ def add_node(request: PageRequest) -> HttpResponse:
                     available_until_at=form.cleaned_data["until"],
                     opens=form.cleaned_data["opens"],
                     closes=form.cleaned_data["closes"],
+                    is_shared=form.cleaned_data["is_shared"],
                 ),
                 nodes=form.cleaned_data["nodes"] or 1,
                 now=now,
@@ -252,9 +232,9 @@ def change_ask(request: PageRequest, node_id: str) -> HttpResponse:
 @owner_page
 @require_POST
 def switch_drain(request: PageRequest, node_id: str) -> HttpResponse:
-    """Take a node off sale, or put it back."""
+    """Take a node off sale, or put it back, as the form says: one that is sent twice is once."""
     node = get_own_node(request.organisation, node_id)
-    if node.drained_at is None:
+    if request.POST.get("do") != "undrain":
         drain_node(node=node, now=clock.now())
         words = (
             f"{node.name} sells nothing more. What was sold is still served; the node stays here, "
@@ -281,7 +261,7 @@ def change_hours(request: PageRequest, node_id: str) -> HttpResponse:
         messages.error(request, "Write times as hours and minutes, UTC.")
         return redirect("node_list")
     with show_refusal(request):
-        change_sale_hours(node=node, hours=SaleHours(**form.cleaned_data), now=clock.now())
+        change_sale_hours(node=node, change=form.cleaned_data, now=clock.now())
         messages.success(
             request, f"{node.name} is sold in these hours. What was sold outside them is served."
         )
@@ -297,7 +277,7 @@ def reset_speed(request: PageRequest, node_id: str) -> HttpResponse:
     return redirect("node_list")
 
 
-@page
+@owner_page
 @require_POST
 def take_node_away(request: PageRequest, node_id: str) -> HttpResponse:
     node = ask_node_to_leave(node=get_own_node(request.organisation, node_id), now=clock.now())

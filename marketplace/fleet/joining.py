@@ -58,6 +58,8 @@ class ListingTerms:
     #: Each day, UTC; ``None``: all day.
     opens: time | None = None
     closes: time | None = None
+    #: Its GPU serves another zone at other hours.
+    is_shared: bool = False
 
     def check(self, now: datetime) -> None:
         """Refuse terms that cannot be.
@@ -69,6 +71,8 @@ class ListingTerms:
         """
         check_ask(self.ask_micros)
         check_hours(SaleHours(self.opens, self.closes), now)
+        if self.is_shared and self.opens is None:
+            raise UserError("invalid_hours", "Say in which hours this node is sold.", param="opens")
         check_availability(self.available_from_at, self.available_until_at, now)
         if self.tier not in Tier.values:
             raise UserError(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import Max, Q, QuerySet
 
@@ -34,6 +34,7 @@ __all__ = [
     "build_base_model_ref",
     "build_node_spec",
     "compute_silence_limit",
+    "find_ask_band",
     "find_largest_room_gb",
     "find_node_by_api_token",
     "find_nodes_by_api_tokens",
@@ -59,8 +60,17 @@ __all__ = [
     "slot_starts_at",
 ]
 
+#: Other providers of a GPU type that a band of asks takes.
+BAND_PROVIDERS = 5
 #: Heartbeats a node may miss before it counts as gone.
 HEARTBEATS_MISSED = 3
+
+
+class AskBand(NamedTuple):
+    """What providers of a kind of GPU ask for a slot, in micro-dollars."""
+
+    low: int
+    high: int
 
 
 def find_provider(organisation: Organisation) -> Provider | None:
@@ -143,6 +153,22 @@ def get_open_zone(name: str) -> Zone:
             "unknown_zone", f"There is no zone {name!r}; there are: {names}.", param="zone"
         )
     return zone
+
+
+def find_ask_band(node: Node) -> AskBand | None:
+    """The middle 80 % of asks for the same GPU in the zone.
+
+    ``None`` where so few other providers list one that it would be their asks.
+    """
+    alike = Node.objects.filter(zone=node.zone, gpu_type=node.gpu_type).exclude(
+        status=NodeStatus.LEFT
+    )
+    others = alike.exclude(provider_id=node.provider_id)
+    if others.values("provider").distinct().count() < BAND_PROVIDERS:
+        return None
+    asks = sorted(alike.values_list("ask_micros", flat=True))
+    last = len(asks) - 1
+    return AskBand(low=asks[round(last * 0.1)], high=asks[round(last * 0.9)])
 
 
 def build_base_model_ref(zone: Zone) -> BaseModelRef:

@@ -183,10 +183,18 @@ def _check_base_model(zone: Zone) -> None:
 
 
 def set_node_ask(*, node: Node, ask_micros: int, set_by: User | None, now: datetime) -> Node:
-    """A new ask for cells not yet sold; those sold keep the ask of their sale."""
+    """A new ask for cells not yet sold; those sold keep the ask of their sale.
+
+    Raises
+    ------
+    UserError
+        ``invalid_ask``.
+    Conflict
+        ``node_left``.
+    """
     check_ask(ask_micros)
     with transaction.atomic():
-        node = locks.lock_node(node.pk)
+        node = locks.lock_present_node(node.pk)
         if node.ask_micros != ask_micros:
             node.ask_micros = ask_micros
             node.save(update_fields=["ask_micros"])
@@ -329,7 +337,7 @@ def record_node_speed(*, node: Node, units_per_s: float, jobs: int) -> Node:
 def reset_node_speed(*, node: Node) -> Node:
     """Forget what the node's jobs were seen to do; its self-test counts again."""
     with transaction.atomic():
-        node = locks.lock_node(node.pk)
+        node = locks.lock_present_node(node.pk)
         node.measured_speeds = []
         _apply_speed(node)
     return node

@@ -83,7 +83,13 @@ def test_a_drained_node_stays_on_the_page_until_it_is_put_back(
     assert f"{node.name} sells nothing more." in text
     assert "Drained" in text
     assert 'aria-checked="false"' in text
-    text = read_page(provider.post(f"/nodes/{node.pk}/drain", follow=True))
+    # The form that was shown before it was drained, sent once more, puts nothing back on sale.
+    provider.post(f"/nodes/{node.pk}/drain", {"do": "drain"})
+    node.refresh_from_db()
+    assert node.status == NodeStatus.DRAINING
+    assert 'value="undrain"' in text
+    undrain = {"do": "undrain"}
+    text = read_page(provider.post(f"/nodes/{node.pk}/drain", undrain, follow=True))
     node.refresh_from_db()
     assert node.status == NodeStatus.ONLINE
     assert f"{node.name} is back on sale." in text
@@ -98,7 +104,7 @@ def test_a_node_is_taken_away_only_after_a_question_and_can_still_be_put_back(
     text = read_page(provider.post(f"/nodes/{node.pk}/leave", follow=True))
     assert "leaves as soon as what was sold of it is served." in text
     assert "Leaving" in text
-    provider.post(f"/nodes/{node.pk}/drain")
+    provider.post(f"/nodes/{node.pk}/drain", {"do": "undrain"})
     node.refresh_from_db()
     assert (node.status, node.leave_asked_at) == (NodeStatus.ONLINE, None)
 
@@ -118,8 +124,8 @@ def test_a_provider_cannot_end_the_suspension_of_its_node(
     provider: Client, node: Node, operator: Client
 ) -> None:
     operator.post(f"/operator/nodes/{node.pk}/suspend", {"reason": "A test."})
-    for _ in range(2):
-        provider.post(f"/nodes/{node.pk}/drain")
+    for do in ("drain", "undrain"):
+        provider.post(f"/nodes/{node.pk}/drain", {"do": do})
         node.refresh_from_db()
         assert node.status == NodeStatus.SUSPENDED
     text = read_page(provider.get("/nodes"))
@@ -151,7 +157,7 @@ def test_an_approval_that_is_withdrawn_drains_what_the_provider_lists(
         assert node.status == NodeStatus.DRAINING
         assert (node.provider.approved_at, node.provider.verified_at) == (None, None)
     # Only an operator brings it back.
-    provider.post(f"/nodes/{node.pk}/drain")
+    provider.post(f"/nodes/{node.pk}/drain", {"do": "undrain"})
     node.refresh_from_db()
     assert node.status == NodeStatus.DRAINING
     assert operator.post(verify).status_code != 500
