@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from django.conf import settings
 from django.contrib import messages
 from django.http import HttpResponse
@@ -16,22 +14,18 @@ from marketplace.common import clock
 from marketplace.common.downloads import LinesDownload
 from marketplace.common.errors import UserError
 from marketplace.common.money import count_decimals
-from marketplace.payments.freezes import list_freezes
-from marketplace.payments.models import Payout, PayoutAccount
+from marketplace.payments.models import Payout
 from marketplace.payments.month_statements import (
     EARNINGS,
     load_account_months,
     load_month_statement,
     write_month_csv,
 )
-from marketplace.payments.payouts import open_payout_account, refresh_payout_account
-from marketplace.payments.reserves import compute_reserve
-from marketplace.payments.selectors import get_earnings
+from marketplace.payments.payout_overview import load_payout_overview
+from marketplace.payments.payouts import open_payout_account
 from marketplace.payments.statements import load_statement, write_csv
-from marketplace.payments.stripe_client import GatewayFault, is_configured, is_test_money
+from marketplace.payments.stripe_client import GatewayFault
 from marketplace.web.views.requests import PageRequest, owner_page, page
-
-log = logging.getLogger(__name__)
 
 PAYOUTS_LISTED = 24
 #: On the page of a month; the CSV has all.
@@ -42,30 +36,13 @@ EARNINGS_LISTED = 200
 @require_GET
 def show_payouts(request: PageRequest) -> HttpResponse:
     organisation, now = request.organisation, clock.now()
-    account = PayoutAccount.objects.filter(organisation=organisation).first()
-    if account is not None and not account.is_ready:
-        # Somebody may come from the gateway's pages just now.
-        try:
-            account = refresh_payout_account(organisation.pk)
-        except GatewayFault:
-            log.warning("the gateway could not be asked about %s", organisation.pk)
-    context = {
-        "is_configured": is_configured(),
-        "is_test_money": is_test_money(),
-        "account": account,
-        "freezes": list_freezes([organisation.pk]),
-        "earnings": get_earnings(organisation=organisation),
+    context = vars(load_payout_overview(organisation=organisation, now=now)) | {
         "payouts": Payout.objects.filter(organisation=organisation).order_by("-made_at")[
             :PAYOUTS_LISTED
         ],
-        "reserve_micros": compute_reserve(organisation_id=organisation.pk, now=now),
-        "reserve_days": settings.PAYOUT_RESERVE_DAYS,
         "months": load_account_months(
             organisation=organisation, kinds=EARNINGS, month=f"{now:%Y-%m}"
         ).months,
-        "threshold_micros": settings.PAYOUT_THRESHOLD_MICROS,
-        "every_days": settings.PAYOUT_EVERY_DAYS,
-        "delay_days": settings.PAYOUT_DELAY_DAYS,
     }
     return render(request, "console/payouts.html", context)
 

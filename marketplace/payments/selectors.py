@@ -2,12 +2,12 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, date, datetime, time, timedelta
 from itertools import groupby
 from typing import NamedTuple
 
-from django.db.models import F, Sum
-from django.db.models.functions import Coalesce
+from django.db.models import Count, F, Sum
+from django.db.models.functions import Coalesce, TruncDate
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound
@@ -118,6 +118,40 @@ def sum_earned(*, organisation: Organisation, since: datetime) -> int:
         organisation=organisation, returned_at=None, accrued_at__gt=since
     )
     return lines.aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"]
+
+
+@dataclass(frozen=True, slots=True)
+class EarningsDay:
+    """What was earned on one day, UTC."""
+
+    day: date
+    amount_micros: int
+    #: How many lines that is.
+    lines: int
+
+
+def list_earning_days(
+    *, organisation: Organisation, until: date, days: int
+) -> tuple[list[EarningsDay], bool]:
+    """Each of the ``days`` that end with ``until``, the latest first; and whether earlier ones are.
+
+    A day on which nothing was earned is among them.
+    """
+    first = until - timedelta(days=days - 1)
+    begins, ends = (datetime.combine(day, time(), UTC) for day in (first, until + timedelta(1)))
+    lines = Earning.objects.filter(organisation=organisation, returned_at=None)
+    found = {
+        day: (amount, count)
+        for day, amount, count in lines.filter(accrued_at__gte=begins, accrued_at__lt=ends)
+        .annotate(day=TruncDate("accrued_at", tzinfo=UTC))
+        .values_list("day")
+        .annotate(Sum("amount_micros"), Count("pk"))
+    }
+    listed = (until - timedelta(days=back) for back in range(days))
+    return (
+        [EarningsDay(day, *found.get(day, (0, 0))) for day in listed],
+        lines.filter(accrued_at__lt=begins).exists(),
+    )
 
 
 def measure_refundable(*, hold_reference: str) -> int:
