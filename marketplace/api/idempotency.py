@@ -24,6 +24,7 @@ from rest_framework.response import Response
 
 from marketplace.accounts.models import ApiKey, Organisation
 from marketplace.api.models import IdempotencyRecord
+from marketplace.common.encryption import decrypt_text, encrypt_text
 from marketplace.common.errors import Conflict, UserError
 from marketplace.common.ids import new_id
 
@@ -107,10 +108,16 @@ def answer_once(
     *,
     now: datetime,
     key: str | None = None,
+    is_secret: bool = False,
 ) -> Response:
     """``work()``, or the kept answer of the request that did it already.
 
-    ``key`` stands for the request's own.
+    Parameters
+    ----------
+    key
+        Stands for the request's own.
+    is_secret
+        The answer holds a secret of which the market has a hash only; it is kept sealed.
 
     Raises
     ------
@@ -124,7 +131,7 @@ def answer_once(
     record = _claim(request, organisation, key, now)
     if record.status is not None:
         return Response(
-            record.body,
+            json.loads(decrypt_text(record.sealed_body)) if record.sealed_body else record.body,
             status=record.status,
             headers=record.headers | REPLAYED,
         )
@@ -138,9 +145,12 @@ def answer_once(
     else:
         headers = {name: response[name] for name in KEPT_HEADERS if name in response}
         # Rendered first: what is kept is what was sent.
-        body = json.loads(json.dumps(response.data, default=str))
+        text = json.dumps(response.data, default=str)
         IdempotencyRecord.objects.filter(pk=record.pk).update(
-            status=response.status_code, body=body, headers=headers
+            status=response.status_code,
+            body=None if is_secret else json.loads(text),
+            sealed_body=encrypt_text(text) if is_secret else "",
+            headers=headers,
         )
     return response
 

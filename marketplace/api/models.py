@@ -8,6 +8,8 @@ from typing import Any
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 
+from marketplace.common.encryption import SealedTextField
+
 
 class IdempotencyRecord(models.Model):
     """The answer to the first request with a key, for 24 hours."""
@@ -22,6 +24,8 @@ class IdempotencyRecord(models.Model):
     #: ``None`` while the first request is being worked on.
     status = models.PositiveSmallIntegerField(null=True)
     body = models.JSONField(null=True)
+    #: The body as sealed JSON, in place of ``body``, where it holds a secret that is shown once.
+    sealed_body = SealedTextField(default="", blank=True)
     #: Response headers worth repeating.
     headers = models.JSONField(default=dict)
     started_at = models.DateTimeField()

@@ -39,6 +39,7 @@ class Migration(migrations.Migration):
                 ('request_hash', models.CharField(max_length=64)),
                 ('status', models.PositiveSmallIntegerField(null=True)),
                 ('body', models.JSONField(null=True)),
+                ('sealed_body', models.TextField(blank=True, default='')),
                 ('headers', models.JSONField(default=dict)),
                 ('started_at', models.DateTimeField()),
                 ('organisation', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.organisation')),
