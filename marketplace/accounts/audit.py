@@ -48,7 +48,8 @@ KEPT_LENGTH = 120
 _NAMES = frozenset({"number", "month", "zone_name"})
 #: A key's scopes of which each use is recorded; bids, data and jobs have logs of their own.
 RECORDED_SCOPES = frozenset(
-    {Scope.KEYS_WRITE, Scope.MEMBERS_WRITE, Scope.WEBHOOKS_WRITE, Scope.PROVIDER_WRITE}
+    {Scope.KEYS_WRITE, Scope.MEMBERS_WRITE, Scope.WEBHOOKS_WRITE}
+    | {Scope.PROVIDER_WRITE, Scope.PAYOUTS_WRITE}
 )
 #: Pages that give away all that somebody has, or did.
 RECORDED_READS = frozenset({"download_archive", "download_own_archive", "download_audit_log"})

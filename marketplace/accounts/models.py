@@ -243,6 +243,8 @@ class Scope(models.TextChoices):
     WEBHOOKS_WRITE = "webhooks:write"
     PROVIDER_READ = "provider:read"
     PROVIDER_WRITE = "provider:write"
+    #: Say who is paid and where: the gateway's own pages ask for it.
+    PAYOUTS_WRITE = "payouts:write"
 
 
 class ApiKey(TimestampedModel):

@@ -53,6 +53,7 @@ RIGHT_BY_SCOPE: Mapping[str, Right] = {
     Scope.WEBHOOKS_WRITE: Right.WORK,
     Scope.PROVIDER_READ: Right.LOOK,
     Scope.PROVIDER_WRITE: Right.OWN,
+    Scope.PAYOUTS_WRITE: Right.OWN,
 }
 
 

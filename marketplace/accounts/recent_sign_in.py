@@ -14,7 +14,7 @@ from marketplace.common.errors import NotAllowed
 #: The app of allauth whose settings say whether it is asked, and for how long an answer counts.
 APP = "allauth.account"
 #: What a session may change only after it was asked.
-SCOPES = frozenset({Scope.KEYS_WRITE, Scope.MEMBERS_WRITE})
+SCOPES = frozenset({Scope.KEYS_WRITE, Scope.MEMBERS_WRITE, Scope.PAYOUTS_WRITE})
 
 
 def must_ask_again(request: HttpRequest) -> bool:
@@ -23,7 +23,7 @@ def must_ask_again(request: HttpRequest) -> bool:
 
 
 def check_recent_sign_in(request: HttpRequest, scope: str) -> None:
-    """Refuse a session that wants to change keys or members and was not asked again lately.
+    """Refuse a session that wants to change keys, members or payouts and was not asked lately.
 
     Raises
     ------

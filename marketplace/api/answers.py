@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import datetime, time
 from functools import cache, cached_property
 from operator import attrgetter
 from typing import Any, cast
@@ -29,6 +29,10 @@ def moment(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat().replace("+00:00", "Z")
 
 
+def show_time_of_day(at: time) -> str:
+    return at.isoformat("seconds" if at.second else "minutes")
+
+
 class Usd(s.CharField):
     """Dollars as a decimal string, of micro-dollars."""
 
@@ -42,6 +46,13 @@ class Usd(s.CharField):
 class Moment(s.DateTimeField):
     def to_representation(self, value: datetime) -> str | None:
         return moment(value)
+
+
+class TimeOfDay(s.CharField):
+    """Hours and minutes, and seconds where there are any; UTC."""
+
+    def to_representation(self, value: time) -> str:
+        return show_time_of_day(value)
 
 
 class UnixTime(s.IntegerField):
@@ -168,5 +179,5 @@ def _read_attribute(field: s.Field) -> Callable[[Any], Any]:
 
 
 def _find_renderer(field: s.Field) -> Callable[[Any], Any] | None:
-    shown = (Usd, Moment, UnixTime, NullText, Answer, s.ListSerializer)
+    shown = (Usd, Moment, TimeOfDay, UnixTime, NullText, Answer, s.ListSerializer)
     return field.to_representation if isinstance(field, shown) else None

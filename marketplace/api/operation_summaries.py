@@ -35,6 +35,8 @@ SUMMARIES = {
     "exports_read": "One export and how far it is.",
     "pushes_read": "One push to a repository and how far it is.",
     "keys_revoke": "End an API key for good.",
+    "join_tokens_read": "One join token, and how far the machines are that join with it.",
+    "join_tokens_revoke": "Revoke a join token: it lists no node any more.",
     "members_list": "Who belongs to your organisation, and as what.",
     "members_update": "Give a member another role. The last owner stays one.",
     "members_remove": "Take a member out of your organisation. The last owner stays.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db.models import QuerySet
@@ -64,26 +64,34 @@ def _choose(request: Request, rows: QuerySet[Any]) -> QuerySet[Any]:
         if text is not None:
             is_moment = name.startswith("created")
             # PostgreSQL takes no NUL in a text, and no row has one.
-            value = _read_moment(name, text) if is_moment else text.replace("\0", "")
+            value = read_moment(name, text) if is_moment else text.replace("\0", "")
             rows = rows.filter(**{lookup: value})
     return rows
 
 
-def _read_moment(name: str, text: str) -> datetime:
+def read_moment(name: str, text: str) -> datetime:
+    """A moment with a time zone, in UTC.
+
+    Raises
+    ------
+    UserError
+        ``invalid_moment``.
+    """
     if "T" in text:
         # A plus that was not escaped comes as a space.
         text = text.replace(" ", "+")
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        raise UserError(
-            "invalid_moment",
-            f"{name!r} must be a moment with a time zone, such as 2026-11-21T06:00:00Z.",
-            param=name,
-        )
-    return found
+        if found.tzinfo is not None:
+            return found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        # Also what lies in another zone before the year 1 or after the year 9999.
+        pass
+    raise UserError(
+        "invalid_moment",
+        f"{name!r} must be a moment with a time zone, such as 2026-11-21T06:00:00Z.",
+        param=name,
+    )
 
 
 def read_limit(request: Request, *, default: int = LIMIT_DEFAULT, most: int = LIMIT_MAX) -> int:
@@ -101,3 +109,21 @@ def read_limit(request: Request, *, default: int = LIMIT_DEFAULT, most: int = LI
             "invalid_limit", f"'limit' must be a number from 1 to {most}.", param="limit"
         )
     return int(text)
+
+
+def read_number(request: Request, name: str) -> int | None:
+    """A cursor that is a number; ``None`` without one.
+
+    Raises
+    ------
+    UserError
+        ``invalid_cursor``.
+    """
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise UserError(
+            "invalid_cursor", f"{name!r} must be the cursor of the last entry.", param=name
+        )
+    return int(text[:18])

@@ -15,6 +15,7 @@ _ROWS = '{"prompt": "Where is my order?", "completion": "It comes tomorrow."}\n'
 
 EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     # /api
+    "AskRequest": {"ask": "0.05"},
     "BatchRequest": {"bids": [_BID]},
     "BidRequest": _BID,
     "BundleQuoteRequest": _SWEEP,
@@ -24,7 +25,9 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "DisputeRequest": {"reason": "It answers in another language than the rows."},
     "ExportRequest": {"form": "merged"},
     "ExpressRequestBody": {**_PROMPT, "slo_s": 60},
+    "HoursRequest": {"opens": "22:00", "closes": "06:00"},
     "InvitationRequest": {"email": "ada@example.org", "role": "member"},
+    "JoinTokenRequest": {"zone": "llama-8b", "ask": "0.05", "nodes": 2},
     "KeyRotationRequest": {"overlap_s": 3600},
     "LinkRequest": {"file": "adapter", "expires_in_s": 600},
     "PlanRequest": {"roles": {"frage": "prompt", "antwort": "completion"}},

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from marketplace.fleet.models import GONE, JoinToken, JoinUse, Node, NodeStatus
@@ -17,6 +19,27 @@ LABELS = {
     JoinStep.SELF_TEST: "Self-test",
     JoinStep.ON_SALE: "On sale",
 }
+
+
+class TokenStatus(StrEnum):
+    """Whether a machine may join with a token, or why not."""
+
+    OPEN = "open"
+    #: It listed as many nodes as it may.
+    USED = "used"
+    EXPIRED = "expired"
+    REVOKED = "revoked"
+
+
+TOKEN_STATUSES = [str(status) for status in TokenStatus]
+
+
+def find_token_status(token: JoinToken, *, now: datetime) -> TokenStatus:
+    if token.revoked_at is not None:
+        return TokenStatus.REVOKED
+    if not token.uses_left:
+        return TokenStatus.USED
+    return TokenStatus.EXPIRED if token.expires_at <= now else TokenStatus.OPEN
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,8 +310,8 @@ class UploadForm(forms.Form):
     file = forms.FileField(allow_empty_file=True, widget=forms.FileInput(attrs={"class": "field"}))
 
 
-#: What a new key may do unless its maker chooses: not replace other keys, nor say who is a member.
-_CHOSEN_SCOPES = (Scope.KEYS_WRITE, Scope.MEMBERS_WRITE)
+#: What a new key may do only if its maker says so: replace other keys, say who is a member or paid.
+_CHOSEN_SCOPES = (Scope.KEYS_WRITE, Scope.MEMBERS_WRITE, Scope.PAYOUTS_WRITE)
 DEFAULT_SCOPES = [scope for scope in Scope.values if scope not in _CHOSEN_SCOPES]
 
 

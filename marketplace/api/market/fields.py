@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from marketplace.api.answers import moment, usd
+from marketplace.api.answers import moment, show_time_of_day, usd
+from marketplace.api.pagination import read_moment
 from marketplace.auction.bidding.deadlines import parse_deadline
 from marketplace.auction.bidding.terms import parse_price
 from marketplace.common.errors import UserError
+from marketplace.common.money import to_micros
 
+TIME_OF_DAY = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?")
 METADATA_PAIRS, METADATA_KEY_CHARS, METADATA_VALUE_CHARS = 16, 64, 512
 
 
@@ -51,6 +55,45 @@ class DeadlineField(serializers.Field):
 
     def to_representation(self, value: datetime) -> str | None:
         return moment(value)
+
+
+class AskField(PriceField):
+    """What a provider asks for a slot, in dollars; gives micro-dollars. It may ask for nothing."""
+
+    def to_internal_value(self, data: Any) -> int:
+        if isinstance(data, bool) or not isinstance(data, (str, int, float)):
+            data = ""
+        return to_micros(str(data), param=self.field_name or "ask")
+
+
+@extend_schema_field({"type": ["string", "null"], "format": "date-time"})
+class MomentField(serializers.Field):
+    """A moment with a time zone; ``null``: none."""
+
+    def to_internal_value(self, data: Any) -> datetime:
+        return read_moment(self.field_name or "", data if isinstance(data, str) else "")
+
+    def to_representation(self, value: datetime) -> str | None:
+        return moment(value)
+
+
+@extend_schema_field(
+    {
+        "type": ["string", "null"],
+        "pattern": rf"^{TIME_OF_DAY.pattern}$",
+        "examples": ["08:00"],
+    }
+)
+class TimeOfDayField(serializers.Field):
+    """Hours and minutes of a day, UTC; ``null``: none."""
+
+    def to_internal_value(self, data: Any) -> time:
+        if not isinstance(data, str) or not TIME_OF_DAY.fullmatch(data):
+            raise serializers.ValidationError("Write hours and minutes, UTC, such as 08:00.")
+        return time.fromisoformat(data)
+
+    def to_representation(self, value: time) -> str:
+        return show_time_of_day(value)
 
 
 class MetadataField(serializers.DictField):

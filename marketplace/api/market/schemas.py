@@ -28,6 +28,11 @@ WORK_PAGE = [
     OpenApiParameter("status", str, description="Only items of this status."),
     OpenApiParameter("zone", str, description="Only items of this zone, by its name."),
 ]
+NODES_PAGE = [
+    *PAGE,
+    OpenApiParameter("name", str, description="Only the node of this name."),
+    OpenApiParameter("zone", str, description="Only nodes of this zone, by its name."),
+]
 EVENTS_PAGE = [
     OpenApiParameter("limit", _LIMIT, description="Events of the page."),
     OpenApiParameter("after", int, description="seq of the last event seen."),

@@ -317,6 +317,7 @@ SPECTACULAR_SETTINGS = {
     # Bids and bundles have the same ones.
     "ENUM_NAME_OVERRIDES": {
         "BidStatusEnum": "marketplace.auction.models.BidStatus.values",
+        "JoinTokenStatusEnum": "marketplace.fleet.join_progress.TOKEN_STATUSES",
         "MemberRoleEnum": "marketplace.accounts.models.Role.values",
     },
 }

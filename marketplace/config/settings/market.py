@@ -164,6 +164,7 @@ API_REQUESTS_PER_MINUTE = {
         "quotes": 600,
         "bids": 1200,
         "cancels": 120,
+        "acts": 120,
         "uploads": 60,
         "public": 300,
         "transcripts": 30,

@@ -76,14 +76,17 @@ OURS = {
 }
 #: Not pages, or without an end.
 ENDLESS = "api/jobs/<str:job_id>/events/stream"
+PROVIDERS = ("nodes", "api/nodes", "api/join-tokens", "api/earnings", "api/payouts")
 PASSED_OVER = ("admin/", "accounts/", "internal/", "webhooks/", ENDLESS)
 _RELIABILITY = "a vendor's share of work in time is of all its work"
+_RESERVE = "the reserve sums earnings up, but only in a payee's first weeks"
 #: What still reads as much as there is, and why.
 LINEAR = {
+    "/api/payouts/account": _RESERVE,
     "/datasets/<str:dataset_id>/report": _RELIABILITY,
     "/operator/vendors": _RELIABILITY,
     "/vendor": _RELIABILITY,
-    "/nodes/payouts": "the reserve sums earnings up, but only in a payee's first weeks",
+    "/nodes/payouts": _RESERVE,
     "/v1/models": "the newest thousand models, in one answer: OpenAI's list has no pages",
     "/wallet/months/<str:month>/csv": "an accountant takes away each entry of a month",
 }
@@ -206,7 +209,7 @@ def list_acts(house: House) -> Iterator[tuple[str, Callable[[], object]]]:
         if route.method not in ("*", "GET") or route.path.startswith(PASSED_OVER):
             continue
         who = owner
-        if route.path.startswith(("nodes", "api/nodes", "api/earnings")):
+        if route.path.startswith(PROVIDERS):
             who = provider
         elif route.path.startswith("vendor"):
             who = vendor
