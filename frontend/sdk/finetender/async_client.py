@@ -25,7 +25,7 @@ from finetender.exchange import (
     read_answer,
     saying_unreachable,
 )
-from finetender.operations import bids, data, express, jobs, named
+from finetender.operations import bids, data, express, jobs, machines, named
 from finetender.settings import find_access
 from finetender.streams import ChatReader, FileReceiver, JobFollower, OnBytes
 from finetender.values import Job, JobEvent
@@ -83,6 +83,27 @@ class AsyncClient:
     list_exports = _awaiting(jobs.list_exports)
     export_adapter = _awaiting(jobs.export_adapter)
     push_adapter = _awaiting(jobs.push_adapter)
+    list_nodes = _awaiting(machines.list_nodes)
+    get_node = _awaiting(machines.get_node)
+    list_rates = _awaiting(machines.list_rates)
+    set_ask = _awaiting(machines.set_ask)
+    change_hours = _awaiting(machines.change_hours)
+    drain_node = _awaiting(machines.drain_node)
+    undrain_node = _awaiting(machines.undrain_node)
+    withdraw_node = _awaiting(machines.withdraw_node)
+    revoke_node = _awaiting(machines.revoke_node)
+    reset_node_speed = _awaiting(machines.reset_node_speed)
+    create_join_token = _awaiting(machines.create_join_token)
+    list_join_tokens = _awaiting(machines.list_join_tokens)
+    get_join_token = _awaiting(machines.get_join_token)
+    revoke_join_token = _awaiting(machines.revoke_join_token)
+    list_earnings = _awaiting(machines.list_earnings)
+    list_node_work = _awaiting(machines.list_node_work)
+    list_earning_days = _awaiting(machines.list_earning_days)
+    list_payouts = _awaiting(machines.list_payouts)
+    get_statement = _awaiting(machines.get_statement)
+    get_payout_account = _awaiting(machines.get_payout_account)
+    open_payout_account = _awaiting(machines.open_payout_account)
 
     async def run(self, operation: Operation[T]) -> T:
         """Carry an operation out."""

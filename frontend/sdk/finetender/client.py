@@ -25,7 +25,7 @@ from finetender.exchange import (
     read_answer,
     saying_unreachable,
 )
-from finetender.operations import bids, data, express, jobs, named
+from finetender.operations import bids, data, express, jobs, machines, named
 from finetender.settings import find_access
 from finetender.streams import ChatReader, FileReceiver, JobFollower, OnBytes
 from finetender.values import Job, JobEvent
@@ -87,6 +87,27 @@ class Client:
     list_exports = _blocking(jobs.list_exports)
     export_adapter = _blocking(jobs.export_adapter)
     push_adapter = _blocking(jobs.push_adapter)
+    list_nodes = _blocking(machines.list_nodes)
+    get_node = _blocking(machines.get_node)
+    list_rates = _blocking(machines.list_rates)
+    set_ask = _blocking(machines.set_ask)
+    change_hours = _blocking(machines.change_hours)
+    drain_node = _blocking(machines.drain_node)
+    undrain_node = _blocking(machines.undrain_node)
+    withdraw_node = _blocking(machines.withdraw_node)
+    revoke_node = _blocking(machines.revoke_node)
+    reset_node_speed = _blocking(machines.reset_node_speed)
+    create_join_token = _blocking(machines.create_join_token)
+    list_join_tokens = _blocking(machines.list_join_tokens)
+    get_join_token = _blocking(machines.get_join_token)
+    revoke_join_token = _blocking(machines.revoke_join_token)
+    list_earnings = _blocking(machines.list_earnings)
+    list_node_work = _blocking(machines.list_node_work)
+    list_earning_days = _blocking(machines.list_earning_days)
+    list_payouts = _blocking(machines.list_payouts)
+    get_statement = _blocking(machines.get_statement)
+    get_payout_account = _blocking(machines.get_payout_account)
+    open_payout_account = _blocking(machines.open_payout_account)
 
     def run(self, operation: Operation[T]) -> T:
         """Carry an operation out."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from finetender import commands, lookups
+from finetender import commands, lookups, node_actions
 from finetender.exchange import VERSION
 
 _KEY_HELP = "an API key, made under API keys in the market's settings"
@@ -149,6 +149,8 @@ def _add_express(parsers: Any) -> None:
 
 def _add_machines(parsers: Any) -> None:
     nodes = _add_group(parsers, "nodes", "machines that you offer")
+    for verb, action in node_actions.ACTIONS.items():
+        node_actions.add_arguments(_add(nodes, verb, node_actions.act, action.help), action)
     join = nodes.add_parser("join", help="measure this machine and list it", add_help=False)
     join.set_defaults(command=commands.join_nodes, json=False)
 

@@ -38,21 +38,28 @@ def show_list(chosen: argparse.Namespace) -> None:
     if chosen.json:
         print_json(page)
         return
-    for item in page["data"]:
+    print_page(page["data"], members, has_more=page["has_more"])
+
+
+def print_page(
+    items: Sequence[Mapping[str, Any]], members: Sequence[str], *, has_more: bool
+) -> None:
+    """Print a line for each item, and whether more come after them."""
+    for item in items:
         shown = (keep_printable(str(item[name])) for name in members if item.get(name) is not None)
         print("  ".join(shown))
-    if page["has_more"]:
+    if has_more:
         print("There are more: give the first column of the last line as --after.", file=sys.stderr)
 
 
 def show_wallet(chosen: argparse.Namespace) -> None:
     with Client() as client:
-        _show_members(client.call("wallet_read"), as_json=chosen.json)
+        _show_answer(client.call("wallet_read"), as_json=chosen.json)
 
 
 def show_job(chosen: argparse.Namespace) -> None:
     with Client() as client:
-        _show_members(client.call("jobs_read", job_id=chosen.job), as_json=chosen.json)
+        _show_answer(client.call("jobs_read", job_id=chosen.job), as_json=chosen.json)
 
 
 def ask_operation(chosen: argparse.Namespace) -> None:
@@ -90,10 +97,15 @@ def _read_values(given: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _show_members(value: Mapping[str, Any], *, as_json: bool) -> None:
+def _show_answer(value: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(value)
-        return
+    else:
+        show_members(value)
+
+
+def show_members(value: Mapping[str, Any]) -> None:
+    """Print an answer's members that say something, a line each."""
     for name, member in value.items():
         if member not in (None, "", [], {}):
             text = member if isinstance(member, str) else json.dumps(member)
