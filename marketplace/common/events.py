@@ -19,10 +19,10 @@ MESSAGE_TYPE = "stream.event"
 def publish_on_commit(*, stream: str, event: dict[str, Any]) -> None:
     """Sends ``event`` to everyone who follows ``stream`` once the transaction commits.
 
-    Streams are ``job.<id>``, ``market.<zone name>`` and ``organisation.<id>``. ``event["seq"]``
-    rises by one within a stream, so a browser that missed one sees the gap and fetches a
-    snapshot; therefore a lost message costs nothing, and a broken channel layer must not
-    undo, or even fail, what was committed.
+    Streams are ``job.<id>`` and ``market.<zone name>``. ``event["seq"]`` rises by one within a
+    stream, so a browser that missed one sees the gap and fetches a snapshot; therefore a lost
+    message costs nothing, and a broken channel layer must not undo, or even fail, what was
+    committed.
     """
     if not STREAM.fullmatch(stream):
         raise ValueError(f"{stream!r} cannot name a stream")
