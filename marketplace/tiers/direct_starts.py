@@ -15,7 +15,7 @@ from marketplace.common.money import format_usd
 from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Job, JobStatus
-from marketplace.jobs.work import measure_job_work
+from marketplace.jobs.work import compute_work_left_share, measure_job_work
 from marketplace.tiers.bookings import WorkerChoice, book_worker, find_cheapest_worker
 from marketplace.tiers.hazard_tables import HazardTables
 from marketplace.tiers.models import Machine, MachineStatus, ZoneTiers
@@ -137,4 +137,5 @@ def _compute_run_s(tiers: ZoneTiers, job: Job, machine: Machine | None) -> float
         rate = work.rates.get(node.gpu_type_id, 0.0)
     if rate <= 0.0:
         return None
-    return work.compute_demand / rate * tiers.zone.slot_s
+    # A resumed job has less to do than all of its steps.
+    return work.compute_demand * compute_work_left_share(job) / rate * tiers.zone.slot_s

@@ -1,8 +1,9 @@
 """What the operator's overview and pages of money and profits cost at 1,000 to 100,000 bids.
 
 The bids are written by SQL, a thousand for each day before now, with the job, hold, entries and
-earning that a settled one leaves. One JSON line for each size: milliseconds of the pages, of
-the check behind them, and of the whole check of every posting and seal, and kilobytes of the
+earning that a settled one leaves. One JSON line for each size: milliseconds of the pages and the
+rows and index entries that the database reads for them (``tests.grown_house``), milliseconds of the
+check behind them, and of the whole check of every posting and seal, and kilobytes of the
 database for each bid. The goal is pages that cost the same at any size.
 """
 
@@ -59,6 +60,7 @@ def _measure() -> int:
     from marketplace.payments.seals import seal_ledger
     from marketplace.tiers.profits import sum_profits
     from tests import builders
+    from tests.grown_house import count_reads
 
     buyer, earner = builders.organisation(usd="1000000"), builders.organisation()
     builders.hold_funds(organisation=buyer, amount_micros=1_000_000, reference="bid_open")
@@ -66,14 +68,15 @@ def _measure() -> int:
     client.force_login(builders.operator())
     sold = _sell_one(buyer)
     paths = {
-        "overview_ms": "/operator",
-        "money_ms": "/operator/money",
-        "profit_ms": f"/operator/money/profit/{builders.NOW:%Y-%m}",
-        "books_ms": f"/operator/money/books/{builders.NOW:%Y-%m}",
+        "overview": "/operator",
+        "money": "/operator/money",
+        "profit": f"/operator/money/profit/{builders.NOW:%Y-%m}",
+        "books": f"/operator/money/books/{builders.NOW:%Y-%m}",
     }
     made, first = 0, {}
     empty = _measure_bytes()
     took: dict[str, float] = {}
+    read: dict[str, int] = {}
     for size in SIZES:
         _write_bids(buyer.pk, earner.pk, made, size)
         _copy_bids(sold, made, size)
@@ -89,12 +92,14 @@ def _measure() -> int:
         for name, path in paths.items():
             assert client.get(path).status_code == 200
             took[name] = _take(lambda path=path: client.get(path))
+            read[name] = count_reads(lambda path=path: client.get(path))
         first = first or dict(took)
         line = {
             "case": "operator's pages",
             "bids": size,
             "entries": check.entries,
-            **{name: round(found, 1) for name, found in took.items()},
+            **{f"{name}_ms": round(found, 1) for name, found in took.items()},
+            **{f"{name}_rows": found for name, found in read.items()},
             "recent_check_ms": round(_take(check_recent), 1),
             "whole_check_ms": round(_take(check_ledger, rounds=1), 1),
             "sealed_s": round(sealed_s, 1),

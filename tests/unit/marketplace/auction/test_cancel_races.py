@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from marketplace.auction.bidding.place import NewBid, place_bid
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.cancelling import cancel_sold_job, quote_cancelling
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry
+from marketplace.auction.pausing import pause_sold_job
 from marketplace.auction.settlement import settle_finished, settle_job
 from marketplace.common.errors import Conflict
 from marketplace.jobs.models import FaultOf, Job, JobStatus, Slice, SliceStatus
@@ -93,6 +95,44 @@ def test_an_owner_gets_what_it_was_shown_while_a_turn_of_its_zone_begins_a_cell(
         )
     assert done.status == JobStatus.CANCELLED
     assert read_paid(job) == KEPT
+
+
+def test_a_job_paused_and_cancelled_at_once_ends_in_one_way_and_pays_once(job: Job) -> None:
+    now = market_builders.slot_at(job.zone, 101)
+    found = at_once(
+        [
+            lambda: pause_sold_job(job=job, paused_by=None, now=now),
+            lambda: cancel_sold_job(job=job, cancelled_by=None, now=now),
+        ]
+    )
+    [refused] = [one for one in found if isinstance(one, Exception)]
+    assert isinstance(refused, Conflict)
+    assert refused.code == "job_ended"
+    assert read_paid(job) == KEPT
+    assert job.status in Job.STOPPED
+
+
+def test_two_presses_at_once_buy_the_rest_of_a_paused_job_once(job: Job) -> None:
+    now = market_builders.slot_at(job.zone, 101)
+    pause_sold_job(job=job, paused_by=None, now=now)
+    asked = NewBid(
+        organisation=job.organisation,
+        placed_by=builders.owner_of(job.organisation),
+        zone=job.zone,
+        dataset=job.dataset,
+        name="the rest",
+        adapter={},
+        training={},
+        model=f"resume:{job.pk}",
+        price_micros=1_000_000,
+        deadline_at=market_builders.slot_at(job.zone, 119),
+        idempotency_key=None,
+    )
+    found = at_once([lambda: place_bid(asked=asked, now=now)] * 3)
+    refused = [one for one in found if isinstance(one, Exception)]
+    assert [getattr(one, "code", one) for one in refused] == ["already_resumed"] * 2
+    assert Bid.objects.count() == 2
+    assert get_wallet(organisation=job.organisation).held_micros == 1_000_000
 
 
 def test_a_job_cancelled_while_it_is_settled_pays_once(job: Job) -> None:
