@@ -34,8 +34,8 @@ from marketplace.api.throttles import (
 )
 from marketplace.api.versions import HEADER as VERSION_HEADER
 from marketplace.api.versions import VERSIONS, Deprecation, build_version_headers, choose_version
+from marketplace.common.current_request import REQUEST_ID, request_id_of
 from marketplace.common.errors import NotFound, UserError
-from marketplace.common.ids import new_id
 from marketplace.common.request_rates import Counter, count_requests
 from marketplace.common.threads import run_in_thread
 
@@ -43,14 +43,7 @@ from marketplace.common.threads import run_in_thread
 SHORT_BYTES = 64 * 1024
 SHORT_BATCH = 16
 
-REQUEST_ID = "X-Request-Id"
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_GIVEN_ID = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
-
-
-def request_id_of(given: str) -> str:
-    """The caller's id of a request, or one of ours where it gave none or an unsafe one."""
-    return given if _GIVEN_ID.fullmatch(given) else new_id("req")
 
 
 def sign_problem(response: Response, request_id: str) -> None:

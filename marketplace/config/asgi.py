@@ -9,6 +9,7 @@ from typing import Any
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter
 from channels.security.websocket import AllowedHostsOriginValidator
+from django.conf import settings
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "marketplace.config.settings.dev")
@@ -23,6 +24,7 @@ from marketplace.api.internal.plans import waiting_nodes  # noqa: E402
 from marketplace.api.internal.questions import waiting_answerers  # noqa: E402
 from marketplace.api.market.job_stream import shutdown as streams_shutdown  # noqa: E402
 from marketplace.config.alert_thread import start_watching  # noqa: E402
+from marketplace.config.logs import RequestLogMiddleware  # noqa: E402
 from marketplace.config.routing import websocket_router  # noqa: E402
 from workers.protocol.generation import PATH_NEXT_QUESTIONS  # noqa: E402
 from workers.protocol.plan_queue import PATH_NEXT_PLAN  # noqa: E402
@@ -83,7 +85,9 @@ async def websocket_application(scope: Any, receive: Any, send: Any) -> None:
 
 application = ProtocolTypeRouter(
     {
-        "http": BodyLimitMiddleware(http_application),
+        "http": RequestLogMiddleware(
+            BodyLimitMiddleware(http_application), writes_lines=settings.ACCESS_LOG
+        ),
         "lifespan": lifespan_application,
         "websocket": websocket_application,
     }

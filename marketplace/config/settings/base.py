@@ -362,9 +362,17 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {
-        "line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"},
+        "line": {"format": "%(asctime)s %(levelname)s %(name)s [%(request_id)s] %(message)s"},
+        "json": {"()": "marketplace.config.logs.JsonFormatter"},
     },
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "filters": {"request": {"()": "marketplace.config.logs.RequestIdFilter"}},
+    "handlers": {
+        "console": {
+            "class": "logging.StreamHandler",
+            "formatter": environment.choice("LOG_FORMAT", "line", ("line", "json")),
+            "filters": ["request"],
+        }
+    },
     # Every tick of the beat would be two lines; failures are logged above this level.
     "loggers": {
         name: {"level": "WARNING"}

@@ -2,7 +2,9 @@
 
 import os
 import re
+from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -28,6 +30,13 @@ def flag(name: str, *, default: bool) -> bool:
     if value.lower() in FALSE_WORDS:
         return False
     raise ImproperlyConfigured(f"{name} is {value!r}; write 1 or 0.")
+
+
+def choice(name: str, default: str, among: Sequence[str]) -> str:
+    value = os.environ.get(name) or default
+    if value not in among:
+        raise ImproperlyConfigured(f"{name} is {value!r}; write {' or '.join(among)}.")
+    return value
 
 
 def number(name: str, default: float, *, at_least: float = 0.0) -> float:
@@ -85,3 +94,31 @@ def loopback_url(name: str) -> str:
     if value and urlsplit(value).hostname not in {"127.0.0.1", "localhost"}:
         raise ImproperlyConfigured(f"{name} is {value!r}; it may only name this machine.")
     return value
+
+
+def traces_exporter() -> str:
+    """Where traces go, by the variables that OpenTelemetry defines: ``otlp`` or ``console``.
+
+    Without any of them there are none, and the answer is empty.
+    """
+    endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    has_endpoint = any(os.environ.get(name) for name in endpoints)
+    name = os.environ.get("OTEL_TRACES_EXPORTER") or ("otlp" if has_endpoint else "none")
+    if name not in ("otlp", "console", "none"):
+        raise ImproperlyConfigured(
+            f"OTEL_TRACES_EXPORTER is {name!r}; write otlp, console or none."
+        )
+    if name == "none" or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return ""
+    if not all(map(_is_installed, ("opentelemetry.sdk", "opentelemetry.exporter.otlp"))):
+        raise ImproperlyConfigured(
+            "Traces need the extra: pip install 'finetender-market[traces]'."
+        )
+    return name
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

@@ -19,6 +19,12 @@ ALERT_MAILS = [
 #: An address that is sent ``{"text": ...}`` as well, as Slack and others take it.
 ALERT_WEBHOOK = environment.text("ALERT_WEBHOOK", "")
 
+#: Where traces of bids go: ``otlp``, ``console``, or nowhere; ``OTEL_*`` says the rest.
+TRACES_EXPORTER = environment.traces_exporter()
+
+#: Whether the web server writes a line for each answer.
+ACCESS_LOG = environment.flag("ACCESS_LOG", default=False)
+
 # --- Promises and people --------------------------------------------------------------------------
 
 #: What the market pays for a missed deadline, in percent of the payment.

@@ -68,3 +68,4 @@ ACCOUNT_EMAIL_VERIFICATION_BY_CODE_ENABLED = ACCOUNT_EMAIL_VERIFICATION == "mand
 STORAGES = STORAGES | {
     "staticfiles": {"BACKEND": "servestatic.storage.CompressedManifestStaticFilesStorage"}
 }
+ACCESS_LOG = environment.flag("ACCESS_LOG", default=True)
