@@ -16,7 +16,7 @@ PAGES := marketplace/web/static/web/build
 
 # What the tests need comes with the rest when it will be needed anyway.
 NEEDS_DEV := $(filter-out help installed setup pages demo run dist images clean,$(or $(MAKECMDGOALS),help))
-USES := web,worker,sim,vendor
+USES := web,worker,sim,vendor,traces
 # First all whose hashes are known, then what is left: PyTorch, whose files differ by device, and
 # what another platform or Python needs beside.
 INSTALL := set -o pipefail; $(PYTHON) -m pip install --progress-bar off --no-compile

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docker" / "requirements"
 #: Extras of each part, and the parts that it comes after: what they have is left out.
 PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "market": (("web", "vendor", "tracking"), ()),
+    "market": (("web", "vendor", "tracking", "traces"), ()),
     "node": (("worker",), ()),
     "sim": (("sim",), ("market", "node")),
     "dev": (("dev",), ("market", "node", "sim")),

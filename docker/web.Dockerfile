@@ -43,7 +43,7 @@ COPY workers/protocol workers/protocol
 COPY workers/models workers/models
 COPY workers/preparation workers/preparation
 # With what the automatic vendor works with; nothing is left to be fetched but what this Python needs.
-RUN pip install --no-cache-dir --no-build-isolation --constraint constraints.txt '.[web,vendor,tracking]' && pip uninstall --yes finetender-market
+RUN pip install --no-cache-dir --no-build-isolation --constraint constraints.txt '.[web,vendor,tracking,traces]' && pip uninstall --yes finetender-market
 COPY --from=node-package /src/dist dist
 COPY --from=pages /src/marketplace/web/static marketplace/web/static
 # The values are for this step only; serving demands real ones.

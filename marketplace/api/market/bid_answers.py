@@ -36,6 +36,7 @@ from marketplace.auction.bidding.refusals import REFUSAL_CODES, describe_bid_ref
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.selectors import refresh_bids
 from marketplace.common import clock
+from marketplace.common.traces import record_request
 from scheduler.types import Refusal
 
 log = logging.getLogger(__name__)
@@ -91,6 +92,8 @@ async def place_and_answer(asked: AskedBid) -> Response:
                 await asyncio.sleep(min(listening.LOOK_EVERY_S, ends_at - loop.time()))
                 continue
             if response is not None:
+                if not placed.earlier:
+                    record_request(bid_id=placed.bid.pk)
                 return response
             is_decided = False
 

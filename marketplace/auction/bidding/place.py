@@ -29,6 +29,7 @@ from marketplace.auction.bidding.terms import check_deadline, check_name, check_
 from marketplace.auction.lane import wakeups
 from marketplace.auction.models import Bid
 from marketplace.common.errors import Conflict, UserError
+from marketplace.common.traces import ROOT, record_stage
 from marketplace.jobs.terms import derive_columns
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.locks import LockedAccounts, lock_wallets
@@ -251,6 +252,8 @@ def _funded(
     }
     placed = [outcome.bid for outcome in outcomes.values() if isinstance(outcome, PlacedBid)]
     Bid.objects.bulk_create(placed)
+    for bid in placed:
+        record_stage(ROOT, bid_id=bid.pk, since=now, zone=bid.zone.name)
     reserve_offers({bid.offer_id: bid.pk for bid in placed if bid.offer_id})
     for zone_id in {bid.zone_id for bid in placed}:
         wakeups.wake_lane_on_commit(zone_id=zone_id)

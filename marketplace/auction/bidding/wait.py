@@ -10,6 +10,7 @@ from django.db import connection
 from marketplace.auction.bidding import listener as listening
 from marketplace.auction.bidding.listener import listener
 from marketplace.auction.models import Bid, BidStatus
+from marketplace.common.traces import record_request
 
 #: What a request waits for a decision before it is answered with the pending bid.
 WAIT_S = 2.0
@@ -28,6 +29,7 @@ def wait_for_bid(*, bid: Bid, timeout_s: float | None = None) -> Bid:
             found = Bid.objects.select_related("zone").get(pk=bid.pk)
             left_s = ends_at - time.monotonic()
             if left_s <= 0 or found.status != BidStatus.PENDING:
+                record_request(bid_id=bid.pk)
                 return found
             if not connection.in_atomic_block:
                 connection.close()

@@ -19,6 +19,7 @@ from marketplace.auction.lane.vendor_work import AdmittedWithVendor, open_vendor
 from marketplace.auction.models import Bid, BidStatus, Reservation, hold_reference
 from marketplace.common.db.bulk_writes import send_updates
 from marketplace.common.money import from_micros
+from marketplace.common.traces import record_stage
 from marketplace.jobs.services import Opening, open_jobs
 from marketplace.jobs.terms import TERM_COLUMNS
 from marketplace.payments.holds import HoldSettlement, settle_holds
@@ -151,11 +152,26 @@ def record_decisions(
     _release_warm_starts(decided)
     add_messages(news=[_build_refusal(of) for of in decided if not of.is_admitted], now=lane.now)
     wakeups.notify_decided(bid_ids=[of.bid.pk for of in decided])
+    _trace_decisions(lane, decided)
     lane.news["decisions"] = [_news(of.bid.pk, of.columns) for of in decided]
     if warm := [of.bid.pk for of in admitted if of.bid.warm_start is not None]:
         end_withdrawn_starts(Offer.objects.filter(bid_id__in=warm), now=lane.now)
         reserve_worst_cases(lane, bid_ids=warm)
     return len(admitted)
+
+
+def _trace_decisions(lane: Lane, decided: Sequence[_DecidedBid]) -> None:
+    for of in decided:
+        record_stage(
+            "bid.decision",
+            bid_id=of.bid.pk,
+            since=lane.now,
+            zone=lane.zone.name,
+            position=of.columns["position"],
+            status=str(of.columns["status"]),
+            refusal=of.columns["refusal"] or None,
+            cells=len(of.cells),
+        )
 
 
 DECISION_FIELDS = [

@@ -18,6 +18,7 @@ from marketplace.auction.royalties import list_royalties
 from marketplace.auction.task_values import build_task
 from marketplace.auction.witnesses.keys import SigningKey, load_signing_key
 from marketplace.common.db.bulk_writes import send_updates
+from marketplace.common.traces import record_stage
 from marketplace.fleet.selectors import last_slot_until
 from marketplace.vendors.offers import find_capacities, read_offers
 from scheduler import types as scheduler
@@ -55,6 +56,14 @@ def receive_bids(lane: Lane, *, limit: int, only: str | None = None) -> int:
             for bid, receipt in zip(bids, receipts, strict=True)
         ],
     )
+    for bid in bids:
+        record_stage(
+            "bid.receipt",
+            bid_id=bid.pk,
+            since=bid.created_at,
+            zone=lane.zone.name,
+            position=entry.position,
+        )
     return len(bids)
 
 

@@ -27,6 +27,7 @@ from django.db.models import Exists, OuterRef
 from django.db.models.functions import Greatest
 
 from marketplace.common.locks import advisory_lock
+from marketplace.common.traces import record_stage
 from marketplace.fleet.models import NOT_RUNNING, Node, NodeStatus, Zone
 from marketplace.fleet.selectors import is_node_silent, slot_at, slot_ends_at, slot_starts_at
 from marketplace.jobs import locks
@@ -294,7 +295,11 @@ def _open_slice(present: _ZoneView, job: Job, node: Node) -> None:
         opened_at=now,
     )
     set_status(job, JobStatus.RUNNING)
-    job.started_at = job.started_at or now
+    if job.started_at is None:
+        job.started_at = now
+        record_stage(
+            "job.plan", bid_id=job.bid_id, since=job.created_at, job=job.pk, node=node.pk, slot=slot
+        )
     # An estimate from another node would mark the job for a new plan at once.
     job.eta_at = None
     job.save(update_fields=["status", "started_at", "eta_at"])

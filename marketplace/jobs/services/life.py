@@ -13,6 +13,7 @@ from marketplace.accounts.models import User
 from marketplace.common.durable.services import schedule_work
 from marketplace.common.errors import Conflict
 from marketplace.common.queue import enqueue
+from marketplace.common.traces import record_stage
 from marketplace.fleet.models import GONE, Node
 from marketplace.fleet.selectors import slot_at, slot_ends_at
 from marketplace.jobs import locks
@@ -266,6 +267,10 @@ def mark_job_settled(*, job: Job, now: datetime, message: str = "", **data: Any)
             job.settled_at = now
             job.save(update_fields=["settled_at"])
             schedule_work(build_archiving(job, now=now))
+            ended_at = job.finished_at or now
+            record_stage(
+                "job.settlement", bid_id=job.bid_id, since=ended_at, job=job.pk, status=job.status
+            )
             record_event(
                 job=job,
                 kind=EventKind.SETTLED,

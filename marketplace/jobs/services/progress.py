@@ -8,6 +8,7 @@ from typing import Any
 from django.db import transaction
 
 from marketplace.common.queue import enqueue
+from marketplace.common.traces import record_stage
 from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import slot_at
 from marketplace.fleet.services import record_node_speed
@@ -49,6 +50,7 @@ def record_progress(*, node: Node, report: ProgressReport, now: datetime) -> Pro
         if events:
             shown = _select_points(job, held, events, steps_max=steps_max)
             points = _store_points(job, held, shown, now)
+            _trace_first_step(job, held, events)
             for event in events:
                 _update_job(job, event, now)
             publish_progress(job=job, points=points, log=_collect_log_lines(shown))
@@ -86,6 +88,14 @@ def record_progress(*, node: Node, report: ProgressReport, now: datetime) -> Pro
         checkpoint_and_stop=not stays or _leaves_now(job, node, slot, now),
         last_seq=held.last_seq,
     )
+
+
+def _trace_first_step(job: Job, held: Slice, events: list[ProgressEvent]) -> None:
+    if job.step == 0 and events[-1].step > 0:
+        since = job.started_at or held.opened_at
+        record_stage(
+            "job.first_step", bid_id=job.bid_id, since=since, job=job.pk, node=held.node_id
+        )
 
 
 def _note_warm_start(job: Job, events: list[ProgressEvent]) -> None:
