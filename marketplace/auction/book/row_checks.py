@@ -183,14 +183,14 @@ def _find_money_problems(bid: Bid, hold: Hold | None, job_price: int | None) -> 
         yield f"it was refused and its hold is {hold.status}"
 
 
-def compare_signed_heads(zone: Zone) -> list[str]:
+def compare_signed_heads(zone: Zone, *, after: int) -> list[str]:
     """Heads that were signed and given away, and are not heads of the log as it is now.
 
-    Call when the log was found whole: its hashes are compared as they are stored.
+    Those up to the position ``after`` are passed over; -1 for none of them. Call when the log was
+    found whole: its hashes are compared as they are stored.
     """
     problems: list[str] = []
     first = Snapshot.objects.get(zone=zone, position=0).head_hash
-    after = -1
     while page := list_signed_heads(zone=zone, after=after):
         heads = [signed_head_from_json(json.loads(text)) for text in page]
         positions = {signed.head.position for signed in heads}
@@ -210,8 +210,8 @@ def compare_signed_heads(zone: Zone) -> list[str]:
 
 
 def find_strays(zone: Zone, found: VerifyReport) -> list[str]:
-    """Decided bids that the log does not know."""
-    stored = Bid.objects.filter(zone=zone, position__isnull=False).count()
+    """Decided bids that the log does not know, of those decided since the replay began."""
+    stored = Bid.objects.filter(zone=zone, position__gt=found.begins_at).count()
     if stored == found.decisions:
         return []
     return [f"{stored} bids are marked as decided, the log has {found.decisions} decisions"]

@@ -1,8 +1,9 @@
-"""Replaying a zone's whole log from the database and comparing everything with it.
+"""Replaying a zone's log from the database and comparing everything with it.
 
 The replay starts from the zone's rules and trusts nothing else: every stored
 outcome and hash is worked out again, solved prices with them, and so is every row that
-follows from them: bids, payments, charges, jobs, reservations and snapshots.
+follows from them: bids, payments, charges, jobs, reservations and snapshots. Or it starts where
+an earlier replay ended, from a state that the market's key signed (``log_checks``).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import re
 from collections.abc import Iterator
 
 from django.db import connection, transaction
+from django.db.models import QuerySet
 
 from marketplace.auction.book import engine_cache as books
+from marketplace.auction.book.log_checks import VerifiedState
 from marketplace.auction.book.row_checks import (
     compare_answer,
     compare_bundle,
@@ -46,10 +49,12 @@ _HINT = re.compile(
 )
 
 
-def verify_zone(zone: Zone) -> VerifyReport:
+def verify_zone(zone: Zone, *, since: VerifiedState | None = None) -> VerifyReport:
     """Replay the zone's log and compare every decision, price, hash and row that follows.
 
-    Sees the database at one moment, however long it takes: the market goes on.
+    With ``since``, entries up to there and rows of bids decided by then are taken as they were
+    found; so are prices that were solved from such bids. Sees the database at one moment, however
+    long it takes: the market goes on.
     """
     alone = not connection.in_atomic_block
     with transaction.atomic():
@@ -58,32 +63,74 @@ def verify_zone(zone: Zone) -> VerifyReport:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             # Between two fetches prices may be solved again, or the auction is compiled first.
             allow_long_transaction()
-        return _verify(zone)
+        return _verify(zone, since)
 
 
-def _verify(zone: Zone) -> VerifyReport:
+def _verify(zone: Zone, since: VerifiedState | None) -> VerifyReport:
     found = VerifyReport(zone=zone.name)
     first = books.find_first_snapshot(zone_id=zone.pk)
     head = MarketHead.objects.filter(zone=zone).first()
     if first is None or head is None:
         found.problems += find_rows_without_log(zone)
         return found
-    engine = Engine(books.restore_engine(first).rules)
-    snapshots = {snapshot.position: snapshot for snapshot in Snapshot.objects.filter(zone=zone)}
-    compare_snapshot(engine, snapshots.pop(0), found)
+    engine = _begin(first, since, found)
+    snapshots = {
+        snapshot.position: snapshot
+        for snapshot in Snapshot.objects.filter(zone=zone, position__gte=engine.position)
+    }
+    if engine.position in snapshots:
+        compare_snapshot(engine, snapshots.pop(engine.position), found)
+    if not _replay(zone, engine, snapshots, found):
+        return found
+    found.head_hash = engine.head_hash
+    if (head.position, head.head_hash) != (engine.position, engine.head_hash):
+        found.problems.append(
+            f"the head says position {head.position} and {head.head_hash}, "
+            f"the log ends at {engine.position} with {engine.head_hash}"
+        )
+    found.problems += [f"the snapshot at {at} has no entry" for at in sorted(snapshots)]
+    found.problems += compare_signed_heads(zone, after=found.begins_at - 1)
+    found.problems += find_strays(zone, found)
+    found.problems += compare_reservations(zone, engine)
+    found.problems += compare_job_plans(zone, engine, found)
+    found.problems += compare_pricing(zone, engine, found.solved)
+    if found.ok:
+        found.state = engine.snapshot()
+    return found
+
+
+def _begin(first: Snapshot, since: VerifiedState | None, found: VerifyReport) -> Engine:
+    """The engine that the replay begins with: from the zone's rules, or where one ended."""
+    if since is None:
+        return Engine(books.restore_engine(first).rules)
+    engine = Engine.restore(since.state)
+    found.begins_at, found.known_before = engine.position, since.known_faults
+    found.express, found.solved = dict(since.express), since.solved
+    entry = LogEntry.objects.filter(zone=first.zone_id, position=engine.position).first()
+    if engine.position and (entry is None or entry.hash != engine.head_hash):
+        found.problems.append(
+            f"log position {engine.position}: it is not the entry that was verified before"
+        )
+    return engine
+
+
+def _replay(
+    zone: Zone, engine: Engine, snapshots: dict[int, Snapshot], found: VerifyReport
+) -> bool:
+    """Replay what comes after the engine's state; whether it went to the log's end."""
+    log = LogEntry.objects.filter(zone=zone, position__gt=engine.position)
     decided: list[ChainEntry] = []
-    solved: int | None = None
-    audit = SolveAudit(engine.position, wanted=_list_solved_positions(zone))
+    audit = SolveAudit(engine.position, wanted=_list_solved_positions(log))
     faults = Faults()
-    for row in books.read_log_rows(LogEntry.objects.filter(zone=zone)):
+    for row in books.read_log_rows(log):
         entry, problem = _replay_row(engine, row, audit, faults)
         if entry is None:
             _report_unnamed(faults, found)
             found.problems.append(f"log position {row.position}: {problem}")
-            return found
+            return False
         found.entries += 1
         if isinstance(entry.event, events.PricesSolved):
-            solved = entry.position
+            found.solved = entry.position
         if isinstance(entry.event, events.ExpressAnswered):
             compare_answer(entry, found)
         if isinstance(entry.event, events.ExpressAnswered | events.ExpressPlanned):
@@ -98,24 +145,12 @@ def _verify(zone: Zone) -> VerifyReport:
         if entry.position in snapshots:
             compare_snapshot(engine, snapshots.pop(entry.position), found)
         if len(found.problems) >= PROBLEMS_SHOWN:
-            return found
+            return False
     compare_decisions(zone, decided, found)
     _report_unnamed(faults, found)
     found.known_faults = faults.list_known()
-    found.head_hash = engine.head_hash
     found.solved_again, found.taken_as_logged = audit.solved_again, audit.taken_as_logged
-    if (head.position, head.head_hash) != (engine.position, engine.head_hash):
-        found.problems.append(
-            f"the head says position {head.position} and {head.head_hash}, "
-            f"the log ends at {engine.position} with {engine.head_hash}"
-        )
-    found.problems += [f"the snapshot at {at} has no entry" for at in sorted(snapshots)]
-    found.problems += compare_signed_heads(zone)
-    found.problems += find_strays(zone, found)
-    found.problems += compare_reservations(zone, engine)
-    found.problems += compare_job_plans(zone, engine, found)
-    found.problems += compare_pricing(zone, engine, solved)
-    return found
+    return True
 
 
 def _report_unnamed(faults: Faults, found: VerifyReport) -> None:
@@ -124,9 +159,9 @@ def _report_unnamed(faults: Faults, found: VerifyReport) -> None:
         found.problems.append(f"log position {found.unnamed.position}: {found.unnamed.problem}")
 
 
-def _list_solved_positions(zone: Zone) -> Iterator[int]:
+def _list_solved_positions(log: QuerySet[LogEntry]) -> Iterator[int]:
     """Positions at which the log's prices were solved."""
-    solves = LogEntry.objects.filter(zone=zone, kind="PricesSolved").values_list("event", flat=True)
+    solves = log.filter(kind="PricesSolved").values_list("event", flat=True)
     for event in solves.iterator(chunk_size=CHUNK):
         inputs = json.loads(event)["inputs"]
         if isinstance(inputs.get("position"), int):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from scheduler.auction.audit.faults import Fault, KnownFault
 from scheduler.types import Cell
@@ -16,6 +18,8 @@ class VerifyReport:
     """What a replay of one zone found."""
 
     zone: str
+    #: Position after which it began; entries up to there were verified before.
+    begins_at: int = 0
     entries: int = 0
     decisions: int = 0
     head_hash: str = ""
@@ -32,17 +36,29 @@ class VerifyReport:
         default_factory=dict[str, tuple[tuple[str, Cell], ...]]
     )
 
+    #: Faults before it began that the log names, each as a sentence.
+    known_before: tuple[str, ...] = ()
+    #: Position of the last solve.
+    solved: int | None = None
+    #: The engine's state at the end, where all agrees.
+    state: Mapping[str, Any] | None = None
+
     @property
     def ok(self) -> bool:
         return not self.problems
 
     @property
-    def state(self) -> str:
+    def faults(self) -> tuple[str, ...]:
+        """Faults that the log names, each as a sentence."""
+        return (*self.known_before, *map(str, self.known_faults))
+
+    @property
+    def verdict(self) -> str:
         """What the replay comes to, in words."""
         if not self.ok:
             return "DIFFERS"
-        if not self.known_faults:
+        if not self.faults:
             return "verified"
-        count = len(self.known_faults)
+        count = len(self.faults)
         entries = "1 entry" if count == 1 else f"{count} entries"
         return f"verified but for {entries} that the log names as wrong"

@@ -27,6 +27,19 @@ class Migration(migrations.Migration):
             "CREATE SEQUENCE auction_bid_arrival", "DROP SEQUENCE auction_bid_arrival"
         ),
         migrations.CreateModel(
+            name='LogCheck',
+            fields=[
+                ('zone', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, primary_key=True, related_name='+', serialize=False, to='fleet.zone')),
+                ('position', models.BigIntegerField()),
+                ('head_hash', models.CharField(max_length=64)),
+                ('state', models.TextField()),
+                ('carried', models.TextField()),
+                ('checked_at', models.DateTimeField()),
+                ('public_key', models.CharField(max_length=64)),
+                ('signature', models.CharField(max_length=128)),
+            ],
+        ),
+        migrations.CreateModel(
             name='MarketHead',
             fields=[
                 ('zone', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, primary_key=True, related_name='+', serialize=False, to='fleet.zone')),

@@ -10,7 +10,7 @@ from marketplace.auction.models.bids import (
     hold_reference,
 )
 from marketplace.auction.models.disputes import ResultDispute
-from marketplace.auction.models.log import LogEntry, MarketHead, Snapshot
+from marketplace.auction.models.log import LogCheck, LogEntry, MarketHead, Snapshot
 from marketplace.auction.models.plans import Reservation, WorkShare
 from marketplace.auction.models.pricing import Pricing, SolveStatus
 from marketplace.auction.models.witnesses import (
@@ -26,6 +26,7 @@ __all__ = [
     "Bid",
     "BidStatus",
     "Bundle",
+    "LogCheck",
     "LogEntry",
     "MarketHead",
     "MarketKey",

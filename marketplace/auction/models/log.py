@@ -80,3 +80,26 @@ class Snapshot(models.Model):
 
     def __str__(self) -> str:
         return f"{self.zone_id}@{self.position}"
+
+
+class LogCheck(models.Model):
+    """How far a zone's log was verified, signed: the next check begins there."""
+
+    zone_id: str
+    zone = models.OneToOneField(
+        "fleet.Zone", primary_key=True, on_delete=models.PROTECT, related_name="+"
+    )
+    #: Of the last entry that was verified.
+    position = models.BigIntegerField()
+    head_hash = models.CharField(max_length=64)
+    #: JSON text of the engine's state there, which the replay came to.
+    state = models.TextField()
+    #: JSON text of what else the check goes on with, ``log_checks.VerifiedState``.
+    carried = models.TextField()
+    checked_at = models.DateTimeField()
+    #: Of the market's key, in hex; the signature covers all of the above.
+    public_key = models.CharField(max_length=64)
+    signature = models.CharField(max_length=128)
+
+    def __str__(self) -> str:
+        return f"{self.zone_id}@{self.position}"

@@ -96,6 +96,17 @@ def load_signing_key(*, now: datetime) -> SigningKey:
     return key
 
 
+def find_signing_key(*, now: datetime) -> SigningKey | None:
+    """The market's key where this process has it; none is made.
+
+    Raises
+    ------
+    KeyUnusable
+        As ``load_signing_key``.
+    """
+    return load_signing_key(now=now) if _key_path().exists() else None
+
+
 def rotate_signing_key(*, now: datetime) -> SigningKey:
     """Replace the market's key; the old one signs the new one and is then destroyed.
 

@@ -1,7 +1,8 @@
-"""``manage.py auction_verify [--zone NAME]``: replay the log and compare everything with it.
+"""``manage.py auction_verify [--zone NAME] [--whole]``: replay the log and compare all with it.
 
-It ends with 0 where everything agrees, with 1 where anything does not, and with 3 where all agrees
-but for entries that the log itself names as wrong.
+It begins where the last one ended whose result the market's key signed, and with ``--whole``, or
+without the key, at the first entry. It ends with 0 where everything agrees, with 1 where anything
+does not, and with 3 where all agrees but for entries that the log itself names as wrong.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from marketplace.auction.book.log_checks import find_verified_state, store_verified_state
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.book.verify_report import PROBLEMS_SHOWN
+from marketplace.auction.witnesses.keys import find_signing_key
+from marketplace.common import clock
 from marketplace.fleet.models import Zone
 from scheduler.auction.audit.command import EXIT_KNOWN_FAULTS
 
@@ -22,6 +26,9 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--zone", help="name of one zone; all zones without it")
+        parser.add_argument(
+            "--whole", action="store_true", help="begin at the first entry, not at the last check"
+        )
 
     def handle(self, *_args: Any, **options: Any) -> None:
         zones = Zone.objects.order_by("name")
@@ -30,19 +37,27 @@ class Command(BaseCommand):
             if not zones:
                 raise CommandError(f"There is no zone {options['zone']!r}.")
         failed = excused = False
+        now = clock.now()
+        key = find_signing_key(now=now)
         for zone in zones:
-            found = verify_zone(zone)
+            since = (
+                find_verified_state(zone=zone, key=key) if key and not options["whole"] else None
+            )
+            found = verify_zone(zone, since=since)
+            if key is not None and found.state is not None:
+                store_verified_state(zone=zone, found=found, key=key, now=now)
+            after = f" after {found.begins_at}" if since else ""
             self.stdout.write(
-                f"{zone.name}: {found.state}, {found.entries} entries, "
+                f"{zone.name}: {found.verdict}, {found.entries} entries{after}, "
                 f"{found.decisions} decisions, "
                 f"{found.solved_again} solves run again, {found.taken_as_logged} taken as logged, "
                 f"head {found.head_hash or 'none'}"
             )
-            for fault in found.known_faults:
+            for fault in found.faults:
                 self.stdout.write(f"  {fault}")
             for problem in found.problems[:PROBLEMS_SHOWN]:
                 self.stdout.write(f"  {problem}")
-            failed, excused = failed or not found.ok, excused or bool(found.known_faults)
+            failed, excused = failed or not found.ok, excused or bool(found.faults)
         if failed:
             raise CommandError("The stored auction is not what its log replays to.")
         if excused:

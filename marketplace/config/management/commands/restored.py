@@ -48,9 +48,9 @@ class Command(OperatorCommand):
         for zone in Zone.objects.order_by("name"):
             found = verify_zone(zone)
             self.stdout.write(
-                f"{zone.name}: {found.state}, {found.entries} entries, head {found.head_hash}"
+                f"{zone.name}: {found.verdict}, {found.entries} entries, head {found.head_hash}"
             )
-            with_faults = with_faults or bool(found.known_faults)
+            with_faults = with_faults or bool(found.faults)
             problems += [f"{zone.name}: {problem}" for problem in found.problems]
         if problems:
             raise CommandError("\n".join(["Books or logs are not whole.", *problems]))
