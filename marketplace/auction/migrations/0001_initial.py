@@ -275,6 +275,14 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='bid',
+            index=models.Index(condition=models.Q(('status', 'admitted')), fields=['organisation', '-id'], name='auction_bid_won'),
+        ),
+        migrations.AddIndex(
+            model_name='bid',
+            index=models.Index(condition=models.Q(('status__in', ['refused', 'cancelled'])), fields=['organisation', '-id'], name='auction_bid_lost'),
+        ),
+        migrations.AddIndex(
+            model_name='bid',
             index=models.Index(fields=['zone', '-position'], name='auction_bid_decided'),
         ),
         migrations.AddIndex(

@@ -109,6 +109,9 @@ class Bundle(models.Model):
 class Bid(models.Model):
     """One offer for one job; once decided, what the auction answered."""
 
+    #: States of those that won nothing.
+    LOST = (BidStatus.REFUSED, BidStatus.CANCELLED)
+
     zone_id: str
     organisation_id: str
     placed_by_id: str | None
@@ -255,6 +258,17 @@ class Bid(models.Model):
                 name="auction_bid_pending",
             ),
             models.Index(fields=["organisation", "-id"], name="auction_bid_of_organisation"),
+            # Those of one outcome, however many there are of the other.
+            models.Index(
+                fields=["organisation", "-id"],
+                condition=Q(status="admitted"),
+                name="auction_bid_won",
+            ),
+            models.Index(
+                fields=["organisation", "-id"],
+                condition=Q(status__in=["refused", "cancelled"]),
+                name="auction_bid_lost",
+            ),
             models.Index(fields=["zone", "-position"], name="auction_bid_decided"),
             # The figures of a day, however many there were before.
             models.Index(fields=["created_at"], name="auction_bid_of_day"),

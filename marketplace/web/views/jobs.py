@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery, Sum
+from django.db.models import Count, F, Q, Sum
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -36,17 +36,7 @@ def list_own_jobs(request: PageRequest) -> HttpResponse:
     find, before = (
         request.GET.get(name, "").replace("\0", "").strip()[:80] for name in ("find", "before")
     )
-    shown = _choose(_with_job_status(list_bids(request.organisation)), request, chosen)
-    if find:
-        shown = shown.filter(
-            Q(name__icontains=find)
-            | Q(pk__icontains=find)
-            | Q(zone__base_model_name__icontains=find)
-            | Q(job_id__icontains=find)
-        )
-    if before:
-        shown = shown.filter(pk__lt=before)
-    bids = list(shown[: ROWS_PER_PAGE + 1])
+    bids = _list_page(request.organisation, chosen, find=find, before=before)
     context = {
         "rows": _rows(bids[:ROWS_PER_PAGE], now=now),
         "tabs": [(name, name.capitalize()) for name in FILTERS],
@@ -60,26 +50,30 @@ def list_own_jobs(request: PageRequest) -> HttpResponse:
     return render(request, "web/jobs.html", context)
 
 
-def _choose(bids: QuerySet[Bid], request: PageRequest, chosen: str) -> QuerySet[Bid]:
-    if chosen == "active":
-        # By their names: there are few, however many bids there were.
-        own = {"organisation": request.organisation}
-        running = Job.objects.filter(**own, settled_at=None, status__in=Job.ACTIVE)
-        pending = Bid.objects.filter(**own, status=BidStatus.PENDING)
-        names = [*running.values_list("bid_id", flat=True), *pending.values_list("pk", flat=True)]
-        return bids.filter(pk__in=names)
-    if chosen == "done":
-        return bids.filter(status=BidStatus.ADMITTED, job_status__in=Job.ENDED)
+def _list_page(owner: Organisation, chosen: str, *, find: str, before: str) -> list[Bid]:
+    """The bids of a page, and the first of the next one.
+
+    Each tab has an index: one with few rows reads few of all bids.
+    """
+    bids = list_bids(owner).filter(_find_in(find)) if find else list_bids(owner)
+    if before:
+        bids = bids.filter(pk__lt=before)
     if chosen == "refused":
-        return bids.filter(status__in=(BidStatus.REFUSED, BidStatus.CANCELLED))
-    return bids
+        bids = bids.filter(status__in=Bid.LOST)
+    elif chosen in ("active", "done"):
+        # By their names: there are few, however many bids there were.
+        running = Job.objects.filter(organisation=owner, settled_at=None, status__in=Job.ACTIVE)
+        pending = Bid.objects.filter(organisation=owner, status=BidStatus.PENDING)
+        names = [*running.values_list("bid_id", flat=True), *pending.values_list("pk", flat=True)]
+        won = bids.filter(status=BidStatus.ADMITTED)
+        bids = won.exclude(pk__in=names) if chosen == "done" else bids.filter(pk__in=names)
+    return list(bids[: ROWS_PER_PAGE + 1])
 
 
-def _with_job_status(bids: QuerySet[Bid]) -> QuerySet[Bid]:
-    job = Job.objects.filter(bid_id=OuterRef("pk"))
-    return bids.annotate(
-        job_status=Subquery(job.values("status")[:1]), job_id=Subquery(job.values("pk")[:1])
-    )
+def _find_in(words: str) -> Q:
+    jobs = Job.objects.filter(pk__icontains=words).values("bid_id")
+    named = Q(name__icontains=words) | Q(pk__icontains=words)
+    return named | Q(zone__base_model_name__icontains=words) | Q(pk__in=jobs)
 
 
 def _rows(bids: list[Bid], *, now: datetime) -> list[dict[str, Any]]:
