@@ -8,7 +8,7 @@ from datetime import UTC
 from django.db.models import DateField, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import Cast, Coalesce, TruncMonth
 
-from marketplace.payments.models import LedgerAccount, Posting, SealedSum
+from marketplace.payments.models import LedgerAccount, Posting, SealedKindSum, SealedSum
 
 
 def annotate_totals(accounts: QuerySet[LedgerAccount]) -> QuerySet[LedgerAccount]:
@@ -28,19 +28,25 @@ def annotate_all_totals(accounts: QuerySet[LedgerAccount]) -> QuerySet[LedgerAcc
     return accounts.annotate(total=Coalesce(Sum("postings__amount_micros"), 0))
 
 
-def sum_by_month(accounts: QuerySet[LedgerAccount]) -> dict[tuple[str, str], int]:
-    """What was booked to accounts, by their kind and by month like ``2026-03``.
+def sum_by_month(
+    accounts: QuerySet[LedgerAccount] | None = None,
+) -> dict[tuple[str, str], int]:
+    """What was booked to accounts, or to all, by their kind and by month like ``2026-03``.
 
-    It reads a row for each account and month, and what is not sealed yet, in one statement: so
-    nothing is in both parts, or in neither, that is sealed meanwhile.
+    Of all it reads a row for each kind and month, however many accounts there are; of some a row
+    for each account and month; and what is not sealed yet. That is one statement: so nothing is in
+    both parts, or in neither, that is sealed meanwhile.
     """
     booked_in = Cast(TruncMonth("entry__booked_at", tzinfo=UTC), DateField())
-    sealed, since = (
-        rows.filter(account__in=accounts)
-        .values_list("account__kind", "month")
-        .annotate(total=Sum("amount_micros"))
-        for rows in (SealedSum.objects.all(), _list_unsealed().annotate(month=booked_in))
-    )
+    since = _list_unsealed().annotate(month=booked_in)
+    if accounts is None:
+        sealed = SealedKindSum.objects.values_list("kind", "month")
+    else:
+        sealed = SealedSum.objects.filter(account__in=accounts)
+        sealed = sealed.values_list("account__kind", "month")
+        since = since.filter(account__in=accounts)
+    sealed = sealed.annotate(total=Sum("amount_micros"))
+    since = since.values_list("account__kind", "month").annotate(total=Sum("amount_micros"))
     sums: defaultdict[tuple[str, str], int] = defaultdict(int)
     for kind, month, total in sealed.union(since, all=True):
         sums[kind, f"{month:%Y-%m}"] += total

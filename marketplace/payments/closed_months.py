@@ -15,7 +15,7 @@ from marketplace.common.errors import Conflict, NotAllowed
 from marketplace.common.locks import advisory_lock
 from marketplace.payments.account_sums import sum_by_month
 from marketplace.payments.ledger_checks import check_ledger
-from marketplace.payments.models import ClosedMonth, Entry, LedgerAccount, UnsealedEntry
+from marketplace.payments.models import ClosedMonth, Entry, UnsealedEntry
 from marketplace.payments.seals import find_last_seal, seal_ledger
 from marketplace.payments.statements import read_month
 
@@ -72,7 +72,7 @@ def close_month(*, month: str, closed_by: User, now: datetime) -> ClosedMonth:
 def sum_accounts(*, until: str) -> dict[str, int]:
     """By kind of account, what was booked in ``2026-03`` and all months before."""
     sums: defaultdict[str, int] = defaultdict(int)
-    for (kind, month), amount in sum_by_month(LedgerAccount.objects.all()).items():
+    for (kind, month), amount in sum_by_month().items():
         if month <= until:
             sums[kind] += amount
     return sums

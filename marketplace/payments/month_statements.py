@@ -32,7 +32,6 @@ HOUSE_COLUMNS = ("account", "opening_usd", "change_usd", "closing_usd")
 WALLET = (AccountKind.WALLET_AVAILABLE, AccountKind.WALLET_HELD)
 EARNINGS = (AccountKind.EARNINGS_PENDING, AccountKind.EARNINGS_PAYABLE)
 ALL_KINDS = (*WALLET, *EARNINGS, *HOUSE_KINDS)
-MONTHS_LISTED = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +113,11 @@ def load_account_months(
         ``unknown_month``.
     """
     read_month(month)
-    accounts = LedgerAccount.objects.filter(kind__in=kinds)
-    if organisation is not None:
-        accounts = accounts.filter(organisation=organisation)
-    sums = sum_by_month(accounts)
+    if organisation is None:
+        sums = {key: amount for key, amount in sum_by_month().items() if key[0] in kinds}
+    else:
+        own = LedgerAccount.objects.filter(kind__in=kinds, organisation=organisation)
+        sums = sum_by_month(own)
     before: defaultdict[str, int] = defaultdict(int)
     for (kind, booked_in), amount in sums.items():
         if booked_in < month:
@@ -128,7 +128,7 @@ def load_account_months(
         if kind in before or (kind, month) in sums
     )
     months = sorted({booked_in for _, booked_in in sums}, reverse=True)
-    return AccountMonths(month, tuple(shown), tuple(months[:MONTHS_LISTED]))
+    return AccountMonths(month, tuple(shown), tuple(months))
 
 
 def load_month_statement(

@@ -10,7 +10,15 @@ from typing import Any
 
 import rfc8785
 
-from marketplace.payments.models import Entry, LedgerSeal, Posting, SealedSum, UnsealedEntry
+from marketplace.payments.models import (
+    Entry,
+    LedgerAccount,
+    LedgerSeal,
+    Posting,
+    SealedKindSum,
+    SealedSum,
+    UnsealedEntry,
+)
 
 #: Before the first seal.
 NO_DIGEST = "0" * 64
@@ -78,6 +86,22 @@ def read_sums(account_ids: Iterable[str] | None = None) -> dict[SumKey, int]:
     }
 
 
+def add_up_kinds(sums: Mapping[SumKey, int]) -> dict[SumKey, int]:
+    """The same sums by the kind of account in place of the account."""
+    accounts = {account_id for account_id, _ in sums}
+    kinds = dict(LedgerAccount.objects.filter(pk__in=accounts).values_list("pk", "kind"))
+    added: defaultdict[SumKey, int] = defaultdict(int)
+    for (account_id, month), amount in sums.items():
+        added[kinds[account_id], month] += amount
+    return dict(added)
+
+
+def read_kind_sums() -> dict[SumKey, int]:
+    """The sealed sums by kind of account and month."""
+    rows = SealedKindSum.objects.values_list("kind", "month", "amount_micros")
+    return {(kind, f"{month:%Y-%m}"): amount for kind, month, amount in rows}
+
+
 def find_broken_seals() -> list[str]:
     """Compute every seal again from the entries as they are now; what is wrong, in words."""
     problems: list[str] = []
@@ -95,7 +119,7 @@ def find_broken_seals() -> list[str]:
         if compute_digest(digest, rows, sums) != seal.digest:
             problems.append(f"the entries of seal {seal.number} are not what was sealed")
         digest = seal.digest
-    stored = read_sums()
+    stored, kinds = read_sums(), read_kind_sums()
     # One statement: an entry that is written meanwhile is in both or in neither.
     hidden = Entry.objects.exclude(pk__in=UnsealedEntry.objects.values("pk")).count() - covered
     if LedgerSeal.objects.filter(number__gt=number).exists():
@@ -103,6 +127,8 @@ def find_broken_seals() -> list[str]:
         return problems
     if stored != totals:
         problems.append("the sealed sums are not those of the sealed entries")
+    if kinds != add_up_kinds(totals):
+        problems.append("the sealed sums by kind are not those of the sealed entries")
     if hidden:
         problems.append(f"{hidden} entries are in no seal and wait for none")
     return problems

@@ -7,7 +7,7 @@ that witnesses keep what the books said. Checks read the last seal and what came
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 
@@ -15,12 +15,15 @@ from django.db import transaction
 
 from marketplace.common.locks import advisory_lock
 from marketplace.payments.ledger_checks import SharedAsks, check_recent, sum_shared_asks
-from marketplace.payments.models import LedgerSeal, SealedSum, UnsealedEntry
+from marketplace.payments.models import LedgerSeal, SealedKindSum, SealedSum, UnsealedEntry
 from marketplace.payments.seal_chain import (
     NO_DIGEST,
+    SumKey,
     add_up,
+    add_up_kinds,
     compute_digest,
     read_entries,
+    read_kind_sums,
     read_sums,
 )
 
@@ -79,8 +82,25 @@ def _seal_some(checked_ids: Sequence[str], *, now: datetime) -> bool:
             unique_fields=["account", "month"],
             update_fields=["amount_micros"],
         )
+        _add_to_kinds(moved)
         UnsealedEntry.objects.filter(pk__in=entry_ids).delete()
     return True
+
+
+def _add_to_kinds(moved: Mapping[SumKey, int]) -> None:
+    """Move the sums of all accounts of a kind; call alone, as one who seals."""
+    stored = read_kind_sums()
+    SealedKindSum.objects.bulk_create(
+        [
+            SealedKindSum(
+                kind=kind, month=f"{month}-01", amount_micros=stored.get((kind, month), 0) + amount
+            )
+            for (kind, month), amount in add_up_kinds(moved).items()
+        ],
+        update_conflicts=True,
+        unique_fields=["kind", "month"],
+        update_fields=["amount_micros"],
+    )
 
 
 def find_last_seal() -> LedgerSeal | None:

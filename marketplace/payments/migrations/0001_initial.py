@@ -475,6 +475,22 @@ class Migration(migrations.Migration):
             field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='lines', to='payments.invoice'),
         ),
         migrations.CreateModel(
+            name='SealedKindSum',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('kind', models.CharField(max_length=20)),
+                ('month', models.DateField()),
+                ('amount_micros', models.BigIntegerField()),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('kind', 'month'), name='kind_sum_once')],
+            },
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name='sealedkindsum',
+            trigger=pgtrigger.compiler.Trigger(name='keep', sql=pgtrigger.compiler.UpsertTriggerSql(func="RAISE EXCEPTION 'pgtrigger: Cannot delete rows from % table', TG_TABLE_NAME;", hash='4049f25035ea52f7c4705b6a55eb2ca9a13b8032', operation='DELETE', pgid='pgtrigger_keep_91769', table='payments_sealedkindsum', when='BEFORE')),
+        ),
+        migrations.CreateModel(
             name='SealedSum',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),

@@ -54,7 +54,7 @@ from marketplace.payments.models.payouts import (
     Transfer,
     TransferStatus,
 )
-from marketplace.payments.models.seals import LedgerSeal, SealedSum, UnsealedEntry
+from marketplace.payments.models.seals import LedgerSeal, SealedKindSum, SealedSum, UnsealedEntry
 
 __all__ = [
     "COUNTRY_CHOICES",
@@ -103,6 +103,7 @@ __all__ = [
     "Posting",
     "RefundStatus",
     "SavedCard",
+    "SealedKindSum",
     "SealedSum",
     "SpendingCap",
     "Transfer",

@@ -68,3 +68,19 @@ class SealedSum(models.Model):
 
     def __str__(self) -> str:
         return f"{self.amount_micros} of {self.account_id} in {self.month:%Y-%m}"
+
+
+class SealedKindSum(models.Model):
+    """The same sum of all accounts of a kind: pages of the house read no account of anybody's."""
+
+    kind = models.CharField(max_length=20)
+    #: As of ``SealedSum``.
+    month = models.DateField()
+    amount_micros = models.BigIntegerField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(name="kind_sum_once", fields=["kind", "month"])]
+        triggers = [pgtrigger.Protect(name="keep", operation=pgtrigger.Delete)]
+
+    def __str__(self) -> str:
+        return f"{self.amount_micros} of {self.kind} in {self.month:%Y-%m}"

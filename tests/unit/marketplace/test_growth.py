@@ -40,12 +40,14 @@ from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.jobs.models import Checkpoint, Dataset, Job
 from marketplace.jobs.services import delete_unretained, dispatch_slots, record_progress
 from marketplace.payments.funding import grant_funds, request_funds
+from marketplace.payments.models import LedgerAccount, SealedSum
 from marketplace.vendors.models import Preparation
 from marketplace.webhooks.services import create_endpoint
 from tests import builders, job_builders, vendor_builders
 from tests import market_builders as market
 from tests.builders import NOW
 from tests.grown_house import copy_rows, count_reads
+from tests.outer_blocks import build_outer_block
 from tests.vendor_builders import clock, prepare_next
 from workers.protocol.reports import SliceEnd
 
@@ -57,13 +59,13 @@ LATER = NOW + timedelta(days=35)
 #: One a zone, an organisation or a person, or the state of the whole market; by app.
 FIXED_NAMES = {
     "accounts": "User Organisation Membership ApiKey",
-    "auction": "Alert LogEntry MarketHead MarketKey PublishedHead Snapshot WitnessCursor",
+    "auction": "Alert LogCheck LogEntry MarketHead MarketKey PublishedHead Snapshot WitnessCursor",
     "common": "DurableWork Heartbeat",
     "express": "BankConsent ExpressLane",
     "fleet": "Ask GpuType JoinToken JoinUse Node Provider SharedDevice Zone",
     "jobs": "NodePlan",
-    "payments": "BillingDetails InvoiceSeries LedgerAccount LedgerSeal PayoutAccount SealedSum"
-    " UnsealedEntry WalletRules",
+    "payments": "BillingDetails InvoiceSeries LedgerAccount LedgerSeal PayoutAccount SealedKindSum"
+    " SealedSum UnsealedEntry WalletRules",
     "tiers": "ProfitCursor ProfitSum ZoneTiers",
     "vendors": "Listing Vendor",
     "webhooks": "WebhookEndpoint",
@@ -284,3 +286,36 @@ def test_retention_reads_nothing_of_what_it_has_deleted() -> None:
     Zone.objects.update(retain_days=7)
     copy_rows([Job, Dataset], times=COPIES)
     assert count_reads(lambda: delete_unretained(now=LATER)) < COPIES // 10
+
+
+@pytest.mark.parametrize(("tab", "rare"), [("done", "admitted"), ("refused", "refused")])
+def test_a_tab_of_few_reads_few_of_the_others(house: House, tab: str, rare: str) -> None:
+    few, other = Bid.objects.get(status=rare), Bid.objects.exclude(status=rare).get()
+    # All that is copied has the other outcome.
+    Bid.objects.filter(pk=few.pk).update(status=other.status, payment_micros=0)
+    copy_rows([Bid], times=COPIES)
+    Bid.objects.filter(pk=few.pk).update(status=rare, payment_micros=few.payment_micros)
+    client = house.sign_in(house.owner)
+    with build_outer_block():
+        rows = client.get(f"/jobs?show={tab}").context["rows"]
+        assert [row["bid"].pk for row in rows] == [few.pk]
+    assert count_reads(partial(read, client, f"/jobs?show={tab}")) < COPIES
+
+
+def test_books_of_the_house_read_no_organisation(house: House) -> None:
+    copy_rows([Organisation], times=COPIES)
+    month = NOW.date().replace(day=1)
+    for kind in ("wallet_available", "wallet_held"):
+        with_one = LedgerAccount.objects.filter(kind=kind).values("organisation")
+        without = Organisation.objects.exclude(pk__in=with_one)
+        made = LedgerAccount.objects.bulk_create(
+            LedgerAccount(kind=kind, organisation=owner, balance_micros=0) for owner in without
+        )
+        SealedSum.objects.bulk_create(
+            SealedSum(account=account, month=month, amount_micros=0) for account in made
+        )
+    assert SealedSum.objects.count() > 2 * COPIES
+    operator = Client()
+    operator.force_login(builders.operator())
+    for address in ("/operator/money/books", f"/operator/money/books/{NOW:%Y-%m}"):
+        assert count_reads(partial(read, operator, address)) < COPIES

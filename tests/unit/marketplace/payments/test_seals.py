@@ -8,8 +8,16 @@ import pytest
 from django.db import connection, transaction
 
 from marketplace.payments import seal_chain, seals
+from marketplace.payments.account_sums import sum_by_month
 from marketplace.payments.ledger_checks import check_ledger, check_recent
-from marketplace.payments.models import Entry, LedgerSeal, SealedSum, UnsealedEntry
+from marketplace.payments.models import (
+    Entry,
+    LedgerAccount,
+    LedgerSeal,
+    SealedKindSum,
+    SealedSum,
+    UnsealedEntry,
+)
 from marketplace.payments.seals import seal_ledger
 from marketplace.payments.selectors import get_house_balances, get_wallet
 from tests import builders
@@ -58,6 +66,24 @@ def test_a_seal_takes_what_none_covers_and_keeps_the_sums(sealed) -> None:
     assert (grants.month, grants.amount_micros) == (NOW.date().replace(day=1), -15_000_000)
 
 
+def test_sums_of_kinds_are_those_of_their_accounts_sealed_or_not() -> None:
+    for usd in ("10", "7"):
+        builders.organisation(usd=usd)
+    month = f"{NOW:%Y-%m}"
+    wanted = {("grants", month): -17_000_000, ("wallet_available", month): 17_000_000}
+    assert sum_by_month() == wanted
+    assert seal_ledger(now=NOW) == 1
+    assert sum_by_month() == sum_by_month(LedgerAccount.objects.all()) == wanted
+    assert SealedKindSum.objects.count() == 2
+    # One part sealed, one not, and then both.
+    builders.organisation(usd="3")
+    wanted = {("grants", month): -20_000_000, ("wallet_available", month): 20_000_000}
+    for made in (1, 0):
+        assert sum_by_month() == sum_by_month(LedgerAccount.objects.all()) == wanted
+        assert seal_ledger(now=NOW) == made
+    assert check_ledger().balanced
+
+
 @pytest.mark.parametrize(
     ("sql", "problem"),
     [
@@ -76,6 +102,10 @@ def test_a_seal_takes_what_none_covers_and_keeps_the_sums(sealed) -> None:
         (
             "UPDATE payments_sealedsum SET amount_micros = amount_micros + 1",
             "the sealed sums are not those of the sealed entries",
+        ),
+        (
+            "UPDATE payments_sealedkindsum SET amount_micros = amount_micros + 1",
+            "the sealed sums by kind are not those of the sealed entries",
         ),
         (
             "UPDATE payments_ledgerseal SET number = 7",
