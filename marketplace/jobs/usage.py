@@ -21,7 +21,6 @@ from marketplace.jobs.models import Job
 from marketplace.jobs.work import load_work_plan
 
 EVENT_TYPE = "finetender.slice.executed"
-MONTHS_LISTED = 24
 
 
 def list_usage_months(*, organisation: Organisation, now: datetime) -> list[str]:
@@ -33,7 +32,7 @@ def list_usage_months(*, organisation: Organisation, now: datetime) -> list[str]
     first, last = (
         12 * (at := ends[name].astimezone(UTC)).year + at.month - 1 for name in ("first", "last")
     )
-    months = range(last, max(first - 1, last - MONTHS_LISTED), -1)
+    months = range(last, first - 1, -1)
     return [f"{month // 12}-{month % 12 + 1:02}" for month in months]
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Max
+from django.db.models import Max, Q
 from django_countries.data import COUNTRIES
 
 from marketplace.accounts.models import Organisation
@@ -45,7 +45,7 @@ _LINE_KINDS = {
     EntryKind.SLA_CREDIT: InvoiceLineKind.CREDIT,
 }
 #: On the page that lists them.
-INVOICES_LISTED = 120
+INVOICES_OF_PAGE = 24
 #: What these accounts gain by such an entry, an organisation paid.
 _SIDES = (AccountKind.CLEARING, AccountKind.REFUNDS, AccountKind.SLA_CREDITS)
 
@@ -288,10 +288,29 @@ def set_billing_details(
     return details
 
 
-def list_invoices(organisation: Organisation) -> list[Invoice]:
-    """Those of the latest years, the latest first."""
-    invoices = Invoice.objects.filter(organisation=organisation)
-    return list(invoices.order_by("-issued_at", "-number")[:INVOICES_LISTED])
+def list_invoices(
+    organisation: Organisation, *, before: str = ""
+) -> tuple[list[Invoice], Invoice | None]:
+    """A page of them, the latest first, and the one to go on after where there are more.
+
+    Parameters
+    ----------
+    before
+        Number of the last one of the page before; without one, the first page.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_invoice``.
+    """
+    invoices = Invoice.objects.filter(organisation=organisation).order_by("-issued_at", "-number")
+    if before:
+        last = get_invoice(organisation=organisation, number=before)
+        of_its_time = Q(issued_at=last.issued_at, number__lt=last.number)
+        invoices = invoices.filter(Q(issued_at__lt=last.issued_at) | of_its_time)
+    found = list(invoices[: INVOICES_OF_PAGE + 1])
+    page = found[:INVOICES_OF_PAGE]
+    return page, page[-1] if len(found) > INVOICES_OF_PAGE else None
 
 
 def get_invoice(*, organisation: Organisation, number: str) -> Invoice:

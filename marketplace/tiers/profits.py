@@ -33,7 +33,6 @@ from marketplace.payments.statements import read_month
 from marketplace.tiers.models import Machine, ProfitCursor, ProfitSum, ZoneTiers
 
 COLUMNS = ("zone", "line", "usd")
-MONTHS_LISTED = 36
 #: Seals that one run adds to the sums; the next takes the rest.
 SEALS_OF_RUN = 20
 #: Of what belongs to no zone.
@@ -94,7 +93,7 @@ def list_profit_months() -> list[str]:
     """Months in which the house gained or lost something, the latest first."""
     months = set(ProfitSum.objects.values_list("month_at", flat=True).distinct())
     months |= {month for month, _, _ in _sum_lines(_list_unsummed())}
-    return [f"{month:%Y-%m}" for month in sorted(months, reverse=True)[:MONTHS_LISTED]]
+    return [f"{month:%Y-%m}" for month in sorted(months, reverse=True)]
 
 
 def load_profit_report(*, month: str) -> ProfitReport:

@@ -23,7 +23,6 @@ from marketplace.payments.statements import read_month
 from marketplace.tiers.models import Machine, ZoneTiers
 
 COLUMNS = ("job", "name", "rent_usd", "earned_usd", "difference_usd")
-MONTHS_LISTED = 36
 #: Lines that are no job's.
 IDLE = "Machines that no job worked on"
 UNSETTLED = "Machines with jobs that are not settled yet"
@@ -71,7 +70,7 @@ class RentReport:
 def list_rent_months() -> list[str]:
     """Months in which rent was booked, the latest first."""
     months = _list_rents().datetimes("entry__booked_at", "month", order="DESC", tzinfo=UTC)
-    return [f"{month:%Y-%m}" for month in months[:MONTHS_LISTED]]
+    return [f"{month:%Y-%m}" for month in months]
 
 
 def load_rent_report(*, month: str) -> RentReport:

@@ -44,8 +44,12 @@ def show_invoices(request: PageRequest) -> HttpResponse:
         else:
             messages.success(request, "Saved. The next invoices say so.")
             return redirect("invoices")
+    before = request.GET.get("before", "")
+    listed, last = list_invoices(request.organisation, before=before)
     context = {
-        "invoices": list_invoices(request.organisation),
+        "invoices": listed,
+        "last": last,
+        "is_later": bool(before),
         "details": details,
         "error": error,
         "countries": COUNTRY_CHOICES,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from django.test import Client
 from marketplace.accounts.models import Membership, Organisation, Role
 from marketplace.auction.tasks import issue_invoices
 from marketplace.payments.caps import set_cap
-from marketplace.payments.models import BillingDetails, SpendingCap
+from marketplace.payments.invoices import INVOICES_OF_PAGE
+from marketplace.payments.models import BillingDetails, Invoice, SpendingCap
 from tests import builders
 from tests.builders import NOW
+from tests.grown_house import copy_rows
 from tests.pages import read_text
 
 pytestmark = pytest.mark.django_db
@@ -114,3 +117,20 @@ def test_a_cap_is_set_for_an_api_key_and_taken_away(owner: Client, buyer: Organi
     set_cap(organisation=buyer, member_id=None, period="day", amount_micros=5)
     owner.post("/settings/caps", {"who": key.pk, "period": "day"})
     assert SpendingCap.objects.get().api_key is None
+
+
+def test_older_invoices_are_a_page_further(owner: Client, buyer: Organisation) -> None:
+    _pay(buyer)
+    copy_rows([Invoice], times=INVOICES_OF_PAGE + 5)
+    address, seen = "/wallet/invoices", []
+    for count in (INVOICES_OF_PAGE, 6):
+        page = owner.get(address).content.decode()
+        numbers = re.findall(r'href="/wallet/invoices/([^"/]+)/pdf"', page)
+        assert len(numbers) == count
+        seen += numbers
+        older = re.search(r'href="(\?before=[^"]+)"', page)
+        address = f"/wallet/invoices{older[1]}" if older else ""
+    assert address == ""
+    latest_first = Invoice.objects.order_by("-issued_at", "-number")
+    assert seen == list(latest_first.values_list("number", flat=True))
+    assert owner.get("/wallet/invoices?before=2026-999999").status_code == 404
