@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from datetime import datetime, timedelta
 
-import rfc8785
 from django.db import transaction
 
 from marketplace.accounts.models import User
@@ -18,6 +16,7 @@ from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import ClosedMonth, Entry, UnsealedEntry
 from marketplace.payments.seals import find_last_seal, seal_ledger
 from marketplace.payments.statements import read_month
+from scheduler.public_log.entries import digest
 
 #: So long after its end a month may still get entries, from clocks that are slow.
 CLOSES_AFTER = timedelta(days=1)
@@ -82,7 +81,7 @@ def compute_month_digest(month: str, sums: dict[str, int], seal_digest: str) -> 
     """SHA-256 over canonical JSON (RFC 8785), in hex; amounts as text."""
     text = {name: str(amount) for name, amount in sorted(sums.items())}
     body = {"month": month, "sums": text, "seal": seal_digest}
-    return hashlib.sha256(rfc8785.dumps(body)).hexdigest()
+    return digest(body)
 
 
 def list_closed_months() -> list[ClosedMonth]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC
 from typing import Any
-
-import rfc8785
 
 from marketplace.payments.models import (
     Entry,
@@ -19,6 +16,7 @@ from marketplace.payments.models import (
     SealedSum,
     UnsealedEntry,
 )
+from scheduler.public_log.entries import digest
 
 #: Before the first seal.
 NO_DIGEST = "0" * 64
@@ -34,7 +32,7 @@ def compute_digest(
     """The digest of a seal: SHA-256 over canonical JSON (RFC 8785), in hex."""
     by_name = {" ".join(key): amount for key, amount in sums.items()}
     text = {"before": before, "entries": list(entries), "sums": _write_amounts(by_name)}
-    return hashlib.sha256(rfc8785.dumps(text)).hexdigest()
+    return digest(text)
 
 
 def read_entries(entry_ids: Sequence[str]) -> list[dict[str, Any]]:

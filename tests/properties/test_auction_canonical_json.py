@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.auction.log import events
-from scheduler.auction.log.canonical_json import parse_json, serialize_canonical
-from scheduler.auction.log.chain import hash_entry
 from scheduler.auction.log.codec import event_to_json, outcome_to_json
+from scheduler.public_log.canonical_json import parse_json, serialize_canonical
+from scheduler.public_log.entries import hash_entry
 from scheduler.types import Cell, Decision, LaborVendor, PriceParts, Refusal, Schedule, Task
 
 NUMBERS = st.one_of(
@@ -104,6 +105,23 @@ def test_a_number_that_is_read_is_written_as_it_was(number: float) -> None:
     text = serialize_canonical(number)
     assert float(text) == number
     assert serialize_canonical(parse_json(text)) == text
+
+
+VALUES = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        NUMBERS,
+        COUNTS,
+        st.text(st.characters(exclude_categories=("Cs",))),
+    ),
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(NAMES, inner)),
+)
+
+
+@given(value=VALUES)
+def test_the_text_is_that_of_another_program(value: Any) -> None:
+    assert serialize_canonical(value).encode() == rfc8785.dumps(value)
 
 
 @pytest.mark.parametrize("value", [2**53, -(2**53), {1}, object(), {1: 2}, b"x", 1j, "\ud800"])

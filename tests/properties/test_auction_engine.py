@@ -21,8 +21,8 @@ from scheduler.auction import (
 )
 from scheduler.auction.audit.transcripts import verify_transcript, write_transcript_lines
 from scheduler.auction.log import events
-from scheduler.auction.log.chain import hash_entry
 from scheduler.experiments.auction.max_form.engine import make_engine
+from scheduler.public_log.entries import hash_entry
 from scheduler.types import Decision, Refusal
 from tests.properties.auction_markets import Market, faults_of, overuse
 from tests.unit.scheduler.auction.builders import enter

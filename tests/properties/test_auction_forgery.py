@@ -21,7 +21,7 @@ from scheduler.auction import (
 )
 from scheduler.auction.engine import decide
 from scheduler.auction.log import events
-from scheduler.auction.log.chain import hash_entry
+from scheduler.public_log.entries import hash_entry
 from scheduler.types import Cell, Decision, PriceParts, Refusal, Schedule
 from tests.properties.auction_markets import Market
 

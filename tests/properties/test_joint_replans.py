@@ -15,10 +15,11 @@ from scheduler.auction import ChainEntry, Engine, GridChange, verify
 from scheduler.auction.audit.verify import verify_public
 from scheduler.auction.joint.least_laxity import JointPlan, plan_by_laxity
 from scheduler.auction.log import events
-from scheduler.auction.log.chain import entry_to_json, hide_bid
+from scheduler.auction.log.chain import entry_to_json
 from scheduler.auction.log.outcomes import MovedPlans
 from scheduler.experiments.auction.cheaper_plans import find_cheaper_plans
 from scheduler.experiments.auction.exact_replans import plan_exactly
+from scheduler.public_log.entries import hide_bid
 from scheduler.types import Cell
 from tests.properties.auction_markets import Market, overuse
 

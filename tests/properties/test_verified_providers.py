@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from scheduler.auction import ChainEntry, Engine, ZoneRules, verify
 from scheduler.auction.audit.verify import verify_public
 from scheduler.auction.log import events
-from scheduler.auction.log.chain import entry_to_json, hash_entry, hide_bid, seal
+from scheduler.auction.log.chain import entry_to_json, seal
 from scheduler.auction.search.grid import Grid
 from scheduler.auction.search.task_search import Search
 from scheduler.experiments.auction.reference import search_by_enumeration
+from scheduler.public_log.entries import hash_entry, hide_bid
 from scheduler.types import Cell, Decision, NodeSpec, Refusal, Task
 from tests.properties.auction_cases import grids_with_tasks, lay_out
 from tests.properties.auction_markets import Market, find_strangers, overuse

@@ -29,8 +29,6 @@ from marketplace.payments.price_shares import find_card_share, find_tax_share
 from scheduler import types as scheduler
 from scheduler.auction import ChainEntry, Engine, ZoneRules, rules_from_json, rules_to_json
 from scheduler.auction.engine.price_policies import SELLING_POLICY
-from scheduler.auction.log.canonical_json import parse_json, serialize_canonical
-from scheduler.auction.log.chain import hash_entry
 from scheduler.auction.log.codec import (
     event_from_json,
     event_to_json,
@@ -38,6 +36,8 @@ from scheduler.auction.log.codec import (
     outcome_to_json,
 )
 from scheduler.auction.log.events import NodeJoined
+from scheduler.public_log.canonical_json import parse_json, serialize_canonical
+from scheduler.public_log.entries import hash_entry
 
 #: Entries between snapshots, which a worker takes.
 SNAPSHOT_EVERY = 2000

@@ -3,7 +3,7 @@
 The published log commits to a bid, and to what its decision reveals of it, by salted hashes. Its
 owner gets the salt and what was committed to, the signed receipt, and the entries from the receipt
 on, exactly as they are published. Nothing else is needed: the commitments, the hashes and the
-places in the chain are SHA-256 sums of this text (``scheduler.auction.log.chain``), and
+places in the chain are SHA-256 sums of this text (``scheduler.public_log.entries``), and
 ``frontend/web/src/proof`` computes them in the browser.
 """
 
@@ -16,8 +16,9 @@ from typing import Any
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.models import Bid, LogEntry
 from marketplace.common.errors import Conflict
-from scheduler.auction.log.canonical_json import serialize_canonical
-from scheduler.auction.log.chain import PRIVATE_PARTS, entry_to_json, hide_bid
+from scheduler.auction.log.chain import entry_to_json
+from scheduler.public_log.canonical_json import serialize_canonical
+from scheduler.public_log.entries import PRIVATE_PARTS, hide_bid
 
 FORMAT = "finetender-proof-3"
 #: Later entries that come along, to show that the chain was built on the decision.

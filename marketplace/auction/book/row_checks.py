@@ -26,8 +26,8 @@ from marketplace.jobs.models import Job
 from marketplace.payments.models import Hold, HoldStatus
 from scheduler.auction import ChainEntry, Engine
 from scheduler.auction.log import events
-from scheduler.auction.log.heads import has_valid_signature, signed_head_from_json
 from scheduler.prompts.answers import answer_question, plan_waiting
+from scheduler.public_log.heads import has_valid_signature, signed_head_from_json
 from scheduler.types import Cell, Decision, Task
 
 

@@ -38,8 +38,8 @@ from scheduler.auction import ChainEntry, DeadlineHint, Engine
 from scheduler.auction.audit.faults import Fault, Faults
 from scheduler.auction.audit.solve_again import SolveAudit
 from scheduler.auction.log import events
-from scheduler.auction.log.canonical_json import parse_json, serialize_canonical
 from scheduler.auction.log.codec import event_from_json, outcome_to_json
+from scheduler.public_log.canonical_json import parse_json, serialize_canonical
 
 #: Bids compared with their entries at a time.
 CHUNK = 1000

@@ -24,7 +24,7 @@ from marketplace.vendors.offers import find_capacities, read_offers
 from scheduler import types as scheduler
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import seal
-from scheduler.auction.log.heads import Head, Receipt, sign_head, signed_head_to_json
+from scheduler.public_log.heads import Head, Receipt, sign_head, signed_head_to_json
 
 
 def receive_bids(lane: Lane, *, limit: int, only: str | None = None) -> int:

@@ -173,7 +173,7 @@ class Bid(models.Model):
     request_hash = models.CharField(max_length=64)
     created_at = models.DateTimeField()
 
-    #: JSON text of the signed receipt (``scheduler.auction.log.heads.SignedHead``) that the bid got
+    #: JSON text of the signed receipt (``scheduler.public_log.heads.SignedHead``) that the bid got
     #: when it was last received into the log; empty before.
     receipt = models.TextField(default="", db_default="", blank=True)
     #: Slot it was received in, and so is decided in.

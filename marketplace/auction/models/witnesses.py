@@ -54,7 +54,7 @@ class PublishedHead(models.Model):
         "fleet.Zone", null=True, on_delete=models.PROTECT, related_name="+", db_index=False
     )
     position = models.BigIntegerField()
-    #: JSON text of ``scheduler.auction.log.heads.SignedHead``.
+    #: JSON text of ``scheduler.public_log.heads.SignedHead``.
     text = models.TextField()
     signed_at = models.DateTimeField()
 

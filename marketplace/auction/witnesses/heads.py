@@ -25,7 +25,7 @@ from marketplace.common.backoff import compute_backoff
 from marketplace.common.locks import advisory_lock, advisory_session_lock
 from marketplace.fleet.models import Zone
 from marketplace.payments.seals import find_last_seal
-from scheduler.auction.log import heads as log_heads
+from scheduler.public_log import heads as log_heads
 
 log = logging.getLogger(__name__)
 

@@ -10,16 +10,9 @@ from typing import Any
 from scheduler.auction.audit.faults import Fault, Faults, KnownFault, WrongPrices
 from scheduler.auction.audit.give_backs import GiveBackAudit
 from scheduler.auction.audit.solve_again import SolveAudit
-from scheduler.auction.audit.witness import LostHeads
 from scheduler.auction.engine.decide import DeadlineHint
 from scheduler.auction.engine.engine import Engine
-from scheduler.auction.log.chain import (
-    PRIVATE_PARTS,
-    ChainEntry,
-    digest,
-    hash_entry,
-    select_public_part,
-)
+from scheduler.auction.log.chain import ChainEntry
 from scheduler.auction.log.codec import (
     event_from_json,
     event_to_json,
@@ -30,6 +23,8 @@ from scheduler.auction.log.events import PricesSolved
 from scheduler.auction.log.limits import MOST_MONEY
 from scheduler.auction.log.outcomes import Outcome
 from scheduler.auction.log.rules import ZoneRules
+from scheduler.public_log.entries import PRIVATE_PARTS, find_break, hash_entry, seal_arrival
+from scheduler.public_log.witness import LostHeads
 from scheduler.types import Decision, Refusal
 
 
@@ -210,10 +205,9 @@ def _compare_public(
     head: str,
 ) -> tuple[str | None, WrongPrices | None]:
     """Apply one entry's event; say what differs from the log, and what it was made of wrongly."""
-    if int(data["position"]) != position + 1:
-        return f"entry {position + 1} is missing: the log goes on at {data['position']}", None
-    if data["prev_hash"] != head:
-        return "the entry does not build on the one before it", None
+    problem = find_break(data, position=position, head=head)
+    if problem is not None:
+        return problem, None
     hidden = _list_hidden_tasks(data["event"])
     event_data, outcome_data = dict(data["event"]), dict(data["outcome"])
     if hidden:
@@ -247,7 +241,7 @@ def _compare_public(
     sealed = None
     if hidden:
         arrivals = shown.get("arrivals", [shown])
-        sealed = [digest(select_public_part(arrival, {})["event"]) for arrival in arrivals]
+        sealed = [seal_arrival(arrival) for arrival in arrivals]
     try:
         found = outcome_to_json(engine.follow(event, sealed=sealed))
     except ValueError as error:

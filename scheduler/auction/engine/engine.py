@@ -23,7 +23,7 @@ from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
 from scheduler.auction.engine.receipts import check_receipts, follow_bundle, settle_receipts
 from scheduler.auction.engine.seats import check_seats
 from scheduler.auction.engine.zone_state import ZoneState
-from scheduler.auction.log.chain import ChainEntry, chain_entry, digest
+from scheduler.auction.log.chain import ChainEntry, chain_entry
 from scheduler.auction.log.codec import rules_to_json
 from scheduler.auction.log.events import (
     BidArrived,
@@ -53,6 +53,7 @@ from scheduler.auction.log.outcomes import GridChange, Outcome
 from scheduler.auction.log.rules import ZoneRules
 from scheduler.auction.search.holdings import CellReservation
 from scheduler.auction.search.room import Room
+from scheduler.public_log.entries import digest
 from scheduler.types import BundleQuote, Cell, Decision, Horizon, NodeSpec, Quote, Task
 
 

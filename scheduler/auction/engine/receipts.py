@@ -1,9 +1,4 @@
-"""Bids that are in the log and not decided yet: sealed, in order, with nothing in between.
-
-While such bids are open the zone takes no event but further receipts, decisions in the
-order of receipt, and voided receipts. So a decision is made at the prices, cells and rules
-that were in force when its bid was received, less what the bids before it have taken.
-"""
+"""Receipts of a zone's engine: its events as the turns that the published log is checked by."""
 
 from __future__ import annotations
 
@@ -16,13 +11,11 @@ from scheduler.auction.log.events import (
     BidsReceived,
     BundleArrived,
     Event,
-    LogRestored,
     ReceiptsVoided,
 )
+from scheduler.public_log import turns
+from scheduler.public_log.turns import Receipts, Turn
 from scheduler.types import Refusal
-
-#: Seals of open receipts by bid, in the order in which they were given.
-Receipts = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,50 +54,14 @@ def check_receipts(
     ValueError
         The message says what should have come first.
     """
-    if bundle is not None and not (
-        isinstance(event, BidArrived) and event.task.id == bundle.task_ids[0]
-    ):
-        raise ValueError(
-            f"{type(event).__name__} must wait: bundle {bundle.bundle_id} is decided and its "
-            f"bid {bundle.task_ids[0]} is not entered"
-        )
-    match event:
-        case BidsReceived(bids=bids):
-            ids = [bid for bid, _ in bids]
-            if not ids or len(set(ids)) < len(ids) or any(bid in receipts for bid in ids):
-                raise ValueError("a receipt is for one bid or more, each received once")
-        case ReceiptsVoided(task_ids=task_ids):
-            if not task_ids or not set(task_ids) <= receipts.keys():
-                raise ValueError("only open receipts can be voided")
-        case BidArrived(task=task):
-            if event.bundle != (bundle.bundle_id if bundle else ""):
-                raise ValueError(f"bid {task.id} is not of the bundle that is decided")
-            _check_turns(receipts, [event], sealed)
-        case BundleArrived(arrivals=arrivals):
-            _check_turns(receipts, arrivals, sealed)
-        case LogRestored():
-            # It changes nothing, and stands where the backup ended.
-            pass
-        case _:
-            if receipts:
-                raise ValueError(
-                    f"{type(event).__name__} must wait: bid {next(iter(receipts))} was received "
-                    "and is not decided"
-                )
+    open_bundle = None if bundle is None else (bundle.bundle_id, bundle.task_ids)
+    turns.check_turn(receipts, open_bundle, _read_turn(event, sealed))
 
 
 def settle_receipts(receipts: Receipts, event: Event) -> None:
     """Open the receipts that an event gives, and close those that it settles."""
-    match event:
-        case BidsReceived(bids=bids):
-            receipts.update(bids)
-        case ReceiptsVoided(task_ids=task_ids):
-            for task_id in task_ids:
-                del receipts[task_id]
-        case BidArrived(task=task):
-            receipts.pop(task.id, None)
-        case _:
-            pass
+    # What is decided was held against its seal already.
+    turns.settle_receipts(receipts, _read_turn(event, [""] * len(_list_arrivals(event))))
 
 
 def follow_bundle(bundle: OpenBundle | None, event: Event) -> OpenBundle | None:
@@ -115,18 +72,29 @@ def follow_bundle(bundle: OpenBundle | None, event: Event) -> OpenBundle | None:
     return replace(bundle, task_ids=left) if left else None
 
 
-def _check_turns(
-    receipts: Receipts, arrivals: Sequence[BidArrived], sealed: Sequence[str] | None
-) -> None:
-    """Refuse bids that are not the first to have been received, in that order."""
+def _read_turn(event: Event, sealed: Sequence[str] | None) -> Turn:
+    kind, arrivals = type(event).__name__, _list_arrivals(event)
     seals = [seal(arrival) for arrival in arrivals] if sealed is None else sealed
-    waiting = iter(receipts)
-    for arrival, found in zip(arrivals, seals, strict=True):
-        first = next(waiting, None)
-        if first is None or first != arrival.task.id:
-            raise ValueError(
-                f"bid {arrival.task.id} is decided out of turn: "
-                f"{first or 'none'} was received first"
-            )
-        if receipts[first] != found:
-            raise ValueError(f"bid {first} is not the one that was received")
+    ids = [arrival.task.id for arrival in arrivals]
+    decided = tuple(zip(ids, seals, strict=True)) if arrivals else ()
+    match event:
+        case BidsReceived(bids=bids):
+            return Turn(kind, received=bids)
+        case ReceiptsVoided(task_ids=task_ids):
+            return Turn(kind, voided=task_ids)
+        case BidArrived(bundle=bundle):
+            return Turn(kind, decided=decided, bundle=bundle)
+        case BundleArrived(bundle_id=bundle_id):
+            return Turn(kind, decided=decided, bundle=bundle_id)
+        case _:
+            return Turn(kind)
+
+
+def _list_arrivals(event: Event) -> Sequence[BidArrived]:
+    match event:
+        case BidArrived():
+            return (event,)
+        case BundleArrived(arrivals=arrivals):
+            return arrivals
+        case _:
+            return ()

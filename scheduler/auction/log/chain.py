@@ -1,27 +1,20 @@
-"""The decision log: hash-chained entries, and the check that replays them."""
+"""The decision log: hash-chained entries with their events and outcomes as frozen values."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler.auction.log.canonical_json import serialize_canonical
 from scheduler.auction.log.codec import (
     event_from_json,
     event_to_json,
     outcome_from_json,
     outcome_to_json,
 )
-from scheduler.auction.log.commitments import commit_owner, commit_private, compute_commitment
 from scheduler.auction.log.events import BidArrived, Event
 from scheduler.auction.log.outcomes import Outcome
-
-
-def digest(value: Any) -> str:
-    """Give the SHA-256 of a value's canonical JSON in UTF-8, in hex."""
-    return hashlib.sha256(serialize_canonical(value).encode()).hexdigest()
+from scheduler.public_log.entries import hash_entry, seal_arrival
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,63 +31,9 @@ class ChainEntry:
     hash: str
 
 
-#: Parts of an outcome that tell of the bid.
-PRIVATE_PARTS = ("raised", "surplus", "winning_deadline_price", "winning_deadline_slot")
-
-
-def select_public_part(event: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what the chain is made of: bids and what reveals them as commitments.
-
-    A log can so be shown with some bids left out and its chain still be checked.
-    Takes an event and an outcome as JSON values, bids given or left out already.
-    """
-    if "task" in event or "arrivals" in event:
-        event, outcome = dict(event), dict(outcome)
-        salt = event.pop("salt", "")
-        if "task" in event:
-            event["task"] = _hide_amount(event["task"], salt=salt)
-        else:
-            event["arrivals"] = [select_public_part(of, {})["event"] for of in event["arrivals"]]
-        if "private_commitment" not in outcome:
-            hidden = {name: outcome.pop(name) for name in PRIVATE_PARTS if name in outcome}
-            outcome["private_commitment"] = commit_private(hidden, salt=salt)
-    elif "private" in event:
-        hidden = {"private": event["private"], "salt": event["salt"]}
-        event = {name: value for name, value in event.items() if name not in hidden}
-        event["private_commitment"] = digest(hidden)
-    return {"event": event, "outcome": outcome}
-
-
-def _hide_amount(task: Mapping[str, Any], *, salt: str) -> dict[str, Any]:
-    """Give a task with commitments in place of its bid and its owner, if it shows them."""
-    shown = dict(task)
-    if "bid" in shown:
-        shown["bid_commitment"] = compute_commitment(bid=shown.pop("bid"), salt=salt)
-        if "owner" in shown:
-            shown["owner_commitment"] = commit_owner(shown.pop("owner"), salt=salt)
-    return shown
-
-
-def hash_entry(
-    *, position: int, event: Mapping[str, Any], outcome: Mapping[str, Any], prev_hash: str
-) -> str:
-    """Give the hash of an entry from its JSON values."""
-    body = select_public_part(event, outcome)
-    return digest({"position": position, "prev_hash": prev_hash, **body})
-
-
-def hide_bid(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Give an entry's JSON with its bid replaced by the commitment to it."""
-    return {**data, **select_public_part(data["event"], data["outcome"])}
-
-
 def seal(event: BidArrived) -> str:
-    """Give what a receipt names a bid by: the hash of the event that will decide it.
-
-    It covers all that the published log will say of the bid, the commitment to its amount
-    included.
-    """
-    return digest(select_public_part(event_to_json(event), {})["event"])
+    """Give what a receipt names a bid by (``public_log.entries.seal_arrival``)."""
+    return seal_arrival(event_to_json(event))
 
 
 def chain_entry(*, position: int, event: Event, outcome: Outcome, prev_hash: str) -> ChainEntry:

@@ -34,7 +34,8 @@ from scheduler.auction.log.outcomes import (
     ReleasedCells,
     Replan,
 )
-from scheduler.auction.log.rules import LOG_VERSION, ZoneRules
+from scheduler.auction.log.rules import ZoneRules
+from scheduler.public_log.entries import LOG_VERSION
 from scheduler.types import (
     Cell,
     Decision,

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from scheduler.auction.log.canonical_json import serialize_canonical
 from scheduler.auction.log.events import (
     BidArrived,
     BidsReceived,
@@ -36,6 +35,7 @@ from scheduler.auction.log.events import (
     TaskReplanned,
     VendorChanged,
 )
+from scheduler.public_log.canonical_json import serialize_canonical
 from scheduler.types import NodeSpec, Task
 
 #: Most that an amount of money or a price may be, in any unit.

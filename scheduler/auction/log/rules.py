@@ -13,9 +13,6 @@ FIXED_RULES = ("base_memory", "horizon_slots", "first_slot", "money_quantum")
 #: Of a price, the most that cards and tax may take together.
 MOST_SHARES = 0.75
 
-#: The form of the log that this program writes and reads.
-LOG_VERSION = 2
-
 #: Most slots on sale at a time: each is a row of every table of the grid.
 MOST_HORIZON = 1_000_000
 

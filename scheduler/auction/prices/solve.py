@@ -12,7 +12,6 @@ import numpy as np
 from scheduler.auction.engine.cell_prices import Prices
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.engine.reserves import find_floors, find_rates
-from scheduler.auction.log.chain import digest
 from scheduler.auction.log.codec import rules_to_json, value_to_json
 from scheduler.auction.log.events import PricesSolved, RatesPosted
 from scheduler.auction.prices.capacity import Supply
@@ -22,6 +21,7 @@ from scheduler.auction.prices.descent import Duals, compute_dual_value, descend
 from scheduler.auction.prices.forecast import Forecast, forecast_futures
 from scheduler.auction.prices.type_pools import TypePools, pool_by_type
 from scheduler.auction.search.grid import Floats, Ints
+from scheduler.public_log.entries import digest
 from scheduler.types import NodeSpec, Task
 
 #: Number of the arithmetic that follows, here and in what is called: raise it with every change

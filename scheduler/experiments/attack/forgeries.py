@@ -19,13 +19,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules
 from scheduler.auction.audit.transcripts import verify_transcript, write_transcript_lines
-from scheduler.auction.log.chain import digest, entry_to_json, hash_entry, hide_bid
+from scheduler.auction.log.chain import entry_to_json
 from scheduler.auction.log.codec import event_from_json, outcome_to_json, rules_to_json
-from scheduler.auction.log.heads import Head, SignedHead, sign_head
 from scheduler.auction.prices import Settings
 from scheduler.experiments.attack.findings import Finding, Measure
 from scheduler.experiments.attack.market_logs import make_log_rules, write_log
 from scheduler.experiments.auction.scenario import Scenario
+from scheduler.public_log.entries import digest, hash_entry, hide_bid
+from scheduler.public_log.heads import Head, SignedHead, sign_head
 from scheduler.types import Task
 
 #: Name under which the market signs heads of the log.

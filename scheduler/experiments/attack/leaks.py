@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from scheduler.auction import ChainEntry
 from scheduler.auction.log import events
-from scheduler.auction.log.chain import entry_to_json, hide_bid
+from scheduler.auction.log.chain import entry_to_json
 from scheduler.auction.prices import Settings
 from scheduler.experiments.attack.findings import Finding, Measure
 from scheduler.experiments.attack.market_logs import write_log
 from scheduler.experiments.auction.scenario import Scenario
+from scheduler.public_log.entries import hide_bid
 from scheduler.types import Task
 
 Floats = NDArray[np.float64]

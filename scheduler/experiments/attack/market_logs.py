@@ -7,11 +7,12 @@ from dataclasses import asdict, replace
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules
 from scheduler.auction.log import events
-from scheduler.auction.log.chain import digest, seal
+from scheduler.auction.log.chain import seal
 from scheduler.auction.prices import KnownBids, Settings, solve_prices
 from scheduler.auction.prices.solve import choose_seed
 from scheduler.experiments.auction.run import SOLVE_EVERY
 from scheduler.experiments.auction.scenario import Scenario
+from scheduler.public_log.entries import digest
 from scheduler.types import Decision, Task
 
 

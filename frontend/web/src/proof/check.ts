@@ -1,6 +1,6 @@
 /**
  * Checks a decision against the published log, with nothing but SHA-256
- * (`scheduler/auction/log/chain.py` says what is hashed). What the receipt claims is
+ * (`scheduler/public_log/entries.py` says what is hashed). What the receipt claims is
  * given by the reader; every hash is computed here from the record's own text.
  */
 import { count, usdExact } from "../shared/format";

@@ -13,9 +13,9 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid, LogEntry
 from marketplace.common.errors import Conflict
 from marketplace.fleet.models import Zone
-from scheduler.auction.audit.witness import read_witness
-from scheduler.auction.log.chain import PRIVATE_PARTS, digest, hash_entry
-from scheduler.auction.log.commitments import commit_private, compute_commitment
+from scheduler.public_log.commitments import commit_private, compute_commitment
+from scheduler.public_log.entries import PRIVATE_PARTS, digest, hash_entry
+from scheduler.public_log.witness import read_witness
 from tests import builders, market_builders
 from tests.builders import NOW
 

@@ -22,8 +22,8 @@ from marketplace.auction.lane.sweep import decide_all_pending, refresh_zone
 from marketplace.auction.models import Bid, BidStatus, LogEntry
 from marketplace.fleet.models import Node, Zone
 from scheduler.auction.audit.transcripts import verify_transcript
-from scheduler.auction.audit.witness import read_witness
-from scheduler.auction.log.chain import digest, select_public_part
+from scheduler.public_log.entries import digest, select_public_part
+from scheduler.public_log.witness import read_witness
 from tests import builders, market_builders
 from tests.builders import NOW
 

@@ -22,7 +22,7 @@ from marketplace.payments.models import LedgerSeal
 from marketplace.payments.seals import seal_ledger
 from marketplace.web.views import market
 from scheduler.auction.audit.transcripts import verify_transcript
-from scheduler.auction.audit.witness import read_witness
+from scheduler.public_log.witness import read_witness
 from tests import builders, market_builders
 from tests.audits import alter_row
 from tests.builders import NOW

@@ -12,10 +12,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.audit.command import main
 from scheduler.auction.audit.transcripts import verify_transcript, write_transcript_lines
-from scheduler.auction.audit.witness import LostHeads, read_witness
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import seal
-from scheduler.auction.log.heads import Head, SignedHead, sign_head, signed_head_to_json
+from scheduler.public_log.heads import Head, SignedHead, sign_head, signed_head_to_json
+from scheduler.public_log.witness import LostHeads, read_witness
 from tests.unit.scheduler.auction.builders import enter, node, task
 
 RULES = ZoneRules(horizon_slots=6)

@@ -11,11 +11,12 @@ import pytest
 from scheduler.auction import ChainEntry, Engine, ZoneRules, verify
 from scheduler.auction.audit.transcripts import verify_transcript, write_transcript_lines
 from scheduler.auction.log import events
-from scheduler.auction.log.canonical_json import serialize_canonical
-from scheduler.auction.log.chain import entry_to_json, hide_bid
+from scheduler.auction.log.chain import entry_to_json
 from scheduler.auction.log.codec import event_from_json, event_to_json
 from scheduler.experiments.auction.max_form.engine import make_engine
 from scheduler.experiments.auction.max_form.policies import max_form_rules
+from scheduler.public_log.canonical_json import serialize_canonical
+from scheduler.public_log.entries import hide_bid
 from tests.unit.scheduler.auction.builders import decide, enter, node, task
 
 CALM = ZoneRules(horizon_slots=6)

@@ -18,9 +18,9 @@ from scheduler.auction import ChainEntry, Engine, ZoneRules, entry_from_json, en
 from scheduler.auction.audit.transcripts import verify_transcript, write_transcript_lines
 from scheduler.auction.audit.verify import verify, verify_public
 from scheduler.auction.log import events
-from scheduler.auction.log.chain import hide_bid
 from scheduler.auction.log.codec import event_from_json, event_to_json, outcome_from_json
-from scheduler.auction.log.commitments import commit_owner, compute_commitment
+from scheduler.public_log.commitments import commit_owner, compute_commitment
+from scheduler.public_log.entries import hide_bid
 from scheduler.types import Cell, LaborVendor, VendorCapacity
 from tests.unit.scheduler.auction.builders import enter, node, task
 

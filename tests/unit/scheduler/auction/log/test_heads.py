@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from scheduler.auction.log.heads import (
+from scheduler.public_log.heads import (
     Head,
     Receipt,
     SignedHead,

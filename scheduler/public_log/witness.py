@@ -11,10 +11,11 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, cast
 
-from scheduler.auction.log.events import LogRestored
-from scheduler.auction.log.heads import SignedHead, has_valid_signature, signed_head_from_json
+from .heads import SignedHead, has_valid_signature, signed_head_from_json
+from .turns import RESTORED
 
 #: Seconds from a head's signature to the moment that its backup is of; no lane's turn takes longer.
 BACKUP_WITHIN_S = 60.0
@@ -61,6 +62,19 @@ def read_witness(lines: Iterable[str], *, keys: Collection[str] = ()) -> list[Si
     return heads
 
 
+def read_witness_files(
+    paths: Sequence[str], *, keys: Collection[str] = ()
+) -> list[SignedHead] | None:
+    """Read the heads of all witness files; ``None`` without a file."""
+    if not paths:
+        return None
+    heads: list[SignedHead] = []
+    for path in paths:
+        with Path(path).open(encoding="utf-8") as lines:
+            heads += read_witness(lines, keys=keys)
+    return heads
+
+
 def describe_equivocation(heads: Iterable[SignedHead]) -> str | None:
     """Say at which position a market signed two different heads of one zone, if it did."""
     first: dict[tuple[str, int], str] = {}
@@ -94,6 +108,14 @@ class LostHeads:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """What an entry says of a market that went on from a backup, ISO 8601."""
+
+    backed_up_at: str
+    restored_at: str
+
+
 @dataclass(slots=True)
 class HeadComparison:
     """The hashes of a log at the positions that witnesses saw, noted as the log is read."""
@@ -106,7 +128,7 @@ class HeadComparison:
     _found: dict[int, str] = field(default_factory=dict[int, str])
     _wanted: frozenset[int] = field(init=False)
     #: Entries that say that what came from there on was lost, by position.
-    _restored: dict[int, LogRestored] = field(default_factory=dict[int, LogRestored])
+    _restored: dict[int, Restore] = field(default_factory=dict[int, Restore])
     _first: int | None = None
     _last: int = 0
 
@@ -123,9 +145,9 @@ class HeadComparison:
 
     def note_event(self, *, position: int, event: Mapping[str, Any]) -> None:
         """Note an entry that says that later ones were lost; others say nothing of heads."""
-        if event["type"] == LogRestored.__name__:
+        if event["type"] == RESTORED:
             moments = str(event["backed_up_at"]), str(event["restored_at"])
-            self._restored[position] = LogRestored(*moments)
+            self._restored[position] = Restore(*moments)
 
     def list_lost(self) -> list[LostHeads]:
         """Count the heads that were signed of lost entries, by the entry that says so."""

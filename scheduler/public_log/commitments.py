@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from scheduler.auction.log.canonical_json import serialize_canonical
+from .canonical_json import serialize_canonical
 
 
 def compute_commitment(*, bid: float, salt: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from scheduler.auction.log.canonical_json import serialize_canonical
+from .canonical_json import serialize_canonical
 
 #: Part of every signed text, so that no signature made for something else is one of a head.
 HEAD_FORMAT = "finetender-head-1"
