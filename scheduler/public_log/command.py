@@ -11,7 +11,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from decimal import Decimal, DecimalException
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from .canonical_json import parse_json
 from .proof import PROOF_FORMAT, check_proof, check_receipt
@@ -59,9 +59,10 @@ def _check_log(chosen: argparse.Namespace) -> int:
 
 
 def _check_bid(chosen: argparse.Namespace) -> int:
-    held: Any = parse_json(Path(chosen.file).read_text(encoding="utf-8"))
-    if not isinstance(held, dict):
+    read: Any = parse_json(Path(chosen.file).read_text(encoding="utf-8"))
+    if not isinstance(read, dict):
         raise ValueError("it is not a JSON object")
+    held = cast("dict[str, Any]", read)
     with ExitStack() as files:
         if held.get("format") == PROOF_FORMAT:
             limit = None if chosen.limit is None else float(chosen.limit * _MICROS)

@@ -17,7 +17,7 @@ from .commitments import commit_owner, commit_private, compute_commitment
 LOG_VERSION = 2
 
 #: Members of an entry.
-ENTRY_MEMBERS = frozenset({"position", "event", "outcome", "prev_hash", "hash"})
+ENTRY_MEMBERS = {"position", "event", "outcome", "prev_hash", "hash"}
 
 #: Parts of an outcome that tell of the bid.
 PRIVATE_PARTS = ("raised", "surplus", "winning_deadline_price", "winning_deadline_slot")

@@ -116,7 +116,7 @@ def _find_in_log(signed: SignedHead, lines: Iterable[str]) -> list[Step]:
     received = decided = None
     for line in lines:
         data: Any = parse_json(line) if line.strip() else {}
-        event = data.get("event") or {}
+        event: Any = data.get("event") or {}
         if data.get("position") == head.position:
             received = data
         elif event.get("type") == ARRIVED and event["task"]["id"] == receipt.bid_id:

@@ -18,6 +18,7 @@ from finetender.errors import (
     UnreachableError,
     UsageError,
 )
+from finetender.exchange import Connection
 from finetender.terms import AdapterSettings, JobTerms, PreparationSettings, TrainingSettings
 from finetender.values import (
     Bid,
@@ -29,6 +30,7 @@ from finetender.values import (
     JobEvent,
     Plan,
     Quote,
+    Sweep,
     Zone,
 )
 
@@ -41,6 +43,7 @@ __all__ = [
     "BusyError",
     "Client",
     "ConflictError",
+    "Connection",
     "CurvePoint",
     "Dataset",
     "ExportFailedError",
@@ -60,6 +63,7 @@ __all__ = [
     "PreparationSettings",
     "Quote",
     "Run",
+    "Sweep",
     "TrainingSettings",
     "UnreachableError",
     "UsageError",

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Any
 
 from finetender.command_line import build_parser, split_arguments
-from finetender.commands import print_json
 from finetender.errors import FinetenderError, MarketError
+from finetender.output import print_json
 from finetender.progress import keep_printable
 
 EXIT_INTERRUPTED = 130
@@ -21,12 +22,13 @@ EXIT_INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; gives its exit code."""
     ours, rest = split_arguments(list(sys.argv[1:] if arguments is None else arguments))
-    chosen = build_parser().parse_args(ours)
-    chosen.rest = rest
     try:
+        chosen = build_parser().parse_args(ours)
+        chosen.rest = rest
         return chosen.command(chosen) or 0
     except FinetenderError as error:
-        if chosen.json:
+        # Also where the arguments themselves were wrong.
+        if "--json" in ours:
             print_json(describe_error(error))
             return error.exit_code
         print(f"finetender: {keep_printable(str(error))}", file=sys.stderr)
@@ -49,6 +51,11 @@ def describe_error(error: FinetenderError) -> dict[str, Any]:
 
 
 def run() -> None:
+    """Run one command as a program."""
+    for stream in (sys.stdout, sys.stderr):
+        # Consoles of few letters, as Windows' older ones, get marks in place of the others.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     sys.exit(main())
 
 

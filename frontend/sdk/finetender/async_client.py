@@ -16,6 +16,7 @@ from finetender.errors import BusyError
 from finetender.exchange import (
     CHAT,
     CHUNK_BYTES,
+    Connection,
     Messages,
     build_answer_error,
     build_arguments,
@@ -23,6 +24,7 @@ from finetender.exchange import (
     build_options,
     explain_failure,
     read_answer,
+    refusing_options,
     saying_unreachable,
 )
 from finetender.operations import bids, data, express, jobs, machines, named
@@ -47,9 +49,20 @@ def _awaiting(
 class AsyncClient:
     """The calls of ``Client``, awaited."""
 
-    def __init__(self, url: str | None = None, api_key: str | None = None) -> None:
-        self.access = find_access(url, api_key)
-        self._http = httpx.AsyncClient(**build_options(self.access.url, self.access.api_key))
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        profile: str | None = None,
+        connection: Connection | None = None,
+        on_sent: OnBytes | None = None,
+    ) -> None:
+        connection = connection or Connection()
+        self.access = find_access(url, api_key, profile=profile, ca=connection.ca)
+        self._on_sent = on_sent
+        with refusing_options():
+            self._http = httpx.AsyncClient(**build_options(self.access, connection))
 
     async def __aenter__(self) -> Self:
         return self
@@ -67,6 +80,8 @@ class AsyncClient:
     confirm_plan = _awaiting(data.confirm_plan)
     ensure_dataset = _awaiting(data.ensure_dataset)
     get_quote = _awaiting(bids.get_quote)
+    place_sweep = _awaiting(bids.place_sweep)
+    get_sweep = _awaiting(bids.get_sweep)
     place_bid = _awaiting(bids.place_bid)
     get_bid = _awaiting(bids.get_bid)
     cancel_bid = _awaiting(bids.cancel_bid)
@@ -122,9 +137,12 @@ class AsyncClient:
     async def _send(self, call: Call) -> Answer | NoAnswer:
         with ExitStack() as files:
             try:
-                return read_answer(await self._http.request(**build_arguments(call, files)))
+                answer = read_answer(await self._http.request(**build_arguments(call, files)))
             except httpx.HTTPError as error:
                 return NoAnswer(explain_failure(error))
+        if call.part is not None and self._on_sent is not None:
+            self._on_sent(call.part.start + call.part.size, call.part.total)
+        return answer
 
     async def watch(self, job_id: str, *, after: int = 0) -> AsyncIterator[JobEvent]:
         """What happens to a job until it ends; a broken connection is made again."""

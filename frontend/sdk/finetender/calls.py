@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from finetender.errors import UnreachableError, build_error
+from finetender.errors import UnreachableError, UsageError, build_error
 
 T = TypeVar("T")
 
@@ -22,6 +22,32 @@ TRIES = 4
 WAIT_MAX_S = 60.0
 _FIRST_WAIT_S = 0.4
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """Some bytes of a file, sent by themselves."""
+
+    path: Path
+    start: int
+    size: int
+    #: Of the whole file.
+    total: int
+
+    def read(self) -> bytes:
+        """The bytes.
+
+        Raises
+        ------
+        UsageError
+            The file is not what it was.
+        """
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            content = file.read(self.size)
+        if len(content) != self.size:
+            raise UsageError(f"{self.path} was changed while it was sent. Send it again.")
+        return content
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +61,7 @@ class Call:
     #: Fields of a form, and the file that goes along.
     form: Mapping[str, str] | None = None
     file: Path | None = None
+    part: FilePart | None = None
     #: The market does the same request under the same key once.
     idempotency_key: str | None = None
 

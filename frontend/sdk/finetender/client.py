@@ -16,6 +16,7 @@ from finetender.errors import BusyError
 from finetender.exchange import (
     CHAT,
     CHUNK_BYTES,
+    Connection,
     Messages,
     build_answer_error,
     build_arguments,
@@ -23,6 +24,7 @@ from finetender.exchange import (
     build_options,
     explain_failure,
     read_answer,
+    refusing_options,
     saying_unreachable,
 )
 from finetender.operations import bids, data, express, jobs, machines, named
@@ -48,12 +50,23 @@ class Client:
     """Calls that block until there is an answer.
 
     Without arguments it uses ``FINETENDER_URL`` and ``FINETENDER_API_KEY``, or what ``finetender
-    login`` stored.
+    login`` stored. ``on_sent`` is called as the parts of a large upload have arrived.
     """
 
-    def __init__(self, url: str | None = None, api_key: str | None = None) -> None:
-        self.access = find_access(url, api_key)
-        self._http = httpx.Client(**build_options(self.access.url, self.access.api_key))
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        profile: str | None = None,
+        connection: Connection | None = None,
+        on_sent: OnBytes | None = None,
+    ) -> None:
+        connection = connection or Connection()
+        self.access = find_access(url, api_key, profile=profile, ca=connection.ca)
+        self._on_sent = on_sent
+        with refusing_options():
+            self._http = httpx.Client(**build_options(self.access, connection))
 
     def __enter__(self) -> Self:
         return self
@@ -71,6 +84,8 @@ class Client:
     confirm_plan = _blocking(data.confirm_plan)
     ensure_dataset = _blocking(data.ensure_dataset)
     get_quote = _blocking(bids.get_quote)
+    place_sweep = _blocking(bids.place_sweep)
+    get_sweep = _blocking(bids.get_sweep)
     place_bid = _blocking(bids.place_bid)
     get_bid = _blocking(bids.get_bid)
     cancel_bid = _blocking(bids.cancel_bid)
@@ -126,9 +141,12 @@ class Client:
     def _send(self, call: Call) -> Answer | NoAnswer:
         with ExitStack() as files:
             try:
-                return read_answer(self._http.request(**build_arguments(call, files)))
+                answer = read_answer(self._http.request(**build_arguments(call, files)))
             except httpx.HTTPError as error:
                 return NoAnswer(explain_failure(error))
+        if call.part is not None and self._on_sent is not None:
+            self._on_sent(call.part.start + call.part.size, call.part.total)
+        return answer
 
     def watch(self, job_id: str, *, after: int = 0) -> Iterator[JobEvent]:
         """What happens to a job until it ends; a broken connection is made again."""

@@ -3,35 +3,68 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, NoReturn
 
-from finetender import commands, lookups, node_actions
+from finetender import (
+    access_commands,
+    commands,
+    log_commands,
+    resources,
+    result_commands,
+    sweep_command,
+)
+from finetender.errors import UsageError
 from finetender.exchange import VERSION
 
 _KEY_HELP = "an API key, made under API keys in the market's settings"
 
 
+class Parser(argparse.ArgumentParser):
+    """Refuses wrong arguments as all else is refused, so that ``--json`` prints it as JSON."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. {self.format_usage().strip()}")
+
+
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    """The parser of all commands."""
+    parser = Parser(
         prog="finetender", description="Bid for LoRA fine-tuning, follow jobs, use what they made."
     )
     parser.add_argument("--version", action="version", version=f"finetender {VERSION}")
+    _add_common(parser)
+    parser.set_defaults(json=False, profile=None, ca=None)
     parsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_access(parsers)
     _add_bidding(parsers)
     _add_jobs(parsers)
     _add_results(parsers)
-    _add_lookups(parsers)
     _add_express(parsers)
-    _add_machines(parsers)
     _add_logs(parsers)
+    _add_resources(parsers)
+    completion = _add(
+        parsers, "completion", access_commands.write_completion, "what a shell completes lines by"
+    )
+    completion.add_argument("shell", choices=access_commands.SHELLS)
+    completion.set_defaults(parser=parser)
     return parser
 
 
-def _add_bidding(parsers: Any) -> None:
-    login = _add(parsers, "login", commands.log_in, "remember a market and a key of it")
+def _add_access(parsers: Any) -> None:
+    login = _add(parsers, "login", access_commands.log_in, "remember a market and a key of it")
     login.add_argument("--url", help="address of the market")
     login.add_argument("--key", help=f"{_KEY_HELP} (default: asked for, or read from a pipe)")
+    profiles = _add_group(
+        parsers, "profiles", access_commands.list_profiles, "markets that you signed in to"
+    )
+    _add(profiles, "list", access_commands.list_profiles, "their names and addresses")
+    use = _add(profiles, "use", access_commands.use_profile, "the one that commands use")
+    use.add_argument("name", metavar="NAME")
+    remove = _add(profiles, "remove", access_commands.remove_profile, "forget one and its key")
+    remove.add_argument("name", metavar="NAME")
 
+
+def _add_bidding(parsers: Any) -> None:
     check = _add(parsers, "check", commands.check_rows, "read rows here as the market would")
     check.add_argument("file", metavar="FILE")
     check.add_argument("--base", required=True, help="the zone's base model: a hub id or a folder")
@@ -57,6 +90,22 @@ def _add_bidding(parsers: Any) -> None:
 
     run = _add(parsers, "run", commands.run_job, "do what a file says: bid, follow, fetch")
     run.add_argument("file", metavar="JOB.YAML", help="data, price, deadline, settings, output")
+
+    sweep = _add(
+        parsers, "sweep", sweep_command.sweep, "a job for each combination of some settings"
+    )
+    sweep.add_argument("file", metavar="JOB.YAML", help="as of 'run'; its price is for each job")
+    sweep.add_argument(
+        "--grid",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE,…",
+        help="values to compare, such as training.learning_rate=1e-4,2e-4",
+    )
+    sweep.add_argument(
+        "--all-or-none", action="store_true", help="all jobs win or none; the price is for all"
+    )
+    sweep.add_argument("--no-wait", action="store_true", help="only place the bids")
 
     imported = _add(
         parsers, "import", commands.import_job, "another trainer's configuration as a job's file"
@@ -91,22 +140,30 @@ def _add_jobs(parsers: Any) -> None:
     resume.add_argument("job", metavar="JOB")
     resume.add_argument("--price", help="the most the rest is worth (default: what is left)")
     resume.add_argument("--deadline", help="a moment, or a time from now such as 6h")
+    show = _add(parsers, "show", resources.show_job, "one job: its progress, plan and result")
+    show.add_argument("job", metavar="JOB")
+
+    logs = _add(parsers, "logs", log_commands.show_logs, "what happened to a job")
+    logs.add_argument("job", metavar="JOB")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
+    logs.add_argument("--after", type=int, default=0, metavar="SEQ", help="only later events")
 
 
 def _add_results(parsers: Any) -> None:
-    download = _add(parsers, "download", commands.download_files, "fetch a finished adapter")
+    of = result_commands
+    download = _add(parsers, "download", of.download_files, "fetch a finished adapter")
     download.add_argument("job", metavar="JOB")
     download.add_argument("-o", "--output", help="file to write (default: JOB-adapter.zip)")
     download.add_argument("--checkpoint", metavar="ID", help="this stored checkpoint instead")
 
-    export = _add(parsers, "export", commands.export_adapter, "fetch merged weights or a GGUF file")
+    export = _add(parsers, "export", of.export_adapter, "fetch merged weights or a GGUF file")
     export.add_argument("job", metavar="JOB")
     export.add_argument("form", choices=["merged", "gguf-f16", "gguf-q8_0"])
     export.add_argument("-o", "--output", help="file to write (default: named by the market)")
 
     export.add_argument("--checkpoint", metavar="ID", help="the adapter as it was at this one")
 
-    push = _add(parsers, "push", commands.push_adapter, "push a finished adapter to a model hub")
+    push = _add(parsers, "push", of.push_adapter, "push a finished adapter to a model hub")
     push.add_argument("job", metavar="JOB")
     push.add_argument("repository", metavar="NAME/MODEL")
     push.add_argument("--public", action="store_true", help="a new repository is public")
@@ -119,21 +176,32 @@ def _add_results(parsers: Any) -> None:
     chat.add_argument("--temperature", type=float, default=0.7)
 
 
-def _add_lookups(parsers: Any) -> None:
-    for name, (_, text, _) in lookups.LISTS.items():
-        of = _add(parsers, name, lookups.show_list, text)
-        of.set_defaults(list=name)
-        of.add_argument("--limit", type=int, default=20)
-        of.add_argument("--after", metavar="ID", help="the last one of the page before")
-    _add(parsers, "wallet", lookups.show_wallet, "what you have, and what is held for bids")
-    show = _add(parsers, "show", lookups.show_job, "one job: its progress, plan and result")
-    show.add_argument("job", metavar="JOB")
-    api = _add(parsers, "api", lookups.ask_operation, "any operation of the market, as JSON")
+def _add_resources(parsers: Any) -> None:
+    for name, (text, actions) in resources.RESOURCES.items():
+        first = next(iter(actions.values()))
+        group = _add_group(parsers, name, resources.act, text, action=first)
+        for verb, action in actions.items():
+            resources.add_action(_add(group, verb, resources.act, action.help), action)
+        if name == "data":
+            _add_upload(group)
+        if name == "nodes":
+            join = group.add_parser("join", help="measure this machine and list it", add_help=False)
+            join.set_defaults(command=commands.join_nodes)
+    api = _add(parsers, "api", resources.ask_operation, "any operation of the market, as JSON")
     api.add_argument("operation", metavar="OPERATION", help="its name in /api/schema")
     api.add_argument("values", metavar="NAME=VALUE", nargs="*", help="of its address and query")
     api.add_argument("--body", metavar="JSON", help="members of the request; - reads them")
     api.add_argument("--file", help="a file that goes along")
     api.add_argument("-o", "--output", help="where to write a file that is the answer")
+
+
+def _add_upload(group: Any) -> None:
+    upload = _add(group, "upload", commands.upload_data, "store a file of rows")
+    upload.add_argument("file", metavar="FILE")
+    upload.add_argument("--zone", help="whose tokenizer counts the tokens (default: the first)")
+    upload.add_argument("--name", help="the data set's name (default: the file's)")
+    upload.add_argument("--faulty-lines", choices=["refuse", "leave_out"], default="refuse")
+    upload.add_argument("--long-rows", choices=["refuse", "cut", "leave_out"], default="refuse")
 
 
 def _add_express(parsers: Any) -> None:
@@ -147,23 +215,30 @@ def _add_express(parsers: Any) -> None:
     )
 
 
-def _add_machines(parsers: Any) -> None:
-    nodes = _add_group(parsers, "nodes", "machines that you offer")
-    for verb, action in node_actions.ACTIONS.items():
-        node_actions.add_arguments(_add(nodes, verb, node_actions.act, action.help), action)
-    join = nodes.add_parser("join", help="measure this machine and list it", add_help=False)
-    join.set_defaults(command=commands.join_nodes, json=False)
-
-
 def _add_logs(parsers: Any) -> None:
-    transcript = _add_group(parsers, "transcript", "the public log of the auction")
+    transcript = _add_group(parsers, "transcript", None, "the public log of the auction")
     verify = _add(
-        transcript, "verify", commands.verify_log, "replay every decision on this machine"
+        transcript, "verify", log_commands.verify_log, "replay every decision on this machine"
     )
     verify.add_argument("log", metavar="ZONE|FILE", help="a zone, or a log that was fetched")
-    fetch = _add(transcript, "fetch", commands.fetch_log, "store a zone's log")
+    verify.add_argument(
+        "--chain-only", action="store_true", help="check hashes and turns; decide nothing again"
+    )
+    fetch = _add(transcript, "fetch", log_commands.fetch_log, "store a zone's log")
     fetch.add_argument("zone", metavar="ZONE")
     fetch.add_argument("-o", "--output", help="file to write (default: ZONE.jsonl)")
+
+    receipt = _add_group(parsers, "receipt", None, "what you hold of a bid")
+    verify = _add(
+        receipt, "verify", log_commands.verify_receipt, "check a bid's decision on this machine"
+    )
+    verify.add_argument("proof", metavar="PROOF|BID", help="a proof or receipt, or a bid's id")
+    verify.add_argument("--limit", metavar="USD", help="what you bid")
+    verify.add_argument("--key", action="append", default=[], metavar="HEX", help="of the market")
+    verify.add_argument("--transcript", metavar="FILE", help="look it up in this log")
+    fetch = _add(receipt, "fetch", log_commands.fetch_proof, "store a bid's proof")
+    fetch.add_argument("bid", metavar="BID")
+    fetch.add_argument("-o", "--output", help="file to write (default: BID.proof.json)")
 
 
 def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -174,14 +249,42 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _add(parsers: Any, name: str, command: Any, text: str) -> argparse.ArgumentParser:
-    parser = parsers.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser = _add_parser(parsers, name, text)
     parser.set_defaults(command=command)
-    parser.add_argument("--json", action="store_true", help="print JSON, refusals too")
     return parser
 
 
-def _add_group(parsers: Any, name: str, text: str) -> Any:
-    return parsers.add_parser(name, help=text).add_subparsers(metavar="COMMAND", required=True)
+def _add_parser(parsers: Any, name: str, text: str) -> argparse.ArgumentParser:
+    # What stands for 'per cent' would be a place of a value.
+    shown = text.replace("%", "%%")
+    described = shown[0].upper() + shown[1:] + "."
+    parser = parsers.add_parser(name, help=shown, description=described)
+    _add_common(parser)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    """Add what every command takes, before it or after it: neither place undoes the other."""
+    left = argparse.SUPPRESS
+    parser.add_argument(
+        "--json", action="store_true", default=left, help="print JSON, refusals too"
+    )
+    parser.add_argument("--profile", metavar="NAME", default=left, help="market and key to use")
+    parser.add_argument(
+        "--ca", metavar="FILE", default=left, help="certificates that sign the market's own"
+    )
+
+
+def _add_group(
+    parsers: Any, name: str, command: Any, text: str, *, action: resources.Action | None = None
+) -> Any:
+    """Commands of one thing; without a verb, the command that is given."""
+    parser = _add_parser(parsers, name, text)
+    if command is not None:
+        parser.set_defaults(command=command)
+    if action is not None:
+        resources.add_action(parser, action)
+    return parser.add_subparsers(metavar="COMMAND", required=command is None)
 
 
 def _add_work(parser: argparse.ArgumentParser) -> None:

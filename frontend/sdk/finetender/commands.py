@@ -3,40 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 import json
 import sys
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
 from finetender import local_programs
 from finetender.client import Client
-from finetender.errors import InvalidRequestError, JobFailedError, NotAuthorizedError, UsageError
+from finetender.errors import InvalidRequestError, JobFailedError, UsageError
 from finetender.imports import import_settings
 from finetender.job_files import read_job_file, read_settings_file
+from finetender.output import open_client, print_json, read_price, show_moment, tell
 from finetender.progress import choose_view, draw_bar, keep_printable
-from finetender.settings import Access, find_access, store_access
+from finetender.result_commands import write_vllm_line
 from finetender.terms import AdapterSettings, TrainingSettings
 from finetender.values import Bid, ExpressAnswer, Job, JobEvent
-
-
-def log_in(chosen: argparse.Namespace) -> None:
-    url = chosen.url or input("Address of the market: ")
-    key = chosen.key or (
-        getpass.getpass("API key: ") if sys.stdin.isatty() else sys.stdin.readline().strip()
-    )
-    access = find_access(url.strip(), key.strip())
-    with Client(access.url, access.api_key) as client:
-        try:
-            client.list_jobs(limit=1)
-        except NotAuthorizedError as error:
-            # A key may have other scopes than this one.
-            if error.code != "missing_scope":
-                raise
-    path = store_access(Access(access.url, access.api_key))
-    told = f"Signed in to {access.url}. The key is in {path}."
-    _tell(chosen, told, {"url": access.url, "stored_at": str(path)})
 
 
 def _read_settings(chosen: argparse.Namespace) -> tuple[AdapterSettings, TrainingSettings]:
@@ -63,7 +44,7 @@ def _read_settings(chosen: argparse.Namespace) -> tuple[AdapterSettings, Trainin
 
 def show_quote(chosen: argparse.Namespace) -> None:
     adapter, training = _read_settings(chosen)
-    with Client() as client:
+    with open_client(chosen) as client:
         quote = client.get_quote(
             chosen.data,
             deadline=chosen.by,
@@ -84,21 +65,20 @@ def show_quote(chosen: argparse.Namespace) -> None:
         print("No warm start was found.")
     if quote.posted_price is None:
         reason = keep_printable(quote.reason or "")
-        print(f"No price wins by {_at(quote.deadline)}: {reason}")
+        print(f"No price wins by {show_moment(quote.deadline)}: {reason}")
     else:
-        print(
-            f"${quote.posted_price:f} by {_at(quote.deadline)}, done about {_at(quote.finish_at)}"
-        )
+        until, done = show_moment(quote.deadline), show_moment(quote.finish_at)
+        print(f"${quote.posted_price:f} by {until}, done about {done}")
     for point in quote.curve:
-        print(f"  from {_at(point.deadline)}: ${point.price:f}")
+        print(f"  from {show_moment(point.deadline)}: ${point.price:f}")
 
 
 def place_bid(chosen: argparse.Namespace) -> None:
     adapter, training = _read_settings(chosen)
-    with Client() as client:
+    with open_client(chosen) as client:
         bid = client.place_bid(
             chosen.data,
-            price=_read_price(chosen.price),
+            price=read_price(chosen.price),
             deadline=chosen.by,
             name=chosen.name,
             zone=chosen.zone,
@@ -113,14 +93,16 @@ def place_bid(chosen: argparse.Namespace) -> None:
 
 
 def _tell_won(chosen: argparse.Namespace, bid: Bid) -> None:
-    words = f"Won for ${bid.payment:f}. Job {bid.job_id}, promised by {_at(bid.deadline)}."
-    _tell(chosen, words, bid.raw)
+    words = f"Won for ${bid.payment:f}. Job {bid.job_id}, promised by {show_moment(bid.deadline)}."
+    tell(chosen, words, bid.raw)
 
 
 def run_job(chosen: argparse.Namespace) -> None:
     """Bid for what a file says, follow the job, and fetch its adapter where the file wants it."""
     work = read_job_file(Path(chosen.file))
-    with Client() as client:
+    if work.sweep is not None:
+        raise UsageError(f"{chosen.file} asks for several jobs: finetender sweep {chosen.file}")
+    with open_client(chosen) as client:
         bid = client.place_bid(work.data, **work.terms)
         _tell_won(chosen, bid)
         if bid.job_id is None:
@@ -128,7 +110,8 @@ def run_job(chosen: argparse.Namespace) -> None:
         _follow(client, bid.job_id, as_json=chosen.json)
         if work.output is not None:
             found = client.download_adapter(bid.job_id, work.output)
-            _tell(chosen, str(found), {"path": str(found)})
+            line = write_vllm_line(found, bid.job_id)
+            tell(chosen, str(found), {"path": str(found), "vllm": line})
 
 
 def import_job(chosen: argparse.Namespace) -> None:
@@ -141,16 +124,8 @@ def import_job(chosen: argparse.Namespace) -> None:
             print(sentence, file=sys.stderr)
 
 
-def _read_price(text: str) -> Decimal:
-    try:
-        price = Decimal(text.removeprefix("$"))
-    except ArithmeticError:
-        raise UsageError(f"{text!r} is no price; give dollars such as 4.50.") from None
-    return price
-
-
 def list_jobs(chosen: argparse.Namespace) -> None:
-    with Client() as client:
+    with open_client(chosen) as client:
         jobs = client.list_jobs(status=chosen.status, limit=chosen.limit)
     if chosen.json:
         print_json([job.raw for job in jobs])
@@ -169,7 +144,7 @@ def _describe(job: Job) -> str:
 
 
 def watch_job(chosen: argparse.Namespace) -> None:
-    with Client() as client:
+    with open_client(chosen) as client:
         _follow(client, chosen.job, as_json=chosen.json)
 
 
@@ -189,68 +164,27 @@ def _print_line(event: JobEvent) -> None:
 
 
 def cancel_job(chosen: argparse.Namespace) -> None:
-    with Client() as client:
+    with open_client(chosen) as client:
         job = client.cancel_job(chosen.job)
-    _tell(chosen, f"{job.id} is {job.status}.", job.raw)
+    tell(chosen, f"{job.id} is {job.status}.", job.raw)
 
 
 def pause_job(chosen: argparse.Namespace) -> None:
-    with Client() as client:
+    with open_client(chosen) as client:
         job = client.pause_job(chosen.job)
-    _tell(chosen, f"{job.id} is {job.status}. 'finetender resume {job.id}' goes on.", job.raw)
+    tell(chosen, f"{job.id} is {job.status}. 'finetender resume {job.id}' goes on.", job.raw)
 
 
 def resume_job(chosen: argparse.Namespace) -> None:
-    with Client() as client:
+    with open_client(chosen) as client:
         bid = client.resume_job(chosen.job, price=chosen.price, deadline=chosen.deadline)
-    _tell(chosen, f"{bid.job_id} goes on with {chosen.job}, for ${bid.payment}.", bid.raw)
-
-
-def download_files(chosen: argparse.Namespace) -> None:
-    def show(done: int, total: int) -> None:
-        if sys.stderr.isatty():
-            bar = draw_bar(done / max(total, 1))
-            print(f"\r\x1b[K{bar} {done / 1e6:.1f} MB", end="", file=sys.stderr, flush=True)
-
-    with Client() as client:
-        if chosen.checkpoint:
-            path = Path(chosen.output or f"{chosen.job}-{chosen.checkpoint}.safetensors")
-            found = client.download_checkpoint(chosen.job, chosen.checkpoint, path, on_bytes=show)
-        else:
-            path = Path(chosen.output or f"{chosen.job}-adapter.zip")
-            found = client.download_adapter(chosen.job, path, on_bytes=show)
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
-    _tell(chosen, str(found), {"path": str(found)})
-
-
-def export_adapter(chosen: argparse.Namespace) -> None:
-    with Client() as client:
-        export = client.export_adapter(chosen.job, chosen.form, chosen.checkpoint)
-        path = Path(chosen.output or Path(export["filename"]).name)
-        found = client.download_export(chosen.job, export["id"], path)
-    _tell(chosen, str(found), {"path": str(found), "export": export})
-
-
-def push_adapter(chosen: argparse.Namespace) -> None:
-    """The token is asked for: an argument would stand in the shell's history."""
-    is_terminal = sys.stdin.isatty()
-    token = getpass.getpass("Token of the hub: ") if is_terminal else sys.stdin.readline().strip()
-    with Client() as client:
-        push = client.push_adapter(
-            chosen.job,
-            chosen.repository,
-            token=token,
-            private=not chosen.public,
-            export_id=chosen.export,
-        )
-    _tell(chosen, keep_printable(push["url"]), push)
+    tell(chosen, f"{bid.job_id} goes on with {chosen.job}, for ${bid.payment}.", bid.raw)
 
 
 def chat(chosen: argparse.Namespace) -> None:
     settings = {"max_tokens": chosen.max_tokens, "temperature": chosen.temperature}
     turns: list[dict[str, str]] = []
-    with Client() as client:
+    with open_client(chosen) as client:
         while True:
             asked = chosen.message or _read_turn()
             if not asked:
@@ -261,7 +195,7 @@ def chat(chosen: argparse.Namespace) -> None:
                 said += words
                 if not chosen.json:
                     print(keep_printable(words, also="\n\t"), end="", flush=True)
-            _tell(chosen, "", {"model": chosen.model, "content": said})
+            tell(chosen, "", {"model": chosen.model, "content": said})
             if chosen.message:
                 return
             turns.append({"role": "assistant", "content": said})
@@ -276,7 +210,7 @@ def _read_turn() -> str:
 
 def ask_express(chosen: argparse.Namespace) -> None:
     adapter, training = _read_settings(chosen)
-    with Client() as client:
+    with open_client(chosen) as client:
         if chosen.within is None:
             _show_express_prices(client, chosen)
             return
@@ -340,6 +274,19 @@ def describe_refusal(answer: ExpressAnswer, within_s: float) -> str:
     return f"{words}: its seats are taken."
 
 
+def upload_data(chosen: argparse.Namespace) -> None:
+    """Store a file; a large one goes in parts, and goes on where it was broken off."""
+    with open_client(chosen) as client:
+        found = client.upload(
+            chosen.file,
+            zone=chosen.zone,
+            name=chosen.name,
+            faulty_lines=chosen.faulty_lines,
+            long_rows=chosen.long_rows,
+        )
+    tell(chosen, f"{found.id}  {found.rows:,} rows, {found.tokens:,} tokens", found.raw)
+
+
 def join_nodes(chosen: argparse.Namespace) -> int:
     return local_programs.join_node(chosen.rest)
 
@@ -361,36 +308,3 @@ def check_rows(chosen: argparse.Namespace) -> int:
                 f"{found['longest_row_tokens']:,}; {found['long_rows']:,} rows are cut."
             )
     return 0 if is_usable else InvalidRequestError.exit_code
-
-
-def verify_log(chosen: argparse.Namespace) -> int:
-    path = Path(chosen.log)
-    if not path.exists():
-        with Client() as client:
-            path = client.download_transcript(chosen.log, f"{chosen.log}.jsonl")
-        print(f"Stored {path}.", file=sys.stderr)
-    return local_programs.verify_transcript(path)
-
-
-def fetch_log(chosen: argparse.Namespace) -> None:
-    with Client() as client:
-        found = client.download_transcript(chosen.zone, chosen.output or f"{chosen.zone}.jsonl")
-    _tell(chosen, str(found), {"path": str(found)})
-
-
-def _tell(chosen: argparse.Namespace, text: str, value: Any) -> None:
-    """Print what came of a command: a sentence, or with ``--json`` the value."""
-    if chosen.json:
-        print_json(value)
-    else:
-        print(text)
-
-
-def print_json(value: Any) -> None:
-    """Print a value as ``--json`` does."""
-    print(json.dumps(value, indent=2))
-
-
-def _at(moment: Any) -> str:
-    """A moment as this machine's clock would show it."""
-    return "?" if moment is None else moment.astimezone().strftime("%d %b %H:%M:%S")

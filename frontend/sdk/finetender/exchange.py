@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import mimetypes
+import ssl
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, cast
 
 import httpx
 
 from finetender.calls import Answer, Call
-from finetender.errors import UnreachableError, build_error
+from finetender.errors import UnreachableError, UsageError, build_error
+from finetender.settings import CA_VARIABLE, Access
 from finetender.streams import read_openai_error
 
 #: Seconds: a bid may wait for its decision, and a file for being read.
@@ -28,12 +31,67 @@ def build_chat_body(model: str, messages: Messages, settings: Mapping[str, Any])
     return {**settings, "model": model, "messages": turns, "stream": True}
 
 
-def build_options(url: str, api_key: str) -> dict[str, Any]:
-    return {
-        "base_url": url,
-        "headers": {"Authorization": f"Bearer {api_key}", "User-Agent": _USER_AGENT},
-        "timeout": TIMEOUT,
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How the market is reached; what is left out, the environment says.
+
+    That is ``HTTPS_PROXY``, ``HTTP_PROXY``, ``ALL_PROXY`` and ``NO_PROXY``; ``SSL_CERT_FILE`` and
+    ``SSL_CERT_DIR`` in place of the usual certificates; ``FINETENDER_CA`` beside them.
+    """
+
+    #: A file of certificates that sign the market's own.
+    ca: str | None = None
+    #: Address of a proxy.
+    proxy: str | None = None
+    #: Seconds until an answer; one minute by default.
+    timeout_s: float | None = None
+    #: Of httpx, in place of its own: for tests, or what goes out by other ways.
+    transport: Any = None
+
+
+def build_options(access: Access, connection: Connection) -> dict[str, Any]:
+    """Options of an httpx client.
+
+    Raises
+    ------
+    UsageError
+        There is no such file of certificates, or it has none.
+    """
+    seconds = connection.timeout_s
+    options: dict[str, Any] = {
+        "base_url": access.url,
+        "headers": {"Authorization": f"Bearer {access.api_key}", "User-Agent": _USER_AGENT},
+        "timeout": TIMEOUT if seconds is None else httpx.Timeout(seconds, connect=10.0),
     }
+    if connection.transport is not None:
+        return options | {"transport": connection.transport}
+    if access.ca is not None:
+        options["verify"] = _trust(access.ca)
+    return options | {"proxy": connection.proxy}
+
+
+def _trust(ca: str) -> ssl.SSLContext:
+    context = httpx.create_ssl_context()
+    try:
+        context.load_verify_locations(ca)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"{ca} is no file of certificates: {reason}.") from None
+    return context
+
+
+@contextmanager
+def refusing_options() -> Generator[None]:
+    """Within the block what httpx does not take of proxies and certificates is wrong use.
+
+    Raises
+    ------
+    UsageError
+    """
+    try:
+        yield
+    except (ValueError, httpx.InvalidURL, OSError, ImportError) as error:
+        raise UsageError(f"A proxy or a file of certificates cannot be used: {error}.") from None
 
 
 def build_arguments(call: Call, files: ExitStack) -> dict[str, Any]:
@@ -46,7 +104,9 @@ def build_arguments(call: Call, files: ExitStack) -> dict[str, Any]:
     }
     if call.json is not None:
         arguments["json"] = call.json
-    if call.file is not None:
+    if call.part is not None:
+        arguments["files"] = {"data": (call.part.path.name, call.part.read())}
+    elif call.file is not None:
         content = files.enter_context(call.file.open("rb"))
         kind = mimetypes.guess_type(call.file.name)[0] or "application/octet-stream"
         arguments["data"] = dict(call.form or {})
@@ -87,4 +147,7 @@ def saying_unreachable() -> Generator[None]:
 
 
 def explain_failure(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    said = str(error) or type(error).__name__
+    if "CERTIFICATE_VERIFY_FAILED" in said:
+        return f"{said}. Name the file of its authority's certificates: --ca, or {CA_VARIABLE}."
+    return said

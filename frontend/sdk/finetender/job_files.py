@@ -14,7 +14,7 @@ from finetender.errors import UsageError
 
 _NEEDED = ("data", "price", "deadline")
 _TEXTS = ("zone", "name", "model", "validation", "output")
-_OBJECTS = ("adapter", "training", "preparation", "metadata")
+_OBJECTS = ("adapter", "training", "preparation", "metadata", "sweep")
 MEMBERS = (*_NEEDED, *_TEXTS, *_OBJECTS, "verified_only")
 
 
@@ -28,6 +28,8 @@ class JobFile:
     terms: Mapping[str, Any]
     #: Where the adapter is stored; ``None``: it is not fetched.
     output: Path | None
+    #: Values by setting, of which each combination is a job; ``None``: there is one job.
+    sweep: Mapping[str, Any] | None = None
 
 
 def read_job_file(path: Path) -> JobFile:
@@ -50,7 +52,9 @@ def read_job_file(path: Path) -> JobFile:
     for name in _OBJECTS:
         if not isinstance(found.get(name, {}), dict):
             raise UsageError(f"{path}: {name} has members of its own.")
-    terms = {name: value for name, value in found.items() if name not in ("data", "output")}
+    terms = {
+        name: value for name, value in found.items() if name not in ("data", "output", "sweep")
+    }
     terms["price"] = str(found["price"]).removeprefix("$")
     if "validation" in terms:
         terms["validation"] = _find_rows(path, str(found["validation"]))
@@ -59,6 +63,7 @@ def read_job_file(path: Path) -> JobFile:
         data=_find_rows(path, str(found["data"])),
         terms=terms,
         output=None if output is None else path.parent / str(output),
+        sweep=found.get("sweep"),
     )
 
 

@@ -25,10 +25,29 @@ def join_node(arguments: Sequence[str]) -> int:
     return _run("workers", "join", *given)
 
 
-def verify_transcript(path: Path) -> int:
-    """Decide everything in a log again; 0 where all of it is as it stands there."""
-    _require("scheduler", "pip install '.[sim]'")
+def verify_transcript(path: Path, *, chain_only: bool) -> int:
+    """Decide everything in a log again; 0 where all of it is as it stands there.
+
+    With ``chain_only`` nothing is decided again: that takes less than the market's own package.
+    """
+    if chain_only:
+        return _run(_find_verifier(), "transcript", str(path))
+    _require("scheduler", "pip install '.[sim]'; or check the chain alone, with --chain-only")
     return _run("scheduler", "verify", str(path))
+
+
+def verify_receipt(*arguments: str) -> int:
+    """Check what an owner holds of a bid."""
+    return _run(_find_verifier(), "receipt", *arguments)
+
+
+def _find_verifier() -> str:
+    """The module of ``finetender-verify``, which the market's own package has too."""
+    if find_spec("finetender_verify") is None and find_spec("scheduler") is not None:
+        return "scheduler.public_log"
+    if find_spec("finetender_verify") is None:
+        raise UsageError("This needs one more package: pip install finetender-verify")
+    return "finetender_verify"
 
 
 def check_rows(path: Path, *, base: str, longest: int | None) -> tuple[bool, dict[str, Any]]:

@@ -28,6 +28,7 @@ OPERATIONS: Mapping[str, Route] = {
     "bids_read": Route("GET", "/api/bids/{bid_id}"),
     "bids_destroy": Route("DELETE", "/api/bids/{bid_id}"),
     "bids_cancel_create": Route("POST", "/api/bids/{bid_id}/cancel"),
+    "bids_proof": Route("GET", "/api/bids/{bid_id}/proof", is_file=True),
     "bids_batch_create": Route("POST", "/api/bids:batch", takes_key=True),
     "bundles_create": Route("POST", "/api/bundles", takes_key=True),
     "bundles_read": Route("GET", "/api/bundles/{bundle_id}"),

@@ -147,6 +147,20 @@ class Bid:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Bids for jobs that differ in some settings."""
+
+    id: str
+    status: str
+    bids: tuple[Bid, ...]
+    raw: Raw = field(repr=False, compare=False)
+
+    @classmethod
+    def read(cls, raw: Raw) -> Sweep:
+        return cls(raw["id"], raw["status"], tuple(Bid.read(bid) for bid in raw["bids"]), raw)
+
+
 #: Statuses after which a job does not change.
 ENDED = frozenset({"succeeded", "failed", "cancelled", "paused"})
 

@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from asgiref.sync import async_to_sync
+from django.http import HttpResponse
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -36,6 +37,7 @@ from marketplace.api.versions import Deprecation
 from marketplace.api.views import MarketView
 from marketplace.auction import selectors
 from marketplace.auction.bidding.cancel import cancel_bid
+from marketplace.auction.book.proofs import build_bid_proof
 from marketplace.auction.models import Bid
 from marketplace.common import clock
 from marketplace.common.threads import run_in_thread
@@ -90,6 +92,25 @@ class BidCancelView(MarketView):
     def post(self, request: Request, bid_id: str) -> Response:
         bid = selectors.get_bid(get_caller(request).organisation, bid_id)
         return Response(_shape(cancel_bid(bid=bid, now=clock.now())))
+
+
+class BidProofView(MarketView):
+    """What opens the bid's commitment, and the published entries around its decision."""
+
+    scopes = {"GET": "bids:read"}
+
+    @extend_schema(
+        operation_id="bids_proof",
+        responses={(200, "application/octet-stream"): schemas.FILE, 409: schemas.PROBLEM},
+    )
+    def get(self, request: Request, bid_id: str) -> HttpResponse:
+        bid = selectors.get_bid(get_caller(request).organisation, bid_id)
+        name = f'attachment; filename="{bid.pk}.proof.json"'
+        return HttpResponse(
+            build_bid_proof(bid=bid),
+            content_type="application/octet-stream",
+            headers={"Content-Disposition": name},
+        )
 
 
 class BidBatchView(MarketView):

@@ -60,6 +60,23 @@ class UploadCompletion(serializers.Serializer[Any]):
         allow_null=True,
         help_text="MD5 of the whole file in hexadecimal digits; it is compared where it is given.",
     )
+    faulty_lines = serializers.ChoiceField(
+        ["refuse", "leave_out"],
+        required=False,
+        default="refuse",
+        help_text="Of lines that are no rows. A member of this market's own.",
+    )
+    long_rows = serializers.ChoiceField(
+        ["refuse", "cut", "leave_out"],
+        required=False,
+        default="cut",
+        help_text="Of rows longer than the zone's model takes. A member of this market's own.",
+    )
+    zone = serializers.CharField(
+        max_length=40,
+        required=False,
+        help_text="Zone whose tokenizer counts the tokens. A member of this market's own.",
+    )
 
 
 class NumberOrAuto(serializers.Field):

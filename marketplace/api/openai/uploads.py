@@ -15,7 +15,7 @@ from marketplace.api.callers import get_caller
 from marketplace.api.idempotency import answer_once
 from marketplace.api.market.requests import check_body
 from marketplace.api.openai import schemas
-from marketplace.api.openai.files import CHOICES, WAIT_S, OpenAIFileSerializer
+from marketplace.api.openai.files import WAIT_S, OpenAIFileSerializer
 from marketplace.api.openai.requests import (
     FINE_TUNE,
     PartedUploadRequest,
@@ -25,6 +25,7 @@ from marketplace.api.openai.requests import (
 from marketplace.api.openai.views import OpenAiView
 from marketplace.common import clock
 from marketplace.common.errors import NotFound, UserError
+from marketplace.fleet.selectors import get_open_zone
 from marketplace.jobs.models import PartedStatus, PartedUpload, UploadStatus
 from marketplace.jobs.selectors import build_upload_error
 from marketplace.jobs.services import (
@@ -34,6 +35,7 @@ from marketplace.jobs.services import (
     open_parted_upload,
     wait_for_upload,
 )
+from marketplace.jobs.upload_choices import UploadChoices
 
 
 class OpenAIUploadSerializer(Answer):
@@ -135,7 +137,8 @@ class UploadCompleteView(OpenAiView):
             upload=upload,
             part_ids=asked["part_ids"],
             md5=asked.get("md5"),
-            choices=CHOICES,
+            choices=UploadChoices(faulty_lines=asked["faulty_lines"], long_rows=asked["long_rows"]),
+            zone=get_open_zone(asked["zone"]) if "zone" in asked else None,
             clock=clock.now,
         )
         whole = wait_for_upload(whole, within_s=WAIT_S)

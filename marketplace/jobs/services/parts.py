@@ -21,6 +21,7 @@ from django.db.models import Sum
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict, UserError
 from marketplace.common.ids import new_id
+from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import list_open_zones
 from marketplace.jobs.locks import lock_parted_upload
 from marketplace.jobs.models import PartedStatus, PartedUpload, Upload, UploadPart
@@ -149,8 +150,11 @@ def complete_parted_upload(
     md5: str | None,
     choices: UploadChoices,
     clock: Callable[[], datetime],
+    zone: Zone | None = None,
 ) -> Upload:
     """Put the parts together in an order, and have the file read; once, however often asked.
+
+    Without a zone, the first one's tokenizer counts the tokens.
 
     Raises
     ------
@@ -175,7 +179,7 @@ def complete_parted_upload(
                 organisation=upload.organisation,
                 uploaded_by=upload.created_by,
                 name=upload.name,
-                zone=list_open_zones().first(),
+                zone=zone or list_open_zones().first(),
                 choices=to_json(choices),
                 created_at=clock(),
             ),

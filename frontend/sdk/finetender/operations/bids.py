@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Unpack
@@ -18,7 +19,7 @@ from finetender.operations.data import (
     list_zones,
 )
 from finetender.terms import JobTerms
-from finetender.values import Bid, Quote
+from finetender.values import Bid, Quote, Sweep
 
 Deadline = str | datetime | timedelta
 #: For a warm start, while a node compares some rows. The market gives that up after ten seconds.
@@ -167,3 +168,51 @@ def _build_work(
         if validation is None
         else (yield from find_dataset_id(validation, zone.name)),
     }
+
+
+def place_sweep(
+    data: Data,
+    *,
+    sweep: Mapping[str, Sequence[Any]],
+    price: str | float | Decimal,
+    deadline: Deadline,
+    all_or_none: bool = False,
+    name: str | None = None,
+    zone: str | None = None,
+    validation: Data | None = None,
+    idempotency_key: str | None = None,
+    **terms: Unpack[JobTerms],
+) -> Operation[Sweep]:
+    """Bid for a job for each combination of some settings, and wait until all are decided.
+
+    Parameters
+    ----------
+    sweep
+        Values by setting, such as ``{"training.seed": [1, 2], "adapter.rank": [8, 16]}``.
+    price
+        The most that each job is worth, in dollars; with ``all_or_none`` all of them together.
+    all_or_none
+        All jobs win, or none does.
+
+    Raises
+    ------
+    BidRefusedError
+        No job won.
+    """
+    body = yield from _build_work(data, zone, deadline, validation, terms)
+    listed = {setting: list(values) for setting, values in sweep.items()}
+    body |= {"price": str(price), "sweep": listed, "all_or_none": all_or_none}
+    if name is not None:
+        body["name"] = name
+    key = idempotency_key or draw_key()
+    answer = yield from send(Call("POST", "/api/bundles", json=body, idempotency_key=key))
+    sweep_id = str(answer.body["id"])
+    while answer.body["status"] == "pending":
+        yield Pause(LOOK_EVERY_S)
+        answer = yield from send(Call("GET", f"/api/bundles/{check_id(sweep_id)}"))
+    return Sweep.read(answer.body)
+
+
+def get_sweep(sweep_id: str) -> Operation[Sweep]:
+    answer = yield from send(Call("GET", f"/api/bundles/{check_id(sweep_id)}"))
+    return Sweep.read(answer.body)

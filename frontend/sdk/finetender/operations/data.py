@@ -9,6 +9,7 @@ from pathlib import Path
 
 from finetender.calls import Answer, Call, Operation, Pause, send
 from finetender.errors import UsageError, build_error
+from finetender.operations.file_parts import PARTS_FROM_BYTES, send_in_parts
 from finetender.values import Dataset, Plan, Zone
 
 #: Seconds between two looks at what is not decided yet.
@@ -32,6 +33,8 @@ def upload(
 ) -> Operation[Dataset]:
     """Store training data; the same file again within a day is the same data set.
 
+    A large file goes in parts. One that was broken off goes on from the parts that had arrived.
+
     Parameters
     ----------
     faulty_lines, long_rows
@@ -43,20 +46,27 @@ def upload(
     if zone is not None:
         form["zone"] = zone
     key = f"sdk-{_hash_file(file, form)}"
+    if file.stat().st_size > PARTS_FROM_BYTES:
+        upload_id = yield from send_in_parts(file, form, key=key)
+        return (yield from _await_dataset(upload_id))
     answer = yield from send(
         Call("POST", "/api/datasets", form=form, file=file, idempotency_key=key)
     )
     if answer.status == 201:
         return Dataset.read(answer.body)
-    where = f"/api/uploads/{answer.body['id']}"
+    return (yield from _await_dataset(answer.body["id"]))
+
+
+def _await_dataset(upload_id: str) -> Operation[Dataset]:
+    """What a file became, once it is read."""
     while True:
-        yield Pause(LOOK_EVERY_S)
-        seen = (yield from send(Call("GET", where))).body
+        seen = (yield from send(Call("GET", f"/api/uploads/{upload_id}"))).body
         if seen["error"] is not None:
             raise build_error(400, seen["error"])
         if seen["dataset_id"] is not None:
             found = yield from send(Call("GET", f"/api/datasets/{seen['dataset_id']}"))
             return Dataset.read(found.body)
+        yield Pause(LOOK_EVERY_S)
 
 
 def make_plan(

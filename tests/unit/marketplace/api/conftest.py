@@ -16,7 +16,8 @@ from marketplace.jobs.services import intake
 from tests import builders
 from tests import market_builders as market
 from tests.durable_work import do_at_once
-from tests.unit.marketplace.api.client import Api
+from tests.unit.marketplace.api.client import ROWS, Api
+from tests.unit.marketplace.api.web_server import serve
 
 #: Slots begin unasked.
 SWEPT_EVERY_S = 0.1
@@ -79,3 +80,26 @@ def tokenizer_zone(tmp_path):
 @pytest.fixture(autouse=True)
 def uploads_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "enqueue_work", do_at_once)
+
+
+@pytest.fixture
+def owner(db):
+    return builders.organisation(usd="10")
+
+
+@pytest.fixture
+def access(owner, monkeypatch, tmp_path):
+    """A served market and a key of it, where the SDK looks for them."""
+    _, secret = builders.api_key(owner)
+    with serve() as url:
+        monkeypatch.setenv("FINETENDER_URL", url)
+        monkeypatch.setenv("FINETENDER_API_KEY", secret)
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+        yield url, secret
+
+
+@pytest.fixture
+def rows(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(ROWS)
+    return path

@@ -11,7 +11,6 @@ from decimal import Decimal
 
 import finetender
 import pytest
-from finetender.__main__ import main
 from finetender.settings import find_config_path
 
 from marketplace.api.market import job_stream
@@ -23,39 +22,13 @@ from marketplace.jobs.services import (
     record_progress,
     store_checkpoint,
 )
-from tests import builders, market_builders
 from tests import job_builders as build
+from tests import market_builders
 from tests.builders import NOW
-from tests.unit.marketplace.api.client import ROWS, finish
-from tests.unit.marketplace.api.web_server import serve
+from tests.unit.marketplace.api.client import finish
+from tests.unit.marketplace.api.sdk_market import TRAINING, run
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def owner(db):
-    return builders.organisation(usd="10")
-
-
-@pytest.fixture
-def access(owner, monkeypatch, tmp_path):
-    """A served market and a key of it, where the SDK looks for them."""
-    _, secret = builders.api_key(owner)
-    with serve() as url:
-        monkeypatch.setenv("FINETENDER_URL", url)
-        monkeypatch.setenv("FINETENDER_API_KEY", secret)
-        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-        yield url, secret
-
-
-@pytest.fixture
-def rows(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(ROWS)
-    return path
-
-
-TRAINING = {"epochs": 1, "batch_size": 8}
 
 
 def test_a_file_is_stored_once_quoted_bid_for_and_lost_below_the_price(
@@ -231,7 +204,7 @@ def test_every_operation_is_reached_by_its_name(access, lane, tokenizer_zone, ro
             client.call("jobs_read", job_id="..")
     code, told = run(capsys, "show", job_id, "--json")
     assert (code, json.loads(told)["id"]) == (0, job_id)
-    assert run(capsys, "data")[1].split()[:2] == [stored["id"], "100"]
+    assert run(capsys, "data")[1].splitlines()[1].split()[:2] == [stored["id"], "100"]
     held = placed[0]["decision"]["payment"]
     assert run(capsys, "wallet")[1].splitlines()[1:2] == [
         f"available: {Decimal(10) - Decimal(held):f}"
@@ -268,8 +241,3 @@ def test_a_job_file_is_bid_for_followed_and_its_adapter_fetched(
     file.write_text(json.dumps(said | {"training": {"epochs": 1, "lr": "high"}}))
     assert run(capsys, "run", str(file))[0] == 5
     assert Job.objects.count() == 1
-
-
-def run(capsys, *arguments):
-    code = main(arguments)
-    return code, capsys.readouterr().out
