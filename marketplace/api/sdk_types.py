@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from string import Formatter
 from typing import Any, cast
 
 from rest_framework import serializers
@@ -18,6 +19,7 @@ from marketplace.auction.bidding.job_request import ASKED_AS_IS
 SDK_TERMS = "frontend/sdk/finetender/terms.py"
 SDK_OPERATIONS = "frontend/sdk/finetender/operation_list.py"
 GUIDE = "docs/guides/settings.md"
+OPERATIONS_GUIDE = "docs/guides/operations.md"
 _SDK_HEAD = '''"""The terms of a job, as the market takes them.
 
 Written by ``manage.py settings_write`` from the market's own definitions; not edited by hand.
@@ -28,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypedDict
 '''
-_SDK_OPERATIONS_HEAD = '''"""Every operation of ``/api``, by its name in the OpenAPI document.
+_SDK_OPERATIONS_HEAD = '''"""Every operation of ``/api`` and ``/v1``, by its name there.
 
 Written by ``manage.py settings_write``; not edited by hand.
 """
@@ -49,6 +51,8 @@ class Route:
     takes_key: bool = False
     #: It answers with a file or a stream, not with JSON.
     is_file: bool = False
+    #: Member of the form that a file goes along as.
+    file_member: str = "file"
 
 
 OPERATIONS: Mapping[str, Route] = {'''
@@ -59,6 +63,15 @@ _GUIDE_HEAD = (
     "on. Where the default is `auto`, the market chooses by your data, and the answer's `choices` "
     "say what and why. A zone may sell shorter sequences than this table says. A name that is not "
     "here is refused with the nearest one that is.\n"
+)
+_OPERATIONS_GUIDE_HEAD = (
+    "# Every operation, from the SDK and the command line\n\n"
+    "Written by `python manage.py settings_write`.\n\n"
+    "`Client` and `AsyncClient` ask for any operation by its name in the OpenAPI documents; parts "
+    "of the address and of the query are named, `body` has the members of the request, and `file` "
+    "goes along. What people do every day has calls and commands of its own ([sdk.md](sdk.md)). "
+    "Chats are streamed by `client.chat`, a job's events by `client.watch`.\n\n"
+    "| what it does | address | SDK | command |\n|--|--|--|--|"
 )
 _KINDS: Mapping[type[serializers.Field], str] = {
     serializers.BooleanField: "bool",
@@ -94,24 +107,60 @@ def render_sdk_terms() -> str:
 def render_sdk_operations() -> str:
     """Write the module ``finetender.operation_list``."""
     lines = [_SDK_OPERATIONS_HEAD]
-    for path, methods in json.loads(render_schema("api/"))["paths"].items():
-        for method, operation in methods.items():
-            names = [parameter["name"] for parameter in operation.get("parameters", ())]
-            told = [json.dumps(method.upper()), json.dumps(path)]
-            told += ["takes_key=True"] if IDEMPOTENCY_KEY in names else []
-            told += ["is_file=True"] if _is_file(operation) else []
-            name, arguments = json.dumps(operation["operationId"]), ", ".join(told)
-            line = f"    {name}: Route({arguments}),"
-            is_long = len(line) > 100
-            lines += (
-                [f"    {name}: Route(", f"        {arguments}", "    ),"] if is_long else [line]
-            )
+    for path, method, operation in _list_operations():
+        names = [parameter["name"] for parameter in operation.get("parameters", ())]
+        told = [json.dumps(method.upper()), json.dumps(path)]
+        told += ["takes_key=True"] if IDEMPOTENCY_KEY in names else []
+        told += ["is_file=True"] if _is_file(operation) else []
+        member = _find_file_member(operation)
+        told += [] if member == "file" else [f"file_member={json.dumps(member)}"]
+        name, arguments = json.dumps(operation["operationId"]), ", ".join(told)
+        line = f"    {name}: Route({arguments}),"
+        is_long = len(line) > 100
+        lines += [f"    {name}: Route(", f"        {arguments}", "    ),"] if is_long else [line]
     return "\n".join([*lines, "}", ""])
+
+
+def render_operations_guide() -> str:
+    """Write the page ``docs/guides/operations.md``."""
+    lines = [_OPERATIONS_GUIDE_HEAD]
+    for path, method, operation in _list_operations():
+        name = operation["operationId"]
+        parts = [part for _, part, _, _ in Formatter().parse(path) if part]
+        asked = "".join(f", {part}=…" for part in parts)
+        if _is_file(operation):
+            call = f'download_file("{name}", "FILE"{asked})'
+        else:
+            call = f'call("{name}"{asked})'
+        command = " ".join([f"finetender api {name}", *(f"{part}=…" for part in parts)])
+        told = operation.get("summary") or operation.get("description", "")
+        lines.append(
+            f"| {told.splitlines()[0] if told else ''} | `{method.upper()} {path}` "
+            f"| `client.{call}` | `{command}` |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def _list_operations() -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Path, method and description of each operation, those of ``/api`` first."""
+    for surface in ("api/", "v1/"):
+        for path, methods in json.loads(render_schema(surface))["paths"].items():
+            for method, operation in methods.items():
+                yield path, method, operation
 
 
 def _is_file(operation: Mapping[str, Any]) -> bool:
     content = operation["responses"].get("200", {}).get("content", {})
     return bool(content) and "application/json" not in content
+
+
+def _find_file_member(operation: Mapping[str, Any]) -> str:
+    """The member of an operation's form that is a file; ``file`` where it has none."""
+    content = operation.get("requestBody", {}).get("content", {})
+    given = content.get("multipart/form-data", {}).get("schema", {}).get("$ref", "")
+    schemas = json.loads(render_schema("v1/"))["components"]["schemas"]
+    members = schemas.get(given.rpartition("/")[2], {}).get("properties", {})
+    return next((name for name, of in members.items() if of.get("format") == "binary"), "file")
 
 
 def render_settings_guide() -> str:
@@ -199,4 +248,5 @@ WRITTEN = {
     SDK_TERMS: render_sdk_terms,
     SDK_OPERATIONS: render_sdk_operations,
     GUIDE: render_settings_guide,
+    OPERATIONS_GUIDE: render_operations_guide,
 }

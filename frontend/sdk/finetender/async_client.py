@@ -204,6 +204,21 @@ class AsyncClient:
         where = jobs.build_checkpoint_path(job_id, checkpoint_id)
         return await self._download(where, Path(path), on_bytes)
 
+    async def download_transcript(self, zone: str, path: str | Path) -> Path:
+        """Fetch the whole log of a zone's auction."""
+        return await self.download_file("market_transcript_retrieve", path, zone_name=zone)
+
+    async def download_file(self, operation: str, path: str | Path, **values: Any) -> Path:
+        """Fetch the file that an operation answers with, such as ``archive_read``."""
+        target = Path(path)
+        where = named.build_file_path(operation, values)
+        with saying_unreachable():
+            async with self._stream("GET", where) as answer:
+                with target.open("wb") as file:
+                    async for piece in answer.aiter_bytes(CHUNK_BYTES):
+                        file.write(piece)
+        return target
+
     async def _download(self, path: str, target: Path, on_bytes: OnBytes | None) -> Path:
         receiver = FileReceiver(target, on_bytes)
         while True:

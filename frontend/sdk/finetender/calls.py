@@ -61,6 +61,8 @@ class Call:
     #: Fields of a form, and the file that goes along.
     form: Mapping[str, str] | None = None
     file: Path | None = None
+    #: Member of the form that the file, or a part of it, is.
+    file_member: str = "file"
     part: FilePart | None = None
     #: The market does the same request under the same key once.
     idempotency_key: str | None = None

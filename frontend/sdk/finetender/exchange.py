@@ -105,12 +105,12 @@ def build_arguments(call: Call, files: ExitStack) -> dict[str, Any]:
     if call.json is not None:
         arguments["json"] = call.json
     if call.part is not None:
-        arguments["files"] = {"data": (call.part.path.name, call.part.read())}
+        arguments["files"] = {call.file_member: (call.part.path.name, call.part.read())}
     elif call.file is not None:
         content = files.enter_context(call.file.open("rb"))
         kind = mimetypes.guess_type(call.file.name)[0] or "application/octet-stream"
         arguments["data"] = dict(call.form or {})
-        arguments["files"] = {"file": (call.file.name, content, kind)}
+        arguments["files"] = {call.file_member: (call.file.name, content, kind)}
     return arguments
 
 

@@ -1,4 +1,4 @@
-"""Every operation of ``/api``, by its name in the OpenAPI document.
+"""Every operation of ``/api`` and ``/v1``, by its name there.
 
 Written by ``manage.py settings_write``; not edited by hand.
 """
@@ -19,6 +19,8 @@ class Route:
     takes_key: bool = False
     #: It answers with a file or a stream, not with JSON.
     is_file: bool = False
+    #: Member of the form that a file goes along as.
+    file_member: str = "file"
 
 
 OPERATIONS: Mapping[str, Route] = {
@@ -133,4 +135,27 @@ OPERATIONS: Mapping[str, Route] = {
     "webhooks_test": Route("POST", "/api/webhooks/{webhook_id}/test"),
     "zones_list": Route("GET", "/api/zones"),
     "zones_base": Route("GET", "/api/zones/{zone_name}/base", is_file=True),
+    "create_chat_completion": Route("POST", "/v1/chat/completions"),
+    "create_completion": Route("POST", "/v1/completions"),
+    "list_files": Route("GET", "/v1/files"),
+    "create_file": Route("POST", "/v1/files", takes_key=True),
+    "retrieve_file": Route("GET", "/v1/files/{file_id}"),
+    "delete_file": Route("DELETE", "/v1/files/{file_id}"),
+    "download_file": Route("GET", "/v1/files/{file_id}/content", is_file=True),
+    "list_fine_tuning_jobs": Route("GET", "/v1/fine_tuning/jobs"),
+    "create_fine_tuning_job": Route("POST", "/v1/fine_tuning/jobs", takes_key=True),
+    "retrieve_fine_tuning_job": Route("GET", "/v1/fine_tuning/jobs/{job_id}"),
+    "cancel_fine_tuning_job": Route("POST", "/v1/fine_tuning/jobs/{job_id}/cancel"),
+    "list_fine_tuning_job_checkpoints": Route("GET", "/v1/fine_tuning/jobs/{job_id}/checkpoints"),
+    "list_fine_tuning_events": Route("GET", "/v1/fine_tuning/jobs/{job_id}/events"),
+    "pause_fine_tuning_job": Route("POST", "/v1/fine_tuning/jobs/{job_id}/pause"),
+    "resume_fine_tuning_job": Route("POST", "/v1/fine_tuning/jobs/{job_id}/resume"),
+    "list_models": Route("GET", "/v1/models"),
+    "retrieve_model": Route("GET", "/v1/models/{model}"),
+    "delete_model": Route("DELETE", "/v1/models/{model}"),
+    "create_response": Route("POST", "/v1/responses"),
+    "create_upload": Route("POST", "/v1/uploads", takes_key=True),
+    "cancel_upload": Route("POST", "/v1/uploads/{upload_id}/cancel"),
+    "complete_upload": Route("POST", "/v1/uploads/{upload_id}/complete"),
+    "add_upload_part": Route("POST", "/v1/uploads/{upload_id}/parts", file_member="data"),
 }

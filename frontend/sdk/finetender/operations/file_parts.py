@@ -97,7 +97,8 @@ def _send_all(file: Path, form: Mapping[str, str], key: str, notes: PartNotes) -
             continue
         part = FilePart(file, start, min(PART_BYTES, size - start), size)
         try:
-            sent = yield from send(Call("POST", f"{where}/parts", part=part))
+            call = Call("POST", f"{where}/parts", part=part, file_member="data")
+            sent = yield from send(call)
         except ConflictError as error:
             if error.code != "upload_not_pending":
                 raise

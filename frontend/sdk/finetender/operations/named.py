@@ -50,6 +50,7 @@ def call(
         json=None if file is not None else body if body is not None or key is None else {},
         form=None if file is None else {name: str(value) for name, value in (body or {}).items()},
         file=file,
+        file_member=route.file_member,
         idempotency_key=key,
     )
     # What is neither read nor kept under a key might be done twice.
