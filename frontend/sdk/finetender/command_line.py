@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from finetender import (
     access_commands,
+    actions,
     commands,
     log_commands,
     resources,
@@ -177,11 +178,11 @@ def _add_results(parsers: Any) -> None:
 
 
 def _add_resources(parsers: Any) -> None:
-    for name, (text, actions) in resources.RESOURCES.items():
-        first = next(iter(actions.values()))
-        group = _add_group(parsers, name, resources.act, text, action=first)
-        for verb, action in actions.items():
-            resources.add_action(_add(group, verb, resources.act, action.help), action)
+    for name, (text, verbs) in resources.RESOURCES.items():
+        first = next(iter(verbs.values()))
+        group = _add_group(parsers, name, actions.act, text, action=first)
+        for verb, action in verbs.items():
+            actions.add_arguments(_add(group, verb, actions.act, action.help), action)
         if name == "data":
             _add_upload(group)
         if name == "nodes":
@@ -276,14 +277,14 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_group(
-    parsers: Any, name: str, command: Any, text: str, *, action: resources.Action | None = None
+    parsers: Any, name: str, command: Any, text: str, *, action: actions.Action | None = None
 ) -> Any:
     """Commands of one thing; without a verb, the command that is given."""
     parser = _add_parser(parsers, name, text)
     if command is not None:
         parser.set_defaults(command=command)
     if action is not None:
-        resources.add_action(parser, action)
+        actions.add_arguments(parser, action)
     return parser.add_subparsers(metavar="COMMAND", required=command is None)
 
 

@@ -1,26 +1,16 @@
-"""``finetender nodes``: each command is an operation of the market, and stands in one table."""
+"""``finetender nodes``: what providers do with their machines, and what they earned."""
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from string import Formatter
-from typing import Any
 
-from finetender.client import Client
-from finetender.commands import print_json
+from finetender.actions import Action
 from finetender.deadlines import write_deadline
-from finetender.lookups import print_page, show_members
-from finetender.operation_list import OPERATIONS
-from finetender.progress import keep_printable
 
 _FROM_NOW = re.compile(r"(\d{1,6})([mhd])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
-_Options = Mapping[str, Mapping[str, Any]]
 
 
 def read_moment(text: str) -> str:
@@ -30,23 +20,6 @@ def read_moment(text: str) -> str:
         return write_deadline(text)
     passes = timedelta(**{_UNITS[from_now[2]]: int(from_now[1])})
     return (datetime.now(UTC) + passes).isoformat()
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """A command that asks for one operation; parts of its address are arguments."""
-
-    operation: str
-    help: str
-    #: Members that are shown of each item, where the answer is a list.
-    shows: tuple[str, ...] = ()
-    #: The member that holds the list; a page's has more pages.
-    items: str = "data"
-    #: Arguments that are members of the request, and of the query.
-    members: _Options = field(default_factory=dict[str, Mapping[str, Any]])
-    query: _Options = field(default_factory=dict[str, Mapping[str, Any]])
-    #: Members of the request that are always the same.
-    constants: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 _OPENS = {"metavar": "HH:MM", "help": "from when it is sold each day, UTC"}
@@ -152,53 +125,3 @@ ACTIONS: Mapping[str, Action] = {
     "account": Action("payouts_account", "where you are paid, what waits, and when it leaves"),
     "set-up-payouts": Action("payouts_account_open", "the page that asks who you are"),
 }
-
-
-def add_arguments(parser: argparse.ArgumentParser, action: Action) -> None:
-    """Add the arguments of a command."""
-    parser.set_defaults(command=act, action_of=action)
-    for name in _list_parts(action):
-        parser.add_argument(name, metavar=name.removesuffix("_id").upper())
-    for name, options in {**action.members, **action.query}.items():
-        parser.add_argument(name, **options)
-    if action.shows and action.items == "data":
-        parser.add_argument("--limit", type=int, default=20, help="at most so many (default: 20)")
-        parser.add_argument("--after", metavar="ID", help="the last one of the page before")
-
-
-def act(chosen: argparse.Namespace) -> None:
-    """Ask for the operation of a command, and show what came."""
-    action: Action = chosen.action_of
-    values = {name: getattr(chosen, name) for name in _list_parts(action)}
-    values |= _read_given(chosen, action.query)
-    if action.shows and action.items == "data":
-        values |= {"limit": chosen.limit} | (
-            {} if chosen.after is None else {"after": chosen.after}
-        )
-    body = {**action.constants, **_read_given(chosen, action.members)}
-    with Client() as client:
-        answer = client.call(action.operation, body=body or None, **values)
-    if chosen.json:
-        print_json(answer)
-    elif action.shows:
-        print_page(
-            answer.get(action.items, ()), action.shows, has_more=bool(answer.get("has_more"))
-        )
-    elif not answer:
-        print("Done.")
-    else:
-        show_members({name: of for name, of in answer.items() if name != "commands"})
-        for way in answer.get("commands", ()):
-            print(f"\n{way['title']}:\n{keep_printable(way['lines'], also=chr(10))}")
-    if answer.get("secret"):
-        print("The secret is shown this once.", file=sys.stderr)
-
-
-def _read_given(chosen: argparse.Namespace, options: _Options) -> dict[str, Any]:
-    names = [str(of.get("dest", name.removeprefix("--"))) for name, of in options.items()]
-    return {name: getattr(chosen, name) for name in names if getattr(chosen, name) is not None}
-
-
-def _list_parts(action: Action) -> list[str]:
-    path = OPERATIONS[action.operation].path
-    return [name for _, name, _, _ in Formatter().parse(path) if name]

@@ -149,7 +149,7 @@ OPERATIONS: Mapping[str, Route] = {
     "list_fine_tuning_job_checkpoints": Route("GET", "/v1/fine_tuning/jobs/{job_id}/checkpoints"),
     "list_fine_tuning_events": Route("GET", "/v1/fine_tuning/jobs/{job_id}/events"),
     "pause_fine_tuning_job": Route("POST", "/v1/fine_tuning/jobs/{job_id}/pause"),
-    "resume_fine_tuning_job": Route("POST", "/v1/fine_tuning/jobs/{job_id}/resume"),
+    "resume_fine_tuning_job": Route("POST", "/v1/fine_tuning/jobs/{job_id}/resume", takes_key=True),
     "list_models": Route("GET", "/v1/models"),
     "retrieve_model": Route("GET", "/v1/models/{model}"),
     "delete_model": Route("DELETE", "/v1/models/{model}"),

@@ -9,30 +9,14 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from string import Formatter
 from typing import Any, cast
 
+from finetender import node_actions
+from finetender.actions import Action, show_members
 from finetender.errors import UsageError
 from finetender.operation_list import OPERATIONS
-from finetender.output import open_client, print_json, print_table
-from finetender.progress import keep_printable
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """A command that asks for one operation; parts of its address are arguments."""
-
-    operation: str
-    help: str
-    #: Members that are shown of each item, where the answer is a list.
-    shows: tuple[str, ...] = ()
-    #: Of the query, as they are.
-    fixed: Mapping[str, str] = field(default_factory=dict[str, str])
-    #: Arguments that are members of the request, with how they are read.
-    members: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-
+from finetender.output import open_client, print_json
 
 #: Groups of commands; the first one of each is meant where none is named.
 RESOURCES: Mapping[str, tuple[str, Mapping[str, Action]]] = {
@@ -122,13 +106,7 @@ RESOURCES: Mapping[str, tuple[str, Mapping[str, Action]]] = {
             "remove": Action("members_remove", "end a membership"),
         },
     ),
-    "nodes": (
-        "machines that you offer",
-        {
-            "list": Action("nodes_list", "your nodes", ("id", "name", "zone", "status")),
-            "earnings": Action("earnings_list", "what they earned", ("id", "amount", "created_at")),
-        },
-    ),
+    "nodes": ("machines that you offer", node_actions.ACTIONS),
     "zones": (
         "what can be bid for",
         {
@@ -137,63 +115,6 @@ RESOURCES: Mapping[str, tuple[str, Mapping[str, Action]]] = {
         },
     ),
 }
-
-
-def add_action(parser: argparse.ArgumentParser, action: Action) -> None:
-    """Add the arguments of a command."""
-    parser.set_defaults(command=act, action_of=action)
-    for name in _list_parts(action):
-        parser.add_argument(name, metavar=name.removesuffix("_id").removesuffix("_name").upper())
-    for name, options in action.members.items():
-        parser.add_argument(name, **options)
-    if action.shows:
-        parser.add_argument("--limit", type=int, default=20, help="at most so many (default: 20)")
-        parser.add_argument("--after", metavar="ID", help="the last one of the page before")
-
-
-def _list_parts(action: Action) -> list[str]:
-    path = OPERATIONS[action.operation].path
-    return [name for _, name, _, _ in Formatter().parse(path) if name]
-
-
-def act(chosen: argparse.Namespace) -> None:
-    """Ask for the operation of a command, and show what came."""
-    action: Action = chosen.action_of
-    values: dict[str, Any] = {name: getattr(chosen, name) for name in _list_parts(action)}
-    if action.shows:
-        values |= {**action.fixed, "limit": chosen.limit}
-        values |= {} if chosen.after is None else {"after": chosen.after}
-    names = [options.get("dest", name) for name, options in action.members.items()]
-    body = {name: getattr(chosen, name) for name in names if getattr(chosen, name) is not None}
-    with open_client(chosen) as client:
-        answer = client.call(action.operation, body=body or None, **values)
-    if chosen.json:
-        print_json(answer)
-    elif action.shows:
-        _show_list(action, answer)
-    else:
-        show_members(answer)
-
-
-def _show_list(action: Action, page: Mapping[str, Any]) -> None:
-    rows = [
-        ["" if item.get(name) is None else str(item[name]) for name in action.shows]
-        for item in page["data"]
-    ]
-    if rows:
-        print_table(action.shows, rows)
-    else:
-        print("None.", file=sys.stderr)
-    if page.get("has_more"):
-        print("There are more: give the first column of the last line as --after.", file=sys.stderr)
-
-
-def show_members(value: Mapping[str, Any]) -> None:
-    """Print an answer's members that say something, a line each."""
-    for name, member in value.items():
-        if member not in (None, "", [], {}):
-            text = member if isinstance(member, str) else json.dumps(member)
-            print(f"{name}: {keep_printable(text)}")
 
 
 def show_job(chosen: argparse.Namespace) -> None:
