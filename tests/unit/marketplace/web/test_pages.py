@@ -15,6 +15,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from marketplace.accounts.models import ApiKey
+from marketplace.auction import cancelling
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Alert, Bid
 from marketplace.auction.probes import name_zone_task
@@ -22,7 +23,6 @@ from marketplace.auction.settlement import settle_finished
 from marketplace.common.models import Heartbeat
 from marketplace.jobs.models import Artifact, Job
 from marketplace.jobs.services import dispatch_slots, record_progress, store_adapter
-from marketplace.web.views import job_page
 from scheduler.auction.audit.transcripts import verify_transcript
 from tests import builders, market_builders
 from tests import job_builders as build
@@ -118,7 +118,7 @@ def test_the_list_shows_bids_and_their_jobs_and_can_be_searched(site: Site, job:
 
 def test_a_jobs_page_tells_money_time_and_progress(site: Site, job: Job) -> None:
     dispatch_slots(now=NOW)
-    with patch.object(job_page, "quote_cancelling", side_effect=AssertionError):
+    with patch.object(cancelling, "_try_release", side_effect=AssertionError):
         # What a job is worth is found where somebody asks.
         text = read_page(site.client.get(f"/jobs/{job.pk}"))
     bid = Bid.objects.get()
