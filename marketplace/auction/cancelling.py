@@ -97,6 +97,8 @@ class CancelQuote:
     promised_micros: int = field(default=0, compare=False)
     #: What was kept of cells that it gave back before.
     kept_before_micros: int = 0
+    #: Of what is kept, what goes back if all cells that begin soon are sold again.
+    waits_micros: int = 0
 
 
 def quote_cancelling(*, bid: Bid, job: Job, now: datetime) -> CancelQuote:
@@ -110,19 +112,25 @@ def quote_cancelling(*, bid: Bid, job: Job, now: datetime) -> CancelQuote:
     case = judge_stopping(job, at=now)
     sold = describe_sale(bid, job, case, now=now)
     try:
-        undone, refund = _try_release(bid, sold, case, now=now)
+        undone, released = _try_release(bid, sold, case, now=now)
     except LogBroken as error:
         raise Conflict(
             "refund_unknown",
             "Prices of this zone cannot be read now. Cancel without an amount to end the job at "
             "once; what goes back is found when they can.",
         ) from error
-    due = compute_settlement(
-        sold=replace(sold, kept_micros=0 if undone is None else undone.compute_kept(refund)),
-        work=case.work,
-        ending=case.ending,
-        at_fault=case.at_fault,
-        limits=HouseLimits(),
+    refund = None if released is None else released.refund
+    kept = 0 if undone is None else undone.compute_kept(refund)
+    # A machine's start may leave less to go back than waits.
+    due, if_sold = (
+        compute_settlement(
+            sold=replace(sold, kept_micros=less),
+            work=case.work,
+            ending=case.ending,
+            at_fault=case.at_fault,
+            limits=HouseLimits(),
+        )
+        for less in (kept, kept - (0 if released is None else released.waits))
     )
     back = due.refund_micros + compute_excess(bid=bid, case=case, due=due)
     return CancelQuote(
@@ -131,13 +139,14 @@ def quote_cancelling(*, bid: Bid, job: Job, now: datetime) -> CancelQuote:
         used_micros=sold.payment_micros - back - due.kept_micros,
         promised_micros=refund or 0,
         kept_before_micros=sold.given_back_kept_micros,
+        waits_micros=if_sold.refund_micros - due.refund_micros,
     )
 
 
 def _try_release(
     bid: Bid, sold: SoldJob, case: EndedJob, *, now: datetime
-) -> tuple[UndoneWork | None, int | None]:
-    """What is left of a job, and what the log would say goes back for it, if it ended now."""
+) -> tuple[UndoneWork | None, ReleasedCells | None]:
+    """What is left of a job, and what the log would say of its cells, if it ended now."""
     if not may_give_back(bid, case):
         return None, None
     with read_book(zone=bid.zone, now=now) as book:
@@ -150,6 +159,7 @@ def _try_release(
         return undone, None
     for release in list_earlier_releases(bid.zone, first_slot=first):
         engine.transition(release)
-    outcome = engine.transition(build_release(bid=bid, rows=rows, undone=undone, first_slot=first))
+    event = build_release(bid=bid, rows=rows, undone=undone, slot=slot, first_slot=first)
+    outcome = engine.transition(event)
     assert isinstance(outcome, ReleasedCells)
-    return undone, outcome.refund
+    return undone, outcome

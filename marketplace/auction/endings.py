@@ -77,14 +77,19 @@ class EndedJob:
         return {node.organisation_id for node in self.work.by_node} | set(self.at_fault)
 
 
-def compute_dues(*, bid: Bid, job: Job, case: EndedJob, now: datetime) -> Settlement:
-    """What is due for a job that ended, within the market's limits for today."""
+def compute_dues(
+    *, bid: Bid, job: Job, case: EndedJob, now: datetime, waits_micros: int = 0
+) -> Settlement:
+    """What is due for a job that ended, within the market's limits for today.
+
+    ``waits_micros`` is what is kept of it for now and may go back later: what is due then.
+    """
     sold = describe_sale(bid, job, case, now=now, credit_percent=_find_credit_percent(bid, job))
     slot = slot_at(bid.zone, job.finished_at or now)
     # Where the log says nothing of it, no cell was on sale in time.
     undone = find_undone(bid, sold, case, slot=slot, first_slot=MAX_MICROS)
     return compute_settlement(
-        sold=replace(sold, kept_micros=_choose_kept(undone, bid, case)),
+        sold=replace(sold, kept_micros=max(0, _choose_kept(undone, bid, case) - waits_micros)),
         work=case.work,
         ending=case.ending,
         at_fault=case.at_fault,

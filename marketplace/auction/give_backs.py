@@ -42,6 +42,8 @@ class UndoneWork:
     #: Work units of cells that began before the market put them on sale; of what was paid for
     #: them, as much goes back as of a job that costs no less by now.
     passed: Fraction = Fraction(0)
+    #: The rent in that of the slot after the one in which its owner ended it; it stays.
+    passed_rent_micros: int = 0
 
     @property
     def price_micros(self) -> int:
@@ -64,8 +66,12 @@ class UndoneWork:
 
     @property
     def passed_refund_micros(self) -> int:
-        """What goes back for the cells that passed."""
-        paid = self._find_share(self.paid_micros, self.passed)
+        """What goes back for the cells that passed.
+
+        The next slot's cell was given back too late for others, however late the market was. To
+        sell later ones it had a whole slot's time.
+        """
+        paid = self._find_share(self.paid_micros, self.passed) - self.passed_rent_micros
         return compute_refund(paid=paid, price=None)
 
     @property
@@ -103,6 +109,14 @@ class UndoneWork:
         return math.floor(amount_micros * units / self._units)
 
 
+def find_rent(bid: Bid, *, of_micros: int) -> int:
+    """Find the rent, what cells cost above their operational cost, in a part of a bid's price."""
+    parts = bid.parts or {}
+    whole = (bid.payment_micros or 0) - math.ceil(parts.get("vendor", 0.0))
+    rent = parts.get("compute", 0.0) + parts.get("memory", 0.0)
+    return min(of_micros, math.floor(of_micros * rent / whole)) if whole else 0
+
+
 def split_undone(
     *,
     bid: Bid,
@@ -122,7 +136,7 @@ def split_undone(
     ended, or in cells that its owner let pass (``is_own_delay``); the rest in cells that the market
     took away. Of the cells to come, those before ``first_slot`` passed before they went on sale.
     """
-    room = running = later = free = Fraction(0)
+    room = running = later = free = following = Fraction(0)
     rows = Reservation.objects.filter(bid=bid, released_at=None)
     for of_cell, samples in rows.values_list("slot", "samples"):
         room += Fraction(samples)
@@ -131,18 +145,24 @@ def split_undone(
         elif of_cell > slot:
             later += Fraction(samples)
             free += Fraction(samples) if of_cell >= first_slot else 0
+            following += Fraction(samples) if of_cell == slot + 1 < first_slot else 0
     part = bought * later / room if later else Fraction(0)
     left = min(units, part)
     begun = units - left if is_own_delay else min(running, units - left)
     left = min(later, units - begun)
     coming = left if free == later else min(left, part) * free / later
+    passed = left - coming
+    late = passed * following / (later - free) if passed else Fraction(0)
     return UndoneWork(
         coming,
         paid_micros,
         asks_micros,
         begun,
         taken=units - begun - left,
-        passed=left - coming,
+        passed=passed,
+        passed_rent_micros=find_rent(bid, of_micros=math.floor(paid_micros * late / units))
+        if late
+        else 0,
     )
 
 
@@ -151,15 +171,17 @@ def build_release(
     bid: Bid,
     rows: Sequence[Reservation],
     undone: UndoneWork | None,
+    slot: int,
     first_slot: int,
     promised_micros: int = 0,
 ) -> events.CellsReleased:
     """Build the entry by which a job's cells go back on sale.
 
-    ``rows`` are those cells, all of slots that have not begun; ``undone`` is ``None`` where the
-    owner did not end the job, or no part of its work can be sold again. The rest is priced by the
-    rates of today, as a new bid would be. A type of GPU that is not on sale keeps the rate that the
-    job was sold at. ``promised_micros`` is what its owner was told as it ended the job.
+    ``rows`` are those cells, all of slots that have not begun. The job ended in ``slot``.
+    ``undone`` is ``None`` where its owner did not end it, or no part of its work can be sold again.
+    The rest is priced by the rates of today, as a new bid would be. A type of GPU that is not on
+    sale keeps the rate that the job was sold at. ``promised_micros`` is what its owner was told as
+    it ended the job.
     """
     cells = tuple(Cell(row.slot, row.node_id) for row in rows)
     if undone is None or not undone.coming:
@@ -180,6 +202,7 @@ def build_release(
         paid=undone.most_micros,
         begun=float(undone.begun),
         begun_asks=undone.begun_asks_micros,
+        slot=slot,
         # A cell that has begun since is a part of what was promised.
         promised=min(
             max(0, promised_micros - undone.passed_refund_micros),

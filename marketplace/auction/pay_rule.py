@@ -18,10 +18,12 @@
 - What an owner ends after it was sold (a cancellation, its own input, its own early stop) is
   **given back at its value**: 98 % of the smaller of what was paid for the work that is left and of
   what the same work costs now (``give_backs``). Of the cell that runs as it ends only the
-  operational cost goes back. Without this, a purchase would be a free option. Where machines were
-  started for the job alone, it pays no less than its first slot on each, whose price holds the
-  start. What is kept stays with the market. Nothing is kept where the market failed the job, was
-  late, or has a plan that ends too late.
+  operational cost goes back. Of cells that begin within four slots, what is above it (the rent)
+  goes back as far as they are sold again; of what is not, their provider gets what it asks for the
+  room. Without this, a purchase would be a free option. Where
+  machines were started for the job alone, it pays no less than its first slot on each, whose price
+  holds the start. What is kept stays with the market. Nothing is kept where the market failed the
+  job, was late, or has a plan that ends too late.
 - The house's fee is a fixed amount for each work unit, and so a part of the price that goes back
   with the work that was not done. A job that the house fails earns it none.
 - An express job holds a seat for all of its work: its share is a quarter.
@@ -52,7 +54,7 @@ PAY_RULE = (
     "work each of them did, at the posted rate where rates are posted. Work that was never "
     "done is refunded; of a job that its owner ends, 98 % of the smaller of what was paid for it "
     "and of what it costs now. Cells that it gives back earn their provider something only if they "
-    "are sold again. The house earns this part only for machines that it rents itself."
+    "are sold again, or begin within four slots and have rent that is kept. The house earns this part only for machines that it rents itself."
 )
 #: Sums of costs below a millionth of a micro-dollar are rounding errors.
 _TOLERANCE = 1e-6
@@ -72,7 +74,8 @@ GIVE_BACK_RULE = (
     "If you cancel a job that was sold to you, you get back 98 % of what is left of it: of what "
     "you paid for that work, or of what it costs by then, whichever is less. You pay for the work "
     "that was done, for room in the slot that runs, and for a machine that was started for the "
-    "job alone no less than its first slot there."
+    "job alone no less than its first slot there. For room that begins within four slots, what "
+    "is above the operational cost goes back as far as the room is sold again."
 )
 
 

@@ -11,6 +11,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from fractions import Fraction
 from typing import Any
@@ -185,7 +186,18 @@ def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> tuple[int, int]
     if is_own and spared:
         part = Fraction(spared, (bid.payment_micros or 0) - vendor)
         undone = UndoneWork(part * Fraction(bid.compute_demand), paid_micros=spared)
-    event = build_release(bid=bid, rows=spare[::-1], undone=undone, first_slot=lane.first_free_slot)
+    event = build_release(
+        bid=bid,
+        rows=spare[::-1],
+        undone=undone,
+        slot=lane.slot,
+        first_slot=lane.first_free_slot,
+    )
+    if undone is not None:
+        # The job goes on: nothing of it waits for these cells to be sold again.
+        due = lane.book.engine.replica().transition(event)
+        assert isinstance(due, ReleasedCells)
+        event = replace(event, promised=(due.refund or 0) + due.waits)
     outcome = lane.apply(event).outcome
     assert isinstance(outcome, ReleasedCells)
     release_reservations(bid_id=bid.pk, which=Q(pk__in=[row.pk for row in spare]), now=lane.now)

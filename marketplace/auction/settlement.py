@@ -133,7 +133,13 @@ def settle_job(*, job: Job, now: datetime) -> Settlement | None:
         _move_money(bid=bid, case=case, due=due, royalty=royalty, now=now)
         bid.credit_micros = due.credit_micros
         bid.failure, bid.failures, bid.retry_at = "", 0, None
-        bid.save(update_fields=["credit_micros", "failure", "failures", "retry_at"])
+        if bid.waits_micros:
+            # No more than a machine's start leaves, and nothing where all goes back already.
+            then = compute_dues(bid=bid, job=job, case=case, now=now, waits_micros=bid.waits_micros)
+            bid.rent_due_micros = then.refund_micros - due.refund_micros
+        bid.save(
+            update_fields=["credit_micros", "failure", "failures", "retry_at", "rent_due_micros"]
+        )
         WorkShare.objects.bulk_create(
             WorkShare(
                 bid=bid,

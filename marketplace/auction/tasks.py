@@ -11,6 +11,7 @@ from marketplace.auction.lane import sweep as sweeps
 from marketplace.auction.lane.release_unused import give_back_spare_cells
 from marketplace.auction.preparations import conclude_preparations
 from marketplace.auction.pricing import daily_rates, solve
+from marketplace.auction.resold import settle_rents
 from marketplace.auction.result_disputes import conclude_disputes, take_back_pay
 from marketplace.auction.settlement import settle_finished
 from marketplace.auction.witnesses import heads
@@ -64,6 +65,7 @@ def give_back_cells() -> None:
 @shared_task(name="auction.settle_finished")
 def settle_finished_jobs() -> None:
     settle_finished(now=clock.now())
+    settle_rents(now=clock.now())
     conclude_disputes(now=clock.now())
     take_back_pay(now=clock.now())
 

@@ -149,7 +149,7 @@ def distribute_charge(*, hold_reference: str, split: CostSplit, now: datetime) -
                 now=now,
             )
         for (pk, kind), amount in totals_paid.items():
-            _create_earning(
+            create_earning(
                 organisation_id=pk,
                 kind=kind,
                 reference=hold_reference,
@@ -243,7 +243,7 @@ def pay_vendor(
             locked=locked,
             now=now,
         )
-        _create_earning(
+        create_earning(
             organisation_id=organisation_id,
             kind=EarningKind.VENDOR,
             reference=hold_reference,
@@ -360,7 +360,7 @@ def pay_for_check(
         locked=lock_accounts([(organisation_id, pending)]),
         now=now,
     )
-    _create_earning(
+    create_earning(
         organisation_id=organisation_id,
         kind=EarningKind.PROVIDER,
         reference=check_id,
@@ -369,7 +369,7 @@ def pay_for_check(
     )
 
 
-def _create_earning(
+def create_earning(
     *,
     organisation_id: str,
     kind: EarningKind,
@@ -379,6 +379,7 @@ def _create_earning(
     buyer_id: str | None = None,
     now: datetime,
 ) -> Earning:
+    """Add a line to what an organisation earned; the caller books it in the same transaction."""
     contestable_until = None
     if buyer_id is not None:
         contestable_until = find_contestable_until(

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Max, Q
+from django.db.models import Max, Q, Sum
 from django_countries.data import COUNTRIES
 
 from marketplace.accounts.models import Organisation
@@ -20,6 +20,7 @@ from marketplace.payments.closed_months import CLOSES_AFTER
 from marketplace.payments.ledger import house, post_entry
 from marketplace.payments.locks import lock_invoice_series
 from marketplace.payments.models import (
+    REFUND_SOURCES,
     AccountKind,
     BillingDetails,
     CallKind,
@@ -47,7 +48,7 @@ _LINE_KINDS = {
 #: On the page that lists them.
 INVOICES_OF_PAGE = 24
 #: What these accounts gain by such an entry, an organisation paid.
-_SIDES = (AccountKind.CLEARING, AccountKind.REFUNDS, AccountKind.SLA_CREDITS)
+_SIDES = (*REFUND_SOURCES, AccountKind.SLA_CREDITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +147,11 @@ def _load_kept(references: Collection[str]) -> dict[str, int]:
     """What was kept of the prices of jobs that their owners ended, by hold."""
     kept = Posting.objects.filter(
         account__kind=AccountKind.CONGESTION,
-        entry__kind=EntryKind.DISTRIBUTION,
-        entry__reference__in=references,
+        entry__kind__in=(EntryKind.DISTRIBUTION, EntryKind.REFUND),
+        entry__hold_reference__in=references,
     )
-    return dict(kept.values_list("entry__reference", "amount_micros"))
+    sums = kept.values("entry__hold_reference").annotate(total=Sum("amount_micros"))
+    return dict(sums.values_list("entry__hold_reference", "total"))
 
 
 def _issue_invoice(

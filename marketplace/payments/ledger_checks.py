@@ -17,6 +17,7 @@ from marketplace.payments.account_sums import annotate_all_totals, annotate_tota
 from marketplace.payments.models import (
     MICROS_PER_CENT,
     PAYMENT_OVER,
+    REFUND_SOURCES,
     AccountKind,
     CardPayment,
     CardRefund,
@@ -36,6 +37,9 @@ from marketplace.payments.models import (
     TransferStatus,
 )
 from marketplace.payments.seal_chain import find_broken_seals
+
+#: Entries that book pay.
+_PAY = (EntryKind.DISTRIBUTION, EntryKind.CHECK_PAY, EntryKind.IDLE_PAY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +249,7 @@ def _find_wrong_charges(entries: QuerySet[Entry], *, is_whole: bool) -> tuple[st
     kinds = (EntryKind.VENDOR_PAY, EntryKind.VENDOR_RETURN)
     holds = Hold.objects.annotate(
         charged=_sum_booked(own & Q(entry__kind=EntryKind.CHARGE), AccountKind.CLEARING),
-        refunded=_sum_booked(refunds, AccountKind.CLEARING, AccountKind.REFUNDS),
+        refunded=_sum_booked(refunds, *REFUND_SOURCES),
         vendor=_sum_booked(own & Q(entry__kind__in=kinds), AccountKind.EARNINGS_PENDING),
     )
     if not is_whole:
@@ -276,7 +280,7 @@ def _find_wrong_earnings(entries: QuerySet[Entry], *, is_whole: bool) -> tuple[s
         )
     )
     paid = Posting.objects.filter(
-        by_vendor | Q(entry__kind__in=(EntryKind.DISTRIBUTION, EntryKind.CHECK_PAY)),
+        by_vendor | Q(entry__kind__in=_PAY),
         account__kind=AccountKind.EARNINGS_PENDING,
     )
     if not is_whole:

@@ -15,6 +15,8 @@ from marketplace.payments.account_sums import annotate_totals
 from marketplace.payments.locks import WALLET_KINDS
 from marketplace.payments.models import (
     HOUSE_KINDS,
+    IDLE_SUFFIX,
+    REFUND_SOURCES,
     AccountKind,
     CardPayment,
     Distribution,
@@ -161,16 +163,18 @@ def measure_refundable(*, hold_reference: str) -> int:
 
 
 def find_house_fees(*, hold_reference: str) -> dict[str, int]:
-    """What the house earned with a job by the entry that shared its payment, by kind of account.
+    """What the house has of a job's payment, by kind of account.
 
-    The kinds are its fee for work units, and what is kept of a job that its owner ended.
+    The kinds are its fee for work units, and what is kept of a job that its owner ended, less what
+    went back or to providers since.
     """
     fees = Posting.objects.filter(
         account__kind__in=(AccountKind.HOUSE_FEES, AccountKind.CONGESTION),
-        entry__kind=EntryKind.DISTRIBUTION,
-        entry__reference=hold_reference,
+        entry__kind__in=(EntryKind.DISTRIBUTION, EntryKind.REFUND, EntryKind.IDLE_PAY),
+        entry__hold_reference=hold_reference,
     )
-    return dict(fees.values_list("account__kind", "amount_micros"))
+    sums = fees.values("account__kind").annotate(total=Sum("amount_micros"))
+    return dict(sums.values_list("account__kind", "total"))
 
 
 def find_distribution(*, hold_reference: str) -> Distribution | None:
@@ -186,10 +190,16 @@ def list_fees(*, hold_reference: str) -> list[Earning]:
     return list(fees.select_related("organisation").order_by("pk"))
 
 
+def list_idle_pay(*, hold_reference: str) -> list[Earning]:
+    """What providers got for cells that the owner of one payment gave back too late."""
+    pay = Earning.objects.filter(kind=EarningKind.IDLE, reference=hold_reference + IDLE_SUFFIX)
+    return list(pay.select_related("organisation").order_by("pk"))
+
+
 def list_refunds(*, hold_reference: str) -> list[Refund]:
     """What went back of one payment, in the order in which it was booked."""
     sources = Posting.objects.filter(
-        account__kind__in=(AccountKind.CLEARING, AccountKind.REFUNDS),
+        account__kind__in=REFUND_SOURCES,
         entry__kind=EntryKind.REFUND,
         entry__hold_reference=hold_reference,
     )

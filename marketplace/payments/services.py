@@ -180,11 +180,19 @@ def release_hold(*, hold_reference: str, now: datetime) -> Hold:
     return Hold.objects.get(reference=hold_reference)
 
 
-def refund_charge(*, hold_reference: str, amount_micros: int, reason: str, now: datetime) -> Hold:
+def refund_charge(
+    *,
+    hold_reference: str,
+    amount_micros: int,
+    reason: str,
+    now: datetime,
+    source: AccountKind | None = None,
+) -> Hold:
     """Gives back part or all of a charge; one refund per hold and reason.
 
     What is still in clearing comes from there. After the payment was shared out, the
-    providers keep their share and the market bears the refund. What a card paid goes back to it,
+    providers keep their share and the market bears the refund, unless it comes from another account
+    of the market's (``source``). What a card paid goes back to it,
     but for a part of a cent, and what is above the day's limit, which go into the wallet.
 
     Raises
@@ -201,7 +209,7 @@ def refund_charge(*, hold_reference: str, amount_micros: int, reason: str, now: 
         hold = lock_hold(hold_reference)
         payment = hold.card_payment
         shared_out = hold.distributed_at is not None
-        source = house(AccountKind.REFUNDS if shared_out else AccountKind.CLEARING)
+        source = source or (AccountKind.REFUNDS if shared_out else AccountKind.CLEARING)
         if _is_refunded(reference, amount_micros):
             return hold
         if hold.status != HoldStatus.CHARGED:
@@ -222,7 +230,7 @@ def refund_charge(*, hold_reference: str, amount_micros: int, reason: str, now: 
             reference=reference,
             hold_reference=hold_reference,
             amounts={
-                source: -amount_micros,
+                house(source): -amount_micros,
                 house(AccountKind.CARD_REFUNDS): cents * MICROS_PER_CENT,
                 Account(hold.organisation_id, AccountKind.WALLET_AVAILABLE): (
                     amount_micros - cents * MICROS_PER_CENT

@@ -27,6 +27,7 @@ def random_rules(rng: Random, *, policy: str) -> ZoneRules:
         horizon_slots=rng.randint(4, 10),
         first_slot=rng.randint(-2, 3),
         money_quantum=rng.choice([0.0, 1.0]),
+        late_slots=4,
     )
     form = max_form_rules(
         money_scale=rng.choice([None, 0.02]), steepness=rng.choice([0.1, 0.5, 2.0])
@@ -84,6 +85,8 @@ class Market:
         self.tasks: dict[str, Task] = {}
         self.nodes = 0
         self.bids = 0
+        #: Owners end jobs, at any price.
+        self.gives_back = False
 
     def run(self, steps: int) -> list[ChainEntry]:
         """Let things happen; give what the log says of them."""
@@ -114,7 +117,8 @@ class Market:
         if kind == "release" and held:
             name = rng.choice(sorted(held))
             some = rng.sample(held[name], rng.randint(1, len(held[name])))
-            return events.CellsReleased(name, (*some, Cell(self.slot, "nobody")))
+            released = events.CellsReleased(name, (*some, Cell(self.slot, "nobody")))
+            return self._give_back(released) if self.gives_back else released
         if kind == "replan" and held:
             name = rng.choice(sorted(held))
             task = replace(
@@ -133,6 +137,12 @@ class Market:
         if kind == "move" and held:
             return self.move(rng.sample(sorted(held), min(len(held), rng.randint(1, 4))))
         return self.bid()
+
+    def _give_back(self, released: events.CellsReleased) -> events.CellsReleased:
+        task = self.tasks[released.task_id]
+        begin = min(self.slot + 1, task.deadline_slot)
+        rest = replace(task, arrival_slot=begin, bid=0.0, vendors=(), owner="")
+        return replace(released, rest=rest, paid=1000)
 
     def promise(self, task_id: str) -> PromisedJob:
         """Give what a task's cells from the next slot on do, and by when it was promised."""

@@ -276,6 +276,10 @@ class CancelPreviewSerializer(Answer):
     kept = Usd(
         source="due.kept_micros", help_text="Of what is not refunded, what no work was done for."
     )
+    waits = Usd(
+        source="due.waits_micros",
+        help_text="Of what is kept, what comes back if all cells that begin soon are sold again.",
+    )
 
 
 class PausePreviewSerializer(CancelPreviewSerializer):

@@ -79,6 +79,11 @@ _read_locks: dict[str, threading.Lock] = {}
 _guard = threading.Lock()
 
 
+#: Of jobs that their owners give back, the rent of cells that begin so many slots later, or sooner,
+#: goes back only as they are sold again; see docs/adr/0024.
+LATE_SLOTS = 4
+
+
 def get_commitment_salt() -> str:
     """What keeps a bid from being guessed from its commitment in the published log."""
     return secrets.token_hex(16)
@@ -121,6 +126,7 @@ def replace_zone_settings(rules: ZoneRules, *, zone: Zone) -> ZoneRules:
         fee_per_unit=find_unit_fee(zone),
         card_share=find_card_share(),
         tax_share=find_tax_share(),
+        late_slots=LATE_SLOTS,
     )
     # Numbers as a restart reads them, so that both hash to the same.
     return rules_from_json(rules_to_json(changed))

@@ -6,6 +6,7 @@ job ended, however long that turn was in coming, unless another was under way ju
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -24,13 +25,14 @@ from marketplace.auction.give_backs import (
     list_unreleased_jobs,
 )
 from marketplace.auction.lane.lane import Lane
-from marketplace.auction.models import Bid, BidStatus
+from marketplace.auction.models import Bid, BidStatus, Reservation
 from marketplace.auction.retries import put_off
-from marketplace.fleet.selectors import slot_at
+from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import Job
 from scheduler.auction.log import events
-from scheduler.auction.log.outcomes import ReleasedCells
+from scheduler.auction.log.outcomes import ReleasedCells, SoldAgain
+from scheduler.types import Cell
 
 #: Share of its work that a job has to have done for its bid to count in prices as one that won.
 LEAST_PAID = Fraction(1, 2)
@@ -51,18 +53,30 @@ def list_ended_jobs(lane: Lane) -> list[Job]:
     """Jobs whose cells are to go on sale now."""
     waiting = Bid.objects.filter(status=BidStatus.ADMITTED, retry_at__gt=lane.now)
     ended = list_unreleased_jobs().filter(zone=lane.zone).exclude(bid_id__in=waiting.values("pk"))
-    return list(ended[:BATCH_LIMIT])
+    ended = ended.order_by("finished_at", "pk")
+    since = slot_starts_at(lane.zone, lane.slot - 1)
+    overdue = ended.filter(finished_at__lt=since)
+    return [*overdue, *ended.filter(finished_at__gte=since)[:BATCH_LIMIT]]
+
+
+def _is_overdue(lane: Lane, job: Job) -> bool:
+    """Whether a whole slot has passed since the one in which a job ended.
+
+    Its cells after the next one's were to be on sale by now, however many other jobs ended with it.
+    """
+    assert job.finished_at is not None
+    return slot_at(lane.zone, job.finished_at) + 1 < lane.slot
 
 
 def release_ended_jobs(lane: Lane, ended: Iterable[Job]) -> None:
     """Put the cells of jobs that ended on sale, and note what is kept of those given back.
 
-    Call before the slot and the fleet are brought up to date. A job for which that fails is tried
-    again later, and holds up nothing.
+    Call before the slot and the fleet are brought up to date, with the jobs that ended first first.
+    A job for which that fails is tried again later, and holds up nothing.
     """
     ends_at = time.monotonic() + RELEASE_FOR_S
     for job in ended:
-        if time.monotonic() >= ends_at:
+        if time.monotonic() >= ends_at and not _is_overdue(lane, job):
             return
         try:
             with transaction.atomic():
@@ -99,6 +113,7 @@ def _prepare_release(lane: Lane, job: Job) -> _Release | None:
         bid=bid,
         rows=rows,
         undone=undone,
+        slot=slot,
         first_slot=first,
         promised_micros=bid.promised_micros,
     )
@@ -123,4 +138,30 @@ def _release(lane: Lane, job: Job, release: _Release) -> None:
         Bid.objects.filter(pk=job.bid_id).update(
             kept_micros=undone.compute_kept(outcome.refund),
             kept_if_won_micros=won and undone.compute_kept_if_won(outcome.refund, won=won),
+            waits_micros=outcome.waits,
         )
+
+
+def note_sold_again(sold: Iterable[SoldAgain]) -> None:
+    """Note of cells that were given back, and begin now, what the log says of their rent.
+
+    What stays of it is for the provider, up to what it asked for the room that nobody has.
+    """
+    said = {(one.task_id, one.cell): one for one in sold}
+    if not said:
+        return
+    rows = Reservation.objects.filter(
+        bid_id__in={task_id for task_id, _ in said},
+        slot__in={cell.slot for _, cell in said},
+        released_at__isnull=False,
+    )
+    latest: dict[tuple[str, Cell], Reservation] = {}
+    for row in rows.order_by("revision", "pk"):
+        latest[row.bid_id, Cell(row.slot, row.node_id)] = row
+    noted = [(latest[key], one) for key, one in said.items() if key in latest]
+    for row, one in noted:
+        asked = math.floor(row.operational_cost_micros * one.unsold / row.samples)
+        row.waited_micros, row.resold_micros = one.waited, one.rent
+        row.idle_micros = min(one.waited - one.rent, asked)
+    fields = ["waited_micros", "resold_micros", "idle_micros"]
+    Reservation.objects.bulk_update([row for row, _ in noted], fields, batch_size=1000)

@@ -22,7 +22,11 @@ from django.db import OperationalError, connection, transaction
 
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.lane.decisions import decide_received_bids
-from marketplace.auction.lane.ended_jobs import list_ended_jobs, release_ended_jobs
+from marketplace.auction.lane.ended_jobs import (
+    list_ended_jobs,
+    note_sold_again,
+    release_ended_jobs,
+)
 from marketplace.auction.lane.first_rates import post_first_rates
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.price_changes import sync_rules
@@ -33,6 +37,7 @@ from marketplace.fleet.models import ON_SALE, Node, NodeStatus, Zone
 from marketplace.fleet.selectors import build_node_spec, slot_at
 from scheduler import types as scheduler
 from scheduler.auction.log import events
+from scheduler.auction.log.outcomes import GridChange
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +135,9 @@ def _end_transaction_after(seconds: int) -> None:
 def _sync_slot(lane: Lane) -> None:
     """Past slots drop off the horizon and new ones open."""
     if lane.slot > lane.head.slot or lane.head.position == 0:
-        lane.apply(events.SlotAdvanced(slot=lane.slot))
+        outcome = lane.apply(events.SlotAdvanced(slot=lane.slot)).outcome
+        assert isinstance(outcome, GridChange)
+        note_sold_again(outcome.sold_again)
         lane.head.slot = lane.slot
 
 

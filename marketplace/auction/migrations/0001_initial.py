@@ -157,6 +157,8 @@ class Migration(migrations.Migration):
                 ('retry_at', models.DateTimeField(null=True)),
                 ('kept_micros', models.BigIntegerField(null=True)),
                 ('kept_if_won_micros', models.BigIntegerField(null=True)),
+                ('waits_micros', models.BigIntegerField(db_default=0, default=0)),
+                ('rent_due_micros', models.BigIntegerField(null=True)),
                 ('promised_micros', models.BigIntegerField(db_default=0, default=0)),
                 ('slo_s', models.FloatField(null=True)),
                 ('replanned_slot', models.BigIntegerField(null=True)),
@@ -207,6 +209,9 @@ class Migration(migrations.Migration):
                 ('operational_cost_micros', models.BigIntegerField()),
                 ('posted_rate_micros', models.FloatField(null=True)),
                 ('released_at', models.DateTimeField(null=True)),
+                ('waited_micros', models.BigIntegerField(null=True)),
+                ('resold_micros', models.BigIntegerField(null=True)),
+                ('idle_micros', models.BigIntegerField(null=True)),
                 ('bid', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='reservations', to='auction.bid')),
                 ('node', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='fleet.node')),
                 ('zone', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='fleet.zone')),
@@ -292,6 +297,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='bid',
             index=models.Index(fields=['decided_at'], name='auction_bid_answered'),
+        ),
+        migrations.AddIndex(
+            model_name='bid',
+            index=models.Index(condition=models.Q(('rent_due_micros__isnull', False)), fields=['id'], name='auction_bid_rent_due'),
         ),
         migrations.AddIndex(
             model_name='bid',

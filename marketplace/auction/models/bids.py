@@ -215,6 +215,10 @@ class Bid(models.Model):
     kept_micros = models.BigIntegerField(null=True)
     #: The same if an open dispute, which held the job up, is decided for its owner.
     kept_if_won_micros = models.BigIntegerField(null=True)
+    #: Of what is kept, what waits for cells that begin soon to be sold again.
+    waits_micros = models.BigIntegerField(default=0, db_default=0)
+    #: What of it goes back at most, once the job is settled; null before, and when it has.
+    rent_due_micros = models.BigIntegerField(null=True)
     #: What its owner was told the log would give back for its cells, as it ended the job.
     promised_micros = models.BigIntegerField(default=0, db_default=0)
     #: Seconds from its request in which the express lane certified its end; null: an auction's bid.
@@ -273,6 +277,11 @@ class Bid(models.Model):
             # The figures of a day, however many there were before.
             models.Index(fields=["created_at"], name="auction_bid_of_day"),
             models.Index(fields=["decided_at"], name="auction_bid_answered"),
+            models.Index(
+                fields=["id"],
+                condition=Q(rent_due_micros__isnull=False),
+                name="auction_bid_rent_due",
+            ),
             models.Index(
                 fields=["validation_dataset"],
                 condition=Q(validation_dataset__isnull=False),

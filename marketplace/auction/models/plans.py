@@ -35,6 +35,12 @@ class Reservation(models.Model):
     #: Micro-dollars a sample, as posted when the cell was sold; null: the ask is paid.
     posted_rate_micros = models.FloatField(null=True)
     released_at = models.DateTimeField(null=True)
+    #: Of a cell that was given back shortly before it began: the rent that waited for it to be sold
+    #: again; null while it does, and where none did.
+    waited_micros = models.BigIntegerField(null=True)
+    #: Of that, what goes back, and what of the rest is for the provider whose room stays idle.
+    resold_micros = models.BigIntegerField(null=True)
+    idle_micros = models.BigIntegerField(null=True)
 
     class Meta:
         constraints = [

@@ -60,7 +60,7 @@ class Migration(migrations.Migration):
             name='Entry',
             fields=[
                 ('id', marketplace.common.models.IdField(prefix='ent', serialize=False)),
-                ('kind', models.CharField(choices=[('grant', 'Grant'), ('hold', 'Hold'), ('charge', 'Charge'), ('release', 'Release'), ('distribution', 'Distribution'), ('maturity', 'Maturity'), ('refund', 'Refund'), ('sla_credit', 'Sla Credit'), ('vendor_pay', 'Vendor Pay'), ('vendor_return', 'Vendor Return'), ('pay_return', 'Pay Return'), ('check_pay', 'Check Pay'), ('top_up', 'Top Up'), ('capture', 'Capture'), ('card_return', 'Card Return'), ('card_refund', 'Card Refund'), ('gateway_fee', 'Gateway Fee'), ('uncollected', 'Uncollected'), ('dispute', 'Chargeback'), ('dispute_closed', 'Chargeback Closed'), ('payout', 'Payout'), ('transfer', 'Transfer'), ('reversal', 'Reversal'), ('rent', 'Rent'), ('tax', 'Tax'), ('given_up', 'Given Up'), ('bank_payout', 'Bank Payout'), ('manual', 'Manual')], max_length=20)),
+                ('kind', models.CharField(choices=[('grant', 'Grant'), ('hold', 'Hold'), ('charge', 'Charge'), ('release', 'Release'), ('distribution', 'Distribution'), ('maturity', 'Maturity'), ('refund', 'Refund'), ('sla_credit', 'Sla Credit'), ('vendor_pay', 'Vendor Pay'), ('vendor_return', 'Vendor Return'), ('pay_return', 'Pay Return'), ('check_pay', 'Check Pay'), ('idle_pay', 'Idle Pay'), ('top_up', 'Top Up'), ('capture', 'Capture'), ('card_return', 'Card Return'), ('card_refund', 'Card Refund'), ('gateway_fee', 'Gateway Fee'), ('uncollected', 'Uncollected'), ('dispute', 'Chargeback'), ('dispute_closed', 'Chargeback Closed'), ('payout', 'Payout'), ('transfer', 'Transfer'), ('reversal', 'Reversal'), ('rent', 'Rent'), ('tax', 'Tax'), ('given_up', 'Given Up'), ('bank_payout', 'Bank Payout'), ('manual', 'Manual')], max_length=20)),
                 ('reference', models.CharField(max_length=200)),
                 ('hold_reference', models.CharField(blank=True, db_default='', default='', max_length=120)),
                 ('booked_at', models.DateTimeField(db_index=True)),
@@ -372,7 +372,7 @@ class Migration(migrations.Migration):
             name='Earning',
             fields=[
                 ('id', marketplace.common.models.IdField(prefix='earn', serialize=False)),
-                ('kind', models.CharField(choices=[('provider', 'Provider'), ('vendor', 'Vendor'), ('royalty', 'Royalty')], max_length=10)),
+                ('kind', models.CharField(choices=[('provider', 'Provider'), ('vendor', 'Vendor'), ('royalty', 'Royalty'), ('idle', 'Idle')], max_length=10)),
                 ('reference', models.CharField(max_length=200)),
                 ('amount_micros', models.BigIntegerField()),
                 ('accrued_at', models.DateTimeField()),
@@ -675,7 +675,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='entry',
-            constraint=models.CheckConstraint(condition=models.Q(('kind__in', ['grant', 'hold', 'charge', 'release', 'distribution', 'maturity', 'refund', 'sla_credit', 'vendor_pay', 'vendor_return', 'pay_return', 'check_pay', 'top_up', 'capture', 'card_return', 'card_refund', 'gateway_fee', 'uncollected', 'dispute', 'dispute_closed', 'payout', 'transfer', 'reversal', 'rent', 'tax', 'given_up', 'bank_payout', 'manual'])), name='entry_kind_known'),
+            constraint=models.CheckConstraint(condition=models.Q(('kind__in', ['grant', 'hold', 'charge', 'release', 'distribution', 'maturity', 'refund', 'sla_credit', 'vendor_pay', 'vendor_return', 'pay_return', 'check_pay', 'idle_pay', 'top_up', 'capture', 'card_return', 'card_refund', 'gateway_fee', 'uncollected', 'dispute', 'dispute_closed', 'payout', 'transfer', 'reversal', 'rent', 'tax', 'given_up', 'bank_payout', 'manual'])), name='entry_kind_known'),
         ),
         pgtrigger.migrations.AddTrigger(
             model_name='entry',

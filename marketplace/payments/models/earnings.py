@@ -16,6 +16,12 @@ class EarningKind(models.TextChoices):
     VENDOR = "vendor"
     #: For an adapter that another's job began with.
     ROYALTY = "royalty"
+    #: For cells that an owner gave back too late to be sold again.
+    IDLE = "idle"
+
+
+#: What follows a hold's reference in that of pay for its idle cells.
+IDLE_SUFFIX = ":idle"
 
 
 class Earning(models.Model):

@@ -53,7 +53,7 @@ class AccountKind(models.TextChoices):
     #: Of the market: what it owes to those it rents from.
     SUPPLIERS = "suppliers"
     #: Of the market: what is kept of the prices of jobs that their owners ended, beyond the work
-    #: that was done.
+    #: that was done. The rent of cells that are sold again goes back from here.
     CONGESTION = "congestion"
     #: Of the house: its fee for the work units of jobs that were done.
     HOUSE_FEES = "house_fees"
@@ -85,6 +85,10 @@ HOUSE_KINDS = (
     AccountKind.BANK,
     AccountKind.WRITE_OFFS,
 )
+
+
+#: Accounts of the house that refunds of charges come from.
+REFUND_SOURCES = (AccountKind.CLEARING, AccountKind.REFUNDS, AccountKind.CONGESTION)
 
 
 class LedgerAccount(models.Model):
@@ -170,6 +174,8 @@ class EntryKind(models.TextChoices):
     PAY_RETURN = "pay_return"
     #: The market paid a provider for a spot check.
     CHECK_PAY = "check_pay"
+    #: Providers got a part of what was kept of a job: their cells were given back too late.
+    IDLE_PAY = "idle_pay"
     #: A card filled a wallet.
     TOP_UP = "top_up"
     #: The price of a bid was taken from its card.

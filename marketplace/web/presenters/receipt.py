@@ -16,6 +16,7 @@ from marketplace.payments.selectors import (
     find_distribution,
     find_house_fees,
     list_fees,
+    list_idle_pay,
     list_refunds,
 )
 
@@ -162,6 +163,8 @@ def _list_payees(bid: Bid) -> tuple[tuple[str, str, int], ...]:
         for work in works.order_by("node__name")
         if work.paid_micros or bid.slo_s is None
     ]
+    for idle in list_idle_pay(hold_reference=bid.hold_reference):
+        payees.append((idle.organisation.name, "its room stayed idle", idle.amount_micros))
     for fee in list_fees(hold_reference=bid.hold_reference):
         # The owner of a warm start's adapter is not named.
         payees.append(

@@ -118,10 +118,12 @@ class GiveBackAudit:
     def _compare(self, sold: _SoldTask, event: CellsReleased, rest: Task) -> str | None:
         task, units = sold.task, rest.compute_demand
         begin = rest.arrival_slot
-        if self._slot is not None and begin != self._slot + 1:
-            # It ended in a slot that the log does not know yet: that one has to begin next.
-            begin = max(begin, self._slot + 2)
-            self._due = max(begin - 1, self._due or 0)
+        since = begin - 1 if event.slot is None else event.slot
+        if self._slot is not None:
+            begin = max(since, self._slot) + 1
+            if since > self._slot:
+                # It ended in a slot that the log does not know yet: that one has to begin next.
+                self._due = max(since, self._due or 0)
         # All that makes a price of it is as it was sold, from the next slot on, at today's rates.
         as_sold = replace(
             task,

@@ -162,8 +162,7 @@ class Engine:
                 check_seats(zone, chain(*moved.values()))
                 return GridChange()
             case SlotAdvanced(slot=slot):
-                zone.advance(slot)
-                return GridChange()
+                return GridChange(sold_again=zone.advance(slot))
             case NodeJoined(node=node):
                 return fleet_events.add_node(zone, node)
             case NodeChanged(node=node):
@@ -333,7 +332,7 @@ class Engine:
     def snapshot(self) -> dict[str, Any]:
         """Give the whole state as JSON values; ``restore`` brings it back exactly."""
         zone = self._zone
-        return saved_state.serialize_state(
+        state = saved_state.SavedState(
             rules=zone.rules,
             position=self.position,
             head_hash=self.head_hash,
@@ -342,7 +341,9 @@ class Engine:
             bundle=zone.bundle,
             grid=zone.grid,
             posted=zone.posted,
+            returned=zone.returned,
         )
+        return saved_state.serialize_state(state)
 
     @classmethod
     def restore(cls, snapshot: Mapping[str, Any]) -> Engine:
@@ -356,4 +357,5 @@ class Engine:
         engine._zone.bundle = state.bundle
         engine._zone.grid = state.grid
         engine._zone.posted = state.posted
+        engine._zone.returned = state.returned
         return engine

@@ -2,7 +2,8 @@
 
 The value is that of the job, not of its cells: the smaller of what was paid for the work that is
 left and of what the same work would cost by the same deadline, once the job's own cells are on sale
-again. So to give a job back and buy it again gains nothing, whatever prices did meanwhile.
+again. So to give a job back and buy it again gains nothing, whatever prices did meanwhile. Of cells
+that begin soon the rent waits for them to be sold again (``returned_cells``).
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from scheduler.auction.engine.payment import make_payment_rule
+from scheduler.auction.engine.returned_cells import Claim
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.events import CellsReleased
 from scheduler.auction.log.outcomes import ReleasedCells
+from scheduler.auction.search.grid import Grid
+from scheduler.auction.search.holdings import HeldCell
 from scheduler.types import Cell, PriceParts, Task
 
 #: Of the value, the part that goes back, percent.
@@ -23,15 +28,62 @@ RETURNED_PERCENT = 98
 
 def release_cells(zone: ZoneState, event: CellsReleased) -> ReleasedCells:
     """Put cells on sale again; where their owner gave them back, say what goes back for them."""
+    held = zone.grid.holds.get(event.task_id)
     released = zone.release(event.task_id, event.cells)
     if event.rest is None:
         return ReleasedCells(cells=released)
-    price = _find_value(zone, event, event.rest, released)
-    return ReleasedCells(
-        cells=released,
-        price=price,
-        refund=max(compute_refund(paid=event.paid, price=price), event.promised),
-    )
+    value = _find_value(zone, event, event.rest, released)
+    price = None if value is None else value.price
+    refund = max(compute_refund(paid=event.paid, price=price), event.promised)
+    waits = 0
+    if value is not None and held is not None and zone.rules.late_slots:
+        gone = set(released)
+        free = [hold for hold in held.each() if hold.cell in gone]
+        # No less than was promised, and than the value without the rent in it.
+        at_once = compute_refund(paid=event.paid, price=value.price - value.rent)
+        waits = _hold_back(zone, event, free, most=refund - max(at_once, event.promised))
+    return ReleasedCells(cells=released, price=price, refund=refund - waits, waits=waits)
+
+
+def _hold_back(
+    zone: ZoneState, event: CellsReleased, released: Sequence[HeldCell], *, most: int
+) -> int:
+    """Note the cells that begin soon, and give what waits for them to be sold again.
+
+    It is their part of ``most``, by what the cells cost above their operational cost now that they
+    are free. By room alone, a dear cell could hide among many cheap ones that begin later.
+    """
+    assert event.rest is not None
+    slot = event.rest.arrival_slot - 1 if event.slot is None else event.slot
+    weights = _weigh(zone.grid, released)
+    whole = math.fsum(weights.values())
+    claims: list[tuple[Cell, Claim]] = []
+    for hold in released:
+        if hold.cell.slot <= slot + zone.rules.late_slots:
+            rent = max(0, math.floor(most * (weights[hold.cell] / whole)))
+            claims.append((hold.cell, Claim(event.task_id, hold.rate, rent, slot)))
+    zone.returned.give_back(claims, zone.grid)
+    return sum(claim.rent for _, claim in claims)
+
+
+def _weigh(grid: Grid, cells: Sequence[HeldCell]) -> dict[Cell, float]:
+    """Give the rent of cells at their prices now; their room where none has any."""
+    weights: dict[Cell, float] = {}
+    for hold in cells:
+        at = grid.row(hold.cell.slot), grid.column[hold.cell.node]
+        prices = float(grid.compute_price[at]), float(grid.memory_price[at])
+        weights[hold.cell] = hold.rate * prices[0] + hold.memory * prices[1]
+    if any(weights.values()):
+        return weights
+    return {hold.cell: hold.rate for hold in cells}
+
+
+class _Value(NamedTuple):
+    """What the rest of a job costs now."""
+
+    price: float
+    #: In that, what its cells cost above their operational cost.
+    rent: float
 
 
 def compute_refund(*, paid: int, price: float | None) -> int:
@@ -50,7 +102,7 @@ def compute_refund(*, paid: int, price: float | None) -> int:
 
 def _find_value(
     zone: ZoneState, event: CellsReleased, rest: Task, released: Sequence[Cell]
-) -> float | None:
+) -> _Value | None:
     """Give what the rest of a job costs now.
 
     Where it does not fit before the deadline any more, that is the price of the part that its cells
@@ -63,15 +115,15 @@ def _find_value(
     price = _find_price(zone, later) if event.begun else None
     if price is None and released:
         price = _price_cells(zone, later, released)
-    return None if price is None else price + event.begun_asks
+    return None if price is None else price._replace(price=price.price + event.begun_asks)
 
 
-def _find_price(zone: ZoneState, task: Task) -> float | None:
+def _find_price(zone: ZoneState, task: Task) -> _Value | None:
     plan = zone.search(task, task.arrival_slot).find_plan(task.deadline_slot)
     return None if plan is None else _add_up(zone, task, plan.parts)
 
 
-def _price_cells(zone: ZoneState, task: Task, cells: Sequence[Cell]) -> float | None:
+def _price_cells(zone: ZoneState, task: Task, cells: Sequence[Cell]) -> _Value | None:
     """Give the price of cells; ``None`` where nothing says what one of them costs."""
     grid = zone.grid
     if any(task.rates.get(grid.nodes[grid.column[cell.node]].gpu_type, 0.0) <= 0 for cell in cells):
@@ -86,7 +138,8 @@ def _price_cells(zone: ZoneState, task: Task, cells: Sequence[Cell]) -> float | 
     return _add_up(zone, task, replace(plan.parts, operational=math.fsum(cost.tolist())))
 
 
-def _add_up(zone: ZoneState, task: Task, parts: PriceParts) -> float | None:
+def _add_up(zone: ZoneState, task: Task, parts: PriceParts) -> _Value | None:
     if not math.isfinite(parts.total):
         return None
-    return make_payment_rule(zone.rules, task).parts(parts).total
+    price = make_payment_rule(zone.rules, task).parts(parts).total
+    return _Value(price, parts.compute + parts.memory)

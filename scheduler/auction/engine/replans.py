@@ -41,7 +41,7 @@ def replan_task(zone: ZoneState, event: TaskReplanned) -> Replan:
         released=released,
         complete=found is not None and found.complete,
         late=found is None or found.late,
-        raised=() if found is None else zone.take(task, found.plan),
+        raised=() if found is None else zone.take(task, found.plan, is_sold=False),
     )
 
 

@@ -44,7 +44,7 @@ def retrace(zone: ZoneState, event: Event, logged: Outcome) -> bool:
         release_plan(zone, event)
         if planned:
             # Its prices are those after the release.
-            zone.take(task, _plan(zone, task, logged))
+            zone.take(task, _plan(zone, task, logged), is_sold=False)
         return True
     return False
 

@@ -7,7 +7,7 @@ exact but larger, and minus infinity has no JSON.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from scheduler.auction.engine.price_policies import PolicyState
 from scheduler.auction.engine.receipts import OpenBundle, Receipts
+from scheduler.auction.engine.returned_cells import Claim, ReturnedCell, ReturnedCells
 from scheduler.auction.log.codec import (
     event_from_json,
     event_to_json,
@@ -36,7 +37,7 @@ _ARRAYS = ("compute_price", "memory_price", "compute_free", "memory_free")
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """What a snapshot holds, read back."""
+    """What a snapshot holds."""
 
     rules: ZoneRules
     position: int
@@ -46,28 +47,24 @@ class SavedState:
     bundle: OpenBundle | None
     grid: Grid
     posted: RatesPosted | None
+    returned: ReturnedCells
 
 
-def serialize_state(
-    *,
-    rules: ZoneRules,
-    position: int,
-    head_hash: str,
-    policy_state: PolicyState,
-    receipts: Receipts,
-    bundle: OpenBundle | None,
-    grid: Grid,
-    posted: RatesPosted | None,
-) -> dict[str, Any]:
+def serialize_state(state: SavedState) -> dict[str, Any]:
     """Give the state as JSON values."""
+    grid = state.grid
     return {
         "format": _FORMAT,
-        "rules": rules_to_json(rules),
-        "position": position,
-        "head_hash": head_hash,
-        "memory": dict(policy_state),
-        **({"receipts": [[bid, seal] for bid, seal in receipts.items()]} if receipts else {}),
-        **({} if bundle is None else {"bundle": _bundle_to_json(bundle)}),
+        "rules": rules_to_json(state.rules),
+        "position": state.position,
+        "head_hash": state.head_hash,
+        "memory": dict(state.policy_state),
+        **(
+            {"receipts": [[bid, seal] for bid, seal in state.receipts.items()]}
+            if state.receipts
+            else {}
+        ),
+        **({} if state.bundle is None else {"bundle": _bundle_to_json(state.bundle)}),
         "first_slot": grid.first_slot,
         "nodes": [value_to_json(node) for node in grid.nodes],
         "types": list(grid.types),
@@ -78,7 +75,8 @@ def serialize_state(
             "load": _pack(grid.load, "<i8"),
             **({"reserve": _pack(grid.reserve_price, "<f8")} if len(grid.reserve_price) else {}),
         },
-        **({} if posted is None else {"posted": event_to_json(posted)}),
+        **({} if state.posted is None else {"posted": event_to_json(state.posted)}),
+        **({"returned": _returned_to_json(state.returned)} if state.returned.cells else {}),
         **_vendors_to_json(grid.vendors),
         **({"verified_only": dict(grid.verified_only)} if grid.verified_only else {}),
         "holds": [
@@ -153,6 +151,7 @@ def parse_state(data: Mapping[str, Any]) -> SavedState:
         bundle=_parse_bundle(data["bundle"]) if "bundle" in data else None,
         grid=grid,
         posted=_parse_posted(data),
+        returned=_parse_returned(data.get("returned", ())),
     )
 
 
@@ -205,6 +204,34 @@ def _parse_posted(data: Mapping[str, Any]) -> RatesPosted | None:
     if not isinstance(posted, RatesPosted):
         raise ValueError(f"the snapshot's rates are a {type(posted).__name__}")
     return posted
+
+
+def _returned_to_json(returned: ReturnedCells) -> list[Any]:
+    return [
+        [
+            [cell.slot, cell.node],
+            [[claim.task_id, claim.room, claim.rent, claim.slot] for claim in known.claims],
+            list(known.before),
+            [list(sale) for sale in known.bought.items()],
+        ]
+        for cell, known in returned.cells.items()
+    ]
+
+
+def _parse_returned(data: Iterable[Any]) -> ReturnedCells:
+    return ReturnedCells(
+        {
+            Cell(slot=int(slot), node=str(node)): ReturnedCell(
+                tuple(
+                    Claim(str(task), float(room), int(rent), int(given_at))
+                    for task, room, rent, given_at in claims
+                ),
+                tuple(map(str, before)),
+                {str(task): float(rent) for task, rent in bought},
+            )
+            for (slot, node), claims, before, bought in data
+        }
+    )
 
 
 def _pack(array: Any, kind: str) -> str:

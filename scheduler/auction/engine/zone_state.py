@@ -15,7 +15,9 @@ from scheduler.auction.engine.price_policies import (
 )
 from scheduler.auction.engine.receipts import OpenBundle, Receipts
 from scheduler.auction.engine.reserves import find_rates, move_prices
+from scheduler.auction.engine.returned_cells import ReturnedCells
 from scheduler.auction.log.events import PricesSolved, RatesPosted
+from scheduler.auction.log.outcomes import SoldAgain
 from scheduler.auction.log.rules import FIXED_RULES, ZoneRules
 from scheduler.auction.search.grid import TOLERANCE, Floats, Grid
 from scheduler.auction.search.holdings import TaskHolding
@@ -46,12 +48,13 @@ class ZoneState:
             self.grid.reserve_price = np.empty((rules.horizon_slots, 0))
         #: Rates in force; ``None``: none were posted, or asks are paid.
         self.posted: RatesPosted | None = None
+        self.returned = ReturnedCells()
 
     def copy(self) -> ZoneState:
         """Give a state that can be changed apart from this one, without its receipts."""
         other = copy(self)
         other.receipts, other.bundle = {}, None
-        other.grid = self.grid.copy()
+        other.grid, other.returned = self.grid.copy(), self.returned.copy()
         return other
 
     def search(self, task: Task, slot: int) -> Search:
@@ -64,8 +67,10 @@ class ZoneState:
         """Let a bid that has just been decided take part in what prices are made of."""
         self.policy_state = self.policy.observe(self.policy_state, task)
 
-    def take(self, task: Task, plan: TaskPlan) -> Rises:
+    def take(self, task: Task, plan: TaskPlan, *, is_sold: bool = True) -> Rises:
         """Move the prices of a plan's cells and reserve them; give the rises.
+
+        Nobody pays for a plan that is not sold.
 
         Raises
         ------
@@ -73,6 +78,8 @@ class ZoneState:
             A cell has no room for it: it would be sold twice. Nothing was changed.
         """
         self._check_room(task, plan)
+        if is_sold:
+            self.returned.sell(task.id, plan, memory=float(task.memory_demand))
         rises = self.raise_prices(task, plan)
         cells = plan.schedule.cells
         holding = TaskHolding(
@@ -128,13 +135,21 @@ class ZoneState:
 
     # -- slots, nodes and rates ----------------------------------------------
 
-    def advance(self, slot: int) -> None:
-        """Retire the slots before one and open as many at the end, at posted rates."""
+    def advance(self, slot: int) -> tuple[SoldAgain, ...]:
+        """Retire the slots before one and open as many at the end, at posted rates.
+
+        Returns
+        -------
+        tuple of SoldAgain
+            How much was sold again of cells that owners gave back and that begin now.
+        """
         grid = self.grid
+        sold_again = self.returned.begin(slot, grid)
         opened = min(max(slot - grid.first_slot, 0), grid.slots)
         grid.advance(slot)
         if opened and len(grid.reserve_price):
             grid.reserve_price[-opened:] = self._find_reserves()[-opened:]
+        return sold_again
 
     def add_node(self, node: NodeSpec) -> None:
         """Put a node's cells on sale, at its posted rate where rates are posted."""

@@ -120,6 +120,8 @@ class CellsReleased:
     #: operational cost in ``paid``.
     begun: float = 0.0
     begun_asks: int = 0
+    #: The slot in which its owner gave it back; ``None``: the one before ``rest`` could begin.
+    slot: int | None = None
     #: What its owner was told as it ended the job, a moment before; no less goes back, also where a
     #: cell has begun since.
     promised: int = 0

@@ -135,6 +135,8 @@ def _check_release(event: CellsReleased) -> None:
     _numbers(f"refund promised {of}", (event.promised,), 0.0, MOST_MONEY)
     if rest is not None:
         _task_check(rest)
+        if event.slot is not None and not 0 <= event.slot < rest.arrival_slot:
+            raise ValueError(f"the rest {of} could begin before it was given back")
         _numbers(f"work begun {of}", (event.begun,), 0.0, rest.compute_demand)
 
 

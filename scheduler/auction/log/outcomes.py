@@ -16,10 +16,25 @@ class DroppedCells:
 
 
 @dataclass(frozen=True, slots=True)
+class SoldAgain:
+    """What goes back for a cell that an owner gave back, as its slot begins."""
+
+    task_id: str
+    cell: Cell
+    #: The rent that waited for it to be sold again, and what of that goes back.
+    waited: int
+    rent: int
+    #: Of its room, in samples, what was on sale and nobody has.
+    unsold: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class GridChange:
     """The grid changed; the jobs named lost cells and need a new plan."""
 
     dropped: tuple[DroppedCells, ...] = ()
+    #: Of cells that were given back and begin now.
+    sold_again: tuple[SoldAgain, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +47,8 @@ class ReleasedCells:
     price: float | None = None
     #: What goes back to the owner for it (``engine.give_backs``).
     refund: int | None = None
+    #: What goes back beyond that if all cells that begin soon are sold again.
+    waits: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,9 @@ class ZoneRules:
     #: Of every price, the shares that pay for cards and for tax; see docs/adr/0021.
     card_share: float = 0.0
     tax_share: float = 0.0
+    #: Of a job that its owner gives back, the rent of cells that begin so many slots later, or
+    #: sooner, goes back as they are sold again; see docs/adr/0024.
+    late_slots: int = 0
     #: Look for a later deadline at which a refused bid would win.
     refusal_hints: bool = True
     #: Further parameters of the policy.
@@ -51,6 +54,8 @@ class ZoneRules:
             # Written so that NaN fails.
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} is {value}: it must be finite and not negative")
+        if not 0 <= self.late_slots <= MOST_HORIZON:
+            raise ValueError(f"late_slots must be between 0 and {MOST_HORIZON}")
         shares = self.card_share, self.tax_share
         if not (min(shares) >= 0 and sum(shares) <= MOST_SHARES):
             raise ValueError(f"the shares {shares} of a price must be from 0 to {MOST_SHARES}")

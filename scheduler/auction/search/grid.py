@@ -118,6 +118,10 @@ class Grid:
             return np.zeros(self.compute_free.shape, np.bool_)
         return self.reserve_price == np.inf
 
+    def find_room(self) -> Floats:
+        """Give what is free of cells, in samples; minus infinity where nothing can be sold."""
+        return np.where(self.find_withheld(), -np.inf, self.compute_free)
+
     def row(self, slot: int) -> int:
         """Give the row of a slot on sale."""
         return slot - self.first_slot
@@ -145,13 +149,10 @@ class Grid:
         del self.nodes[k]
         self.column = {node.id: i for i, node in enumerate(self.nodes)}
         self._refresh_columns()
-        self.compute_price = np.ascontiguousarray(np.delete(self.compute_price, k, axis=1))
-        self.memory_price = np.ascontiguousarray(np.delete(self.memory_price, k, axis=1))
-        self.compute_free = np.ascontiguousarray(np.delete(self.compute_free, k, axis=1))
-        self.memory_free = np.ascontiguousarray(np.delete(self.memory_free, k, axis=1))
-        self.load = np.ascontiguousarray(np.delete(self.load, k, axis=1))
-        if len(self.reserve_price):
-            self.reserve_price = np.ascontiguousarray(np.delete(self.reserve_price, k, axis=1))
+        for name in _CELL_TABLES:
+            table = getattr(self, name)
+            if len(table):
+                setattr(self, name, np.ascontiguousarray(np.delete(table, k, axis=1)))
 
     def change_node(self, node: NodeSpec) -> None:
         """Put a node's new terms in place; prices of its cells stay."""

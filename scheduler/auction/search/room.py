@@ -55,7 +55,7 @@ class Room:
         self._grid = grid
         self.first_slot = grid.first_slot + begin
         #: Samples and GB, slots by nodes; minus infinity where a cell is not on sale.
-        self.compute = np.where(grid.find_withheld(), -np.inf, grid.compute_free)[begin:]
+        self.compute = grid.find_room()[begin:]
         self.memory = grid.memory_free[begin:].copy()
 
     def rates(self, job: PromisedJob) -> Rates:

@@ -335,6 +335,7 @@ def test_cancelling_says_the_money_first_and_then_happens_once(api, zone):
         "payment": "0.300000",
         "refund": "0.294000",
         "kept": "0.006000",
+        "waits": "0.000000",
     }
     asked = f"/api/jobs/{job.pk}/cancel"
     refused = api.post(asked, {"refund_at_least": "0.294001"})

@@ -1,0 +1,157 @@
+"""Cells that owners gave back, until their slots begin: how much of each was sold again.
+
+Who gives a cell back shortly before its slot begins leaves little time to sell it again. So the
+rent in its price, which is what it costs above the operational cost, goes back only as far as it
+is: by the share of the room that somebody has when the slot begins, and no more than the rent that
+those who bought the cell since pay for it. What the market itself puts there, or takes off sale,
+nobody could buy. It goes back whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from scheduler.auction.log.outcomes import SoldAgain
+from scheduler.auction.search.grid import Grid
+from scheduler.auction.search.task_plan import TaskPlan
+from scheduler.types import Cell
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A cell that an owner gave back."""
+
+    task_id: str
+    #: In samples.
+    room: float
+    #: What of the rent goes back if all of the room is sold again; whole units of money.
+    rent: int
+    #: The slot in which the owner gave it back, however late the log says so.
+    slot: int
+
+
+@dataclass(slots=True)
+class ReturnedCell:
+    """A cell of a slot to come that owners gave back, the latest last."""
+
+    claims: tuple[Claim, ...] = ()
+    #: Tasks that had some of it already when it was first given back.
+    before: tuple[str, ...] = ()
+    #: By task that bought it since, the rent that it pays, whether or not it has it still.
+    bought: dict[str, float] = field(default_factory=dict[str, float])
+
+    def copy(self) -> ReturnedCell:
+        return ReturnedCell(self.claims, self.before, dict(self.bought))
+
+
+class ReturnedCells:
+    """Those of one zone."""
+
+    def __init__(self, cells: dict[Cell, ReturnedCell] | None = None) -> None:
+        self.cells = cells or {}
+
+    def copy(self) -> ReturnedCells:
+        return ReturnedCells({cell: known.copy() for cell, known in self.cells.items()})
+
+    def give_back(self, claims: Iterable[tuple[Cell, Claim]], grid: Grid) -> None:
+        """Note that an owner gave cells back, which the grid has on sale again."""
+        new = [(cell, claim) for cell, claim in claims if claim.rent > 0]
+        holders = _list_holders(grid, {cell for cell, _ in new} - self.cells.keys())
+        for cell, claim in new:
+            if cell not in self.cells:
+                self.cells[cell] = ReturnedCell(before=tuple(holders[cell]))
+            known = self.cells[cell]
+            known.claims = (*known.claims, claim)
+
+    def sell(self, task_id: str, plan: TaskPlan, *, memory: float) -> None:
+        """Note what a task that was sold pays above the operational cost of each cell."""
+        if not self.cells:
+            return
+        rents = plan.rate * plan.compute_price + memory * plan.memory_price
+        for cell, rent in zip(plan.schedule.cells, rents.tolist(), strict=True):
+            if cell in self.cells:
+                self.cells[cell].bought[task_id] = rent
+
+    def begin(self, slot: int, grid: Grid) -> tuple[SoldAgain, ...]:
+        """Say how much of the rent goes back of cells whose slots begin.
+
+        Call before the grid retires earlier slots.
+        """
+        due = sorted(cell for cell in self.cells if cell.slot <= slot)
+        holders = _list_holders(grid, due)
+        found: list[SoldAgain] = []
+        for cell in due:
+            known = self.cells.pop(cell)
+            use = _find_use(cell, known, holders[cell], grid)
+            found += [_answer(cell, claim, use, grid) for claim in known.claims]
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """Of a cell that was on sale."""
+
+    #: Of the rent that waits, what goes back.
+    back: float
+    #: Of the room that was given back, what nobody has.
+    unsold: float
+
+
+def _answer(cell: Cell, claim: Claim, use: _Use | None, grid: Grid) -> SoldAgain:
+    """Say what goes back to one who gave a cell back.
+
+    By the share that was sold of the cell that was the next when it was given back, also if the log
+    comes to that later. Of others all goes back where the market had no turn in the whole slot
+    before: it let them pass unsold.
+    """
+    is_skipped = cell.slot > max(grid.first_slot, claim.slot) + 1
+    if use is None or is_skipped:
+        return SoldAgain(claim.task_id, cell, waited=claim.rent, rent=claim.rent)
+    return SoldAgain(
+        claim.task_id,
+        cell,
+        waited=claim.rent,
+        rent=math.floor(claim.rent * use.back),
+        unsold=claim.room * use.unsold,
+    )
+
+
+def _find_use(
+    cell: Cell, known: ReturnedCell, holders: dict[str, float], grid: Grid
+) -> _Use | None:
+    """Find what became of a cell; ``None`` where it is not for sale.
+
+    Nobody could buy it then, and that is not the owner's doing: its node went off sale, or asks
+    more than is paid.
+    """
+    if cell.node not in grid.column or cell.slot not in grid.horizon:
+        return None
+    at = grid.row(cell.slot), grid.column[cell.node]
+    free = float(grid.find_room()[at])
+    # Who bought a cell that was given back may have given it back again.
+    given = math.fsum(claim.room for claim in known.claims)
+    room = min(given, float(grid.compute_capacity[at[1]]))
+    if not math.isfinite(free) or room <= 0:
+        return None
+    share = min(1.0, max(0.0, 1.0 - free / room))
+    waits = sum(claim.rent for claim in known.claims)
+    since = holders.keys() - set(known.before)
+    paid = math.fsum(known.bought[task] for task in sorted(since & known.bought.keys()))
+    moved = math.fsum(holders[task] for task in sorted(since - known.bought.keys()))
+    # Who bought it pays its rent, and instead of whom the market put there, somebody could have.
+    most = paid / waits + min(1.0, moved / room)
+    return _Use(back=min(share, most), unsold=1.0 - share)
+
+
+def _list_holders(grid: Grid, cells: Collection[Cell]) -> defaultdict[Cell, dict[str, float]]:
+    """Give for each cell the tasks that hold some of it, with their samples."""
+    holders: defaultdict[Cell, dict[str, float]] = defaultdict(dict)
+    wanted = set(cells)
+    if wanted:
+        for held in grid.reservations():
+            if held.cell in wanted:
+                holders[held.cell][held.task_id] = held.rate
+    return holders
