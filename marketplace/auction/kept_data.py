@@ -39,6 +39,8 @@ def _list_job_needs(job_id: str) -> Iterator[str]:
 def _list_organisation_needs(organisation_id: str) -> Iterator[str]:
     if Bid.objects.filter(organisation=organisation_id, status=BidStatus.PENDING).exists():
         yield "A bid waits for its answer."
+    if Bid.objects.filter(organisation=organisation_id, rent_due_micros__isnull=False).exists():
+        yield "A part of the price of a job that it cancelled may go back to it yet."
 
 
 def _erase_dataset(dataset_id: str, *, now: datetime) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Exists, OuterRef, QuerySet, Subquery, Value
+from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce, Concat
 
 from marketplace.accounts.models import Organisation
@@ -228,5 +228,6 @@ def list_bids_not_settled() -> QuerySet[Bid]:
     """Bids whose jobs have ended and whose money could not be settled; it is tried again."""
     unsettled = Job.objects.filter(finished_at__isnull=False, settled_at__isnull=True)
     since_it_ended = unsettled.filter(bid_id=OuterRef("pk"), finished_at__lt=OuterRef("retry_at"))
-    found = Bid.objects.filter(pk__in=unsettled.values("bid_id"), retry_at__isnull=False)
-    return found.filter(Exists(since_it_ended)).select_related("zone").order_by("retry_at")
+    found = Bid.objects.filter(retry_at__isnull=False)
+    found = found.filter(Q(Exists(since_it_ended)) | Q(rent_due_micros__isnull=False))
+    return found.select_related("zone").order_by("retry_at")
