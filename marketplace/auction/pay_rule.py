@@ -54,7 +54,8 @@ PAY_RULE = (
     "work each of them did, at the posted rate where rates are posted. Work that was never "
     "done is refunded; of a job that its owner ends, 98 % of the smaller of what was paid for it "
     "and of what it costs now. Cells that it gives back earn their provider something only if they "
-    "are sold again, or begin within four slots and have rent that is kept. The house earns this part only for machines that it rents itself."
+    "are sold again, or begin within four slots and have rent that is kept. The house earns this "
+    "part only for machines that it rents itself."
 )
 #: Sums of costs below a millionth of a micro-dollar are rounding errors.
 _TOLERANCE = 1e-6
