@@ -124,6 +124,19 @@ def test_the_text_is_that_of_another_program(value: Any) -> None:
     assert serialize_canonical(value).encode() == rfc8785.dumps(value)
 
 
+@given(value=st.one_of(st.integers(), st.text(st.characters())))
+def test_it_refuses_what_the_other_program_refuses(value: Any) -> None:
+    """Integers that doubles do not count, and halves of pairs of surrogates, as keys too."""
+    for made in ([value], {str(value): value}):
+        try:
+            expected = rfc8785.dumps(made)
+        except ValueError:
+            with pytest.raises(ValueError, match=r"."):
+                serialize_canonical(made)
+        else:
+            assert serialize_canonical(made).encode() == expected
+
+
 @pytest.mark.parametrize("value", [2**53, -(2**53), {1}, object(), {1: 2}, b"x", 1j, "\ud800"])
 def test_what_has_no_text_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match=r"."):

@@ -17,13 +17,13 @@ from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from scheduler.auction.log.canonical_json import serialize_canonical
 
 from marketplace.auction.book.verify_report import VerifyReport
 from marketplace.auction.models import LogCheck
 from marketplace.auction.witnesses.keys import SigningKey
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Job
+from scheduler.public_log.canonical_json import serialize_canonical
 from scheduler.types import Cell
 
 #: Part of the signed text, so that no signature made for something else is one of a check.
