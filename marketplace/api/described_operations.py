@@ -10,11 +10,13 @@ from rest_framework import serializers
 
 from marketplace.api.answers import Answer
 from marketplace.api.idempotency import HEADER, KEY_LIMIT
+from marketplace.api.market.fields import StrictSerializer
 from marketplace.api.request_examples import EXAMPLES
+from marketplace.api.text_patterns import NO_NUL, NOT_BLANK, PRINTABLE_ASCII
 
 _IDEMPOTENCY_KEY = OpenApiParameter(
     HEADER,
-    {"type": "string", "minLength": 1, "maxLength": KEY_LIMIT},
+    {"type": "string", "minLength": 1, "maxLength": KEY_LIMIT, "pattern": PRINTABLE_ASCII},
     OpenApiParameter.HEADER,
     description="Any text of your own, such as a random UUID. The same request under the same key "
     "is done once, and answered the same for a day.",
@@ -52,6 +54,18 @@ class MarketSchema(AutoSchema):
         queries = getattr(self.view, "queries", {}).get(self.method, ())
         return [*queries, *([_IDEMPOTENCY_KEY] if takes_key else ())]
 
+    def _map_basic_serializer(self, serializer: Any, direction: Any) -> Any:
+        found = super()._map_basic_serializer(serializer, direction)
+        if isinstance(serializer, StrictSerializer):
+            found["additionalProperties"] = False
+        return found | getattr(serializer, "schema_rules", {})
+
+    def _insert_field_validators(self, field: Any, schema: Any) -> None:
+        super()._insert_field_validators(field, schema)
+        if getattr(field, "allow_blank", False) and "oneOf" in schema:
+            # Our patterns take an empty text, so it is no case of its own.
+            schema.update(schema.pop("oneOf")[0])
+
     def _map_serializer_field(
         self, field: Any, direction: Any, bypass_extensions: bool = False
     ) -> Any:
@@ -66,9 +80,8 @@ class MarketSchema(AutoSchema):
 
     def _get_serializer_field_meta(self, field: Any, direction: Any) -> Any:
         meta = super()._get_serializer_field_meta(field, direction)
-        is_text = isinstance(field, serializers.CharField) and not field.allow_blank
-        if is_text and not _is_answered(field):
-            meta["minLength"] = 1
+        if isinstance(field, serializers.CharField) and not _is_answered(field):
+            meta |= _describe_text(field)
         if "description" not in meta and isinstance(field.parent, serializers.Serializer):
             words = _find_words(field.field_name or "")
             meta |= {"description": words} if words else {}
@@ -87,6 +100,16 @@ class MarketSchema(AutoSchema):
         if example is not None:
             extras = [OpenApiExample("Example", value=example, media_type=media_type)]
         return super()._get_examples(serializer, direction, media_type, status_code, extras)
+
+
+def _describe_text(field: serializers.CharField) -> dict[str, Any]:
+    """What a text of a request must be beside its length; a field's own pattern says it better."""
+    is_trimmed = field.trim_whitespace and not field.allow_blank
+    own = getattr(field, "pattern", None) or (NOT_BLANK if is_trimmed else NO_NUL)
+    is_matched = isinstance(field, serializers.RegexField)
+    return ({} if field.allow_blank else {"minLength": 1}) | (
+        {} if is_matched else {"pattern": own}
+    )
 
 
 def describe_parts(result: dict[str, Any], **_: Any) -> dict[str, Any]:

@@ -179,5 +179,5 @@ urlpatterns = [
     path("integrations/wandb", tracking.TrackingView.as_view(), name="api-tracking"),
     path("vendor-work/<str:token>/data", vendor_work.send_data, name="vendor-data"),
     path("vendor-work/<str:token>/delivery", vendor_work.take_delivery, name="vendor-delivery"),
-    re_path(r"^.*$", UnknownAddressView.as_view()),
+    re_path("^", UnknownAddressView.as_view()),
 ]

@@ -7,7 +7,9 @@ from ulid import ULID
 
 ULID_LENGTH = 26
 PREFIX = re.compile(r"[a-z][a-z0-9]{1,11}")
-_ID = re.compile(rf"{PREFIX.pattern}[_-][0-9a-hjkmnp-tv-z]{{26}}")
+#: An id of any kind of row.
+ID_PATTERN = rf"{PREFIX.pattern}[_-][0-9a-hjkmnp-tv-z]{{26}}"
+_ID = re.compile(ID_PATTERN)
 
 
 def new_id(prefix: str) -> str:

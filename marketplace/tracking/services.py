@@ -17,7 +17,7 @@ from marketplace.tracking.models import TrackedRun, TrackingKey
 from marketplace.tracking.sending import SEND
 
 #: Letters and digits, with an instance's own prefix before a dash.
-_KEY = re.compile(r"[\x21-\x7e]{20,200}")
+KEY_PATTERN = r"[\x21-\x7e]{20,200}"
 
 
 def is_installed() -> bool:
@@ -42,7 +42,7 @@ def set_tracking_key(*, organisation: Organisation, key: str, set_by: User, now:
             'with the extra "tracking".',
         )
     key = key.strip()
-    if _KEY.fullmatch(key) is None:
+    if re.fullmatch(KEY_PATTERN, key) is None:
         raise UserError(
             "invalid_key",
             "A key of Weights & Biases has 20 characters or more and no spaces. Copy it from "

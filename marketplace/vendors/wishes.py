@@ -132,6 +132,8 @@ def _is_row(text: str) -> bool:
 
 def _read_review(asked: Mapping[str, Any]) -> int:
     seconds = asked.get("review_s", 0)
+    if isinstance(seconds, float) and seconds.is_integer():
+        seconds = int(seconds)  # JSON knows one kind of numbers
     if isinstance(seconds, bool) or not isinstance(seconds, int):
         raise _invalid("review_s", "The time to look at a delivery is a whole number of seconds.")
     if not 0 <= seconds <= REVIEW_S_MAX:

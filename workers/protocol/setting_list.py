@@ -132,6 +132,7 @@ def name_settings(group: str, asked: Mapping[str, Any]) -> dict[str, Any]:
     SettingError
         There is no such setting, or one is given under two names.
     """
+    kinds = typing.get_type_hints(_SPECS[group])
     names = tuple(field.name for field in dataclasses.fields(_SPECS[group]))
     aliases = ALIASES[group]
     named: dict[str, Any] = {}
@@ -148,5 +149,7 @@ def name_settings(group: str, asked: Mapping[str, Any]) -> dict[str, Any]:
             raise SettingError(
                 f"{group}.{name}", f"{group}.{name} is given under two names; give it once"
             )
-        named[name] = value
+        # JSON knows one kind of numbers: 8.0 is a whole one.
+        is_whole = kinds[name] is int and isinstance(value, float) and value.is_integer()
+        named[name] = int(value) if is_whole else value
     return named

@@ -38,7 +38,7 @@ from marketplace.api.views import MarketView
 from marketplace.auction import selectors
 from marketplace.auction.bidding.cancel import cancel_bid
 from marketplace.auction.book.proofs import build_bid_proof
-from marketplace.auction.models import Bid
+from marketplace.auction.models import Bid, BidStatus
 from marketplace.common import clock
 from marketplace.common.threads import run_in_thread
 
@@ -47,7 +47,7 @@ class BidsView(MarketView):
     shares_thread = True
     takes_idempotency_key = True
     scopes = {"GET": "bids:read", "POST": "bids:write"}
-    queries = {"GET": schemas.WORK_PAGE}
+    queries = {"GET": schemas.build_work_page(BidStatus.values)}
 
     @extend_schema(
         operation_id="bids_list",

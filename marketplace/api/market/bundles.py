@@ -31,6 +31,7 @@ from marketplace.auction.bidding.bundles import NewBundle, place_bundle
 from marketplace.auction.bidding.cancel import cancel_bid
 from marketplace.auction.bidding.deadlines import settle_deadline
 from marketplace.auction.bidding.refusals import REFUSAL_CODES, describe_bid_refusal
+from marketplace.auction.bidding.terms import name_after
 from marketplace.auction.bidding.wait import wait_for_bid
 from marketplace.auction.models import BidStatus
 from marketplace.auction.selectors import get_bundle
@@ -125,7 +126,7 @@ def _build_new_bundle(body: dict[str, Any], who: Caller, *, key: str | None) -> 
         api_key_id=who.key_id,
         zone=zone,
         dataset=dataset,
-        name=body.get("name") or dataset.name,
+        name=body.get("name") or name_after(dataset.name),
         sweep=body["sweep"],
         all_or_none=body.get("all_or_none", True),
         # A quote does not look at it.

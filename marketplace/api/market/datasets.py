@@ -13,9 +13,10 @@ from marketplace.api.answers import page_of
 from marketplace.api.callers import Caller, get_caller
 from marketplace.api.idempotency import answer_once, read_idempotency_key
 from marketplace.api.market import owned, schemas
+from marketplace.api.market.data_requests import DatasetUploadRequest
 from marketplace.api.market.job_serializers import DatasetSerializer, UploadSerializer
 from marketplace.api.market.owned import get_dataset, get_upload, list_datasets
-from marketplace.api.market.requests import DatasetUploadRequest, check_body
+from marketplace.api.market.requests import check_body
 from marketplace.api.pagination import build_page
 from marketplace.api.views import MarketView
 from marketplace.common import clock

@@ -19,6 +19,7 @@ from marketplace.api.market.owned import find_dataset
 from marketplace.api.market.requests import ExpressRequestBody, WorkRequest, check_body
 from marketplace.api.views import MarketView
 from marketplace.auction.bidding.job_request import JobRequest
+from marketplace.auction.bidding.terms import name_after
 from marketplace.common import clock
 from marketplace.express.models import ExpressRequest, LookupRecord, RequestStatus
 from marketplace.express.requests import (
@@ -173,7 +174,7 @@ class ExpressRequestsView(MarketView):
         job, key = _read_job(asked, who.organisation), read_idempotency_key(request)
         order = ExpressOrder(
             job=job,
-            name=asked["name"] or job.dataset.name[:64],
+            name=asked["name"] or name_after(job.dataset.name),
             slo_s=asked["slo_s"],
             placed_by=who.user,
             api_key_id=who.key_id,

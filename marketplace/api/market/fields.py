@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime, time, timedelta
+from math import isclose, isfinite
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
@@ -12,16 +13,43 @@ from rest_framework import serializers
 
 from marketplace.api.answers import moment, show_time_of_day, usd
 from marketplace.api.pagination import read_moment
+from marketplace.api.text_patterns import NO_NUL
 from marketplace.auction.bidding.deadlines import parse_deadline
-from marketplace.auction.bidding.terms import parse_price
+from marketplace.auction.bidding.terms import PRICE_LIMIT_MICROS, parse_price
 from marketplace.common.errors import UserError
-from marketplace.common.money import to_micros
+from marketplace.common.money import from_micros, to_micros
 
 TIME_OF_DAY = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?")
 METADATA_PAIRS, METADATA_KEY_CHARS, METADATA_VALUE_CHARS = 16, 64, 512
 
 
-@extend_schema_field({"type": ["string", "number"], "examples": ["4.50"]})
+def describe_amount(*, least_micros: int, most_micros: int) -> dict[str, Any]:
+    """An amount in dollars: a decimal string, or a number."""
+    least, most = from_micros(least_micros), from_micros(most_micros)
+    # Numbers have an end; of texts only the form is described.
+    number = {"type": "number", "minimum": float(least), "maximum": float(most)}
+    text = {
+        "type": "string",
+        # A digit that is not zero, unless nothing is an amount too.
+        "pattern": r"^[0-9]{1,6}(\.[0-9]{1,6})?$"
+        if not least_micros
+        else r"^([1-9][0-9]{0,5}(\.[0-9]{1,6})?|0\.[0-9]{0,5}[1-9])$",
+    }
+    return {"anyOf": [text, number | {"multipleOf": 1e-6}], "examples": ["4.50"]}
+
+
+def write_amount(data: Any) -> str:
+    """An amount as ``to_micros`` reads it; a float is the millionth that it is nearest to.
+
+    0.1 + 0.2 is 0.30000000000000004 as a float, and means 0.3; one that is not near a millionth
+    stays as it is, and is refused.
+    """
+    if isinstance(data, float) and isfinite(data) and isclose(round(data, 6), data, rel_tol=1e-12):
+        return f"{data:.6f}"
+    return str(data)
+
+
+@extend_schema_field(describe_amount(least_micros=1, most_micros=PRICE_LIMIT_MICROS))
 class PriceField(serializers.Field):
     """A price in dollars; gives micro-dollars."""
 
@@ -32,21 +60,22 @@ class PriceField(serializers.Field):
                 'The price must be a decimal string of dollars, such as "4.50".',
                 param=self.field_name,
             )
-        return parse_price(str(data), param=self.field_name or "price")
+        return parse_price(write_amount(data), param=self.field_name or "price")
 
     def to_representation(self, value: int) -> str | None:
         return usd(value)
 
 
-@extend_schema_field(
-    {
-        "anyOf": [
-            {"type": "string", "format": "date-time"},
-            {"type": "string", "pattern": r"^\d{1,6}(\.\d{1,6})?(s|m|h|d)$"},
-        ],
-        "examples": ["6h", "2026-11-21T06:00:00Z"],
-    }
-)
+DEADLINE_SCHEMA = {
+    "anyOf": [
+        {"type": "string", "format": "date-time"},
+        {"type": "string", "pattern": r"^[0-9]{1,6}(\.[0-9]{1,6})?(s|m|h|d)$"},
+    ],
+    "examples": ["6h", "2026-11-21T06:00:00Z"],
+}
+
+
+@extend_schema_field(DEADLINE_SCHEMA)
 class DeadlineField(serializers.Field):
     """A moment with a time zone, or a time from now."""
 
@@ -57,13 +86,14 @@ class DeadlineField(serializers.Field):
         return moment(value)
 
 
+@extend_schema_field(describe_amount(least_micros=0, most_micros=PRICE_LIMIT_MICROS))
 class AskField(PriceField):
     """What a provider asks for a slot, in dollars; gives micro-dollars. It may ask for nothing."""
 
     def to_internal_value(self, data: Any) -> int:
         if isinstance(data, bool) or not isinstance(data, (str, int, float)):
             data = ""
-        return to_micros(str(data), param=self.field_name or "ask")
+        return to_micros(write_amount(data), param=self.field_name or "ask")
 
 
 @extend_schema_field({"type": ["string", "null"], "format": "date-time"})
@@ -96,6 +126,18 @@ class TimeOfDayField(serializers.Field):
         return show_time_of_day(value)
 
 
+@extend_schema_field(
+    {
+        "type": "object",
+        "maxProperties": METADATA_PAIRS,
+        "propertyNames": {"maxLength": METADATA_KEY_CHARS, "pattern": NO_NUL},
+        "additionalProperties": {
+            "type": "string",
+            "maxLength": METADATA_VALUE_CHARS,
+            "pattern": NO_NUL,
+        },
+    }
+)
 class MetadataField(serializers.DictField):
     """Pairs of texts."""
 
@@ -113,6 +155,14 @@ class MetadataField(serializers.DictField):
                         f"A key has at most {METADATA_KEY_CHARS} characters, none of them NUL."
                     )
         return super().to_internal_value(data)
+
+
+class FormedText(serializers.CharField):
+    """A text of a form that the OpenAPI document says, and that a service checks in its words."""
+
+    def __init__(self, pattern: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.pattern = pattern
 
 
 class StrictSerializer(serializers.Serializer[Any]):

@@ -55,7 +55,7 @@ from marketplace.vendors.selectors import find_preparation
 
 class JobsView(MarketView):
     scopes = {"GET": "jobs:read"}
-    queries = {"GET": schemas.WORK_PAGE}
+    queries = {"GET": schemas.build_work_page(JobStatus.values)}
 
     @extend_schema(
         operation_id="jobs_list",

@@ -53,7 +53,9 @@ class WalletEntriesView(MarketView):
     queries = {
         "GET": [
             schemas.PAGE[0],
-            OpenApiParameter("after", int, description="cursor of the last entry of the page."),
+            OpenApiParameter(
+                "after", schemas.CURSOR, description="cursor of the last entry of the page."
+            ),
         ]
     }
 

@@ -8,9 +8,10 @@ from rest_framework.response import Response
 
 from marketplace.api.callers import get_caller
 from marketplace.api.market import schemas
+from marketplace.api.market.data_requests import PlanRequest
 from marketplace.api.market.job_serializers import PlanSerializer
 from marketplace.api.market.owned import get_dataset
-from marketplace.api.market.requests import PlanRequest, check_body
+from marketplace.api.market.requests import check_body
 from marketplace.api.views import MarketView
 from marketplace.common import clock
 from marketplace.fleet.selectors import get_open_zone, list_open_zones

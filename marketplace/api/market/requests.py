@@ -11,13 +11,31 @@ from drf_spectacular.drainage import set_override
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from marketplace.accounts.erasure import RETAIN_DAYS_MAX, RETAIN_DAYS_MIN
 from marketplace.accounts.models import Role
-from marketplace.api.market.fields import DeadlineField, MetadataField, PriceField, StrictSerializer
-from marketplace.api.market.setting_schemas import COMPONENTS, WORDS
+from marketplace.api.market.fields import (
+    DeadlineField,
+    FormedText,
+    MetadataField,
+    PriceField,
+    StrictSerializer,
+    describe_amount,
+    write_amount,
+)
+from marketplace.api.market.setting_schemas import COMPONENTS, WORDS, build_setting_schemas
+from marketplace.api.text_patterns import EMAIL, HTTPS_URL
 from marketplace.api.views import build_object
+from marketplace.auction.bidding.bundles import MOST_JOBS, SWEPT
 from marketplace.auction.bidding.job_request import ASKED_AS_IS
-from marketplace.auction.bidding.terms import name_settings
+from marketplace.auction.bidding.terms import (
+    NAME_LIMIT,
+    NAME_PATTERN,
+    PRICE_LIMIT_MICROS,
+    name_settings,
+)
 from marketplace.common.money import to_micros
+from marketplace.tracking.services import KEY_PATTERN
+from marketplace.webhooks.outbox import EVENT_TYPES
 
 DEADLINE = (
     "When it is to be done: a moment, or a time from now. A time from now that lies beyond what is "
@@ -55,9 +73,7 @@ class JobSettingsField(SettingsField):
         return name_settings(self._group, super().to_internal_value(data))
 
 
-@extend_schema_field(
-    {"oneOf": [{"$ref": f"#/components/schemas/{COMPONENTS['preparation']}"}, {"type": "null"}]}
-)
+@extend_schema_field({"anyOf": [{"$ref": f"#/components/schemas/{COMPONENTS['preparation']}"}]})
 class PreparationField(SettingsField):
     """What a vendor is to do with the data first; ``null``: they are trained on as they are."""
 
@@ -110,14 +126,15 @@ class TermsRequest(WorkRequest):
         "the training data. Rows that stand in both are refused.",
     )
     model = serializers.CharField(
-        max_length=60,
+        max_length=400,
         required=False,
         default="",
         allow_blank=True,
         help_text="What to begin with: 'ft:' and the id of a job of yours whose adapter is to be "
-        "continued, with ':ckpt-step-' and a step for that of a checkpoint, or, for one job, the "
-        "model of a quote's warm start. 'resume:' and the id of a paused job of yours goes on with "
-        "that job: its rest, with its own data and settings. Without it, the zone's base model.",
+        "continued, with ':ckpt-step-' and a step for that of a checkpoint; or that model's name "
+        "in /v1/models; or, for one job, the model of a quote's warm start. 'resume:' and the id of a "
+        "paused job of yours goes on with that job: its rest, with its own data and settings. "
+        "Without it, the zone's base model.",
     )
     preparation = PreparationField()
     metadata = MetadataField(
@@ -138,8 +155,13 @@ class QuoteRequest(TermsRequest):
 
 
 class ExpressRequestBody(WorkRequest):
-    name = serializers.CharField(
-        max_length=64, required=False, default="", allow_blank=True, help_text=NAME
+    name = FormedText(
+        NAME_PATTERN,
+        max_length=NAME_LIMIT,
+        required=False,
+        default="",
+        allow_blank=True,
+        help_text=NAME,
     )
     slo_s = serializers.FloatField(
         min_value=0.001, max_value=1e6, help_text="Seconds from now in which it is to be done."
@@ -147,22 +169,61 @@ class ExpressRequestBody(WorkRequest):
 
 
 class BidRequest(TermsRequest):
-    name = serializers.CharField(
-        max_length=200, required=False, default="", allow_blank=True, help_text=NAME
+    name = FormedText(
+        NAME_PATTERN,
+        max_length=NAME_LIMIT,
+        required=False,
+        default="",
+        allow_blank=True,
+        help_text=NAME,
     )
     price = PriceField(help_text="The most the job is worth to you, in dollars.")
     deadline = DeadlineField(help_text=DEADLINE)
 
 
+@extend_schema_field({"anyOf": [{"type": "null"}]})
+class NoPreparationField(SettingsField):
+    """What no bundle has; an object is refused with what to do instead."""
+
+
+def _describe_sweep() -> dict[str, Any]:
+    """Lists of the values that each setting takes, as its own schema has it."""
+    schemas = build_setting_schemas()
+    values = {}
+    for name in SWEPT:
+        group, _, setting = name.partition(".")
+        each = schemas[COMPONENTS[group]]["properties"][setting]
+        items = {key: value for key, value in each.items() if key != "default"}
+        values[name] = {
+            "type": "array",
+            "items": items,
+            "minItems": 1,
+            "maxItems": MOST_JOBS,
+            "uniqueItems": True,
+            "description": each["description"],
+        }
+    return {
+        "type": "object",
+        "properties": values,
+        "additionalProperties": False,
+        "minProperties": 1,
+    }
+
+
+@extend_schema_field(_describe_sweep())
+class SweepField(SettingsField):
+    """Values by setting."""
+
+
 class BundleQuoteRequest(TermsRequest):
     """Jobs that differ in some settings: all combinations of the values in ``sweep``."""
 
-    sweep = SettingsField(
+    sweep = SweepField(
         help_text='Values by setting, such as {"training.seed": [1, 2], "adapter.rank": [8, 16]}; '
         "2 to 16 jobs."
     )
     deadline = DeadlineField(help_text=DEADLINE)
-    preparation = SettingsField(
+    preparation = NoPreparationField(
         required=False,
         allow_null=True,
         default=None,
@@ -184,8 +245,13 @@ class BundleQuoteRequest(TermsRequest):
 
 
 class BundleRequest(BundleQuoteRequest):
-    name = serializers.CharField(
-        max_length=200, required=False, default="", allow_blank=True, help_text=NAME
+    name = FormedText(
+        NAME_PATTERN,
+        max_length=NAME_LIMIT,
+        required=False,
+        default="",
+        allow_blank=True,
+        help_text=NAME,
     )
     all_or_none = serializers.BooleanField(
         required=False,
@@ -196,79 +262,17 @@ class BundleRequest(BundleQuoteRequest):
     price = PriceField(help_text="The most all jobs are worth to you, or each of them; dollars.")
 
 
-class UploadRequest(StrictSerializer):
-    """What becomes of rows that cannot be used as they are: nothing changes unless it is asked."""
-
-    faulty_lines = serializers.ChoiceField(
-        ["refuse", "leave_out"],
-        required=False,
-        default="refuse",
-        help_text="Of lines that are no rows. A refusal and the data set name them.",
-    )
-    long_rows = serializers.ChoiceField(
-        ["refuse", "cut", "leave_out"],
-        required=False,
-        default="refuse",
-        help_text="Of rows longer than the zone's model takes. The data set counts them.",
-    )
+@extend_schema_field({"$ref": "#/components/schemas/BidRequest"})
+class OneBidField(serializers.DictField):
+    """A bid of several; each is checked, and answered, by itself."""
 
 
 class BatchRequest(StrictSerializer):
     bids = serializers.ListField(
-        child=serializers.DictField(),
+        child=OneBidField(),
         min_length=1,
         max_length=BATCH_MAX,
         help_text="Bids, each as POST /api/bids takes it; they are decided in this order.",
-    )
-
-
-class DatasetUploadRequest(UploadRequest):
-    file = serializers.FileField(
-        allow_empty_file=True, help_text="JSON lines, one JSON list, CSV or plain text."
-    )
-    name = serializers.CharField(
-        max_length=200, required=False, default="", allow_blank=True, help_text=NAME
-    )
-    zone = serializers.CharField(
-        max_length=40, required=False, help_text="Zone whose tokenizer counts the tokens."
-    )
-    columns = SettingsField(
-        required=False,
-        default=dict,
-        help_text='Columns of a table by the names that training knows: {"prompt": "question"}.',
-    )
-    roles = SettingsField(
-        required=False,
-        default=dict,
-        help_text="What each key of JSON rows holds that training does not know: "
-        '{"frage": "prompt", "antwort": "completion", "notiz": "left_out"}.',
-    )
-
-
-class PlanRequest(StrictSerializer):
-    roles = SettingsField(
-        required=False,
-        help_text='What each column of the file holds: {"frage": "prompt", "notiz": "left_out"}.',
-    )
-    drop_duplicates = serializers.BooleanField(
-        required=False, help_text="Leave out rows that repeat earlier ones."
-    )
-    mask_personal_data = serializers.BooleanField(
-        required=False, help_text="Replace addresses, numbers and keys by marks; names stay."
-    )
-    phone_regions = serializers.ListField(
-        child=serializers.CharField(),
-        required=False,
-        help_text="ISO 3166 codes whose phone numbers are found without a country's prefix; "
-        "none are all.",
-    )
-    languages = serializers.ListField(
-        child=serializers.CharField(),
-        required=False,
-        help_text="Languages to keep, ISO 639-1; none keeps all.",
-    )
-    zone = serializers.CharField(
-        max_length=40, required=False, help_text="Zone to count for; the data set's own if none."
     )
 
 
@@ -282,8 +286,13 @@ class KeyRotationRequest(StrictSerializer):
     )
 
 
+@extend_schema_field({"type": "integer", "minimum": RETAIN_DAYS_MIN, "maximum": RETAIN_DAYS_MAX})
+class RetainedDaysField(serializers.IntegerField):
+    """Days, whose range ``jobs`` checks."""
+
+
 class RetentionRequest(StrictSerializer):
-    retain_days = serializers.IntegerField(
+    retain_days = RetainedDaysField(
         allow_null=True,
         help_text="Days after which data sets and results that nobody used are deleted; null: "
         "never.",
@@ -295,15 +304,20 @@ class RoleRequest(StrictSerializer):
 
 
 class InvitationRequest(RoleRequest):
-    email = serializers.CharField(
-        max_length=254, help_text="A mail with the address that accepts goes there."
+    email = FormedText(
+        EMAIL, max_length=254, help_text="A mail with the address that accepts goes there."
     )
 
 
+@extend_schema_field({"type": "string", "enum": sorted(EVENT_TYPES)})
+class EventField(serializers.CharField):
+    """A type of event, or the beginning of some."""
+
+
 class WebhookRequest(StrictSerializer):
-    url = serializers.CharField(max_length=500, help_text="An https address that is public.")
+    url = FormedText(HTTPS_URL, max_length=500, help_text="An https address that is public.")
     events = serializers.ListField(
-        child=serializers.CharField(max_length=60),
+        child=EventField(max_length=60),
         min_length=1,
         max_length=50,
         help_text="Types such as job.succeeded, job.failed, fine_tuning.job.succeeded.",
@@ -311,7 +325,9 @@ class WebhookRequest(StrictSerializer):
 
 
 class TrackingKeyRequest(StrictSerializer):
-    key = serializers.CharField(max_length=200, help_text="Stored encrypted, never shown again.")
+    key = FormedText(
+        f"^{KEY_PATTERN}$", max_length=200, help_text="Stored encrypted, never shown again."
+    )
 
 
 def read_asked(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -342,11 +358,12 @@ class DisputeRequest(StrictSerializer):
     )
 
 
+@extend_schema_field(describe_amount(least_micros=0, most_micros=PRICE_LIMIT_MICROS))
 class RefundField(PriceField):
     """What goes back, in dollars; nothing may."""
 
     def to_internal_value(self, data: Any) -> int:
-        return to_micros(str(data), param=self.field_name or "refund")
+        return to_micros(write_amount(data), param=self.field_name or "refund")
 
 
 class ResumeRequest(StrictSerializer):

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from marketplace.api.text_patterns import NO_NUL
 from marketplace.vendors.models import VendorKind
 from marketplace.vendors.skills import Skill
 from marketplace.vendors.wishes import (
+    COLUMN_CHARS_MAX,
+    COLUMNS_MAX,
     GOLD_CHARS_MAX,
     GOLD_ROWS_MAX,
     INSTRUCTIONS_CHARS_MAX,
@@ -115,6 +118,8 @@ def _describe_preparation() -> dict[str, Any]:
         ),
         "roles": {
             "type": "object",
+            "maxProperties": COLUMNS_MAX,
+            "propertyNames": {"minLength": 1, "maxLength": COLUMN_CHARS_MAX, "pattern": NO_NUL},
             "additionalProperties": {"type": "string", "enum": list(ROLES)},
             "default": {},
             "description": "What each column of the file holds, by the column's name.",
@@ -142,6 +147,7 @@ def _describe_preparation() -> dict[str, Any]:
         "instructions": {
             "type": "string",
             "maxLength": INSTRUCTIONS_CHARS_MAX,
+            "pattern": NO_NUL,
             "default": "",
             "description": "What people or an outside vendor are to do, in your words.",
         },
@@ -164,6 +170,7 @@ def _describe_preparation() -> dict[str, Any]:
         "plan": {
             "type": "string",
             "maxLength": PLAN_CHARS_MAX,
+            "pattern": NO_NUL,
             "default": "",
             "description": "Id of the plan that you confirmed; its settings are taken over.",
         },

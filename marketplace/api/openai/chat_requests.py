@@ -10,10 +10,11 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from marketplace.api.openai.chat_tools import ToolChoiceField, ToolsField, check_surrogates
+from marketplace.api.openai.chat_tools import ToolChoiceField, ToolsField
+from marketplace.api.openai.message_requests import MESSAGES_MAX, TEXT, MessageRequest, TextField
+from marketplace.api.text_patterns import NO_NUL
 from marketplace.common.errors import UserError
 from marketplace.questions.asking import INVALID_SCHEMA
-from marketplace.questions.tool_calls import CALLS_MAX
 from workers.protocol.answer_schema import describe_schema_fault
 from workers.protocol.generation import (
     BIAS_MAX,
@@ -22,78 +23,16 @@ from workers.protocol.generation import (
     STOP_CHARS_MAX,
     STOPS_MAX,
     TOP_TOKENS_MAX,
-    ChatTurn,
     TokenBias,
 )
-from workers.protocol.record_messages import parse_message
-from workers.protocol.record_types import ValueRefusal
 
 _TOKEN = re.compile("[0-9]{1,9}")
 
 
-class TextField(serializers.CharField):
-    """A text that may be empty, and stays as it is."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(allow_blank=True, trim_whitespace=False, **options)
+_STOP = {"type": "string", "minLength": 1, "maxLength": STOP_CHARS_MAX, "pattern": NO_NUL}
 
 
-@extend_schema_field({"oneOf": [{"type": "string"}, {"type": "array", "items": {}}]})
-class ContentField(TextField):
-    """A text, or a list of text parts."""
-
-    def to_internal_value(self, data: Any) -> str:
-        if isinstance(data, list):
-            texts = [part.get("text") for part in data if isinstance(part, Mapping)]
-            parts = [text for text in texts if isinstance(text, str)]
-            if len(parts) != len(data):
-                raise serializers.ValidationError("Only parts with a text are read.")
-            data = "".join(parts)
-        return super().to_internal_value(data)
-
-
-class MessageRequest(serializers.Serializer[Any]):
-    role = serializers.ChoiceField(
-        ["developer", "system", "user", "assistant", "tool"], help_text="Who wrote it."
-    )
-    content = ContentField(
-        required=False,
-        allow_null=True,
-        help_text="What was written: a text, or parts with a text each; null beside calls.",
-    )
-    tool_calls = serializers.ListField(
-        child=serializers.DictField(),
-        required=False,
-        allow_null=True,
-        max_length=CALLS_MAX,
-        help_text="Functions that an assistant's message calls.",
-    )
-    tool_call_id = TextField(
-        required=False, allow_null=True, help_text="The call that a tool's message answers."
-    )
-    name = TextField(required=False, allow_null=True, help_text="The tool that answers.")
-
-    def to_internal_value(self, data: Any) -> ChatTurn:
-        """The message as a turn, read as rows of training files are."""
-        given = super().to_internal_value(data)
-        known = {name: value for name, value in given.items() if value is not None}
-        if known["role"] != "tool":
-            # Of others it is somebody's name, which templates have no place for.
-            known.pop("name", None)
-        try:
-            said = parse_message(known, (), train=False)
-        except ValueRefusal as refusal:
-            where = ".".join(map(str, refusal.path)) or "content"
-            raise serializers.ValidationError({where: refusal.message}) from None
-        except RecursionError:
-            raise serializers.ValidationError({"tool_calls": "They are nested too deep."}) from None
-        check_surrogates(said.calls)
-        return ChatTurn(said.role, said.text, said.calls, call_id=said.call_id, name=said.name)
-
-
-@extend_schema_field(
-    {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-)
+@extend_schema_field({"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": STOPS_MAX}]})
 class StopField(serializers.Field):
     """Texts before which an answer ends."""
 
@@ -150,6 +89,8 @@ class LogitBiasField(serializers.DictField):
     {
         "type": "object",
         "required": ["type"],
+        "if": {"properties": {"type": {"const": "json_schema"}}},
+        "then": {"required": ["json_schema"]},
         "properties": {
             "type": {"type": "string", "enum": ["text", "json_object", "json_schema"]},
             "json_schema": {
@@ -299,7 +240,7 @@ class ChatRequest(AnswerRequest):
     messages = serializers.ListField(
         child=MessageRequest(),
         min_length=1,
-        max_length=1000,
+        max_length=MESSAGES_MAX,
         help_text="The conversation, the first message first.",
     )
     max_completion_tokens = serializers.IntegerField(
@@ -338,7 +279,7 @@ class ChatRequest(AnswerRequest):
 
 
 @extend_schema_field(
-    {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+    {"anyOf": [TEXT, {"type": "array", "items": TEXT, "minItems": 1, "maxItems": 1}]}
 )
 class PromptField(TextField):
     """A text, or a list of one."""

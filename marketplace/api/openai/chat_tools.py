@@ -30,7 +30,20 @@ check_surrogates = ProhibitSurrogateCharactersValidator()
 #: Functions of one request.
 TOOLS_MAX = 64
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_CHOICES = ("none", "auto", "required")
+CHOICES = ("none", "auto", "required")
+
+
+#: A function as a JSON schema.
+FUNCTION: dict[str, Any] = {
+    "type": "object",
+    "required": ["name"],
+    "properties": {
+        "name": {"type": "string", "pattern": f"^{_NAME.pattern}$"},
+        "description": {"type": "string"},
+        "parameters": {"type": "object", "additionalProperties": {}},
+        "strict": {"type": ["boolean", "null"]},
+    },
+}
 
 
 @extend_schema_field(
@@ -42,16 +55,7 @@ _CHOICES = ("none", "auto", "required")
             "required": ["type", "function"],
             "properties": {
                 "type": {"type": "string", "enum": ["function"]},
-                "function": {
-                    "type": "object",
-                    "required": ["name"],
-                    "properties": {
-                        "name": {"type": "string", "pattern": f"^{_NAME.pattern}$"},
-                        "description": {"type": "string"},
-                        "parameters": {"type": "object", "additionalProperties": {}},
-                        "strict": {"type": ["boolean", "null"]},
-                    },
-                },
+                "function": FUNCTION,
             },
         },
     }
@@ -90,7 +94,7 @@ class ToolsField(serializers.Field):
 @extend_schema_field(
     {
         "oneOf": [
-            {"type": "string", "enum": list(_CHOICES)},
+            {"type": "string", "enum": list(CHOICES)},
             {
                 "type": "object",
                 "required": ["type", "function"],
@@ -107,13 +111,13 @@ class ToolsField(serializers.Field):
     }
 )
 class ToolChoiceField(serializers.Field):
-    """One of ``_CHOICES``, or a tuple with the name of the function that is to be called."""
+    """One of ``CHOICES``, or a tuple with the name of the function that is to be called."""
 
     def to_internal_value(self, data: Any) -> str | tuple[str]:
         match data:
             case {"type": "function", "function": {"name": str(name)}}:
                 return (name,)
-            case str() if data in _CHOICES:
+            case str() if data in CHOICES:
                 return data
         raise serializers.ValidationError("Give none, auto, required, or the function to call.")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
+from drf_spectacular.drainage import set_override
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from marketplace.api.market.fields import (
+    DEADLINE_SCHEMA,
     DeadlineField,
     MetadataField,
     PriceField,
@@ -25,17 +26,24 @@ AUTO = "auto"
 INTEGRATIONS_MAX = 5
 
 
+@extend_schema_field({"type": "string", "enum": [FINE_TUNE]})
+class PurposeField(serializers.CharField):
+    """What a file is for; another purpose is refused in OpenAI's words."""
+
+
 class FileRequest(serializers.Serializer[Any]):
     file = serializers.FileField(
         allow_empty_file=True, help_text="JSON lines of conversations or preferences."
     )
-    purpose = serializers.CharField(max_length=40, help_text="fine-tune.")
+    purpose = PurposeField(max_length=40, help_text="fine-tune.")
 
 
 class PartedUploadRequest(serializers.Serializer[Any]):
     filename = serializers.CharField(max_length=255, help_text="Name of the file.")
-    purpose = serializers.CharField(max_length=40, help_text="fine-tune.")
-    bytes = serializers.IntegerField(min_value=1, help_text="Size of the whole file in bytes.")
+    purpose = PurposeField(max_length=40, help_text="fine-tune.")
+    bytes = serializers.IntegerField(
+        min_value=1, help_text="Size of the whole file in bytes; a market takes files up to a size."
+    )
     mime_type = serializers.CharField(
         max_length=200, help_text="Its media type; the content decides, not this."
     )
@@ -85,10 +93,16 @@ class NumberOrAuto(serializers.Field):
     def __init__(self, *, low: float, high: float, is_whole: bool = False, **options: Any) -> None:
         super().__init__(required=False, allow_null=True, **options)
         self._low, self._high, self._is_whole = low, high, is_whole
+        kind = "integer" if is_whole else "number"
+        number = {"type": kind, "minimum": low, "maximum": high}
+        words = {"type": "string", "enum": [AUTO]}
+        set_override(self, "field", {"anyOf": [words, number, {"type": "null"}]})
 
     def to_internal_value(self, data: Any) -> float | str:
         if data == AUTO:
             return AUTO
+        if self._is_whole and isinstance(data, float) and data.is_integer():
+            data = int(data)  # JSON knows one kind of numbers
         kinds = int if self._is_whole else (int, float)
         is_number = isinstance(data, kinds) and not isinstance(data, bool)
         if not is_number or not math.isfinite(data) or not self._low <= data <= self._high:
@@ -102,32 +116,19 @@ class NumberOrAuto(serializers.Field):
         return value
 
 
-_WHOLE = extend_schema_field({"oneOf": [{"type": "string"}, {"type": "integer"}]})
-_NUMBER = extend_schema_field({"oneOf": [{"type": "string"}, {"type": "number"}]})
-
-
-@_WHOLE
-class WholeOrAuto(NumberOrAuto):
-    def __init__(self, *, low: int, high: int, **options: Any) -> None:
-        super().__init__(low=low, high=high, is_whole=True, **options)
-
-
-@_NUMBER
-class RealOrAuto(NumberOrAuto):
-    pass
-
-
 class Hyperparameters(serializers.Serializer[Any]):
-    batch_size = WholeOrAuto(low=1, high=256, help_text="Rows of a step, 1 to 256, or auto.")
-    learning_rate_multiplier = RealOrAuto(
+    batch_size = NumberOrAuto(
+        low=1, high=256, is_whole=True, help_text="Rows of a step, 1 to 256, or auto."
+    )
+    learning_rate_multiplier = NumberOrAuto(
         low=1e-6,
         high=1e6,
         help_text="Times the learning rate that the market would choose, or auto.",
     )
-    n_epochs = WholeOrAuto(
-        low=1, high=50, help_text="Times that all rows are read, 1 to 50, or auto."
+    n_epochs = NumberOrAuto(
+        low=1, high=50, is_whole=True, help_text="Times that all rows are read, 1 to 50, or auto."
     )
-    beta = RealOrAuto(
+    beta = NumberOrAuto(
         low=1e-6, high=2, help_text="How far DPO may go from the base model, up to 2, or auto."
     )
 
@@ -186,12 +187,17 @@ class CurrencyField(serializers.ChoiceField):
         return super().to_internal_value(data.lower() if isinstance(data, str) else data)
 
 
+@extend_schema_field(DEADLINE_SCHEMA)
+class DeadlineText(serializers.CharField):
+    """A deadline, which ``parse_deadline`` reads once the zone is known."""
+
+
 class BidTerms(StrictSerializer):
     """The bid, as ``extra_body={"bid": {...}}`` gives it; a misspelt member is refused."""
 
     max_price = PriceField(required=False, help_text="The most the job is worth, in dollars.")
     currency = CurrencyField(["usd"], required=False, default="usd", help_text="usd.")
-    deadline = serializers.CharField(
+    deadline = DeadlineText(
         max_length=60,
         required=False,
         help_text="A moment such as 2026-11-21T06:00:00Z, or a time from now such as 6h or 90m. "
@@ -234,7 +240,7 @@ class FineTuningJobRequest(serializers.Serializer[Any]):
         help_text="Id of a file whose rows are held out; without it, a share of the others.",
     )
     suffix = serializers.RegexField(
-        re.compile(r"[^\x00-\x1f:]{1,64}"),
+        r"^[^:\u0000-\u001f\u007f-\u009f]*[^:\s\u0000-\u001f\u007f-\u009f][^:\u0000-\u001f\u007f-\u009f]*$",
         max_length=64,
         required=False,
         allow_null=True,

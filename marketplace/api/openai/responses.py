@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_field
+from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework import serializers as s
 from rest_framework.request import Request
 
@@ -19,101 +19,20 @@ from marketplace.api.answers import AsStored, ConstantText, usd
 from marketplace.api.market.requests import check_body
 from marketplace.api.openai import schemas
 from marketplace.api.openai.chat import answer_request, build_chat_terms
-from marketplace.api.openai.chat_requests import ChatRequest, SampledRequest
+from marketplace.api.openai.chat_requests import (
+    ChatRequest,
+)
 from marketplace.api.openai.chat_values import Reply, Words, read_answer, sum_usage
+from marketplace.api.openai.response_requests import ResponseRequest
 from marketplace.api.openai.views import OpenAiView
 from marketplace.common.errors import UserError
 from marketplace.questions.models import AskedQuestion
 from marketplace.questions.tool_calls import CallReader, CallStream, ToolCall
 
-#: What would change the answer, and is not done here.
-_REFUSED = ("previous_response_id", "conversation", "background", "prompt")
 #: Members with the same meaning under another name, and those with the same name.
 _RENAMED = {"max_output_tokens": "max_completion_tokens"}
 _SAME = ("model", "temperature", "top_p", "stream", "parallel_tool_calls")
 _EMPTY_PART = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-
-
-@extend_schema_field({"oneOf": [{"type": "string"}, {"type": "array", "items": {}}]})
-class InputField(s.Field):
-    """A text of the user, or items: messages, calls and what functions gave."""
-
-    def to_internal_value(self, data: Any) -> list[dict[str, Any]]:
-        if isinstance(data, str):
-            return [{"role": "user", "content": data}]
-        if not isinstance(data, list):
-            raise s.ValidationError("Give a text, or a list of items.")
-        messages: list[dict[str, Any]] = []
-        for item in data:
-            _add_item(messages, item)
-        return messages
-
-    def to_representation(self, value: Any) -> Any:
-        return value
-
-
-def _add_item(messages: list[dict[str, Any]], item: Any) -> None:
-    match item:
-        case {"type": "reasoning"}:
-            pass
-        case {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}:
-            if not messages or messages[-1]["role"] != "assistant":
-                messages.append({"role": "assistant", "content": None})
-            function = {"name": name, "arguments": arguments}
-            call = {"id": call_id, "type": "function", "function": function}
-            messages[-1].setdefault("tool_calls", []).append(call)
-        case {"type": "function_call_output", "call_id": call_id, "output": output}:
-            messages.append({"role": "tool", "tool_call_id": call_id, "content": output})
-        case {"role": role, "content": content, **more} if more.get("type", "message") == "message":
-            messages.append({"role": role, "content": content})
-        case _:
-            raise s.ValidationError(
-                "An item is a message, a function_call or a function_call_output."
-            )
-
-
-class ResponseRequest(SampledRequest):
-    """A text or a conversation to answer."""
-
-    input = InputField(help_text="A text, or the conversation so far as a list of items.")
-    instructions = s.CharField(
-        required=False, allow_null=True, allow_blank=True, help_text="The system's message."
-    )
-    max_output_tokens = s.IntegerField(
-        min_value=1,
-        max_value=1_000_000,
-        required=False,
-        allow_null=True,
-        help_text="Most tokens of the answer.",
-    )
-    stream = s.BooleanField(
-        required=False, allow_null=True, help_text="Send the answer as server-sent events."
-    )
-    text = s.DictField(
-        required=False, allow_null=True, help_text="format: text, json_object or json_schema."
-    )
-    tools = s.ListField(
-        child=s.DictField(),
-        required=False,
-        allow_null=True,
-        help_text="Functions that the answer may call.",
-    )
-    tool_choice = s.JSONField(
-        required=False, allow_null=True, help_text="none, auto, required, or a function by name."
-    )
-    parallel_tool_calls = s.BooleanField(
-        required=False, allow_null=True, help_text="Whether an answer may call more than once."
-    )
-
-    def to_internal_value(self, data: Any) -> Any:
-        for name in _REFUSED:
-            if isinstance(data, Mapping) and data.get(name):
-                raise UserError(
-                    "unsupported_parameter",
-                    f"{name} is not done here: no answer is stored. Send the whole conversation.",
-                    param=name,
-                )
-        return super().to_internal_value(data)
 
 
 class ModelResponseSerializer(AsStored):

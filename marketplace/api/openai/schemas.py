@@ -8,6 +8,7 @@ from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 from rest_framework import serializers as s
 
 from marketplace.api.answers import HAS_MORE, Answer, AsStored, ConstantText
+from marketplace.api.text_patterns import ID
 
 
 def list_of(item: type[Answer], name: str, *, has_ends: bool = False, is_paged: bool = True) -> Any:
@@ -26,7 +27,11 @@ def list_of(item: type[Answer], name: str, *, has_ends: bool = False, is_paged: 
     return type(f"{name}Serializer", (AsStored,), members)
 
 
-AFTER = OpenApiParameter("after", str, description="Id of the last item of the page before.")
+AFTER = OpenApiParameter(
+    "after",
+    {"type": "string", "pattern": ID},
+    description="Id of the last item of the page before.",
+)
 
 
 def limit_to(most: int) -> OpenApiParameter:
@@ -38,8 +43,14 @@ PAGE = [AFTER, limit_to(100)]
 FILES_PAGE = [
     AFTER,
     limit_to(10_000),
-    OpenApiParameter("purpose", str, description="fine-tune or fine-tune-results."),
-    OpenApiParameter("order", str, description="asc or desc, by age."),
+    OpenApiParameter(
+        "purpose",
+        {"type": "string", "enum": ["fine-tune", "fine-tune-results"]},
+        description="fine-tune or fine-tune-results.",
+    ),
+    OpenApiParameter(
+        "order", {"type": "string", "enum": ["asc", "desc"]}, description="asc or desc, by age."
+    ),
 ]
 JOBS_PAGE = [
     *PAGE,

@@ -20,7 +20,7 @@ from marketplace.auction.bidding.deadlines import find_latest_deadline, parse_de
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.measure import measure_job
 from marketplace.auction.bidding.start_from import CONTINUED
-from marketplace.auction.bidding.terms import parse_price
+from marketplace.auction.bidding.terms import name_after, parse_price
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset
@@ -82,7 +82,7 @@ def resolve_request(asked: Mapping[str, Any], *, who: Caller, now: datetime) -> 
         "zone": model.zone.name,
         "dataset_id": dataset.pk,
         "validation_dataset_id": None if validation is None else validation.pk,
-        "name": asked.get("suffix") or dataset.name[:64],
+        "name": asked.get("suffix") or name_after(dataset.name),
         "adapter": adapter,
         "training": training,
         "model": begins_with,

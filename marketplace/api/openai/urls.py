@@ -29,5 +29,5 @@ urlpatterns = [
     path("responses", responses.ResponsesView.as_view()),
     path("models", catalogue.ModelsView.as_view()),
     path("models/<path:model>", catalogue.ModelView.as_view()),
-    re_path(r"^.*$", UnknownOpenAiAddressView.as_view()),
+    re_path("^", UnknownOpenAiAddressView.as_view()),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,6 +28,12 @@ AUTO = "auto"
 #: A hand slip of three digits is refused before it is held: one million dollars.
 PRICE_LIMIT_MICROS = 1_000_000 * 1_000_000
 NAME_LIMIT = 64
+#: What no name has: controls, and signs that one does not see but that turn or hide others.
+_NOT_IN_NAMES = (
+    r"\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    r"\ufeff\ufff9-\ufffb"
+)
+NAME_PATTERN = f"^[^{_NOT_IN_NAMES}]*$"
 SEQUENCE_STEP = 64
 #: Rows seen over all epochs that an ``auto`` number of epochs aims for.
 AUTO_SAMPLES = 1500
@@ -266,16 +273,21 @@ def check_name(name: str) -> str:
     Raises
     ------
     UserError
-        ``invalid_name``: empty, too long or with control characters.
+        ``invalid_name``: empty, too long or with signs that nobody sees.
     """
     name = name.strip()
-    if not 1 <= len(name) <= NAME_LIMIT or not name.isprintable():
+    if not 1 <= len(name) <= NAME_LIMIT or re.search(f"[{_NOT_IN_NAMES}]", name):
         raise UserError(
             "invalid_name",
             f"Give the job a name of 1 to {NAME_LIMIT} printable characters.",
             param="name",
         )
     return name
+
+
+def name_after(source: str) -> str:
+    """A job's name after that of its data."""
+    return re.sub(f"[{_NOT_IN_NAMES}]", " ", source)[:NAME_LIMIT].strip() or "job"
 
 
 def check_deadline(deadline_at: datetime, *, zone: Zone, now: datetime) -> None:

@@ -319,6 +319,7 @@ SPECTACULAR_SETTINGS = {
         "BidStatusEnum": "marketplace.auction.models.BidStatus.values",
         "JoinTokenStatusEnum": "marketplace.fleet.join_progress.TOKEN_STATUSES",
         "MemberRoleEnum": "marketplace.accounts.models.Role.values",
+        "TrainingPurposeEnum": ["fine-tune"],
     },
 }
 

@@ -116,3 +116,16 @@ def test_settings_are_typed_with_ranges_and_defaults(surface):
         "description": "Share of the steps in which the learning rate rises.",
     }
     assert schemas["PreparationSettings"]["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    ("path", "media_type"),
+    [
+        ("/api/zones%0A", "application/problem+json"),
+        ("/v1/models/a%0Ab", "application/json"),
+        ("/v1/%0A", "application/json"),
+    ],
+)
+def test_no_address_of_a_surface_is_answered_with_a_page(path, media_type):
+    answer = Client().get(path)
+    assert (answer.status_code, answer["Content-Type"]) == (404, media_type)
