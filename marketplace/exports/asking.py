@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict, UserError
+from marketplace.common.ids import new_id
 from marketplace.common.locks import advisory_lock
 from marketplace.exports.models import Export, ExportForm
 from marketplace.exports.prices import compute_price
@@ -13,7 +14,7 @@ from marketplace.fleet.selectors import get_model_shape
 from marketplace.jobs.models import Artifact, Checkpoint, ErrandKind, Job
 from marketplace.jobs.services import note_adapter_use
 from marketplace.jobs.tuned_models import TunedModel
-from marketplace.payments.holds import HoldRequest, place_holds
+from marketplace.payments.holds import HoldRequest, check_hold, place_holds
 from workers.protocol.job_bytes import find_adapted
 from workers.protocol.job_spec import AdapterKind
 
@@ -51,8 +52,17 @@ def ask_export(
     check_exportable(job)
     price_micros = compute_price(job.zone, form)
     model = TunedModel(job, checkpoint)
-    if price_micros is None and not model.is_written:
-        raise _no_node(job)
+    if model.find_artifact() is None:
+        if price_micros is None:
+            raise _no_node(job)
+        wanted = HoldRequest(
+            organisation.pk,
+            price_micros,
+            new_id("check"),
+            placed_by_id=None if asked_by is None else asked_by.pk,
+            api_key_id=api_key_id,
+        )
+        check_hold(wanted=wanted, now=now)
     artifact = model.take_artifact(now=now)
     note_adapter_use(job_ids=[job.pk], now=now)
     # Two requests at once are one export.

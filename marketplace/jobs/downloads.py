@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 
 from marketplace.common.downloads import FileDownload
-from marketplace.common.errors import NotFound
+from marketplace.common.errors import Conflict, NotFound
 from marketplace.jobs.models import Artifact, Checkpoint, Job
-from marketplace.jobs.selectors import list_job_checkpoints
 from marketplace.jobs.services import note_adapter_use
+from marketplace.jobs.services.uploads import CHECKPOINTS_KEPT
 
 
 def get_artifact(job: Job) -> Artifact:
@@ -36,12 +36,18 @@ def get_checkpoint(job: Job, checkpoint_id: str) -> Checkpoint:
     ------
     NotFound
         ``unknown_checkpoint``.
+    Conflict
+        ``checkpoint_replaced``.
     """
-    found = list_job_checkpoints(job).filter(pk=checkpoint_id.replace("\0", "")).first()
+    found = job.checkpoints.filter(pk=checkpoint_id.replace("\0", "")).first()
     if found is None:
-        raise NotFound(
-            "unknown_checkpoint",
-            "The job has no such checkpoint, or a newer one has replaced it.",
+        raise NotFound("unknown_checkpoint", "The job has no such checkpoint.")
+    if not found.file:
+        raise Conflict(
+            "checkpoint_replaced",
+            f"Of a job's checkpoints the newest {CHECKPOINTS_KEPT} are kept, and that of step "
+            f"{found.step} is not among them any more. GET /api/jobs/{job.pk}/checkpoints lists "
+            "those there are; without a checkpoint, it is the finished adapter.",
         )
     return found
 

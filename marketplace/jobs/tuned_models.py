@@ -15,7 +15,7 @@ from django.db import transaction
 
 from marketplace.accounts.models import Deletion, Organisation, Subject
 from marketplace.common.errors import Conflict, NotFound
-from marketplace.common.ids import new_id
+from marketplace.common.ids import ULID_LENGTH, new_id
 from marketplace.fleet.selectors import get_model_shape
 from marketplace.jobs.adapter_files import compose_adapter, spool_checkpoint_weights
 from marketplace.jobs.locks import lock_job
@@ -29,6 +29,11 @@ from workers.protocol.weight_sketch import WeightsUnreadable
 MODELS_KEPT = 8
 #: Of a model's name, before the step of a checkpoint.
 AT_STEP = ":ckpt-step-"
+#: As ``/v1`` names them: the zone, the organisation and a suffix stand before what says which.
+_LONG_NAME = re.compile(
+    rf"ft:(?:.{{0,200}}:)?(?:ftjob-)?([0-9a-hjkmnp-tv-z]{{{ULID_LENGTH}}}(?:{AT_STEP}[0-9]{{1,9}})?)",
+    re.DOTALL,
+)
 _NAME = re.compile(rf"([^:\0]{{1,40}})(?:{AT_STEP}([0-9]{{1,9}}))?")
 
 
@@ -45,15 +50,17 @@ class TunedModel:
         """The job's id, and the step of a checkpoint; ``find_tuned_model`` reads it."""
         return self.job.pk + ("" if self.checkpoint is None else f"{AT_STEP}{self.checkpoint.step}")
 
-    @property
-    def is_written(self) -> bool:
-        """Whether ``take_artifact`` reads no checkpoint."""
-        return self.checkpoint is None or _find_written(self.checkpoint) is not None
+    def find_artifact(self) -> Artifact | None:
+        """The adapter's file; ``None``: that of the checkpoint is not written yet."""
+        if self.checkpoint is None:
+            return Artifact.objects.get(job=self.job)
+        return _find_written(self.checkpoint)
 
     def take_artifact(self, *, now: datetime) -> Artifact:
         """Give the adapter's file; that of a checkpoint is written when it is first taken.
 
-        Call outside of a transaction: writing reads the whole checkpoint.
+        Call outside of a transaction, and once money and rights were looked at: writing reads the
+        whole checkpoint.
 
         Raises
         ------
@@ -65,10 +72,20 @@ class TunedModel:
         UserError
             ``base_unreachable`` (503).
         """
-        if self.checkpoint is None:
-            return Artifact.objects.get(job=self.job)
-        found = _find_written(self.checkpoint)
-        return _write_artifact(self.checkpoint, now=now) if found is None else found
+        found = self.find_artifact()
+        if found is None and self.checkpoint is not None:
+            found = _write_artifact(self.checkpoint, now=now)
+        assert found is not None
+        return found
+
+
+def shorten_model_name(name: str) -> str | None:
+    """The name that ``find_tuned_model`` reads, of ``ft:`` and a job or of a name of ``/v1``.
+
+    ``None``: it is the name of no model that a job made.
+    """
+    found = _LONG_NAME.fullmatch(name)
+    return None if found is None else f"ftjob-{found[1]}"
 
 
 def find_tuned_model(name: str, *, organisation: Organisation) -> TunedModel | None:
@@ -142,12 +159,13 @@ def _write_artifact(checkpoint: Checkpoint, *, now: datetime) -> Artifact:
 
 
 def _check_room(job: Job) -> None:
-    kept = Artifact.everything.filter(job=job).exclude(checkpoint=None)
-    if kept.count() >= MODELS_KEPT:
+    # Of a checkpoint that was replaced the model cannot be named any more.
+    models = Artifact.everything.filter(job=job, deleted_at=None).exclude(checkpoint=None)
+    if models.exclude(checkpoint__file="").count() >= MODELS_KEPT:
         raise Conflict(
             "too_many_checkpoint_models",
-            f"{MODELS_KEPT} checkpoints of this job have been used as models, which is the most. "
-            "Use the finished model, or fetch the checkpoint's file.",
+            f"{MODELS_KEPT} checkpoints of this job are used as models, which is the most. "
+            "Use one of them or the finished model, or fetch the checkpoint's file.",
             param="model",
         )
 

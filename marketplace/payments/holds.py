@@ -105,6 +105,23 @@ def place_holds(
     return outcomes
 
 
+def check_hold(*, wanted: HoldRequest, now: datetime) -> None:
+    """Refuse what ``place_holds`` would refuse now; nothing is held.
+
+    Before work that is worth doing only for who can pay. Its answer may be another in a moment.
+
+    Raises
+    ------
+    UserError
+        Those of ``place_holds``.
+    """
+    with transaction.atomic():
+        [outcome] = place_holds(wanted=[wanted], now=now)
+        transaction.set_rollback(True)
+    if isinstance(outcome, UserError):
+        raise outcome
+
+
 def _decide_requests(
     wanted: Sequence[HoldRequest],
     refused: Mapping[HoldRequest, UserError],

@@ -77,6 +77,19 @@ def ask_questions(
         return [ask_question(terms=each, now=now, **asked) for each in terms]
 
 
+def check_questions(*, terms: Sequence[QuestionTerms], now: datetime, **asked: Any) -> None:
+    """Refuse what ``ask_questions`` would refuse of a base model now; nothing is asked or held.
+
+    Raises
+    ------
+    UserError
+        Those of ``ask_question``.
+    """
+    with transaction.atomic():
+        ask_questions(terms=terms, now=now, artifact=None, **asked)
+        transaction.set_rollback(True)
+
+
 def ask_question(
     *,
     organisation: Organisation,

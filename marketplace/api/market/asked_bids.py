@@ -14,9 +14,10 @@ from marketplace.api.market.owned import await_dataset_id, is_upload_id
 from marketplace.api.market.requests import read_asked
 from marketplace.auction.bidding.deadlines import settle_deadline
 from marketplace.auction.bidding.measure import refuse_unknown_dataset
-from marketplace.auction.bidding.place import NewBid
+from marketplace.auction.bidding.place import NewBid, ensure_beginning
 from marketplace.auction.bidding.resuming import RESUMED, find_price_left
-from marketplace.auction.bidding.start_from import find_beginning, is_beginning_written
+from marketplace.auction.bidding.start_from import is_beginning_written
+from marketplace.auction.bidding.terms import name_after
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.common.threads import run_in_thread
@@ -131,13 +132,7 @@ def read_files(new_bid: NewBid) -> None:
         ensure_dataset_tokens(dataset=new_bid.validation, zone=new_bid.zone)
         check_held_out(dataset=new_bid.dataset, held_out=new_bid.validation)
     if not is_beginning_written(new_bid.model, organisation=new_bid.organisation):
-        find_beginning(
-            new_bid.model,
-            organisation=new_bid.organisation,
-            zone=new_bid.zone,
-            dataset=new_bid.dataset,
-            now=clock.now(),
-        )
+        ensure_beginning(new_bid, now=clock.now())
 
 
 def _has_read_files(new_bid: NewBid) -> bool:
@@ -208,7 +203,7 @@ def _build_new_bid(
         zone=zone,
         dataset=dataset,
         validation=validation,
-        name=body["name"] or dataset.name,
+        name=body["name"] or name_after(dataset.name),
         price_micros=body["price"],
         deadline_at=deadline.at,
         deadline_s=deadline.seconds,

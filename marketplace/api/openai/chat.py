@@ -49,6 +49,7 @@ from marketplace.questions.asking import (
     INVALID_SCHEMA,
     QuestionTerms,
     ask_questions,
+    check_questions,
 )
 from marketplace.questions.models import AskedQuestion, QuestionStatus
 from marketplace.questions.serving import find_served_model, start_forwarding
@@ -158,16 +159,21 @@ def answer_request(
         raise UserError(
             "unsupported_parameter", "A stream has one answer. Ask for n without it.", param="n"
         )
-    questions = ask_questions(
-        organisation=who.organisation,
-        asked_by=who.user,
-        api_key_id=who.key_id,
-        zone=model.zone,
-        artifact=None if model.tuned is None else model.tuned.take_artifact(now=clock.now()),
-        terms=[replace(terms, seed=_step_seed(terms.seed, by=index)) for index in range(count)],
-        is_forwarded=served_model is not None,
-        now=clock.now(),
-    )
+    question: dict[str, Any] = {
+        "organisation": who.organisation,
+        "asked_by": who.user,
+        "api_key_id": who.key_id,
+        "zone": model.zone,
+        "terms": [replace(terms, seed=_step_seed(terms.seed, by=index)) for index in range(count)],
+        "is_forwarded": served_model is not None,
+        "now": clock.now(),
+    }
+    artifact = None
+    if model.tuned is not None:
+        if model.tuned.find_artifact() is None:
+            check_questions(**question)
+        artifact = model.tuned.take_artifact(now=clock.now())
+    questions = ask_questions(artifact=artifact, **question)
     first = questions[0]
     reply = Reply(first.pk, asked["model"], int(first.created_at.timestamp()))
     reader = None if use is None else use.reader

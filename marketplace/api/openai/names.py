@@ -17,14 +17,11 @@ from marketplace.common.ids import ULID_LENGTH
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import list_open_zones
 from marketplace.jobs.models import Checkpoint, Job
-from marketplace.jobs.tuned_models import AT_STEP, TunedModel, find_tuned_model
+from marketplace.jobs.tuned_models import TunedModel, find_tuned_model, shorten_model_name
 
 FILE, JOB, TUNED = "file-", "ftjob-", "ft:"
 _ULID = rf"[0-9a-hjkmnp-tv-z]{{{ULID_LENGTH}}}"
 _FILE = re.compile(rf"file-({_ULID})")
-_TUNED = re.compile(
-    rf"ft:(?:.{{0,200}}:)?(?:ftjob-)?({_ULID}(?:{AT_STEP}[0-9]{{1,9}})?)", re.DOTALL
-)
 _WORD = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -75,9 +72,9 @@ def find_model(name: str, *, organisation: Organisation) -> ServedModel:
     NotFound
         ``model_not_found``.
     """
-    tuned = _TUNED.fullmatch(name)
+    tuned = shorten_model_name(name)
     if tuned is not None:
-        model = find_tuned_model(JOB + tuned[1], organisation=organisation)
+        model = find_tuned_model(tuned, organisation=organisation)
         if model is not None:
             return ServedModel(model.job.zone, model)
     elif "\0" not in name:

@@ -24,14 +24,15 @@ from marketplace.accounts.models import User
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.limits import refuse_by_limits
 from marketplace.auction.bidding.measure import measure_job
-from marketplace.auction.bidding.start_from import refuse_taken_offers
+from marketplace.auction.bidding.start_from import refuse_taken_offers, write_beginning
 from marketplace.auction.bidding.terms import check_deadline, check_name, check_price_micros
 from marketplace.auction.lane import wakeups
 from marketplace.auction.models import Bid
 from marketplace.common.errors import Conflict, UserError
+from marketplace.common.ids import new_id
 from marketplace.common.traces import ROOT, record_stage
 from marketplace.jobs.terms import derive_columns
-from marketplace.payments.holds import HoldRequest, place_holds
+from marketplace.payments.holds import HoldRequest, check_hold, place_holds
 from marketplace.payments.locks import LockedAccounts, lock_wallets
 from marketplace.vendors.endpoint_quotes import EndpointQuote
 from marketplace.vendors.endpoints import ask_for_bid
@@ -137,6 +138,26 @@ def place_bids(*, asked: Sequence[NewBid], now: datetime) -> list[Outcome]:
     return [outcomes[index] for index in range(len(asked))]
 
 
+def ensure_beginning(asked: NewBid, *, now: datetime) -> str:
+    """Write the adapter of the checkpoint that a bid begins with, if its price can be paid now.
+
+    Raises
+    ------
+    UserError
+        Those of ``place_holds`` and of ``write_beginning``; nothing was written.
+    """
+    hold = HoldRequest(
+        asked.organisation.pk,
+        asked.price_micros,
+        new_id("check"),
+        card_payment_id=asked.card_payment_id,
+        placed_by_id=None if asked.placed_by is None else asked.placed_by.pk,
+        api_key_id=asked.api_key_id,
+    )
+    check_hold(wanted=hold, now=now)
+    return write_beginning(asked.model, organisation=asked.organisation, now=now)
+
+
 def draft_bid(asked: NewBid, *, now: datetime) -> Bid:
     """The bid, checked and measured, not stored.
 
@@ -149,6 +170,9 @@ def draft_bid(asked: NewBid, *, now: datetime) -> Bid:
     check_deadline(asked.deadline_at, zone=asked.zone, now=now)
     measured = measure_job(asked, now=now)
     terms, offers = measured.terms, []
+    if terms.start is not None and not terms.start.artifact_id:
+        start = replace(terms.start, artifact_id=ensure_beginning(asked, now=now))
+        terms = replace(terms, start=start)
     if terms.preparation is not None:
         offers = collect_offers(
             zone=asked.zone,

@@ -1,8 +1,8 @@
 """What a job is to begin with, named as a model is.
 
 - ``ft:`` and a job of one's own that has succeeded, or one of its checkpoints
-  (``ft:JOB:ckpt-step-N``), on the same base model: the new job continues from that adapter, with
-  its rank and modules, and does all of its steps.
+  (``ft:JOB:ckpt-step-N``), or the model's long name in ``/v1``, on the same base model: the new
+  job continues from that adapter, with its rank and modules, and does all of its steps.
 - ``warm:`` and an offer: the job begins with the offer's adapter and is sold fewer steps.
 - ``resume:`` and a paused job of one's own: ``resuming``.
 """
@@ -20,7 +20,12 @@ from marketplace.auction.models import Bid
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset
-from marketplace.jobs.tuned_models import AT_STEP, find_tuned_model
+from marketplace.jobs.tuned_models import (
+    AT_STEP,
+    TunedModel,
+    find_tuned_model,
+    shorten_model_name,
+)
 from marketplace.warm.models import Offer
 from marketplace.warm.offers import ColdJob, find_taken_offers, find_usable_offer
 from workers.protocol.job_spec import AdapterSpec
@@ -39,6 +44,7 @@ class Beginning:
     """An adapter that may be begun with."""
 
     kind: StartKind
+    #: Empty: a checkpoint's adapter that ``write_beginning`` is to write.
     artifact_id: str
     job_id: str
     #: Its own settings.
@@ -52,11 +58,12 @@ def find_beginning(
 ) -> Beginning | None:
     """The adapter that a model's name stands for; ``None``: the base model itself.
 
+    It writes nothing, so a quote costs no more than looking.
+
     Raises
     ------
     UserError
-        ``unknown_model``: no such job of the organisation's, or one without an adapter, or as
-        ``TunedModel.take_artifact``;
+        ``unknown_model``: no such job of the organisation's, or one without an adapter;
         ``wrong_base_model``: it was trained on another base model; ``offer_ended``: the warm start
         is not to be had any more.
     """
@@ -66,9 +73,7 @@ def find_beginning(
         return _find_offered(model, organisation, zone, dataset, now)
     if not model.startswith(CONTINUED):
         raise _unknown_model(model)
-    tuned = find_tuned_model(model.removeprefix(CONTINUED), organisation=organisation)
-    if tuned is None:
-        raise _unknown_model(model)
+    tuned = _find_tuned(model, organisation)
     job = tuned.job
     if not _is_same_base(job.zone, zone):
         raise UserError(
@@ -77,16 +82,40 @@ def find_beginning(
             f"{zone.name} trains {_name_base(zone)}. Bid in zone {job.zone.name}.",
             param="model",
         )
-    artifact = tuned.take_artifact(now=now)
-    return Beginning(StartKind.CONTINUED, artifact.pk, job.pk, job.terms.adapter)
+    artifact = tuned.find_artifact()
+    artifact_id = "" if artifact is None else artifact.pk
+    return Beginning(StartKind.CONTINUED, artifact_id, job.pk, job.terms.adapter)
+
+
+def write_beginning(model: str, *, organisation: Organisation, now: datetime) -> str:
+    """Write the adapter of the checkpoint that a job begins with; the id of its file.
+
+    Raises
+    ------
+    UserError
+        ``unknown_model``, or those of ``TunedModel.take_artifact``.
+    """
+    return _find_tuned(model, organisation).take_artifact(now=now).pk
+
+
+def _find_tuned(model: str, organisation: Organisation) -> TunedModel:
+    tuned = _look_up(model, organisation)
+    if tuned is None:
+        raise _unknown_model(model)
+    return tuned
+
+
+def _look_up(model: str, organisation: Organisation) -> TunedModel | None:
+    name = shorten_model_name(model)
+    return None if name is None else find_tuned_model(name, organisation=organisation)
 
 
 def is_beginning_written(model: str, *, organisation: Organisation) -> bool:
-    """Whether ``find_beginning`` reads no checkpoint; also where there is no such model."""
+    """Whether a bid need not write an adapter; also where there is no such model."""
     if not model.startswith(CONTINUED) or AT_STEP not in model:
         return True
-    tuned = find_tuned_model(model.removeprefix(CONTINUED), organisation=organisation)
-    return tuned is None or tuned.is_written
+    tuned = _look_up(model, organisation)
+    return tuned is None or tuned.find_artifact() is not None
 
 
 def _find_offered(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,14 +22,19 @@ from marketplace.api.market.asked_bids import (
     find_new_bids,
     read_files_of_all,
 )
-from marketplace.auction.bidding.place import NewBid
+from marketplace.api.openai.names import name_tuned_model
+from marketplace.auction.bidding.measure import measure_job
+from marketplace.auction.bidding.place import NewBid, draft_bid, ensure_beginning
+from marketplace.auction.bidding.start_from import find_beginning
 from marketplace.common.errors import UserError
 from marketplace.jobs import adapter_files, tuned_models
+from marketplace.jobs.downloads import get_checkpoint
 from marketplace.jobs.models import Artifact, Checkpoint, Job
 from marketplace.jobs.selectors import find_job_blob
 from marketplace.jobs.services import delete_adapter, dispatch_slots, store_checkpoint
 from marketplace.jobs.tuned_models import TunedModel, find_tuned_model
 from marketplace.jobs.upload_checks import check_adapter
+from marketplace.payments.models import Entry, Hold
 from tests import builders
 from tests import job_builders as build
 from tests import market_builders as market
@@ -268,3 +274,83 @@ def test_nodes_get_the_checkpoints_adapter_that_a_job_begins_with(owner, job):
     blob = find_job_blob(begun, "start")
     assert blob is not None
     assert blob.sha256 == artifact.sha256
+
+
+def ask_bid(owner, job, *, price=1_000_000) -> NewBid:
+    return NewBid(
+        organisation=owner,
+        placed_by=builders.owner_of(owner),
+        zone=job.zone,
+        dataset=market.dataset(owner, job.zone),
+        model=f"ft:{job.pk}:ckpt-step-4",
+        name="goes on",
+        price_micros=price,
+        deadline_at=NOW + timedelta(minutes=5),
+        idempotency_key=None,
+        adapter={},
+        training={"epochs": 1},
+    )
+
+
+def test_a_quote_writes_no_adapter_and_a_bid_that_can_be_paid_does(owner, job):
+    checkpoint = market.checkpoint(job, step=4)
+    measured = measure_job(ask_bid(owner, job), now=NOW)
+    assert (measured.start.job_id, measured.start.artifact_id) == (job.pk, "")
+    assert not Artifact.everything.exists()
+    bid = draft_bid(ask_bid(owner, job), now=NOW)
+    artifact = Artifact.everything.get(checkpoint=checkpoint)
+    assert bid.start.artifact_id == artifact.pk
+    # Once it is written, a quote names it.
+    assert measure_job(ask_bid(owner, job), now=NOW).start.artifact_id == artifact.pk
+    assert not Hold.objects.filter(organisation=owner, reference__startswith="check").exists()
+
+
+def test_a_bid_that_cannot_be_paid_writes_no_adapter(owner, job):
+    market.checkpoint(job, step=4)
+    holds, entries = Hold.objects.count(), Entry.objects.count()
+    dear = ask_bid(owner, job, price=999_000_000)
+    for attempt in (draft_bid, ensure_beginning):
+        with pytest.raises(UserError) as caught:
+            attempt(dear, now=NOW)
+        assert caught.value.code == "insufficient_funds"
+    assert not Artifact.everything.exists()
+    assert (Hold.objects.count(), Entry.objects.count()) == (holds, entries)
+
+
+def test_models_of_replaced_checkpoints_leave_room_for_others(owner, job, monkeypatch):
+    monkeypatch.setattr(tuned_models, "MODELS_KEPT", 1)
+    first = market.checkpoint(job, step=4)
+    kept = find(owner, job, 4).take_artifact(now=NOW)
+    market.checkpoint(job, step=6)
+    Checkpoint.objects.filter(pk=first.pk).update(file="")
+    artifact = find(owner, job, 6).take_artifact(now=NOW)
+    assert set(Artifact.everything.all()) == {kept, artifact}
+
+
+def test_of_a_replaced_checkpoint_it_is_said_what_became_of_it(owner, job):
+    replaced = market.checkpoint(job, step=4)
+    Checkpoint.objects.filter(pk=replaced.pk).update(file="")
+    with pytest.raises(UserError) as caught:
+        get_checkpoint(job, replaced.pk)
+    assert (caught.value.code, caught.value.status) == ("checkpoint_replaced", 409)
+    assert "step 4" in caught.value.message
+    assert f"/api/jobs/{job.pk}/checkpoints" in caught.value.message
+    with pytest.raises(UserError) as caught:
+        get_checkpoint(job, "ckpt_unknown")
+    assert caught.value.code == "unknown_checkpoint"
+
+
+def test_a_bid_may_name_what_it_continues_as_openais_clients_do(owner, job):
+    checkpoint = market.checkpoint(job, step=4)
+    long_name = name_tuned_model(job, suffix="a b", checkpoint=checkpoint)
+    assert long_name.count(":") > 3
+    asked = replace(ask_bid(owner, job), model=long_name)
+    assert measure_job(asked, now=NOW).start.job_id == job.pk
+    other = builders.organisation(usd="5")
+    for name in (f"{long_name}0", f"ft:{job.zone.name}:x:{'0' * 26}", "ft:none"):
+        with pytest.raises(UserError) as caught:
+            measure_job(replace(asked, model=name), now=NOW)
+        assert caught.value.code == "unknown_model"
+    with pytest.raises(UserError) as caught:
+        find_beginning(long_name, organisation=other, zone=job.zone, dataset=asked.dataset, now=NOW)
+    assert caught.value.code == "unknown_model"

@@ -12,6 +12,7 @@ import pytest
 from marketplace.common import clock
 from marketplace.jobs.models import Artifact
 from marketplace.jobs.services import dispatch_slots
+from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.models import AccountKind, LedgerAccount
 from marketplace.payments.selectors import get_wallet
 from marketplace.questions.answering import record_written, sweep_questions
@@ -353,4 +354,18 @@ def test_wrong_questions_are_refused(client, zone, node):
         with pytest.raises(openai.BadRequestError) as refused:
             client.chat.completions.create(**asked)
         assert refused.value.param == param, refused.value.body
+    assert not AskedQuestion.objects.exists()
+
+
+def test_a_question_that_cannot_be_paid_writes_no_adapter(client, zone, node, owner):
+    job = build.job(zone, (0, node), organisation=owner)
+    finish(job, node)
+    market.checkpoint(job, step=4)
+    [listed] = client.fine_tuning.jobs.checkpoints.list(job.pk).data
+    rest = get_wallet(organisation=owner).available_micros
+    place_holds(wanted=[HoldRequest(owner.pk, rest, "hold_all")], now=clock.now())
+    with pytest.raises(openai.APIStatusError) as caught:
+        client.chat.completions.create(model=listed.fine_tuned_model_checkpoint, messages=MESSAGES)
+    assert (caught.value.status_code, caught.value.code) == (402, "insufficient_funds")
+    assert not Artifact.everything.exclude(checkpoint=None).exists()
     assert not AskedQuestion.objects.exists()
