@@ -13,6 +13,8 @@ BASE_PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
 # Two tests at once suit the smallest machine we promise to run on.
 JOBS ?= 2
 PAGES := marketplace/web/static/web/build
+# What generates a TypeScript client from the API's document, for the tests.
+CLIENTS := frontend/clients/node_modules
 
 # What the tests need comes with the rest when it will be needed anyway.
 NEEDS_DEV := $(filter-out help installed setup pages demo run dist images clean,$(or $(MAKECMDGOALS),help))
@@ -48,7 +50,7 @@ setup: installed ## Environment and pages, ready to run
 	@echo "Compiling the auction (kept: later starts skip it)"
 	@$(PYTHON) -m marketplace.config.warm
 
-setup-dev: $(VENV)/.installed-dev pages ## The same with everything the tests need
+setup-dev: $(VENV)/.installed-dev pages $(CLIENTS)/.package-lock.json ## The same with everything the tests need
 
 $(PYTHON):
 	@test -n "$(BASE_PYTHON)" || { echo "Finetender needs Python 3.11 or newer on PATH."; exit 1; }
@@ -105,6 +107,9 @@ $(PAGES)/.built: $(shell find frontend/web -type f -not -path '*/node_modules/*'
 	@echo "Building the pages"
 	@cd frontend/web && npm ci --no-audit --no-fund --loglevel=error && npm run --silent build
 	@touch $@
+
+$(CLIENTS)/.package-lock.json: frontend/clients/package-lock.json | $(PAGES)/.built
+	@cd frontend/clients && npm ci --no-audit --no-fund --loglevel=error && touch node_modules/.package-lock.json
 
 # The demo's clock starts with make, so that what it prints includes the installation.
 STARTED_AT := $(shell date +%s)

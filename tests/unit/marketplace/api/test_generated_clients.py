@@ -5,15 +5,21 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import shutil
 import subprocess
 import sys
-from contextlib import ExitStack
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connections
 
 from marketplace.api.openapi import SURFACES
+from marketplace.jobs.models import Job, JobStatus
+from scheduler.types import Refusal
 from tests import builders
 from tests.conftest import ROOT
 from tests.unit.marketplace.api.client import ROWS, finish
@@ -22,6 +28,7 @@ from tests.unit.marketplace.api.web_server import serve
 pytestmark = pytest.mark.django_db(transaction=True)
 
 DOCUMENTS = ROOT / "docs" / "api"
+TYPESCRIPT = ROOT / "frontend" / "clients"
 
 
 @pytest.fixture(scope="module")
@@ -135,3 +142,76 @@ def test_a_python_client_of_openais_calls_buys_a_job_and_reads_refusals(
     retrieve = calls("fine_tuning.retrieve_fine_tuning_job")
     assert retrieve.sync(won.id, client=client).status == "succeeded"
     assert calls("files.download_file").sync(stored.id, client=client).payload.read() == ROWS
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The TypeScript client of each document and the programs that use them, as JavaScript."""
+    where = tmp_path_factory.mktemp("typescript")
+    packages = TYPESCRIPT / "node_modules"
+    assert packages.is_dir(), "Install what generates the client: make setup-dev"
+    shutil.copytree(TYPESCRIPT, where, dirs_exist_ok=True, ignore=lambda *_: ["node_modules"])
+    (where / "node_modules").symlink_to(packages)
+    for document in SURFACES.values():
+        types = where / "src" / "generated" / Path(document).with_suffix(".ts").name
+        # A member with a default may be left out of a request.
+        run_program(
+            *(packages / ".bin" / "openapi-typescript", DOCUMENTS / document),
+            *("--default-non-nullable=false", "--output", types),
+        )
+    run_program(packages / ".bin" / "tsc", "--project", where)
+    return where / "built"
+
+
+def run_program(*command: Any) -> str:
+    done = subprocess.run(
+        [str(each) for each in command], capture_output=True, text=True, check=False, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_typescript_client_of_the_market_buys_a_job_and_reads_refusals(
+    built: Path, lane: None, tokenizer_zone: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(ROWS)
+    _, secret = builders.api_key(builders.organisation(usd="10"))
+    with serve() as url, work_on_jobs():
+        said = run_program("node", built / "market.js", url, secret, tmp_path / "rows.jsonl")
+    told = json.loads(said)
+    job = Job.objects.get()
+    assert told == {
+        "rows": 100,
+        "quoted": True,
+        "refused_quote": [400, "invalid_deadline"],
+        "no_plan": [None, None, told["no_plan"][2]],
+        "lost": [402, "bid_below_price"],
+        "again": True,
+        "job": job.pk,
+        "status": "succeeded",
+        "first_event": "opened",
+        "adapter": "zip",
+    }
+    assert told["no_plan"][2] in {str(each) for each in Refusal}
+
+
+@contextmanager
+def work_on_jobs() -> Iterator[None]:
+    """Have a node do each job that is opened, while a program follows it."""
+    is_over = threading.Event()
+
+    def work() -> None:
+        try:
+            while not is_over.wait(0.1):
+                for job in Job.objects.filter(status=JobStatus.QUEUED):
+                    finish(job.pk)
+        finally:
+            connections.close_all()
+
+    node = threading.Thread(target=work, name="node")
+    node.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        node.join(60)
