@@ -166,10 +166,10 @@ class JobTerms(TypedDict, total=False):
     #: organisation has it. It leaves fewer plans to choose from; slots cost the same.
     verified_only: bool | None
     #: What to begin with: 'ft:' and the id of a job of yours whose adapter is to be
-    #: continued, with ':ckpt-step-' and a step for that of a checkpoint, or, for one job, the
-    #: model of a quote's warm start. 'resume:' and the id of a paused job of yours goes on
-    #: with that job: its rest, with its own data and settings. Without it, the zone's base
-    #: model.
+    #: continued, with ':ckpt-step-' and a step for that of a checkpoint; or that model's name
+    #: in /v1/models; or, for one job, the model of a quote's warm start. 'resume:' and the id
+    #: of a paused job of yours goes on with that job: its rest, with its own data and
+    #: settings. Without it, the zone's base model.
     model: str
     #: Have a vendor prepare the data first: {} takes the defaults; null trains on the data as
     #: they are.

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from finetender.calls import Answer, Call, Operation, Pause, send
+from finetender.data_sources import Rows, open_source
 from finetender.errors import UsageError, build_error
 from finetender.operations.file_parts import PARTS_FROM_BYTES, send_in_parts
 from finetender.values import Dataset, Plan, Zone
 
 #: Seconds between two looks at what is not decided yet.
 LOOK_EVERY_S = 0.5
-Data = str | os.PathLike[str] | Dataset
+#: What jobs train with: what ``upload`` takes, or a data set that is stored.
+Data = Rows | Dataset
 
 
 def list_zones() -> Operation[tuple[Zone, ...]]:
@@ -24,7 +25,7 @@ def list_zones() -> Operation[tuple[Zone, ...]]:
 
 
 def upload(
-    path: str | os.PathLike[str],
+    source: Rows,
     *,
     zone: str | None = None,
     name: str | None = None,
@@ -37,21 +38,29 @@ def upload(
 
     Parameters
     ----------
+    source
+        A file of rows or a Parquet file, an address (``hf://owner/set``, ``s3://bucket/key``,
+        ``https://...``), or rows themselves, such as a ``datasets.Dataset``.
     faulty_lines, long_rows
         What becomes of rows that cannot be used as they are: ``refuse`` the file, ``leave_out``,
         and for long rows ``cut``.
+
+    Raises
+    ------
+    UsageError
+        The source cannot be read, or its kind needs an extra of this package.
     """
-    file = Path(path)
-    form = {"faulty_lines": faulty_lines, "long_rows": long_rows, "name": name or file.name}
+    form = {"faulty_lines": faulty_lines, "long_rows": long_rows}
     if zone is not None:
         form["zone"] = zone
-    key = f"sdk-{_hash_file(file, form)}"
-    if file.stat().st_size > PARTS_FROM_BYTES:
-        upload_id = yield from send_in_parts(file, form, key=key)
-        return (yield from _await_dataset(upload_id))
-    answer = yield from send(
-        Call("POST", "/api/datasets", form=form, file=file, idempotency_key=key)
-    )
+    with open_source(source) as (file, named):
+        form["name"] = name or named
+        key = f"sdk-{_hash_file(file, form)}"
+        if file.stat().st_size > PARTS_FROM_BYTES:
+            upload_id = yield from send_in_parts(file, form, key=key)
+            return (yield from _await_dataset(upload_id))
+        call = Call("POST", "/api/datasets", form=form, file=file, idempotency_key=key)
+        answer = yield from send(call)
     if answer.status == 201:
         return Dataset.read(answer.body)
     return (yield from _await_dataset(answer.body["id"]))
