@@ -153,7 +153,7 @@ def suit(case: Any, house: Mapping[str, Any], *, names_ours: bool) -> None:
     if not isinstance(case.body, dict):
         return
     write_json_texts(case.body)
-    if "file" in case.body:
+    if case.media_type == "multipart/form-data" and "file" in case.body:
         case.body["file"] = ROWS
     if not names_ours:
         return

@@ -132,9 +132,9 @@ class TermsRequest(WorkRequest):
         allow_blank=True,
         help_text="What to begin with: 'ft:' and the id of a job of yours whose adapter is to be "
         "continued, with ':ckpt-step-' and a step for that of a checkpoint; or that model's name "
-        "in /v1/models; or, for one job, the model of a quote's warm start. 'resume:' and the id of a "
-        "paused job of yours goes on with that job: its rest, with its own data and settings. "
-        "Without it, the zone's base model.",
+        "in /v1/models; or, for one job, the model of a quote's warm start. 'resume:' and the id "
+        "of a paused job of yours goes on with that job: its rest, with its own data and "
+        "settings. Without it, the zone's base model.",
     )
     preparation = PreparationField()
     metadata = MetadataField(
