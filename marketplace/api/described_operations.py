@@ -34,6 +34,7 @@ COMMON_MEMBERS = {
     "head_hash": "Hash of the zone's log up to that position.",
     "id": "What other requests name it by.",
     "model": "Name of a model, as GET /v1/models lists it.",
+    "month": "Such as 2026-11, in UTC.",
     "name": "What people find it by.",
     "plan": "Cells, which are slots of nodes, that it would run in.",
     "position": "Position in the zone's log that the answer is true of.",

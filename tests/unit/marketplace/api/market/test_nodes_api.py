@@ -10,9 +10,11 @@ import time_machine
 from django.test import Client
 
 from marketplace.accounts.models import AuditEntry, Membership, Role
+from marketplace.api.idempotency import sweep_records
 from marketplace.api.models import IdempotencyRecord
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
+from marketplace.config.management.commands.rotate_secrets import list_sealed_columns
 from marketplace.fleet.models import Ask, JoinToken, Node, NodeStatus, Provider
 from marketplace.fleet.services import join_node, retire_node, revoke_node_token
 from tests import builders, vendor_builders
@@ -374,6 +376,11 @@ def test_a_retried_request_gets_the_same_token_and_no_secret_is_stored(api, zone
     )
     assert secret not in stored
     assert IdempotencyRecord.objects.get().body is None
+    # Sealed anew with the market's other secrets, and gone after a day.
+    assert (IdempotencyRecord, "sealed_body") in list_sealed_columns()
+    assert sweep_records(now=NOW + timedelta(hours=24)) == 0
+    assert sweep_records(now=NOW + timedelta(hours=25)) == 1
+    first = ask_token(api, zone, key="k")
     assert_problem(ask_token(api, zone, key="k", ask="0.06"), 409, "idempotency_key_reused")
 
 
