@@ -20,7 +20,7 @@ from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import last_slot_until, load_rates
 from marketplace.jobs.models import Job
 from marketplace.jobs.selectors import list_unsettled_jobs
-from scheduler.auction.engine.give_backs import compute_refund
+from scheduler.auction.engine.give_backs import RETURNED_PERCENT, compute_refund
 from scheduler.auction.log import events
 from scheduler.types import Cell, Task
 
@@ -73,6 +73,16 @@ class UndoneWork:
         """
         paid = self._find_share(self.paid_micros, self.passed) - self.passed_rent_micros
         return compute_refund(paid=paid, price=None)
+
+    def keep_promise(self, promised_micros: int) -> UndoneWork:
+        """Give it with so much less rent kept of cells that passed that what was shown goes back.
+
+        Of what was shown, a cell may have begun since.
+        """
+        missing = promised_micros - compute_refund(paid=self.price_micros, price=None)
+        least = -(-missing * 100 // RETURNED_PERCENT)
+        most = self._find_share(self.paid_micros, self.passed) - least
+        return replace(self, passed_rent_micros=max(0, min(self.passed_rent_micros, most)))
 
     @property
     def _units(self) -> Fraction:
@@ -153,7 +163,7 @@ def split_undone(
     coming = left if free == later else min(left, part) * free / later
     passed = left - coming
     late = passed * following / (later - free) if passed else Fraction(0)
-    return UndoneWork(
+    undone = UndoneWork(
         coming,
         paid_micros,
         asks_micros,
@@ -164,6 +174,7 @@ def split_undone(
         if late
         else 0,
     )
+    return undone.keep_promise(bid.promised_micros)
 
 
 def build_release(
