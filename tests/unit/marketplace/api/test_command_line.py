@@ -52,7 +52,7 @@ def test_data_are_uploaded_listed_shown_and_deleted(access, tokenizer_zone, rows
     assert (code, stored["rows"], stored["name"]) == (0, 100, "support")
     assert run(capsys, "data")[1].splitlines()[1].split()[::3] == [stored["id"], "support"]
     assert json.loads(run(capsys, "data", "show", stored["id"], "--json")[1]) == stored
-    assert run(capsys, "data", "delete", stored["id"]) == (0, "")
+    assert run(capsys, "data", "delete", stored["id"]) == (0, "Done.\n")
     assert run(capsys, "data", "show", stored["id"])[0] == 4
     rows.write_bytes(ROWS + b"no row\n")
     code, told = run(capsys, "data", "upload", str(rows), "--json")
