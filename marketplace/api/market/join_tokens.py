@@ -90,9 +90,9 @@ def _open(who: Caller, asked: dict[str, Any], *, now: datetime) -> Response:
         terms=ListingTerms(
             ask_micros=asked["ask"],
             tier=asked["tier"],
-            available_until_at=asked["available_until"],
-            opens=asked["opens"],
-            closes=asked["closes"],
+            available_until_at=asked.get("available_until"),
+            opens=asked.get("opens"),
+            closes=asked.get("closes"),
             is_shared=asked["is_shared"],
         ),
         nodes=asked["nodes"],

@@ -55,19 +55,16 @@ class JoinTokenRequest(StrictSerializer):
     opens = TimeOfDayField(
         required=False,
         allow_null=True,
-        default=None,
         help_text="From when it is sold each day, UTC; without it, all day.",
     )
     closes = TimeOfDayField(
         required=False,
         allow_null=True,
-        default=None,
         help_text="Until when. A time before opens is on the next day.",
     )
     available_until = MomentField(
         required=False,
         allow_null=True,
-        default=None,
         help_text="It is on sale until then; null: until you drain it.",
     )
     is_shared = serializers.BooleanField(
