@@ -9,6 +9,7 @@ from importlib.util import find_spec
 
 #: Module of each command; it has ``main(argv) -> exit status``.
 COMMANDS = {
+    "ablate": "scheduler.experiments.attack.ablate",
     "attack": "scheduler.experiments.attack.command",
     "auction": "scheduler.experiments.auction.commands",
     "merging": "scheduler.experiments.merging.commands",

@@ -15,6 +15,7 @@ NAMED = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, ROOMS))})(?!\w)")
 #: where the package came without the room.
 COMMANDS = {
     "scheduler/__main__.py": [
+        "scheduler.experiments.attack.ablate",
         "scheduler.experiments.attack.command",
         "scheduler.experiments.auction.commands",
         "scheduler.experiments.merging.commands",
