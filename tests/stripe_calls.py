@@ -83,8 +83,8 @@ def ask_the_bank() -> None:
 
 def send_money_back() -> None:
     made = _pay()
-    sent = {"refund_id": "refund_1", "intent_id": made.gateway_id}
-    gateway.create_refund(**sent, amount_cents=500, key=new_key())
+    sent = {"refund_id": "refund_1", "intent_id": made.gateway_id, "amount_cents": 500}
+    gateway.create_refund(**sent, key=new_key())
     assert gateway.find_refund(**sent)
     listed = get_client().v1.refunds.list({"payment_intent": made.gateway_id, "limit": 100})
     state = gateway.get_refund(listed.data[0].id)
@@ -109,7 +109,7 @@ def list_movements() -> None:
     moved = charges[made.charge_id]
     assert (moved.kind, moved.amount_cents, moved.currency) == ("charge", 1200, "usd")
     assert moved.net_cents == 1200 - moved.fee_cents
-    gateway.list_undelivered_events(since=since, account_id="")
+    gateway.list_events(since=since, account_id="")
 
 
 def connect() -> None:

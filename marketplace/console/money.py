@@ -25,7 +25,7 @@ from marketplace.payments.models import (
     PayoutStatus,
     Transfer,
 )
-from marketplace.payments.payouts import retry_payout
+from marketplace.payments.payout_calls import retry_payout
 from marketplace.payments.reconciliation import reconcile
 from marketplace.payments.seals import find_last_seal
 from marketplace.payments.selectors import get_house_balances

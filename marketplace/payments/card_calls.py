@@ -34,6 +34,11 @@ def make_intent(call: GatewayCall) -> Intent:
             payment_id=payment.pk,
             amount_cents=payment.amount_cents,
             customer_id=customer_id,
+            lost_terms={
+                "organisation": payment.organisation_id,
+                "key": payment.key,
+                "purpose": payment.purpose,
+            },
             description=PaymentPurpose(payment.purpose).label,
             is_captured_later=payment.purpose == PaymentPurpose.BID,
             saves_card=payment.saves_card,
@@ -57,7 +62,13 @@ def find_intent_of(call: GatewayCall) -> Intent | None:
     if customer is None:
         # Without one, no attempt came as far as the PaymentIntent.
         return None
-    return gateway.find_intent(payment_id=payment.pk, customer_id=customer.gateway_id)
+    found = gateway.find_intent(
+        payment_id=payment.pk, customer_id=customer.gateway_id, key=payment.key
+    )
+    others = CardPayment.objects.exclude(pk=payment.pk)
+    if found is None or others.filter(gateway_id=found.gateway_id).exists():
+        return None
+    return found
 
 
 def make_capture(call: GatewayCall) -> Intent:

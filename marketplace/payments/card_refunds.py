@@ -12,7 +12,7 @@ from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_limits import find_refund_problem
 from marketplace.payments.freezes import list_freezes
 from marketplace.payments.ledger import Account, house, post_entry
-from marketplace.payments.locks import lock_payment, lock_refund, lock_wallet
+from marketplace.payments.locks import LockedAccounts, lock_payment, lock_refund, lock_wallet
 from marketplace.payments.models import (
     PAYMENT_OVER,
     AccountKind,
@@ -69,34 +69,65 @@ def return_to_card(
         locked = lock_wallet(payment.organisation_id)
         if problem := find_refund_problem(payment, amount_cents, now=now):
             raise Conflict("card_limit", problem)
-        refund = add_refund(
+        return book_return(
             payment,
             amount_cents=amount_cents,
-            fee_cents=payment.compute_fee_share(amount_cents),
             reference=f"{payment.pk}:{reference}",
-            now=now,
-        )
-        wallet = Account(payment.organisation_id, AccountKind.WALLET_AVAILABLE)
-        post_entry(
-            kind=EntryKind.CARD_RETURN,
-            reference=refund.pk,
-            amounts={
-                wallet: -refund.amount_micros - refund.fee_micros,
-                house(AccountKind.CARD_REFUNDS): refund.amount_micros,
-                house(AccountKind.GATEWAY_FEES): refund.fee_micros,
-            },
             locked=locked,
             now=now,
-            memo=f"To card {payment.card}",
         )
+
+
+def book_return(
+    payment: CardPayment,
+    *,
+    amount_cents: int,
+    reference: str,
+    locked: LockedAccounts,
+    now: datetime,
+    refund_id: str | None = None,
+) -> CardRefund:
+    """Take from a wallet what goes back to a card, and store the refund with its call.
+
+    Call while holding the payment's lock and the wallet's, ``locked``. ``refund_id`` is the name
+    that a market which was lost gave the refund.
+    """
+    refund = add_refund(
+        payment,
+        amount_cents=amount_cents,
+        fee_cents=payment.compute_fee_share(amount_cents),
+        reference=reference,
+        refund_id=refund_id,
+        now=now,
+    )
+    wallet = Account(payment.organisation_id, AccountKind.WALLET_AVAILABLE)
+    post_entry(
+        kind=EntryKind.CARD_RETURN,
+        reference=refund.pk,
+        amounts={
+            wallet: -refund.amount_micros - refund.fee_micros,
+            house(AccountKind.CARD_REFUNDS): refund.amount_micros,
+            house(AccountKind.GATEWAY_FEES): refund.fee_micros,
+        },
+        locked=locked,
+        now=now,
+        memo=f"To card {payment.card}",
+    )
     return refund
 
 
 def add_refund(
-    payment: CardPayment, *, amount_cents: int, reference: str, now: datetime, fee_cents: int = 0
+    payment: CardPayment,
+    *,
+    amount_cents: int,
+    reference: str,
+    now: datetime,
+    fee_cents: int = 0,
+    refund_id: str | None = None,
 ) -> CardRefund:
     """Store a refund and its call; the caller books it. Call while holding the payment's lock."""
     refund = CardRefund.objects.create(
+        **({"id": refund_id} if refund_id else {}),
         payment=payment,
         reference=reference[:220],
         amount_cents=amount_cents,
@@ -124,12 +155,18 @@ def make_refund(call: GatewayCall) -> str:
         intent_id=payment.gateway_id or "",
         amount_cents=refund.amount_cents,
         key=call.key,
+        reference=refund.reference,
     )
 
 
 def find_refund(call: GatewayCall) -> str | None:
     refund = CardRefund.objects.select_related("payment").get(pk=call.subject)
-    return gateway.find_refund(refund_id=refund.pk, intent_id=refund.payment.gateway_id or "")
+    return gateway.find_refund(
+        refund_id=refund.pk,
+        intent_id=refund.payment.gateway_id or "",
+        amount_cents=refund.amount_cents,
+        reference=refund.reference,
+    )
 
 
 def conclude_refund(call: GatewayCall, *, answer: str, now: datetime) -> None:

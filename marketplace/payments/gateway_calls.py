@@ -38,7 +38,7 @@ from marketplace.payments.card_refunds import (
 from marketplace.payments.gateway_tries import conclude_try, find_try, make_try
 from marketplace.payments.models import CallKind, CallStatus, GatewayCall
 from marketplace.payments.outbox import MAKE_CALL
-from marketplace.payments.payouts import (
+from marketplace.payments.payout_calls import (
     apply_payout,
     conclude_transfer,
     fail_payout,
@@ -48,7 +48,7 @@ from marketplace.payments.payouts import (
     make_transfer,
     return_transfer,
 )
-from marketplace.payments.restores import HELD, is_gateway_held
+from marketplace.payments.restores import HELD, find_lost_span, is_gateway_held
 from marketplace.payments.stripe_client import GatewayFault, GatewayRefused
 from marketplace.payments.taxes import apply_tax, make_tax, make_tax_record
 from marketplace.payments.top_ups import make_detach
@@ -131,22 +131,23 @@ def load_call(work: HeldWork) -> GatewayCall | None:
 
 
 def make_call(_work: HeldWork, call: GatewayCall) -> CallEnd:
-    """Make a call, after looking for what an earlier attempt did.
+    """Make a call, after looking for what an earlier attempt did, or a market that was lost.
 
     Raises
     ------
     CallPostponed
         The gateway has a fault.
     WorkFailed
-        Nothing is asked of it after a restore.
+        It was not made, and no money moves after a restore.
     """
-    if is_gateway_held():
-        raise WorkFailed(HELD)
     steps = STEPS[call.kind]
     is_asked = False
     try:
-        answer = steps.find(call) if call.attempts > 1 else None
+        looks_first = call.attempts > 1 or find_lost_span() is not None
+        answer = steps.find(call) if looks_first else None
         if answer is None:
+            if is_gateway_held():
+                raise WorkFailed(HELD)
             is_asked = True
             answer = steps.make(call)
     except GatewayFault as fault:
@@ -158,6 +159,11 @@ def make_call(_work: HeldWork, call: GatewayCall) -> CallEnd:
 
 def end_call(_work: HeldWork, call: GatewayCall, end: CallEnd, *, now: datetime) -> None:
     """Book what the gateway answered."""
+    book_end(call, end, now=now)
+
+
+def book_end(call: GatewayCall, end: CallEnd, *, now: datetime) -> None:
+    """Book what the gateway answered to a call. Call in a transaction."""
     steps = STEPS[call.kind]
     if end.error is None:
         steps.apply(call, answer=end.answer, now=now)

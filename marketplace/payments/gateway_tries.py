@@ -42,7 +42,7 @@ def make_try(call: GatewayCall) -> _Tried:
 
 def find_try(call: GatewayCall) -> _Tried | None:
     """What an attempt before has paid, sent back by now."""
-    found = find_named(call.pk, lambda: get_client().v1.payment_intents.list({"limit": 100}))
+    found = find_named({"": call.pk}, lambda: get_client().v1.payment_intents.list({"limit": 100}))
     return None if found is None else _send_back(call, found.id, read_id(found.latest_charge))
 
 

@@ -1,7 +1,9 @@
-"""Money after a restore: nothing is asked of the gateway before an operator compared and said so.
+"""Money after a restore: nothing moves at the gateway before an operator compared and said so.
 
 What moved after the backup is at the gateway and not in the books: earnings that were paid out are
-payable again, and what went back to a card is in the wallet again. Both would be paid twice.
+payable again, and what went back to a card is in the wallet again. Both would be paid twice. So
+until then the gateway is only looked at: calls that wait are booked where they were made, and
+``lost_rows`` writes down again what is in no row. Ever after, every call looks first.
 """
 
 from __future__ import annotations
@@ -12,27 +14,32 @@ from django.db import transaction
 
 from marketplace.common.errors import Conflict
 from marketplace.payments.locks import lock_comparison
-from marketplace.payments.models import CallStatus, GatewayCall, GatewayComparison
+from marketplace.payments.models import GatewayComparison
 
 HELD = (
-    "Nothing is asked of the payment gateway since the market was put back from a backup: compare "
-    "(manage.py reconcile_stripe), book what moved since, then run manage.py gateway_resume."
+    "No money moves at the payment gateway since the market was put back from a backup: run "
+    "manage.py gateway_resume, which books what moved since the backup and says what still differs."
 )
 
 
 @transaction.atomic
-def hold_gateway(*, now: datetime) -> None:
-    """Ask nothing of the gateway from now on; every waiting call may have been made already.
+def hold_gateway(*, backed_up_at: datetime, now: datetime) -> None:
+    """Let no money move from now on; every waiting call may have been made already.
 
     It may be repeated.
     """
     comparison = lock_comparison()
     comparison.made_at, comparison.problems, comparison.lasting = None, [], []
     comparison.held_at = now
+    comparison.lost_since = min(backed_up_at, comparison.lost_since or backed_up_at)
+    comparison.lost_until = now
     comparison.save()
-    # A second attempt looks first for what the one before did.
-    never = GatewayCall.objects.filter(status=CallStatus.WAITING, attempts=0)
-    never.update(attempts=1)
+
+
+def find_lost_span() -> tuple[datetime, datetime] | None:
+    """From when to when rows were lost, by one restore or several; ``None``: there was none."""
+    spans = GatewayComparison.objects.exclude(lost_since=None)
+    return spans.values_list("lost_since", "lost_until").first()
 
 
 def is_gateway_held() -> bool:

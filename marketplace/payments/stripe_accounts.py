@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import stripe
@@ -12,6 +14,7 @@ from marketplace.payments.stripe_client import (
     call_gateway,
     find_named,
     get_client,
+    name_row,
     read_row_name,
 )
 from marketplace.payments.stripe_gateway import LEDGER_CURRENCY
@@ -102,9 +105,19 @@ def get_available_cents(account_id: str, *, currency: str) -> int:
 
 
 def create_transfer(
-    *, transfer_id: str, amount_cents: int, currency: str, account_id: str, group: str, key: str
+    *,
+    transfer_id: str,
+    amount_cents: int,
+    currency: str,
+    account_id: str,
+    group: str,
+    key: str,
+    lost_terms: Mapping[str, object] = MappingProxyType({}),
 ) -> str:
-    """Move money to a connected account; the transfer's id."""
+    """Move money to a connected account; the transfer's id.
+
+    ``lost_terms`` is what else a market that lost the transfer needs to write it down again.
+    """
     made = call_gateway(
         lambda: get_client().v1.transfers.create(
             {
@@ -112,7 +125,7 @@ def create_transfer(
                 "currency": currency,
                 "destination": account_id,
                 "transfer_group": group,
-                "metadata": {OUR_ROW: transfer_id},
+                "metadata": name_row(transfer_id, **lost_terms),
             },
             {"idempotency_key": key},
         )
@@ -123,7 +136,7 @@ def create_transfer(
 def find_transfer(*, transfer_id: str, group: str) -> str | None:
     """The transfer that we name so, if it was made."""
     found = find_named(
-        transfer_id,
+        {"": transfer_id},
         lambda: get_client().v1.transfers.list({"transfer_group": group, "limit": 100}),
     )
     return None if found is None else found.id
@@ -165,7 +178,7 @@ def create_payout(
 def find_payout(*, payout_id: str, account_id: str) -> PayoutState | None:
     """The payout to a bank that we name so, if it was made."""
     found = find_named(
-        payout_id,
+        {"": payout_id},
         lambda: get_client().v1.payouts.list({"limit": 100}, {"stripe_account": account_id}),
     )
     return None if found is None else _read_payout(found)

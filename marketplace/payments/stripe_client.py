@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
@@ -71,11 +71,21 @@ def call_gateway(call: Callable[[], Answer]) -> Answer:
         raise GatewayFault(f"the gateway failed: {error}", is_kept=True) from None
 
 
-def find_named(name: str, start: Callable[[], stripe.ListObject[Listed]]) -> Listed | None:
-    """The object of a list that names our row so, on whichever of its pages."""
+def find_named(
+    names: Mapping[str, str], start: Callable[[], stripe.ListObject[Listed]]
+) -> Listed | None:
+    """The object of a list that has one of these names of our row, on whichever of its pages.
+
+    ``names`` are by what ``name_row`` calls them, the row itself by nothing.
+    """
     return call_gateway(
         lambda: next(
-            (found for found in start().auto_paging_iter() if read_row_name(found) == name), None
+            (
+                found
+                for found in start().auto_paging_iter()
+                if any(name and read_row_name(found, what) == name for what, name in names.items())
+            ),
+            None,
         )
     )
 
@@ -98,9 +108,15 @@ def _make_client(secret_key: str, api_url: str) -> StripeClient:
     )
 
 
-def read_row_name(found: Any) -> str:
-    """Our row, as the gateway's object names it."""
-    return getattr(found.metadata, OUR_ROW, "") or ""
+def name_row(row_id: str, **more: object) -> dict[str, str]:
+    """The metadata that names our row, and what a market that lost it needs to write it again."""
+    known = {f"{OUR_ROW}_{what}": str(value) for what, value in more.items() if value != ""}
+    return {OUR_ROW: row_id} | known
+
+
+def read_row_name(found: Any, what: str = "") -> str:
+    """Our row, or what else ``name_row`` wrote of it, as the gateway's object names it."""
+    return getattr(found.metadata, f"{OUR_ROW}_{what}" if what else OUR_ROW, "") or ""
 
 
 def read_id(value: Any) -> str:

@@ -7,7 +7,8 @@ frozen values of our own. Two failures exist: ``GatewayRefused`` is the gateway'
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -19,10 +20,12 @@ from marketplace.common.errors import NotAllowed, NotFound, UserError
 from marketplace.payments.gateway_endpoints import list_webhook_secrets
 from marketplace.payments.stripe_client import (
     OUR_ROW,
+    GatewayFault,
     GatewayRefused,
     call_gateway,
     find_named,
     get_client,
+    name_row,
     read_id,
     read_row_name,
 )
@@ -119,6 +122,8 @@ class IntentRequest:
     payment_id: str
     amount_cents: int
     customer_id: str
+    #: What else a market that lost the payment needs to write it down again.
+    lost_terms: Mapping[str, str] = field(default_factory=dict)
     description: str = ""
     #: Whether the amount is only authorised now.
     is_captured_later: bool = False
@@ -141,7 +146,7 @@ class IntentRequest:
             "customer": self.customer_id,
             "capture_method": "manual" if self.is_captured_later else "automatic",
             "allowed_payment_method_types": ["card"],
-            "metadata": {OUR_ROW: self.payment_id},
+            "metadata": name_row(self.payment_id, **self.lost_terms),
             "description": self.description,
             "expand": ["latest_charge.balance_transaction", "payment_method"],
         }
@@ -165,10 +170,10 @@ def create_intent(asked: IntentRequest, *, key: str) -> Intent:
     return _read_intent(made)
 
 
-def find_intent(*, payment_id: str, customer_id: str) -> Intent | None:
-    """The PaymentIntent that was made for a payment, if one was."""
+def find_intent(*, payment_id: str, customer_id: str, key: str = "") -> Intent | None:
+    """The PaymentIntent that was made for a payment, or by a market that was lost for its key."""
     found = find_named(
-        payment_id,
+        {"": payment_id, "key": key},
         lambda: get_client().v1.payment_intents.list({"customer": customer_id, "limit": 100}),
     )
     return None if found is None else get_intent(found.id)
@@ -198,8 +203,10 @@ def cancel_intent(*, gateway_id: str, key: str) -> Intent:
     return get_intent(gateway_id)
 
 
-def create_refund(*, refund_id: str, intent_id: str, amount_cents: int, key: str) -> str:
-    """Send money back to the card of a payment.
+def create_refund(
+    *, refund_id: str, intent_id: str, amount_cents: int, key: str, reference: str = ""
+) -> str:
+    """Send money back to the card of a payment; ``reference`` names what for.
 
     Raises
     ------
@@ -211,7 +218,7 @@ def create_refund(*, refund_id: str, intent_id: str, amount_cents: int, key: str
             {
                 "payment_intent": intent_id,
                 "amount": amount_cents,
-                "metadata": {OUR_ROW: refund_id},
+                "metadata": name_row(refund_id, reference=reference),
             },
             {"idempotency_key": key},
         )
@@ -241,21 +248,28 @@ def get_refund(gateway_id: str) -> RefundState:
     return RefundState(read_row_name(found), has_failed, found.failure_reason or "")
 
 
-def find_refund(*, refund_id: str, intent_id: str) -> str | None:
-    """The refund that we name so, if it was made.
+def find_refund(
+    *, refund_id: str, intent_id: str, amount_cents: int, reference: str = ""
+) -> str | None:
+    """The refund that we name so, or that a market that was lost made for the same reference.
 
     Raises
     ------
     GatewayRefused
         It was made and has failed since.
+    GatewayFault
+        It was made with another amount: only an operator can say what is right.
     """
     found = find_named(
-        refund_id,
+        {"": refund_id, "reference": reference},
         lambda: get_client().v1.refunds.list({"payment_intent": intent_id, "limit": 100}),
     )
     if found is None:
         return None
     _refuse_failed(found)
+    if found.amount != amount_cents:
+        text = f"{found.id} is for the same and of {found.amount} cents, not {amount_cents}"
+        raise GatewayFault(text, is_kept=False)
     return found.id
 
 
@@ -330,9 +344,12 @@ def read_event(*, body: bytes, signature: str) -> GatewayEvent:
     raise UserError("invalid_signature", "The signature does not match the body.")
 
 
-def list_undelivered_events(*, since: datetime, account_id: str) -> list[GatewayEvent]:
-    """Events that no webhook brought us yet: the market's, or an account's."""
-    asked: Any = {"created": {"gte": int(since.timestamp())}, "delivery_success": False}
+def list_events(
+    *, since: datetime, account_id: str, with_delivered: bool = False
+) -> list[GatewayEvent]:
+    """Events that no webhook brought yet, or all of them: the market's, or an account's."""
+    asked: Any = {"created": {"gte": int(since.timestamp())}}
+    asked |= {} if with_delivered else {"delivery_success": False}
     of_whom: Any = {"stripe_account": account_id} if account_id else {}
     listed = call_gateway(
         lambda: list(

@@ -6,7 +6,8 @@ from marketplace.common import clock
 from marketplace.payments.caps import send_cap_notices
 from marketplace.payments.ledger_checks import check_recent
 from marketplace.payments.maturity import mature_earnings
-from marketplace.payments.payouts import retry_failed_payouts, start_due_payouts
+from marketplace.payments.payout_calls import retry_failed_payouts
+from marketplace.payments.payouts import start_due_payouts
 from marketplace.payments.reconciliation import compare_with_gateway
 from marketplace.payments.stripe_client import GatewayFault, is_configured
 from marketplace.payments.top_ups import watch_wallets

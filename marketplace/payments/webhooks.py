@@ -34,7 +34,8 @@ from marketplace.payments.models import (
     RefundStatus,
     WebhookEvent,
 )
-from marketplace.payments.payouts import record_payout, refresh_payout_account
+from marketplace.payments.payout_calls import record_payout
+from marketplace.payments.payouts import refresh_payout_account
 from marketplace.payments.stripe_client import GatewayFault
 from marketplace.payments.stripe_gateway import GatewayEvent
 
@@ -70,12 +71,29 @@ def fetch_missed_events(*, now: datetime) -> int:
         Q(is_ready=False) | Q(organisation__payouts__status=PayoutStatus.SENT)
     )
     accounts = ["", *open_accounts.distinct().values_list("gateway_id", flat=True)]
-    return sum(_fetch_missed_of(account_id, now=now) for account_id in accounts)
+    since = now - MISSED_WITHIN
+    return sum(_fetch_events_of(account_id, since=since, now=now) for account_id in accounts)
 
 
-def _fetch_missed_of(account_id: str, *, now: datetime) -> int:
+def fetch_events_since(*, since: datetime, now: datetime) -> int:
+    """Ask the gateway for all events, which were delivered to a market that is lost; how many.
+
+    Call outside of transactions. The gateway knows those of ``MISSED_WITHIN``.
+    """
+    accounts = ["", *PayoutAccount.objects.values_list("gateway_id", flat=True)]
+    return sum(
+        _fetch_events_of(account_id, since=since, with_delivered=True, now=now)
+        for account_id in accounts
+    )
+
+
+def _fetch_events_of(
+    account_id: str, *, since: datetime, now: datetime, with_delivered: bool = False
+) -> int:
     try:
-        missed = gateway.list_undelivered_events(since=now - MISSED_WITHIN, account_id=account_id)
+        missed = gateway.list_events(
+            since=since, account_id=account_id, with_delivered=with_delivered
+        )
     except (GatewayFault, UserError) as fault:
         log.warning("events of %s could not be fetched: %s", account_id or "the market", fault)
         return 0

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -47,6 +47,16 @@ TORN_BYTES_MAX = 1_000_000
 
 class WitnessFailed(Exception):
     """A witness did not take the heads it was given."""
+
+
+def explain_lost_heads(backed_up_at: datetime, restored_at: datetime) -> str:
+    """Say which heads of the ledger a restore has lost: zones' logs name theirs, it has no log."""
+    moments = (backed_up_at, restored_at)
+    since, until = (f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}" for moment in moments)
+    return (
+        f"Those named {LEDGER} that were signed between {since} and {until} UTC are of seals that "
+        "a restore has lost, and no log explains them: tell those who hold them."
+    )
 
 
 def sign_heads(*, now: datetime) -> int:

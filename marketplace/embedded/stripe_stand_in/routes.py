@@ -44,13 +44,10 @@ def _list(kind: str, *filters: str) -> Step:
     return find
 
 
-def _list_undelivered_events(
-    books: Books, ids: tuple[str, ...], asked: Thing, account: str
-) -> Thing:
-    """Only these are known: an event that was delivered is forgotten."""
-    if asked.get("delivery_success") is not False:
-        raise refuse_request("parameter_missing", "Ask for what was not delivered.")
-    return _list("event")(books, ids, asked, account)
+def _list_events(books: Books, ids: tuple[str, ...], asked: Thing, account: str) -> Thing:
+    if "delivery_success" in asked:
+        asked = asked | {"_is_delivered": asked["delivery_success"]}
+    return _list("event", "_is_delivered")(books, ids, asked, account)
 
 
 def _balance(books: Books, _ids: tuple[str, ...], _asked: Thing, account: str) -> Thing:
@@ -185,7 +182,7 @@ ROUTES: tuple[tuple[str, re.Pattern[str], Any, Step], ...] = tuple(
             params.tax.TransactionCreateFromCalculationParams,
             lambda b, i, a, _: b.record_tax(a),
         ),
-        ("GET", "events", params.EventListParams, _list_undelivered_events),
+        ("GET", "events", params.EventListParams, _list_events),
         ("GET", "balance", None, _balance),
         ("GET", "balance_transactions", None, _list("balance_transaction", "type", "source")),
     )

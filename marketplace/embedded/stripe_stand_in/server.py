@@ -67,7 +67,7 @@ class StandIn(ThreadingHTTPServer):
 
     def _conclude_event(self, name: str) -> None:
         with self.lock:
-            self.books.forget_event(name)
+            self.books.note_delivery(name)
 
     def store(self) -> None:
         """Outlive a restart. Call while holding the lock."""

@@ -81,12 +81,12 @@ class Store:
         }
         if account:
             event["account"] = account
-        self.things[event["id"]] = {**event, "_account": account}
+        self.things[event["id"]] = {**event, "_account": account, "_is_delivered": False}
         self.delivery.add(event)
 
-    def forget_event(self, name: str) -> None:
-        """It was delivered: only the others are asked for."""
-        self.things.pop(name, None)
+    def note_delivery(self, name: str) -> None:
+        if name in self.things:
+            self.things[name]["_is_delivered"] = True
 
     def move(
         self,

@@ -80,6 +80,8 @@ class Migration(migrations.Migration):
                 ('problems', models.JSONField(blank=True, default=list)),
                 ('lasting', models.JSONField(blank=True, default=list)),
                 ('held_at', models.DateTimeField(null=True)),
+                ('lost_since', models.DateTimeField(null=True)),
+                ('lost_until', models.DateTimeField(null=True)),
             ],
         ),
         migrations.CreateModel(

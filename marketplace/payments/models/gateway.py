@@ -194,6 +194,10 @@ class GatewayComparison(models.Model):
     #: Set while nothing is asked of the gateway: since then it may have money moved that a backup,
     #: from which the market goes on, does not know.
     held_at = models.DateTimeField(null=True)
+    #: The moment of the earliest backup that the market went on from, and of when it last did so:
+    #: what was asked of the gateway in between may be in no row; null: it never did.
+    lost_since = models.DateTimeField(null=True)
+    lost_until = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [models.CheckConstraint(name="comparison_is_one", condition=Q(id=1))]

@@ -12,8 +12,10 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
 from marketplace.auction.probes import run_probes
+from marketplace.auction.witnesses.heads import explain_lost_heads
 from marketplace.common import clock
 from marketplace.config.database_roles import find_excess_rights
+from marketplace.payments.restores import find_lost_span
 
 #: Below that share of free space, files and the database's log may soon have no room.
 FREE_LEAST = 0.1
@@ -41,6 +43,8 @@ class Command(BaseCommand):
         disk = shutil.disk_usage(settings.DATA_DIR)
         free = disk.free / disk.total
         yield free >= FREE_LEAST, "Disk", f"{free:.0%} of {settings.DATA_DIR} is free"
+        if (lost := find_lost_span()) is not None:
+            yield True, "Heads of the ledger", explain_lost_heads(*lost)
         for probe in run_probes(now=clock.now()):
             where = f"{probe.label} of {probe.zone.name}" if probe.zone else probe.label
             since = f" Since {probe.since:%Y-%m-%d %H:%M} UTC." if probe.since else ""

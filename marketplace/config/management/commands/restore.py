@@ -1,6 +1,7 @@
 """``manage.py restore FOLDER``: a backup into an empty database, verified."""
 
 from argparse import ArgumentParser
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ class Command(BaseCommand):
         except UserError as error:
             raise CommandError(error.message) from None
         problems = compare_with_manifest(made)
-        hold_gateway(now=clock.now())
+        hold_gateway(backed_up_at=datetime.fromisoformat(made.made_at), now=clock.now())
         if problems:
             then = f"Mend it, and run manage.py restored --as-of={made.made_at}."
             raise CommandError("\n".join(["This is not what was backed up.", *problems, then]))

@@ -11,6 +11,7 @@ from marketplace.accounts.operator_command import OperatorCommand
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.errata import note_restore
 from marketplace.auction.models import MarketHead
+from marketplace.auction.witnesses.heads import explain_lost_heads
 from marketplace.common import clock
 from marketplace.config.database_roles import connect_as_owner
 from marketplace.fleet.models import Zone
@@ -40,7 +41,7 @@ class Command(OperatorCommand):
     def handle(self, *_args: Any, as_of: datetime, **_options: Any) -> None:
         if as_of.tzinfo is None:
             raise CommandError("Say the moment with its time zone: 2026-11-28T02:00:00+00:00.")
-        hold_gateway(now=clock.now())
+        hold_gateway(backed_up_at=as_of, now=clock.now())
         problems: list[str] = []
         if not check_ledger().balanced:
             problems.append("the books do not balance: run ledger_check --whole")
@@ -55,6 +56,7 @@ class Command(OperatorCommand):
         if problems:
             raise CommandError("\n".join(["Books or logs are not whole.", *problems]))
         self._note_restore(as_of)
+        self.stdout.write(f"Heads of the ledger: {explain_lost_heads(as_of, clock.now())}")
         but = " but for entries that the logs name as wrong" if with_faults else ""
         self.stdout.write(
             f"Restored as of {as_of.isoformat()}; the books balance and every log verifies{but}. "

@@ -33,6 +33,7 @@ from marketplace.config.backups import (
 )
 from marketplace.jobs.models import Artifact, Job
 from marketplace.jobs.services import dispatch_slots
+from marketplace.payments.restores import hold_gateway
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -106,6 +107,7 @@ def test_a_backup_is_put_back_elsewhere_with_books_logs_and_files(sold, tmp_path
         done = restore(folder, database=database, data=other)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "the books balance and every log verifies" in done.stdout
+        assert "Heads of the ledger: Those named $ledger that were signed between" in done.stdout
         with psycopg.connect(database) as restored:
             [row] = restored.execute("SELECT id, status FROM jobs_job").fetchall()
             assert row == (sold.pk, "succeeded")
@@ -196,6 +198,25 @@ def test_the_doctor_names_what_does_not_work(capsys):
     said = capsys.readouterr().out
     assert "ok   Tables: are of this version" in said
     assert "BAD  Clock: Nothing runs by the clock: start beat." in said
+
+
+def test_the_doctor_says_which_heads_of_the_ledger_a_restore_lost(capsys):
+    def look():
+        with pytest.raises(CommandError):
+            call_command("doctor")
+        said = capsys.readouterr().out.splitlines()
+        return [line for line in said if "Heads of the ledger" in line]
+
+    assert look() == []
+    hold_gateway(backed_up_at=NOW, now=NOW + timedelta(hours=2))
+    # A second restore, from a later backup, does not forget the first.
+    hold_gateway(backed_up_at=NOW + timedelta(hours=1), now=NOW + timedelta(hours=3))
+    [line] = look()
+    since, until = (f"{NOW + timedelta(hours=h):%Y-%m-%d %H:%M:%S}" for h in (0, 3))
+    assert line.startswith(
+        f"ok   Heads of the ledger: Those named $ledger that were signed between {since} and "
+        f"{until} UTC are of seals that a restore has lost"
+    )
 
 
 def test_the_manifest_is_plain_json(sold, tmp_path):

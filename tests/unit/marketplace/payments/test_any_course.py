@@ -52,10 +52,10 @@ from marketplace.payments.models import (
     Transfer,
     WebhookEvent,
 )
+from marketplace.payments.payout_calls import retry_failed_payouts
 from marketplace.payments.payouts import (
     open_payout_account,
     refresh_payout_account,
-    retry_failed_payouts,
     start_due_payouts,
 )
 from marketplace.payments.reconciliation import reconcile

@@ -24,12 +24,14 @@ from marketplace.payments.models import (
     PayoutAccount,
     Transfer,
 )
-from marketplace.payments.payouts import (
+from marketplace.payments.payout_calls import (
     make_payout,
     make_transfer,
+    retry_failed_payouts,
+)
+from marketplace.payments.payouts import (
     open_payout_account,
     refresh_payout_account,
-    retry_failed_payouts,
     start_due_payouts,
     start_payout,
 )
@@ -404,7 +406,7 @@ def test_after_a_restore_nothing_is_paid_a_second_time(
     """What a payout and its calls did after the backup is at the gateway, and in no row here."""
     _earn(provider, job_a=5_000_000)
     mature_earnings(now=MATURE)
-    hold_gateway(now=MATURE)
+    hold_gateway(backed_up_at=MATURE, now=MATURE)
     assert [each.text for each in run_probes(now=MATURE) if each.label == "Gateway"] == [HELD]
     with pytest.raises(Conflict, match="not compared"):
         resume_gateway(despite_differences=True)
@@ -425,7 +427,7 @@ def test_a_payout_after_the_backup_is_booked_by_two_operators_and_leaves_once(
 ) -> None:
     _earn(provider, job_a=5_000_000)
     mature_earnings(now=MATURE)
-    hold_gateway(now=MATURE)
+    hold_gateway(backed_up_at=MATURE, now=MATURE)
     terms = ManualTerms(
         ManualKind.CORRECTION,
         5_000_000,
@@ -451,7 +453,7 @@ def test_a_payout_after_the_backup_is_booked_by_two_operators_and_leaves_once(
         book_proposed(manual_id=again.pk, booked_by=builders.operator(), now=MATURE)
 
 
-def test_a_call_that_waited_at_the_backup_waits_on_and_looks_first(
+def test_a_call_that_waited_at_the_backup_is_booked_where_the_lost_market_made_it(
     cards: GatewayControl, provider: Organisation
 ) -> None:
     _earn(provider, job_a=5_000_000)
@@ -461,11 +463,17 @@ def test_a_call_that_waited_at_the_backup_waits_on_and_looks_first(
     # The lost market made it after the backup, and its key is long forgotten.
     sent = make_transfer(call)
     GatewayCall.objects.update(generation=7)
-    hold_gateway(now=MATURE)
+    hold_gateway(backed_up_at=MATURE, now=MATURE)
     make_calls(now=MATURE)
     call.refresh_from_db()
-    assert (call.status, call.attempts) == ("waiting", 2)
+    assert (call.status, call.attempts) == ("done", 1)
+    assert [transfer.gateway_id for transfer in Transfer.objects.all()] == [sent]
+    # What nobody made yet is not made while it is held.
+    make_calls(now=MATURE)
+    [call] = GatewayCall.objects.filter(kind="payout")
+    assert call.status == "waiting"
+    assert cards.find("payout") == []
     compare_with_gateway(now=MATURE)
     resume_gateway(despite_differences=True)
     make_calls(now=MATURE + timedelta(days=1))
-    assert [transfer.gateway_id for transfer in Transfer.objects.all()] == [sent]
+    assert (len(cards.find("transfer")), len(cards.find("payout"))) == (1, 1)

@@ -38,12 +38,8 @@ from marketplace.payments.models import (
     WebhookEvent,
 )
 from marketplace.payments.movements import fetch_movements
-from marketplace.payments.payouts import (
-    open_payout_account,
-    refresh_payout_account,
-    retry_payout,
-    start_payout,
-)
+from marketplace.payments.payout_calls import retry_payout
+from marketplace.payments.payouts import open_payout_account, refresh_payout_account, start_payout
 from marketplace.payments.reconciliation import compare_with_gateway, reconcile
 from marketplace.payments.selectors import Wallet, get_house_balances, get_wallet
 from marketplace.payments.services import Share, distribute_charge
