@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 
 from django.db import transaction
 from django.db.models import Q
@@ -23,6 +24,7 @@ from marketplace.common.models import DurableWork
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments import stripe_lost
 from marketplace.payments.card_refunds import book_return
+from marketplace.payments.freezes import end_freeze, freeze_organisation
 from marketplace.payments.gateway_calls import CallEnd, book_end, run_call
 from marketplace.payments.ledger import Account, house, post_entry
 from marketplace.payments.locks import lock_accounts, lock_payment, lock_wallet
@@ -79,25 +81,46 @@ def recover_lost_rows(*, now: datetime) -> Recovered:
         run_call(call_id=call_id, now=now)
     mature_earnings(now=now)
     for intent in stripe_lost.list_intents(since=since):
-        found.payments += _write(found, intent.gateway_id, lambda i=intent: _add_payment(i, now))
+        found.payments += _write(found, intent.gateway_id, partial(_add_payment, intent), now)
     for refund in stripe_lost.list_refunds(since=since):
-        found.refunds += _write(found, refund.gateway_id, lambda r=refund: _add_refund(r, now))
+        found.refunds += _write(found, refund.gateway_id, partial(_add_refund, refund), now)
     for payout_id, parts in _group_by_payout(stripe_lost.list_transfers(since=since)):
-        found.payouts += _write(
-            found, payout_id, lambda p=payout_id, t=parts: _add_payout(p, t, now)
-        )
+        found.payouts += _write(found, payout_id, partial(_add_payout, payout_id, parts), now)
     fetch_events_since(since=since, now=now)
     while run_due_work(get_kinds()[APPLY_EVENT], clock=lambda: now):
         pass
     return found
 
 
-def _write(found: Recovered, name: str, write: Callable[[], bool]) -> bool:
+class _BeyondBalance(Exception):
+    """More left the market than its owner has here: it may still come, and must not leave again."""
+
+    def __init__(self, organisation_id: str, error: PaymentRequired) -> None:
+        super().__init__(error.message)
+        self.organisation_id = organisation_id
+
+
+def _write(found: Recovered, name: str, write: Callable[[datetime], bool], now: datetime) -> bool:
     try:
-        return write()
-    except (Conflict, PaymentRequired) as error:
+        is_new = write(now)
+    except Conflict as error:
         found.left.append(f"{name}: {error.message}")
         return False
+    except _BeyondBalance as error:
+        freeze_organisation(
+            organisation_id=error.organisation_id,
+            reference=name,
+            reason="The market was put back from a backup, and what left it since is not booked.",
+            now=now,
+        )
+        found.left.append(
+            f"{name}: {error.organisation_id} is frozen, since it got more than it has here. Run "
+            "this again once its jobs are settled."
+        )
+        return False
+    if is_new:
+        end_freeze(reference=name, now=now)
+    return is_new
 
 
 def _list_waiting() -> list[tuple[int, str]]:
@@ -158,14 +181,17 @@ def _add_refund(made: MadeRefund, now: datetime) -> bool:
         locked = lock_wallet(payment.organisation_id)
         if payment.status != PaymentStatus.PAID:
             raise Conflict("not_paid", f"{payment.pk} has not paid here.")
-        refund = book_return(
-            payment,
-            amount_cents=made.amount_cents,
-            reference=made.reference,
-            refund_id=made.refund_id,
-            locked=locked,
-            now=now,
-        )
+        try:
+            refund = book_return(
+                payment,
+                amount_cents=made.amount_cents,
+                reference=made.reference,
+                refund_id=made.refund_id,
+                locked=locked,
+                now=now,
+            )
+        except PaymentRequired as error:
+            raise _BeyondBalance(payment.organisation_id, error) from None
         call = GatewayCall.objects.get(kind=CallKind.REFUND, subject=refund.pk)
         book_end(call, CallEnd(made.gateway_id), now=now)
     return True
@@ -201,13 +227,16 @@ def _add_payout(payout_id: str, made: list[MadeTransfer], now: datetime) -> bool
             made_at=made[0].made_at,
         )
         amount = payout.amount_micros
-        post_entry(
-            kind=EntryKind.PAYOUT,
-            reference=payout.pk,
-            amounts={payable: -amount, house(AccountKind.PAYOUTS): amount},
-            locked=locked,
-            now=now,
-        )
+        try:
+            post_entry(
+                kind=EntryKind.PAYOUT,
+                reference=payout.pk,
+                amounts={payable: -amount, house(AccountKind.PAYOUTS): amount},
+                locked=locked,
+                now=now,
+            )
+        except PaymentRequired as error:
+            raise _BeyondBalance(organisation_id, error) from None
         Transfer.objects.bulk_create(
             Transfer(
                 id=each.transfer_id,

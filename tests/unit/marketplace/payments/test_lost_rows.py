@@ -210,21 +210,33 @@ def test_what_the_lost_market_did_not_come_to_move_is_paid_once(
     assert sorted(each["amount"] for each in cards.find("payout")) == [200, 500]
 
 
-def test_earnings_that_are_lost_themselves_are_left_to_the_operator(
+def test_a_payout_of_what_is_not_earned_here_yet_is_booked_once_it_is(
     cards: GatewayControl, provider: Organisation
 ) -> None:
+    """A job that ended before the backup may be settled after it: in the lost market, and here."""
+
     def earn_and_pay_out() -> None:
         _earn(provider, job_a=5_000_000)
         _pay_out()
 
     _lose(earn_and_pay_out)
-    found = recover_lost_rows(now=LATER)
-    assert found.payouts == 0
-    [left] = found.left
-    assert "$5.00" in left
-    assert Payout.objects.count() == 0
+    for _ in range(2):
+        found = recover_lost_rows(now=LATER)
+        assert found.payouts == 0
+        [left] = found.left
+        assert f"{provider.pk} is frozen" in left
+        assert Payout.objects.count() == 0
     [problem] = [text for text in compare_with_gateway(now=LATER).problems if "tr_" in text]
     assert "not in the ledger" in problem
+    resume_gateway(despite_differences=True)
+    _earn(provider, job_a=5_000_000)
+    mature_earnings(now=LATER)
+    assert start_due_payouts(now=LATER) == 0
+    assert _recover() == Recovered(payouts=1)
+    assert get_earnings(organisation=provider).payable_micros == 0
+    assert list(Freeze.objects.filter(ended_at=None)) == []
+    make_calls(now=LATER)
+    assert (len(cards.find("transfer")), len(cards.find("payout"))) == (1, 1)
 
 
 def test_a_card_that_paid_has_filled_the_wallet_and_is_not_charged_again(
