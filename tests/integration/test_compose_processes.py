@@ -11,6 +11,7 @@ import datetime
 import ipaddress
 import os
 import re
+import shutil
 import ssl
 import subprocess
 import sys
@@ -21,13 +22,17 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from psycopg.rows import dict_row
 
 from marketplace.embedded.demo.api_client import place_bid
 from marketplace.embedded.servers import (
+    Postgres,
+    Program,
     find_free_port,
     prepare_postgres,
     prepare_redis,
@@ -45,7 +50,7 @@ from tests.unit.docker.test_docker import (
 )
 from tests.waiting import until
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(2 * 3600)]
 
 _NAMED = re.compile(r"^#?([A-Z0-9_]+)=", re.MULTILINE)
 SECRET = "0123456789abcdef" * 4
@@ -180,6 +185,12 @@ STATUS = """
 from marketplace.fleet.models import Node
 print(*Node.objects.values_list("status", flat=True))
 """
+LIMITS = """
+from django.db import connection
+names = "lock_timeout statement_timeout idle_in_transaction_session_timeout random_page_cost"
+with connection.cursor() as cursor:
+    print(*(cursor.execute(f"SHOW {name}").fetchone()[0] for name in names.split()))
+"""
 PROXY = """
 import sys, uvicorn
 from tests.integration.test_compose_processes import build_proxy
@@ -213,9 +224,45 @@ def use_object_bucket() -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
         )
 
 
-@pytest.mark.parametrize("storage", [use_disk, use_object_bucket])
+POOLER = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+
+
+def prepare_pooler(postgres: Postgres) -> tuple[Program, str]:
+    """PgBouncer as docs/guides/operate.md has it, before ``postgres``; and its own address."""
+    assert POOLER is not None
+    port = find_free_port()
+    # The server's own user reads these: the pooler does not run as root either.
+    users, settings = postgres.socket_dir / "users", postgres.socket_dir / "pgbouncer.ini"
+    users.write_text('"market" ""\n')
+    settings.write_text(
+        f"[databases]\nfinetender = host={postgres.socket_dir}\n"
+        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
+        f"auth_type = trust\nauth_file = {users}\nadmin_users = market\n"
+        "pool_mode = session\ndefault_pool_size = 100\nmax_client_conn = 300\n"
+    )
+    program = Program("pgbouncer", (POOLER, str(settings)), 20, postgres.program.user)
+    return program, f"postgresql://market@127.0.0.1:{port}/"
+
+
+def count_pooled(pooler: str) -> int:
+    """Transactions of the market's database that came by the pooler."""
+    with psycopg.connect(f"{pooler}pgbouncer", autocommit=True) as admin:
+        rows = admin.cursor(row_factory=dict_row).execute("SHOW STATS").fetchall()
+    return sum(row["total_xact_count"] for row in rows if row["database"] == "finetender")
+
+
+@pytest.mark.parametrize(
+    ("storage", "is_pooled"),
+    [
+        (use_disk, False),
+        (use_object_bucket, False),
+        pytest.param(
+            use_disk, True, marks=pytest.mark.skipif(POOLER is None, reason="no pgbouncer here")
+        ),
+    ],
+)
 def test_the_compose_files_processes_sell_and_train_a_first_job(
-    tmp_path: Path, storage: Callable[[], Any]
+    tmp_path: Path, storage: Callable[[], Any], is_pooled: bool
 ) -> None:
     key, certificate = make_certificate(tmp_path)
     web_port, tls_port = find_free_port(), find_free_port()
@@ -225,15 +272,21 @@ def test_the_compose_files_processes_sell_and_train_a_first_job(
         postgres = prepare_postgres(data_dir=tmp_path / "servers", durable=False)
         redis = prepare_redis(data_dir=tmp_path / "servers")
         programs = [postgres.program, redis.program]
+        database, pooler = postgres.url, ""
+        if is_pooled:
+            program, pooler = prepare_pooler(postgres)
+            programs.append(program)
+            database, storage_lines = f"{pooler}finetender", {"DATABASE_POOLER": "1"}
         stack = running.enter_context(Stack(data_dir=tmp_path / "servers", programs=programs))
         stack.start("postgres", "redis")
         wait_for_postgres(postgres)
         wait_for_redis(redis)
+        stack.start(*["pgbouncer"] * is_pooled)
         for volume in ("data", "keys"):
             (tmp_path / volume).mkdir(mode=0o700)
         environment = build_environment(
             {
-                "DATABASE_URL": postgres.url,
+                "DATABASE_URL": database,
                 "REDIS_URL": redis.url,
                 "DATA_DIR": str(tmp_path / "data"),
                 "MARKET_KEY_DIR": str(tmp_path / "keys"),
@@ -294,7 +347,7 @@ def test_the_compose_files_processes_sell_and_train_a_first_job(
                 except httpx.TransportError:
                     return False
 
-            until(answers, what="the market answers over HTTPS", within_s=120, every_s=0.5)
+            until(answers, what="the market answers over HTTPS", within_s=1800, every_s=0.5)
             page = market.get("/", headers={"Authorization": ""})
             assert page.status_code == 200
             assert "max-age=" in page.headers["strict-transport-security"]
@@ -311,9 +364,9 @@ def test_the_compose_files_processes_sell_and_train_a_first_job(
             def is_on_sale() -> bool:
                 return "online" in carry_out([*manage, "shell", "-c", STATUS])
 
-            until(is_on_sale, what="the node is on sale", within_s=300, every_s=2)
+            until(is_on_sale, what="the node is on sale", within_s=1800, every_s=2)
             bid = place_bid(
-                market, ZONE, name="first", training={"epochs": 1}, within_s=900, say=print
+                market, ZONE, name="first", training={"epochs": 1}, within_s=1500, say=print
             )
 
             def get_job() -> dict[str, Any]:
@@ -322,7 +375,7 @@ def test_the_compose_files_processes_sell_and_train_a_first_job(
             until(
                 lambda: get_job()["status"] in ("succeeded", "failed"),
                 what="the first job ends",
-                within_s=600,
+                within_s=1800,
                 every_s=1,
             )
             assert get_job()["status"] == "succeeded"
@@ -330,6 +383,11 @@ def test_the_compose_files_processes_sell_and_train_a_first_job(
             (tmp_path / "adapter.zip").write_bytes(adapter.content)
             with zipfile.ZipFile(tmp_path / "adapter.zip") as archive:
                 assert "adapter_model.safetensors" in archive.namelist()
+        if is_pooled:
+            assert count_pooled(pooler) > 1000
+            # What a pooler does not pass on, each session sets by itself.
+            limits = carry_out([*manage, "shell", "-c", LIMITS], DATABASE_POOL_MAX="2")
+            assert "15s 30s 2min 1.1" in limits
         if bucket:
             names = [Path(name).relative_to("market") for name in list_objects(bucket)]
             assert {name.parts[0] for name in names} == {"datasets", "jobs"}

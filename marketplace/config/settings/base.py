@@ -144,13 +144,17 @@ _OPTIONS = DATABASES["default"].setdefault("OPTIONS", {})
 # A forgotten transaction or a stuck lock must not stop the auction for good. What is looked up many
 # times a second is in memory, and a plan that is kept must not be one for a table still empty:
 # cheap jumps make it use the index from the first row on.
-_OPTIONS["options"] = (
-    "-c lock_timeout=15s -c idle_in_transaction_session_timeout=120s -c random_page_cost=1.1"
+_SESSION = {
+    "lock_timeout": "15s",
+    "idle_in_transaction_session_timeout": "120s",
+    "random_page_cost": "1.1",
     # A host that is cut off frees its locks, and a lost server is noticed, within seconds: by
     # default TCP takes two hours. Without TCP (a socket of this machine) these say nothing.
-    " -c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3"
-    " -c tcp_user_timeout=10000"
-)
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+}
 _OPTIONS |= {
     "keepalives_idle": 5,
     "keepalives_interval": 2,
@@ -165,9 +169,13 @@ if _POOL_MAX:
     # workers, which fork) keep theirs instead.
     _OPTIONS["pool"] = POOL_OPTIONS | {"max_size": _POOL_MAX}
     # Nobody waits for longer: what a slow page asks must not pile up behind those who reload it.
-    _OPTIONS["options"] += " -c statement_timeout=30s"
+    _SESSION["statement_timeout"] = "30s"
 else:
     DATABASES["default"]["CONN_MAX_AGE"] = 300
+if environment.flag("DATABASE_POOLER", default=False):
+    DATABASES["default"]["SESSION_SETTINGS"] = _SESSION
+else:
+    _OPTIONS["options"] = " ".join(f"-c {name}={value}" for name, value in _SESSION.items())
 # A connection that the server closed while it was idle is replaced before it is used.
 DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
