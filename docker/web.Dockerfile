@@ -32,6 +32,10 @@ RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))
     && pip install --no-cache-dir packaging && python docker/cloud_requirements.py $(sed 's/==.*//' /tmp/clouds.txt) > /tmp/wanted.txt \
     && pip install --no-cache-dir --constraint constraints.txt --requirement /tmp/wanted.txt \
     && rm /tmp/clouds.txt /tmp/wanted.txt && python -c 'import modal, sky'
+# What this Python needs beside it, and what the automatic vendor works with. Of the market itself
+# nothing is installed: after a change of its code only what stands below is made again.
+RUN python -c "import tomllib; wanted = tomllib.load(open('pyproject.toml', 'rb'))['project']; parts = wanted['optional-dependencies']; print(*wanted.get('dependencies', []), *(line for part in ('web', 'vendor', 'tracking', 'traces') for line in parts[part]), sep='\n')" > /tmp/wanted.txt \
+    && pip install --no-cache-dir --no-build-isolation --constraint constraints.txt --requirement /tmp/wanted.txt && rm /tmp/wanted.txt
 COPY README.md manage.py ./
 COPY docker/ask_health.py docker/ask_health.py
 COPY marketplace marketplace
@@ -42,8 +46,6 @@ COPY workers/__init__.py workers/__init__.py
 COPY workers/protocol workers/protocol
 COPY workers/models workers/models
 COPY workers/preparation workers/preparation
-# With what the automatic vendor works with; nothing is left to be fetched but what this Python needs.
-RUN pip install --no-cache-dir --no-build-isolation --constraint constraints.txt '.[web,vendor,tracking,traces]' && pip uninstall --yes finetender-market
 COPY --from=node-package /src/dist dist
 COPY --from=pages /src/marketplace/web/static marketplace/web/static
 # The values are for this step only; serving demands real ones.

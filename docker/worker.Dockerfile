@@ -10,14 +10,15 @@ FROM pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime@sha256:db80a41f8428644cebcb3
 ENV PYTHONUNBUFFERED=1
 WORKDIR /app
 COPY docker/requirements/node.txt constraints.txt /tmp/
-COPY --from=wheel /dist /tmp/dist
 # PyTorch is the base image's own.
 RUN pip install --no-cache-dir --require-hashes --no-deps --requirement /tmp/node.txt \
-    && grep -v '^torch==' /tmp/constraints.txt > /tmp/versions.txt \
-    && pip install --no-cache-dir --constraint /tmp/versions.txt /tmp/dist/*.whl \
-    && rm -r /tmp/dist /tmp/node.txt /tmp/constraints.txt /tmp/versions.txt \
     && groupadd --system --gid 10001 finetender && useradd --system --uid 10001 --gid 10001 --home /state finetender \
     && mkdir /state && chown finetender /state
+# After a change of the node's code only this is made again.
+COPY --from=wheel /dist /tmp/dist
+RUN grep -v '^torch==' /tmp/constraints.txt > /tmp/versions.txt \
+    && pip install --no-cache-dir --constraint /tmp/versions.txt /tmp/dist/*.whl \
+    && rm -r /tmp/dist /tmp/node.txt /tmp/constraints.txt /tmp/versions.txt
 
 # For machines that the house rents (TIERS_WORKER_IMAGE): docker build --target rented.
 # SkyPilot sets a container up as its root and starts the node, which gives root up first.

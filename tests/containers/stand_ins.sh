@@ -84,7 +84,7 @@ make_image postgres:18 <<-END
 
 make_image caddy:2 <<-'END'
 	FROM stand-in/debian
-	RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends caddy
+	RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends caddy wget
 	ENV XDG_CONFIG_HOME=/config XDG_DATA_HOME=/data
 	CMD ["caddy", "run", "--config", "/etc/caddy/Caddyfile", "--adapter", "caddyfile"]
 	END

@@ -82,6 +82,11 @@ class StateDir:
     def leaving(self) -> Path:
         return self.path / "leaving"
 
+    @property
+    def heard(self) -> Path:
+        """Touched whenever the market answered a heartbeat."""
+        return self.path / "heard"
+
     def prepare(self) -> None:
         """Make the directories, for this user only.
 

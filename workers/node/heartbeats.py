@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from workers.node.market_client import (
     SENT_AWAY,
@@ -31,11 +32,14 @@ class Heartbeats:
         client: MarketClient,
         every_s: float,
         memory_used_gb: Callable[[], float | None],
+        heard: Path,
     ) -> None:
         self._node = node
         self._client = client
         self._every_s = every_s
         self._memory_used_gb = memory_used_gb
+        #: Says to whoever watches this process when the market last answered.
+        self._heard = heard
         #: Seconds from the process's start until its base models were loaded.
         self.load_s = 0.0
         self._closing = threading.Event()
@@ -73,6 +77,14 @@ class Heartbeats:
             log.error("a heartbeat was refused: %s", refusal)
         else:
             self._node.heard(reply)
+            self._note_answer()
+
+    def _note_answer(self) -> None:
+        try:
+            self._heard.touch()
+        except OSError as error:
+            # A full disk stops no heartbeat.
+            log.warning("%s was not written: %s", self._heard, error)
 
     def _run(self) -> None:
         while True:

@@ -88,6 +88,7 @@ class NodeProcess:
             client=self._client,
             every_s=credentials.heartbeat_every_s,
             memory_used_gb=lambda: measure_memory_used_gb(credentials.device),
+            heard=state.heard,
         )
         self._answers = Answerer(
             node_id=credentials.node_id,
