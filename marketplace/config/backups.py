@@ -43,7 +43,7 @@ class Manifest:
     """What a backup holds, written last: a folder without it is no backup."""
 
     made_at: str
-    #: Rows of every table, as of a moment shortly after the dump's.
+    #: Rows of every table, the most that the dump may have.
     rows: dict[str, int]
     #: By zone, position and hash of its log's last entry.
     heads: dict[str, tuple[int, str]]
@@ -82,6 +82,7 @@ def make_backup(folder: Path, *, now: datetime) -> Manifest:
     files.mkdir()
     if is_here:
         _copy_new(Path(settings.MEDIA_ROOT), files)
+    before = _count_rows()
     _run("pg_dump", "--format=custom", "--no-owner", "--no-acl", f"--file={part / DUMP}")
     if is_here:
         _copy_new(Path(settings.MEDIA_ROOT), files)
@@ -90,7 +91,8 @@ def make_backup(folder: Path, *, now: datetime) -> Manifest:
     sizes = [path.stat().st_size for path in files.rglob("*") if path.is_file()]
     manifest = Manifest(
         made_at=now.isoformat(),
-        rows=_count_rows(),
+        # Some tables grow meanwhile, and others shrink: the dump has no more than the larger count.
+        rows={table: max(before[table], count) for table, count in _count_rows().items()},
         heads=_list_heads(),
         files=len(sizes),
         file_bytes=sum(sizes),
