@@ -334,7 +334,7 @@ def test_the_compose_files_processes_sell_and_train_a_first_job(
         carry_out([*zone, "--slot-s", "5", "--horizon-slots", "400"])
         said = carry_out([*manage, "shell", "-c", PEOPLE])
         _, buyer, api_key, join_token = re.search(r"(made) (\S+) (\S+) (\S+)", said).groups()  # type: ignore[union-attr]
-        grant = [*manage, "wallet_grant", buyer, "10", "--operator", "operator@example.org"]
+        grant = [*manage, "wallet_grant", buyer, "1000", "--operator", "operator@example.org"]
         carry_out([*grant, "--reference", "first"])
 
         trusted = ssl.create_default_context(cafile=certificate)
