@@ -171,3 +171,17 @@ def _count_read() -> int:
         )
         [(read,)] = cursor.fetchall()
     return int(read)
+
+
+def measure_bytes() -> dict[str, int]:
+    """Bytes of each table without its indexes and of each index, by name.
+
+    What stands outside of rows (TOAST) counts with its table.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT relname, CASE relkind WHEN 'r' THEN pg_table_size(oid)"
+            " ELSE pg_relation_size(oid) END FROM pg_class"
+            " WHERE relkind IN ('r', 'i') AND relnamespace = 'public'::regnamespace"
+        )
+        return dict(cursor.fetchall())

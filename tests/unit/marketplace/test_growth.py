@@ -46,7 +46,7 @@ from marketplace.webhooks.services import create_endpoint
 from tests import builders, job_builders, vendor_builders
 from tests import market_builders as market
 from tests.builders import NOW
-from tests.grown_house import copy_rows, count_reads
+from tests.grown_house import copy_rows, count_reads, measure_bytes
 from tests.outer_blocks import build_outer_block
 from tests.vendor_builders import clock, prepare_next
 from workers.protocol.reports import SliceEnd
@@ -54,6 +54,9 @@ from workers.protocol.reports import SliceEnd
 pytestmark = pytest.mark.django_db
 
 COPIES = 900
+#: Bytes of a bid with all that follows from it and all indexes: half are sold, prepared, trained,
+#: paid and invoiced, half refused. What is told twice shows here.
+BYTES_OF_BID = 18_600
 #: All is settled and told by then, in a month before: what pages sum up of a month is of a month.
 LATER = NOW + timedelta(days=35)
 #: One a zone, an organisation or a person, or the state of the whole market; by app.
@@ -319,3 +322,13 @@ def test_books_of_the_house_read_no_organisation(house: House) -> None:
     operator.force_login(builders.operator())
     for address in ("/operator/money/books", f"/operator/money/books/{NOW:%Y-%m}"):
         assert count_reads(partial(read, operator, address)) < COPIES
+
+
+def test_a_bid_takes_no_more_room_than_it_did(house: House) -> None:
+    before = measure_bytes()
+    copied = copy_rows([apps.get_model(label) for label in sorted(OURS - FIXED)], times=COPIES)
+    bids = copied["auction.Bid"]
+    taken = {name: (size - before[name]) / bids for name, size in measure_bytes().items()}
+    largest = sorted(taken.items(), key=lambda item: -item[1])[:20]
+    assert bids == 2 * COPIES
+    assert sum(taken.values()) < BYTES_OF_BID, largest
