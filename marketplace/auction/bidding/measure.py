@@ -84,9 +84,7 @@ def measure_job(asked: JobRequest, *, now: datetime) -> MeasuredJob:
     wish = asked.parse_wish()
     _check_data(asked, wish)
     if asked.model.startswith(RESUMED):
-        rates = _rates.get(asked.zone.pk, now=now, read=lambda: load_rates(asked.zone))
-        rest = measure_rest(asked, rates=rates)
-        return MeasuredJob(rest.terms, rest.work, resolved=rest.resolved, rows=asked.dataset.rows)
+        return _measure_paused(asked, now=now)
     beginning = find_beginning(
         asked.model,
         organisation=asked.organisation,
@@ -141,6 +139,13 @@ def measure_job(asked: JobRequest, *, now: datetime) -> MeasuredJob:
     planned = plan_cold(cold, asked)
     check_same_job(beginning.offer, planned, is_prepared=wish is not None)
     return apply_offer(cold, beginning.offer, planned)
+
+
+def _measure_paused(asked: JobRequest, *, now: datetime) -> MeasuredJob:
+    """What is left of a paused job, with its own settings."""
+    rates = _rates.get(asked.zone.pk, now=now, read=lambda: load_rates(asked.zone))
+    rest = measure_rest(asked, rates=rates)
+    return MeasuredJob(rest.terms, rest.work, resolved=rest.resolved, rows=asked.dataset.rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ RESUMED = "resume:"
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class PausedRest:
     """What is left of a paused job."""
 
     terms: JobTerms
@@ -39,7 +39,7 @@ class Rest:
     resolved: tuple[str, ...]
 
 
-def measure_rest(asked: JobRequest, *, rates: dict[str, float]) -> Rest:
+def measure_rest(asked: JobRequest, *, rates: dict[str, float]) -> PausedRest:
     """Measure what is left of the paused job that a request names.
 
     Raises
@@ -68,7 +68,7 @@ def measure_rest(asked: JobRequest, *, rates: dict[str, float]) -> Rest:
     if asked.metadata is not None:
         terms = replace(terms, metadata=dict(asked.metadata))
     resolved = Bid.objects.values_list("resolved", flat=True).get(pk=job.bid_id)
-    return Rest(terms, work, tuple(resolved))
+    return PausedRest(terms, work, tuple(resolved))
 
 
 def find_paused_job(model: str, *, organisation: Organisation) -> Job:
