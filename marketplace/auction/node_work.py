@@ -10,7 +10,7 @@ from marketplace.jobs.models import Job
 
 
 @dataclass(frozen=True, slots=True)
-class NodeWork:
+class SettledWork:
     """One node's part of one job."""
 
     share: WorkShare
@@ -25,7 +25,7 @@ def list_node_work(
     before: int | None = None,
     node_id: str | None = None,
     job_id: str | None = None,
-) -> list[NodeWork]:
+) -> list[SettledWork]:
     """The work of an organisation's nodes, what was settled last first.
 
     Parameters
@@ -44,4 +44,4 @@ def list_node_work(
         shares = shares.filter(bid__in=Job.objects.filter(pk=job_id).values("bid_id"))
     found = list(shares.order_by("-pk")[:limit])
     jobs = {job.bid_id: job for job in Job.objects.filter(bid_id__in=[of.bid_id for of in found])}
-    return [NodeWork(share, jobs[share.bid_id]) for share in found]
+    return [SettledWork(share, jobs[share.bid_id]) for share in found]
