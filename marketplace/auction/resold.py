@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import (
     DurationField,
+    Exists,
     ExpressionWrapper,
     F,
     OuterRef,
@@ -27,7 +28,7 @@ from django.db.models.functions import Coalesce
 from marketplace.accounts.selectors import is_run_by_operator, share_members
 from marketplace.auction import locks
 from marketplace.auction.book.engine_cache import LATE_SLOTS
-from marketplace.auction.models import Bid, Reservation
+from marketplace.auction.models import Bid, Reservation, ResultDispute
 from marketplace.auction.retries import put_off
 from marketplace.common.money import format_usd, split_micros
 from marketplace.jobs.locks import lock_job
@@ -36,7 +37,7 @@ from marketplace.jobs.services import add_job_event
 from marketplace.payments.idle_pay import pay_for_idle_cells
 from marketplace.payments.locks import lock_shares
 from marketplace.payments.models import AccountKind
-from marketplace.payments.selectors import find_house_fees
+from marketplace.payments.selectors import find_house_fees, measure_refundable
 from marketplace.payments.services import refund_charge
 
 #: Slots after a job's end in which its zone has to say what was sold again of its cells.
@@ -62,7 +63,10 @@ def settle_rents(*, now: datetime) -> int:
 
 
 def _list_due(*, now: datetime) -> QuerySet[Bid]:
-    """Bids of whose cells the log has said all, or whose zone had the time to."""
+    """Bids of whose cells the log has said all, or whose zone had the time to.
+
+    A dispute about a result is decided first: it may give all of the price back.
+    """
     said = (
         Reservation.objects.filter(bid=OuterRef("pk"))
         .values("bid")
@@ -73,7 +77,9 @@ def _list_due(*, now: datetime) -> QuerySet[Bid]:
     had_s = ExpressionWrapper(
         Value(timedelta(seconds=WAIT_SLOTS)) * F("zone__slot_s"), output_field=DurationField()
     )
-    due = Bid.objects.filter(rent_due_micros__isnull=False).exclude(retry_at__gt=now)
+    disputed = ResultDispute.objects.filter(bid=OuterRef("pk"), decided_at=None)
+    due = Bid.objects.filter(~Exists(disputed), rent_due_micros__isnull=False)
+    due = due.exclude(retry_at__gt=now)
     due = due.annotate(
         said_micros=Coalesce(Subquery(said), 0), since=Subquery(finished_at), had_s=had_s
     )
@@ -97,9 +103,12 @@ def settle_rent(*, job: Job, now: datetime) -> bool:
             )
         )
         unsaid = bid.waits_micros - sum(cell.waited_micros or 0 for cell in cells)
-        back = min(bid.rent_due_micros, unsaid + sum(cell.resold_micros or 0 for cell in cells))
+        resold = sum(cell.resold_micros or 0 for cell in cells)
+        # A dispute may have given all of it back.
+        left = measure_refundable(hold_reference=bid.hold_reference)
+        back = min(bid.rent_due_micros, unsaid + resold, left)
         kept = find_house_fees(hold_reference=bid.hold_reference).get(AccountKind.CONGESTION, 0)
-        idle = _find_idle_pay(bid, cells, most_micros=kept - back)
+        idle = _find_idle_pay(bid, cells, most_micros=min(kept, left) - back)
         lock_shares(
             hold_reference=bid.hold_reference, buyer_id=bid.organisation_id, earner_ids=idle
         )

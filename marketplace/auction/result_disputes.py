@@ -29,6 +29,7 @@ from marketplace.common.money import format_usd
 from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import Artifact, EventKind, Job, JobStatus
 from marketplace.jobs.services import add_job_event
+from marketplace.payments.idle_pay import list_idle_earners, return_idle_pay
 from marketplace.payments.locks import lock_shares
 from marketplace.payments.returned_pay import (
     list_unpaid_references,
@@ -190,9 +191,10 @@ def _conclude(
         shares = WorkShare.objects.filter(bid=bid).values_list("organisation_id", flat=True)
         # An operator's decision names no node: all who did the work lose its pay.
         owners = {refuted} if refuted is not None else set(shares)
-        _lock_money(bid, owners)
+        _lock_money(bid, owners | list_idle_earners(bid.hold_reference))
         for owner in sorted(owners):
             _return_pay(bid, owner, now=now)
+        return_idle_pay(hold_reference=bid.hold_reference, now=now)
         release_pay(hold_reference=bid.hold_reference)
         left = measure_refundable(hold_reference=bid.hold_reference)
         _refund(bid, job, left, reason=_REFUTED, now=now)

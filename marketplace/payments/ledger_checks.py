@@ -269,14 +269,16 @@ def _sum_booked(of: Q, *kinds: AccountKind) -> Coalesce:
 def _find_wrong_earnings(entries: QuerySet[Entry], *, is_whole: bool) -> tuple[str, ...]:
     """References of entries that booked other pay than their earnings, and whose sum is not."""
     by_vendor = Q(entry__kind=EntryKind.VENDOR_PAY)
+    for_idle = Q(entry__kind=EntryKind.IDLE_PAY)
     earned = Earning.objects.filter(
         reference=OuterRef("entry__reference"), organisation=OuterRef("account__organisation")
     )
-    of_vendor, of_others = (
+    own_kinds = (EarningKind.VENDOR, EarningKind.IDLE)
+    of_vendor, of_idle, of_others = (
         lines.values("reference").annotate(total=Sum("amount_micros")).values("total")
         for lines in (
-            earned.filter(kind=EarningKind.VENDOR),
-            earned.exclude(kind=EarningKind.VENDOR),
+            *(earned.filter(kind=kind) for kind in own_kinds),
+            earned.exclude(kind__in=own_kinds),
         )
     )
     paid = Posting.objects.filter(
@@ -285,7 +287,11 @@ def _find_wrong_earnings(entries: QuerySet[Entry], *, is_whole: bool) -> tuple[s
     )
     if not is_whole:
         paid = paid.filter(entry__in=entries.values("pk"))
-    earned_micros = Case(When(by_vendor, then=Subquery(of_vendor)), default=Subquery(of_others))
+    earned_micros = Case(
+        When(by_vendor, then=Subquery(of_vendor)),
+        When(for_idle, then=Subquery(of_idle)),
+        default=Subquery(of_others),
+    )
     wrong = paid.annotate(earned_micros=Coalesce(earned_micros, 0)).exclude(
         amount_micros=F("earned_micros")
     )

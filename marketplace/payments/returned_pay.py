@@ -16,14 +16,16 @@ from marketplace.payments.models import AccountKind, Earning, EarningKind, Entry
 def withhold_pay(*, hold_reference: str, now: datetime) -> None:
     """Keep what providers earned with a job from maturing; what matured before stays theirs."""
     with transaction.atomic():
-        owners = sorted(_list_unpaid(hold_reference).values_list("organisation_id", flat=True))
+        pay = _list_unpaid(hold_reference, EarningKind.PROVIDER, EarningKind.IDLE)
+        owners = sorted(set(pay.values_list("organisation_id", flat=True)))
         lock_accounts([(owner, AccountKind.EARNINGS_PENDING) for owner in owners])
-        _list_unpaid(hold_reference).update(withheld_at=now)
+        pay.update(withheld_at=now)
 
 
 def release_pay(*, hold_reference: str) -> None:
     """Let providers' pay mature that a dispute kept back; twice changes nothing."""
-    _list_unpaid(hold_reference).update(withheld_at=None)
+    pay = _list_unpaid(hold_reference, EarningKind.PROVIDER, EarningKind.IDLE)
+    pay.update(withheld_at=None)
 
 
 def list_unpaid_references(*, organisation_id: str) -> list[str]:
@@ -50,7 +52,8 @@ def return_pay(*, hold_reference: str, organisation_id: str, now: datetime) -> i
     pending = AccountKind.EARNINGS_PENDING
     with transaction.atomic():
         locked = lock_accounts([(organisation_id, pending)])
-        unpaid = _list_unpaid(hold_reference).filter(organisation=organisation_id)
+        of_work = _list_unpaid(hold_reference, EarningKind.PROVIDER)
+        unpaid = of_work.filter(organisation=organisation_id)
         amount = unpaid.aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"]
         if amount:
             post_entry(
@@ -68,7 +71,7 @@ def return_pay(*, hold_reference: str, organisation_id: str, now: datetime) -> i
     return amount
 
 
-def _list_unpaid(hold_reference: str) -> QuerySet[Earning]:
+def _list_unpaid(hold_reference: str, *kinds: EarningKind) -> QuerySet[Earning]:
     return Earning.objects.filter(
-        kind=EarningKind.PROVIDER, reference=hold_reference, matured_at=None, returned_at=None
+        kind__in=kinds, reference=hold_reference, matured_at=None, returned_at=None
     )

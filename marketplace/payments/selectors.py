@@ -15,7 +15,6 @@ from marketplace.payments.account_sums import annotate_totals
 from marketplace.payments.locks import WALLET_KINDS
 from marketplace.payments.models import (
     HOUSE_KINDS,
-    IDLE_SUFFIX,
     REFUND_SOURCES,
     AccountKind,
     CardPayment,
@@ -170,7 +169,12 @@ def find_house_fees(*, hold_reference: str) -> dict[str, int]:
     """
     fees = Posting.objects.filter(
         account__kind__in=(AccountKind.HOUSE_FEES, AccountKind.CONGESTION),
-        entry__kind__in=(EntryKind.DISTRIBUTION, EntryKind.REFUND, EntryKind.IDLE_PAY),
+        entry__kind__in=(
+            EntryKind.DISTRIBUTION,
+            EntryKind.REFUND,
+            EntryKind.IDLE_PAY,
+            EntryKind.PAY_RETURN,
+        ),
         entry__hold_reference=hold_reference,
     )
     sums = fees.values("account__kind").annotate(total=Sum("amount_micros"))
@@ -184,15 +188,17 @@ def find_distribution(*, hold_reference: str) -> Distribution | None:
 
 def list_fees(*, hold_reference: str) -> list[Earning]:
     """What others than providers earned with one payment: a vendor, the owner of a donor."""
-    fees = Earning.objects.filter(reference=hold_reference, returned_at=None).exclude(
-        kind=EarningKind.PROVIDER
+    fees = Earning.objects.filter(
+        kind__in=(EarningKind.VENDOR, EarningKind.ROYALTY),
+        reference=hold_reference,
+        returned_at=None,
     )
     return list(fees.select_related("organisation").order_by("pk"))
 
 
 def list_idle_pay(*, hold_reference: str) -> list[Earning]:
     """What providers got for cells that the owner of one payment gave back too late."""
-    pay = Earning.objects.filter(kind=EarningKind.IDLE, reference=hold_reference + IDLE_SUFFIX)
+    pay = Earning.objects.filter(kind=EarningKind.IDLE, reference=hold_reference, returned_at=None)
     return list(pay.select_related("organisation").order_by("pk"))
 
 

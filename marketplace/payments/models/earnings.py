@@ -20,10 +20,6 @@ class EarningKind(models.TextChoices):
     IDLE = "idle"
 
 
-#: What follows a hold's reference in that of pay for its idle cells.
-IDLE_SUFFIX = ":idle"
-
-
 class Earning(models.Model):
     """One line of what an organisation earned: pending until ``payable_at``, then payable.
 

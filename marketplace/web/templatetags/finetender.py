@@ -15,7 +15,6 @@ from django.utils.safestring import SafeString, mark_safe
 
 from marketplace.common import clock
 from marketplace.common.money import format_usd, format_usd_exact
-from marketplace.payments.models import IDLE_SUFFIX
 from marketplace.web.templatetags.icons import ICONS
 from marketplace.web.times import MOMENT, format_clock, format_duration, parse_moment
 
@@ -305,8 +304,8 @@ def time_plain(at: datetime) -> str:
 
 @register.filter
 def short_reference(reference: str) -> str:
-    """``bid:bid_01j…`` as its last part, shortened; pay for idle room as the bid it is of."""
-    return short_hash(reference.removesuffix(IDLE_SUFFIX).rpartition(":")[2])
+    """``bid:bid_01j…`` as its last part, shortened."""
+    return short_hash(reference.rpartition(":")[2])
 
 
 @register.filter
