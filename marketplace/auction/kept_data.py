@@ -10,7 +10,7 @@ from django.db.models import Q
 from marketplace.accounts.erasure import KeptData, register_kept_data
 from marketplace.accounts.models import Subject
 from marketplace.accounts.own_data import write_rows
-from marketplace.auction.models import Bid, BidStatus, Bundle, ResultDispute
+from marketplace.auction.models import Bid, BidStatus, Bundle, Reservation, ResultDispute
 from marketplace.auction.selectors import annotate_refunds
 from marketplace.jobs.kept_data import DELETED_NAME
 from marketplace.jobs.models import Job
@@ -41,6 +41,9 @@ def _list_organisation_needs(organisation_id: str) -> Iterator[str]:
         yield "A bid waits for its answer."
     if Bid.objects.filter(organisation=organisation_id, rent_due_micros__isnull=False).exists():
         yield "A part of the price of a job that it cancelled may go back to it yet."
+    cells = Reservation.objects.filter(node__provider__organisation=organisation_id)
+    if cells.filter(bid__rent_due_micros__isnull=False).exists():
+        yield "It may be paid for cells that were given back too late to be sold again."
 
 
 def _erase_dataset(dataset_id: str, *, now: datetime) -> None:

@@ -6,6 +6,8 @@ from datetime import timedelta
 
 import pytest
 
+from marketplace.accounts.erasure import list_needs
+from marketplace.accounts.models import Subject
 from marketplace.auction.models import Bid
 from marketplace.auction.resold import settle_rents
 from marketplace.auction.result_disputes import decide_result_dispute, open_result_dispute
@@ -148,3 +150,12 @@ def test_pay_for_idle_room_from_a_contested_card_is_held_as_other_pay_is(
     [line] = Earning.objects.filter(kind=EarningKind.IDLE)
     assert line.contestable_until_at is not None
     assert line in list_returnable(owner.pk)
+
+
+def test_a_provider_is_not_deleted_while_it_may_be_paid_for_idle_room(zone, node, stopped):
+    words = "It may be paid for cells that were given back too late to be sold again."
+    provider = node.provider.organisation
+    assert words in list_needs(Subject.ORGANISATION, provider.pk)
+    begin(zone, 102, 103)
+    settle_rents(now=market.slot_at(zone, 103))
+    assert words not in list_needs(Subject.ORGANISATION, provider.pk)
