@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Max, Q, Sum
+from django.db.models import F, Max, Q, Sum
 from django_countries.data import COUNTRIES
 
 from marketplace.accounts.models import Organisation
@@ -144,14 +144,21 @@ def _build_lines(entries: Sequence[_DueEntry], name_references: NameReferences) 
 
 
 def _load_kept(references: Collection[str]) -> dict[str, int]:
-    """What was kept of the prices of jobs that their owners ended, by hold."""
+    """What was kept of the prices of jobs that their owners ended, by hold.
+
+    Nothing of one that all went back of since, as after a dispute.
+    """
     kept = Posting.objects.filter(
         account__kind=AccountKind.CONGESTION,
         entry__kind__in=(EntryKind.DISTRIBUTION, EntryKind.REFUND),
         entry__hold_reference__in=references,
     )
     sums = kept.values("entry__hold_reference").annotate(total=Sum("amount_micros"))
-    return dict(sums.values_list("entry__hold_reference", "total"))
+    found = dict(sums.values_list("entry__hold_reference", "total"))
+    gone = Hold.objects.filter(reference__in=found, refunded_micros=F("charged_micros"))
+    for reference in gone.values_list("reference", flat=True):
+        del found[reference]
+    return found
 
 
 def _issue_invoice(

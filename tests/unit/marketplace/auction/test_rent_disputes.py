@@ -13,8 +13,9 @@ from marketplace.auction.resold import settle_rents
 from marketplace.auction.result_disputes import decide_result_dispute, open_result_dispute
 from marketplace.auction.settlement import settle_finished
 from marketplace.jobs.models import Job
+from marketplace.payments.invoices import issue_due_invoices
 from marketplace.payments.maturity import mature_earnings
-from marketplace.payments.models import Earning, EarningKind
+from marketplace.payments.models import Earning, EarningKind, InvoiceLine
 from marketplace.payments.selectors import get_house_balances, get_wallet
 from marketplace.payments.self_dealing import list_returnable
 from marketplace.web.presenters.receipt import build_receipt
@@ -159,3 +160,15 @@ def test_a_provider_is_not_deleted_while_it_may_be_paid_for_idle_room(zone, node
     begin(zone, 102, 103)
     settle_rents(now=market.slot_at(zone, 103))
     assert words not in list_needs(Subject.ORGANISATION, provider.pk)
+
+
+def test_no_invoice_says_that_something_is_kept_of_what_all_went_back_of(zone, owner, stopped):
+    now = market.slot_at(zone, 101)
+    decide(dispute(stopped, now), now, is_for_owner=True)
+    issue_due_invoices(
+        now=now + timedelta(days=40), name_references=lambda names: {name: name for name in names}
+    )
+    lines = InvoiceLine.objects.filter(invoice__organisation=owner)
+    assert sum(line.amount_micros for line in lines) == 0
+    assert lines.count() == 2
+    assert not lines.filter(text__contains="kept").exists()
