@@ -26,6 +26,7 @@ from marketplace.jobs.models import (
     Slice,
     SliceStatus,
 )
+from marketplace.jobs.selectors import list_job_checkpoints
 from marketplace.jobs.services.fault_attribution import blame_nodes, blame_overrun
 from marketplace.jobs.services.finished_slices import apply_finished
 from marketplace.jobs.services.life import close_slice, fail_job, mark_for_replan
@@ -229,17 +230,22 @@ def discard_node_work(*, node: Node, reason: str, now: datetime) -> tuple[str, .
 
 
 def _fail_resumed_from(node: Node, reason: str, now: datetime) -> None:
-    """Fail running jobs that were resumed from a checkpoint of a node and have no newer one."""
+    """Fail running jobs that were resumed from a node's checkpoint, with no newer one of others."""
     active = Job.objects.filter(status__in=Job.ACTIVE, terms__resumes__step__gt=0)
     begun_at = {job: job.terms.resumes for job in active.filter(zone=node.zone_id).order_by("pk")}
     stored = Checkpoint.objects.filter(slice__node=node)
     names = [resumes.checkpoint_id for resumes in begun_at.values() if resumes]
     of_node = set(stored.filter(pk__in=names).values_list("pk", flat=True))
-    for job, resumes in begun_at.items():
-        if resumes and resumes.checkpoint_id in of_node and job.checkpoint_step == resumes.step:
-            why = f"{reason} The job was resumed from a checkpoint of that node."
-            # It may end at this moment.
-            with suppress(Conflict):
+    why = f"{reason} The job was resumed from a checkpoint of that node."
+    for begun, resumes in begun_at.items():
+        if resumes is None or resumes.checkpoint_id not in of_node:
+            continue
+        # It may end at this moment.
+        with suppress(Conflict), transaction.atomic():
+            job = locks.lock_job(begun.pk)
+            newer = list_job_checkpoints(job).filter(job=job).exclude(slice__node=node)
+            if not newer.exists():
+                blame_nodes(job, [node.pk])
                 fail_job(job=job, fault=FaultOf.SYSTEM, reason=why, now=now)
 
 

@@ -22,7 +22,7 @@ from marketplace.checks.models import SpotCheck
 from marketplace.checks.sampling import choose_checks
 from marketplace.common.errors import Conflict, UserError
 from marketplace.jobs.kept_data import _list_adapter_needs
-from marketplace.jobs.models import Job, JobEvent, JobStatus, NodePlan
+from marketplace.jobs.models import Checkpoint, Job, JobEvent, JobStatus, NodePlan, Slice
 from marketplace.jobs.selectors import find_job_blob, list_job_checkpoints
 from marketplace.jobs.services import (
     delete_dataset,
@@ -351,6 +351,46 @@ def test_nothing_goes_on_from_what_a_node_that_was_set_aside_stored(paused, zone
     assert bid.refund_micros == bid.payment_micros
     again, third = resume(paused, slot=105)
     assert (again.terms.resumes.step, third.step) == (0, 0)
+
+
+@pytest.mark.parametrize("is_other", [True, False])
+def test_a_resumed_job_with_later_checkpoints_of_a_set_aside_node_only_is_not_begun_again(
+    paused, zone, node, is_other
+):
+    """It was sold only the steps after the checkpoint that it was resumed from."""
+    settle(zone, 103)
+    bid, job = resume(paused, slot=103)
+    before = earned(node)
+    run(job, zone, 104)
+    now = market.slot_at(zone, 104)
+    report_step(job, 20, now)
+    made = store(job, 20)
+    if is_other:
+        other = market.node(zone, last_heartbeat_at=NOW + timedelta(hours=1))
+        first = Slice.objects.create(
+            job=job,
+            node=other,
+            status="paused",
+            lease_token="earlier",
+            first_slot=103,
+            last_slot=103,
+            first_step=12,
+            last_step=20,
+            opened_at=now,
+            closed_at=now,
+            lease_expires_at=now,
+        )
+        Checkpoint.objects.filter(pk=made.pk).update(slice=first)
+    discard_node_work(node=node, reason="It stored other weights.", now=now)
+    job.refresh_from_db()
+    if is_other:
+        assert (job.is_active, job.checkpoint_step) == (True, 20)
+        return
+    assert (job.status, job.fault) == ("failed", "system")
+    settle(zone, 105)
+    bid.refresh_from_db()
+    # The node that is at fault gets nothing for it.
+    assert (bid.refund_micros, earned(node)) == (bid.payment_micros, before)
 
 
 def test_the_first_steps_of_a_resumed_job_may_be_checked_too(paused, zone, settings):
