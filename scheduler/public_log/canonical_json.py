@@ -7,7 +7,8 @@ library can compute them. It is written here without one, so that a verifier nee
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from json.encoder import encode_basestring
 from typing import Any, cast
 
@@ -23,10 +24,12 @@ def serialize_canonical(value: Any) -> str:
     Raises
     ------
     ValueError
-        If a value has no JSON, a number is not finite, or an integer is beyond ``MOST_INTEGER``.
+        If a value has no JSON, a number is not finite, an integer is beyond ``MOST_INTEGER``, or
+        it is nested too deeply.
     """
     pieces: list[str] = []
-    _write(value, pieces.append)
+    with _refusing_depth():
+        _write(value, pieces.append)
     text = "".join(pieces)
     if not text.isascii():
         # Halves of a pair of surrogates have no UTF-8.
@@ -43,9 +46,24 @@ def parse_json(text: str) -> Any:
     Raises
     ------
     ValueError
-        If the text is not JSON, or an object has a key twice: others may read the other value.
+        If the text is not JSON, an object has a key twice (others may read the other value), or
+        it is nested too deeply. A number beyond doubles is read and cannot be written again.
     """
-    return json.loads(text, parse_int=_read_integer, object_pairs_hook=_read_object)
+    with _refusing_depth():
+        return json.loads(
+            text,
+            parse_int=_read_integer,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_read_object,
+        )
+
+
+@contextmanager
+def _refusing_depth() -> Generator[None]:
+    try:
+        yield
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _write(value: Any, add: Callable[[str], None]) -> None:
@@ -124,3 +142,7 @@ def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _read_integer(digits: str) -> int | float:
     value = int(digits)
     return value if -MOST_INTEGER <= value <= MOST_INTEGER else float(digits)
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")

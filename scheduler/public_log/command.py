@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from decimal import Decimal, DecimalException
-from pathlib import Path
 from typing import Any, cast
 
 from .canonical_json import parse_json
-from .proof import PROOF_FORMAT, check_proof, check_receipt
+from .files import keep_printable, open_lines, read_text
+from .proof import PROOF_FORMAT, ProofCheck, check_proof, check_receipt
 from .transcript import check_transcript
 from .witness import read_witness_files
 
@@ -41,52 +40,57 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return chosen.check(chosen)
     except UNREADABLE as error:
-        print(f"{chosen.file}: {error or type(error).__name__}", file=sys.stderr)
+        said = str(error) or type(error).__name__
+        print(keep_printable(f"{chosen.file}: {said}"), file=sys.stderr)
         return 2
 
 
 def _check_log(chosen: argparse.Namespace) -> int:
     witness = read_witness_files(chosen.witness, keys=chosen.key)
-    with Path(chosen.file).open(encoding="utf-8") as lines:
+    with open_lines(chosen.file) as lines:
         found = check_transcript(lines, witness=witness, now=datetime.now(UTC))
     print(json.dumps(asdict(found), indent=1))
     known = (*found.errata, *found.lost_heads)
     for each in known:
-        print(each, file=sys.stderr)
+        print(keep_printable(str(each)), file=sys.stderr)
     if not found.ok:
         return 1
     return EXIT_KNOWN_FAULTS if known else 0
 
 
 def _check_bid(chosen: argparse.Namespace) -> int:
-    read: Any = parse_json(Path(chosen.file).read_text(encoding="utf-8"))
+    read: Any = parse_json(read_text(chosen.file))
     if not isinstance(read, dict):
         raise ValueError("it is not a JSON object")
-    held = cast("dict[str, Any]", read)
-    with ExitStack() as files:
-        if held.get("format") == PROOF_FORMAT:
-            limit = None if chosen.limit is None else float(chosen.limit * _MICROS)
-            found = check_proof(held, limit=limit, keys=chosen.key)
-            if chosen.transcript is not None:
-                held = held["receipt"]
-        else:
-            found = None
-        if found is None or chosen.transcript is not None:
-            log = chosen.transcript
-            lines = None if log is None else files.enter_context(Path(log).open(encoding="utf-8"))
-            alone = check_receipt(held, lines, keys=chosen.key)
-            found = alone if found is None else _join(found, alone)
+    found = _check_held(cast("dict[str, Any]", read), chosen)
     if chosen.json:
         print(json.dumps(asdict(found), indent=1))
     else:
         for step in found.steps:
-            print(f"{'ok   ' if step.ok else 'WRONG'} {step.text}")
+            print(keep_printable(f"{'ok   ' if step.ok else 'WRONG'} {step.text}"))
     return 0 if found.ok else 1
 
 
-def _join(proof: Any, receipt: Any) -> Any:
+def _check_held(held: Mapping[str, Any], chosen: argparse.Namespace) -> ProofCheck:
+    """Check a receipt or a proof, and where a log is given, that the log says the same."""
+    proof = decision = None
+    if held.get("format") == PROOF_FORMAT:
+        limit = None if chosen.limit is None else float(chosen.limit * _MICROS)
+        proof = check_proof(held, limit=limit, keys=chosen.key)
+        if chosen.transcript is None or held["receipt"] is None:
+            return proof
+        decision = next(of for of in held["entries"] if of["position"] == held["position"])
+        held = held["receipt"]
+    if chosen.transcript is None:
+        return check_receipt(held, keys=chosen.key)
+    with open_lines(chosen.transcript) as lines:
+        found = check_receipt(held, lines, keys=chosen.key, decision=decision)
+    return found if proof is None else _join(proof, found)
+
+
+def _join(proof: ProofCheck, receipt: ProofCheck) -> ProofCheck:
     steps = (*proof.steps, *(step for step in receipt.steps if step not in proof.steps))
-    return type(proof)(proof.ok and receipt.ok, proof.zone, proof.bid_id, steps)
+    return ProofCheck(proof.ok and receipt.ok, proof.zone, proof.bid_id, steps)
 
 
 def _read_dollars(text: str) -> Decimal:
@@ -135,6 +139,7 @@ def _add_key(parser: argparse.ArgumentParser) -> None:
         "--key",
         action="append",
         default=[],
+        type=str.lower,
         metavar="HEX",
         help="public key of the market; what is signed by other keys is refused",
     )

@@ -95,18 +95,31 @@ def signed_head_from_json(data: Mapping[str, Any]) -> SignedHead:
         if kind not in (HEAD_FORMAT, RECEIPT_FORMAT):
             raise ValueError(f"the format {kind!r} is not that of a signed head")
         return SignedHead(
-            head=Head(
-                zone=str(data["zone"]), position=int(data["position"]), hash=str(data["hash"])
-            ),
-            signed_at=str(data["signed_at"]),
-            public_key=str(data["public_key"]),
-            signature=str(data["signature"]),
-            receipt=Receipt(bid_id=str(data["bid_id"]), sealed=str(data["sealed"]))
+            head=Head(_get(data, "zone"), _get_position(data), _get(data, "hash")),
+            signed_at=_get(data, "signed_at"),
+            public_key=_get(data, "public_key"),
+            signature=_get(data, "signature"),
+            receipt=Receipt(_get(data, "bid_id"), _get(data, "sealed"))
             if kind == RECEIPT_FORMAT
             else None,
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"a signed head has no {error}") from error
+
+
+def _get(data: Mapping[str, Any], name: str) -> str:
+    """Give a text as it stands: what is read into another one is not what was signed."""
+    text = data[name]
+    if not isinstance(text, str):
+        raise ValueError(f"its {name} is no text")
+    return text
+
+
+def _get_position(data: Mapping[str, Any]) -> int:
+    position = data["position"]
+    if isinstance(position, bool) or not isinstance(position, int) or position < 0:
+        raise ValueError("its position is no whole number from 0 on")
+    return position
 
 
 def _text_of(signed: SignedHead) -> bytes:

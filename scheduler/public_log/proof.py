@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .canonical_json import parse_json
 from .commitments import commit_private, compute_commitment
 from .entries import digest, find_break, is_as_hashed, seal_arrival
 from .heads import SignedHead, has_valid_signature, signed_head_from_json
-from .turns import ARRIVED, BETWEEN, BUNDLED, RECEIVED
+from .transcript import check_transcript
+from .turns import ARRIVED, BETWEEN, BUNDLED, RECEIVED, VOIDED
 
 PROOF_FORMAT = "finetender-proof-3"
 
@@ -81,7 +81,11 @@ def check_proof(
 
 
 def check_receipt(
-    receipt: Mapping[str, Any], lines: Iterable[str] | None = None, *, keys: Collection[str] = ()
+    receipt: Mapping[str, Any],
+    lines: Iterable[str] | None = None,
+    *,
+    keys: Collection[str] = (),
+    decision: Mapping[str, Any] | None = None,
 ) -> ProofCheck:
     """Check a signed receipt by itself, or against a transcript of its zone.
 
@@ -89,57 +93,96 @@ def check_receipt(
     ----------
     receipt : mapping
     lines : iterable of str, optional
-        The zone's published log; ``check_transcript`` says whether that is whole.
+        The zone's published log, which has to be one chain.
     keys : collection of str, optional
         As for ``check_proof``.
+    decision : mapping, optional
+        The entry that decided the bid, as the owner holds it; the log has to have the same.
 
     Raises
     ------
     ValueError
-        It is no receipt, or a line is not JSON.
+        It is no receipt, or the lines are not a transcript.
     """
     signed = signed_head_from_json(receipt)
     if signed.receipt is None:
         raise ValueError("this is a signed head, of no bid; give it as --witness")
     steps = [_check_signature(signed, keys)]
     if lines is not None:
-        steps += _find_in_log(signed, lines)
+        steps += _find_in_log(signed, lines, decision)
     return ProofCheck(
         all(step.ok for step in steps), signed.head.zone, signed.receipt.bid_id, tuple(steps)
     )
 
 
-def _find_in_log(signed: SignedHead, lines: Iterable[str]) -> list[Step]:
+class _Seen:
+    """What a log's entries say of one receipt, as they are read."""
+
+    def __init__(self, signed: SignedHead) -> None:
+        assert signed.receipt is not None
+        self._signed, self._bid_id = signed, signed.receipt.bid_id
+        self.received: Mapping[str, Any] | None = None
+        #: The entry that decided the bid, or took its receipt back: the first one after it.
+        self.settled: Mapping[str, Any] | None = None
+
+    def note(self, data: Mapping[str, Any]) -> None:
+        """Take the next entry of the log."""
+        event, at = data["event"], self._signed.head.position
+        if data["position"] == at:
+            self.received = data
+        elif data["position"] > at and self.settled is None and self._settles(event):
+            self.settled = data
+
+    def _settles(self, event: Mapping[str, Any]) -> bool:
+        if event["type"] == VOIDED:
+            return self._bid_id in event["task_ids"]
+        return event["type"] == ARRIVED and event["task"]["id"] == self._bid_id
+
+
+def _find_in_log(
+    signed: SignedHead, lines: Iterable[str], decision: Mapping[str, Any] | None
+) -> list[Step]:
     """Whether the log has the entry that received the bid, and what it says became of it."""
-    receipt, head = signed.receipt, signed.head
-    assert receipt is not None
-    received = decided = None
-    for line in lines:
-        data: Any = parse_json(line) if line.strip() else {}
-        event: Any = data.get("event") or {}
-        if data.get("position") == head.position:
-            received = data
-        elif event.get("type") == ARRIVED and event["task"]["id"] == receipt.bid_id:
-            decided = decided or data
-    if received is None:
-        return [Step(False, f"The log has no entry {head.position}, at which it was received.")]
-    is_listed = received["hash"] == head.hash and _lists(received, signed)
+    seen, head = _Seen(signed), signed.head
+    chain = check_transcript(lines, witness=[signed], note=seen.note)
     steps = [
         Step(
-            is_listed,
-            f"Entry {head.position} of the log received the bid."
-            if is_listed
-            else f"Entry {head.position} of the log is not the one that the receipt is of.",
+            chain.ok,
+            f"The log is one chain of {chain.entries} entries."
+            if chain.ok
+            else f"The log does not hold: {chain.problem}.",
         )
     ]
-    if decided is None:
-        return [*steps, Step(True, "The log does not say yet what became of it.")]
-    outcome = decided["outcome"]
+    received = seen.received
+    if received is None:
+        text = f"The log has no entry {head.position}, at which it was received."
+        return [*steps, Step(False, text)]
+    is_listed = received["hash"] == head.hash and _lists(received, signed)
+    text = (
+        f"Entry {head.position} of the log received the bid."
+        if is_listed
+        else f"Entry {head.position} of the log is not the one that the receipt is of."
+    )
+    return [*steps, Step(is_listed, text), _judge_settled(signed, seen.settled, decision)]
+
+
+def _judge_settled(
+    signed: SignedHead, settled: Mapping[str, Any] | None, decision: Mapping[str, Any] | None
+) -> Step:
+    """What the log says became of a bid, held against the entry that its owner has."""
+    if settled is None:
+        return Step(decision is None, "The log does not say yet what became of it.")
+    event, at = settled["event"], settled["position"]
+    if decision is not None and settled["hash"] != decision["hash"]:
+        return Step(False, f"Entry {at} of the log is not the decision that the proof has.")
+    if event["type"] == VOIDED:
+        return Step(True, f"Entry {at} took the receipt back: {event.get('reason')}.")
+    assert signed.receipt is not None
+    if seal_arrival(event) != signed.receipt.sealed:
+        return Step(False, f"Entry {at} decided another bid than was received.")
+    outcome = settled["outcome"]
     said = f"admitted at {outcome['payment']:g}" if outcome["admitted"] else "refused"
-    at = decided["position"]
-    if at <= head.position or seal_arrival(decided["event"]) != receipt.sealed:
-        return [*steps, Step(False, f"Entry {at} decided another bid than was received.")]
-    return [*steps, Step(True, f"Entry {at} decided it: {said}.")]
+    return Step(True, f"Entry {at} decided it: {said}.")
 
 
 def _lists(received: Mapping[str, Any], signed: SignedHead) -> bool:
@@ -169,7 +212,8 @@ def _check_private(proof: Mapping[str, Any], own: Mapping[str, Any]) -> Step:
 
 def _check_names(proof: Mapping[str, Any], own: Mapping[str, Any]) -> Step:
     bid_id = proof["bid_id"]
-    ok = own["event"]["task"]["id"] == bid_id == own["outcome"]["task_id"]
+    is_named = own["event"]["task"]["id"] == bid_id == own["outcome"]["task_id"]
+    ok = is_named and own["event"]["type"] == ARRIVED
     return Step(ok, f"Entry {own['position']} decides {'' if ok else 'another bid than '}{bid_id}.")
 
 

@@ -9,7 +9,7 @@ place of a bid.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
@@ -145,6 +145,7 @@ def check_transcript(
     *,
     witness: Sequence[SignedHead] | None = None,
     now: datetime | None = None,
+    note: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> ChainCheck:
     """Check that a log is one chain, that bids were decided in turn, and that witnesses saw it.
 
@@ -154,6 +155,8 @@ def check_transcript(
     ----------
     lines, witness, now
         As for ``TranscriptReader``.
+    note : callable, optional
+        Is given each entry that follows from those before it, as JSON values.
 
     Raises
     ------
@@ -168,6 +171,8 @@ def check_transcript(
     for number, data in reader:
         try:
             problem = checker.take(data)
+            if problem is None and note is not None:
+                note(data)
         except UNREADABLE as error:
             raise refuse_entry(number, error) from error
         if problem is not None:

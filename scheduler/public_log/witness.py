@@ -7,13 +7,13 @@ published while the log grew show which history it was.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, cast
 
+from .canonical_json import parse_json
+from .files import open_lines
 from .heads import SignedHead, has_valid_signature, signed_head_from_json
 from .turns import RESTORED
 
@@ -45,7 +45,7 @@ def read_witness(lines: Iterable[str], *, keys: Collection[str] = ()) -> list[Si
         if not line.strip():
             continue
         try:
-            value: Any = json.loads(line)
+            value: Any = parse_json(line)
             if not isinstance(value, dict):
                 raise ValueError("it is not a JSON object")
             signed = signed_head_from_json(cast("dict[str, Any]", value))
@@ -70,7 +70,7 @@ def read_witness_files(
         return None
     heads: list[SignedHead] = []
     for path in paths:
-        with Path(path).open(encoding="utf-8") as lines:
+        with open_lines(path) as lines:
             heads += read_witness(lines, keys=keys)
     return heads
 
@@ -197,8 +197,12 @@ class HeadComparison:
     def find_problem(self) -> tuple[int, str] | None:
         """Find the earliest head that the log contradicts, with a sentence on it.
 
-        Heads from before the snapshot that a transcript may begin with say nothing of it.
+        Heads from before the snapshot that a transcript may begin with say nothing of it: with
+        none but those, nothing is known of the log.
         """
+        first = self._first or 0
+        if self.heads and all(signed.head.position < first for signed in self.heads):
+            return first, f"all heads of the witness are of entries before {first}"
         for signed in sorted(self.list_standing(), key=lambda s: s.head.position):
             head = signed.head
             found = self._found.get(head.position)
@@ -207,7 +211,7 @@ class HeadComparison:
                     f"the log was cut short: it ends at {self._last}, and the market signed "
                     f"a head at {head.position} on {signed.signed_at}"
                 )
-            if head.position >= (self._first or 0) and found != head.hash:
+            if head.position >= first and found != head.hash:
                 return head.position, (
                     f"the log was written again: its entry {head.position} has the hash {found}, "
                     f"and the market signed {head.hash} on {signed.signed_at}"

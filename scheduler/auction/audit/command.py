@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 
 from scheduler.auction.audit.transcripts import verify_transcript
 from scheduler.public_log.command import EXIT_KNOWN_FAULTS, UNREADABLE, add_witness_arguments
+from scheduler.public_log.files import keep_printable, open_lines
 from scheduler.public_log.witness import read_witness_files
 
 
@@ -29,15 +29,16 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     try:
         witness = read_witness_files(arguments.witness, keys=arguments.key)
-        with Path(arguments.file).open(encoding="utf-8") as lines:
+        with open_lines(arguments.file) as lines:
             found = verify_transcript(lines, witness=witness, now=datetime.now(UTC))
     except UNREADABLE as error:
-        print(f"{arguments.file}: {error or type(error).__name__}", file=sys.stderr)
+        said = str(error) or type(error).__name__
+        print(keep_printable(f"{arguments.file}: {said}"), file=sys.stderr)
         return 2
     print(json.dumps(asdict(found), indent=1))
     known = (*found.known_faults, *found.lost_heads)
     for each in known:
-        print(each, file=sys.stderr)
+        print(keep_printable(str(each)), file=sys.stderr)
     if not found.ok:
         return 1
     return EXIT_KNOWN_FAULTS if known else 0

@@ -65,7 +65,7 @@ def test_the_signature_covers_every_field() -> None:
         ({}, "no 'format'"),
         ({"format": "finetender-head-2"}, "is not that of a signed head"),
         ({"format": "finetender-head-1", "zone": "a", "position": 1}, "no 'hash'"),
-        ({**signed_head_to_json(signed()), "position": "x"}, "invalid literal"),
+        ({**signed_head_to_json(signed()), "position": "x"}, "no whole number"),
     ],
 )
 def test_what_is_not_a_signed_head_is_refused_with_its_fault(
