@@ -11,7 +11,14 @@ from django.db.models import QuerySet
 from marketplace.payments.earnings import create_earning
 from marketplace.payments.ledger import Account, house, post_entry
 from marketplace.payments.locks import lock_accounts, lock_shares
-from marketplace.payments.models import AccountKind, Earning, EarningKind, Entry, EntryKind
+from marketplace.payments.models import (
+    IDLE_SUFFIX,
+    AccountKind,
+    Earning,
+    EarningKind,
+    Entry,
+    EntryKind,
+)
 from marketplace.payments.selectors import get_buyer_id
 
 
@@ -68,7 +75,7 @@ def return_idle_pay(*, hold_reference: str, now: datetime) -> None:
             return
         post_entry(
             kind=EntryKind.PAY_RETURN,
-            reference=f"{hold_reference}:idle",
+            reference=hold_reference + IDLE_SUFFIX,
             hold_reference=hold_reference,
             amounts={
                 house(AccountKind.CONGESTION): sum(line.amount_micros for line in lines),

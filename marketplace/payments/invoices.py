@@ -35,6 +35,7 @@ from marketplace.payments.models import (
     Posting,
 )
 from marketplace.payments.outbox import WantedCall, add_calls
+from marketplace.payments.selectors import build_shares_filter
 from marketplace.payments.taxes import InvoiceTax, find_tax, read_tax_id
 
 #: Names of what holds were for, by the holds' references.
@@ -149,9 +150,7 @@ def _load_kept(references: Collection[str]) -> dict[str, int]:
     Nothing of one that all went back of since, as after a dispute.
     """
     kept = Posting.objects.filter(
-        account__kind=AccountKind.CONGESTION,
-        entry__kind__in=(EntryKind.DISTRIBUTION, EntryKind.REFUND),
-        entry__hold_reference__in=references,
+        build_shares_filter(references), account__kind=AccountKind.CONGESTION
     )
     sums = kept.values("entry__hold_reference").annotate(total=Sum("amount_micros"))
     found = dict(sums.values_list("entry__hold_reference", "total"))

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from itertools import groupby
 from typing import NamedTuple
 
-from django.db.models import Count, F, Sum
+from django.db.models import Count, F, Q, Sum
 from django.db.models.functions import Coalesce, TruncDate
 
 from marketplace.accounts.models import Organisation
@@ -15,6 +15,7 @@ from marketplace.payments.account_sums import annotate_totals
 from marketplace.payments.locks import WALLET_KINDS
 from marketplace.payments.models import (
     HOUSE_KINDS,
+    IDLE_SUFFIX,
     REFUND_SOURCES,
     AccountKind,
     CardPayment,
@@ -161,21 +162,27 @@ def measure_refundable(*, hold_reference: str) -> int:
     return (hold.charged_micros or 0) - hold.refunded_micros
 
 
+def build_shares_filter(hold_references: Collection[str]) -> Q:
+    """Postings that shared holds' payments out, and those that gave of them back.
+
+    Each kind of entry goes by the name that it has an index of: a hold is shared out once.
+    """
+    shared = Q(entry__kind=EntryKind.DISTRIBUTION, entry__reference__in=hold_references)
+    back = Q(entry__kind=EntryKind.REFUND, entry__hold_reference__in=hold_references)
+    return shared | back
+
+
 def find_house_fees(*, hold_reference: str) -> dict[str, int]:
     """What the house has of a job's payment, by kind of account.
 
     The kinds are its fee for work units, and what is kept of a job that its owner ended, less what
     went back or to providers since.
     """
+    idle = Q(entry__kind=EntryKind.IDLE_PAY, entry__reference=hold_reference)
+    idle |= Q(entry__kind=EntryKind.PAY_RETURN, entry__reference=hold_reference + IDLE_SUFFIX)
     fees = Posting.objects.filter(
+        build_shares_filter([hold_reference]) | idle,
         account__kind__in=(AccountKind.HOUSE_FEES, AccountKind.CONGESTION),
-        entry__kind__in=(
-            EntryKind.DISTRIBUTION,
-            EntryKind.REFUND,
-            EntryKind.IDLE_PAY,
-            EntryKind.PAY_RETURN,
-        ),
-        entry__hold_reference=hold_reference,
     )
     sums = fees.values("account__kind").annotate(total=Sum("amount_micros"))
     return dict(sums.values_list("account__kind", "total"))

@@ -15,7 +15,7 @@ from marketplace.payments.models.cards import (
     SavedCard,
     WalletRules,
 )
-from marketplace.payments.models.earnings import Earning, EarningKind
+from marketplace.payments.models.earnings import IDLE_SUFFIX, Earning, EarningKind
 from marketplace.payments.models.funds_requests import FundsRequest
 from marketplace.payments.models.gateway import (
     CallKind,
@@ -61,6 +61,7 @@ __all__ = [
     "COUNTRY_CHOICES",
     "ENTRY_PREFIX",
     "HOUSE_KINDS",
+    "IDLE_SUFFIX",
     "MICROS_PER_CENT",
     "PAYMENT_OVER",
     "REFUND_SOURCES",

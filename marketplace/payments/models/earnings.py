@@ -20,6 +20,10 @@ class EarningKind(models.TextChoices):
     IDLE = "idle"
 
 
+#: What follows a hold's reference in that of pay for its idle cells that was put back.
+IDLE_SUFFIX = ":idle"
+
+
 class Earning(models.Model):
     """One line of what an organisation earned: pending until ``payable_at``, then payable.
 
