@@ -304,6 +304,10 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='bid',
+            index=models.Index(condition=models.Q(('retry_at__isnull', False)), fields=['retry_at'], name='auction_bid_put_off'),
+        ),
+        migrations.AddIndex(
+            model_name='bid',
             index=models.Index(condition=models.Q(('validation_dataset__isnull', False)), fields=['validation_dataset'], name='auction_bid_validated_with'),
         ),
         migrations.AddConstraint(

@@ -282,6 +282,12 @@ class Bid(models.Model):
                 condition=Q(rent_due_micros__isnull=False),
                 name="auction_bid_rent_due",
             ),
+            # Those that a fault of the market held up; mostly none.
+            models.Index(
+                fields=["retry_at"],
+                condition=Q(retry_at__isnull=False),
+                name="auction_bid_put_off",
+            ),
             models.Index(
                 fields=["validation_dataset"],
                 condition=Q(validation_dataset__isnull=False),
