@@ -31,7 +31,7 @@ def _list_job_needs(job_id: str) -> Iterator[str]:
     bids = Job.objects.filter(pk=job_id).values("bid_id")
     if ResultDispute.objects.filter(decided_at=None, bid__in=bids).exists():
         yield "Its result is disputed."
-    begun = Q(terms__start__job_id=job_id) | Q(terms__resumes__job_id=job_id)
+    begun = Q(terms__start__job_id=job_id) | Q(resumed_job_id=job_id)
     if Bid.objects.filter(begun, status=BidStatus.PENDING).exists():
         yield "A bid for a job that begins with what it made waits for its answer."
 

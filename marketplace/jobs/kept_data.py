@@ -73,7 +73,7 @@ def _list_adapter_needs(job_id: str) -> Iterator[str]:
     artifacts = list(Artifact.everything.filter(job=job_id).values_list("pk", flat=True))
     if Job.objects.filter(_RUNS, terms__start__artifact_id__in=artifacts).exists():
         yield "A job that has begun with the adapter needs it."
-    if Job.objects.filter(_RUNS, terms__resumes__job_id=job_id).exists():
+    if Job.objects.filter(_RUNS, resumed_job_id=job_id).exists():
         yield "A job that goes on from its checkpoint needs it."
 
 

@@ -8,12 +8,19 @@ from typing import Any
 from workers.protocol.job_terms import JobTerms
 
 #: The value itself, and what queries join and filter on.
-TERM_COLUMNS = ("terms", "dataset_id", "validation_dataset_id", "verified_only")
+TERM_COLUMNS = (
+    "terms",
+    "dataset_id",
+    "validation_dataset_id",
+    "verified_only",
+    "resumed_job_id",
+)
 
 
 def derive_columns(terms: JobTerms) -> dict[str, Any]:
     """Give ``TERM_COLUMNS`` of a bid or of a job. Nothing else fills them."""
-    values = (terms, terms.dataset, terms.validation, terms.verified_only)
+    resumed = None if terms.resumes is None else terms.resumes.job_id
+    values = (terms, terms.dataset, terms.validation, terms.verified_only, resumed)
     return dict(zip(TERM_COLUMNS, values, strict=True))
 
 

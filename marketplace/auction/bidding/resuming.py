@@ -146,7 +146,7 @@ def list_resuming_bids(job_id: str) -> QuerySet[Bid]:
         bid_id=OuterRef("pk"), status__in=(JobStatus.CANCELLED, JobStatus.FAILED)
     )
     live = Bid.objects.filter(status__in=(BidStatus.PENDING, BidStatus.ADMITTED))
-    return live.filter(~Exists(gone), terms__resumes__job_id=job_id)
+    return live.filter(~Exists(gone), resumed_job_id=job_id)
 
 
 def find_price_left(job: Job) -> int:

@@ -133,6 +133,7 @@ class Migration(migrations.Migration):
                 ('memory_demand_gb', models.FloatField()),
                 ('rates', models.JSONField()),
                 ('verified_only', models.BooleanField(db_default=False, default=False)),
+                ('resumed_job_id', models.CharField(max_length=40, null=True)),
                 ('offers', models.JSONField(default=list)),
                 ('idempotency_key', models.CharField(max_length=255, null=True)),
                 ('request_hash', models.CharField(max_length=64)),
@@ -309,6 +310,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='bid',
             index=models.Index(condition=models.Q(('validation_dataset__isnull', False)), fields=['validation_dataset'], name='auction_bid_validated_with'),
+        ),
+        migrations.AddIndex(
+            model_name='bid',
+            index=models.Index(condition=models.Q(('resumed_job_id__isnull', False)), fields=['resumed_job_id'], name='auction_bid_resuming'),
         ),
         migrations.AddConstraint(
             model_name='bid',

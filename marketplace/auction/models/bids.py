@@ -151,8 +151,8 @@ class Bid(models.Model):
     #: The most the job is worth to its owner; held in the wallet until decided.
     price_micros = models.BigIntegerField()
     deadline_at = models.DateTimeField()
-    #: What the job is. ``dataset``, ``validation_dataset`` and ``verified_only`` follow from it, by
-    #: ``derive_columns``; null: the express lane's, as there.
+    #: What the job is. ``dataset``, ``validation_dataset``, ``verified_only`` and
+    #: ``resumed_job_id`` follow from it, by ``derive_columns``; null: the express lane's, as there.
     terms: Any = ValueField(kind=JobTerms, null=True)
     #: Names of the settings the owner left to us.
     resolved: Any = models.JSONField(default=list)
@@ -166,6 +166,8 @@ class Bid(models.Model):
     rates: Any = models.JSONField()
     #: Nodes of verified providers only.
     verified_only = models.BooleanField(default=False, db_default=False)
+    #: The owner's paused job that it goes on with.
+    resumed_job_id = models.CharField(max_length=40, null=True)
     #: Vendors' offers when the bid arrived, ``vendors.quoting.VendorOffer.to_json`` of each.
     offers: Any = models.JSONField(default=list)
     idempotency_key = models.CharField(max_length=255, null=True)
@@ -293,6 +295,11 @@ class Bid(models.Model):
                 condition=Q(validation_dataset__isnull=False),
                 name="auction_bid_validated_with",
             ),
+            models.Index(
+                fields=["resumed_job_id"],
+                condition=Q(resumed_job_id__isnull=False),
+                name="auction_bid_resuming",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -322,12 +329,6 @@ class Bid(models.Model):
         """The owner's earlier job whose adapter they chose to continue."""
         start = self.start
         return start.job_id if start and start.kind is StartKind.CONTINUED else None
-
-    @property
-    def resumed_job_id(self) -> str | None:
-        """The owner's paused job that it goes on with."""
-        resumes = None if self.terms is None else self.terms.resumes
-        return None if resumes is None else resumes.job_id
 
     @property
     def offer_id(self) -> str:

@@ -35,6 +35,7 @@ class Migration(migrations.Migration):
                 ('awaits_data', models.BooleanField(db_default=False, default=False)),
                 ('awaits_fault_check', models.BooleanField(db_default=False, default=False)),
                 ('verified_only', models.BooleanField(db_default=False, default=False)),
+                ('resumed_job_id', models.CharField(max_length=40, null=True)),
                 ('name', models.CharField(max_length=64)),
                 ('terms', marketplace.common.models.ValueField(kind=workers.protocol.job_terms.JobTerms)),
                 ('status', models.CharField(choices=[('queued', 'Queued'), ('running', 'Running'), ('moving', 'Moving'), ('succeeded', 'Succeeded'), ('failed', 'Failed'), ('cancelled', 'Cancelled'), ('paused', 'Paused')], default='queued', max_length=12)),

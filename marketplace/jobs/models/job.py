@@ -50,9 +50,12 @@ class Job(models.Model):
     awaits_fault_check = models.BooleanField(default=False, db_default=False)
     #: Its data and its adapter go to nodes of verified providers only.
     verified_only = models.BooleanField(default=False, db_default=False)
+    #: The owner's paused job that it goes on with.
+    resumed_job_id = models.CharField(max_length=40, null=True)
     name = models.CharField(max_length=64)
-    #: What the job is. ``dataset``, ``validation_dataset`` and ``verified_only`` follow from it, by
-    #: ``derive_columns``; of prepared data, ``give_prepared_data``.
+    #: What the job is. ``dataset``, ``validation_dataset``, ``verified_only`` and
+    #: ``resumed_job_id`` follow from it, by ``derive_columns``; of prepared data,
+    #: ``give_prepared_data``.
     terms: JobTerms = ValueField(kind=JobTerms)
     status = models.CharField(max_length=12, choices=JobStatus.choices, default=JobStatus.QUEUED)
     #: ``[[slot, node id], ...]`` in slot order, past ones included.

@@ -305,6 +305,15 @@ def test_a_tab_of_few_reads_few_of_the_others(house: House, tab: str, rare: str)
     assert count_reads(partial(read, client, f"/jobs?show={tab}")) < COPIES
 
 
+def test_a_paused_job_reads_no_bid_but_those_for_its_rest(house: House) -> None:
+    copy_rows([Bid, Job], times=COPIES)
+    Job.objects.filter(pk=house.job.pk).update(status="paused")
+    client = house.sign_in(house.owner)
+    with build_outer_block():
+        assert client.get(f"/jobs/{house.job.pk}").context["job"].status == "paused"
+    assert count_reads(partial(read, client, f"/jobs/{house.job.pk}")) < COPIES
+
+
 def test_books_of_the_house_read_no_organisation(house: House) -> None:
     copy_rows([Organisation], times=COPIES)
     month = NOW.date().replace(day=1)

@@ -144,6 +144,7 @@ def test_the_rest_is_sold_and_goes_on_from_the_checkpoint(paused, zone, node):
     [checkpoint] = list_job_checkpoints(paused)
     assert bid.compute_demand == left == 180
     assert bid.terms.resumes == Resumption(paused.pk, checkpoint.pk, 12)
+    assert bid.resumed_job_id == job.resumed_job_id == paused.pk
     assert bid.terms.adapter == paused.terms.adapter
     assert bid.terms.training == paused.terms.training
     assert (job.step, job.checkpoint_step, job.status) == (12, 12, JobStatus.QUEUED)
