@@ -411,6 +411,10 @@ class Migration(migrations.Migration):
             model_name='dataset',
             index=models.Index(condition=models.Q(('is_withheld', False), models.Q(('file', ''), _negated=True)), fields=['organisation'], include=('bytes',), name='jobs_dataset_stored'),
         ),
+        migrations.AddIndex(
+            model_name='dataset',
+            index=django.contrib.postgres.indexes.HashIndex(fields=['sha256'], name='jobs_dataset_same'),
+        ),
         migrations.AddConstraint(
             model_name='dataset',
             constraint=models.CheckConstraint(condition=models.Q(('rows__gt', 0)), name='jobs_dataset_has_rows'),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
+from django.contrib.postgres.indexes import HashIndex
 from django.db import models
 from django.db.models import Q
 
@@ -107,6 +108,8 @@ class Dataset(models.Model):
                 condition=Q(is_withheld=False) & ~Q(file=""),
                 name="jobs_dataset_stored",
             ),
+            # Those with the same rows.
+            HashIndex(fields=["sha256"], name="jobs_dataset_same"),
         ]
 
     def __str__(self) -> str:

@@ -305,8 +305,10 @@ def test_a_tab_of_few_reads_few_of_the_others(house: House, tab: str, rare: str)
     assert count_reads(partial(read, client, f"/jobs?show={tab}")) < COPIES
 
 
-def test_a_paused_job_reads_no_bid_but_those_for_its_rest(house: House) -> None:
-    copy_rows([Bid, Job], times=COPIES)
+def test_a_paused_job_of_new_data_reads_no_others(house: House) -> None:
+    copy_rows([Bid, Dataset, Job], times=COPIES)
+    # Of no other job: none is found that it could be compared with.
+    assert Dataset.everything.filter(pk=house.job.dataset_id).update(sha256="0" * 64) == 1
     Job.objects.filter(pk=house.job.pk).update(status="paused")
     client = house.sign_in(house.owner)
     with build_outer_block():
