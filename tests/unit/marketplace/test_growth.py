@@ -40,13 +40,13 @@ from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.jobs.models import Checkpoint, Dataset, Job
 from marketplace.jobs.services import delete_unretained, dispatch_slots, record_progress
 from marketplace.payments.funding import grant_funds, request_funds
-from marketplace.payments.models import LedgerAccount, SealedSum
+from marketplace.payments.models import Earning, LedgerAccount, SealedSum
 from marketplace.vendors.models import Preparation
 from marketplace.webhooks.services import create_endpoint
 from tests import builders, job_builders, vendor_builders
 from tests import market_builders as market
 from tests.builders import NOW
-from tests.grown_house import copy_rows, count_reads, measure_bytes
+from tests.grown_house import EARLIER, copy_rows, count_reads, measure_bytes
 from tests.outer_blocks import build_outer_block
 from tests.vendor_builders import clock, prepare_next
 from workers.protocol.reports import SliceEnd
@@ -87,6 +87,7 @@ _RELIABILITY = "a vendor's share of work in time is of all its work"
 _RESERVE = "the reserve sums earnings up, but only in a payee's first weeks"
 #: What still reads as much as there is, and why.
 LINEAR = {
+    "/api/earnings/days": "a page sums up each line of its days; here all copies are of these",
     "/api/payouts/account": _RESERVE,
     "/datasets/<str:dataset_id>/report": _RELIABILITY,
     "/operator/vendors": _RELIABILITY,
@@ -314,6 +315,16 @@ def test_a_paused_job_of_new_data_reads_no_others(house: House) -> None:
     with build_outer_block():
         assert client.get(f"/jobs/{house.job.pk}").context["job"].status == "paused"
     assert count_reads(partial(read, client, f"/jobs/{house.job.pk}")) < COPIES
+
+
+def test_days_of_earnings_read_no_others(house: House) -> None:
+    copy_rows([Earning], times=COPIES)
+    provider = house.sign_in(house.provider.organisation)
+    address = f"/api/earnings/days?limit=1&after={LATER:%Y-%m-%d}"
+    with build_outer_block():
+        [day] = provider.get(address).json()["data"]
+    assert day["lines"] == timedelta(days=1) // EARLIER
+    assert count_reads(partial(read, provider, address)) < COPIES // 2
 
 
 def test_books_of_the_house_read_no_organisation(house: House) -> None:
