@@ -18,7 +18,7 @@ ACCESS = Path(os.environ.get("ACCESS", ROOT / ".data" / "demo" / "access.json"))
 DATA = ROOT / "workers" / "models" / "datasets" / "support_tone.jsonl"
 #: Seconds in which the market may have room again.
 ROOM_WITHIN_S = 300
-ENDED = ("succeeded", "failed", "cancelled")
+ENDED = ("succeeded", "failed", "cancelled", "paused")
 
 
 def connect() -> tuple[openai.OpenAI, str]:
