@@ -30,16 +30,21 @@ _CONSTRAINED = re.compile(r'^ALTER TABLE (?:IF EXISTS )?(?:ONLY )?("?[\w.]+"?) A
 _INDEX_METHOD = re.compile(r"^(CREATE (?:UNIQUE )?INDEX .*? ON \S+) USING \w+")
 #: What the linter does not look for, by code.
 _STATEMENTS = {
-    "RENAME": re.compile(r"^ALTER (?:TABLE|SEQUENCE|VIEW) .*\bRENAME\b"),
+    "RENAME": re.compile(r"^ALTER (?:TABLE|SEQUENCE|VIEW) .*\b(?:RENAME|SET SCHEMA)\b"),
     "DROP": re.compile(r"^(?:DROP (?!INDEX\b|TRIGGER\b|TABLE\b)|TRUNCATE\b)"),
     "DROP_COLUMN": re.compile(
         r"^ALTER TABLE .*\bDROP "
         r"(?!COLUMN\b|CONSTRAINT\b|DEFAULT\b|NOT NULL\b|IDENTITY\b|EXPRESSION\b)"
     ),
+    "ALTER_COLUMN": re.compile(r"^ALTER TABLE .*\bALTER \S+ (?:SET DATA )?TYPE\b"),
+    #: Computed values are written into each row under the lock.
+    "REWRITE": re.compile(r"^ALTER TABLE .*\bADD .*\bGENERATED\b"),
     #: A default of one column would excuse another.
     "SEVERAL_ACTIONS": re.compile(r"^ALTER TABLE .*, (?:ADD|ALTER|DROP)\b"),
-    "CREATE_TRIGGER": re.compile(r"^CREATE (?:OR REPLACE )?(?:CONSTRAINT )?TRIGGER\b"),
-    "LOCK_TABLE": re.compile(r"^LOCK\b"),
+    "CREATE_TRIGGER": re.compile(
+        r"^CREATE (?:OR REPLACE )?(?:CONSTRAINT )?(?:TRIGGER|RULE|POLICY)\b"
+    ),
+    "LOCK_TABLE": re.compile(r"^(?:LOCK|CLUSTER|VACUUM FULL)\b"),
     "LOCK_TIMEOUT": re.compile(r"^(?:SET|RESET|ALTER \w+|SELECT)\b.*\bLOCK_TIMEOUT\b|^RESET ALL"),
 }
 

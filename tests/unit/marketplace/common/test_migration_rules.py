@@ -123,6 +123,20 @@ REFUSED = {
         migrations.AlterField("organisation", "name", models.CharField(max_length=20)),
         ["ALTER_COLUMN"],
     ),
+    "another type by hand": (_sql(f"alter table {TABLE} alter slug type text"), ["ALTER_COLUMN"]),
+    "a column whose values are computed": (
+        migrations.AddField(
+            "organisation",
+            "days",
+            models.GeneratedField(
+                expression=models.F("retain_days") + 1,
+                output_field=models.IntegerField(null=True),
+                db_persist=True,
+            ),
+        ),
+        ["REWRITE"],
+    ),
+    "a table in another schema": (_sql(f"ALTER TABLE {TABLE} SET SCHEMA old"), ["RENAME"]),
     "an index that locks out writers": (
         migrations.AddIndex("organisation", INDEX),
         ["CREATE_INDEX"],
@@ -164,6 +178,11 @@ REFUSED = {
     "a trigger": (
         pgtrigger.migrations.AddTrigger(model_name="organisation", trigger=COMPILED),
         ["CREATE_TRIGGER"],
+    ),
+    "a rule": (_sql(f"CREATE RULE r AS ON DELETE TO {TABLE} DO NOTHING"), ["CREATE_TRIGGER"]),
+    "a drop within a block": (
+        _sql(f"DO $$ BEGIN alter table {TABLE} drop column slug; END $$"),
+        ["DROP_COLUMN"],
     ),
     "a lock for long": (_sql(f"LOCK TABLE {TABLE}"), ["LOCK_TABLE"]),
     "a wait without end": (_sql("SET LOCAL lock_timeout = 0"), ["LOCK_TIMEOUT"]),
