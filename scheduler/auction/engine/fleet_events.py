@@ -16,6 +16,7 @@ def add_node(zone: ZoneState, node: NodeSpec) -> GridChange:
     if node.id in grid.column:
         dropped = _drop_cells(zone, grid.held_after(node.id, grid.first_slot))
         grid.remove_node(node.id)
+        zone.returned.withdraw(node.id)
     zone.add_node(node)
     return GridChange(dropped=dropped)
 
@@ -26,6 +27,7 @@ def change_node(zone: ZoneState, node: NodeSpec) -> GridChange:
     if node.id not in grid.column:
         zone.add_node(node)
         return GridChange()
+    _note_withdrawn(zone, grid.nodes[grid.column[node.id]], node)
     # The new terms say what is overbooked; once more, since dropped cells are free again.
     grid.change_node(node)
     dropped = _drop_cells(zone, grid.overbooked(node.id))
@@ -38,12 +40,24 @@ def remove_node(zone: ZoneState, node_id: str, from_slot: int) -> GridChange:
     grid = zone.grid
     if node_id not in grid.column:
         return GridChange()
+    zone.returned.withdraw(node_id, from_slot=from_slot)
     dropped = _drop_cells(zone, grid.held_after(node_id, from_slot))
     if from_slot <= grid.first_slot:
         grid.remove_node(node_id)
     else:
         grid.change_node(cut_sale(grid.nodes[grid.column[node_id]], from_slot - 1))
     return GridChange(dropped=dropped)
+
+
+def _note_withdrawn(zone: ZoneState, before: NodeSpec, node: NodeSpec) -> None:
+    """Note which cells that owners gave back are dearer now, or off sale."""
+    # Where rates are posted, a node that asks more sells at them, or nothing.
+    if node.ask > before.ask and not zone.rules.posts_rates:
+        zone.returned.withdraw(node.id)
+    if node.available_from is not None:
+        zone.returned.withdraw(node.id, until_slot=node.available_from - 1)
+    if node.available_until is not None:
+        zone.returned.withdraw(node.id, from_slot=node.available_until + 1)
 
 
 def _drop_cells(zone: ZoneState, lost: list[tuple[str, HeldCell]]) -> tuple[DroppedCells, ...]:

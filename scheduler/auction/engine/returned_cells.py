@@ -42,9 +42,11 @@ class ReturnedCell:
     before: tuple[str, ...] = ()
     #: By task that bought it since, the rent that it pays, whether or not it has it still.
     bought: dict[str, float] = field(default_factory=dict[str, float])
+    #: Its provider asked more for it since, or took it off sale, if only for a while.
+    is_withdrawn: bool = False
 
     def copy(self) -> ReturnedCell:
-        return ReturnedCell(self.claims, self.before, dict(self.bought))
+        return ReturnedCell(self.claims, self.before, dict(self.bought), self.is_withdrawn)
 
 
 class ReturnedCells:
@@ -75,6 +77,15 @@ class ReturnedCells:
             if cell in self.cells:
                 self.cells[cell].bought[task_id] = rent
 
+    def withdraw(self, node_id: str, *, from_slot: int = 0, until_slot: float = math.inf) -> None:
+        """Note that a node's cells could not be bought as they had been sold.
+
+        Else its provider could keep a cell idle, and be paid for that what it asks.
+        """
+        for cell, known in self.cells.items():
+            if cell.node == node_id and from_slot <= cell.slot <= until_slot:
+                known.is_withdrawn = True
+
     def begin(self, slot: int, grid: Grid) -> tuple[SoldAgain, ...]:
         """Say how much of the rent goes back of cells whose slots begin.
 
@@ -85,7 +96,7 @@ class ReturnedCells:
         found: list[SoldAgain] = []
         for cell in due:
             known = self.cells.pop(cell)
-            use = _find_use(cell, known, holders[cell], grid)
+            use = None if known.is_withdrawn else _find_use(cell, known, holders[cell], grid)
             found += [_answer(cell, claim, use, grid) for claim in known.claims]
         return tuple(found)
 

@@ -213,6 +213,7 @@ def _returned_to_json(returned: ReturnedCells) -> list[Any]:
             [[claim.task_id, claim.room, claim.rent, claim.slot] for claim in known.claims],
             list(known.before),
             [list(sale) for sale in known.bought.items()],
+            known.is_withdrawn,
         ]
         for cell, known in returned.cells.items()
     ]
@@ -228,8 +229,9 @@ def _parse_returned(data: Iterable[Any]) -> ReturnedCells:
                 ),
                 tuple(map(str, before)),
                 {str(task): float(rent) for task, rent in bought},
+                bool(is_withdrawn),
             )
-            for (slot, node), claims, before, bought in data
+            for (slot, node), claims, before, bought, is_withdrawn in data
         }
     )
 

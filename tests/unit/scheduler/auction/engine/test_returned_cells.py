@@ -55,6 +55,14 @@ def move(name: str, *cells: Cell) -> events.PlansMoved:
     return events.PlansMoved((events.PlanMove(name, 5, units, 2.0, {"g": 10.0}, cells),), 0)
 
 
+NODE = node(ask=100.0)
+DEAR = replace(NODE, ask=1e6)
+
+
+def _until(slot: int) -> events.NodeChanged:
+    return events.NodeChanged(replace(NODE, available_until=slot))
+
+
 LATER = (Cell(2, "n"), Cell(3, "n"))
 #: Another's job of later cells, which the market moves.
 OTHER = buy("m", arrival_slot=2, deadline_slot=3)
@@ -84,6 +92,14 @@ def begin_slots(engine: Engine, *slots: int) -> list[tuple[str, int, int, int]]:
         # Nobody could buy what the market has not.
         ((events.NodeLeft("n", from_slot=1),), [0, 39]),
         ((buy("b"), events.NodeLeft("n", from_slot=0)), [39, 39]),
+        # Nor what its provider asks more for, or takes off sale, if only for a while.
+        ((events.NodeChanged(DEAR),), [39, 39]),
+        ((events.NodeChanged(DEAR), events.NodeChanged(NODE)), [39, 39]),
+        ((events.NodeChanged(replace(NODE, ask=99.0)),), [0, 0]),
+        ((events.NodeLeft("n", from_slot=1), events.NodeChanged(NODE)), [0, 39]),
+        ((events.NodeLeft("n", from_slot=0), events.NodeJoined(NODE)), [39, 39]),
+        ((events.NodeJoined(NODE),), [39, 39]),
+        ((_until(0), events.NodeChanged(NODE)), [0, 39]),
         # Nor what the market puts another's job in.
         ((events.TaskReplanned(buy("r").task, 0),), [39, 39]),
         ((OTHER, move("m", *CELLS)), [39, 39]),
@@ -256,7 +272,7 @@ def test_no_more_waits_than_the_rent_that_the_work_has_now():
 
 def test_a_snapshot_knows_the_cells_that_were_given_back():
     small = buy("s", rates={"g": 4.0}, compute_demand=8.0)
-    engine = rent(small, RENTED, buy("b", rates={"g": 4.0}, compute_demand=8.0))
+    engine = rent(small, RENTED, buy("b", rates={"g": 4.0}, compute_demand=8.0), _until(0))
     again = Engine.restore(json.loads(json.dumps(engine.snapshot())))
     assert again.snapshot() == engine.snapshot()
     assert begin_slots(again.replica(), 0, 1) == begin_slots(engine, 0, 1) != []
