@@ -11,7 +11,7 @@ import openai
 import pytest
 from django.db import connection, transaction
 
-from marketplace.api.openai.uploads import CHOICES
+from marketplace.api.openai.files import CHOICES
 from marketplace.common import clock
 from marketplace.common.errors import Conflict
 from marketplace.jobs.models import Dataset, PartedUpload, Upload, UploadPart
