@@ -14,7 +14,7 @@ from typing import Any
 from finetender.command_line import build_parser, split_arguments
 from finetender.errors import FinetenderError, MarketError
 from finetender.output import print_json
-from finetender.progress import keep_printable
+from finetender.progress import say
 
 EXIT_INTERRUPTED = 130
 
@@ -31,9 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "--json" in ours:
             print_json(describe_error(error))
             return error.exit_code
-        print(f"finetender: {keep_printable(str(error))}", file=sys.stderr)
+        say(f"finetender: {error}", file=sys.stderr)
         if isinstance(error, MarketError) and error.request_id:
-            print(f"({error.code}, request {error.request_id})", file=sys.stderr)
+            say(f"({error.code}, request {error.request_id})", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("\nStopped watching; jobs go on.", file=sys.stderr)

@@ -6,14 +6,18 @@ import argparse
 import getpass
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
+from ipaddress import ip_address
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from finetender import settings
 from finetender.client import Client
 from finetender.errors import NotAuthorizedError, UsageError
 from finetender.exchange import Connection
 from finetender.output import print_json, print_table, tell
+from finetender.progress import say
 from finetender.settings import Access
 
 #: In the order in which they are listed.
@@ -36,10 +40,22 @@ def log_in(chosen: argparse.Namespace) -> None:
             # A key may have other scopes than this one.
             if error.code != "missing_scope":
                 raise
+    if is_readable_on_its_way(access.url):
+        say("Without https, whoever is on the way there can read the key.", file=sys.stderr)
     name = chosen.profile or settings.DEFAULT
     path = settings.store_profile(name, access)
     told = f"Signed in to {access.url}. The key is in {path}."
     tell(chosen, told, {"url": access.url, "profile": name, "stored_at": str(path)})
+
+
+def is_readable_on_its_way(url: str) -> bool:
+    """Whether a key goes to an address unencrypted, and leaves this machine."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    is_here = host == "localhost" or host.endswith(".localhost")
+    with suppress(ValueError):
+        is_here = ip_address(host).is_loopback
+    return parts.scheme == "http" and not is_here
 
 
 def list_profiles(chosen: argparse.Namespace) -> None:
@@ -82,7 +98,10 @@ def write_completion(chosen: argparse.Namespace) -> None:
         if action.metavar in _FILES or action.dest in ("output", "file", "ca"):
             action.complete = shtab.FILE
     script = shtab.complete(chosen.parser, shell=chosen.shell)
-    tell(chosen, script, {"shell": chosen.shell, "script": script})
+    if chosen.json:
+        print_json({"shell": chosen.shell, "script": script})
+    else:
+        print(script)
 
 
 def _list_arguments(parser: argparse.ArgumentParser) -> Iterator[Any]:

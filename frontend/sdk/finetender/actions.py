@@ -12,7 +12,7 @@ from typing import Any
 
 from finetender.operation_list import OPERATIONS
 from finetender.output import open_client, print_json, print_table
-from finetender.progress import keep_printable
+from finetender.progress import say
 
 _Options = Mapping[str, Mapping[str, Any]]
 
@@ -68,13 +68,13 @@ def act(chosen: argparse.Namespace) -> None:
     if action.shows:
         _show_list(action, answer)
     elif not answer:
-        print("Done.")
+        say("Done.")
     else:
         show_members({name: of for name, of in answer.items() if name != "commands"})
         for way in answer.get("commands", ()):
-            print(f"\n{way['title']}:\n{keep_printable(way['lines'], also=chr(10))}")
+            say(f"\n{way['title']}:\n{way['lines']}", also="\n")
     if answer.get("secret"):
-        print("The secret is shown this once.", file=sys.stderr)
+        say("The secret is shown this once.", file=sys.stderr)
 
 
 def _list_parts(action: Action) -> list[str]:
@@ -95,9 +95,9 @@ def _show_list(action: Action, page: Mapping[str, Any]) -> None:
     if rows:
         print_table(action.shows, rows)
     else:
-        print("None.", file=sys.stderr)
+        say("None.", file=sys.stderr)
     if page.get("has_more"):
-        print("There are more: give the first column of the last line as --after.", file=sys.stderr)
+        say("There are more: give the first column of the last line as --after.", file=sys.stderr)
 
 
 def show_members(value: Mapping[str, Any]) -> None:
@@ -105,4 +105,4 @@ def show_members(value: Mapping[str, Any]) -> None:
     for name, member in value.items():
         if member not in (None, "", [], {}):
             text = member if isinstance(member, str) else json.dumps(member)
-            print(f"{name}: {keep_printable(text)}")
+            say(f"{name}: {text}")

@@ -29,7 +29,7 @@ from finetender.exchange import (
 )
 from finetender.operations import bids, data, express, jobs, machines, named
 from finetender.settings import find_access
-from finetender.streams import ChatReader, FileReceiver, JobFollower, OnBytes
+from finetender.streams import ChatReader, FileReceiver, JobFollower, OnBytes, writing_whole
 from finetender.values import Job, JobEvent
 
 P = ParamSpec("P")
@@ -214,7 +214,7 @@ class AsyncClient:
         where = named.build_file_path(operation, values)
         with saying_unreachable():
             async with self._stream("GET", where) as answer:
-                with target.open("wb") as file:
+                with writing_whole(target) as file:
                     async for piece in answer.aiter_bytes(CHUNK_BYTES):
                         file.write(piece)
         return target
@@ -239,7 +239,7 @@ class AsyncClient:
         self, method: str, path: str, **options: Any
     ) -> AsyncGenerator[httpx.Response]:
         async with self._http.stream(method, path, **options) as answer:
-            if answer.is_error and answer.status_code != 416:
+            if not answer.is_success and answer.status_code != 416:
                 await answer.aread()
                 raise build_answer_error(answer)
             yield answer

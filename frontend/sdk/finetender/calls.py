@@ -6,6 +6,7 @@ came of it, and returns its value.
 
 from __future__ import annotations
 
+import os
 import random
 import uuid
 from collections.abc import Generator, Mapping
@@ -24,6 +25,11 @@ _FIRST_WAIT_S = 0.4
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
+def stamp_file(found: os.stat_result) -> tuple[int, ...]:
+    """What of a file changes as it is written, or as another one takes its place."""
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
 @dataclass(frozen=True, slots=True)
 class FilePart:
     """Some bytes of a file, sent by themselves."""
@@ -33,6 +39,8 @@ class FilePart:
     size: int
     #: Of the whole file.
     total: int
+    #: How the file was as it was hashed; a part of another one would go under that hash.
+    stamp: tuple[int, ...] | None = None
 
     def read(self) -> bytes:
         """The bytes.
@@ -45,7 +53,8 @@ class FilePart:
         with self.path.open("rb") as file:
             file.seek(self.start)
             content = file.read(self.size)
-        if len(content) != self.size:
+            is_same = self.stamp in (None, stamp_file(os.fstat(file.fileno())))
+        if len(content) != self.size or not is_same:
             raise UsageError(f"{self.path} was changed while it was sent. Send it again.")
         return content
 

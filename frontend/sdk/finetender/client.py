@@ -29,7 +29,7 @@ from finetender.exchange import (
 )
 from finetender.operations import bids, data, express, jobs, machines, named
 from finetender.settings import find_access
-from finetender.streams import ChatReader, FileReceiver, JobFollower, OnBytes
+from finetender.streams import ChatReader, FileReceiver, JobFollower, OnBytes, writing_whole
 from finetender.values import Job, JobEvent
 
 P = ParamSpec("P")
@@ -226,7 +226,7 @@ class Client:
         with (
             saying_unreachable(),
             self._stream("GET", where) as answer,
-            target.open("wb") as file,
+            writing_whole(target) as file,
         ):
             for piece in answer.iter_bytes(CHUNK_BYTES):
                 file.write(piece)
@@ -252,7 +252,7 @@ class Client:
     @contextmanager
     def _stream(self, method: str, path: str, **options: Any) -> Generator[httpx.Response]:
         with self._http.stream(method, path, **options) as answer:
-            if answer.is_error and answer.status_code != 416:
+            if not answer.is_success and answer.status_code != 416:
                 answer.read()
                 raise build_answer_error(answer)
             yield answer

@@ -14,7 +14,7 @@ from finetender.errors import InvalidRequestError, JobFailedError, UsageError
 from finetender.imports import import_settings
 from finetender.job_files import read_job_file, read_settings_file
 from finetender.output import open_client, print_json, read_price, show_moment, tell
-from finetender.progress import choose_view, draw_bar, keep_printable
+from finetender.progress import choose_view, draw_bar, say
 from finetender.result_commands import write_vllm_line
 from finetender.terms import AdapterSettings, TrainingSettings
 from finetender.values import Bid, ExpressAnswer, Job, JobEvent
@@ -58,19 +58,19 @@ def show_quote(chosen: argparse.Namespace) -> None:
     if chosen.json:
         print_json(quote.raw)
         return
-    print(f"Data {quote.dataset_id}, zone {quote.zone}")
+    say(f"Data {quote.dataset_id}, zone {quote.zone}")
     if quote.model is not None:
-        print(f"With a warm start; ${quote.cold_price} without. Bid with --model {quote.model}")
+        say(f"With a warm start; ${quote.cold_price} without. Bid with --model {quote.model}")
     elif chosen.warm_start:
-        print("No warm start was found.")
+        say("No warm start was found.")
     if quote.posted_price is None:
-        reason = keep_printable(quote.reason or "")
-        print(f"No price wins by {show_moment(quote.deadline)}: {reason}")
+        reason = quote.reason or ""
+        say(f"No price wins by {show_moment(quote.deadline)}: {reason}")
     else:
         until, done = show_moment(quote.deadline), show_moment(quote.finish_at)
-        print(f"${quote.posted_price:f} by {until}, done about {done}")
+        say(f"${quote.posted_price:f} by {until}, done about {done}")
     for point in quote.curve:
-        print(f"  from {show_moment(point.deadline)}: ${point.price:f}")
+        say(f"  from {show_moment(point.deadline)}: ${point.price:f}")
 
 
 def place_bid(chosen: argparse.Namespace) -> None:
@@ -121,7 +121,7 @@ def import_job(chosen: argparse.Namespace) -> None:
     print_json({"job": found.job, "left_out": found.left_out} if chosen.json else found.job)
     if not chosen.json:
         for sentence in (*found.left_out, "A price and a deadline are yours to say."):
-            print(sentence, file=sys.stderr)
+            say(sentence, file=sys.stderr)
 
 
 def list_jobs(chosen: argparse.Namespace) -> None:
@@ -131,16 +131,16 @@ def list_jobs(chosen: argparse.Namespace) -> None:
         print_json([job.raw for job in jobs])
         return
     for job in jobs:
-        print(_describe(job))
+        say(_describe(job))
     if not jobs:
-        print("No jobs yet.", file=sys.stderr)
+        say("No jobs yet.", file=sys.stderr)
 
 
 def _describe(job: Job) -> str:
     share = job.step / job.total_steps if job.total_steps else 0.0
     loss = "" if job.train_loss is None else f"  loss {job.train_loss:.3f}"
     bar = draw_bar(share, cells=10)
-    return f"{job.id}  {job.status:<10} {bar} {share:4.0%}{loss}  {keep_printable(job.name)}"
+    return f"{job.id}  {job.status:<10} {bar} {share:4.0%}{loss}  {job.name}"
 
 
 def watch_job(chosen: argparse.Namespace) -> None:
@@ -156,11 +156,11 @@ def _follow(client: Client, job_id: str, *, as_json: bool) -> None:
     if job.status != "succeeded":
         raise JobFailedError(f"{job.id} {job.status}: {job.failure_reason or 'no reason'}")
     if not as_json:
-        print(f"{job.id} succeeded. 'finetender download {job.id}' fetches the adapter.")
+        say(f"{job.id} succeeded. 'finetender download {job.id}' fetches the adapter.")
 
 
 def _print_line(event: JobEvent) -> None:
-    print(json.dumps(event.raw), flush=True)
+    say(json.dumps(event.raw), flush=True)
 
 
 def cancel_job(chosen: argparse.Namespace) -> None:
@@ -194,7 +194,7 @@ def chat(chosen: argparse.Namespace) -> None:
             for words in client.chat(chosen.model, turns, **settings):
                 said += words
                 if not chosen.json:
-                    print(keep_printable(words, also="\n\t"), end="", flush=True)
+                    say(words, also="\n\t", end="", flush=True)
             tell(chosen, "", {"model": chosen.model, "content": said})
             if chosen.message:
                 return
@@ -227,19 +227,17 @@ def ask_express(chosen: argparse.Namespace) -> None:
             raise JobFailedError(describe_refusal(answer, chosen.within))
         else:
             within = f"{answer.certified_slo_s:g} s"
-            print(f"Promised within {within} for ${answer.price:f}: {answer.job_id}")
-            print(
-                f"Certificate: entry {answer.raw['position']} of the log of {answer.raw['zone']},"
-            )
-            print(f"  {answer.raw['decision_hash']}")
+            say(f"Promised within {within} for ${answer.price:f}: {answer.job_id}")
+            say(f"Certificate: entry {answer.raw['position']} of the log of {answer.raw['zone']},")
+            say(f"  {answer.raw['decision_hash']}")
         if chosen.watch and answer.job_id is not None:
             _follow(client, answer.job_id, as_json=chosen.json)
             found = client.await_lookup(answer.id)
             if chosen.json:
                 print_json(found.raw)
                 return
-            print(describe_lookup(found))
-            print(f"Receipt: {client.access.url}/bids/{answer.raw['bid_id']}")
+            say(describe_lookup(found))
+            say(f"Receipt: {client.access.url}/bids/{answer.raw['bid_id']}")
 
 
 def _show_express_prices(client: Client, chosen: argparse.Namespace) -> None:
@@ -250,9 +248,9 @@ def _show_express_prices(client: Client, chosen: argparse.Namespace) -> None:
     if chosen.json:
         print_json(quote.raw)
         return
-    print(f"Data {quote.dataset_id}, zone {quote.zone}")
+    say(f"Data {quote.dataset_id}, zone {quote.zone}")
     for slo_s, price in quote.prices:
-        print(f"  within {slo_s:.1f} s: ${price:f}")
+        say(f"  within {slo_s:.1f} s: ${price:f}")
 
 
 def describe_lookup(answer: ExpressAnswer) -> str:
@@ -299,11 +297,11 @@ def check_rows(chosen: argparse.Namespace) -> int:
         print_json(found)
     else:
         for fault in found.get("errors", ()):
-            print(f"line {fault['line']}: {keep_printable(fault['message'])}")
+            say(f"line {fault['line']}: {fault['message']}")
         if found["fatal"]:
-            print(keep_printable(found["fatal"]))
+            say(found["fatal"])
         else:
-            print(
+            say(
                 f"{found['rows']:,} rows, {found['tokens']:,} tokens, the longest row has "
                 f"{found['longest_row_tokens']:,}; {found['long_rows']:,} rows are cut."
             )

@@ -115,6 +115,13 @@ def build_arguments(call: Call, files: ExitStack) -> dict[str, Any]:
 
 
 def read_answer(response: httpx.Response) -> Answer:
+    """An answer whose body was read.
+
+    Raises
+    ------
+    UnreachableError
+        Something else than a market answers: nothing was done, whatever its status says.
+    """
     body: Any = None
     with suppress(ValueError):
         body = response.json()
@@ -123,6 +130,18 @@ def read_answer(response: httpx.Response) -> Answer:
         known = cast(Mapping[str, Any], body)
     if response.is_error:
         known = read_openai_error(known)
+    elif not response.is_success:
+        # A key is for the market that it was given with: it is sent nowhere else.
+        where = response.headers.get("location", "nowhere")
+        raise UnreachableError(
+            f"{response.url.copy_with(path='/', query=None)} sends elsewhere, to {where}. If that "
+            "is the market, give its address."
+        )
+    elif response.content and not isinstance(body, dict):
+        raise UnreachableError(
+            f"What answers at {response.url.copy_with(path='/', query=None)} is no market: its "
+            f"answer is no JSON object but {response.headers.get('content-type', 'of no type')}."
+        )
     return Answer(response.status_code, response.headers, known)
 
 

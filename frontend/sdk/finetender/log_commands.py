@@ -13,7 +13,7 @@ from finetender import local_programs
 from finetender.client import Client
 from finetender.errors import JobFailedError
 from finetender.output import open_client, show_moment, tell
-from finetender.progress import keep_printable
+from finetender.progress import say
 
 #: Events of a job that are asked for at once.
 _PAGE = 100
@@ -45,10 +45,10 @@ def _read_events(client: Client, job_id: str, *, after: int) -> Any:
 
 def _print_event(chosen: argparse.Namespace, raw: Any) -> None:
     if chosen.json:
-        print(json.dumps(raw), flush=True)
+        say(json.dumps(raw), flush=True)
         return
     at = show_moment(datetime.fromisoformat(raw["at"])) if "at" in raw else "?"
-    print(f"{at}  {keep_printable(raw.get('message', ''))}", flush=True)
+    say(f"{at}  {raw.get('message', '')}", flush=True)
 
 
 def verify_log(chosen: argparse.Namespace) -> int:
@@ -57,7 +57,7 @@ def verify_log(chosen: argparse.Namespace) -> int:
     if not path.exists():
         with open_client(chosen) as client:
             path = client.download_transcript(chosen.log, f"{chosen.log}.jsonl")
-        print(f"Stored {path}.", file=sys.stderr)
+        say(f"Stored {path}.", file=sys.stderr)
     return local_programs.verify_transcript(path, chain_only=chosen.chain_only)
 
 
@@ -82,7 +82,7 @@ def verify_receipt(chosen: argparse.Namespace) -> int:
         with open_client(chosen) as client:
             name = f"{chosen.proof}.proof.json"
             path = client.download_file("bids_proof", name, bid_id=chosen.proof)
-        print(f"Stored {path}.", file=sys.stderr)
+        say(f"Stored {path}.", file=sys.stderr)
     asked = [str(path), *(f"--key={key}" for key in chosen.key)]
     asked += [f"--limit={chosen.limit}"] if chosen.limit else []
     asked += [f"--transcript={chosen.transcript}"] if chosen.transcript else []

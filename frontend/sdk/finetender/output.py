@@ -12,7 +12,7 @@ from typing import Any
 from finetender.client import Client
 from finetender.errors import UsageError
 from finetender.exchange import Connection
-from finetender.progress import draw_bar, keep_printable
+from finetender.progress import draw_bar, keep_printable, say
 
 
 def open_client(chosen: argparse.Namespace) -> Client:
@@ -40,7 +40,7 @@ def tell(chosen: argparse.Namespace, text: str, value: Any) -> None:
     if chosen.json:
         print_json(value)
     else:
-        print(text)
+        say(text)
 
 
 def print_json(value: Any) -> None:
@@ -54,7 +54,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     for row in shown:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+        say("  ".join(cells).rstrip())
 
 
 def show_moment(moment: Any) -> str:

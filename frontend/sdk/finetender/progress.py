@@ -42,6 +42,18 @@ def keep_printable(text: str, *, also: str = "") -> str:
     return "".join(letter if letter.isprintable() or letter in also else " " for letter in text)
 
 
+def say(
+    text: str = "",
+    *,
+    file: TextIO | None = None,
+    end: str = "\n",
+    also: str = "",
+    flush: bool = False,
+) -> None:
+    """Print text that a market or a file may have a part in, which steers no terminal by it."""
+    print(keep_printable(text, also=also), file=file, end=end, flush=flush)
+
+
 class JobView:
     """What of a job's stream is worth showing."""
 
@@ -81,11 +93,12 @@ def follow_in_terminal(stream: TextIO) -> Callable[[JobEvent], None]:
         is_news = event.kind != "progress"
         if not stream.isatty():
             if is_news:
-                print(keep_printable(event.message), file=stream, flush=True)
+                say(event.message, file=stream, flush=True)
             return
         if is_news:
             print(f"\r\x1b[K{keep_printable(event.message)}", file=stream)
-        drawn = f"{draw_bar(view.share)} {view.describe()}  {draw_curve(view.losses)}"
+        told = f"{draw_bar(view.share)} {view.describe()}  {draw_curve(view.losses)}"
+        drawn = keep_printable(told)
         end = "\n" if event.status in ENDED else ""
         print(f"\r\x1b[K{drawn}", end=end, file=stream, flush=True)
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import getpass
 import json
+import re
 import sys
 import zipfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from finetender.errors import UsageError
 from finetender.output import open_client, show_bytes, tell
-from finetender.progress import keep_printable
+from finetender.progress import say
 
 
 def download_files(chosen: argparse.Namespace) -> None:
@@ -28,7 +30,7 @@ def download_files(chosen: argparse.Namespace) -> None:
         found = client.download_adapter(chosen.job, path, on_bytes=show)
     line = write_vllm_line(found, chosen.job)
     if line is not None and not chosen.json:
-        print(f"Unpack it into {chosen.job}, then: {keep_printable(line)}", file=sys.stderr)
+        say(f"Unpack it into {chosen.job}, then: {line}", file=sys.stderr)
     tell(chosen, str(found), {"path": str(found), "vllm": line})
 
 
@@ -52,10 +54,10 @@ def write_vllm_line(adapter: Path, job_id: str) -> str | None:
 def export_adapter(chosen: argparse.Namespace) -> None:
     """Have merged weights made and fetch them; beside a GGUF file goes a ``Modelfile``."""
     if sys.stderr.isatty():
-        print("A node merges the adapter into its base model …", file=sys.stderr)
+        say("A node merges the adapter into its base model …", file=sys.stderr)
     with open_client(chosen) as client:
         export = client.export_adapter(chosen.job, chosen.form, chosen.checkpoint)
-        path = Path(chosen.output or Path(export["filename"]).name)
+        path = Path(chosen.output or choose_name(export["filename"], of=chosen.job))
         show = show_bytes("fetched")
         found = client.download_export(chosen.job, export["id"], path, on_bytes=show)
     told: dict[str, Any] = {"path": str(found), "export": export}
@@ -63,10 +65,22 @@ def export_adapter(chosen: argparse.Namespace) -> None:
         told["modelfile"] = str(write_modelfile(found))
         if not chosen.json:
             line = f"ollama create NAME -f {told['modelfile']}"
-            print(f"For Ollama: {keep_printable(line)}", file=sys.stderr)
+            say(f"For Ollama: {line}", file=sys.stderr)
     elif not chosen.json:
-        print(f"Unpack it into {chosen.job}, then: vllm serve {chosen.job}", file=sys.stderr)
+        say(f"Unpack it into {chosen.job}, then: vllm serve {chosen.job}", file=sys.stderr)
     tell(chosen, str(found), told)
+
+
+def choose_name(told: str, *, of: str) -> str:
+    """The market's name for a file: only one that begins with its job's id names no other file.
+
+    Raises
+    ------
+    UsageError
+    """
+    if re.fullmatch(rf"{re.escape(of)}[A-Za-z0-9_.-]*", told) is None:
+        raise UsageError(f"The market calls the file {told!r}. Name it yourself, with --output.")
+    return told
 
 
 def write_modelfile(model: Path) -> Path:
@@ -88,4 +102,4 @@ def push_adapter(chosen: argparse.Namespace) -> None:
             private=not chosen.public,
             export_id=chosen.export,
         )
-    tell(chosen, keep_printable(push["url"]), push)
+    tell(chosen, push["url"], push)

@@ -11,6 +11,7 @@ import json
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -165,7 +166,6 @@ def forget_profile(name: str) -> Path:
 
 def _write(profiles: Profiles) -> Path:
     path = find_config_path()
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = json.dumps(
         {
             "current": profiles.current,
@@ -174,11 +174,13 @@ def _write(profiles: Profiles) -> Path:
         indent=2,
     )
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
-    new.unlink(missing_ok=True)
     try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new.unlink(missing_ok=True)
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(text)
         return new.replace(path)
     except OSError as error:
-        new.unlink(missing_ok=True)
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
         raise UsageError(f"{path} cannot be written: {error.strerror}.") from None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, cast
@@ -151,6 +152,19 @@ def read_openai_error(value: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**error, "detail": error.get("message")}
 
 
+@contextmanager
+def writing_whole(target: Path) -> Generator[IO[bytes]]:
+    """A file that takes its name once all of it is there; else what had the name keeps it."""
+    part = target.with_name(f"{target.name}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+        part.replace(target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
 #: Called with the bytes that are there and those that will be.
 OnBytes = Callable[[int, int], None]
 
@@ -162,7 +176,10 @@ class FileReceiver:
         self.attempts = Attempts()
         self._target, self._on_bytes = target, on_bytes
         self._part = target.with_name(f"{target.name}.part")
-        self._etag, self._size = "", -1
+        self._etag = ""
+        #: Bytes of all of it; ``None``: the market does not say. -1: what is there is none of it.
+        self._size: int | None = -1
+        self._furthest = 0
 
     @property
     def _received(self) -> int:
@@ -175,7 +192,8 @@ class FileReceiver:
 
     @property
     def is_whole(self) -> bool:
-        return self._received == self._size
+        """Whether an answer that ended as it should was the last one; its hash says if it was."""
+        return self._size is None or self._received >= self._size >= 0
 
     def open(self, status: int, headers: Mapping[str, str]) -> IO[bytes]:
         """The file to write to; from its beginning where the market sends all of it."""
@@ -187,14 +205,20 @@ class FileReceiver:
             self._part.unlink(missing_ok=True)
             self._size = -1
             return Path(os.devnull).open("wb")
-        self._size = int(whole or headers.get("content-length", -1))
+        size = whole or headers.get("content-length", "")
+        is_known = size.isascii() and size.isdigit()
+        # What is packed on its way has another length there than here.
+        self._size = int(size) if is_known and "content-encoding" not in headers else None
         return self._part.open("ab" if status == HTTPStatus.PARTIAL_CONTENT else "wb")
 
     def write(self, file: IO[bytes], piece: bytes) -> None:
         file.write(piece)
-        self.attempts.note_progress()
+        if file.tell() > self._furthest:
+            # A market that begins anew each time comes no further.
+            self._furthest = file.tell()
+            self.attempts.note_progress()
         if self._on_bytes is not None:
-            self._on_bytes(file.tell(), self._size)
+            self._on_bytes(file.tell(), self._size or file.tell())
 
     def finish(self) -> Path:
         """Check what came and give it its name.

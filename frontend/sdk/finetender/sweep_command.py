@@ -14,6 +14,7 @@ from finetender.client import Client
 from finetender.errors import JobFailedError, UsageError
 from finetender.job_files import read_job_file
 from finetender.output import open_client, print_json, print_table
+from finetender.progress import say
 from finetender.values import Bid, Job
 
 #: Seconds between two looks at jobs that run.
@@ -41,7 +42,7 @@ def sweep(chosen: argparse.Namespace) -> None:
         if not chosen.json:
             won = sum(bid.job_id is not None for bid in found.bids)
             paid = found.raw["payment"]
-            print(f"{found.id}: {won} of {len(found.bids)} won, for ${paid}.", file=sys.stderr)
+            say(f"{found.id}: {won} of {len(found.bids)} won, for ${paid}.", file=sys.stderr)
         jobs = _await_jobs(client, () if chosen.no_wait else found.bids)
     rows = [_Row(bid, jobs.get(bid.job_id or ""), list(values)) for bid in found.bids]
     rows.sort(key=_Row.get_rank)

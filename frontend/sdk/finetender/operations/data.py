@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from finetender.calls import Answer, Call, Operation, Pause, send
+from finetender.calls import Answer, Call, Operation, Pause, send, stamp_file
 from finetender.data_sources import Rows, open_source
 from finetender.errors import UsageError, build_error
 from finetender.operations.file_parts import PARTS_FROM_BYTES, send_in_parts
@@ -55,9 +56,10 @@ def upload(
         form["zone"] = zone
     with open_source(source) as (file, named):
         form["name"] = name or named
-        key = f"sdk-{_hash_file(file, form)}"
+        stamp, hashed = _hash_file(file, form)
+        key = f"sdk-{hashed}"
         if file.stat().st_size > PARTS_FROM_BYTES:
-            upload_id = yield from send_in_parts(file, form, key=key)
+            upload_id = yield from send_in_parts(file, form, key=key, stamp=stamp)
             return (yield from _await_dataset(upload_id))
         call = Call("POST", "/api/datasets", form=form, file=file, idempotency_key=key)
         answer = yield from send(call)
@@ -158,14 +160,16 @@ def find_dataset_id(data: Data, zone: str) -> Operation[str]:
     return (yield from upload(data, zone=zone)).id
 
 
-def _hash_file(file: Path, form: Mapping[str, str]) -> str:
+def _hash_file(file: Path, form: Mapping[str, str]) -> tuple[tuple[int, ...], str]:
+    """How the file was, and the hash of what it held then, with its form."""
     try:
         with file.open("rb") as content:
+            stamp = stamp_file(os.fstat(content.fileno()))
             digest = hashlib.file_digest(content, "sha256")
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
     digest.update(repr(sorted(form.items())).encode())
-    return digest.hexdigest()
+    return stamp, digest.hexdigest()
 
 
 def check_id(text: str) -> str:

@@ -51,7 +51,9 @@ class PartNotes:
             self._path.unlink(missing_ok=True)
 
 
-def send_in_parts(file: Path, form: Mapping[str, str], *, key: str) -> Operation[str]:
+def send_in_parts(
+    file: Path, form: Mapping[str, str], *, key: str, stamp: tuple[int, ...]
+) -> Operation[str]:
     """Send a file; gives the id of the upload that it became.
 
     Parameters
@@ -60,24 +62,33 @@ def send_in_parts(file: Path, form: Mapping[str, str], *, key: str) -> Operation
         As of a file that is sent at once: ``name``, ``zone``, ``faulty_lines``, ``long_rows``.
     key
         The same for the same file and form.
+    stamp
+        Of the file as the key was made (``stamp_file``).
+
+    Raises
+    ------
+    UsageError
+        The file is not what it was: what arrived of it is no part of the one that it is now.
     """
     notes = PartNotes(key)
     try:
-        return (yield from _send_all(file, form, key, notes))
+        return (yield from _send_all(file, form, key, notes, stamp))
     except (ConflictError, NotFoundError, InvalidRequestError) as error:
         if error.code not in _BEGIN_AGAIN:
             raise
     # It was given up or has run out on the market's side.
     notes.forget()
-    return (yield from _send_all(file, form, draw_key(), notes))
+    return (yield from _send_all(file, form, draw_key(), notes, stamp))
 
 
 #: What the market says of parts, or of an announcement, that it has no longer.
 _BEGIN_AGAIN = frozenset({"upload_not_pending", "unknown_upload", "unknown_part", "not_found"})
 
 
-def _send_all(file: Path, form: Mapping[str, str], key: str, notes: PartNotes) -> Operation[str]:
-    size = file.stat().st_size
+def _send_all(
+    file: Path, form: Mapping[str, str], key: str, notes: PartNotes, stamp: tuple[int, ...]
+) -> Operation[str]:
+    size = stamp[0]
     body = {
         "filename": form["name"],
         "purpose": "fine-tune",
@@ -95,7 +106,7 @@ def _send_all(file: Path, form: Mapping[str, str], key: str, notes: PartNotes) -
         start = index * PART_BYTES
         if index in notes.parts:
             continue
-        part = FilePart(file, start, min(PART_BYTES, size - start), size)
+        part = FilePart(file, start, min(PART_BYTES, size - start), size, stamp)
         try:
             call = Call("POST", f"{where}/parts", part=part, file_member="data")
             sent = yield from send(call)
