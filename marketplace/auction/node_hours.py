@@ -58,19 +58,26 @@ def change_sale_hours(*, node: Node, change: Mapping[str, Any], now: datetime) -
         ``slots_sold``: slots of a node on a shared device are sold outside them, in which another
         node may be at work; nothing was changed.
     """
-    with transaction.atomic():
-        if node.shared_device_id is not None:
-            lock_lanes(_list_zones(node))
-        node = fleet.set_sale_hours(node=node, change=change, now=now)
-        _check_sold_slots(node, now)
-    return node
+    while True:
+        with transaction.atomic():
+            held = _list_zones(Node.objects.get(pk=node.pk))
+            if len(held) > 1:
+                lock_lanes(held)
+            changed = fleet.set_sale_hours(node=node, change=change, now=now)
+            # Which nodes take turns with it stands still from here on.
+            turns = _list_zones(changed)
+            if len(turns) == 1 or turns <= held:
+                _check_sold_slots(changed, now)
+                return changed
+            # One joined on its device before its lane was held, and may have been sold meanwhile.
+            transaction.set_rollback(True)
 
 
-def _list_zones(node: Node) -> list[str]:
+def _list_zones(node: Node) -> frozenset[str]:
     """Of the nodes that take turns with a node, and its own."""
     shared = node.shared_device_id
     others = () if shared is None else list_nodes_of(shared)
-    return [node.zone_id, *(other.zone_id for other in others)]
+    return frozenset({node.zone_id, *(other.zone_id for other in others)})
 
 
 def _check_sold_slots(node: Node, now: datetime) -> None:

@@ -7,6 +7,7 @@ from datetime import time, timedelta
 
 import pytest
 
+from marketplace.auction import node_hours
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.sequence_bids import receive_bids
@@ -76,6 +77,28 @@ def sell_early_and_late(second: Node) -> tuple[Bid, SaleHours]:
     turn(second, NOW)
     bid = market.bid(builders.organisation(usd="100"), second.zone, slots=25)
     return bid, SaleHours(time(9, 10), time(7, 59))
+
+
+@pytest.mark.parametrize("is_committed_late", [False, True])
+def test_hours_wait_for_the_lane_of_a_node_that_joined_meanwhile(monkeypatch, is_committed_late):
+    provider, zone = market.provider(), market.zone()
+    first, reply = join(provider, market.zone(), hours=(time(8), time(19)), name="day")
+    join(provider, zone, hours=(time(20), time(7)), name="n", neighbour=reply.api_token)
+    held, looks = [], [first.zone_id]
+    lock, list_zones = node_hours.lock_lanes, node_hours._list_zones
+
+    def look(node):
+        """At first it sees what there was before the other node's join was committed."""
+        return frozenset({looks.pop()}) if is_committed_late and looks else list_zones(node)
+
+    monkeypatch.setattr(node_hours, "_list_zones", look)
+    monkeypatch.setattr(node_hours, "lock_lanes", lambda ids: (held.append(set(ids)), lock(ids)))
+    # It was read before the other one came.
+    assert first.shared_device_id is None
+    set_hours(first, SaleHours(time(8), time(18)))
+    assert held == [{first.zone_id, zone.pk}]
+    first.refresh_from_db()
+    assert first.sale_closes == time(18)
 
 
 @pytest.mark.django_db(transaction=True)
