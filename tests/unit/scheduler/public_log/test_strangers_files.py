@@ -14,7 +14,7 @@ from scheduler.auction.log.chain import seal
 from scheduler.public_log import check_receipt, check_transcript, files, read_witness
 from scheduler.public_log.canonical_json import parse_json, serialize_canonical
 from scheduler.public_log.command import main
-from scheduler.public_log.entries import PRIVATE_PARTS
+from scheduler.public_log.entries import PRIVATE_PARTS, digest
 from scheduler.public_log.heads import Receipt, signed_head_to_json
 from tests.unit.scheduler.public_log.test_transcript import (
     EVENTS,
@@ -110,14 +110,20 @@ def test_a_receipt_that_was_taken_back_is_said_to_be() -> None:
     assert found.steps[-1].text == "Entry 4 took the receipt back: late."
 
 
-def test_an_entry_of_another_kind_decides_no_bid(tmp_path: Path) -> None:
-    made = build_proof()
-    made["entries"][1]["event"]["type"] = "Other"
+def test_an_entry_of_another_kind_decides_no_bid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The market signs a receipt of it, and all hashes fit."""
     entries = [json.loads(line) for line in LINES[1:]]
-    entries[2]["event"]["type"] = "Other"
-    made["entries"] = [json.loads(line) for line in chain_again(entries)[2:5]]
-    path = store(tmp_path / "other.json", made)
-    assert main(["receipt", path]) == 1
+    entries[2]["event"]["type"] = "SlotAdvanced"
+    sealed = digest(entries[2]["event"])
+    entries[1]["event"]["bids"][0][1] = sealed
+    log = [json.loads(line) for line in chain_again(entries)]
+    receipt = signed_head_to_json(sign(2, log[2]["hash"], Receipt("first", sealed)))
+    made = build_proof() | {"entries": log[2:5], "receipt": receipt}
+    assert main(["receipt", store(tmp_path / "other.json", made)]) == 1
+    wrong = [line for line in capsys.readouterr().out.splitlines() if line.startswith("WRONG")]
+    assert wrong == ["WRONG Entry 3 decides another bid than first."]
 
 
 def test_what_a_file_says_is_printed_as_one_line_that_steers_nothing(
