@@ -18,7 +18,7 @@ from finetender.operations.data import (
     find_dataset_id,
     list_zones,
 )
-from finetender.terms import JobTerms
+from finetender.terms import JobTerms, SweepTerms
 from finetender.values import Bid, Quote, Sweep
 
 Deadline = str | datetime | timedelta
@@ -176,12 +176,11 @@ def place_sweep(
     sweep: Mapping[str, Sequence[Any]],
     price: str | float | Decimal,
     deadline: Deadline,
-    all_or_none: bool = False,
     name: str | None = None,
     zone: str | None = None,
     validation: Data | None = None,
     idempotency_key: str | None = None,
-    **terms: Unpack[JobTerms],
+    **terms: Unpack[SweepTerms],
 ) -> Operation[Sweep]:
     """Bid for a job for each combination of some settings, and wait until all are decided.
 
@@ -191,14 +190,15 @@ def place_sweep(
         Values by setting, such as ``{"training.seed": [1, 2], "adapter.rank": [8, 16]}``.
     price
         The most that each job is worth, in dollars; with ``all_or_none`` all of them together.
-    all_or_none
-        All jobs win, or none does.
+    terms
+        As of ``place_bid``; with ``all_or_none`` all jobs win, or none does.
 
     Raises
     ------
     BidRefusedError
         No job won.
     """
+    all_or_none = terms.pop("all_or_none", False)
     body = yield from _build_work(data, zone, deadline, validation, terms)
     listed = {setting: list(values) for setting, values in sweep.items()}
     body |= {"price": str(price), "sweep": listed, "all_or_none": all_or_none}
