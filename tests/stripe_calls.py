@@ -16,6 +16,7 @@ from marketplace.payments.gateway_endpoints import create_endpoints
 from marketplace.payments.gateway_setup import load_connection, try_test_payment
 from marketplace.payments.models import GatewayCall, GatewayEndpoint
 from marketplace.payments.stripe_client import get_client
+from marketplace.payments.stripe_events import list_events
 from tests import builders
 
 
@@ -109,7 +110,7 @@ def list_movements() -> None:
     moved = charges[made.charge_id]
     assert (moved.kind, moved.amount_cents, moved.currency) == ("charge", 1200, "usd")
     assert moved.net_cents == 1200 - moved.fee_cents
-    gateway.list_events(since=since, account_id="")
+    list_events(since=since, account_id="")
 
 
 def connect() -> None:

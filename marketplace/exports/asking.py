@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from marketplace.accounts.models import Organisation, User
@@ -52,16 +53,16 @@ def ask_export(
     check_exportable(job)
     price_micros = compute_price(job.zone, form)
     model = TunedModel(job, checkpoint)
+    wanted = HoldRequest(
+        organisation.pk,
+        price_micros or 0,
+        new_id("check"),
+        placed_by_id=None if asked_by is None else asked_by.pk,
+        api_key_id=api_key_id,
+    )
     if model.find_artifact() is None:
         if price_micros is None:
             raise _no_node(job)
-        wanted = HoldRequest(
-            organisation.pk,
-            price_micros,
-            new_id("check"),
-            placed_by_id=None if asked_by is None else asked_by.pk,
-            api_key_id=api_key_id,
-        )
         check_hold(wanted=wanted, now=now)
     artifact = model.take_artifact(now=now)
     note_adapter_use(job_ids=[job.pk], now=now)
@@ -86,13 +87,7 @@ def ask_export(
             created_at=now,
             gives_up_at=now + GIVEN_UP_AFTER,
         )
-        request = HoldRequest(
-            organisation.pk,
-            price_micros,
-            export.hold_reference,
-            placed_by_id=export.asked_by_id,
-            api_key_id=api_key_id,
-        )
+        request = replace(wanted, reference=export.hold_reference)
         [hold] = place_holds(wanted=[request], now=now)
         if isinstance(hold, UserError):
             raise hold

@@ -8,16 +8,14 @@ frozen values of our own. Two failures exist: ``GatewayRefused`` is the gateway'
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import stripe
-from django.conf import settings
 
-from marketplace.common.errors import NotAllowed, NotFound, UserError
-from marketplace.payments.gateway_endpoints import list_webhook_secrets
+from marketplace.common.errors import NotFound
 from marketplace.payments.stripe_client import (
     OUR_ROW,
     GatewayFault,
@@ -92,16 +90,6 @@ class Movement:
     #: What a dollar was worth in it; ``None``: nothing was converted.
     rate: Decimal | None
     moved_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class GatewayEvent:
-    """A webhook whose signature is right."""
-
-    gateway_id: str
-    kind: str
-    object_id: str
-    account_id: str
 
 
 def create_customer(*, organisation_id: str, name: str, key: str) -> str:
@@ -318,54 +306,6 @@ def _read_fee(found: Any) -> int | None:
     """The fee in cents of a dollar, of a balance transaction that stands there whole."""
     rate = _read_rate(found) if isinstance(found, stripe.BalanceTransaction) else None
     return None if rate is None else round(found.fee / rate)
-
-
-def read_event(*, body: bytes, signature: str) -> GatewayEvent:
-    """The event that a webhook brings, once its signature is found to be the gateway's.
-
-    The gateway signs events of the market and of connected accounts with secrets of their own.
-
-    Raises
-    ------
-    UserError
-        ``invalid_signature``: it is forged, altered or too old.
-    """
-    secrets = list_webhook_secrets()
-    if not secrets:
-        raise NotAllowed("no_webhooks", "This market expects no webhooks.")
-    for secret in secrets:
-        try:
-            event = stripe.Webhook.construct_event(  # type: ignore[no-untyped-call]
-                body, signature, secret, api_key=settings.STRIPE_SECRET_KEY
-            )
-        except (ValueError, stripe.SignatureVerificationError):
-            continue
-        return _read_event(event)
-    raise UserError("invalid_signature", "The signature does not match the body.")
-
-
-def list_events(
-    *, since: datetime, account_id: str, with_delivered: bool = False
-) -> list[GatewayEvent]:
-    """Events that no webhook brought yet, or all of them: the market's, or an account's."""
-    asked: Any = {"created": {"gte": int(since.timestamp())}}
-    asked |= {} if with_delivered else {"delivery_success": False}
-    of_whom: Any = {"stripe_account": account_id} if account_id else {}
-    listed = call_gateway(
-        lambda: list(
-            get_client().v1.events.list(asked | {"limit": 100}, of_whom).auto_paging_iter()
-        )
-    )
-    return [replace(_read_event(found), account_id=account_id) for found in listed]
-
-
-def _read_event(found: stripe.Event) -> GatewayEvent:
-    return GatewayEvent(
-        gateway_id=found.id,
-        kind=found.type,
-        object_id=str(getattr(found.data.object, "id", ""))[:120],
-        account_id=str(getattr(found, "account", None) or "")[:120],
-    )
 
 
 def _read_intent(found: stripe.PaymentIntent) -> Intent:

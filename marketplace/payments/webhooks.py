@@ -37,7 +37,7 @@ from marketplace.payments.models import (
 from marketplace.payments.payout_calls import record_payout
 from marketplace.payments.payouts import refresh_payout_account
 from marketplace.payments.stripe_client import GatewayFault
-from marketplace.payments.stripe_gateway import GatewayEvent
+from marketplace.payments.stripe_events import GatewayEvent, list_events, read_event
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def receive_webhook(*, body: bytes, signature: str, now: datetime) -> WebhookEve
     UserError
         ``invalid_signature``; nothing is stored.
     """
-    event = gateway.read_event(body=body, signature=signature)
+    event = read_event(body=body, signature=signature)
     return _store_event(event, now=now)[0]
 
 
@@ -91,9 +91,7 @@ def _fetch_events_of(
     account_id: str, *, since: datetime, now: datetime, with_delivered: bool = False
 ) -> int:
     try:
-        missed = gateway.list_events(
-            since=since, account_id=account_id, with_delivered=with_delivered
-        )
+        missed = list_events(since=since, account_id=account_id, with_delivered=with_delivered)
     except (GatewayFault, UserError) as fault:
         log.warning("events of %s could not be fetched: %s", account_id or "the market", fault)
         return 0

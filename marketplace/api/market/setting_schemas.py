@@ -111,6 +111,35 @@ _REGIONS = {
 }
 
 
+def _describe_vendor_work() -> dict[str, Any]:
+    return {
+        "skills": _describe_names(Skill.values, [], "Skills that a vendor must have."),
+        "instructions": {
+            "type": "string",
+            "maxLength": INSTRUCTIONS_CHARS_MAX,
+            "pattern": NO_NUL,
+            "default": "",
+            "description": "What people or an outside vendor are to do, in your words.",
+        },
+        "gold": {
+            "type": "object",
+            "additionalProperties": {"type": "string", "maxLength": GOLD_CHARS_MAX},
+            "maxProperties": GOLD_ROWS_MAX,
+            "default": {},
+            "description": "Rows whose answer you know, each as JSON text, by their place in the "
+            "file from 1, 5 or more. No vendor is told which they are. Fewer than 80 % right comes "
+            "back once; then you may refuse it, and an operator decides.",
+        },
+        "review_s": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": REVIEW_S_MAX,
+            "default": 0,
+            "description": "Seconds that you have to refuse a delivery; 0: the rule accepts it.",
+        },
+    }
+
+
 def _describe_preparation() -> dict[str, Any]:
     return {
         "kinds": _describe_names(
@@ -143,30 +172,7 @@ def _describe_preparation() -> dict[str, Any]:
             "default": 0.1,
             "description": "Share of rows held out, none of which shares a prompt with the others.",
         },
-        "skills": _describe_names(Skill.values, [], "Skills that a vendor must have."),
-        "instructions": {
-            "type": "string",
-            "maxLength": INSTRUCTIONS_CHARS_MAX,
-            "pattern": NO_NUL,
-            "default": "",
-            "description": "What people or an outside vendor are to do, in your words.",
-        },
-        "gold": {
-            "type": "object",
-            "additionalProperties": {"type": "string", "maxLength": GOLD_CHARS_MAX},
-            "maxProperties": GOLD_ROWS_MAX,
-            "default": {},
-            "description": "Rows whose answer you know, each as JSON text, by their place in the "
-            "file from 1, 5 or more. No vendor is told which they are. Fewer than 80 % right comes "
-            "back once; then you may refuse it, and an operator decides.",
-        },
-        "review_s": {
-            "type": "integer",
-            "minimum": 0,
-            "maximum": REVIEW_S_MAX,
-            "default": 0,
-            "description": "Seconds that you have to refuse a delivery; 0: the rule accepts it.",
-        },
+        **_describe_vendor_work(),
         "plan": {
             "type": "string",
             "maxLength": PLAN_CHARS_MAX,
