@@ -51,6 +51,14 @@ class Horizon:
         return self.first_slot <= slot <= self.last_slot
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Beat:
+    """The n-th beat of a slot, counted from 0; with the first the slot begins."""
+
+    slot: int
+    part: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
     """One node of a zone (k in the paper)."""

@@ -11,6 +11,8 @@ from typing import Any
 from marketplace.accounts.erasure import ERASE, GRACE
 from marketplace.accounts.lock_mail import LOCK_MAIL
 from marketplace.accounts.models import Deletion, Organisation
+from marketplace.auction.models import Pricing
+from marketplace.auction.witnesses.days import ASK, ask_witness
 from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.common.encryption import encrypt_text
 from marketplace.exports.hub import PUSH
@@ -331,6 +333,19 @@ def _build_plan() -> Case:
     )
 
 
+def _build_promise() -> Case:
+    zone = market_builders.zone()
+    Pricing.objects.create(zone=zone)
+    ask_witness(zone, day=1, promise_hash="ab", witness_key="cd", now=NOW)
+    return Case(
+        result="ef",
+        read=lambda: Pricing.objects.values_list("day_promise", "day_signature").get(),
+        before=("ab", ""),
+        done=("ab", "ef"),
+        failed=("ab", ""),
+    )
+
+
 #: By the kind's name.
 CASES: dict[str, Callable[[], Case]] = {
     PUSH: _build_push,
@@ -347,4 +362,5 @@ CASES: dict[str, Callable[[], Case]] = {
     PREPARE: _build_preparation,
     TELL: _build_assignment,
     MAKE: _build_plan,
+    ASK: _build_promise,
 }

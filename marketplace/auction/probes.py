@@ -13,19 +13,24 @@ from enum import StrEnum
 
 from django.db.models import Min
 
-from marketplace.auction.models import Bid, BidStatus
+from marketplace.auction.models import Bid, BidStatus, MarketHead
 from marketplace.common.durable.kinds import get_kinds
 from marketplace.common.durable.selectors import summarize_kinds
 from marketplace.common.heartbeats import is_late, is_watched, read_heartbeats
 from marketplace.common.models import Heartbeat
 from marketplace.fleet.models import Node, NodeStatus, Zone
-from marketplace.fleet.selectors import list_open_zones
+from marketplace.fleet.policy_settings import find_beats_per_slot
+from marketplace.fleet.selectors import list_open_zones, slot_starts_at
 from marketplace.payments.restores import HELD, is_gateway_held
 from marketplace.payments.stripe_client import is_configured
 from marketplace.vendors.handover import PREPARE
 
 #: A bid is answered within two seconds; one that waits for longer waits for something broken.
 LONGEST_WAIT = timedelta(seconds=15)
+#: Prices stand still once so many beats have come without a solve, and for so long.
+MOST_STILL, LONGEST_STILL = 4, timedelta(minutes=1)
+#: Clocks of machines may differ by so much.
+MOST_AHEAD = timedelta(seconds=10)
 LANE_TASK = "auction.sweep"
 #: On the queue of most others; like the lane's it is sent every few seconds at rest too.
 WORKER_TASK = "fleet.offline_sweep"
@@ -42,6 +47,7 @@ class HealthPart(StrEnum):
     BEAT = "beat"
     NODES = "nodes"
     MONEY = "money"
+    PRICES = "prices"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,7 @@ def run_probes(*, now: datetime) -> list[HealthProbe]:
         _probe_beat(beats, now=now),
         _probe_lane(beats, now=now),
         *_probe_zones(zones, beats, now=now),
+        *_probe_prices(zones, now=now),
         _probe_worker(beats, now=now),
         *_probe_nodes(zones),
         _probe_books(beats),
@@ -119,6 +126,33 @@ def _probe_zones(
         probe = HealthProbe(HealthPart.LANE, label, not text, text or "No bid waits.", since, zone)
         found.append(probe)
     return found
+
+
+def _probe_prices(zones: Sequence[Zone], *, now: datetime) -> list[HealthProbe]:
+    """Zones whose prices stand still: beats come, and no solve comes into force."""
+    probes: list[HealthProbe] = []
+    heads = MarketHead.objects.filter(zone__in=zones, zone__pricing__isnull=False)
+    for head in heads.select_related("zone__pricing").order_by("zone_id"):
+        zone, pricing = head.zone, head.zone.pricing
+        beat_s, since = zone.slot_s / find_beats_per_slot(zone), pricing.still_since
+        ahead = slot_starts_at(zone, head.slot) - now
+        if ahead > MOST_AHEAD:
+            text = (
+                f"Its log is {ahead.total_seconds():.0f} s ahead: a clock was wrong. No prices "
+                "are solved until the time has come."
+            )
+        elif since is None or pricing.beats_still < MOST_STILL or now - since < LONGEST_STILL:
+            continue
+        elif (pricing.solve_s or 0.0) > beat_s:
+            text = (
+                f"A solve takes {pricing.solve_s:.0f} s, and a beat {beat_s:.0f} s: set fewer "
+                "beats_per_slot."
+            )
+        else:
+            text = f"No solve came into force: {pricing.problem or 'none was ready'}."
+        label = f"Prices of {zone.base_model_name}"
+        probes.append(HealthProbe(HealthPart.PRICES, label, False, text, since, zone))
+    return probes
 
 
 def _probe_worker(beats: Mapping[str, Heartbeat], *, now: datetime) -> HealthProbe:

@@ -12,6 +12,7 @@ from django.db import transaction
 from marketplace.common.errors import UserError
 from marketplace.fleet import locks
 from marketplace.fleet.models import Zone
+from scheduler.auction.log.rules import BEATS_PER_SLOT, MOST_BEATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Parameter:
 #: Rules of the engine itself, of which ``scheduler.auction.ZoneRules`` says what they do.
 RULE_PARAMETERS = {
     "refusal_hints": Parameter(bool),
+    #: Beats of a slot: so often prices solved on the state of the beat before come into force.
+    "beats_per_slot": Parameter(int, least=1, most=MOST_BEATS),
     #: Providers earn a rate posted each day instead of their asks.
     "posts_rates": Parameter(bool),
     #: The house's fee, micro-dollars for each work unit: dollars a million units.
@@ -45,8 +48,6 @@ RULE_PARAMETERS = {
 POLICY_PARAMETERS = {
     #: How fast a cell's price grows with its use between two solves.
     "growth": Parameter(float, most=10.0),
-    #: Slots between two solves.
-    "solve_every_slots": Parameter(int, least=1, most=10_000),
     #: Whole past days that a forecast looks at.
     "past_days": Parameter(int, most=28),
     #: ``scheduler.auction.prices.Settings``.
@@ -68,7 +69,22 @@ BID_PARAMETERS = {
     #: While the zone is new, one organisation may hold a part of it only.
     "holding_limit": Parameter(bool),
 }
+#: The reservation fee of a zone whose operator has set none, percent of a job's price.
+RESERVATION_FEE_PERCENT = 10
+#: Shortest beat, seconds: the lane comes by every two, and a solve has to be done in it.
+LEAST_BEAT_S = 6
 PARAMETERS = RULE_PARAMETERS | POLICY_PARAMETERS | RATE_PARAMETERS | BID_PARAMETERS
+
+
+def find_reservation_fee(zone: Zone) -> int:
+    """Of the price of a job that is sold in the zone, percent kept if its owner ends it."""
+    return int(zone.settings.get("reservation_fee_percent", RESERVATION_FEE_PERCENT))
+
+
+def find_beats_per_slot(zone: Zone) -> int:
+    """Times a slot that prices come into force: no more than a lane and a solve can follow."""
+    wanted = int(zone.settings.get("beats_per_slot", BEATS_PER_SLOT))
+    return max(1, min(wanted, zone.slot_s // LEAST_BEAT_S))
 
 
 def find_unit_fee(zone: Zone) -> float:

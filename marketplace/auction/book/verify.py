@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 
 from django.db import connection, transaction
 
@@ -73,7 +72,7 @@ def _verify(zone: Zone) -> VerifyReport:
     compare_snapshot(engine, snapshots.pop(0), found)
     decided: list[ChainEntry] = []
     solved: int | None = None
-    audit = SolveAudit(engine.position, wanted=_list_solved_positions(zone))
+    audit = SolveAudit(engine.position)
     faults = Faults()
     for row in books.read_log_rows(LogEntry.objects.filter(zone=zone)):
         entry, problem = _replay_row(engine, row, audit, faults)
@@ -104,6 +103,7 @@ def _verify(zone: Zone) -> VerifyReport:
     found.known_faults = faults.list_known()
     found.head_hash = engine.head_hash
     found.solved_again, found.taken_as_logged = audit.solved_again, audit.taken_as_logged
+    found.beats_missed, found.unwitnessed = audit.beats_missed, audit.unwitnessed
     if (head.position, head.head_hash) != (engine.position, engine.head_hash):
         found.problems.append(
             f"the head says position {head.position} and {head.head_hash}, "
@@ -122,15 +122,6 @@ def _report_unnamed(faults: Faults, found: VerifyReport) -> None:
     found.unnamed = faults.find_unnamed()
     if found.unnamed is not None:
         found.problems.append(f"log position {found.unnamed.position}: {found.unnamed.problem}")
-
-
-def _list_solved_positions(zone: Zone) -> Iterator[int]:
-    """Positions at which the log's prices were solved."""
-    solves = LogEntry.objects.filter(zone=zone, kind="PricesSolved").values_list("event", flat=True)
-    for event in solves.iterator(chunk_size=CHUNK):
-        inputs = json.loads(event)["inputs"]
-        if isinstance(inputs.get("position"), int):
-            yield inputs["position"]
 
 
 def _replay_row(
@@ -162,7 +153,7 @@ def _replay_row(
         return None, f"the replay gives another {', '.join(names) or 'outcome'}"
     if again.hash != row.hash:
         return None, "the hash is not that of the entry"
-    audit.note_outcome(again.outcome)
+    audit.note_outcome(event, again.outcome, entry_hash=row.hash)
     return again, None
 
 

@@ -25,7 +25,7 @@ from marketplace.auction.lane.decisions import decide_received_bids
 from marketplace.auction.lane.ended_jobs import list_ended_jobs, release_ended_jobs
 from marketplace.auction.lane.first_rates import post_first_rates
 from marketplace.auction.lane.lane import Lane
-from marketplace.auction.lane.price_changes import sync_rules
+from marketplace.auction.lane.price_changes import follow_beat, sync_rules
 from marketplace.auction.lane.replan import record_lost_cells, replan_jobs
 from marketplace.auction.locks import lock_lane
 from marketplace.common.events import publish_on_commit
@@ -66,7 +66,14 @@ def enter_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
                     _end_transaction_after(LOAD_WITHIN_S)
                     release_ended_jobs(lane, ended)
                     _end_transaction_after(WORK_WITHIN_S)
-                _sync_slot(lane)
+                if lane.book.engine.beat is None:
+                    # So that a new zone's first prices are solved for the nodes that it has.
+                    _sync_fleet(lane)
+                if lane.slot // lane.book.engine.rules.day_slots == lane.book.engine.today:
+                    # So that the beat has them, and its prices are solved under them. Of another
+                    # day they are once its beat has come: until then the log is in the day before.
+                    sync_rules(lane)
+                follow_beat(lane)
                 sync_rules(lane)
                 _sync_fleet(lane)
                 post_first_rates(lane)
@@ -125,13 +132,6 @@ def _end_transaction_after(seconds: int) -> None:
             " set_config('idle_in_transaction_session_timeout', %(within)s, true)",
             {"within": f"{seconds}s"},
         )
-
-
-def _sync_slot(lane: Lane) -> None:
-    """Past slots drop off the horizon and new ones open."""
-    if lane.slot > lane.head.slot or lane.head.position == 0:
-        lane.apply(events.SlotAdvanced(slot=lane.slot))
-        lane.head.slot = lane.slot
 
 
 def _sync_fleet(lane: Lane) -> None:
@@ -199,6 +199,9 @@ def _is_available(node: scheduler.NodeSpec, slot: int) -> bool:
     return (begin is None or slot >= begin) and (end is None or slot <= end)
 
 
+_HEAD_COLUMNS = ("position", "head_hash", "slot", "beat_position", "seq", "updated_at")
+
+
 def write_lane(lane: Lane) -> None:
     """Write what was applied; the caller's own rows are written already.
 
@@ -219,7 +222,7 @@ def write_lane(lane: Lane) -> None:
     head.position, head.head_hash = engine.position, engine.head_hash
     head.updated_at = lane.now
     head.seq += 1
-    head.save(update_fields=["position", "head_hash", "slot", "seq", "updated_at"])
+    head.save(update_fields=[*_HEAD_COLUMNS])
     books.take_snapshot_if_late(book=lane.book, head=head, now=lane.now)
     publish_on_commit(
         stream=f"market.{lane.zone.name}",

@@ -32,6 +32,12 @@ PARTS = {
         "No bid is decided. Bids that wait keep their place and their money.",
         "Bids were not decided, or late",
     ),
+    HealthPart.PRICES: PartWords(
+        "New prices",
+        "Prices follow what is sold and asked for.",
+        "Prices stand still: bids are decided at those before.",
+        "Prices stood still",
+    ),
     HealthPart.WORKER: PartWords(
         "Jobs",
         "Jobs are followed and settled.",

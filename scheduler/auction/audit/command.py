@@ -6,11 +6,12 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from scheduler.auction.audit.transcripts import verify_transcript
+from scheduler.auction.audit.verify import Verification
 from scheduler.auction.audit.witness import read_witness
 from scheduler.auction.log.heads import SignedHead
 
@@ -43,6 +44,8 @@ def main(argv: Sequence[str]) -> int:
     except _UNREADABLE as error:
         print(f"{arguments.file}: {error or type(error).__name__}", file=sys.stderr)
         return 2
+    if found.ok and (other := _find_other_keys(found, arguments.key, witness or [])):
+        found = replace(found, ok=False, problem=f"days were promised under other keys: {other}")
     print(json.dumps(asdict(found), indent=1))
     known = (*found.known_faults, *found.lost_heads)
     for each in known:
@@ -50,6 +53,12 @@ def main(argv: Sequence[str]) -> int:
     if not found.ok:
         return 1
     return EXIT_KNOWN_FAULTS if known else 0
+
+
+def _find_other_keys(found: Verification, keys: Sequence[str], heads: Sequence[SignedHead]) -> str:
+    """Name the keys in promises of days that are none of those given, or of the heads."""
+    known = set(keys) or {signed.public_key for signed in heads}
+    return ", ".join(sorted(set(found.day_market_keys) - known)) if known else ""
 
 
 def _read_witnesses(paths: Sequence[str], *, keys: Sequence[str]) -> list[SignedHead] | None:

@@ -18,6 +18,7 @@ from scheduler.auction.engine import (
     saved_state,
 )
 from scheduler.auction.engine.cell_prices import Prices, copy_prices
+from scheduler.auction.engine.day_values import DayState, find_rules
 from scheduler.auction.engine.decide import DeadlineHint
 from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
 from scheduler.auction.engine.receipts import check_receipts, follow_bundle, settle_receipts
@@ -30,6 +31,8 @@ from scheduler.auction.log.events import (
     BidsReceived,
     BundleArrived,
     CellsReleased,
+    DayOpened,
+    DayPromised,
     ErratumNoted,
     Event,
     ExpressAnswered,
@@ -53,7 +56,7 @@ from scheduler.auction.log.outcomes import GridChange, Outcome
 from scheduler.auction.log.rules import ZoneRules
 from scheduler.auction.search.holdings import CellReservation
 from scheduler.auction.search.room import Room
-from scheduler.types import BundleQuote, Cell, Decision, Horizon, NodeSpec, Quote, Task
+from scheduler.types import Beat, BundleQuote, Cell, Decision, Horizon, NodeSpec, Quote, Task
 
 
 class Engine:
@@ -160,9 +163,8 @@ class Engine:
             case ExpressPlanned(moved=moved):
                 check_seats(zone, chain(*moved.values()))
                 return GridChange()
-            case SlotAdvanced(slot=slot):
-                zone.advance(slot)
-                return GridChange()
+            case SlotAdvanced(slot=slot, part=part):
+                return GridChange(skipped=zone.advance(Beat(slot, part)))
             case NodeJoined(node=node):
                 return fleet_events.add_node(zone, node)
             case NodeChanged(node=node):
@@ -189,6 +191,12 @@ class Engine:
                 return GridChange()
             case RulesChanged(rules=rules):
                 zone.change_rules(rules)
+                return GridChange()
+            case DayPromised():
+                zone.promise_day(event)
+                return GridChange()
+            case DayOpened():
+                zone.open_day(event)
                 return GridChange()
 
     def _decide(self, task: Task, slot: int, hint: DeadlineHint | None) -> Decision:
@@ -300,6 +308,32 @@ class Engine:
         return self._zone.rules
 
     @property
+    def wanted_rules(self) -> ZoneRules:
+        """The rules in force, or the last of those that wait for the day from which they hold."""
+        waiting = self._zone.day.waiting
+        return waiting[-1][1] if waiting else self._zone.rules
+
+    def find_rules_at(self, slot: int) -> ZoneRules:
+        """Give the rules that hold at a slot's first beat, unless others are changed by then."""
+        zone = self._zone
+        return find_rules(zone.day, zone.rules, day=slot // zone.rules.day_slots)
+
+    @property
+    def beat(self) -> Beat | None:
+        """The latest beat; ``None`` before the log's first."""
+        return self._zone.beat
+
+    @property
+    def day(self) -> DayState:
+        """What seeds follow from."""
+        return self._zone.day
+
+    @property
+    def today(self) -> int:
+        """The day that the first slot on sale is of, counted from slot 0."""
+        return self._zone.today
+
+    @property
     def posted_rates(self) -> RatesPosted | None:
         """The rates in force; ``None`` where none were posted or asks are paid."""
         return self._zone.posted
@@ -333,14 +367,18 @@ class Engine:
         """Give the whole state as JSON values; ``restore`` brings it back exactly."""
         zone = self._zone
         return saved_state.serialize_state(
-            rules=zone.rules,
-            position=self.position,
-            head_hash=self.head_hash,
-            policy_state=zone.policy_state,
-            receipts=zone.receipts,
-            bundle=zone.bundle,
-            grid=zone.grid,
-            posted=zone.posted,
+            saved_state.SavedState(
+                rules=zone.rules,
+                position=self.position,
+                head_hash=self.head_hash,
+                policy_state=zone.policy_state,
+                receipts=zone.receipts,
+                bundle=zone.bundle,
+                grid=zone.grid,
+                posted=zone.posted,
+                day=zone.day,
+                beat=zone.beat,
+            )
         )
 
     @classmethod
@@ -355,4 +393,5 @@ class Engine:
         engine._zone.bundle = state.bundle
         engine._zone.grid = state.grid
         engine._zone.posted = state.posted
+        engine._zone.day, engine._zone.beat = state.day, state.beat
         return engine

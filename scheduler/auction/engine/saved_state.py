@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from scheduler.auction.engine.day_values import DayState, day_from_json, day_to_json
 from scheduler.auction.engine.price_policies import PolicyState
 from scheduler.auction.engine.receipts import OpenBundle, Receipts
 from scheduler.auction.log.codec import (
@@ -28,15 +29,15 @@ from scheduler.auction.log.rules import ZoneRules
 from scheduler.auction.search.grid import Grid
 from scheduler.auction.search.holdings import HeldCell
 from scheduler.auction.search.vendor_book import VendorBook, VendorHold
-from scheduler.types import Cell, Horizon, NodeSpec, Refusal
+from scheduler.types import Beat, Cell, Horizon, NodeSpec, Refusal
 
-_FORMAT = 1
+_FORMAT = 2
 _ARRAYS = ("compute_price", "memory_price", "compute_free", "memory_free")
 
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """What a snapshot holds, read back."""
+    """What a snapshot holds."""
 
     rules: ZoneRules
     position: int
@@ -46,28 +47,23 @@ class SavedState:
     bundle: OpenBundle | None
     grid: Grid
     posted: RatesPosted | None
+    day: DayState
+    beat: Beat | None
 
 
-def serialize_state(
-    *,
-    rules: ZoneRules,
-    position: int,
-    head_hash: str,
-    policy_state: PolicyState,
-    receipts: Receipts,
-    bundle: OpenBundle | None,
-    grid: Grid,
-    posted: RatesPosted | None,
-) -> dict[str, Any]:
+def serialize_state(state: SavedState) -> dict[str, Any]:
     """Give the state as JSON values."""
+    grid = state.grid
     return {
         "format": _FORMAT,
-        "rules": rules_to_json(rules),
-        "position": position,
-        "head_hash": head_hash,
-        "memory": dict(policy_state),
-        **({"receipts": [[bid, seal] for bid, seal in receipts.items()]} if receipts else {}),
-        **({} if bundle is None else {"bundle": _bundle_to_json(bundle)}),
+        "rules": rules_to_json(state.rules),
+        "position": state.position,
+        "head_hash": state.head_hash,
+        "memory": dict(state.policy_state),
+        "day": day_to_json(state.day),
+        "beat": None if state.beat is None else [state.beat.slot, state.beat.part],
+        **({"receipts": [list(each) for each in state.receipts.items()]} if state.receipts else {}),
+        **({} if state.bundle is None else {"bundle": _bundle_to_json(state.bundle)}),
         "first_slot": grid.first_slot,
         "nodes": [value_to_json(node) for node in grid.nodes],
         "types": list(grid.types),
@@ -78,7 +74,7 @@ def serialize_state(
             "load": _pack(grid.load, "<i8"),
             **({"reserve": _pack(grid.reserve_price, "<f8")} if len(grid.reserve_price) else {}),
         },
-        **({} if posted is None else {"posted": event_to_json(posted)}),
+        **({} if state.posted is None else {"posted": event_to_json(state.posted)}),
         **_vendors_to_json(grid.vendors),
         **({"verified_only": dict(grid.verified_only)} if grid.verified_only else {}),
         "holds": [
@@ -153,6 +149,8 @@ def parse_state(data: Mapping[str, Any]) -> SavedState:
         bundle=_parse_bundle(data["bundle"]) if "bundle" in data else None,
         grid=grid,
         posted=_parse_posted(data),
+        day=day_from_json(data["day"]),
+        beat=None if data["beat"] is None else Beat(*map(int, data["beat"])),
     )
 
 

@@ -7,6 +7,17 @@ from copy import copy
 
 import numpy as np
 
+from scheduler.auction.engine.day_values import (
+    DayState,
+    change_later,
+    drop_due_rules,
+    find_rules,
+    lapse_promise,
+    open_day,
+    promise_day,
+    take_charges,
+)
+from scheduler.auction.engine.new_cells import price_new_node, price_new_slots
 from scheduler.auction.engine.price_policies import (
     AdmittedSchedule,
     Policies,
@@ -15,13 +26,15 @@ from scheduler.auction.engine.price_policies import (
 )
 from scheduler.auction.engine.receipts import OpenBundle, Receipts
 from scheduler.auction.engine.reserves import find_rates, move_prices
-from scheduler.auction.log.events import PricesSolved, RatesPosted
+from scheduler.auction.log.chain import digest
+from scheduler.auction.log.codec import rules_to_json
+from scheduler.auction.log.events import DayOpened, DayPromised, PricesSolved, RatesPosted
 from scheduler.auction.log.rules import FIXED_RULES, ZoneRules
 from scheduler.auction.search.grid import TOLERANCE, Floats, Grid
 from scheduler.auction.search.holdings import TaskHolding
 from scheduler.auction.search.task_plan import TaskPlan
 from scheduler.auction.search.task_search import Search
-from scheduler.types import Cell, Horizon, NodeSpec, Task
+from scheduler.types import Beat, Cell, Horizon, NodeSpec, Task
 
 #: What an admission added to the compute and memory price of each of its cells.
 Rises = tuple[tuple[float, float], ...]
@@ -46,6 +59,9 @@ class ZoneState:
             self.grid.reserve_price = np.empty((rules.horizon_slots, 0))
         #: Rates in force; ``None``: none were posted, or asks are paid.
         self.posted: RatesPosted | None = None
+        #: The latest beat; ``None`` before the log's first.
+        self.beat: Beat | None = None
+        self.day = DayState(value=digest(rules_to_json(rules)))
 
     def copy(self) -> ZoneState:
         """Give a state that can be changed apart from this one, without its receipts."""
@@ -128,19 +144,39 @@ class ZoneState:
 
     # -- slots, nodes and rates ----------------------------------------------
 
-    def advance(self, slot: int) -> None:
-        """Retire the slots before one and open as many at the end, at posted rates."""
-        grid = self.grid
+    def advance(self, beat: Beat) -> int:
+        """Retire the slots before a beat's and open as many at the end, priced as the last was.
+
+        With the first beat of a day the rules hold that waited for it.
+
+        Returns
+        -------
+        int
+            Beats between the latest and this one, which did not come.
+        """
+        grid, before, slot = self.grid, self.beat or beat, beat.slot
+        self.beat = beat
+        passed = (slot - before.slot) * self.rules.beats_per_slot + beat.part - before.part
+        self.day = lapse_promise(self.day, today=self.today)
         opened = min(max(slot - grid.first_slot, 0), grid.slots)
         grid.advance(slot)
         if opened and len(grid.reserve_price):
             grid.reserve_price[-opened:] = self._find_reserves()[-opened:]
+        if 0 < opened < grid.slots and self.policy.prices_empty_cells:
+            price_new_slots(grid, opened)
+        self._take_due_rules()
+        return max(passed - 1, 0)
 
     def add_node(self, node: NodeSpec) -> None:
-        """Put a node's cells on sale, at its posted rate where rates are posted."""
+        """Put a node's cells on sale, at its posted rate where rates are posted.
+
+        Where empty cells have prices it costs what the cheapest of its type does.
+        """
         self.grid.add_node(node)
         if len(self.grid.reserve_price):
             self.grid.reserve_price[:, -1] = self._find_reserves()[:, -1]
+        if self.policy.prices_empty_cells:
+            price_new_node(self.grid)
 
     def post_rates(self, event: RatesPosted) -> None:
         """Take new rates for all cells on sale; what is sold stays as it was sold.
@@ -212,17 +248,60 @@ class ZoneState:
 
     # -- rules and solved prices -----------------------------------------------
 
-    def change_rules(self, rules: ZoneRules) -> None:
-        """Go on under other rules.
+    @property
+    def today(self) -> int:
+        """The day that the first slot on sale is of."""
+        return self.grid.first_slot // self.rules.day_slots
+
+    def promise_day(self, event: DayPromised) -> None:
+        """Take the promise of the next day's secret.
 
         Raises
         ------
         ValueError
-            If something differs that the cells on sale were made by.
+            As ``day_values.promise_day``.
+        """
+        self.day = promise_day(self.day, event, today=self.today)
+
+    def open_day(self, event: DayOpened) -> None:
+        """Take a day's value.
+
+        Raises
+        ------
+        ValueError
+            As ``day_values.open_day``.
+        """
+        self.day = open_day(self.day, event, today=self.today)
+
+    def change_rules(self, rules: ZoneRules) -> None:
+        """Go on under other rules, from the day on that none can see the seeds of yet.
+
+        On a log's first day they hold at once, until the next day is promised; what cards and tax
+        cost always does.
+
+        Raises
+        ------
+        ValueError
+            If something differs that the cells on sale were made by, or there is no such policy.
         """
         for name in FIXED_RULES:
             if getattr(rules, name) != getattr(self.rules, name):
                 raise ValueError(f"{name} cannot change: the log began with it")
+        make_policy(rules, self._policies)
+        is_first_day = self.grid.first_slot < self.rules.first_slot + self.rules.day_slots
+        if is_first_day and not self.day.has_begun:
+            self._take_rules(rules)
+        else:
+            self.day = change_later(self.day, rules, in_force=self.rules, today=self.today)
+            self.rules = take_charges(self.rules, rules)
+
+    def _take_due_rules(self) -> None:
+        rules = find_rules(self.day, self.rules, day=self.today)
+        self.day = drop_due_rules(self.day, day=self.today)
+        if rules != self.rules:
+            self._take_rules(rules)
+
+    def _take_rules(self, rules: ZoneRules) -> None:
         before, policy = self.policy, make_policy(rules, self._policies)
         start = policy.start()
         known = {name: value for name, value in self.policy_state.items() if name in start}

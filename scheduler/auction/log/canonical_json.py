@@ -40,6 +40,20 @@ def parse_json(text: str) -> Any:
     return json.loads(text, parse_int=_read_integer, object_pairs_hook=_read_object)
 
 
+def read_hex(text: str, *, length: int) -> bytes:
+    """Give the bytes that a text names, which has one form only.
+
+    Raises
+    ------
+    ValueError
+        If there are more or fewer bytes, or the text is not their hex in small letters.
+    """
+    found = bytes.fromhex(text)
+    if len(found) != length or found.hex() != text:
+        raise ValueError(f"not the hex of {length} bytes in small letters")
+    return found
+
+
 def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):

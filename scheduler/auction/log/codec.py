@@ -23,6 +23,7 @@ from scheduler.auction.log.events import (
     ExpressPlanned,
     PlanMove,
     PricesSolved,
+    SlotAdvanced,
     TaskReplanned,
     VendorChanged,
 )
@@ -56,10 +57,12 @@ _LEFT_OUT: Mapping[type[Any], tuple[str, ...]] = {
     PlanMove: ("verified_only",),
     Schedule: ("ready_slot",),
     Task: ("owner", "verified_only"),
-    ZoneRules: ("posts_rates", "fee_per_unit", "card_share", "tax_share"),
+    ZoneRules: ("beats_per_slot", "posts_rates", "fee_per_unit", "card_share", "tax_share"),
     BidArrived: ("bundle",),
     CellsReleased: ("refunded", "rest", "paid", "begun", "begun_asks", "promised"),
     ReleasedCells: ("price", "refund"),
+    SlotAdvanced: ("part",),
+    GridChange: ("skipped",),
     PricesSolved: ("usual_rates", "own_asks", "sample_worth"),
     TaskReplanned: ("preferred_node", "avoided_nodes", "tolerance"),
 }

@@ -15,11 +15,13 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from scheduler.auction.log.canonical_json import serialize_canonical
+from scheduler.auction.log.canonical_json import read_hex, serialize_canonical
+from scheduler.auction.log.events import DayPromised
 
 #: Part of every signed text, so that no signature made for something else is one of a head.
 HEAD_FORMAT = "finetender-head-1"
 RECEIPT_FORMAT = "finetender-receipt-1"
+DAY_FORMAT = "finetender-day-1"
 
 #: Makes the signature of a text.
 Sign = Callable[[bytes], bytes]
@@ -67,11 +69,42 @@ def sign_head(
     return SignedHead(head, signed_at, public_key, sign(_text_of(unsigned)).hex(), receipt)
 
 
+def sign_day(promise: DayPromised, *, promise_hash: str, sign: Sign) -> str:
+    """Sign the entry that promised a day's secret, as its witness; in hex."""
+    return sign(write_day(promise, promise_hash=promise_hash)).hex()
+
+
+def is_day_signed(promise: DayPromised, *, promise_hash: str, signature: str) -> bool:
+    """Whether the witness that a promise names signed its entry."""
+    text = write_day(promise, promise_hash=promise_hash)
+    return _is_signed(text, key=promise.witness_key, signature=signature)
+
+
+def write_day(promise: DayPromised, *, promise_hash: str) -> bytes:
+    """Give the text that a witness signs of a promised day: canonical JSON.
+
+    A witness signs one promise of a day of a market's zone and no other, or the market could choose
+    among promises by the values that they lead to.
+    """
+    body = {
+        "format": DAY_FORMAT,
+        "market_key": promise.market_key,
+        "zone": promise.zone,
+        "day": promise.day,
+        "hash": promise_hash,
+    }
+    return serialize_canonical(body).encode()
+
+
 def has_valid_signature(signed: SignedHead) -> bool:
     """Whether the key that a head names made its signature."""
+    return _is_signed(_text_of(signed), key=signed.public_key, signature=signed.signature)
+
+
+def _is_signed(text: bytes, *, key: str, signature: str) -> bool:
     try:
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(signed.public_key))
-        key.verify(bytes.fromhex(signed.signature), _text_of(signed))
+        public_key = Ed25519PublicKey.from_public_bytes(read_hex(key, length=32))
+        public_key.verify(read_hex(signature, length=64), text)
     except (InvalidSignature, ValueError):
         return False
     return True

@@ -20,6 +20,8 @@ class GridChange:
     """The grid changed; the jobs named lost cells and need a new plan."""
 
     dropped: tuple[DroppedCells, ...] = ()
+    #: Beats that were passed over as one came; no prices could come into force at them.
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)

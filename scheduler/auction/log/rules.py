@@ -8,13 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 #: Rules that hold for the whole life of a log: cells and prices are made by them.
-FIXED_RULES = ("base_memory", "horizon_slots", "first_slot", "money_quantum")
+FIXED_RULES = ("base_memory", "horizon_slots", "first_slot", "day_slots", "money_quantum")
+
+#: Rules that hold at once when they change: cards and tax cost what they cost.
+CHARGES = ("card_share", "tax_share")
 
 #: Of a price, the most that cards and tax may take together.
 MOST_SHARES = 0.75
 
 #: The form of the log that this program writes and reads.
-LOG_VERSION = 2
+LOG_VERSION = 3
+
+#: Times a slot that prices come into force, where a zone's settings are silent; and at most.
+BEATS_PER_SLOT, MOST_BEATS = 4, 12
 
 #: Most slots on sale at a time: each is a row of every table of the grid.
 MOST_HORIZON = 1_000_000
@@ -32,6 +38,10 @@ class ZoneRules:
     horizon_slots: int = 144
     #: First slot on sale when the log begins.
     first_slot: int = 0
+    #: Slots of a day; days are counted from slot 0.
+    day_slots: int = 144
+    #: Times a slot that solved prices come into force; see docs/adr/0027.
+    beats_per_slot: int = BEATS_PER_SLOT
     #: Payments are rounded up to whole multiples of this; 0 does not round.
     money_quantum: float = 0.0
     #: Providers are paid posted rates instead of their asks.
@@ -49,6 +59,11 @@ class ZoneRules:
     def __post_init__(self) -> None:
         if not 1 <= self.horizon_slots <= MOST_HORIZON:
             raise ValueError(f"horizon_slots must be between 1 and {MOST_HORIZON}")
+        if self.day_slots < 1:
+            raise ValueError(f"day_slots is {self.day_slots}: a day has a slot at least")
+        beats = self.beats_per_slot
+        if type(beats) is not int or not 1 <= beats <= MOST_BEATS:
+            raise ValueError(f"beats_per_slot is {beats!r}: a slot has 1 to {MOST_BEATS} beats")
         for name in ("base_memory", "money_quantum", "fee_per_unit"):
             value = getattr(self, name)
             # Written so that NaN fails.

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from marketplace.accounts.models import User
-from marketplace.auction.models import Bid
+from marketplace.auction.lane.sweep import refresh_zone
+from marketplace.auction.models import Bid, Pricing
 from marketplace.auction.probes import (
     LANE_TASK,
     WORKER_TASK,
@@ -18,7 +19,8 @@ from marketplace.auction.probes import (
 )
 from marketplace.common import heartbeats
 from marketplace.common.models import DurableWork, Heartbeat, WorkState
-from marketplace.fleet.models import Node, NodeStatus
+from marketplace.fleet.models import Node, NodeStatus, Zone
+from marketplace.fleet.policy_settings import find_beats_per_slot
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW, PASSWORD
@@ -156,3 +158,45 @@ def test_a_busy_task_is_written_down_once_in_ten_seconds(zone, monkeypatch):
 def test_tasks_that_the_clock_does_not_send_leave_no_heartbeat():
     assert heartbeats.is_watched(LANE_TASK)
     assert not heartbeats.is_watched("auction.decide_pending_bids")
+
+
+@pytest.mark.parametrize(
+    ("changes", "after_s", "text"),
+    [
+        ({}, 59, None),
+        ({}, 60, "No solve came into force: none was ready."),
+        ({"beats_still": 3}, 60, None),
+        # All night nothing ran: no beat came, and so prices stand for no reason of their own.
+        ({"beats_still": 1}, 36_000, None),
+        ({"problem": "Odd"}, 60, "No solve came into force: Odd."),
+        ({"solve_s": 9.0}, 60, "A solve takes 9 s, and a beat 2 s: set fewer beats_per_slot."),
+        ({"beats_still": 0, "still_since": None}, -10, None),
+        (
+            {"beats_still": 0, "still_since": None},
+            -30,
+            "Its log is 30 s ahead: a clock was wrong. No prices are solved until the time has "
+            "come.",
+        ),
+    ],
+)
+def test_prices_that_stand_still_are_said_and_why(zone, changes, after_s, text):
+    refresh_zone(zone=zone, now=NOW)
+    Pricing.objects.update(**{"still_since": NOW, "beats_still": 4} | changes)
+    after = NOW + timedelta(seconds=after_s)
+    found = [probe for probe in run_probes(now=after) if probe.part == HealthPart.PRICES]
+    assert [(probe.text, probe.zone) for probe in found] == ([(text, zone)] if text else [])
+
+
+def test_beats_without_prices_are_counted_until_some_come(zone):
+    for part in range(3):
+        refresh_zone(zone=zone, now=NOW + timedelta(seconds=2.5 * part))
+    found = Pricing.objects.values_list("beats_still", "still_since")
+    assert list(found) == [(3, NOW)]
+    market.reprice(zone, NOW + timedelta(seconds=7.5))
+    assert list(found.all()) == [(0, None)]
+
+
+@pytest.mark.parametrize(("slot_s", "beats"), [(2, 1), (15, 2), (24, 4), (600, 4)])
+def test_short_slots_have_fewer_beats_so_that_the_lane_misses_none(slot_s, beats):
+    assert find_beats_per_slot(Zone(slot_s=slot_s)) == beats
+    assert find_beats_per_slot(Zone(slot_s=slot_s, settings={"beats_per_slot": 3})) == 3

@@ -150,7 +150,7 @@ def test_any_finite_task_is_answered(changes: dict[str, Any], refusal: Refusal |
     assert quote.price == (None if quote.refusal else 0.0)
 
 
-def test_slots_retire_and_open_at_the_end_at_no_price() -> None:
+def test_slots_retire_and_open_at_the_end_priced_as_the_last() -> None:
     engine = zone(node())
     price(engine, 1.0)
     decide(engine, task(compute_demand=24.0))
@@ -158,7 +158,7 @@ def test_slots_retire_and_open_at_the_end_at_no_price() -> None:
     assert engine.apply(events.SlotAdvanced(2)).outcome == GridChange()
     prices = engine.prices()
     assert prices.first_slot == 2
-    assert (prices.compute_price[0] > 0).tolist() == [True] * 4 + [False] * 2
+    assert (prices.compute_price[0] > 0).tolist() == [True] * 6
     assert [r.cell.slot for r in engine.reservations()] == [2, 3, 4, 5]
     engine.apply(events.SlotAdvanced(1))
     assert engine.horizon.first_slot == 2
@@ -249,7 +249,7 @@ def test_a_snapshot_survives_json_and_a_foreign_one_is_refused() -> None:
     decide(engine, task())
     text = json.dumps(engine.snapshot())
     assert json.dumps(Engine.restore(json.loads(text)).snapshot()) == text
-    with pytest.raises(ValueError, match="snapshot format 0 is not 1"):
+    with pytest.raises(ValueError, match="snapshot format 0 is not 2"):
         Engine.restore({**json.loads(text), "format": 0})
 
 
