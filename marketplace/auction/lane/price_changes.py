@@ -16,7 +16,7 @@ from marketplace.auction.book import engine_cache as books
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Pricing, SolveStatus
 from marketplace.auction.witnesses.days import ask_witness, take_signature
-from marketplace.auction.witnesses.keys import load_signing_key
+from marketplace.auction.witnesses.keys import KeyUnusable, SigningKey, load_signing_key
 from marketplace.common.errors import UserError
 from marketplace.common.queue import enqueue
 from marketplace.fleet.models import Zone
@@ -38,7 +38,7 @@ def follow_beat(lane: Lane) -> None:
     """Log that a beat has come, with the prices that wait for it, and what the day brings."""
     engine, head, before = lane.book.engine, lane.head, lane.book.engine.rules
     beat = beat_at(lane.zone, lane.now, beats=before.beats_per_slot)
-    if engine.beat is not None and beat <= engine.beat:
+    if engine.beat is not None and (beat <= engine.beat or _is_idle(lane, beat)):
         return
     lane.apply(events.SlotAdvanced(beat.slot, beat.part))
     _note_rules(lane, before)
@@ -49,6 +49,14 @@ def follow_beat(lane: Lane) -> None:
     enqueue("auction.prices_solve", expires_s=60.0, zone_id=lane.zone.pk)
 
 
+def _is_idle(lane: Lane, beat: Beat) -> bool:
+    """Whether nothing happened since the latest beat, in whose slot this one is, and none waits."""
+    if beat.part == 0 or lane.book.engine.position != lane.head.beat_position:
+        return False
+    pricing = Pricing.objects.filter(zone=lane.zone, status=SolveStatus.IDLE)
+    return pricing.filter(attempted_position=lane.head.beat_position).exists()
+
+
 def _follow_day(lane: Lane) -> None:
     """Open a promised day when it has come, and promise the next one.
 
@@ -56,33 +64,36 @@ def _follow_day(lane: Lane) -> None:
     is half a day old: its operator sets the zone up, and rules that change after a promise have to
     wait for it.
     """
+    try:
+        key = load_signing_key(now=lane.now)
+    except (KeyUnusable, OSError) as error:
+        # Bids must not wait for it; days keep the value before, and verifiers count them.
+        log.error("zone %s: no key to promise or open a day with: %s", lane.zone.name, error)
+        return
     engine = lane.book.engine
     promised, today = engine.day.promised, engine.today
     if promised is not None and promised[0] == today:
-        secret, signature = _make_secret(lane, today), take_signature(lane.zone)
-        if promised[1] == commit_secret(secret):
-            if signature or not settings.AUCTION_DAY_WITNESS:
-                lane.apply(events.DayOpened(today, secret, signature))
-            else:
-                log.error("zone %s: nobody witnessed day %d", lane.zone.name, today)
-        else:
+        secret, signature = _make_secret(lane.zone, today, key), take_signature(lane.zone)
+        if promised[1] != commit_secret(secret):
             log.error("zone %s: the key that promised day %d is gone", lane.zone.name, today)
+        elif signature or not settings.AUCTION_DAY_WITNESS:
+            lane.apply(events.DayOpened(today, secret, signature))
+        else:
+            log.error("zone %s: nobody witnessed day %d", lane.zone.name, today)
     rules, first = engine.rules, engine.horizon.first_slot
     if first - rules.first_slot < rules.day_slots // 2:
         return
     if engine.day.promised is None or engine.day.promised[0] <= today:
-        commitment = commit_secret(_make_secret(lane, today + 1))
-        key = settings.AUCTION_DAY_WITNESS_KEY if settings.AUCTION_DAY_WITNESS else ""
-        own = load_signing_key(now=lane.now).public_key
-        promise = events.DayPromised(today + 1, lane.zone.name, commitment, own, key)
+        commitment = commit_secret(_make_secret(lane.zone, today + 1, key))
+        witness = settings.AUCTION_DAY_WITNESS_KEY if settings.AUCTION_DAY_WITNESS else ""
+        promise = events.DayPromised(today + 1, lane.zone.name, commitment, key.public_key, witness)
         made = lane.apply(promise)
         ask_witness(lane.zone, promise, promise_hash=made.hash, now=lane.now)
 
 
-def _make_secret(lane: Lane, day: int) -> str:
+def _make_secret(zone: Zone, day: int, key: SigningKey) -> str:
     """The secret of a day: whoever lacks the market's key cannot know it, and it needs no row."""
-    text = f"{_DAY_FORMAT}|{lane.zone.pk}|{day}"
-    return load_signing_key(now=lane.now).sign(text.encode()).hex()
+    return key.sign(f"{_DAY_FORMAT}|{zone.pk}|{day}".encode()).hex()
 
 
 def sync_rules(lane: Lane) -> None:
@@ -130,8 +141,11 @@ def _take_solved_prices(lane: Lane, beat: Beat) -> None:
         is_applied = problem is None
         pricing.waiting, pricing.problem = None, (problem or "")[:500]
         pricing.status = SolveStatus.APPLIED if is_applied else SolveStatus.DISCARDED
-    pricing.beats_still = 0 if is_applied else pricing.beats_still + 1
-    pricing.still_since = None if is_applied else pricing.still_since or lane.now
+    if is_applied or pricing.status == SolveStatus.IDLE:
+        pricing.beats_still, pricing.still_since = 0, None
+    else:
+        pricing.beats_still += 1
+        pricing.still_since = pricing.still_since or lane.now
     pricing.save()
 
 

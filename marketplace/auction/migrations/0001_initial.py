@@ -74,7 +74,7 @@ class Migration(migrations.Migration):
                 ('still_since', models.DateTimeField(null=True)),
                 ('gain', models.FloatField(null=True)),
                 ('expected_bids', models.FloatField(null=True)),
-                ('status', models.CharField(choices=[('none', 'Never solved'), ('solving', 'Solving'), ('waiting', 'Waiting for the next beat'), ('applied', 'In force'), ('discarded', 'Came late'), ('failed', 'Failed')], default='none', max_length=12)),
+                ('status', models.CharField(choices=[('none', 'Never solved'), ('solving', 'Solving'), ('waiting', 'Waiting for the next beat'), ('applied', 'In force'), ('discarded', 'Came late'), ('failed', 'Failed'), ('idle', 'No bids')], default='none', max_length=12)),
                 ('problem', models.CharField(blank=True, default='', max_length=500)),
                 ('attempted_at', models.DateTimeField(null=True)),
                 ('attempted_position', models.BigIntegerField(null=True)),

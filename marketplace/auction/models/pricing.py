@@ -14,6 +14,8 @@ class SolveStatus(models.TextChoices):
     #: The beat that they were for had passed; the prices before stand.
     DISCARDED = "discarded", "Came late"
     FAILED = "failed", "Failed"
+    #: There was no bid to forecast from, and cells sell at cost.
+    IDLE = "idle", "No bids"
 
 
 class Pricing(models.Model):

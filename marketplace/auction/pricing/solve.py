@@ -25,7 +25,7 @@ from marketplace.common.queue import enqueue
 from marketplace.fleet.models import Zone
 from scheduler.auction.log import events
 from scheduler.auction.log.codec import event_to_json
-from scheduler.auction.prices.beats import solve_for_beat
+from scheduler.auction.prices.beats import choose_beat_span, is_idle, solve_for_beat
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +88,9 @@ def solve_zone_prices(*, zone_id: str, clock: Callable[[], datetime]) -> bool:
             problem = f"{type(error).__name__}: {error}"[:500]
             _note(head.zone, status=SolveStatus.FAILED, problem=problem)
             return False
+        if solved is None:
+            _note(head.zone, status=SolveStatus.IDLE)
+            return False
         _note(
             head.zone,
             status=SolveStatus.WAITING,
@@ -97,13 +100,12 @@ def solve_zone_prices(*, zone_id: str, clock: Callable[[], datetime]) -> bool:
         return True
 
 
-def _solve(head: MarketHead) -> events.PricesSolved:
+def _solve(head: MarketHead) -> events.PricesSolved | None:
     state = books.replicate_at_beat(head=head)
-    solved = solve_for_beat(
-        state,
-        load=lambda span: load_past_bids(zone=head.zone, span=span, position=state.position),
-        salt=books.get_commitment_salt(),
-    )
+    seen = load_past_bids(zone=head.zone, span=choose_beat_span(state), position=state.position)
+    if is_idle(state, seen):
+        return None
+    solved = solve_for_beat(state, load=lambda _: seen, salt=books.get_commitment_salt())
     for name, table in (("compute", solved.compute_price), ("memory", solved.memory_price)):
         for node_id, row in table.items():
             if not all(math.isfinite(price) and price >= 0 for price in row):

@@ -36,6 +36,7 @@ from scheduler.auction.prices.beats import (
     choose_seed,
     find_beat_problem,
     find_timing_problem,
+    is_idle,
     list_inputs,
     solve_for_beat,
 )
@@ -121,7 +122,8 @@ class SolveAudit:
             self._left = engine.replica()
             # An engine that follows a log without bids counts no entries.
             self._left.position = position
-            self.beats_missed += position == self._beat_at and self._before is not None
+            if position == self._beat_at:
+                self.beats_missed += self._was_due()
         match event:
             case SlotAdvanced():
                 return _refuse(self._note_beat(engine, event, position=position))
@@ -150,7 +152,7 @@ class SolveAudit:
             self._promises[event.day] = entry_hash, event
         if isinstance(outcome, Decision) and outcome.admitted:
             self._won.add(outcome.task_id)
-        if isinstance(outcome, GridChange):
+        if isinstance(outcome, GridChange) and outcome.skipped and self._was_due():
             self.beats_missed += outcome.skipped
 
     def _note_beat(self, engine: Engine, event: SlotAdvanced, *, position: int) -> str | None:
@@ -168,6 +170,13 @@ class SolveAudit:
             # Until a witness's signature is found.
             self.unwitnessed += 1
         return None
+
+    def _was_due(self) -> bool:
+        """Whether a solve on the beat before would have had anything to do."""
+        state = self._before
+        if state is None:
+            return False
+        return not is_idle(state, self._select(choose_beat_span(state), last=state.position))
 
     def _list_won(self, position: int) -> set[str]:
         """Give the bids that had won and were not refunded at a position, and later ones."""

@@ -168,6 +168,13 @@ def solve_for_beat(
     )
 
 
+def is_idle(state: Engine, seen: SeenBids) -> bool:
+    """Whether a solve on a beat's state would change nothing: no bids, and prices are at cost."""
+    prices = state.prices()
+    at_cost = not (prices.compute_price.any() or prices.memory_price.any())
+    return not seen.tasks and at_cost and not state.rules.posts_rates
+
+
 def find_timing_problem(inputs: Mapping[str, Any], beat: Beat, *, position: int) -> str | None:
     """Say why prices may not come into force at a beat, if anything.
 
