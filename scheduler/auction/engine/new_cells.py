@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from scheduler.auction.search.grid import Grid, Ints
 
 
-def price_new_node(grid: Grid) -> None:
-    """Price the node that joined last as its type is priced in each slot; alone it has no price."""
-    *_, last = range(len(grid.nodes))
+def price_new_nodes(grid: Grid, names: Collection[str]) -> None:
+    """Price nodes that joined as the others of their type are in each slot; alone it has none."""
+    joined = np.array([grid.column[name] for name in names], np.int64)
     rows = np.arange(grid.slots)
-    _price(grid, g=int(grid.node_type[last]), rows=rows, columns=np.array([last]), like=rows)
+    for g in sorted(set(grid.node_type[joined].tolist())):
+        _price(grid, g=g, rows=rows, columns=joined[grid.node_type[joined] == g], like=rows)
 
 
 def price_new_slots(grid: Grid, opened: int) -> None:

@@ -17,7 +17,7 @@ from scheduler.auction.engine.day_values import (
     promise_day,
     take_charges,
 )
-from scheduler.auction.engine.new_cells import price_new_node, price_new_slots
+from scheduler.auction.engine.new_cells import price_new_nodes, price_new_slots
 from scheduler.auction.engine.price_policies import (
     AdmittedSchedule,
     Policies,
@@ -176,7 +176,7 @@ class ZoneState:
         if len(self.grid.reserve_price):
             self.grid.reserve_price[:, -1] = self._find_reserves()[:, -1]
         if self.policy.prices_empty_cells:
-            price_new_node(self.grid)
+            price_new_nodes(self.grid, [node.id])
 
     def post_rates(self, event: RatesPosted) -> None:
         """Take new rates for all cells on sale; what is sold stays as it was sold.
@@ -324,7 +324,11 @@ class ZoneState:
             self.posted, grid.reserve_price = None, np.empty((0, 0))
 
     def set_prices(self, event: PricesSolved) -> None:
-        """Take solved prices for the slots and nodes that are on sale."""
+        """Take solved prices for the slots and nodes that are on sale.
+
+        A node that joined since the state they were solved on costs what the cheapest of its type
+        does.
+        """
         grid = self.grid
         grid.pack_by(event.usual_rates)
         grid.own_asks = event.own_asks
@@ -345,3 +349,4 @@ class ZoneState:
                     if slot in grid.horizon:
                         # Of two zeros the first is taken, so that -0.0 is the zero that a log has.
                         target[grid.row(slot), k] = max(0.0, price)
+        price_new_nodes(grid, [name for name in grid.column if name not in event.compute_price])

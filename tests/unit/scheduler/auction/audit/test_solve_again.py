@@ -283,17 +283,31 @@ def test_a_beat_comes_once_and_there_are_no_more_of_them(again: Beat, problem: s
 
 def test_a_beat_that_is_passed_over_or_has_no_prices_is_counted() -> None:
     engine = Engine(RULES)
-    log = [engine.apply(events.SlotAdvanced(slot)) for slot in (0, 1, 3)]
-    log.append(engine.apply(events.SlotAdvanced(3, 1)))
-    assert [entry.outcome for entry in log] == [GridChange(skipped=n) for n in (0, 1, 3, 0)]
+    log = [engine.apply(events.NodeJoined(node(ask=10.0)))]
+    log.append(engine.apply(events.BidsReceived(tuple((b.task.id, seal(b)) for b in BIDS))))
+    log += [engine.apply(bid) for bid in BIDS]
+    beats = [engine.apply(events.SlotAdvanced(slot)) for slot in (0, 1, 3)]
+    beats.append(engine.apply(events.SlotAdvanced(3, 1)))
+    assert [entry.outcome for entry in beats] == [GridChange(skipped=n) for n in (0, 1, 3, 0)]
+    log += beats
     again = Engine.restore(engine.snapshot())
     assert again.beat == Beat(3, 1)
     assert again.apply(events.SlotAdvanced(5)).outcome == GridChange(skipped=2)
-    log.append(engine.apply(events.NodeJoined(node(ask=10.0))))
+    log.append(engine.apply(events.NodeJoined(node("late", ask=10.0))))
     # Two that came in between had none either, and the last one.
     assert check(log).beats_missed == 4 + 3
     hidden = write_transcript_lines(log, rules=RULES, shows=lambda _: False)
     assert verify_transcript(hidden).beats_missed == 4 + 3
+
+
+def test_a_beat_misses_nothing_where_there_is_no_bid_and_cells_are_at_cost() -> None:
+    engine = Engine(RULES)
+    log = [engine.apply(events.NodeJoined(node(ask=10.0)))]
+    log += [engine.apply(events.SlotAdvanced(slot)) for slot in (0, 1, 3)]
+    log.append(engine.apply(events.SlotAdvanced(3, 1)))
+    log.append(engine.apply(events.NodeJoined(node("late", ask=10.0))))
+    found = check(log)
+    assert (found.ok, found.beats_missed) == (True, 0)
 
 
 def test_a_solve_comes_into_force_with_the_next_beat_and_not_with_one_after_it() -> None:

@@ -63,3 +63,18 @@ def test_a_slot_that_opens_is_priced_as_the_last_one_was() -> None:
     # None of the slots that had prices is left.
     engine.apply(events.SlotAdvanced(9))
     assert prices_of(engine, "a") == ([0.0] * 3, [0.0] * 3)
+
+
+def test_prices_solved_before_a_node_joined_price_it_as_its_type() -> None:
+    engine = priced()
+    engine.apply(events.NodeJoined(node("new", ask=node().compute_capacity)))
+    engine.apply(
+        events.PricesSolved(
+            first_slot=0,
+            compute_price={"a": (4.0, 0.0, 0.0), "b": (3.0, 0.0, 1.0)},
+            memory_price={"a": (0.0, 0.5, 0.0), "b": (0.0, 0.5, 0.0)},
+        )
+    )
+    # Of slots in which the others cost their asks it costs its own; else what the cheapest costs.
+    assert prices_of(engine, "new") == ([5.0, 0.0, 0.0], [0.0, 0.5, 0.0])
+    assert prices_of(engine, "b") == ([3.0, 0.0, 1.0], [0.0, 0.5, 0.0])

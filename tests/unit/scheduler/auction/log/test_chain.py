@@ -257,6 +257,7 @@ def test_the_command_says_yes_to_a_true_log_and_no_to_one_that_is_off_by_a_cent(
         "beats_missed": 0,
         "unwitnessed": 1,
         "day_witnesses": [],
+        "day_market_keys": [],
         "begins_at": 0,
         "known_faults": [],
         "lost_heads": [],
