@@ -69,22 +69,15 @@ BID_PARAMETERS = {
     #: While the zone is new, one organisation may hold a part of it only.
     "holding_limit": Parameter(bool),
 }
-#: The reservation fee of a zone whose operator has set none, percent of a job's price.
-RESERVATION_FEE_PERCENT = 10
-#: Shortest beat, seconds: the lane comes by every two, and a solve has to be done in it.
-LEAST_BEAT_S = 6
+#: Shortest beat, seconds: the lane comes by every two.
+LEAST_BEAT_S = 2.5
 PARAMETERS = RULE_PARAMETERS | POLICY_PARAMETERS | RATE_PARAMETERS | BID_PARAMETERS
-
-
-def find_reservation_fee(zone: Zone) -> int:
-    """Of the price of a job that is sold in the zone, percent kept if its owner ends it."""
-    return int(zone.settings.get("reservation_fee_percent", RESERVATION_FEE_PERCENT))
 
 
 def find_beats_per_slot(zone: Zone) -> int:
     """Times a slot that prices come into force: no more than a lane and a solve can follow."""
     wanted = int(zone.settings.get("beats_per_slot", BEATS_PER_SLOT))
-    return max(1, min(wanted, zone.slot_s // LEAST_BEAT_S))
+    return max(1, min(wanted, int(zone.slot_s / LEAST_BEAT_S)))
 
 
 def find_unit_fee(zone: Zone) -> float:
