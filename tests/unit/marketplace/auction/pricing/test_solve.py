@@ -157,8 +157,9 @@ def test_a_slot_has_as_many_beats_as_the_zone_sets(owner):
     crowd(owner, zone)
     refresh_zone(zone=zone, now=beat(100, 1, zone))
     assert kinds(zone).count("SlotAdvanced") == 1
-    assert solve(zone, beat(100, 1, zone))
     refresh_zone(zone=zone, now=at(101, zone))
+    assert solve(zone, at(101, zone))
+    refresh_zone(zone=zone, now=at(102, zone))
     assert kinds(zone)[-2:] == ["SlotAdvanced", "PricesSolved"]
     assert verify_zone(zone).solved_again == 1
 
@@ -318,6 +319,7 @@ def test_a_solve_that_fails_leaves_the_prices_and_is_tried_at_the_next_beat(
 
 def test_a_solver_that_died_halfway_is_followed_by_the_next(zone, owner, monkeypatch):
     crowd(owner, zone)
+    refresh_zone(zone=zone, now=at(101, zone))
 
     class Killed(BaseException):
         pass
@@ -328,16 +330,17 @@ def test_a_solver_that_died_halfway_is_followed_by_the_next(zone, owner, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(solving, "solve_for_beat", killed)
         with pytest.raises(Killed):
-            solve(zone, NOW)
+            solve(zone, at(101, zone))
     assert pricing(zone).status == "solving"
-    assert solve(zone, NOW)
-    refresh_zone(zone=zone, now=beat(100, 1, zone))
+    assert solve(zone, at(101, zone))
+    refresh_zone(zone=zone, now=beat(101, 1, zone))
     assert pricing(zone).status == "applied"
 
 
 def test_a_lane_that_died_while_taking_prices_takes_them_the_next_time(zone, owner, monkeypatch):
     crowd(owner, zone)
-    solve(zone, NOW)
+    refresh_zone(zone=zone, now=at(101, zone))
+    solve(zone, at(101, zone))
 
     def broken(lane):
         raise RuntimeError("killed")
@@ -345,10 +348,10 @@ def test_a_lane_that_died_while_taking_prices_takes_them_the_next_time(zone, own
     with monkeypatch.context() as patch:
         patch.setattr(price_changes, "_follow_day", broken)
         with pytest.raises(RuntimeError, match="killed"):
-            refresh_zone(zone=zone, now=beat(100, 1, zone))
+            refresh_zone(zone=zone, now=beat(101, 1, zone))
     assert "PricesSolved" not in kinds(zone)
     assert pricing(zone).status == "waiting"
-    refresh_zone(zone=zone, now=beat(100, 1, zone))
+    refresh_zone(zone=zone, now=beat(101, 1, zone))
     assert kinds(zone).count("PricesSolved") == 1
     assert verify_zone(zone).problems == []
 
@@ -363,18 +366,29 @@ def test_a_beat_whose_message_was_lost_is_found_by_the_sweep(owner, monkeypatch)
         refresh_zone(zone=zone, now=NOW)
     asked = [("auction.prices_solve", {"expires_s": 60.0, "zone_id": zone.pk}) for zone in zones]
     assert told == asked[:2]
-    assert solve(zones[0], NOW)
+    assert not solve(zones[0], NOW)
+    assert pricing(zones[0]).status == "idle"
     assert request_due_solves() == [zones[1].pk]
     assert told[2:] == asked[1:2]
 
 
-def test_a_zone_without_a_log_is_not_solved_for_and_one_without_bids_costs_its_asks(zone):
+def test_a_zone_without_bids_is_not_solved_for_and_has_one_beat_a_slot(zone, owner):
     assert not solve(zone, NOW)
     assert not LogEntry.objects.exists()
-    refresh_zone(zone=zone, now=NOW)
-    market.reprice(zone, at(101, zone))
-    assert dearest(zone, at(101, zone)) == 0.0
-    assert (pricing(zone).gain, pricing(zone).expected_bids) == (None, 0.0)
+    for slot in (101, 102, 103):
+        for part in range(BEATS_PER_SLOT):
+            refresh_zone(zone=zone, now=beat(slot, part, zone))
+            assert not solve(zone, beat(slot, part, zone))
+    assert kinds(zone).count("SlotAdvanced") == 3
+    assert "PricesSolved" not in kinds(zone)
+    assert (dearest(zone, at(103, zone)), pricing(zone).beats_still) == (0.0, 0)
+    found = verify_zone(zone)
+    assert (found.problems, found.beats_missed) == ([], 0)
+    # With its first bid it has its beats again.
+    crowd(owner, zone, now=beat(103, 3, zone), count=1)
+    assert market.reprice(zone, at(104, zone))
+    assert kinds(zone)[-2:] == ["SlotAdvanced", "PricesSolved"]
+    assert verify_zone(zone).problems == []
 
 
 def test_one_bid_is_enough_to_solve(zone, owner):
@@ -442,7 +456,7 @@ def days(monkeypatch):
     return zone
 
 
-def test_a_day_is_promised_when_half_of_the_one_before_is_over(days):
+def test_a_day_is_promised_a_day_before_and_opened_when_it_comes(days):
     for slot in range(100, 106):
         refresh_zone(zone=days, now=at(slot, days))
     rows = LogEntry.objects.filter(kind__startswith="Day").order_by("position")
@@ -450,6 +464,7 @@ def test_a_day_is_promised_when_half_of_the_one_before_is_over(days):
     assert [(row.kind, json.loads(row.event)["day"]) for row in rows] == [
         ("DayPromised", 26),
         ("DayOpened", 26),
+        ("DayPromised", 27),
     ]
     assert promised["commitment"] == commit_secret(opened["secret"])
     with books.read_book(zone=days, now=NOW) as book:
@@ -520,7 +535,7 @@ def test_rules_hold_in_a_market_that_runs_in_the_morning_only(days):
         with books.read_book(zone=days, now=NOW) as book:
             held.append(book.engine.rules.settings.get("futures"))
     assert held == [None, None, None, 3]
-    assert "DayPromised" not in kinds(days)
+    assert kinds(days).count("DayOpened") == 2
     assert verify_zone(days).problems == []
 
 
@@ -548,8 +563,9 @@ def test_rules_of_a_log_that_begins_late_in_a_day_change_at_once(days):
         assert book.engine.rules.settings.get("futures") == 3
     for slot in (104, 105, 106):
         refresh_zone(zone=days, now=at(slot, days))
-    # Half of day 26 is over, and the log is older than half a day.
-    assert (kinds(days).count("DayPromised"), kinds(days)[-1]) == (1, "DayPromised")
+    # The log is half a day old in slot 105.
+    assert kinds(days).count("DayPromised") == 1
+    assert kinds(days)[-3:] == ["SlotAdvanced", "DayPromised", "SlotAdvanced"]
     assert verify_zone(days).problems == []
 
 
@@ -564,6 +580,7 @@ def test_a_day_whose_secret_went_with_the_key_keeps_the_value_before(days):
         ("DayPromised", 26),
         ("DayPromised", 27),
         ("DayOpened", 27),
+        ("DayPromised", 28),
     ]
     assert verify_zone(days).problems == []
 
@@ -608,18 +625,16 @@ def test_a_bid_pays_the_quote_at_solved_prices(zone, owner):
     assert (bid.status, bid.payment_micros) == ("admitted", posted.price_micros)
 
 
-def test_a_flood_counts_with_as_much_refused_work_as_was_bought(zone, owner):
+def test_a_flood_counts_with_three_times_the_work_that_it_bought(zone, owner):
     for number in range(4):
         other = builders.organisation(usd="100")
         market.bid(other, zone, price_micros=2_000_000 + number, slots=9, now=NOW)
-    crowd(owner, zone, count=30)
-    won = Bid.objects.filter(organisation=owner, status="admitted").count()
-    assert 3 < won < 15
-    later = at(101, zone)
-    assert market.reprice(zone, later)
-    # Its own work once more, and as nobody had bought before all that was bought today: jobs of
-    # three epochs, and four of one.
-    assert solves(zone)[0].inputs["bids_today"] == 4 + won + won + (3 * won + 4) // 3
+    crowd(owner, zone, count=60)
+    bids = Bid.objects.filter(organisation=owner)
+    assert bids.filter(status="admitted").count() == 8
+    assert market.reprice(zone, at(101, zone))
+    # And the three that always do: four jobs of one epoch let one of its jobs of three count.
+    assert solves(zone)[0].inputs["bids_today"] == 4 + 8 + 3 * 8 + 3
     assert verify_zone(zone).problems == []
 
 
