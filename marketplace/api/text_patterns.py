@@ -17,5 +17,7 @@ _HOST = r"([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)+[A-Za-z]{2,24}"
 EMAIL = rf"^[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@{_HOST}$"
 HTTPS_URL = rf"^https://{_HOST}(:[1-9][0-9]{{0,3}})?(/[!-~]*)?$"
 PRINTABLE_ASCII = r"^[ -~]+$"
+#: The same without spaces.
+VISIBLE_ASCII = r"^[!-~]+$"
 #: An id of any kind of row.
 ID = f"^{ID_PATTERN}$"

@@ -31,6 +31,11 @@ from workers.protocol.exports import MERGED
 log = logging.getLogger(__name__)
 
 TOKEN_CHARS_MAX = 500
+#: The hub takes no more of a repository's name with its owner's.
+REPOSITORY_CHARS_MAX = 96
+_WORDS = r"[A-Za-z0-9_]+([.-][A-Za-z0-9_]+)*"
+#: As clients may write one; what a push takes, the hub's own library checks.
+REPOSITORY_PATTERN = rf"^(?!.*\.git$){_WORDS}/{_WORDS}$"
 #: The kind of work that a push is.
 PUSH = "exports.push"
 _REASON_CHARS = 500
@@ -67,7 +72,7 @@ def ask_push(
         validate_repo_id(repository)
     except HFValidationError:
         repository = ""
-    if repository.count("/") != 1 or len(repository) > 200:
+    if repository.count("/") != 1 or len(repository) > REPOSITORY_CHARS_MAX:
         raise UserError(
             "invalid_repository", "Give a repository such as name/model.", param="repository"
         )

@@ -6,8 +6,9 @@ requests of every operation, always the same; ``make test-nightly`` tries 2,000 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,34 +22,48 @@ from schemathesis.checks import CHECKS
 from marketplace.api.market import owned
 from marketplace.api.openai import files, fine_tuning
 from marketplace.auction.bidding import wait
-from marketplace.auction.lane.decide import decide_pending_bids
-from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.common import clock
 from marketplace.config.asgi import application
 from marketplace.fleet.models import Zone
-from marketplace.jobs.models import Job
 from marketplace.jobs.services import intake
 from tests import builders
 from tests import market_builders as market
 from tests.durable_work import do_at_once
+from tests.properties.full_house import fill_house, open_zone
 from tests.unit.marketplace.api.client import ROWS
 
-#: What no schema can say, by the code and the beginning of the sentence.
-NOT_IN_A_SCHEMA: Mapping[str, str] = {
+#: What no schema can say, by the code and how the sentence begins.
+NOT_IN_A_SCHEMA: Mapping[str, Sequence[str]] = {
     # What is on sale ends, and a slot has a length.
-    "invalid_deadline": "The deadline ",
+    "invalid_deadline": ("The deadline ",),
     # The number of combinations.
-    "invalid_sweep": "These values make ",
-    # The content of a file, and whether it is a table with such a column.
-    "invalid_dataset": "",
-    "invalid_columns": "",
-    # What of LoRA goes with which base model, and with each other.
-    "invalid_hyperparameter": "",
-    "unfit_dataset": "",
+    "invalid_sweep": ("These values make ",),
+    # What a file holds.
+    "invalid_columns": ("Each of .* may mean one column of the file",),
+    # Who sells, and names within one request.
+    "no_vendor": ("No vendor prepares such data in this zone now",),
+    "invalid_request": ("No tool is named ",),
+    # What hours a node has, and that a time is over.
+    "invalid_hours": ("Say from when and until when", "Give maintenance a beginning and an end"),
+    "invalid_availability": ("The end of the availability must be in the future",),
+    "invalid_hyperparameter": (
+        # The zone's base model.
+        "The model has no projection called ",
+        # The number of rows.
+        "Early stopping looks at the loss on held-out rows",
+    ),
 }
 #: Rights, money (402), the market's own limit of sizes (413), and what is not there, or not now.
 TAKEN = frozenset({401, 402, 403, 404, 409, 413, 429, 503})
 CHECKED = ("status_code_conformance", "content_type_conformance", "response_schema_conformance")
+#: Last parts of addresses that end something, and what jobs other addresses are about.
+ENDING = frozenset({"cancel", "pause", "revoke", "withdraw"})
+JOBS: Mapping[str, str] = {
+    **dict.fromkeys(("adapter", "checkpoints", "exports", "links", "pushes"), "finished_job"),
+    # A stream ends with its job.
+    "events": "finished_job",
+    "resume": "paused_job",
+}
 #: A busy machine is no fault of a request.
 WAIT_S = 120.0
 #: Requests of one operation.
@@ -66,28 +81,18 @@ def house(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> dic
         *((fine_tuning, "DECIDED_WITHIN_S"), (files, "WAIT_S")),
     ):
         monkeypatch.setattr(module, name, 0.0)
-    now = clock.now()
-    zone, unattended = market.zone(), market.zone()
-    market.node(zone)
+    zone, unattended, providing = open_zone(), market.zone(), market.zone()
     owner = builders.organisation(usd="1000000")
-    data = market.dataset(owner, zone)
-    bid = market.bid(owner, zone, data=data, now=now)
-    refresh_zone(zone=zone, now=now)
-    decide_pending_bids(zone=zone, now=now)
     _, secret = builders.api_key(owner, bid_price_micros=5_000_000)
-    job = Job.objects.get(bid_id=bid.pk)
     return {
+        "owner": owner,
         "key": secret,
         "zone": zone,
         # Nobody answers questions there, so they are refused once they are read.
         "unattended": unattended,
-        "ids": {
-            "zone_name": zone.name,
-            "dataset_id": data.pk,
-            "bid_id": bid.pk,
-            "job_id": job.pk,
-            "training_file": f"file-{data.pk.partition('_')[2]}",
-        },
+        "ids": fill_house(owner, zone=zone, providing=providing),
+        # What requests end and delete; others are still to be about the first.
+        "spare": fill_house(owner, zone=zone, providing=providing),
     }
 
 
@@ -111,20 +116,20 @@ def test_what_a_document_lets_through_is_not_refused_for_its_form(
     for operation in (result.ok() for result in schema.get_all_operations()):
         # Every second request is about what is there.
         for names_ours in (False, True):
-            for status, fault in try_requests(
+            for status, faults in try_requests(
                 operation, house, names_ours=names_ours, examples=examples // 2
             ):
                 seen[status] += 1
-                refused.update([(operation.label, *fault)] if fault else ())
+                refused.update((operation.label, *fault) for fault in faults)
     print(f"{document}: {sum(seen.values())} requests, {dict(seen)}")
     assert dict(refused) == {}
 
 
 def try_requests(
     operation: Any, house: Mapping[str, Any], *, names_ours: bool, examples: int
-) -> list[tuple[int, tuple[str, ...] | None]]:
+) -> list[tuple[int, list[tuple[str, str, str]]]]:
     """Send requests that fit an operation; the status of each, and what refused its form."""
-    found: list[tuple[int, tuple[str, ...] | None]] = []
+    found: list[tuple[int, list[tuple[str, str, str]]]] = []
     # OpenAPI 3.1 has no words for events: a stream is a text.
     is_stream = operation.path.endswith("/stream")
     checks = CHECKS.get_by_names(
@@ -135,10 +140,15 @@ def try_requests(
     @given(operation.as_strategy(generation_mode=GenerationMode.POSITIVE))
     def send(case: Any) -> None:
         suit(case, house, names_ours=names_ours)
+        key = house["key"]
+        if names_ours and case.path.endswith("/rotate") and "key_id" in case.path_parameters:
+            # A key rotates itself only, and is another then.
+            made, key = builders.api_key(house["owner"])
+            case.path_parameters["key_id"] = made.pk
         answer = case.call_and_validate(
-            headers={"Authorization": f"Bearer {house['key']}"}, checks=checks, timeout=WAIT_S
+            headers={"Authorization": f"Bearer {key}"}, checks=checks, timeout=WAIT_S
         )
-        found.append((answer.status_code, describe_refusal(answer)))
+        found.append((answer.status_code, describe_refusals(answer)))
 
     send()
     return found
@@ -146,10 +156,14 @@ def try_requests(
 
 def suit(case: Any, house: Mapping[str, Any], *, names_ours: bool) -> None:
     """Have a request name what is there, and say what no schema can: JSON within a text."""
-    ids, zone = house["ids"], house["zone"]
+    ends = case.method == "DELETE" or case.path.rpartition("/")[2] in ENDING
+    ids, zone = house["spare" if ends else "ids"], house["zone"]
     if names_ours:
         for name in set(case.path_parameters or ()) & set(ids):
             case.path_parameters[name] = ids[name]
+        for part, job in JOBS.items():
+            if f"{{job_id}}/{part}" in case.path:
+                case.path_parameters["job_id"] = ids[job]
     if not isinstance(case.body, dict):
         return
     write_json_texts(case.body)
@@ -172,10 +186,12 @@ def name_model(path: str, house: Mapping[str, Any]) -> str:
 
 
 def write_json_texts(value: Any) -> None:
-    """Arguments of calls are JSON in a text."""
+    """Arguments of calls are JSON in a text, and so are rows."""
     if isinstance(value, dict):
         if isinstance(value.get("arguments"), str):
             value["arguments"] = '{"city": "Paris"}'
+        if isinstance(value.get("gold"), dict):
+            value["gold"] = dict.fromkeys(value["gold"], ROWS.decode().partition("\n")[0])
         for inner in value.values():
             write_json_texts(inner)
     elif isinstance(value, list):
@@ -183,14 +199,23 @@ def write_json_texts(value: Any) -> None:
             write_json_texts(inner)
 
 
-def describe_refusal(answer: Any) -> tuple[str, str, str] | None:
-    """Code, member and sentence of a refusal that the document should have told of."""
-    if answer.status_code < 400 or answer.status_code in TAKEN:
-        return None
-    problem = answer.json()
-    problem = problem.get("error", problem)
-    sentence = problem.get("detail") or problem.get("message")
-    beginning = NOT_IN_A_SCHEMA.get(problem["code"])
-    if beginning is not None and sentence.startswith(beginning) and "must be" not in sentence:
-        return None
-    return problem["code"], str(problem.get("param")), sentence[:200]
+def list_problems(answer: Any) -> list[tuple[int, dict[str, Any]]]:
+    """Status and body of an answer that is a problem, or of each that an answer of many has."""
+    if answer.status_code >= 400:
+        problem = answer.json()
+        return [(answer.status_code, problem.get("error", problem))]
+    if not answer.request.path_url.endswith(":batch"):
+        return []
+    each = answer.json()["data"]
+    return [(one["status"], one["body"]) for one in each if one["status"] >= 400]
+
+
+def describe_refusals(answer: Any) -> list[tuple[str, str, str]]:
+    """Code, member and sentence of each refusal that the document should have told of."""
+    found = []
+    for status, problem in list_problems(answer):
+        code, sentence = problem["code"], problem.get("detail") or problem.get("message")
+        excused = NOT_IN_A_SCHEMA.get(code, ())
+        if status not in TAKEN and not any(re.match(each, sentence) for each in excused):
+            found.append((code, str(problem.get("param")), sentence[:200]))
+    return found

@@ -19,6 +19,8 @@ ALL_LINEAR = "all-linear"
 TARGETS_MAX = 64
 TARGET_CHARS_MAX = 200
 INIT_TEXT_CHARS_MAX = 2_000
+#: Ways in which LoRA's product is used; a soft prompt has none.
+LORA_FORMS = ("rslora", "dora")
 
 
 class SettingError(ValueError):
@@ -137,7 +139,7 @@ def check_adapter(adapter: AdapterSpec, *, on_sale: bool = False) -> None:
             "adapter.looks_up",
             "adapter.looks_up belongs to a soft prompt; LoRA looks up nothing; give false",
         )
-    for name in ("rslora", "dora"):
+    for name in LORA_FORMS:
         if not is_lora and getattr(adapter, name):
             raise SettingError(
                 f"adapter.{name}",

@@ -95,7 +95,9 @@ class NodeWorkView(MarketView):
     queries = {
         "GET": [
             schemas.PAGE[0],
-            OpenApiParameter("after", int, description="cursor of the last item of the page."),
+            OpenApiParameter(
+                "after", schemas.CURSOR, description="cursor of the last item of the page."
+            ),
             OpenApiParameter("node_id", str, description="Only work of this node."),
             OpenApiParameter("job_id", str, description="Only work for this job."),
         ]
@@ -152,6 +154,6 @@ def _read_last_day(after: str | None) -> date:
         day = date.fromisoformat(after)
     except ValueError:
         day = None
-    if day is None or day < FIRST_DAY:
+    if day is None:
         raise UserError("invalid_cursor", "'after' must be a day like 2026-11-28.", param="after")
-    return day - timedelta(days=1)
+    return max(day, FIRST_DAY) - timedelta(days=1)

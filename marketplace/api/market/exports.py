@@ -13,17 +13,23 @@ from rest_framework.response import Response
 from marketplace.api.answers import GIVEN, Answer, ConstantText, Moment, NullText, Usd, page_of, usd
 from marketplace.api.callers import get_caller
 from marketplace.api.market import schemas
-from marketplace.api.market.fields import StrictSerializer
+from marketplace.api.market.fields import FormedText, StrictSerializer
 from marketplace.api.market.owned import get_job
 from marketplace.api.market.requests import check_body
 from marketplace.api.pagination import build_page
+from marketplace.api.text_patterns import VISIBLE_ASCII
 from marketplace.api.views import MarketView
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload
 from marketplace.common.errors import NotFound
 from marketplace.exports.asking import ask_export
 from marketplace.exports.errands import KEPT_FOR
-from marketplace.exports.hub import ask_push
+from marketplace.exports.hub import (
+    REPOSITORY_CHARS_MAX,
+    REPOSITORY_PATTERN,
+    TOKEN_CHARS_MAX,
+    ask_push,
+)
 from marketplace.exports.links import ADAPTER, LIFETIME_MAX, make_link
 from marketplace.exports.models import Export, ExportForm, ExportStatus, HubPush, PushStatus
 from marketplace.exports.prices import compute_price
@@ -65,11 +71,15 @@ class LinkRequest(StrictSerializer):
 
 
 class PushRequest(StrictSerializer):
-    repository = s.CharField(
-        max_length=200, help_text="Such as name/model; it is made where it is not there."
+    repository = FormedText(
+        REPOSITORY_PATTERN,
+        max_length=REPOSITORY_CHARS_MAX,
+        help_text="Such as name/model; it is made where it is not there.",
     )
-    token = s.CharField(
-        max_length=500, help_text="Of the hub, with the right to write to the repository."
+    token = FormedText(
+        VISIBLE_ASCII,
+        max_length=TOKEN_CHARS_MAX,
+        help_text="Of the hub, with the right to write to the repository.",
     )
     private = s.BooleanField(
         required=False, default=True, help_text="Whether a repository that is made is private."

@@ -18,6 +18,7 @@ from marketplace.auction.bidding.deadlines import parse_deadline
 from marketplace.auction.bidding.terms import PRICE_LIMIT_MICROS, parse_price
 from marketplace.common.errors import UserError
 from marketplace.common.money import from_micros, to_micros
+from marketplace.fleet.asks import ASK_LIMIT_MICROS
 
 TIME_OF_DAY = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?")
 METADATA_PAIRS, METADATA_KEY_CHARS, METADATA_VALUE_CHARS = 16, 64, 512
@@ -28,12 +29,13 @@ def describe_amount(*, least_micros: int, most_micros: int) -> dict[str, Any]:
     least, most = from_micros(least_micros), from_micros(most_micros)
     # Numbers have an end; of texts only the form is described.
     number = {"type": "number", "minimum": float(least), "maximum": float(most)}
+    digits = len(str((most_micros - 1) // 10**6))
     text = {
         "type": "string",
         # A digit that is not zero, unless nothing is an amount too.
-        "pattern": r"^[0-9]{1,6}(\.[0-9]{1,6})?$"
+        "pattern": rf"^[0-9]{{1,{digits}}}(\.[0-9]{{1,6}})?$"
         if not least_micros
-        else r"^([1-9][0-9]{0,5}(\.[0-9]{1,6})?|0\.[0-9]{0,5}[1-9])$",
+        else rf"^([1-9][0-9]{{0,{digits - 1}}}(\.[0-9]{{1,6}})?|0\.[0-9]{{0,5}}[1-9])$",
     }
     return {"anyOf": [text, number | {"multipleOf": 1e-6}], "examples": ["4.50"]}
 
@@ -86,7 +88,7 @@ class DeadlineField(serializers.Field):
         return moment(value)
 
 
-@extend_schema_field(describe_amount(least_micros=0, most_micros=PRICE_LIMIT_MICROS))
+@extend_schema_field(describe_amount(least_micros=0, most_micros=ASK_LIMIT_MICROS))
 class AskField(PriceField):
     """What a provider asks for a slot, in dollars; gives micro-dollars. It may ask for nothing."""
 
@@ -96,9 +98,9 @@ class AskField(PriceField):
         return to_micros(write_amount(data), param=self.field_name or "ask")
 
 
-@extend_schema_field({"type": ["string", "null"], "format": "date-time"})
+@extend_schema_field({"type": "string", "format": "date-time"})
 class MomentField(serializers.Field):
-    """A moment with a time zone; ``null``: none."""
+    """A moment with a time zone."""
 
     def to_internal_value(self, data: Any) -> datetime:
         return read_moment(self.field_name or "", data if isinstance(data, str) else "")
@@ -108,14 +110,10 @@ class MomentField(serializers.Field):
 
 
 @extend_schema_field(
-    {
-        "type": ["string", "null"],
-        "pattern": rf"^{TIME_OF_DAY.pattern}$",
-        "examples": ["08:00"],
-    }
+    {"type": "string", "pattern": rf"^{TIME_OF_DAY.pattern}$", "examples": ["08:00"]}
 )
 class TimeOfDayField(serializers.Field):
-    """Hours and minutes of a day, UTC; ``null``: none."""
+    """Hours and minutes of a day, UTC."""
 
     def to_internal_value(self, data: Any) -> time:
         if not isinstance(data, str) or not TIME_OF_DAY.fullmatch(data):

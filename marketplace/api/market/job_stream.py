@@ -27,6 +27,7 @@ from rest_framework.request import Request
 
 from marketplace.accounts.models import Organisation
 from marketplace.api.callers import Standing, find_standing, get_caller
+from marketplace.api.market import schemas
 from marketplace.api.market.owned import get_job
 from marketplace.api.views import AlwaysJson, MarketView
 from marketplace.common import clock
@@ -92,7 +93,7 @@ class JobEventStreamView(MarketView):
         parameters=[
             OpenApiParameter(
                 LAST_ID,
-                int,
+                schemas.CURSOR,
                 OpenApiParameter.HEADER,
                 description="seq of the last event seen; without it, all are sent.",
             )

@@ -37,6 +37,13 @@ class HoursRequest(StrictSerializer):
 
 
 class JoinTokenRequest(StrictSerializer):
+    # Hours have a beginning and an end, and nodes that share a GPU have hours.
+    schema_rules = {
+        "if": {"properties": {"opens": {"type": "string"}}, "required": ["opens"]},
+        "then": {"properties": {"closes": {"type": "string"}}, "required": ["closes"]},
+        "else": {"properties": {"closes": {"type": "null"}, "is_shared": {"enum": [False]}}},
+    }
+
     zone = serializers.CharField(max_length=40, help_text="Name of the zone, see /api/zones.")
     ask = AskField(help_text=_ASK)
     nodes = serializers.IntegerField(

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from phonenumbers import SUPPORTED_REGIONS
+
 from marketplace.api.text_patterns import NO_NUL
+from marketplace.auction.bidding.terms import LORA_SETTINGS
 from marketplace.vendors.models import VendorKind
 from marketplace.vendors.skills import Skill
 from marketplace.vendors.wishes import (
@@ -13,6 +16,7 @@ from marketplace.vendors.wishes import (
     COLUMNS_MAX,
     GOLD_CHARS_MAX,
     GOLD_ROWS_MAX,
+    GOLD_ROWS_MIN,
     INSTRUCTIONS_CHARS_MAX,
     LANGUAGES,
     PLAN_CHARS_MAX,
@@ -23,9 +27,11 @@ from marketplace.vendors.wishes import (
 from workers.protocol.job_settings import (
     ALL_LINEAR,
     INIT_TEXT_CHARS_MAX,
+    LORA_FORMS,
     TARGET_CHARS_MAX,
     TARGETS_MAX,
 )
+from workers.protocol.job_spec import AdapterKind
 from workers.protocol.setting_list import AUTO, Setting, list_settings
 
 #: Names of the schemas among the document's components, by the member that has them.
@@ -42,6 +48,25 @@ WORDS = {
 }
 
 
+_IS_PROMPT = {
+    "properties": {"kind": {"enum": [AdapterKind.SOFT_PROMPT.value]}},
+    "required": ["kind"],
+}
+#: Which settings go together: those of a kind of adapter have no meaning for the other.
+_TOGETHER: Mapping[str, Mapping[str, Any]] = {
+    "adapter": {
+        "if": _IS_PROMPT,
+        "then": {
+            "properties": {
+                **{name: {"enum": [AUTO]} for name in LORA_SETTINGS},
+                **{name: {"enum": [False, AUTO]} for name in LORA_FORMS},
+            }
+        },
+        "else": {"properties": {"virtual_tokens": {"enum": [AUTO]}, "looks_up": {"enum": [False]}}},
+    }
+}
+
+
 def build_setting_schemas() -> dict[str, dict[str, Any]]:
     """Build the components, by name."""
     members = {
@@ -55,6 +80,7 @@ def build_setting_schemas() -> dict[str, dict[str, Any]]:
             "description": WORDS[group],
             "properties": members[group],
             "additionalProperties": False,
+            **_TOGETHER.get(group, {}),
         }
         for group, name in COMPONENTS.items()
     }
@@ -104,7 +130,7 @@ def _describe_names(values: Any, default: list[str], words: str) -> dict[str, An
 
 _REGIONS = {
     "type": "array",
-    "items": {"type": "string", "maxLength": 2, "pattern": "^[A-Z]{2}$"},
+    "items": {"type": "string", "enum": sorted(SUPPORTED_REGIONS)},
     "default": [],
     "description": "Regions, ISO 3166, whose phone numbers are found without a country's prefix; "
     "none are all.",
@@ -124,7 +150,9 @@ def _describe_vendor_work() -> dict[str, Any]:
         "gold": {
             "type": "object",
             "additionalProperties": {"type": "string", "maxLength": GOLD_CHARS_MAX},
+            "propertyNames": {"pattern": "^[1-9][0-9]{0,8}$"},
             "maxProperties": GOLD_ROWS_MAX,
+            "anyOf": [{"maxProperties": 0}, {"minProperties": GOLD_ROWS_MIN}],
             "default": {},
             "description": "Rows whose answer you know, each as JSON text, by their place in the "
             "file from 1, 5 or more. No vendor is told which they are. Fewer than 80 % right comes "

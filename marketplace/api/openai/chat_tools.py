@@ -31,6 +31,11 @@ check_surrogates = ProhibitSurrogateCharactersValidator()
 TOOLS_MAX = 64
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 CHOICES = ("none", "auto", "required")
+#: Of a request without a tool: there is none to choose.
+WITHOUT_TOOLS: dict[str, Any] = {
+    "if": {"required": ["tools"], "properties": {"tools": {"type": "array", "minItems": 1}}},
+    "else": {"properties": {"tool_choice": {"enum": ["none", "auto", None]}}},
+}
 
 
 #: A function as a JSON schema.

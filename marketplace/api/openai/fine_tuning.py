@@ -27,7 +27,11 @@ from marketplace.api.market.owned import get_job, list_jobs
 from marketplace.api.market.requests import check_body
 from marketplace.api.models import FineTuningRequest
 from marketplace.api.openai import schemas
-from marketplace.api.openai.job_events import FineTuningJobEventSerializer, list_job_log
+from marketplace.api.openai.job_events import (
+    EVENT_ID_PATTERN,
+    FineTuningJobEventSerializer,
+    list_job_log,
+)
 from marketplace.api.openai.job_serializers import (
     FineTuningJobCheckpointSerializer,
     FineTuningJobSerializer,
@@ -178,7 +182,7 @@ class FineTuningJobEventsView(OpenAiView):
 
     @extend_schema(
         operation_id="list_fine_tuning_events",
-        parameters=schemas.PAGE,
+        parameters=schemas.page_after(f"^{EVENT_ID_PATTERN}$"),
         responses={
             200: list_of(FineTuningJobEventSerializer, "ListFineTuningJobEventsResponse"),
             **schemas.ERRORS,

@@ -20,7 +20,8 @@ from marketplace.jobs.loss_curves import Point, read_archive
 from marketplace.jobs.models import EventKind, Job, JobEvent, MetricPoint
 from marketplace.tracking.services import find_tracked_run
 
-_ID = re.compile(r"ftevent-([0-9a-f]{1,14})-([em])([0-9]{1,18})")
+EVENT_ID_PATTERN = r"ftevent-([0-9a-f]{1,14})-([em])([0-9]{1,18})"
+_ID = re.compile(EVENT_ID_PATTERN)
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 #: Of two items of one moment the later one of this order is the newer.
 _POINT, _EVENT = "e", "m"

@@ -122,6 +122,9 @@ class MessageRequest(serializers.Serializer[Any]):
         """The message as a turn, read as rows of training files are."""
         given = super().to_internal_value(data)
         known = {name: value for name, value in given.items() if value is not None}
+        if not known.get("tool_calls"):
+            # Programs send an empty list where there is no call.
+            known.pop("tool_calls", None)
         if known["role"] != "tool":
             # Of others it is somebody's name, which templates have no place for.
             known.pop("name", None)

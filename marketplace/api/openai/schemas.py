@@ -27,21 +27,20 @@ def list_of(item: type[Answer], name: str, *, has_ends: bool = False, is_paged: 
     return type(f"{name}Serializer", (AsStored,), members)
 
 
-AFTER = OpenApiParameter(
-    "after",
-    {"type": "string", "pattern": ID},
-    description="Id of the last item of the page before.",
-)
-
-
 def limit_to(most: int) -> OpenApiParameter:
     kind = {"type": "integer", "minimum": 1, "maximum": most}
     return OpenApiParameter("limit", kind, description="Items of the page.")
 
 
-PAGE = [AFTER, limit_to(100)]
+def page_after(pattern: str) -> list[OpenApiParameter]:
+    """Describe the query of a list whose items have ids of a pattern."""
+    kind, words = {"type": "string", "pattern": pattern}, "Id of the last item of the page before."
+    return [OpenApiParameter("after", kind, description=words), limit_to(100)]
+
+
+PAGE = page_after(ID)
 FILES_PAGE = [
-    AFTER,
+    PAGE[0],
     limit_to(10_000),
     OpenApiParameter(
         "purpose",

@@ -142,7 +142,7 @@ def resolve_terms(
 
 
 #: Settings of LoRA that a soft prompt has no use for.
-_LORA_SETTINGS = ("rank", "alpha", "dropout", "target_modules")
+LORA_SETTINGS = ("rank", "alpha", "dropout", "target_modules")
 
 
 def _refuse_lora_settings(asked: dict[str, Any]) -> None:
@@ -153,7 +153,7 @@ def _refuse_lora_settings(asked: dict[str, Any]) -> None:
     UserError
         ``invalid_hyperparameter``.
     """
-    for name in _LORA_SETTINGS:
+    for name in LORA_SETTINGS:
         if asked.pop(name, AUTO) not in (AUTO, None):
             raise UserError(
                 "invalid_hyperparameter",

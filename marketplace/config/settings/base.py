@@ -312,6 +312,8 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1.0.0",
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
+    # A change says itself which of its members may be left out.
+    "COMPONENT_SPLIT_PATCH": False,
     # What is said of a view's own class is for those who read the code.
     "GET_LIB_DOC_EXCLUDES": "marketplace.api.operation_summaries.list_silent_views",
     "POSTPROCESSING_HOOKS": [

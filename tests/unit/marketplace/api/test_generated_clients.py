@@ -124,7 +124,8 @@ def test_a_python_client_of_openais_calls_buys_a_job_and_reads_refusals(
     client = connect("generated_openai")
     [base] = calls("models.list_models").sync(client=client).data
     file = types.File(io.BytesIO(ROWS), "rows.jsonl", "application/jsonl")
-    body = models.FileRequest(file=file, purpose="fine-tune")
+    purpose = models.TrainingPurposeEnum("fine-tune")
+    body = models.FileRequest(file=file, purpose=purpose)
     stored = calls("files.create_file").sync(client=client, body=body)
     work = {"model": base.id, "training_file": stored.id}
     create = calls("fine_tuning.create_fine_tuning_job")
