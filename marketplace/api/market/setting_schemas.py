@@ -130,7 +130,11 @@ def _describe_names(values: Any, default: list[str], words: str) -> dict[str, An
 
 _REGIONS = {
     "type": "array",
-    "items": {"type": "string", "enum": sorted(SUPPORTED_REGIONS)},
+    "items": {
+        "type": "string",
+        "maxLength": 2,
+        "pattern": f"^({'|'.join(sorted(SUPPORTED_REGIONS))})$",
+    },
     "default": [],
     "description": "Regions, ISO 3166, whose phone numbers are found without a country's prefix; "
     "none are all.",
@@ -152,7 +156,8 @@ def _describe_vendor_work() -> dict[str, Any]:
             "additionalProperties": {"type": "string", "maxLength": GOLD_CHARS_MAX},
             "propertyNames": {"pattern": "^[1-9][0-9]{0,8}$"},
             "maxProperties": GOLD_ROWS_MAX,
-            "anyOf": [{"maxProperties": 0}, {"minProperties": GOLD_ROWS_MIN}],
+            "if": {"minProperties": 1},
+            "then": {"minProperties": GOLD_ROWS_MIN},
             "default": {},
             "description": "Rows whose answer you know, each as JSON text, by their place in the "
             "file from 1, 5 or more. No vendor is told which they are. Fewer than 80 % right comes "
