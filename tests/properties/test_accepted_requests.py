@@ -219,7 +219,7 @@ def describe_refusals(answer: Any) -> list[tuple[str, str, str]]:
     """Code, member and sentence of each refusal that the document should have told of."""
     found = []
     for status, problem in list_problems(answer):
-        code, sentence = problem["code"], problem.get("detail") or problem.get("message")
+        code, sentence = problem["code"], str(problem.get("detail") or problem.get("message"))
         excused = NOT_IN_A_SCHEMA.get(code, ())
         if status not in TAKEN and not any(re.match(each, sentence) for each in excused):
             found.append((code, str(problem.get("param")), sentence[:200]))
