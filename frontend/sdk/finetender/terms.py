@@ -176,9 +176,3 @@ class JobTerms(TypedDict, total=False):
     preparation: PreparationSettings | None
     #: Up to 16 pairs of texts of your own, shown with the bid and its job.
     metadata: Mapping[str, str] | None
-
-
-class SweepTerms(JobTerms, total=False):
-    """What several jobs have in common beside their data, price and deadline."""
-
-    all_or_none: bool

@@ -18,12 +18,18 @@ from finetender.operations.data import (
     find_dataset_id,
     list_zones,
 )
-from finetender.terms import JobTerms, SweepTerms
+from finetender.terms import JobTerms
 from finetender.values import Bid, Quote, Sweep
 
 Deadline = str | datetime | timedelta
 #: For a warm start, while a node compares some rows. The market gives that up after ten seconds.
 ASK_AGAIN = 30
+
+
+class SweepTerms(JobTerms, total=False):
+    """What several jobs have in common beside their data, price and deadline."""
+
+    all_or_none: bool
 
 
 def get_quote(
