@@ -23,7 +23,7 @@ CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin
 PROGRAM_ADDRESSES = ("/api/", "/v1/", "/internal/")
 
 #: Less is not worth the work, and more would hold the event loop up.
-COMPRESSED_FROM_BYTES, COMPRESSED_TO_BYTES = 2_000, 512_000
+COMPRESSED_FROM_BYTES, COMPRESSED_TO_BYTES = 2_000, 1_000_000
 
 #: The admin's pages are Unfold's, whose scripts need more than ours may have.
 ADMIN_POLICY = {

@@ -187,7 +187,7 @@ def test_a_node_is_one_process_and_ends_once_its_token_was_taken_back(market, no
     assert first.wait(60) == EXIT_SENT_AWAY
     assert "The market does not accept this node" in node.log.read_text()
     assert "adapters and checkpoints of owners are deleted" in node.log.read_text()
-    assert sorted(path.name for path in node.state.path.iterdir()) == ["lock", "node.json"]
+    assert sorted(path.name for path in node.state.path.iterdir()) == ["heard", "lock", "node.json"]
 
 
 def test_a_damaged_base_model_ends_the_node_with_a_sentence(tmp_path, market):

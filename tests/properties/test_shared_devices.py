@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, time, timedelta
 from itertools import combinations, pairwise
 
@@ -253,7 +253,7 @@ class DeviceCourse:
                 for end in (node.sale_opens, node.sale_closes)
             )
             hours = SaleHours(begins.time(), ends.time())
-        self.try_to(lambda: change_sale_hours(node=node, hours=hours, now=self.now))
+        self.try_to(lambda: change_sale_hours(node=node, change=asdict(hours), now=self.now))
 
     def drain(self) -> None:
         node = self.pick()

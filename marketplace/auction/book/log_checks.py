@@ -3,7 +3,7 @@
 A check that found all to agree leaves the state that its replay came to, signed by the market's
 key. Who can write to the database and has no key can neither move it nor change what is in it: the
 next check then begins at the log's first entry again. Entries and rows from before it are not read
-again; ``auction_verify --whole`` reads them.
+again; ``auction_verify`` reads them unless it is told ``--since-last``.
 """
 
 from __future__ import annotations

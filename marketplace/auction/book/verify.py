@@ -106,7 +106,9 @@ def _begin(first: Snapshot, since: VerifiedState | None, found: VerifyReport) ->
     engine = Engine.restore(since.state)
     found.begins_at, found.known_before = engine.position, since.known_faults
     found.express, found.solved = dict(since.express), since.solved
-    entry = LogEntry.objects.filter(zone=first.zone_id, position=engine.position).first()
+    # By the index that names one entry for each position, and not by the rows' own order.
+    of_position = LogEntry.objects.filter(zone=first.zone_id, position=engine.position)
+    entry = of_position.order_by("position").first()
     if engine.position and (entry is None or entry.hash != engine.head_hash):
         found.problems.append(
             f"log position {engine.position}: it is not the entry that was verified before"

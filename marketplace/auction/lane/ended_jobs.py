@@ -54,9 +54,10 @@ def list_ended_jobs(lane: Lane) -> list[Job]:
     waiting = Bid.objects.filter(status=BidStatus.ADMITTED, retry_at__gt=lane.now)
     ended = list_unreleased_jobs().filter(zone=lane.zone).exclude(bid_id__in=waiting.values("pk"))
     ended = ended.order_by("finished_at", "pk")
-    since = slot_starts_at(lane.zone, lane.slot - 1)
-    overdue = ended.filter(finished_at__lt=since)
-    return [*overdue, *ended.filter(finished_at__gte=since)[:BATCH_LIMIT]]
+    found = list(ended[:BATCH_LIMIT])
+    if len(found) == BATCH_LIMIT and _is_overdue(lane, found[-1]):
+        return list(ended.filter(finished_at__lt=slot_starts_at(lane.zone, lane.slot - 1)))
+    return found
 
 
 def _is_overdue(lane: Lane, job: Job) -> bool:

@@ -1,8 +1,9 @@
-"""``manage.py auction_verify [--zone NAME] [--whole]``: replay the log and compare all with it.
+"""``manage.py auction_verify [--zone NAME] [--since-last]``: replay the log, compare all with it.
 
-It begins where the last one ended whose result the market's key signed, and with ``--whole``, or
-without the key, at the first entry. It ends with 0 where everything agrees, with 1 where anything
-does not, and with 3 where all agrees but for entries that the log itself names as wrong.
+It begins at the first entry. With ``--since-last`` it begins where the last one ended whose result
+the market's key signed, if there is one, and reads nothing from before. It ends with 0 where
+everything agrees, with 1 where anything does not, and with 3 where all agrees but for entries that
+the log itself names as wrong.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--zone", help="name of one zone; all zones without it")
         parser.add_argument(
-            "--whole", action="store_true", help="begin at the first entry, not at the last check"
+            "--since-last",
+            action="store_true",
+            help="begin where the last check ended; what is verified already is not read again",
         )
 
     def handle(self, *_args: Any, **options: Any) -> None:
@@ -41,7 +44,7 @@ class Command(BaseCommand):
         key = find_signing_key(now=now)
         for zone in zones:
             since = (
-                find_verified_state(zone=zone, key=key) if key and not options["whole"] else None
+                find_verified_state(zone=zone, key=key) if key and options["since_last"] else None
             )
             found = verify_zone(zone, since=since)
             if key is not None and found.state is not None:

@@ -281,7 +281,7 @@ def test_an_adapter_that_another_job_begins_with_waits_and_is_given_to_no_furthe
         delete_adapter(job=job, asked_by=None, now=NOW)
     erase()
     assert Deletion.objects.get().waits_for == (
-        "A bid for a job that begins with its adapter waits for its answer."
+        "A bid for a job that begins with what it made waits for its answer."
     )
     Bid.objects.filter(pk=bid.pk).update(status="cancelled")
     erase(NOW + GRACE + LOOKED_EVERY)

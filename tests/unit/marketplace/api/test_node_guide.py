@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ GUIDE = ROOT / "docs" / "guides" / "running-a-node.md"
 BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def test_every_line_of_the_guide_for_nodes_does_what_it_says(tmp_path: Path) -> None:
+def test_every_line_of_the_guide_for_nodes_does_what_it_says(tmp_path: Path, settings: Any) -> None:
     zone = market.zone(name="tiny", base_model_sha256="")
     zone.base_model_source = "bundled:finetender-tiny"
     zone.save()
@@ -34,7 +35,9 @@ def test_every_line_of_the_guide_for_nodes_does_what_it_says(tmp_path: Path) -> 
     for name, arguments in (("python", ""), ("finetender", "-m finetender")):
         (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
         (programs / name).chmod(0o755)
-    # As a lane does with its first heads; a node is told it as it joins.
+    # As a lane does with its first heads; a node is told it as it joins. Another key than that of
+    # earlier tests, which this process knows and this database does not.
+    settings.MARKET_KEY_DIR = tmp_path / "keys"
     load_signing_key(now=clock.now())
     organisation = builders.organisation()
     _, secret = builders.api_key(organisation)

@@ -129,7 +129,7 @@ def test_a_backup_is_put_back_elsewhere_with_books_logs_and_files(sold, tmp_path
 def test_a_restore_may_compute_for_long_between_two_looks_at_a_log(sold, monkeypatch):
     """A new machine compiles the auction first, which took longer than a transaction may rest."""
 
-    def show(_zone):
+    def show(_zone, _since=None):
         with connection.cursor() as cursor:
             cursor.execute("SHOW idle_in_transaction_session_timeout")
             return cursor.fetchone()

@@ -245,7 +245,7 @@ def test_keys_that_cannot_be_kept_are_refused(api, zone, key):
         ({"training": []}, 400, "invalid_request"),
         ({"adapter": {"rank": "big"}}, 400, "invalid_hyperparameter"),
         ({"dead_line": "soon"}, 400, "invalid_request"),
-        ({"name": "x" * 100}, 400, "invalid_name"),
+        ({"name": "x" * 100}, 400, "invalid_request"),
         ({"price": "50"}, 402, "insufficient_funds"),
     ],
 )

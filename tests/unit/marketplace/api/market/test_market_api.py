@@ -357,6 +357,7 @@ def test_pausing_says_the_money_and_the_step_first_and_the_rest_is_bid_for(api, 
         "payment": "0.300000",
         "refund": "0.294000",
         "kept": "0.006000",
+        "waits": "0.000000",
         "checkpoint_step": 0,
         "steps_done_again": 0,
     }

@@ -62,19 +62,19 @@ def run(*options):
 
 
 def test_the_next_check_begins_where_the_last_one_ended(zone, key):
-    before, first = LogEntry.objects.count(), run()
+    before, first = LogEntry.objects.count(), run("--since-last")
     assert f"{before} entries," in first
     assert LogCheck.objects.get().position == before
     decide(zone, 4, after_s=10)
     head, count = MarketHead.objects.get(), LogEntry.objects.count()
-    second = run()
+    second = run("--since-last")
     assert f"verified, {count - before} entries after {before}, 4 decisions" in second
     assert second.rstrip().endswith(head.head_hash)
     row = LogCheck.objects.get()
     assert (row.position, row.head_hash) == (head.position, head.head_hash)
-    assert f"verified, {count} entries, 10 decisions" in run("--whole")
+    assert f"verified, {count} entries, 10 decisions" in run()
     # Nothing came since.
-    assert f"verified, 0 entries after {count}, 0 decisions" in run()
+    assert f"verified, 0 entries after {count}, 0 decisions" in run("--since-last")
 
 
 def test_the_state_of_a_part_is_that_of_the_whole(zone, key):
@@ -104,9 +104,9 @@ def test_what_was_altered_before_is_found_by_the_whole_check_alone(zone, key):
     row = check(zone, key)
     bid = Bid.objects.filter(status="admitted").earliest("position")
     alter_row("UPDATE auction_bid SET payment_micros = payment_micros + 1 WHERE id = %s", bid.pk)
-    assert "verified" in run()
+    assert "verified" in run("--since-last")
     with pytest.raises(CommandError, match="not what its log replays to"):
-        run("--whole")
+        run()
     # What failed leaves no mark.
     assert LogCheck.objects.get().position == row.position
 
@@ -131,7 +131,7 @@ def test_a_state_that_was_altered_counts_for_nothing(zone, key, column):
     }
     LogCheck.objects.update(**{column: changed[column]})
     assert find_verified_state(zone=zone, key=key) is None
-    assert f"verified, {LogEntry.objects.count()} entries, 6 decisions" in run()
+    assert f"verified, {LogEntry.objects.count()} entries, 6 decisions" in run("--since-last")
 
 
 def test_a_state_under_a_key_that_stands_in_the_database_alone_counts_for_nothing(zone, key):
@@ -160,10 +160,10 @@ def test_after_a_new_key_and_without_a_key_the_check_is_whole(zone, key, setting
     check(zone, key)
     whole = f"verified, {LogEntry.objects.count()} entries, 6 decisions"
     rotate_signing_key(now=NOW)
-    assert whole in run()
+    assert whole in run("--since-last")
     LogCheck.objects.all().delete()
     settings.MARKET_KEY_DIR = tmp_path / "nowhere"
-    assert whole in run()
+    assert whole in run("--since-last")
     assert not LogCheck.objects.exists()
     # A process without the key makes none.
     assert not (tmp_path / "nowhere").exists()
@@ -209,7 +209,7 @@ def test_faults_that_the_log_names_are_said_by_every_later_check(zone, key):
     found.known_before = ("entry 3 is wrong, as entry 9 says",)
     store_verified_state(zone=zone, found=found, key=key, now=NOW)
     with pytest.raises(CommandError, match="but for entries") as raised:
-        run()
+        run("--since-last")
     assert raised.value.returncode == 3
     later = find_verified_state(zone=zone, key=key)
     assert later.known_faults == found.known_before
