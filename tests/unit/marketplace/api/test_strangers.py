@@ -14,6 +14,7 @@ from marketplace.accounts.models import Membership
 from marketplace.accounts.services import create_invitation
 from marketplace.auction.bidding.bundles import NewBundle, place_bundle
 from marketplace.exports.models import Export, HubPush
+from marketplace.fleet.services import ListingTerms, open_listing
 from marketplace.jobs.models import Upload
 from marketplace.jobs.services import dispatch_slots, record_progress, store_checkpoint
 from marketplace.vendors.plans import request_plan
@@ -29,8 +30,8 @@ from workers.protocol.job_terms import PreparationWish
 # Closing a download gives the connection back, so what was made must be committed.
 pytestmark = pytest.mark.django_db(transaction=True)
 
-#: Names a zone, which everybody sees.
-PUBLIC = {"zone_name"}
+#: Name a zone, which everybody sees, and a month, of which each sees their own.
+PUBLIC = {"zone_name", "month"}
 #: Of what the builders below do not make, or what is only there later: its owner gets 404 too.
 NOT_MADE = {"/api/express/{request_id}", "/v1/models/{model}"} | {
     f"/api/jobs/{{job_id}}/{part}"
@@ -106,6 +107,13 @@ def ids(settings, tmp_path):
     invitation, _ = create_invitation(
         organisation=owner, email="bo@example.com", role="viewer", invited_by=person, now=NOW
     )
+    token, _ = open_listing(
+        organisation=owner,
+        zone=zone,
+        created_by=person,
+        terms=ListingTerms(ask_micros=1_000),
+        now=NOW,
+    )
     made = {
         "member_id": person.memberships.get(organisation=owner).pk,
         "invitation_id": invitation.pk,
@@ -122,6 +130,8 @@ def ids(settings, tmp_path):
         "webhook_id": endpoint.pk,
         "delivery_id": send_test(endpoint=endpoint, now=NOW).pk,
         "key_id": key.pk,
+        "node_id": market.node(zone, of=token.provider).pk,
+        "token_id": token.pk,
         "file_id": f"file-{dataset.pk.removeprefix('ds_')}",
         "model": f"ft:{zone.name}:{owner.slug}:x:{job.pk.removeprefix('ftjob-')}",
     }
