@@ -65,7 +65,7 @@ print(Node.objects.filter(name__in=worker).update(available_from_at={at}))
 AVAILABLE_FROM = """
 from datetime import datetime
 from marketplace.fleet.models import Node
-Node.objects.filter(tier="marketplace").update(available_from_at={at})
+Node.objects.filter(tier="marketplace").exclude(status="left").update(available_from_at={at})
 """
 
 #: Samples a second by tokens of a sample: what half a core reaches. A node that turns out faster

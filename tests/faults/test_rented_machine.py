@@ -38,7 +38,8 @@ OTHERS_AVAILABLE_FROM = """
 from datetime import timedelta
 from marketplace.common import clock
 from marketplace.fleet.models import Node
-Node.objects.exclude(name__startswith="mach_").update(available_from_at={at})
+others = Node.objects.exclude(name__startswith="mach_").exclude(status="left")
+others.update(available_from_at={at})
 """
 NEVER = "clock.now() + timedelta(days=365)"
 FACTS = """
