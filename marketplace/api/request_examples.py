@@ -15,12 +15,15 @@ _ROWS = '{"prompt": "Where is my order?", "completion": "It comes tomorrow."}\n'
 
 EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     # /api
+    "AdapterConsentRequest": {"is_given": True},
     "AskRequest": {"ask": "0.05"},
     "BatchRequest": {"bids": [_BID]},
     "BidRequest": _BID,
     "BundleQuoteRequest": _SWEEP,
     "BundleRequest": {**_SWEEP, "price": "8.00"},
     "CancelRequest": {"refund_at_least": "3.92"},
+    "ConsentRequest": {"uses_donors": True, "gives_adapters": False},
+    "DatasetConsentRequest": {"uses_donors": None, "gives_adapters": True},
     "DatasetUploadRequest": {"file": _ROWS, "name": "answers", "zone": "llama-8b"},
     "DisputeRequest": {"reason": "It answers in another language than the rows."},
     "ExportRequest": {"form": "merged"},

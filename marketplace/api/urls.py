@@ -22,6 +22,7 @@ from marketplace.api.market import (
     plans,
     tracking,
     vendor_work,
+    warm_starts,
     webhooks,
     zones,
 )
@@ -128,6 +129,22 @@ urlpatterns = [
     path("jobs/<str:job_id>/pause", jobs.JobPauseView.as_view(), name="api-job-pause"),
     path("jobs/<str:job_id>/resume", jobs.JobResumeView.as_view(), name="api-job-resume"),
     path("deletions", own_data.DeletionsView.as_view(), name="api-deletions"),
+    path(
+        "warm-starts/consent",
+        warm_starts.ConsentView.as_view(),
+        name="api-warm-start-consent",
+    ),
+    path(
+        "datasets/<str:dataset_id>/consent",
+        warm_starts.DatasetConsentView.as_view(),
+        name="api-dataset-consent",
+    ),
+    path(
+        "jobs/<str:job_id>/adapter/consent",
+        warm_starts.AdapterConsentView.as_view(),
+        name="api-adapter-consent",
+    ),
+    path("royalties", warm_starts.RoyaltiesView.as_view(), name="api-royalties"),
     path("retention", own_data.RetentionView.as_view(), name="api-retention"),
     path("archive", own_data.ArchiveView.as_view(), name="api-archive"),
     path("wallet", money.WalletView.as_view(), name="api-wallet"),

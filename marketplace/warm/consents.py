@@ -63,12 +63,17 @@ def set_adapter_consent(
     """
     donor = Donor.objects.filter(organisation=organisation, job_id=job_id).first()
     if donor is None:
-        raise NotFound("unknown_donor", "You have no such adapter that a job could begin with.")
+        raise refuse_unknown_donor()
     with transaction.atomic():
         donor.is_given = is_given
         donor.save(update_fields=["is_given"])
         end_withdrawn_starts(Offer.objects.filter(donor=donor), now=now)
     return donor
+
+
+def refuse_unknown_donor() -> NotFound:
+    """Say that there is no such adapter, or that none could begin with it."""
+    return NotFound("unknown_donor", "You have no such adapter that a job could begin with.")
 
 
 def end_withdrawn_starts(offers: QuerySet[Offer], *, now: datetime) -> int:

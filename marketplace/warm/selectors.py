@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from django.db.models import Sum
+from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet, Sum
 
 from marketplace.accounts.models import Organisation
 from marketplace.jobs.models import Dataset, Job
-from marketplace.warm.consents import annotate_given
+from marketplace.warm.consents import IS_FIT, annotate_given, refuse_unknown_donor
 from marketplace.warm.models import Consent, DatasetConsent, Donor, Offer
 
 
 def find_donor(job: Job) -> Donor | None:
-    """A job's adapter as a donor, with ``given``: whether others' jobs may begin with it."""
-    return annotate_given(Donor.objects.filter(job=job)).first()
+    """A job's adapter as a donor, with ``given``: whether others' jobs may begin with it.
+
+    ``is_offered``: it is given, and fit for it.
+    """
+    donors = annotate_given(Donor.objects.filter(job=job))
+    is_offered = ExpressionWrapper(IS_FIT & Q(given=True), output_field=BooleanField())
+    return donors.annotate(is_offered=is_offered).first()
+
+
+def get_donor(job: Job) -> Donor:
+    """As ``find_donor``.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_donor``.
+    """
+    found = find_donor(job)
+    if found is None:
+        raise refuse_unknown_donor()
+    return found
 
 
 def list_starts_from(job: Job) -> list[Offer]:
@@ -33,8 +52,12 @@ def get_dataset_consent(dataset: Dataset) -> DatasetConsent:
     return found or DatasetConsent(dataset=dataset)
 
 
-def list_royalties(organisation: Organisation, *, most: int = 20) -> tuple[int, list[Offer]]:
-    """All that an organisation's adapters earned, and the latest starts that earned it."""
+def list_royalties(organisation: Organisation) -> QuerySet[Offer]:
+    """Starts of others' jobs with an organisation's adapters that it was paid for."""
     paid = Offer.objects.filter(donor__organisation=organisation, royalty_paid_micros__gt=0)
-    total = paid.aggregate(total=Sum("royalty_paid_micros"))["total"] or 0
-    return total, list(paid.select_related("donor__job").order_by("-measured_at")[:most])
+    return paid.select_related("donor__job")
+
+
+def sum_royalties(paid: QuerySet[Offer]) -> int:
+    """All that those starts earned."""
+    return paid.aggregate(total=Sum("royalty_paid_micros", default=0))["total"]

@@ -299,6 +299,34 @@ class RetentionRequest(StrictSerializer):
     )
 
 
+class ConsentRequest(StrictSerializer):
+    uses_donors = serializers.BooleanField(
+        help_text="Whether your jobs may begin with adapters that others give."
+    )
+    gives_adapters = serializers.BooleanField(
+        help_text="Whether jobs of others may begin with your adapters, for a royalty."
+    )
+
+
+class DatasetConsentRequest(StrictSerializer):
+    uses_donors = serializers.BooleanField(
+        allow_null=True,
+        help_text="Whether jobs on it may begin with adapters of others; null: as your "
+        "organisation.",
+    )
+    gives_adapters = serializers.BooleanField(
+        allow_null=True,
+        help_text="Whether jobs of others may begin with its adapters; null: as your organisation.",
+    )
+
+
+class AdapterConsentRequest(StrictSerializer):
+    is_given = serializers.BooleanField(
+        allow_null=True,
+        help_text="Whether jobs of others may begin with it; null: as its data set.",
+    )
+
+
 class RoleRequest(StrictSerializer):
     role = serializers.ChoiceField(Role.values, help_text="What the member may do from now on.")
 

@@ -37,11 +37,12 @@ from marketplace.payments.models import (
 from marketplace.payments.selectors import StatementRow, get_wallet, list_wallet_rows
 from marketplace.payments.top_ups import list_cards
 from marketplace.questions.models import REFERENCE_PREFIX
-from marketplace.warm.selectors import list_royalties
+from marketplace.warm.selectors import list_royalties, sum_royalties
 from marketplace.web.views.payments import build_form_key
 from marketplace.web.views.requests import PageRequest, money_page, page, show_refusal
 
 ROWS_PER_PAGE = 30
+ROYALTIES_SHOWN = 20
 PAYMENTS_LISTED = 10
 HOLDS_LISTED = 20
 
@@ -90,6 +91,7 @@ def show_wallet(request: PageRequest) -> HttpResponse:
     bids = find_paid_bids(hold.reference for hold in holds)
     balance = get_wallet(organisation=organisation)
     listed = _list_rows(rows, double=double)
+    royalties = list_royalties(organisation)
     context = {
         "wallet": balance,
         "total_micros": balance.available_micros + balance.held_micros,
@@ -103,7 +105,8 @@ def show_wallet(request: PageRequest) -> HttpResponse:
         if can_take_demo_money(organisation=organisation)
         else 0,
         "funds_request": find_funds_request(organisation=organisation),
-        "royalties": list_royalties(organisation),
+        "royalties": royalties.order_by("-measured_at")[:ROYALTIES_SHOWN],
+        "royalties_micros": sum_royalties(royalties),
         "freezes": list_freezes([organisation.pk]),
         **_describe_cards(organisation),
     }

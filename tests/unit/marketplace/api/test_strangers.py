@@ -35,7 +35,10 @@ PUBLIC = {"zone_name", "month"}
 #: Of what the builders below do not make, or what is only there later: its owner gets 404 too.
 NOT_MADE = {"/api/express/{request_id}", "/v1/models/{model}"} | {
     f"/api/jobs/{{job_id}}/{part}"
-    for part in ("preparation", "preparation/changes", "preparation/origins", "cancel", "pause")
+    for part in (
+        *("preparation", "preparation/changes", "preparation/origins", "cancel", "pause"),
+        "adapter/consent",
+    )
 }
 #: What its owner is told of something that has not happened yet.
 NOT_YET = {"/api/bids/{bid_id}/proof": 409}
