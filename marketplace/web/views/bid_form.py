@@ -8,18 +8,16 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.http import HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
 from marketplace.accounts.models import Organisation
-from marketplace.auction.bidding.card_bids import authorise_bid
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.measure import MeasuredJob, measure_job
-from marketplace.auction.bidding.place import NewBid, place_bid
+from marketplace.auction.bidding.place import NewBid
 from marketplace.auction.bidding.quotes import BidQuote, make_quote
 from marketplace.auction.bidding.terms import parse_price
-from marketplace.auction.bidding.wait import wait_for_bid
 from marketplace.auction.pay_rule import GIVE_BACK_RULE
 from marketplace.common import clock
 from marketplace.common.errors import UserError
@@ -27,10 +25,7 @@ from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import list_nodes_on_sale, list_open_zones
 from marketplace.jobs.models import Dataset
 from marketplace.payments.freezes import list_freezes
-from marketplace.payments.models import CardPayment
 from marketplace.payments.selectors import get_wallet
-from marketplace.payments.stripe_client import is_configured, is_test_money
-from marketplace.payments.top_ups import list_cards
 from marketplace.vendors.reports import count_trouble, list_findings
 from marketplace.vendors.selectors import find_kinds, find_report, list_offers
 from marketplace.vendors.wishes import parse_wish
@@ -38,7 +33,7 @@ from marketplace.web.forms import BidForm, get_bid_defaults
 from marketplace.web.presenters.curve import find_horizon_end, pick_treads, serialize_quote
 from marketplace.web.presenters.warm import present_warm_quote
 from marketplace.web.views.earlier_terms import read_earlier_terms
-from marketplace.web.views.payments import make_payment_intent, read_card
+from marketplace.web.views.payments import build_pay_choice, place_paid_bid
 from marketplace.web.views.requests import PageRequest, page
 from marketplace.web.views.uploads import (
     ShownUpload,
@@ -69,15 +64,10 @@ def show_bid_form(request: PageRequest) -> HttpResponse:
     upload, upload_error = _upload(request, form)
     if request.POST.get("do") == "place" and upload_error is None and form.is_valid():
         try:
-            asked = _read_bid(request, form)
-            if request.POST.get("pay") == "card":
-                payment = _authorise(request, asked, now=now)
-                return redirect("card_payment", payment_id=payment.pk)
-            bid = place_bid(asked=asked, now=now)
+            return place_paid_bid(request, _read_bid(request, form), now=now)
         except UserError as error:
             form.refuse(error)
             return _form_page(request, form, zones, now=now, status=error.status, upload=upload)
-        return redirect("bid_detail", bid_id=wait_for_bid(bid=bid).pk)
     return _form_page(
         request,
         form,
@@ -88,13 +78,6 @@ def show_bid_form(request: PageRequest) -> HttpResponse:
         upload_error=upload_error,
         follows_data=request.POST.get("deadline") == request.POST.get("offered_deadline"),
     )
-
-
-def _authorise(request: PageRequest, asked: NewBid, *, now: datetime) -> CardPayment:
-    """Ask a card for the bid's amount; its page goes on."""
-    payment = authorise_bid(asked=asked, asked_by=request.user, card_id=read_card(request), now=now)
-    make_payment_intent(payment, now=now)
-    return payment
 
 
 def _read_bid(request: PageRequest, form: BidForm) -> NewBid:
@@ -182,11 +165,7 @@ def _form_page(
         "form": form,
         "wallet": balance,
         "is_short": balance.available_micros == 0,
-        "takes_cards": is_configured(),
-        "is_test_money": is_test_money(),
-        "cards": list_cards(request.organisation) if is_configured() else [],
-        "pays_by": request.POST.get("pay", "wallet"),
-        "pays_with": request.POST.get("card", "new"),
+        **build_pay_choice(request),
         "freezes": list_freezes([request.organisation.pk]),
         "zone": zone,
         "give_back_rule": GIVE_BACK_RULE,

@@ -11,11 +11,10 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
 from marketplace.auction.bidding.job_request import JobRequest
-from marketplace.auction.bidding.place import NewBid, place_bid
+from marketplace.auction.bidding.place import NewBid
 from marketplace.auction.bidding.quotes import BidQuote, make_quote
 from marketplace.auction.bidding.resuming import RESUMED, find_paused_job, find_price_left
 from marketplace.auction.bidding.terms import parse_price
-from marketplace.auction.bidding.wait import wait_for_bid
 from marketplace.auction.cancelling import cancel_sold_job, quote_cancelling
 from marketplace.auction.models import Bid
 from marketplace.auction.pausing import check_can_pause, pause_sold_job
@@ -28,6 +27,7 @@ from marketplace.web.forms import ResumeForm, get_bid_defaults
 from marketplace.web.templatetags.finetender import usd_input
 from marketplace.web.views.bid_form import format_local
 from marketplace.web.views.jobs import find_own_job
+from marketplace.web.views.payments import build_pay_choice, place_paid_bid
 from marketplace.web.views.requests import PageRequest, page, show_refusal
 
 
@@ -82,8 +82,7 @@ def resume_job(request: PageRequest, job_id: str) -> HttpResponse:
     status = 200
     if request.POST.get("do") == "place" and form.is_valid():
         try:
-            bid = place_bid(asked=_read_bid(request, job, form), now=now)
-            return redirect("bid_detail", bid_id=wait_for_bid(bid=bid).pk)
+            return place_paid_bid(request, _read_bid(request, job, form), now=now)
         except UserError as error:
             form.refuse(error)
             status = error.status
@@ -96,6 +95,7 @@ def resume_job(request: PageRequest, job_id: str) -> HttpResponse:
         "problem": problem,
         "checkpoint": list_job_checkpoints(job).first(),
         "now": now,
+        **build_pay_choice(request),
     }
     return render(request, "web/job_resume.html", context, status=status)
 

@@ -14,7 +14,8 @@ from django.shortcuts import redirect, render
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_GET, require_POST
 
-from marketplace.auction.bidding.card_bids import place_authorised_bid
+from marketplace.auction.bidding.card_bids import authorise_bid, place_authorised_bid
+from marketplace.auction.bidding.place import NewBid, place_bid
 from marketplace.auction.bidding.wait import wait_for_bid
 from marketplace.common import clock
 from marketplace.common.errors import UserError
@@ -40,7 +41,7 @@ from marketplace.payments.models import (
 )
 from marketplace.payments.stripe_client import GatewayFault
 from marketplace.payments.stripe_gateway import Intent
-from marketplace.payments.top_ups import remove_card, set_wallet_rules, start_top_up
+from marketplace.payments.top_ups import list_cards, remove_card, set_wallet_rules, start_top_up
 from marketplace.payments.webhooks import BODY_MAX, receive_webhook
 from marketplace.web.views.requests import PageRequest, money_page, page, show_refusal
 
@@ -82,6 +83,33 @@ def read_card(request: PageRequest) -> str | None:
     """The saved card that was chosen; ``None`` for a new one."""
     chosen = request.POST.get("card", NEW_CARD)
     return None if chosen == NEW_CARD else chosen
+
+
+def build_pay_choice(request: PageRequest) -> dict[str, Any]:
+    """Build what ``parts/pay_with.html`` shows: the wallet and cards, and which was chosen."""
+    takes_cards = stripe_client.is_configured()
+    return {
+        "takes_cards": takes_cards,
+        "is_test_money": stripe_client.is_test_money(),
+        "cards": list_cards(request.organisation) if takes_cards else [],
+        "pays_by": request.POST.get("pay", "wallet"),
+        "pays_with": request.POST.get("card", NEW_CARD),
+    }
+
+
+def place_paid_bid(request: PageRequest, asked: NewBid, *, now: datetime) -> HttpResponse:
+    """Place a bid that the wallet pays, or ask the chosen card first; go on to the next page.
+
+    Raises
+    ------
+    UserError
+        The bid is refused as it stands, or cannot be paid; nothing is stored.
+    """
+    if request.POST.get("pay") != "card":
+        return redirect("bid_detail", bid_id=wait_for_bid(bid=place_bid(asked=asked, now=now)).pk)
+    payment = authorise_bid(asked=asked, asked_by=request.user, card_id=read_card(request), now=now)
+    make_payment_intent(payment, now=now)
+    return redirect("card_payment", payment_id=payment.pk)
 
 
 def make_payment_intent(payment: CardPayment, *, now: datetime) -> None:

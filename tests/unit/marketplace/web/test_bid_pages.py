@@ -22,7 +22,7 @@ from marketplace.jobs.services import intake
 from marketplace.payments.selectors import get_wallet
 from marketplace.web import latest_choice
 from marketplace.web.presenters.curve import find_horizon_end
-from marketplace.web.views import bid_form, uploads, workspace
+from marketplace.web.views import bid_form, payments, uploads, workspace
 from tests import builders, market_builders
 from tests.builders import NOW
 from tests.pages import read_download, read_page
@@ -41,7 +41,7 @@ def lane():
         bid.refresh_from_db()
         return bid
 
-    with patch.object(bid_form, "wait_for_bid", decide):
+    with patch.object(payments, "wait_for_bid", decide):
         yield
 
 

@@ -11,7 +11,10 @@ from django.test import Client
 from marketplace.auction.bidding.card_bids import place_authorised_bids
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
+from marketplace.auction.pausing import pause_sold_job
+from marketplace.auction.settlement import settle_finished
 from marketplace.common import clock
+from marketplace.jobs.models import Job
 from marketplace.payments.card_payments import refresh_payment
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import (
@@ -22,6 +25,7 @@ from marketplace.payments.models import (
 )
 from marketplace.payments.selectors import Wallet, get_wallet
 from marketplace.payments.webhooks import receive_webhook
+from marketplace.web.views import payments
 from tests import builders
 from tests.builders import NOW
 from tests.durable_work import apply_events, make_calls
@@ -35,7 +39,6 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def lane() -> Any:
     """Bids are decided while the page waits, by the zone's lane as ever."""
-    from marketplace.web.views import payments
 
     def decide(*, bid: Bid) -> Bid:
         decide_pending_bids(zone=bid.zone, now=clock.now(), limit=10)
@@ -110,12 +113,7 @@ def test_while_the_gateway_is_down_the_page_says_so_and_loses_nothing(
 def test_an_answer_that_comes_while_the_page_is_made_does_not_end_it(
     site: Site, cards: GatewayControl, pays_for: str
 ) -> None:
-    from marketplace.web.views import bid_form, payments
-
-    with (
-        patch.object(payments, "make_payment_intent"),
-        patch.object(bid_form, "make_payment_intent"),
-    ):
+    with patch.object(payments, "make_payment_intent"):
         payment = _start(site) if pays_for == "wallet" else _start_bid(site)
 
     def answer_late(*, payment: CardPayment, now: Any) -> Any:
@@ -244,6 +242,63 @@ def test_a_bid_that_cannot_be_placed_any_more_gives_its_amount_back(
     assert payment.failure in read_page(site.client.get(f"/wallet/payments/{payment.pk}"))
 
 
+def _resume_by_card(site: Site, cards: GatewayControl, job: Job, **changed: Any) -> CardPayment:
+    page = site.client.get(f"/jobs/{job.pk}/resume")
+    assert "A card, for this bid" in read_page(page)
+    form = page.context["form"].data | {"do": "place", "pay": "card", "card": "new"} | changed
+    reply = site.client.post(f"/jobs/{job.pk}/resume", form)
+    address = reply.headers["Location"]
+    _confirm(cards, site.client.get(address))
+    return CardPayment.objects.get(pk=address.removeprefix("/wallet/payments/"))
+
+
+@pytest.fixture
+def paused(site: Site) -> Job:
+    site.client.post("/bids/new", site.bid_form())
+    job = Job.objects.get()
+    pause_sold_job(job=job, paused_by=None, now=NOW)
+    settle_finished(now=NOW)
+    job.refresh_from_db()
+    return job
+
+
+def test_a_card_pays_for_the_rest_of_a_paused_job(
+    site: Site, cards: GatewayControl, paused: Job
+) -> None:
+    payment = _resume_by_card(site, cards, paused)
+    assert Bid.objects.count() == 1
+    before = get_wallet(organisation=site.organisation)
+    for _ in range(2):
+        reply = site.client.get(f"/wallet/payments/{payment.pk}")
+        rest = Bid.objects.get(resumed_job_id=paused.pk)
+        assert reply.headers["Location"] == f"/bids/{rest.pk}"
+    assert rest.status == "admitted"
+    assert Hold.objects.get(reference=rest.hold_reference).card_payment_id == payment.pk
+    assert Job.objects.get(bid_id=rest.pk).terms.resumes is not None
+    make_calls(now=NOW)
+    payment.refresh_from_db()
+    assert payment.status == "paid"
+    after = get_wallet(organisation=site.organisation)
+    change = payment.received_micros - (rest.payment_micros or 0)
+    assert after.available_micros == before.available_micros + change
+    assert check_ledger().balanced
+
+
+def test_of_two_cards_for_one_rest_the_second_gets_its_amount_back(
+    site: Site, cards: GatewayControl, paused: Job
+) -> None:
+    first, second = (_resume_by_card(site, cards, paused, key=key) for key in ("a", "b"))
+    for payment in (first, second):
+        site.client.get(f"/wallet/payments/{payment.pk}")
+    rest = Bid.objects.get(resumed_job_id=paused.pk)
+    assert Hold.objects.get(reference=rest.hold_reference).card_payment_id == first.pk
+    make_calls(now=NOW)
+    second.refresh_from_db()
+    assert (second.status, second.received_cents) == ("cancelled", 0)
+    assert second.failure.startswith(f"Another bid of yours goes on with {paused.pk}.")
+    assert check_ledger().balanced
+
+
 def test_below_the_least_of_card_networks_the_page_offers_the_wallet(
     site: Site, cards: GatewayControl
 ) -> None:
@@ -254,9 +309,7 @@ def test_below_the_least_of_card_networks_the_page_offers_the_wallet(
 
 def test_the_same_form_by_card_and_by_wallet_is_one_bid(site: Site, cards: GatewayControl) -> None:
     payment = _bid_by_card(site, cards)
-    from marketplace.web.views import bid_form
-
-    with patch.object(bid_form, "wait_for_bid", lambda *, bid: bid):
+    with patch.object(payments, "wait_for_bid", lambda *, bid: bid):
         site.client.post("/bids/new", site.bid_form())
     site.client.get(f"/wallet/payments/{payment.pk}")
     assert Bid.objects.count() == Hold.objects.count() == 1
