@@ -9,8 +9,9 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.fields.json import KeyTransform
 
+from marketplace.common.brief_json import BriefJSONField, Usual
 from marketplace.common.ids import new_id
-from workers.protocol.wire import loads, to_json
+from workers.protocol.wire import from_json, to_json
 
 ID_LENGTH = 40
 
@@ -46,7 +47,7 @@ class ValueEncoder(json.JSONEncoder):
         return to_json(o)
 
 
-class ValueField(models.JSONField):
+class ValueField(BriefJSONField):
     """A frozen dataclass, stored as JSON; ``kind`` says which.
 
     Rows with the same text share one value, since the same one is read again and again.
@@ -54,7 +55,7 @@ class ValueField(models.JSONField):
 
     if TYPE_CHECKING:
 
-        def __new__(cls, *, kind: type[Any], **kwargs: Any) -> Any: ...
+        def __new__(cls, *, kind: type[Any], usual: Usual = ..., **kwargs: Any) -> Any: ...
 
     def __init__(self, *, kind: type[Any], **kwargs: Any) -> None:
         self.kind = kind
@@ -72,7 +73,11 @@ class ValueField(models.JSONField):
 
     @cached_property
     def _parse(self) -> Any:
-        return lru_cache(maxsize=4096)(partial(loads, self.kind))
+        @lru_cache(maxsize=4096)
+        def parse(text: str) -> Any:
+            return from_json(self.kind, self.complete(json.loads(text)), ignores_unknown=True)
+
+        return parse
 
     def get_prep_value(self, value: Any) -> Any:
         return to_json(super().get_prep_value(value))

@@ -2,6 +2,7 @@
 
 import django.db.models.deletion
 import marketplace.auction.models.bids
+import marketplace.common.brief_json
 import marketplace.common.models
 import pgtrigger.compiler
 import pgtrigger.migrations
@@ -126,7 +127,7 @@ class Migration(migrations.Migration):
                 ('arrival', models.BigIntegerField(db_default=marketplace.auction.models.bids.NextArrival(), editable=False, unique=True)),
                 ('price_micros', models.BigIntegerField()),
                 ('deadline_at', models.DateTimeField()),
-                ('terms', marketplace.common.models.ValueField(kind=workers.protocol.job_terms.JobTerms, null=True)),
+                ('terms', marketplace.common.models.ValueField(kind=workers.protocol.job_terms.JobTerms, null=True, usual={'adapter': {'rank': 16, 'alpha': 32.0, 'dropout': 0.0, 'target_modules': None, 'virtual_tokens': 0, 'init_text': '', 'rslora': False, 'dora': False}, 'training': {'batch_size': 8, 'learning_rate': 0.0002, 'schedule': 'cosine', 'warmup_share': 0.03, 'weight_decay': 0.0, 'max_grad_norm': 1.0, 'sequence_length': 512, 'seed': 0, 'validation_share': 0.1, 'eval_every_steps': 0, 'preference_loss': 'dpo', 'dpo_beta': 0.1, 'neftune_alpha': 0.0, 'early_stopping': 0, 'target_loss': 0.0}, 'validation': None, 'start': None, 'preparation': [None, {'kinds': ['automatic'], 'roles': {}, 'drop_duplicates': True, 'mask_personal_data': False, 'phone_regions': [], 'languages': [], 'validation_share': 0.0, 'skills': [], 'instructions': '', 'gold': {}, 'review_s': 0, 'plan': ''}], 'verified_only': False, 'metadata': None, 'resumes': None})),
                 ('resolved', models.JSONField(default=list)),
                 ('samples', models.PositiveBigIntegerField()),
                 ('compute_demand', models.FloatField()),
@@ -146,7 +147,7 @@ class Migration(migrations.Migration):
                 ('position', models.BigIntegerField(null=True)),
                 ('decision_hash', models.CharField(blank=True, default='', max_length=64)),
                 ('payment_micros', models.BigIntegerField(null=True)),
-                ('parts', models.JSONField(null=True)),
+                ('parts', marketplace.common.brief_json.BriefJSONField(null=True, usual={'vendor': 0.0, 'operational': 0.0, 'compute': 0.0, 'memory': 0.0, 'rounding': 0.0, 'fee': 0.0, 'card': 0.0, 'tax': 0.0})),
                 ('cold_price_micros', models.BigIntegerField(null=True)),
                 ('finish_planned_at', models.DateTimeField(null=True)),
                 ('refusal', models.CharField(blank=True, default='', max_length=16)),

@@ -9,13 +9,19 @@ from django.conf import settings
 from django.db import models
 from django.db.models import F, Func, Q, Value
 
+from marketplace.common.brief_json import BriefJSONField
 from marketplace.common.models import IdField, ValueField
+from marketplace.jobs.usual_terms import USUAL_TERMS
 from marketplace.payments.models import Hold
 from workers.protocol.job_terms import JobTerms
 from workers.protocol.starts import Start, StartKind
 
 #: Of a bid's plan: the one that it was admitted with.
 FIRST_REVISION = 1
+#: Most prices have few parts.
+_USUAL_PARTS = dict.fromkeys(
+    ("vendor", "operational", "compute", "memory", "rounding", "fee", "card", "tax"), 0.0
+)
 
 
 class NextArrival(Func):
@@ -153,7 +159,7 @@ class Bid(models.Model):
     deadline_at = models.DateTimeField()
     #: What the job is. ``dataset``, ``validation_dataset``, ``verified_only`` and
     #: ``resumed_job_id`` follow from it, by ``derive_columns``; null: the express lane's, as there.
-    terms: Any = ValueField(kind=JobTerms, null=True)
+    terms: Any = ValueField(kind=JobTerms, usual=USUAL_TERMS, null=True)
     #: Names of the settings the owner left to us.
     resolved: Any = models.JSONField(default=list)
     #: Training rows times epochs, as people count them.
@@ -192,7 +198,7 @@ class Bid(models.Model):
     #: What the winner pays; it does not depend on ``price_micros``.
     payment_micros = models.BigIntegerField(null=True)
     #: Price parts in micro-dollars, not rounded one by one.
-    parts: Any = models.JSONField(null=True)
+    parts: Any = BriefJSONField(usual=_USUAL_PARTS, null=True)
     #: With a warm start: the price at the decision without it, beyond which nothing is paid;
     #: null: there was no plan without it.
     cold_price_micros = models.BigIntegerField(null=True)

@@ -11,6 +11,8 @@ from typing import Any
 from django.db import connection
 from django.db.models import Model
 
+from marketplace.common.brief_json import BriefJSONField
+
 
 def send_updates(model: type[Model], names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Write the fields ``names`` of rows given as key and values.
@@ -22,8 +24,13 @@ def send_updates(model: type[Model], names: Sequence[str], rows: Sequence[Sequen
     if not rows:
         return
     text, columns = _build_update(model, tuple(names))
+    brief = _list_brief(model, tuple(names))
+    values = [dict(zip(columns, row, strict=True)) for row in rows]
+    for row in values:
+        for name, field in brief:
+            row[name] = field.shorten(row[name])
     with connection.cursor() as cursor:
-        cursor.execute(text, [_encode([dict(zip(columns, row, strict=True)) for row in rows])])
+        cursor.execute(text, [_encode(values)])
 
 
 @cache
@@ -42,6 +49,13 @@ def _build_update(model: type[Model], names: tuple[str, ...]) -> tuple[str, list
         f"FROM json_to_recordset(%s::json) AS new ({typed}) WHERE old.{pk} = new.{pk}",
         [field.column for field in (meta.pk, *changed)],
     )
+
+
+@cache
+def _list_brief(model: type[Model], names: tuple[str, ...]) -> list[tuple[str, BriefJSONField]]:
+    """Fields that store less than their values, by column."""
+    fields = model._meta.concrete_fields
+    return [(f.column, f) for f in fields if f.attname in names and isinstance(f, BriefJSONField)]
 
 
 def _encode_plain(value: Any) -> str:

@@ -3,6 +3,7 @@
 import django.contrib.postgres.indexes
 import django.db.models.deletion
 import django.db.models.functions.datetime
+import marketplace.common.brief_json
 import marketplace.common.models
 import marketplace.jobs.models.datasets
 import marketplace.jobs.models.errands
@@ -37,7 +38,7 @@ class Migration(migrations.Migration):
                 ('verified_only', models.BooleanField(db_default=False, default=False)),
                 ('resumed_job_id', models.CharField(max_length=40, null=True)),
                 ('name', models.CharField(max_length=64)),
-                ('terms', marketplace.common.models.ValueField(kind=workers.protocol.job_terms.JobTerms)),
+                ('terms', marketplace.common.models.ValueField(kind=workers.protocol.job_terms.JobTerms, usual={'adapter': {'rank': 16, 'alpha': 32.0, 'dropout': 0.0, 'target_modules': None, 'virtual_tokens': 0, 'init_text': '', 'rslora': False, 'dora': False}, 'training': {'batch_size': 8, 'learning_rate': 0.0002, 'schedule': 'cosine', 'warmup_share': 0.03, 'weight_decay': 0.0, 'max_grad_norm': 1.0, 'sequence_length': 512, 'seed': 0, 'validation_share': 0.1, 'eval_every_steps': 0, 'preference_loss': 'dpo', 'dpo_beta': 0.1, 'neftune_alpha': 0.0, 'early_stopping': 0, 'target_loss': 0.0}, 'validation': None, 'start': None, 'preparation': [None, {'kinds': ['automatic'], 'roles': {}, 'drop_duplicates': True, 'mask_personal_data': False, 'phone_regions': [], 'languages': [], 'validation_share': 0.0, 'skills': [], 'instructions': '', 'gold': {}, 'review_s': 0, 'plan': ''}], 'verified_only': False, 'metadata': None, 'resumes': None})),
                 ('status', models.CharField(choices=[('queued', 'Queued'), ('running', 'Running'), ('moving', 'Moving'), ('succeeded', 'Succeeded'), ('failed', 'Failed'), ('cancelled', 'Cancelled'), ('paused', 'Paused')], default='queued', max_length=12)),
                 ('cells', models.JSONField(default=list)),
                 ('deadline_at', models.DateTimeField()),
@@ -227,7 +228,7 @@ class Migration(migrations.Migration):
                 ('units_per_s', models.FloatField(null=True)),
                 ('opened_at', models.DateTimeField()),
                 ('closed_at', models.DateTimeField(null=True)),
-                ('result', models.JSONField(null=True)),
+                ('result', marketplace.common.brief_json.BriefJSONField(null=True, usual={'first_train_loss': None, 'last_train_loss': None, 'valid_loss_before': None, 'valid_loss_after': None, 'trained_tokens': 0, 'units_done': 0, 'peak_memory_gb': None, 'outliers': [], 'samples': [], 'stopped_early': False, 'best_step': None, 'lookup': None, 'copied_tokens': None, 'memorised_rows': 0, 'attach_s': None, 'first_step_at': None, 'last_step_at': None, 'fault': None, 'reason': ''})),
                 ('is_excused', models.BooleanField(db_default=False, default=False)),
                 ('reason', models.CharField(blank=True, default='', max_length=1000)),
                 ('job', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='slices', to='jobs.job')),

@@ -13,6 +13,7 @@ from marketplace.common.ids import new_id
 from marketplace.common.models import ValueField
 from marketplace.jobs.models.datasets import Dataset
 from marketplace.jobs.models.states import FaultOf, JobStatus
+from marketplace.jobs.usual_terms import USUAL_TERMS
 from workers.protocol.job_terms import JobTerms
 from workers.protocol.starts import Start
 
@@ -56,7 +57,7 @@ class Job(models.Model):
     #: What the job is. ``dataset``, ``validation_dataset``, ``verified_only`` and
     #: ``resumed_job_id`` follow from it, by ``derive_columns``; of prepared data,
     #: ``give_prepared_data``.
-    terms: JobTerms = ValueField(kind=JobTerms)
+    terms: JobTerms = ValueField(kind=JobTerms, usual=USUAL_TERMS)
     status = models.CharField(max_length=12, choices=JobStatus.choices, default=JobStatus.QUEUED)
     #: ``[[slot, node id], ...]`` in slot order, past ones included.
     cells = models.JSONField(default=list)

@@ -7,9 +7,11 @@ from typing import Any
 from django.db import models
 from django.db.models import Q
 
+from marketplace.common.brief_json import BriefJSONField
 from marketplace.common.models import IdField
 from marketplace.jobs.models.job import Job
 from marketplace.jobs.models.states import SliceStatus
+from marketplace.jobs.usual_terms import USUAL_RESULT
 
 
 class Slice(models.Model):
@@ -47,7 +49,7 @@ class Slice(models.Model):
     opened_at = models.DateTimeField()
     closed_at = models.DateTimeField(null=True)
     #: ``SliceResult`` as JSON.
-    result: Any = models.JSONField(null=True)
+    result: Any = BriefJSONField(usual=USUAL_RESULT, null=True)
     #: It blamed the job's input, and no check could decide whether it was right.
     is_excused = models.BooleanField(default=False, db_default=False)
     #: Why it ended, for the job's page.

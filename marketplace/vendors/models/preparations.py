@@ -9,8 +9,10 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
+from marketplace.common.brief_json import BriefJSONField
 from marketplace.common.models import IdField
 from marketplace.jobs.models import Dataset
+from marketplace.jobs.usual_terms import USUAL_WISH
 from marketplace.vendors.models.vendors import Vendor
 
 #: After the rule accepted a delivery; the vendor is not paid out before.
@@ -51,7 +53,7 @@ class Preparation(models.Model):
     #: The auction is above this app, so no foreign key.
     bid_id = models.CharField(max_length=40, unique=True)
     #: ``PreparationWish`` as JSON.
-    wish: Any = models.JSONField()
+    wish: Any = BriefJSONField(usual=USUAL_WISH)
     #: The data as their owner uploaded them.
     source = models.ForeignKey(Dataset, on_delete=models.PROTECT, related_name="+")
     prepared = models.ForeignKey(
