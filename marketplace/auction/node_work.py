@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Count, Sum
+from django.db.models.functions import Substr
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.models import WorkShare
+from marketplace.auction.models.bids import HOLD_PREFIX
+from marketplace.fleet.models import Node
 from marketplace.jobs.models import Job
+from marketplace.payments.models import Earning, EarningKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +23,11 @@ class SettledWork:
     share: WorkShare
     #: Neither its price nor its bid is the provider's to know.
     job: Job
+
+    @property
+    def micros_per_unit(self) -> float | None:
+        """What a work unit was paid, micro-dollars; ``None`` where no unit counted."""
+        return self.share.paid_micros / self.share.units if self.share.units else None
 
 
 def list_node_work(
@@ -45,3 +57,44 @@ def list_node_work(
     found = list(shares.order_by("-pk")[:limit])
     jobs = {job.bid_id: job for job in Job.objects.filter(bid_id__in=[of.bid_id for of in found])}
     return [SettledWork(share, jobs[share.bid_id]) for share in found]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEarnings:
+    """What one node did of the jobs that were settled since a moment, and what it was paid."""
+
+    node: Node
+    jobs: int
+    units: int
+    paid_micros: int
+
+    @property
+    def micros_per_unit(self) -> float | None:
+        """What a work unit was paid on average, micro-dollars."""
+        return self.paid_micros / self.units if self.units else None
+
+
+def sum_node_work(*, organisation: Organisation, since: datetime) -> list[NodeEarnings]:
+    """Sum up by node what an organisation earned with jobs since a moment; the most first.
+
+    Two queries that read the lines of that time, however long the organisation's past is.
+    """
+    lines = Earning.objects.filter(
+        organisation=organisation,
+        kind=EarningKind.PROVIDER,
+        returned_at=None,
+        accrued_at__gt=since,
+        reference__startswith=HOLD_PREFIX,
+    )
+    bids = lines.annotate(named=Substr("reference", len(HOLD_PREFIX) + 1)).values("named")
+    sums = (
+        WorkShare.objects.filter(organisation=organisation, bid__in=bids)
+        .values_list("node")
+        .annotate(jobs=Count("bid"), units=Sum("units"), paid=Sum("paid_micros"))
+    )
+    found = {node_id: rest for node_id, *rest in sums}
+    nodes = Node.objects.in_bulk(found)
+    return sorted(
+        (NodeEarnings(nodes[node_id], *rest) for node_id, rest in found.items()),
+        key=lambda row: (-row.paid_micros, row.node.name),
+    )

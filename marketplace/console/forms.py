@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from datetime import UTC, datetime, time
 from typing import Any
 
 from django import forms
+from django.utils import timezone
 
 from marketplace.fleet.joining import NODES_PER_TOKEN
-from marketplace.fleet.models import Tier, Zone
+from marketplace.fleet.models import Node, Tier, Zone
+from marketplace.fleet.sale_hours import read_sale_hours
 
 #: As browsers send moments.
 _MOMENTS = ["%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
 
 
 class SaleHoursForm(forms.Form):
-    """Times in UTC; an empty field means no time."""
+    """Times where the visitor is, read as they are in UTC; an empty field means no time."""
 
     opens = forms.TimeField(
         label="Sold from",
@@ -42,6 +46,34 @@ class SaleHoursForm(forms.Form):
             format=_MOMENTS[0], attrs={"type": "datetime-local", "class": "field num"}
         ),
     )
+
+    def __init__(self, *args: Any, now: datetime, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.now = now
+
+    def clean_opens(self) -> time | None:
+        return _read_utc(self.cleaned_data["opens"], now=self.now)
+
+    def clean_closes(self) -> time | None:
+        return _read_utc(self.cleaned_data["closes"], now=self.now)
+
+
+def build_hours_form(node: Node, *, now: datetime) -> SaleHoursForm:
+    """Fill in a node's hours as its provider's clock shows them today."""
+    hours = asdict(read_sale_hours(node, now=now))
+    for name in ("opens", "closes"):
+        if (at := hours[name]) is not None:
+            today = datetime.combine(now.astimezone(UTC).date(), at, UTC)
+            hours[name] = timezone.localtime(today).time()
+    return SaleHoursForm(initial=hours, now=now)
+
+
+def _read_utc(at: time | None, *, now: datetime) -> time | None:
+    """A time of the visitor's day as it is in UTC today."""
+    if at is None:
+        return None
+    here = timezone.get_current_timezone()
+    return datetime.combine(timezone.localtime(now).date(), at, here).astimezone(UTC).time()
 
 
 class NodeForm(forms.Form):

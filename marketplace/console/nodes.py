@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -28,7 +27,6 @@ from marketplace.console.join_progress import load_joining
 from marketplace.fleet.device_timeslices import find_rest
 from marketplace.fleet.install_ways import list_install_ways
 from marketplace.fleet.models import ABSENT, JoinToken, Node, NodeStatus
-from marketplace.fleet.sale_hours import read_sale_hours
 from marketplace.fleet.selectors import (
     find_ask_band,
     find_provider,
@@ -99,7 +97,6 @@ def _load_nodes_page(organisation: Organisation, *, now: datetime) -> dict[str, 
                 "band": find_ask_band(node),
                 "switches": switches.get(node.pk),
                 "past": reliability[node.pk],
-                "hours": _build_hours_form(node, now=now),
                 "rest": find_rest(node, now=now),
             }
             for node in nodes
@@ -116,14 +113,6 @@ def _load_nodes_page(organisation: Organisation, *, now: datetime) -> dict[str, 
         "zones": list_open_zones(),
         "tokens": _list_tokens(organisation, now=now),
     }
-
-
-def _build_hours_form(node: Node, *, now: datetime) -> SaleHoursForm:
-    return SaleHoursForm(
-        initial=asdict(read_sale_hours(node, now=now)),
-        # Every node of the page has one.
-        auto_id=f"hours-{node.pk}-%s",
-    )
 
 
 def _list_tokens(organisation: Organisation, *, now: datetime) -> list[JoinToken]:
@@ -226,7 +215,7 @@ def change_ask(request: PageRequest, node_id: str) -> HttpResponse:
         messages.success(
             request, f"{node.name} asks ${text} from the next sale on; sold slots keep theirs."
         )
-    return redirect("node_list")
+    return _back_to(node)
 
 
 @owner_page
@@ -249,23 +238,24 @@ def switch_drain(request: PageRequest, node_id: str) -> HttpResponse:
             "suspension."
         )
     messages.success(request, words)
-    return redirect("node_list")
+    return _back_to(node)
 
 
 @owner_page
 @require_POST
 def change_hours(request: PageRequest, node_id: str) -> HttpResponse:
     """Hours of sale and maintenance; empty fields sell the node all day."""
-    node, form = get_own_node(request.organisation, node_id), SaleHoursForm(request.POST)
+    now, node = clock.now(), get_own_node(request.organisation, node_id)
+    form = SaleHoursForm(request.POST, now=now)
     if not form.is_valid():
-        messages.error(request, "Write times as hours and minutes, UTC.")
-        return redirect("node_list")
+        messages.error(request, "Write times as hours and minutes.")
+        return _back_to(node)
     with show_refusal(request):
-        change_sale_hours(node=node, change=form.cleaned_data, now=clock.now())
+        change_sale_hours(node=node, change=form.cleaned_data, now=now)
         messages.success(
             request, f"{node.name} is sold in these hours. What was sold outside them is served."
         )
-    return redirect("node_list")
+    return _back_to(node)
 
 
 @owner_page
@@ -274,7 +264,7 @@ def reset_speed(request: PageRequest, node_id: str) -> HttpResponse:
     """Forget what a node's jobs were seen to do, as after a change of the machine."""
     node = reset_node_speed(node=get_own_node(request.organisation, node_id))
     messages.success(request, f"{node.name} is sold as fast as its self-test was, until it works.")
-    return redirect("node_list")
+    return _back_to(node)
 
 
 @owner_page
@@ -284,7 +274,7 @@ def take_node_away(request: PageRequest, node_id: str) -> HttpResponse:
     has_left = node.status == NodeStatus.LEFT
     words = "has left." if has_left else "leaves as soon as what was sold of it is served."
     messages.success(request, f"{node.name} {words}")
-    return redirect("node_list")
+    return redirect("node_list") if has_left else _back_to(node)
 
 
 @owner_page
@@ -296,7 +286,7 @@ def end_node_token(request: PageRequest, node_id: str) -> HttpResponse:
         f"The credentials of {node.name} are revoked. Its jobs go on elsewhere; to bring it back, "
         "add a node under the same name.",
     )
-    return redirect("node_list")
+    return _back_to(node)
 
 
 @owner_page
@@ -306,3 +296,7 @@ def end_join_token(request: PageRequest, token_id: str) -> HttpResponse:
     revoke_join_token(token=token, now=clock.now())
     messages.success(request, "The join command is revoked; it lists no node.")
     return redirect("node_list")
+
+
+def _back_to(node: Node) -> HttpResponse:
+    return redirect("node_detail", node_id=node.pk)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pgtrigger
 from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
@@ -153,6 +154,30 @@ class Zone(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class ZoneChange(models.Model):
+    """Parameters of a zone's prices as somebody set them, and what they were. Append-only."""
+
+    zone = models.ForeignKey(Zone, on_delete=models.PROTECT, related_name="changes")
+    before = models.JSONField()
+    after = models.JSONField()
+    #: Null: by a command on the machine.
+    set_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, related_name="+"
+    )
+    reason = models.CharField(max_length=300, blank=True)
+    set_at = models.DateTimeField()
+
+    zone_id: str
+
+    class Meta:
+        triggers = [
+            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.zone_id} at {self.set_at}"
 
 
 class SharedDevice(models.Model):

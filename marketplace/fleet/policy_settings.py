@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.db import transaction
 
-from marketplace.common.errors import UserError
+from marketplace.accounts.models import User
+from marketplace.common.errors import Conflict, UserError
 from marketplace.fleet import locks
-from marketplace.fleet.models import Zone
+from marketplace.fleet.models import Zone, ZoneChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +110,60 @@ def _fits_parameter(parameter: Parameter, value: object) -> bool:
     return math.isfinite(value) and parameter.least <= value <= parameter.most
 
 
-def set_policy_settings(*, zone: Zone, settings: Mapping[str, Any]) -> Zone:
+def set_policy_settings(
+    *,
+    zone: Zone,
+    settings: Mapping[str, Any],
+    now: datetime,
+    set_by: User | None = None,
+    reason: str = "",
+    expected: Mapping[str, Any] | None = None,
+) -> Zone:
     """Give a zone's price policy other parameters, in place of all it has.
 
-    The zone's lane writes the change to its log before it decides the next bid.
+    The zone's lane writes the change to its log before it decides the next bid. What is as it was
+    changes nothing.
+
+    Parameters
+    ----------
+    set_by, reason
+        Who wants it and why; without them, a command on the machine.
+    expected
+        The parameters that the change was made from, where somebody looked at them before.
 
     Raises
     ------
     UserError
         ``invalid_policy_setting``; nothing was changed.
+    Conflict
+        ``settings_changed``: they are not the expected ones any more; nothing was changed.
     """
     check_policy_settings(settings)
     with transaction.atomic():
         zone = locks.lock_zone(zone.pk)
-        zone.settings = dict(settings)
-        zone.save(update_fields=["settings"])
+        if expected is not None and zone.settings != dict(expected):
+            raise Conflict(
+                "settings_changed",
+                "Somebody changed these settings meanwhile. Look at them again.",
+            )
+        if zone.settings != dict(settings):
+            ZoneChange.objects.create(
+                zone=zone,
+                before=zone.settings,
+                after=dict(settings),
+                set_by=set_by,
+                reason=reason,
+                set_at=now,
+            )
+            zone.settings = dict(settings)
+            zone.save(update_fields=["settings"])
     return zone
+
+
+def list_differences(
+    before: Mapping[str, Any], after: Mapping[str, Any]
+) -> list[tuple[str, Any, Any]]:
+    """Each parameter that differs, with its value before and after; ``None``: as it is built."""
+    names = sorted({*before, *after})
+    pairs = ((name, before.get(name), after.get(name)) for name in names)
+    return [(name, was, will) for name, was, will in pairs if was != will]

@@ -51,6 +51,25 @@ def find_sale_window(
     return hours.maintenance_until_at, offered_until_at
 
 
+def list_sale_stretches(
+    node: Node, *, since: datetime, until: datetime, now: datetime
+) -> list[tuple[datetime, datetime]]:
+    """When a node is offered between two moments, by its hours and maintenance, in their order."""
+    hours = read_sale_hours(node, now=now)
+    last = node.offered_until_at if has_hours(node) else node.available_until_at
+    first = None if has_hours(node) else node.available_from_at
+    pause = (hours.maintenance_from_at, hours.maintenance_until_at)
+    days = range(-1, (until - since).days + 2) if hours.opens is not None else range(1)
+    found: list[tuple[datetime, datetime]] = []
+    for day in days:
+        for begins, ends in _cut(*_find_stretch(hours, since + day * _DAY), pause):
+            begin = max(moment for moment in (begins, first, since) if moment is not None)
+            end = min(moment for moment in (ends, last, until) if moment is not None)
+            if begin < end:
+                found.append((begin, end))
+    return found
+
+
 def read_sale_hours(node: Node, *, now: datetime) -> SaleHours:
     """The wish for a node as it is stored; maintenance that is over is none."""
     ends = node.maintenance_until_at

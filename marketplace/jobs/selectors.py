@@ -159,6 +159,12 @@ def list_job_events(job: Job, *, after_seq: int = 0) -> QuerySet[JobEvent]:
     return JobEvent.objects.filter(job=job, seq__gt=after_seq).order_by("seq")
 
 
+def list_node_slices(node: Node, *, since: datetime) -> list[Slice]:
+    """What a node has run since a moment, and runs now, in the order in which it began."""
+    lately = Q(closed_at__gt=since) | Q(status=SliceStatus.OPEN)
+    return list(Slice.objects.filter(lately, node=node).order_by("opened_at", "pk"))
+
+
 def list_job_checkpoints(job: Job) -> QuerySet[Checkpoint]:
     """Checkpoints that can be fetched, newest first, with the one that it was resumed from."""
     own = Q(job=job)

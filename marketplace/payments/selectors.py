@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from itertools import groupby
 from typing import NamedTuple
 
@@ -122,9 +122,17 @@ def sum_earned(*, organisation: Organisation, since: datetime) -> int:
     return lines.aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"]
 
 
+def sum_earned_by_kind(*, organisation: Organisation, since: datetime) -> dict[str, int]:
+    """What an organisation earned since a moment, by ``EarningKind``, where it is anything."""
+    lines = Earning.objects.filter(
+        organisation=organisation, returned_at=None, accrued_at__gt=since
+    )
+    return dict(lines.values_list("kind").annotate(Sum("amount_micros")).order_by("kind"))
+
+
 @dataclass(frozen=True, slots=True)
 class EarningsDay:
-    """What was earned on one day, UTC."""
+    """What was earned on one day."""
 
     day: date
     amount_micros: int
@@ -133,19 +141,19 @@ class EarningsDay:
 
 
 def list_earning_days(
-    *, organisation: Organisation, until: date, days: int
+    *, organisation: Organisation, until: date, days: int, zone: tzinfo = UTC
 ) -> tuple[list[EarningsDay], bool]:
     """Each of the ``days`` that end with ``until``, the latest first; and whether earlier ones are.
 
-    A day on which nothing was earned is among them.
+    A day on which nothing was earned is among them. ``zone`` says when a day begins.
     """
     first = until - timedelta(days=days - 1)
-    begins, ends = (datetime.combine(day, time(), UTC) for day in (first, until + timedelta(1)))
+    begins, ends = (datetime.combine(day, time(), zone) for day in (first, until + timedelta(1)))
     lines = Earning.objects.filter(organisation=organisation, returned_at=None)
     found = {
         day: (amount, count)
         for day, amount, count in lines.filter(accrued_at__gte=begins, accrued_at__lt=ends)
-        .annotate(day=TruncDate("accrued_at", tzinfo=UTC))
+        .annotate(day=TruncDate("accrued_at", tzinfo=zone))
         .values_list("day")
         .annotate(Sum("amount_micros"), Count("pk"))
     }

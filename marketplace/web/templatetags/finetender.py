@@ -1,6 +1,7 @@
 """Words for money, time and sizes, and the few tags every page uses."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -43,6 +44,12 @@ def lined_usd(micros: int | None, decimals: int) -> SafeString | str:
     text = format_usd_exact(micros, decimals=decimals)
     cut = text.index(".") + 3
     return format_html('{}<span class="fine">{}</span>', text[:cut], text[cut:])
+
+
+@register.filter
+def unit_rate(micros_per_unit: float | None) -> str:
+    """Micro-dollars a work unit are dollars a million of them."""
+    return "" if micros_per_unit is None else f"${micros_per_unit:,.4f}"
 
 
 @register.filter
@@ -314,3 +321,19 @@ def spaced(name: str) -> str:
     if name == "sla_credits":
         return "Credits for late jobs"
     return name.replace("_", " ").capitalize()
+
+
+@register.filter
+def of_key(values: Mapping[Any, Any], key: Any) -> Any:
+    """What a mapping has under a key; 0 where it has nothing."""
+    return values.get(key, 0)
+
+
+@register.filter
+def setting(value: bool | float | None) -> str:
+    """A setting of a zone in words; none is what the market is built with."""
+    if value is None:
+        return "as built"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.12g}"

@@ -39,11 +39,14 @@ _IN_THE_MENU_THEMSELVES = (
     "operator_audit",
     "operator_background",
     "operator_express",
+    "operator_jobs",
     "operator_machines",
     "operator_money",
     "operator_organisations",
     "operator_providers",
     "operator_vendors",
+    "operator_zones",
+    "earnings",
     "payouts",
 )
 
@@ -75,9 +78,11 @@ def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
         NavGroup(
             "Provide",
             (
+                link("Home", "provide_home", "home"),
                 link("Nodes", "node_list", "node"),
-                link("Data work", "vendor_list", "clean"),
+                link("Earnings", "earnings", "price"),
                 link("Payouts", "payouts", "earn"),
+                link("Data work", "vendor_list", "clean"),
             ),
         ),
         NavGroup(
@@ -100,7 +105,10 @@ def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
         overview = link("Overview", "operator", "home")
         audit = link("Audit log", "operator_audit", "shield")
         people = link("Organisations", "operator_organisations", "team")
-        house = (overview, machines, lanes, people, providers, vendors, money, work, audit)
+        jobs = link("All jobs", "operator_jobs", "jobs")
+        zones = link("Zones", "operator_zones", "market")
+        ahead = (overview, jobs, zones, machines, lanes)
+        house = (*ahead, people, providers, vendors, money, work, audit)
         groups.append(NavGroup("House", house))
     return tuple(groups)
 

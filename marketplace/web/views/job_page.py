@@ -66,9 +66,9 @@ def show_job(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpRes
         "bid": bid,
         "now": now,
         "tab": tab,
-        **_describe_progress(bid, job, tab, now),
+        **describe_progress(bid, job, tab, now),
         **_describe_results(job, tab),
-        **_describe_money(bid, job, now),
+        **describe_money(bid, job, now),
         **_describe_preparation(find_preparation(job), now),
         **_describe_dispute(job, now),
         "deletion": find_deletion(Subject.JOB, job.pk),
@@ -98,7 +98,7 @@ def dispute_result(request: PageRequest, job_id: str) -> HttpResponse:
     return redirect("job_detail", job_id=job.pk)
 
 
-def _describe_progress(bid: Bid, job: Job, tab: str, now: datetime) -> dict[str, Any]:
+def describe_progress(bid: Bid, job: Job, tab: str, now: datetime) -> dict[str, Any]:
     """How far the job is, where it runs, and what happened to it."""
     machines = find_ribbon_nodes(job.zone)
     checkpoints = list(list_job_checkpoints(job))
@@ -155,7 +155,7 @@ def _describe_pauses(job: Job) -> dict[str, Any]:
     }
 
 
-def _describe_money(bid: Bid, job: Job, now: datetime) -> dict[str, Any]:
+def describe_money(bid: Bid, job: Job, now: datetime) -> dict[str, Any]:
     return {
         "kept_micros": find_kept(bid),
         "paid_share": min(1.0, bid.paid_micros / bid.price_micros),

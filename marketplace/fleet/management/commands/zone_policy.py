@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from marketplace.accounts.operator_command import OperatorCommand
+from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.fleet.policy_settings import PARAMETERS
@@ -33,7 +34,9 @@ class Command(OperatorCommand):
         parameters = options["parameters"]
         if parameters is not None:
             try:
-                zone = set_policy_settings(zone=zone, settings=json.loads(parameters))
+                zone = set_policy_settings(
+                    zone=zone, settings=json.loads(parameters), now=clock.now()
+                )
             except UserError as error:
                 raise CommandError(error.message) from error
             except json.JSONDecodeError as error:

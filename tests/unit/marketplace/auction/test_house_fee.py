@@ -18,6 +18,7 @@ from marketplace.payments.selectors import get_earnings, get_house_balances, get
 from marketplace.web.presenters.receipt import build_receipt
 from tests import builders
 from tests import market_builders as market
+from tests.builders import NOW
 from tests.unit.marketplace.auction.test_settlement import run, sold
 from workers.protocol.reports import Fault, SliceEnd
 
@@ -128,7 +129,7 @@ def test_a_new_fee_is_in_the_log_before_the_next_bid_and_not_for_sold_jobs(owner
     zone = market.zone()
     market.node(zone)
     first, _ = sold(owner, zone, epochs=3)
-    set_policy_settings(zone=zone, settings={"fee_per_unit": FEE_PER_UNIT})
+    set_policy_settings(zone=zone, settings={"fee_per_unit": FEE_PER_UNIT}, now=NOW)
     zone.refresh_from_db()
     second, _ = sold(owner, zone, epochs=3)
     first.refresh_from_db()

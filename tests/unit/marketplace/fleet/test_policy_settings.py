@@ -18,6 +18,7 @@ from marketplace.fleet.services import set_policy_settings
 from scheduler.auction import ZoneRules
 from scheduler.auction.prices import Settings
 from tests import market_builders as market
+from tests.builders import NOW
 
 pytestmark = pytest.mark.django_db
 
@@ -26,7 +27,7 @@ def test_settings_are_set_in_place_of_all_there_were():
     zone = market.zone()
     assert zone.settings == {}
     for settings in ({"growth": 0.2, "refusal_hints": False}, {"solve_every_slots": 6}):
-        set_policy_settings(zone=zone, settings=settings)
+        set_policy_settings(zone=zone, settings=settings, now=NOW)
         zone.refresh_from_db()
         assert zone.settings == settings
 
@@ -53,7 +54,7 @@ def test_settings_are_set_in_place_of_all_there_were():
 def test_settings_are_refused_with_what_they_may_be(settings, says):
     zone = market.zone(policy_settings={"growth": 0.4})
     with pytest.raises(UserError) as caught:
-        set_policy_settings(zone=zone, settings=settings)
+        set_policy_settings(zone=zone, settings=settings, now=NOW)
     assert caught.value.message.startswith(says)
     assert caught.value.code == "invalid_policy_setting"
     zone.refresh_from_db()

@@ -44,7 +44,7 @@ def room(zone, owner, *, now=NOW):
 
 def test_an_operator_lifts_the_limit(zone, owner):
     assert room(zone, owner) == QUARTER
-    set_policy_settings(zone=zone, settings={"holding_limit": False})
+    set_policy_settings(zone=zone, settings={"holding_limit": False}, now=NOW)
     zone.refresh_from_db()
     assert room(zone, owner) is None
 

@@ -251,13 +251,13 @@ def test_operators_go_over_to_posted_rates_and_back_by_a_setting(owner):
     assert not are_rates_due(zone=zone, now=NOW)
     assert "RatesPosted" not in kinds(zone)
     settings = {"posts_rates": True, "reference_rate_micros": 800.0}
-    zone = set_policy_settings(zone=zone, settings=settings)
+    zone = set_policy_settings(zone=zone, settings=settings, now=NOW)
     refresh_zone(zone=zone, now=NOW + timedelta(seconds=10))
     assert kinds(zone)[-3:] == ["SlotAdvanced", "RulesChanged", "RatesPosted"]
     # Alone in the zone: held against the operator's reference.
     [node] = nodes(zone)
     assert posted(zone)[0].rates[node.pk].floor == 1_000.0
-    zone = set_policy_settings(zone=zone, settings={})
+    zone = set_policy_settings(zone=zone, settings={}, now=NOW)
     refresh_zone(zone=zone, now=NOW + timedelta(seconds=20))
     assert kinds(zone)[-1] == "RulesChanged"
     assert problems(zone) == []

@@ -75,7 +75,7 @@ def kinds(zone) -> list[str]:
 
 
 def set_settings(zone, **settings) -> Zone:
-    return set_policy_settings(zone=zone, settings=settings)
+    return set_policy_settings(zone=zone, settings=settings, now=NOW)
 
 
 # -- from the first bid --------------------------------------------------------------------

@@ -525,7 +525,7 @@ def test_a_zone_with_a_broken_log_is_not_solved_for_and_says_so(zone, owner):
 
 
 def test_prices_are_solved_again_after_some_slots_and_when_the_fleet_changes(zone, owner):
-    set_policy_settings(zone=zone, settings={"solve_every_slots": 4})
+    set_policy_settings(zone=zone, settings={"solve_every_slots": 4}, now=NOW)
     zone.refresh_from_db()
     crowd(owner, zone)
     # At its beginning, a log is solved for in every slot.
