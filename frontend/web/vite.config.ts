@@ -39,6 +39,7 @@ export default defineConfig({
       input: {
         styles: here("src/styles/main.css"),
         main: here("src/main.ts"),
+        adapter: here("src/adapter/page.ts"),
         job: here("src/job/page.ts"),
         compare: here("src/job/compare.ts"),
         bid: here("src/bid/page.ts"),

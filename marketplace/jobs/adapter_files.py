@@ -23,6 +23,7 @@ from marketplace.fleet.text_encoder import load_text_encoder
 from marketplace.jobs.held_out import list_labels
 from marketplace.jobs.models import Checkpoint, Job
 from marketplace.jobs.selectors import load_metric_series
+from marketplace.jobs.serving_lines import build_vllm_line
 from marketplace.jobs.spooling import CHUNK_BYTES, SpooledFile
 from workers.protocol.adapter_check import check_tensors
 from workers.protocol.adapter_files import (
@@ -217,11 +218,12 @@ def _write_use(job: Job, base: BaseModelRef) -> str:
         lines[-1] += (
             f" The market gives that folder: `finetender api zones_base zone_name={job.zone.name}`."
         )
+    vllm = build_vllm_line(job, folder=".")
+    if vllm is not None:
+        lines += ["", f"    {vllm}", ""]
     if adapter.kind is AdapterKind.LORA and job.dataset.format != DataFormat.CLASSIFICATION:
-        vllm = f"vllm serve {name} --enable-lora --max-lora-rank {adapter.rank} --lora-modules"
         gguf = f"{job.pk}-q8_0.gguf"
         lines += [
-            *("", f"    {vllm} {job.pk}=.", ""),
             f"Ollama takes the export `{gguf}` by a `Modelfile` beside it: `FROM ./{gguf}`.",
         ]
     return "\n".join([*lines, ""])

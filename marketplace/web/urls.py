@@ -1,6 +1,7 @@
 from django.urls import path
 
 from marketplace.web.views import (
+    adapters,
     audit,
     bid_form,
     bids,
@@ -89,6 +90,8 @@ urlpatterns = [
         name="checkpoint_download",
     ),
     path("jobs/<str:job_id>/<str:tab>", job_page.show_job, name="job_tab"),
+    path("adapters", adapters.show_adapters, name="adapter_list"),
+    path("adapters/<str:job_id>", adapters.show_adapter, name="adapter_detail"),
     path("express", express.show_express_form, name="express_new"),
     path("express/bank", express.show_prompt_bank, name="prompt_bank"),
     path(

@@ -70,6 +70,7 @@ def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
                 link("Jobs", "job_list", "jobs"),
                 link("New bid", "bid_new", "plus"),
                 link("Express", "express_new", "bolt"),
+                link("Adapters", "adapter_list", "adapter"),
                 link("Data sets", "dataset_list", "data"),
                 link("Playground", "playground", "chat"),
             ),

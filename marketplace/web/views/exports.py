@@ -38,7 +38,7 @@ def make_export(request: PageRequest, job_id: str) -> HttpResponse:
             now=clock.now(),
         )
         messages.success(request, "A node makes the file. It stands here when it is ready.")
-    return redirect("job_detail", job_id=job.pk)
+    return redirect("adapter_detail", job_id=job.pk)
 
 
 @page
@@ -62,7 +62,7 @@ def make_file_link(request: PageRequest, job_id: str) -> HttpResponse:
             now=clock.now(),
         )
         messages.success(request, f"For an hour, this works without a sign-in: {link.url}")
-    return redirect("job_detail", job_id=job.pk)
+    return redirect("adapter_detail", job_id=job.pk)
 
 
 @page
@@ -83,4 +83,4 @@ def push_to_hub(request: PageRequest, job_id: str) -> HttpResponse:
         messages.success(
             request, "The adapter is on its way. The token is deleted once it is used."
         )
-    return redirect("job_detail", job_id=job.pk)
+    return redirect("adapter_detail", job_id=job.pk)

@@ -23,7 +23,6 @@ from marketplace.auction.pausing import can_pause
 from marketplace.auction.result_disputes import can_be_disputed, find_dispute, open_result_dispute
 from marketplace.common import clock
 from marketplace.common.errors import NotFound
-from marketplace.exports.selectors import list_export_choices, list_pushes
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, EventKind, Job, JobEvent, JobStatus
 from marketplace.jobs.selectors import (
@@ -137,8 +136,6 @@ def _describe_results(job: Job, tab: str) -> dict[str, Any]:
         "outliers": add_excerpts(outliers, dataset=job.dataset) if tab == "data" else outliers,
         "samples": list_samples(job) if tab == "metrics" else [],
         "artifact": artifact,
-        "export_choices": list_export_choices(job) if artifact is not None else [],
-        "pushes": list_pushes(job) if artifact is not None else [],
     }
 
 
