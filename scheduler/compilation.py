@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections.abc import Callable, Iterable
+from functools import cached_property, update_wrapper
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-import numba
-from numba.core import config
+#: Where code is kept is a setting of the whole process.
+_ONE_AT_A_TIME = threading.RLock()
 
 
 def find_code_directory(name: str, sources: Iterable[Path]) -> str:
@@ -18,7 +21,7 @@ def find_code_directory(name: str, sources: Iterable[Path]) -> str:
     Numba renews a cached function when its own file changes, not when a function it calls does; a
     digest over all files that are compiled together closes that.
     """
-    digest = hashlib.sha256(numba.__version__.encode())
+    digest = hashlib.sha256(version("numba").encode())
     for path in (Path(__file__), *sources):
         digest.update(path.name.encode() + path.read_bytes())
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -26,11 +29,40 @@ def find_code_directory(name: str, sources: Iterable[Path]) -> str:
 
 
 def compile_function(function: Callable[..., object], *, directory: str) -> Any:
-    """Compile a function; without a place to keep it, each process compiles it again.
+    """Compile a function when it is first called, and those of this kind that it names.
 
-    Fast-math stays off: every operation happens in the order written, so results are the same bit
-    for bit.
+    The compiler takes some 65 MB of a process, and most of the market's never call it. Without a
+    place to keep the code, each process compiles it again. Fast-math stays off: every operation
+    happens in the order written, so results are the same bit for bit.
     """
+    return _CompiledOnCall(function, directory)
+
+
+class _CompiledOnCall:
+    def __init__(self, function: Callable[..., object], directory: str) -> None:
+        self._function = cast("Any", function)
+        self._directory = directory
+        update_wrapper(self, function)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._machine_code(*arguments)
+
+    @cached_property
+    def _machine_code(self) -> Any:
+        with _ONE_AT_A_TIME:
+            names = self._function.__globals__
+            for name in self._function.__code__.co_names:
+                called = names.get(name)
+                if isinstance(called, _CompiledOnCall):
+                    # In what it compiles, numba knows no functions but its own.
+                    names[name] = called._machine_code
+            return _compile(self._function, self._directory)
+
+
+def _compile(function: Any, directory: str) -> Any:
+    import numba
+    from numba.core import config
+
     # Numba sets its options as attributes when it is imported.
     options = cast("dict[str, Any]", vars(config))
     before = options["CACHE_DIR"]

@@ -120,7 +120,7 @@ def house(
         # Only commands act as the owner of the tables; the market's processes do not know how.
         for_owner = {} if postgres is None else {"DATABASE_OWNER_URL": postgres.owner_url}
         write_private(data_dir / ENVIRONMENT, json.dumps(environment | for_owner))
-        programs = [*servers, *gateway, *_market_programs(port), *nodes]
+        programs = [*servers, *gateway, *build_market_programs(port), *nodes]
         with Stack(data_dir=data_dir, programs=programs, environment=environment) as stack:
             start_servers(stack, postgres, redis, say=say)
             _prepare_market(environment | for_owner, say=say)
@@ -198,8 +198,8 @@ def start_servers(
 def _prepare_market(environment: dict[str, str], *, say: Callable[[str], None]) -> None:
     """Migrate, and compile what is not compiled yet."""
     say("Bringing the database up to date; compiling the auction where that is still to do")
-    # The servers check the project as they start.
-    quiet = ("--no-input", "-v", "0", "--skip-checks")
+    # It checks the project, which the processes that follow do no more.
+    quiet = ("--no-input", "-v", "0")
     migrate = ("-W", "ignore", str(ROOT / "manage.py"), "migrate", *quiet)
     with ThreadPoolExecutor() as together:
         compiling = together.submit(
@@ -334,7 +334,8 @@ def _ensure_secret(path: Path) -> str:
 _NICE = ("nice", "-n", "5") if shutil.which("nice") else ()
 
 
-def _market_programs(port: int) -> list[Program]:
+def build_market_programs(port: int) -> list[Program]:
+    """What runs beside the servers, with the web server on a port."""
     python = sys.executable
     worker = (python, *CELERY, "worker", "--loglevel", "INFO", "--without-gossip")
     return [
