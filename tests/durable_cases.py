@@ -110,8 +110,10 @@ def _build_loss_curve() -> Case:
 def _build_run() -> Case:
     owner = builders.organisation()
     job = _measure_job(owner)
-    TrackedRun.objects.create(bid_id=job.bid_id, organisation=owner, project="tone", created_at=NOW)
-    enqueue_work(NewWork(SEND, job.bid_id, due_at=NOW))
+    run = TrackedRun.objects.create(
+        bid_id=job.bid_id, service="wandb", organisation=owner, project="tone", created_at=NOW
+    )
+    enqueue_work(NewWork(SEND, run.pk, due_at=NOW))
 
     def read() -> Any:
         row = TrackedRun.objects.get()

@@ -39,7 +39,8 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "ResumeRequest": {"price": "3.20", "deadline": "12h"},
     "RetentionRequest": {"retain_days": 90},
     "RoleRequest": {"role": "member"},
-    "TrackingKeyRequest": {"key": "0123456789abcdef0123456789abcdef01234567"},
+    "WandbKeyRequest": {"key": "0123456789abcdef0123456789abcdef01234567"},
+    "MlflowKeyRequest": {"address": "https://mlflow.example.com", "key": "ana:secret"},
     "WebhookRequest": {"url": "https://example.org/hook", "events": ["job.succeeded"]},
     "WorkRequest": _PROMPT,
     # /v1

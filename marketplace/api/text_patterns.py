@@ -16,6 +16,8 @@ NOT_BLANK = r"^[^\u0000]*[^\s\u0000\u001c-\u001f\u0085][^\u0000]*$"
 _HOST = r"([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)+[A-Za-z]{2,24}"
 EMAIL = rf"^[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@{_HOST}$"
 HTTPS_URL = rf"^https://{_HOST}(:[1-9][0-9]{{0,3}})?(/[!-~]*)?$"
+#: One that more of a path may be put behind.
+HTTPS_ROOT = rf"^https://{_HOST}(:[1-9][0-9]{{0,3}})?(/[!-\"$->@-~]*)?$"
 PRINTABLE_ASCII = r"^[ -~]+$"
 #: The same without spaces.
 VISIBLE_ASCII = r"^[!-~]+$"

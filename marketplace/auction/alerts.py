@@ -22,7 +22,7 @@ from marketplace.accounts.models import User
 from marketplace.auction.locks import lock_due_alerts, lock_open_alerts
 from marketplace.auction.models import Alert
 from marketplace.auction.probes import HealthPart, HealthProbe, run_probes
-from marketplace.common.outbound import AnswerLimits, FetchFailed, post_message
+from marketplace.common.outbound import AnswerLimits, FetchFailed, ask_stranger
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ def _send(text: str, *, subject: str) -> None:
     if to := settings.ALERT_MAILS or list_operators():
         send_mail(f"[Finetender] {subject}", f"{text}\n\n{page}\n", None, to)
     if settings.ALERT_WEBHOOK:
-        post_message(
+        ask_stranger(
             settings.ALERT_WEBHOOK,
             body=json.dumps({"text": f"{text}\n{page}"}).encode(),
             headers={"Content-Type": "application/json"},

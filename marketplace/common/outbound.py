@@ -52,10 +52,16 @@ class FetchedAnswer:
     headers: Mapping[str, str]
 
 
-def post_message(
-    url: str, *, body: bytes, headers: Mapping[str, str], allows_private: bool, limits: AnswerLimits
+def ask_stranger(
+    url: str,
+    *,
+    method: str = "POST",
+    body: bytes,
+    headers: Mapping[str, str],
+    allows_private: bool,
+    limits: AnswerLimits,
 ) -> FetchedAnswer:
-    """Send a JSON message to an ``https`` address and read its answer.
+    """Send a message to an ``https`` address and read its answer.
 
     ``http`` will do where private addresses are allowed.
 
@@ -80,7 +86,7 @@ def post_message(
                 timeout=limits.timeout_s, trust_env=False, verify=_load_certificates()
             ) as client,
             client.stream(
-                "POST",
+                method,
                 asked,
                 content=body,
                 # Of a packed answer a few bytes may become any number.

@@ -1,4 +1,4 @@
-"""Keys of Weights & Biases, and the runs there that jobs of the market have."""
+"""Keys of services that follow experiments, and the runs there that jobs of the market have."""
 
 from __future__ import annotations
 
@@ -6,36 +6,55 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
 from marketplace.common.encryption import SealedTextField
+from marketplace.common.models import IdField
+
+
+class TrackingService(models.TextChoices):
+    """Where measurements are sent."""
+
+    WANDB = "wandb", "Weights & Biases"
+    MLFLOW = "mlflow", "MLflow"
 
 
 class TrackingKey(models.Model):
-    """An organisation's key of Weights & Biases. No node ever sees it."""
+    """An organisation's key of a service. No node ever sees it."""
 
-    organisation = models.OneToOneField(
-        "accounts.Organisation", primary_key=True, on_delete=models.CASCADE, related_name="+"
+    organisation = models.ForeignKey(
+        "accounts.Organisation", on_delete=models.CASCADE, related_name="+"
     )
-    #: Encrypted.
-    key = SealedTextField()
+    service = models.CharField(max_length=10, choices=TrackingService)
+    #: The organisation's own server; empty: the one that the market's operator chose.
+    address = models.CharField(max_length=500, blank=True)
+    #: Encrypted; empty: the server asks for none.
+    key = SealedTextField(blank=True)
     set_by = models.ForeignKey("accounts.User", on_delete=models.PROTECT, related_name="+")
     set_at = models.DateTimeField()
 
     organisation_id: str
     set_by_id: str
 
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["organisation", "service"], name="tracking_key_once")
+        ]
+
     def __str__(self) -> str:
-        return f"Weights & Biases of {self.organisation_id}"
+        return f"{TrackingService(self.service).label} of {self.organisation_id}"
 
 
 class TrackedRun(models.Model):
-    """A job's run at Weights & Biases, and how much of the job was sent to it."""
+    """A job's run at a service, and how much of the job was sent to it."""
 
+    id = IdField(prefix="run")
     #: Of the job's bid: the run is wanted before there is a job.
-    bid_id = models.CharField(max_length=40, primary_key=True)
+    bid_id = models.CharField(max_length=40)
+    service = models.CharField(max_length=10, choices=TrackingService)
     organisation = models.ForeignKey(
         "accounts.Organisation", on_delete=models.CASCADE, related_name="+"
     )
+    #: MLflow's word is experiment.
     project = models.CharField(max_length=200)
-    #: Empty: what the key's owner has as default.
+    #: Of Weights & Biases; empty: what the key's owner has as default.
     entity = models.CharField(max_length=200, blank=True)
     name = models.CharField(max_length=200, blank=True)
     tags = ArrayField(models.CharField(max_length=200), default=list)
@@ -53,9 +72,12 @@ class TrackedRun(models.Model):
     organisation_id: str
 
     class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["bid_id", "service"], name="tracking_run_once")
+        ]
         indexes = [
             models.Index(fields=["organisation", "-created_at"], name="tracking_runs_of_owner"),
         ]
 
     def __str__(self) -> str:
-        return f"{self.project} {self.bid_id}"
+        return f"{self.service} {self.project} {self.bid_id}"

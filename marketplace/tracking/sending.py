@@ -1,4 +1,4 @@
-"""Sending what was measured: each batch by a process of its own, outside of any transaction.
+"""Sending what was measured, a batch at a time and outside of any transaction.
 
 A worker may die at any point. The batch is then sent again; the service leaves out the steps that
 it has. A job never waits for any of this, and nothing of it fails a job.
@@ -6,28 +6,21 @@ it has. A job never waits for any of this, and nothing of it fails a job.
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from cryptography.fernet import InvalidToken
-from django.conf import settings
 
 from marketplace.common.durable.kinds import Failure, HeldWork, WorkFailed
 from marketplace.common.encryption import decrypt_text
 from marketplace.jobs.loss_curves import Point, read_points
-from marketplace.jobs.models import Job, JobStatus
-from marketplace.tracking.models import TrackedRun, TrackingKey
+from marketplace.jobs.models import Job
+from marketplace.tracking.models import TrackedRun, TrackingKey, TrackingService
+from marketplace.tracking.run_batches import SentBatch, SentRow
+from marketplace.tracking.trackers import TRACKERS
 from workers.protocol.wire import to_json
 
 log = logging.getLogger(__name__)
@@ -36,14 +29,11 @@ log = logging.getLogger(__name__)
 EVERY = timedelta(seconds=30)
 #: The kind of work that sending a run's batches is.
 SEND = "tracking.send"
-SEND_WITHIN_S = 120.0
 ROWS_MAX = 5_000
 LONGEST_PAUSE = timedelta(hours=1)
 #: A bid without a job was refused.
 UNUSED_FOR = timedelta(days=30)
 _OVER = Job.ENDED
-_ROOT = Path(__file__).parents[2]
-_ENVIRONMENT = ("PATH", "LANG", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE")
 #: Names under which values are sent, by our own.
 _NAMES = {
     "train_loss": "train/loss",
@@ -122,7 +112,7 @@ def _wait_for_job(run: TrackedRun, *, now: datetime) -> datetime | None:
 
 def fail_batch(work: HeldWork, failure: Failure, *, now: datetime) -> None:
     """Store why a batch was not sent, for the run's owner."""
-    log.warning("a run was not sent: %s", failure.reason, extra={"bid": work.key})
+    log.warning("a run was not sent: %s", failure.reason, extra={"run": work.key})
     ended_at = now if failure.retry_at is None else None
     runs = TrackedRun.objects.filter(pk=work.key)
     runs.update(reason=failure.reason[:300], ended_at=ended_at)
@@ -135,37 +125,39 @@ def _send(run: TrackedRun, job: Job, points: Sequence[Point], *, is_last: bool) 
     ------
     WorkFailed
     """
-    asked = {
-        "id": job.pk,
-        "key": _read_key(run),
-        "base_url": settings.WANDB_URL,
-        "project": run.project,
-        "entity": run.entity,
-        "name": run.name or job.name,
-        "tags": run.tags,
-        "config": _describe_job(job),
-        "rows": _build_rows(points, after=run.sent_step),
-        "summary": {"status": job.status} if is_last else {},
-        "exit_code": None if not is_last else int(job.status != JobStatus.SUCCEEDED),
-    }
-    with tempfile.TemporaryDirectory(prefix="finetender-tracking-") as folder:
-        return _run_sender(asked | {"folder": folder}, Path(folder))
-
-
-def _read_key(run: TrackedRun) -> str:
-    stored = TrackingKey.objects.filter(organisation=run.organisation_id).first()
+    service = TrackingService(run.service)
+    stored = TrackingKey.objects.filter(organisation=run.organisation_id, service=service).first()
     if stored is None:
-        raise WorkFailed("The key of Weights & Biases was removed.", is_final=True)
+        raise WorkFailed(f"The key of {service.label} was removed.", is_final=True)
+    return TRACKERS[service].send(
+        SentBatch(
+            job_id=job.pk,
+            key=_read_key(stored),
+            address=stored.address,
+            project=run.project,
+            entity=run.entity,
+            name=run.name or job.name,
+            tags=run.tags,
+            config=_describe_job(job),
+            rows=_build_rows(points, after=run.sent_step),
+            began_at=run.created_at,
+            ended=job.status if is_last else None,
+            ended_at=job.finished_at if is_last else None,
+        )
+    )
+
+
+def _read_key(stored: TrackingKey) -> str:
     try:
-        return decrypt_text(stored.key)
+        return decrypt_text(stored.key) if stored.key else ""
     except InvalidToken:
         reason = "The stored key cannot be read any more. Set it again."
         raise WorkFailed(reason, is_final=True) from None
 
 
-def _build_rows(points: Sequence[Point], *, after: int) -> list[dict[str, Any]]:
+def _build_rows(points: Sequence[Point], *, after: int) -> list[SentRow]:
     """One row for each step that was not sent; a job that went back repeats some."""
-    rows: dict[int, dict[str, Any]] = {}
+    rows: dict[int, SentRow] = {}
     for point in points:
         if point.step > after:
             values = {
@@ -173,8 +165,13 @@ def _build_rows(points: Sequence[Point], *, after: int) -> list[dict[str, Any]]:
                 for name, shown in _NAMES.items()
                 if (value := getattr(point, name)) is not None
             }
-            rows.setdefault(point.step, {}).update(values)
-    return [{"step": step, "values": rows[step]} for step in sorted(rows)]
+            had = rows.get(point.step)
+            rows[point.step] = SentRow(
+                step=point.step,
+                at=point.at if had is None else had.at,
+                values=values if had is None else {**had.values, **values},
+            )
+    return [rows[step] for step in sorted(rows)]
 
 
 def _describe_job(job: Job) -> dict[str, Any]:
@@ -183,40 +180,3 @@ def _describe_job(job: Job) -> dict[str, Any]:
         "base_model": job.zone.base_model_name,
         "adapter": to_json(job.terms.adapter),
     } | to_json(job.terms.training)
-
-
-def _run_sender(asked: dict[str, Any], folder: Path) -> str:
-    environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-    # The client looks for settings, keys and a cache in the home folder.
-    environment |= {"HOME": str(folder), "WANDB_ERROR_REPORTING": "false"}
-    errors = folder / "errors"
-    with errors.open("wb") as log_file:
-        process = subprocess.Popen(
-            (sys.executable, "-m", "marketplace.tracking.sender"),
-            cwd=_ROOT,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log_file,
-            # With the service that the client starts, which may outlive it.
-            start_new_session=True,
-        )
-        try:
-            answer, _ = process.communicate(json.dumps(asked).encode(), timeout=SEND_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            raise WorkFailed("Weights & Biases did not answer in time.") from None
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-    if not answer:
-        log.warning("the sender ended with %s: %s", process.returncode, _read_end(errors))
-        raise WorkFailed("The client of Weights & Biases ended without an answer.")
-    result = json.loads(answer)
-    if "error" in result:
-        raise WorkFailed(result["error"], is_final=result["is_final"])
-    return result["url"] or ""
-
-
-def _read_end(file: Path) -> str:
-    return file.read_bytes()[-2000:].decode(errors="replace")

@@ -24,7 +24,7 @@ from django.db.models import F
 from redis.exceptions import RedisError
 
 from marketplace.common.ids import new_id
-from marketplace.common.outbound import AnswerLimits, FetchFailed, post_message
+from marketplace.common.outbound import AnswerLimits, FetchFailed, ask_stranger
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset
 from marketplace.vendors.endpoint_quotes import (
@@ -184,7 +184,7 @@ def send_message(
     FetchFailed, BadSignature
     """
     headers = sign_message(vendor.endpoint_secret, body, message_id=message_id, now=now)
-    answer = post_message(
+    answer = ask_stranger(
         vendor.endpoint,
         body=body,
         headers={**headers, "Content-Type": "application/json"},

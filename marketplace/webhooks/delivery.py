@@ -20,7 +20,7 @@ from standardwebhooks import Webhook
 
 from marketplace.common.durable.kinds import Failure, HeldWork, WorkFailed
 from marketplace.common.encryption import decrypt_text
-from marketplace.common.outbound import AnswerLimits, FetchFailed, post_message
+from marketplace.common.outbound import AnswerLimits, FetchFailed, ask_stranger
 from marketplace.webhooks.locks import lock_endpoint
 from marketplace.webhooks.models import MessageStatus, WebhookEndpoint, WebhookMessage
 
@@ -144,7 +144,7 @@ def send_message(message: WebhookMessage, *, now: datetime) -> Attempt:
         return Attempt(None, UNREADABLE, 0.0, disables=UNREADABLE)
     try:
         answer_status: int | None = None
-        post_message(
+        ask_stranger(
             message.endpoint.url,
             body=body,
             headers=headers,

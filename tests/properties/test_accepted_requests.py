@@ -102,6 +102,8 @@ def house(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> dic
     }
 
 
+# Threads that have answered go on and draw random numbers, while the next request is made up.
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("document", ["/api/schema", "/v1/schema"])
 @pytest.mark.parametrize(

@@ -332,7 +332,7 @@ def open_world(
         trouble.act = world.act_meanwhile
         patch.setattr(clock, "now", lambda: world.now)
         patch.setattr(app, "send_task", world.send)
-        patch.setattr(delivery, "post_message", world.receive_message)
+        patch.setattr(delivery, "ask_stranger", world.receive_message)
         patch.setattr(solve, "REST", 0.0)
         world.actors = [actor(world, patch) for actor in actors]
         yield world

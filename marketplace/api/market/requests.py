@@ -23,7 +23,7 @@ from marketplace.api.market.fields import (
     write_amount,
 )
 from marketplace.api.market.setting_schemas import COMPONENTS, WORDS, build_setting_schemas
-from marketplace.api.text_patterns import EMAIL, HTTPS_URL
+from marketplace.api.text_patterns import EMAIL, HTTPS_ROOT, HTTPS_URL
 from marketplace.api.views import build_object
 from marketplace.auction.bidding.bundles import MOST_JOBS, SWEPT
 from marketplace.auction.bidding.job_request import ASKED_AS_IS
@@ -34,7 +34,8 @@ from marketplace.auction.bidding.terms import (
     name_settings,
 )
 from marketplace.common.money import to_micros
-from marketplace.tracking.services import KEY_PATTERN
+from marketplace.tracking.models import TrackingService
+from marketplace.tracking.trackers import TRACKERS
 from marketplace.webhooks.outbox import EVENT_TYPES
 
 DEADLINE = (
@@ -352,9 +353,28 @@ class WebhookRequest(StrictSerializer):
     )
 
 
-class TrackingKeyRequest(StrictSerializer):
+class WandbKeyRequest(StrictSerializer):
     key = FormedText(
-        f"^{KEY_PATTERN}$", max_length=200, help_text="Stored encrypted, never shown again."
+        f"^{TRACKERS[TrackingService.WANDB].key_pattern}$",
+        max_length=200,
+        help_text="Stored encrypted, never shown again.",
+    )
+
+
+class MlflowKeyRequest(StrictSerializer):
+    address = FormedText(
+        HTTPS_ROOT,
+        max_length=500,
+        help_text="Your tracking server: an https address that is public, without /api.",
+    )
+    key = FormedText(
+        f"^{TRACKERS[TrackingService.MLFLOW].key_pattern}$",
+        max_length=200,
+        required=False,
+        default="",
+        allow_blank=True,
+        help_text="A token, or NAME:PASSWORD; empty for a server without sign-in. Stored "
+        "encrypted, never shown again.",
     )
 
 

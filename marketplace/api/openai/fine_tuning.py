@@ -57,6 +57,7 @@ from marketplace.common import clock
 from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.models import Job
 from marketplace.jobs.selectors import list_job_checkpoints
+from marketplace.tracking.models import TrackingService
 from marketplace.tracking.services import track_bid
 from scheduler.types import Refusal
 
@@ -334,14 +335,16 @@ def _remember(bid: Bid, asked: Mapping[str, Any], terms: FineTuningTerms) -> Non
 
 def _track(bid: Bid, integrations: Sequence[Mapping[str, Any]]) -> None:
     for integration in integrations:
-        wandb = integration["wandb"]
+        service = TrackingService(integration["type"])
+        run = integration[service.value]
         track_bid(
             bid_id=bid.pk,
             organisation_id=bid.organisation_id,
-            project=wandb["project"],
-            entity=wandb.get("entity") or "",
-            name=wandb.get("name") or "",
-            tags=wandb.get("tags") or [],
+            service=service,
+            project=run.get("project") or run["experiment"],
+            entity=run.get("entity") or "",
+            name=run.get("name") or "",
+            tags=run.get("tags") or [],
             now=clock.now(),
         )
 

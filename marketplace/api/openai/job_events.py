@@ -18,7 +18,8 @@ from marketplace.api.models import FineTuningRequest
 from marketplace.api.openai.lists import invalid_cursor
 from marketplace.jobs.loss_curves import Point, read_archive
 from marketplace.jobs.models import EventKind, Job, JobEvent, MetricPoint
-from marketplace.tracking.services import find_tracked_run
+from marketplace.tracking.models import TrackedRun, TrackingService
+from marketplace.tracking.services import list_bid_runs
 
 EVENT_ID_PATTERN = r"ftevent-([0-9a-f]{1,14})-([em])([0-9]{1,18})"
 _ID = re.compile(EVENT_ID_PATTERN)
@@ -27,8 +28,8 @@ _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _POINT, _EVENT = "e", "m"
 #: Of a job that asks for an integration which its owner has given no key for.
 NOT_CONNECTED = (
-    "Nothing is sent to Weights & Biases: your organisation had no key for it. Set one under "
-    "/settings/wandb."
+    "Nothing is sent to {service}: your organisation had no key for it. Set one under "
+    "/settings/tracking."
 )
 _LEVELS: Mapping[str, str] = {
     EventKind.NODE_LOST: "warn",
@@ -81,16 +82,21 @@ def list_job_log(job: Job, *, after: str | None, limit: int) -> list[LogItem]:
 
 def _describe_tracking(job: Job) -> str:
     """What becomes of the job's measurements elsewhere; empty where nothing was asked for."""
-    asked = FineTuningRequest.objects.filter(bid_id=job.bid_id)
-    if not asked.exclude(integrations=[]).exists():
+    asked = FineTuningRequest.objects.filter(bid_id=job.bid_id).exclude(integrations=[]).first()
+    if asked is None:
         return ""
-    run = find_tracked_run(job.bid_id)
+    runs = {run.service: run for run in list_bid_runs(job.bid_id)}
+    services = sorted({integration["type"] for integration in asked.integrations})
+    return " ".join(_describe_run(TrackingService(of), runs.get(of)) for of in services)
+
+
+def _describe_run(service: TrackingService, run: TrackedRun | None) -> str:
     if run is None:
-        return NOT_CONNECTED
+        return NOT_CONNECTED.format(service=service.label)
     if run.reason:
         ended = "Nothing more is sent" if run.ended_at else "It is tried again"
-        return f"Not all is at Weights & Biases: {run.reason.rstrip('.')}. {ended}."
-    return f"Measurements go to Weights & Biases, {run.url or f'project {run.project}'}."
+        return f"Not all is at {service.label}: {run.reason.rstrip('.')}. {ended}."
+    return f"Measurements go to {service.label}, {run.url or f'project {run.project}'}."
 
 
 def _list_points(job: Job, place: tuple[datetime, str, int] | None, limit: int) -> list[Point]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from drf_spectacular.drainage import set_override
-from drf_spectacular.utils import extend_schema_field
+from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema_field
 from rest_framework import serializers
 
 from marketplace.api.market.fields import (
@@ -173,11 +174,58 @@ class WandbSettings(serializers.Serializer[Any]):
     )
 
 
-class Integration(serializers.Serializer[Any]):
+class MlflowSettings(serializers.Serializer[Any]):
+    experiment = serializers.CharField(
+        max_length=200, help_text="Experiment that the run belongs to; made where there is none."
+    )
+    name = serializers.CharField(
+        max_length=200,
+        required=False,
+        allow_null=True,
+        help_text="Name of the run; without it, the job's.",
+    )
+    tags = serializers.ListField(
+        # MLflow takes no others.
+        child=serializers.RegexField(r"^[A-Za-z0-9_-][A-Za-z0-9_ .:-]*$", max_length=200),
+        required=False,
+        max_length=50,
+        help_text="Tags of the run; each has the value true.",
+    )
+
+
+class WandbIntegration(serializers.Serializer[Any]):
     type = serializers.ChoiceField(["wandb"], help_text="wandb.")
     wandb = WandbSettings(
         help_text="Where measurements of the job go; your organisation's key sends them."
     )
+
+
+class MlflowIntegration(serializers.Serializer[Any]):
+    type = serializers.ChoiceField(["mlflow"], help_text="mlflow.")
+    mlflow = MlflowSettings(
+        help_text="Where measurements of the job go; your organisation's server takes them."
+    )
+
+
+_INTEGRATIONS: Mapping[str, type[serializers.Serializer[Any]]] = {
+    "wandb": WandbIntegration,
+    "mlflow": MlflowIntegration,
+}
+
+
+@extend_schema_field(
+    PolymorphicProxySerializer("Integration", _INTEGRATIONS, resource_type_field_name="type")
+)
+class IntegrationField(serializers.Field[Any, Any, Any, Any]):
+    """A service that measurements go to, and how the run is called there."""
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        kind = data.get("type") if isinstance(data, dict) else None
+        if kind not in _INTEGRATIONS:
+            raise serializers.ValidationError(f"type: Give one of {', '.join(_INTEGRATIONS)}.")
+        given = _INTEGRATIONS[kind](data=data)
+        given.is_valid(raise_exception=True)
+        return dict(given.validated_data)
 
 
 class CurrencyField(serializers.ChoiceField):
@@ -259,7 +307,7 @@ class FineTuningJobRequest(serializers.Serializer[Any]):
         help_text="Up to 16 pairs of texts of your own; bid_max_price and bid_deadline are a bid.",
     )
     integrations = serializers.ListField(
-        child=Integration(),
+        child=IntegrationField(),
         required=False,
         allow_null=True,
         max_length=INTEGRATIONS_MAX,

@@ -92,6 +92,8 @@ EXPORT_BYTES_MAX = int(environment.number("EXPORT_BYTES_MAX", 64 * 1024**3, at_l
 HUB_URL = environment.text("HUB_URL", "") or None
 #: A server of Weights & Biases of one's own; unset: the public one.
 WANDB_URL = environment.text("WANDB_URL", "") or None
+#: Organisations' own MLflow servers may have addresses inside the operator's network.
+TRACKING_PRIVATE = environment.flag("TRACKING_PRIVATE", default=False)
 #: Bytes of the largest upload of one data set.
 UPLOAD_BYTES_MAX = int(environment.number("UPLOAD_BYTES_MAX", 2 * 1024**3, at_least=1024))
 

@@ -13,14 +13,14 @@ from django.views.decorators.http import require_http_methods, require_POST
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.jobs.models import Job
-from marketplace.tracking.models import TrackedRun
+from marketplace.tracking.models import TrackedRun, TrackingService
 from marketplace.tracking.services import (
     find_tracking_key,
-    is_installed,
     list_tracked_runs,
     remove_tracking_key,
     set_tracking_key,
 )
+from marketplace.tracking.trackers import TRACKERS
 from marketplace.web.views.requests import PageRequest, page
 
 RUNS_LISTED = 20
@@ -32,11 +32,17 @@ RUNS_LISTED = 20
 @require_http_methods(["GET", "POST"])
 def show_tracking(request: PageRequest) -> HttpResponse:
     error: UserError | None = None
-    if request.method == "POST":
+    asked = request.POST.get("service", "")
+    if request.method == "POST" and asked in TrackingService.values:
         key = request.POST.get("key", "")
         try:
             set_tracking_key(
-                organisation=request.organisation, key=key, set_by=request.user, now=clock.now()
+                organisation=request.organisation,
+                service=TrackingService(asked),
+                key=key,
+                address=request.POST.get("address", ""),
+                set_by=request.user,
+                now=clock.now(),
             )
         except UserError as refusal:
             error = refusal
@@ -44,20 +50,25 @@ def show_tracking(request: PageRequest) -> HttpResponse:
             messages.success(request, "The key is stored.")
             return redirect("tracking")
     runs = list_tracked_runs(request.organisation, limit=RUNS_LISTED)
-    context = {
-        "error": error,
-        "is_available": is_installed(),
-        "key": find_tracking_key(request.organisation),
-        "runs": _describe(request, runs),
-    }
+    services = [
+        {
+            "name": service,
+            "tracker": tracker,
+            "key": find_tracking_key(request.organisation, service),
+            "error": error if service == asked else None,
+        }
+        for service, tracker in TRACKERS.items()
+    ]
+    context = {"services": services, "runs": _describe(request, runs)}
     return render(request, "web/tracking.html", context, status=error.status if error else 200)
 
 
 @page
 @require_POST
-def forget_tracking_key(request: PageRequest) -> HttpResponse:
-    remove_tracking_key(organisation=request.organisation)
-    messages.success(request, "The key is deleted. Nothing more is sent.")
+def forget_tracking_key(request: PageRequest, service: str) -> HttpResponse:
+    if service in TrackingService.values:
+        remove_tracking_key(organisation=request.organisation, service=TrackingService(service))
+        messages.success(request, "The key is deleted. Nothing more is sent.")
     return redirect("tracking")
 
 

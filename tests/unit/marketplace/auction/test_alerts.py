@@ -82,7 +82,7 @@ def test_several_are_one_message_to_the_mails_that_are_set_and_the_webhook(
     zone, settings, monkeypatch
 ):
     posted = []
-    monkeypatch.setattr(alerts, "post_message", lambda url, **kw: posted.append((url, kw["body"])))
+    monkeypatch.setattr(alerts, "ask_stranger", lambda url, **kw: posted.append((url, kw["body"])))
     settings.ALERT_MAILS = ["oncall@example.org"]
     settings.ALERT_WEBHOOK = "http://chat.internal/hook"
     zone.nodes.update(status="offline")
@@ -103,12 +103,12 @@ def test_what_could_not_be_sent_is_sent_when_its_claim_is_over(settings, monkeyp
         raise FetchFailed("no answer")
 
     settings.ALERT_WEBHOOK = "https://chat.example/hook"
-    monkeypatch.setattr(alerts, "post_message", fail)
+    monkeypatch.setattr(alerts, "ask_stranger", fail)
     silence_lane()
     watch_market(now=NOW)
     assert Alert.objects.get().begin_sent_at is None
     sent = []
-    monkeypatch.setattr(alerts, "post_message", lambda url, **_: sent.append(url))
+    monkeypatch.setattr(alerts, "ask_stranger", lambda url, **_: sent.append(url))
     beat_all_but_the_lane(NOW + SENT_WITHIN)
     watch_market(now=NOW + SENT_WITHIN / 2)
     assert sent == []

@@ -54,7 +54,9 @@ def test_after_rotating_the_old_key_can_be_taken_away(settings):
         events=["job.succeeded"],
         now=NOW,
     )
-    TrackingKey.objects.create(organisation=owner, key=encrypt_text(KEY), set_by=person, set_at=NOW)
+    TrackingKey.objects.create(
+        organisation=owner, service="wandb", key=encrypt_text(KEY), set_by=person, set_at=NOW
+    )
     lost = WebhookEndpoint.objects.get(pk=endpoint.pk)
     lost.pk, lost.secret = "hook_lost", "sealed with a key that is gone"
     lost.save(force_insert=True)

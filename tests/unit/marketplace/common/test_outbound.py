@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from marketplace.common.outbound import AnswerLimits, FetchFailed, post_message
+from marketplace.common.outbound import AnswerLimits, FetchFailed, ask_stranger
 
 
 class Stranger(BaseHTTPRequestHandler):
@@ -51,7 +51,7 @@ def ask(
     url: str, *, allows_private: bool, answer_s: float = 30.0, bytes_max: int = 5_000_000
 ) -> bytes:
     limits = AnswerLimits(10.0, answer_s, bytes_max)
-    return post_message(
+    return ask_stranger(
         url, body=b"{}", headers={}, allows_private=allows_private, limits=limits
     ).body
 

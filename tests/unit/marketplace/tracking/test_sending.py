@@ -14,8 +14,8 @@ from marketplace.common.errors import UserError
 from marketplace.common.models import DurableWork
 from marketplace.jobs.models import Job, MetricPoint
 from marketplace.jobs.services import dispatch_slots
-from marketplace.tracking import sending
-from marketplace.tracking.models import TrackedRun, TrackingKey
+from marketplace.tracking import sending, wandb_client
+from marketplace.tracking.models import TrackedRun, TrackingKey, TrackingService
 from marketplace.tracking.sending import SEND
 from marketplace.tracking.services import remove_tracking_key, set_tracking_key, track_bid
 from tests import builders
@@ -26,6 +26,7 @@ from workers.protocol.reports import SliceEnd
 
 pytestmark = pytest.mark.django_db(transaction=True)
 KEY = "0123456789" * 4
+WANDB = TrackingService.WANDB
 
 
 @pytest.fixture
@@ -44,8 +45,15 @@ def job():
     starts_at = market.slot_at(zone, 101)
     zone.nodes.update(last_heartbeat_at=starts_at)
     dispatch_slots(now=starts_at)
-    set_tracking_key(organisation=owner, key=KEY, set_by=bid.placed_by, now=NOW)
-    assert track_bid(bid_id=bid.pk, organisation_id=owner.pk, project="tone", tags=["a"], now=NOW)
+    set_tracking_key(organisation=owner, service=WANDB, key=KEY, set_by=bid.placed_by, now=NOW)
+    assert track_bid(
+        bid_id=bid.pk,
+        organisation_id=owner.pk,
+        service=WANDB,
+        project="tone",
+        tags=["a"],
+        now=NOW,
+    )
     return Job.objects.get(bid_id=bid.pk)
 
 
@@ -121,7 +129,7 @@ def test_a_wrong_key_ends_the_run_with_the_reason_and_the_job_goes_on(service, j
 
 def test_a_service_that_is_away_is_tried_again_for_a_day(job, settings, monkeypatch):
     settings.WANDB_URL = "http://127.0.0.1:9"
-    monkeypatch.setattr(sending, "SEND_WITHIN_S", 1.0)
+    monkeypatch.setattr(wandb_client, "SEND_WITHIN_S", 1.0)
     measure(job, 1, train_loss=2.5)
     run = send()
     assert (run.reason, run.ended_at) == ("Weights & Biases did not answer in time.", None)
@@ -139,12 +147,16 @@ def test_a_service_that_is_away_is_tried_again_for_a_day(job, settings, monkeypa
 
 def test_nothing_more_is_sent_once_the_key_is_removed(service, job):
     measure(job, 1, train_loss=2.5)
-    remove_tracking_key(organisation=job.organisation)
+    remove_tracking_key(organisation=job.organisation, service=WANDB)
     run = send()
     assert (run.ended_at, run.reason) == (NOW, "The key of Weights & Biases was removed.")
     assert service.runs == {}
     assert not track_bid(
-        bid_id="other", organisation_id=job.organisation_id, project="tone", now=NOW
+        bid_id="other",
+        organisation_id=job.organisation_id,
+        service=WANDB,
+        project="tone",
+        now=NOW,
     )
 
 
@@ -155,14 +167,25 @@ def test_a_key_is_stored_encrypted_and_one_that_cannot_be_is_refused(job):
     for wrong in ("", "short", "x" * 201, "with a space in the middle of it", "\0" * 40):
         with pytest.raises(UserError, match="20 characters"):
             set_tracking_key(
-                organisation=job.organisation, key=wrong, set_by=stored.set_by, now=NOW
+                organisation=job.organisation,
+                service=WANDB,
+                key=wrong,
+                set_by=stored.set_by,
+                now=NOW,
             )
     assert TrackingKey.objects.get() == stored
 
 
 def test_a_bid_without_a_job_is_looked_at_more_and_more_rarely_and_then_forgotten(job):
-    track_bid(bid_id="refused", organisation_id=job.organisation_id, project="tone", now=NOW)
-    DurableWork.objects.exclude(key="refused").delete()
+    track_bid(
+        bid_id="refused",
+        organisation_id=job.organisation_id,
+        service=WANDB,
+        project="tone",
+        now=NOW,
+    )
+    refused = TrackedRun.objects.get(bid_id="refused")
+    DurableWork.objects.exclude(key=refused.pk).delete()
     for age, pause in (
         (timedelta(0), timedelta(seconds=30)),
         (timedelta(minutes=10), timedelta(minutes=1)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from marketplace.common.encryption import decrypt_text
-from marketplace.tracking import services
+from marketplace.tracking import wandb_client
 from marketplace.tracking.models import TrackingKey
 from tests import builders
 from tests.unit.marketplace.api.client import Api, assert_problem
@@ -42,6 +42,24 @@ def test_what_is_no_key_is_refused_and_changes_nothing():
 
 
 def test_a_market_without_the_client_says_so(monkeypatch):
-    monkeypatch.setattr(services, "find_spec", lambda _: None)
+    monkeypatch.setattr(wandb_client, "find_spec", lambda _: None)
     api = Api(builders.organisation())
     assert_problem(api.put(ADDRESS, {"key": KEY}), 409, "tracking_not_installed")
+
+
+def test_a_server_is_stored_with_its_key_beside_the_other_service():
+    owner = builders.organisation()
+    api, server = Api(owner), "https://mlflow.example.com/team"
+    api.put(ADDRESS, {"key": KEY})
+    for key in ("ana:secret", ""):
+        answer = api.put("/api/integrations/mlflow", {"address": server, "key": key})
+        assert answer.status_code == 200
+        shown = answer.json()
+        assert (shown["service"], shown["address"], shown["has_key"]) == ("mlflow", server, True)
+        assert "secret" not in answer.content.decode()
+    assert api.get(ADDRESS).json()["address"] is None
+    wrong = api.put("/api/integrations/mlflow", {"address": "http://mlflow.example.com"})
+    assert_problem(wrong, 400, "invalid_url")
+    assert TrackingKey.objects.get(service="mlflow").address == server
+    assert api.delete("/api/integrations/mlflow").status_code == 204
+    assert decrypt_text(TrackingKey.objects.get().key) == KEY

@@ -14,7 +14,7 @@ from marketplace.fleet.models import Provider
 from marketplace.jobs.models import Job, MetricPoint
 from marketplace.jobs.services import dispatch_slots
 from marketplace.payments.selectors import get_wallet
-from marketplace.tracking.models import TrackedRun
+from marketplace.tracking.models import TrackedRun, TrackingService
 from marketplace.tracking.services import set_tracking_key
 from tests import builders
 from tests import market_builders as market
@@ -197,13 +197,19 @@ def test_a_job_says_what_becomes_of_its_integration(client, create, owner):
     [opened] = client.fine_tuning.jobs.list_events(made.id)
     assert opened.message.endswith(
         "Nothing is sent to Weights & Biases: your organisation had no key for it. Set one under "
-        "/settings/wandb."
+        "/settings/tracking."
     )
     [plain] = client.fine_tuning.jobs.list_events(create(suffix="plain").id)
     assert "Weights" not in plain.message
 
     user = builders.user()
-    set_tracking_key(organisation=owner, key="k" * 40, set_by=user, now=clock.now())
+    set_tracking_key(
+        organisation=owner,
+        service=TrackingService.WANDB,
+        key="k" * 40,
+        set_by=user,
+        now=clock.now(),
+    )
     made = create(suffix="tracked", integrations=[wandb])
     run = TrackedRun.objects.get()
     assert (run.project, run.tags, run.bid_id) == (
@@ -218,6 +224,14 @@ def test_a_job_says_what_becomes_of_its_integration(client, create, owner):
     assert opened.message.endswith(
         "Not all is at Weights & Biases: invalid key. Nothing more is sent."
     )
+
+    both = [wandb, {"type": "mlflow", "mlflow": {"experiment": "tone", "tags": ["a"]}}]
+    [opened] = client.fine_tuning.jobs.list_events(create(suffix="both", integrations=both).id)
+    assert "Nothing is sent to MLflow: your organisation had no key" in opened.message
+    assert opened.message.endswith("Measurements go to Weights & Biases, project tone.")
+    for wrong in ({"type": "neptune"}, {"type": "mlflow", "wandb": {"project": "tone"}}, "mlflow"):
+        with pytest.raises(openai.BadRequestError):
+            create(suffix="wrong", integrations=[wrong])
 
 
 def test_a_paused_job_is_resumed_as_another_once(client, create):
