@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from finetender import local_programs
 from finetender.client import Client
-from finetender.errors import InvalidRequestError, JobFailedError, UsageError
+from finetender.errors import FinetenderError, InvalidRequestError, JobFailedError, UsageError
 from finetender.imports import import_settings
 from finetender.job_files import read_job_file, read_settings_file
 from finetender.output import open_client, print_json, read_price, show_moment, tell
@@ -116,12 +117,22 @@ def run_job(chosen: argparse.Namespace) -> None:
 
 def import_job(chosen: argparse.Namespace) -> None:
     """Print a trainer's configuration as a job's file, and what has no place in one."""
-    found = import_settings(read_settings_file(Path(chosen.file)))
+    config = read_settings_file(Path(chosen.file))
+    found = import_settings(config, zones=_list_base_models(chosen))
     # JSON is YAML, too.
     print_json({"job": found.job, "left_out": found.left_out} if chosen.json else found.job)
     if not chosen.json:
         for sentence in (*found.left_out, "A price and a deadline are yours to say."):
             say(sentence, file=sys.stderr)
+
+
+def _list_base_models(chosen: argparse.Namespace) -> Mapping[str, str] | None:
+    """Zones by their base models; ``None`` where the market cannot be asked."""
+    try:
+        with open_client(chosen) as client:
+            return {zone.base_model: zone.name for zone in client.list_zones()}
+    except FinetenderError:
+        return None
 
 
 def list_jobs(chosen: argparse.Namespace) -> None:

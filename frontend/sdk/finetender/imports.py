@@ -6,8 +6,10 @@ another thing in one of the others, so one table reads all four. What has no pla
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 from finetender.errors import UsageError
@@ -53,6 +55,14 @@ _ACCUMULATED = "gradient_accumulation_steps"
 #: The base model: a zone has one, and is named by it.
 _BASE = ("base_model", "model_name_or_path", "model_name", "model")
 _DATA = ("dataset", "dataset_name", "datasets")
+#: A part and a configuration of a data set on a hub.
+_SPLITS = ("dataset_train_split", "dataset_split", "split")
+_CONFIGURATIONS = ("dataset_config", "dataset_config_name")
+_ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+#: Endings of files of rows; an id of a hub has none of them.
+_ROWS_ENDINGS = (".jsonl", ".json", ".csv", ".txt", ".parquet")
+#: What Unsloth calls its copies of a model in fewer bits, which are trained from as from it.
+_COPY = re.compile(r"unsloth/(.+?)(-unsloth)?(-bnb-4bit)?", re.IGNORECASE)
 #: What the market does in any case, or what is no setting of what is learnt.
 _SAYS_NOTHING = frozenset(
     {
@@ -76,8 +86,18 @@ class ImportedJob:
     left_out: tuple[str, ...]
 
 
-def import_settings(config: Mapping[str, Any]) -> ImportedJob:
+def import_settings(
+    config: Mapping[str, Any], *, zones: Mapping[str, str] | None = None
+) -> ImportedJob:
     """Read a configuration of TRL, Axolotl, Unsloth or LLaMA-Factory.
+
+    Parameters
+    ----------
+    config
+        As its file says it.
+    zones
+        Zones of the market by their base model's id on the hub; ``None``: they are not known, so
+        that no base model is taken.
 
     Raises
     ------
@@ -91,9 +111,15 @@ def import_settings(config: Mapping[str, Any]) -> ImportedJob:
         if value is None or name in _SAYS_NOTHING or name in (*_BATCH, _ACCUMULATED):
             continue
         if name in _BASE:
-            job["zone"] = value
+            zone = _find_zone(str(value), zones or {})
+            if zone is None:
+                left_out.append(_word_unknown_model(name, value, zones))
+            else:
+                job["zone"] = zone
         elif name in _DATA:
-            _take_data(job, value, left_out)
+            _take_data(job, name, value, flat, left_out)
+        elif name in (*_SPLITS, *_CONFIGURATIONS):
+            continue
         elif name in _SETTINGS:
             group, _, setting = _SETTINGS[name].partition(".")
             try:
@@ -123,17 +149,55 @@ def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _take_data(job: dict[str, Any], value: Any, left_out: list[str]) -> None:
-    """One file or name; the market reads files and its own data sets."""
+def _find_zone(model: str, zones: Mapping[str, str]) -> str | None:
+    """The zone with a base model, by its id on the hub, by Unsloth's name for it or by its own."""
+    by_id = {base.lower(): zone for base, zone in zones.items()}
+    found = by_id.get(model.lower())
+    if found is None and (copy := _COPY.fullmatch(model)) is not None:
+        same = [zone for base, zone in by_id.items() if base.endswith(f"/{copy[1].lower()}")]
+        found = same[0] if len(same) == 1 else None
+    return model if found is None and model in zones.values() else found
+
+
+def _word_unknown_model(name: str, value: Any, zones: Mapping[str, str] | None) -> str:
+    if zones is None:
+        return f"{name} is {value!r}: sign in (finetender login) to have its zone found."
+    there = ", ".join(f"{zone} ({base})" for base, zone in zones.items()) or "none"
+    return f"{name} is {value!r}, which no zone of this market trains. Choose one of: {there}."
+
+
+def _take_data(
+    job: dict[str, Any], name: str, value: Any, flat: Mapping[str, Any], left_out: list[str]
+) -> None:
+    """One file, address or set of a hub; the market reads files and its own data sets."""
     if isinstance(value, list):
         listed = cast("list[Any]", value)
         value = listed[0] if len(listed) == 1 else None
+    own: Mapping[str, Any] = {}
     if isinstance(value, dict):
-        value = cast("dict[str, Any]", value).get("path")
-    if isinstance(value, str):
-        job["data"] = value
-    else:
+        own = cast("dict[str, Any]", value)
+        value = own.get("path")
+    if not isinstance(value, str):
         left_out.append("A job has one file of rows. Join them, and name it as data.")
+        return
+    if "://" in value or value.lower().endswith(_ROWS_ENDINGS) or Path(value).is_file():
+        job["data"] = value
+        return
+    if not _ON_HUB.fullmatch(value):
+        left_out.append(
+            f"{name} is {value!r}, which is neither a file of rows nor OWNER/SET of a hub. Name "
+            "the file, or hf://OWNER/SET, as data."
+        )
+        return
+    split = own.get("split") or next((flat[of] for of in _SPLITS if flat.get(of)), None)
+    chosen = own.get("name") or next((flat[of] for of in _CONFIGURATIONS if flat.get(of)), None)
+    if chosen not in (None, "default") or (split and not re.fullmatch(r"[\w.-]+", str(split))):
+        left_out.append(
+            f"{name} is a part of {value!r} that has no address. Name the file of rows as data, "
+            f"as hf://datasets/{value}/PATH."
+        )
+        return
+    job["data"] = f"hf://{value}" + (f"/{split}" if split else "")
 
 
 def _keep(value: Any) -> Any:

@@ -104,6 +104,9 @@ LLAMA_FACTORY = {
 }
 
 
+ZONES = {"Qwen/Qwen2.5-0.5B": "qwen-small", "meta-llama/Llama-3.1-8B": "llama"}
+
+
 @pytest.mark.parametrize(
     ("config", "left_out"),
     [
@@ -114,12 +117,12 @@ LLAMA_FACTORY = {
     ],
 )
 def test_the_same_job_of_four_trainers_is_the_same_job_here(config, left_out):
-    found = import_settings(config)
+    found = import_settings(config, zones=ZONES)
     training = {"batch_size": 16}
     if "lr_scheduler_type" not in left_out:
         training["schedule"] = "cosine"
     assert found.job == {
-        "zone": "Qwen/Qwen2.5-0.5B",
+        "zone": "qwen-small",
         "data": "rows.jsonl",
         "adapter": {"rank": 16, "target_modules": "all-linear"},
         "training": training,
@@ -136,3 +139,61 @@ def test_a_configuration_becomes_a_file_that_lacks_only_the_bid(tmp_path, capsys
     assert printed.err.splitlines()[0] == "num_train_epochs is 1.5: a job has whole epochs."
     other = write(tmp_path / "other.yaml", "services: {web: {image: x}}")
     assert main(["import", str(other)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "zone"),
+    [
+        ("qwen/qwen2.5-0.5b", "qwen-small"),
+        ("unsloth/Llama-3.1-8B-unsloth-bnb-4bit", "llama"),
+        ("unsloth/Llama-3.1-8B", "llama"),
+        ("llama", "llama"),
+        ("someone/Llama-3.1-8B", None),
+        ("unsloth/Llama-3.1-70B-bnb-4bit", None),
+        ("./checkpoints/mine", None),
+    ],
+)
+def test_a_model_of_the_hub_is_the_zone_that_trains_it_or_is_listed(model, zone):
+    found = import_settings({"lora_r": 8, "base_model": model}, zones=ZONES)
+    assert found.job.get("zone") == zone
+    if zone is not None:
+        assert found.left_out == ()
+        return
+    [sentence] = found.left_out
+    assert sentence == (
+        f"base_model is {model!r}, which no zone of this market trains. Choose one of: "
+        "qwen-small (Qwen/Qwen2.5-0.5B), llama (meta-llama/Llama-3.1-8B)."
+    )
+
+
+def test_without_a_market_a_model_of_the_hub_is_listed_with_what_to_do():
+    found = import_settings({"lora_r": 8, "model_name": "Qwen/Qwen2.5-0.5B"})
+    assert found.job == {"adapter": {"rank": 8}}
+    assert found.left_out == (
+        "model_name is 'Qwen/Qwen2.5-0.5B': sign in (finetender login) to have its zone found.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "data"),
+    [
+        ({"dataset_name": "trl-lib/tldr"}, "hf://trl-lib/tldr"),
+        ({"dataset_name": "trl-lib/tldr", "dataset_train_split": "test"}, "hf://trl-lib/tldr/test"),
+        (
+            {"datasets": [{"path": "tatsu-lab/alpaca", "type": "alpaca", "split": "train"}]},
+            "hf://tatsu-lab/alpaca/train",
+        ),
+        ({"datasets": [{"path": "tatsu-lab/alpaca", "name": "default"}]}, "hf://tatsu-lab/alpaca"),
+        ({"datasets": [{"path": "s3://bucket/rows.jsonl"}]}, "s3://bucket/rows.jsonl"),
+        ({"dataset": "data/rows.csv"}, "data/rows.csv"),
+        # A configuration or a slice of rows, and a name of LLaMA-Factory's own list.
+        ({"dataset_name": "allenai/c4", "dataset_config": "en"}, None),
+        ({"datasets": [{"path": "tatsu-lab/alpaca", "split": "train[:10%]"}]}, None),
+        ({"dataset": "alpaca_en_demo"}, None),
+        ({"datasets": [{"path": "a/b"}, {"path": "c/d"}]}, None),
+    ],
+)
+def test_data_of_the_hub_have_an_address_or_are_listed(config, data):
+    found = import_settings({"lora_r": 8, **config})
+    assert found.job.get("data") == data
+    assert [("data" in sentence) for sentence in found.left_out] == ([] if data else [True])
