@@ -175,8 +175,9 @@ def _sell_one(buyer: Organisation) -> Job:
     from marketplace.jobs.services import cancel_job
     from tests import builders, market_builders
 
-    # Nobody listens to what is told after a commit.
-    with patch.object(transaction, "on_commit"):
+    # Nobody listens to what is told after a commit. In a transaction of ours the lane has no limit
+    # of time, which it may need for compiling.
+    with patch.object(transaction, "on_commit"), transaction.atomic():
         zone = market_builders.zone()
         market_builders.node(zone)
         market_builders.bid(buyer, zone)

@@ -50,9 +50,11 @@ def remove_node(zone: ZoneState, node_id: str, from_slot: int) -> GridChange:
 
 
 def _note_withdrawn(zone: ZoneState, before: NodeSpec, node: NodeSpec) -> None:
-    """Note which cells that owners gave back are dearer now, or off sale."""
+    """Note which cells that owners gave back are dearer now, or for sale to fewer."""
     # Where rates are posted, a node that asks more sells at them, or nothing.
-    if node.ask > before.ask and not zone.rules.posts_rates:
+    is_dearer = node.ask > before.ask and not zone.rules.posts_rates
+    is_less = node.memory_capacity < before.memory_capacity or node.is_verified < before.is_verified
+    if is_dearer or is_less:
         zone.returned.withdraw(node.id)
     if node.available_from is not None:
         zone.returned.withdraw(node.id, until_slot=node.available_from - 1)

@@ -30,6 +30,7 @@ def release_cells(zone: ZoneState, event: CellsReleased) -> ReleasedCells:
     """Put cells on sale again; where their owner gave them back, say what goes back for them."""
     held = zone.grid.holds.get(event.task_id)
     released = zone.release(event.task_id, event.cells)
+    zone.returned.drop(event.task_id, zone.grid)
     if event.rest is None:
         return ReleasedCells(cells=released)
     value = _find_value(zone, event, event.rest, released)

@@ -3,7 +3,8 @@
 Who gives a cell back shortly before its slot begins leaves little time to sell it again. So the
 rent in its price, which is what it costs above the operational cost, goes back only as far as it
 is: by the share of the room that somebody has when the slot begins, and no more than the rent that
-those who bought the cell since pay for it. What the market itself puts there, or takes off sale,
+those who bought the cell since pay for it. A buyer that the market moved to other cells pays all
+the same, and counts as if it were there. What the market itself puts there, or takes off sale,
 nobody could buy. It goes back whole.
 """
 
@@ -13,6 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from scheduler.auction.log.outcomes import SoldAgain
 from scheduler.auction.search.grid import Grid
@@ -33,6 +35,15 @@ class Claim:
     slot: int
 
 
+class Purchase(NamedTuple):
+    """What a task bought of a cell that an owner had given back."""
+
+    #: What it pays above the operational cost.
+    rent: float
+    #: In samples.
+    room: float
+
+
 @dataclass(slots=True)
 class ReturnedCell:
     """A cell of a slot to come that owners gave back, the latest last."""
@@ -40,9 +51,9 @@ class ReturnedCell:
     claims: tuple[Claim, ...] = ()
     #: Tasks that had some of it already when it was first given back.
     before: tuple[str, ...] = ()
-    #: By task that bought it since, the rent that it pays, whether or not it has it still.
-    bought: dict[str, float] = field(default_factory=dict[str, float])
-    #: Its provider asked more for it since, or took it off sale, if only for a while.
+    #: By task that bought it since, unless it gave it back: it has it, or was moved elsewhere.
+    bought: dict[str, Purchase] = field(default_factory=dict[str, Purchase])
+    #: It was dearer since, or off sale, if only for a while, and not by who gave it back.
     is_withdrawn: bool = False
 
     def copy(self) -> ReturnedCell:
@@ -73,9 +84,21 @@ class ReturnedCells:
         if not self.cells:
             return
         rents = plan.rate * plan.compute_price + memory * plan.memory_price
-        for cell, rent in zip(plan.schedule.cells, rents.tolist(), strict=True):
+        sold = zip(rents.tolist(), plan.rate.tolist(), strict=True)
+        for cell, (rent, room) in zip(plan.schedule.cells, sold, strict=True):
             if cell in self.cells:
-                self.cells[cell].bought[task_id] = rent
+                self.cells[cell].bought[task_id] = Purchase(rent, room)
+
+    def drop(self, task_id: str, grid: Grid) -> None:
+        """Note that cells of a task went back on sale: it pays for none that it has not any more.
+
+        A buyer that was moved and ends its job is one that gave the cell back.
+        """
+        bought = [cell for cell, known in self.cells.items() if task_id in known.bought]
+        holders = _list_holders(grid, bought)
+        for cell in bought:
+            if task_id not in holders[cell]:
+                del self.cells[cell].bought[task_id]
 
     def withdraw(self, node_id: str, *, from_slot: int = 0, until_slot: float = math.inf) -> None:
         """Note that a node's cells could not be bought as they had been sold.
@@ -85,6 +108,11 @@ class ReturnedCells:
         for cell, known in self.cells.items():
             if cell.node == node_id and from_slot <= cell.slot <= until_slot:
                 known.is_withdrawn = True
+
+    def withdraw_unsold(self, grid: Grid) -> None:
+        """Note which cells are off sale now, whatever took them."""
+        for cell, known in self.cells.items():
+            known.is_withdrawn = known.is_withdrawn or not _is_on_sale(cell, grid)
 
     def begin(self, slot: int, grid: Grid) -> tuple[SoldAgain, ...]:
         """Say how much of the rent goes back of cells whose slots begin.
@@ -138,23 +166,39 @@ def _find_use(
     Nobody could buy it then, and that is not the owner's doing: its node went off sale, or asks
     more than is paid.
     """
-    if cell.node not in grid.column or cell.slot not in grid.horizon:
+    if not _is_on_sale(cell, grid):
         return None
     at = grid.row(cell.slot), grid.column[cell.node]
     free = float(grid.find_room()[at])
     # Who bought a cell that was given back may have given it back again.
     given = math.fsum(claim.room for claim in known.claims)
     room = min(given, float(grid.compute_capacity[at[1]]))
-    if not math.isfinite(free) or room <= 0:
+    if room <= 0:
         return None
-    share = min(1.0, max(0.0, 1.0 - free / room))
     waits = sum(claim.rent for claim in known.claims)
     since = holders.keys() - set(known.before)
-    paid = math.fsum(known.bought[task] for task in sorted(since & known.bought.keys()))
+    paid = math.fsum(known.bought[task].rent for task in sorted(known.bought))
+    elsewhere = math.fsum(
+        known.bought[task].room for task in sorted(known.bought.keys() - holders.keys())
+    )
     moved = math.fsum(holders[task] for task in sorted(since - known.bought.keys()))
     # Who bought it pays its rent, and instead of whom the market put there, somebody could have.
     most = paid / waits + min(1.0, moved / room)
-    return _Use(back=min(share, most), unsold=1.0 - share)
+    return _Use(
+        back=min(_find_share(free - elsewhere, room), most), unsold=1.0 - _find_share(free, room)
+    )
+
+
+def _find_share(free: float, room: float) -> float:
+    """Give the part of some room that is not free."""
+    return min(1.0, max(0.0, 1.0 - free / room))
+
+
+def _is_on_sale(cell: Cell, grid: Grid) -> bool:
+    if cell.node not in grid.column or cell.slot not in grid.horizon:
+        return False
+    at = grid.row(cell.slot), grid.column[cell.node]
+    return math.isfinite(float(grid.find_room()[at]))
 
 
 def _list_holders(grid: Grid, cells: Collection[Cell]) -> defaultdict[Cell, dict[str, float]]:

@@ -15,7 +15,12 @@ import numpy as np
 
 from scheduler.auction.engine.price_policies import PolicyState
 from scheduler.auction.engine.receipts import OpenBundle, Receipts
-from scheduler.auction.engine.returned_cells import Claim, ReturnedCell, ReturnedCells
+from scheduler.auction.engine.returned_cells import (
+    Claim,
+    Purchase,
+    ReturnedCell,
+    ReturnedCells,
+)
 from scheduler.auction.log.codec import (
     event_from_json,
     event_to_json,
@@ -212,7 +217,7 @@ def _returned_to_json(returned: ReturnedCells) -> list[Any]:
             [cell.slot, cell.node],
             [[claim.task_id, claim.room, claim.rent, claim.slot] for claim in known.claims],
             list(known.before),
-            [list(sale) for sale in known.bought.items()],
+            [[task, *sale] for task, sale in known.bought.items()],
             known.is_withdrawn,
         ]
         for cell, known in returned.cells.items()
@@ -228,7 +233,7 @@ def _parse_returned(data: Iterable[Any]) -> ReturnedCells:
                     for task, room, rent, given_at in claims
                 ),
                 tuple(map(str, before)),
-                {str(task): float(rent) for task, rent in bought},
+                {str(task): Purchase(float(rent), float(room)) for task, rent, room in bought},
                 bool(is_withdrawn),
             )
             for (slot, node), claims, before, bought, is_withdrawn in data

@@ -169,6 +169,7 @@ class ZoneState:
             raise ValueError("rates were posted where the rules have asks paid")
         self.posted = event
         move_prices(self.grid, self._find_reserves())
+        self.returned.withdraw_unsold(self.grid)
 
     def find_last_reserves(self) -> Floats:
         """Give the reserves of all cells, and of those off sale the day-ahead rates.
@@ -248,6 +249,7 @@ class ZoneState:
             empty = self.grid.load == 0
             self.grid.compute_price[empty] = 0.0
             self.grid.memory_price[empty] = 0.0
+        self.returned.withdraw_unsold(self.grid)
 
     def _change_pay(self) -> None:
         """Go over to posted rates or to asks, if the rules have changed so."""
@@ -268,6 +270,7 @@ class ZoneState:
             passed = max(grid.first_slot - event.first_slot, 0)
             worth = {name: row[passed:] for name, row in event.sample_worth.items()}
             grid.reserve_price = self._find_reserves(worth)
+            self.returned.withdraw_unsold(grid)
         for target, given in (
             (grid.compute_price, event.compute_price),
             (grid.memory_price, event.memory_price),

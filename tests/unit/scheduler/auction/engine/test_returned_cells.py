@@ -108,9 +108,21 @@ def begin_slots(engine: Engine, *slots: int) -> list[tuple[str, int, int, int]]:
         ((ask_less(2.0), buy("b"), events.TaskReplanned(buy("b").task, 0)), [20, 20]),
         ((buy("b"), move("b", *CELLS)), [39, 39]),
         ((ask_less(2.0), buy("b"), move("b", *LATER), move("b", *CELLS)), [20, 20]),
-        # Who was moved to other cells pays for these no longer.
-        ((buy("b"), move("b", *LATER)), [0, 0]),
-        ((buy("b"), move("b", *LATER), ask_less(2.0), buy("c")), [20, 20]),
+        # So does one that the market moved to other cells, whoever has these then.
+        ((buy("b"), move("b", *LATER)), [39, 39]),
+        ((ask_less(2.0), buy("b"), move("b", *LATER)), [20, 20]),
+        ((buy("b"), move("b", *LATER), ask_less(2.0), buy("c")), [39, 39]),
+        ((ask_less(1.0), buy("b"), move("b", *LATER), buy("c")), [20, 20]),
+        # Of 4 that were given back, nobody bought 2.
+        ((buy("b", rates={"g": 8.0}, compute_demand=16.0), move("b", *LATER)), [19, 19]),
+        # Unless it gives back what it has there: then it pays for none of them.
+        ((buy("b"), move("b", *LATER), events.CellsReleased("b", LATER)), [0, 0]),
+        ((buy("b"), move("b", *LATER), events.CellsReleased("b", LATER[:1])), [0, 0]),
+        # A node that fewer could use for a while is one that its provider took off sale.
+        (
+            (events.NodeChanged(replace(NODE, memory_capacity=1.0)), events.NodeChanged(NODE)),
+            [39, 39],
+        ),
     ],
 )
 def test_the_rent_of_cells_that_begin_soon_goes_back_as_they_are_sold_again(later, found):
@@ -123,6 +135,13 @@ def test_who_had_a_part_of_the_cell_before_neither_pays_for_it_nor_takes_it():
     moved = events.PlansMoved((events.PlanMove("s", 5, 8.0, 2.0, {"g": 4.0}, CELLS),), 0)
     engine = rent(small, RENTED, moved, ask_less(0.0), buy("b", rates={"g": 4.0}))
     assert begin_slots(engine, 0) == [("t", 0, 39, 0)]
+
+
+def test_cells_that_posted_rates_take_off_sale_for_a_while_keep_nobodys_rent():
+    engine = rent(RENTED, rules=replace(RULES, posts_rates=True))
+    for ask in (11.0, 10.0):
+        engine.transition(post(10.0, ask=ask))
+    assert begin_slots(engine, 0, 1) == [("t", slot, 39, 39) for slot in (0, 1)]
 
 
 @pytest.mark.parametrize("stays", [False, True])
